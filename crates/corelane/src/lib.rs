@@ -1,0 +1,1 @@
+//! A user-level TCP stack: sockets and polling on per-core lanes

@@ -1,0 +1,1 @@
+//! Packet I/O: AF_XDP, AF_PACKET, TAP, memory wire, pcap

@@ -1,0 +1,1 @@
+//! Shared arena, chunk pools, SPSC rings, chunk chains, prefetch, huge pages

@@ -1,0 +1,1 @@
+//! Lanes: threads, wake-up, steering, shared counters

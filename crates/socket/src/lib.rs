@@ -1,0 +1,2 @@
+//! BSD socket semantics, sans-I/O
+#![forbid(unsafe_code)]

@@ -1,0 +1,2 @@
+//! One core's network stack, sans-I/O
+#![forbid(unsafe_code)]

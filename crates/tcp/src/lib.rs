@@ -1,0 +1,2 @@
+//! One TCP connection, sans-I/O
+#![forbid(unsafe_code)]
