@@ -1,0 +1,157 @@
+//! One snapshot of a connection for the API, `ss` and the tests; fields mean what Linux's `struct tcp_info` says.
+
+/// The state of RFC 9293 3.3.2, with Linux's numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum State {
+    /// Both directions open.
+    Established = 1,
+    /// Active open, SYN sent.
+    SynSent = 2,
+    /// SYN received, ours not yet acknowledged.
+    SynReceived = 3,
+    /// Our FIN sent, not yet acknowledged.
+    FinWait1 = 4,
+    /// Our FIN acknowledged; the peer may still send.
+    FinWait2 = 5,
+    /// 2 MSL wait.
+    TimeWait = 6,
+    /// No connection.
+    #[default]
+    Closed = 7,
+    /// The peer's FIN received; we may still send.
+    CloseWait = 8,
+    /// As CLOSE-WAIT, our FIN sent.
+    LastAck = 9,
+    /// Waiting for connections.
+    Listen = 10,
+    /// Both FINs sent, ours not yet acknowledged.
+    Closing = 11,
+}
+
+impl State {
+    /// Linux's name of it.
+    pub fn name(self) -> &'static str {
+        match self {
+            State::Established => "ESTAB",
+            State::SynSent => "SYN-SENT",
+            State::SynReceived => "SYN-RECV",
+            State::FinWait1 => "FIN-WAIT-1",
+            State::FinWait2 => "FIN-WAIT-2",
+            State::TimeWait => "TIME-WAIT",
+            State::Closed => "UNCONN",
+            State::CloseWait => "CLOSE-WAIT",
+            State::LastAck => "LAST-ACK",
+            State::Listen => "LISTEN",
+            State::Closing => "CLOSING",
+        }
+    }
+
+    fn from_number(n: u64) -> State {
+        use State::*;
+        [
+            Established,
+            SynSent,
+            SynReceived,
+            FinWait1,
+            FinWait2,
+            TimeWait,
+            CloseWait,
+            LastAck,
+            Listen,
+            Closing,
+        ]
+        .into_iter()
+        .find(|s| *s as u64 == n)
+        .unwrap_or(Closed)
+    }
+}
+
+macro_rules! info {
+    ($($(#[$doc:meta])* $field:ident),* $(,)?) => {
+        /// A snapshot of one connection.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct TcpInfo {
+            /// The connection's state.
+            pub state: State,
+            $($(#[$doc])* pub $field: u64,)*
+        }
+
+        impl TcpInfo {
+            /// Bytes of the encoded form.
+            pub const BYTES: usize = 8 * (1 $(+ { let _ = stringify!($field); 1 })*);
+
+            /// Writes the encoded form: little-endian words, the state first.
+            pub fn to_bytes(&self) -> [u8; TcpInfo::BYTES] {
+                let words = [self.state as u64, $(self.$field),*];
+                let mut out = [0; TcpInfo::BYTES];
+                for (slot, word) in out.chunks_exact_mut(8).zip(words) {
+                    slot.copy_from_slice(&word.to_le_bytes());
+                }
+                out
+            }
+
+            /// Reads the encoded form; `None` when it is too short.
+            pub fn from_bytes(bytes: &[u8]) -> Option<TcpInfo> {
+                let mut words = bytes.chunks_exact(8).map(|c| c.iter().rev().fold(0u64, |w, b| w << 8 | *b as u64));
+                let state = State::from_number(words.next()?);
+                Some(TcpInfo { state, $($field: words.next()?),* })
+            }
+        }
+    };
+}
+
+info! {
+    /// TCPI_OPT_* bits: 1 timestamps, 2 SACK, 4 window scale, 8 ECN.
+    options,
+    /// Our window scale (low 4 bits: theirs).
+    window_scale,
+    /// Congestion state: 0 open, 2 CWR, 3 recovery, 4 loss.
+    ca_state,
+    /// Unacknowledged retransmission timeouts in a row.
+    backoff,
+    /// Retransmission timeout, µs.
+    rto_us,
+    /// Smoothed round-trip time, µs.
+    srtt_us,
+    /// Its mean deviation, µs.
+    rttvar_us,
+    /// Smallest round trip seen, µs.
+    min_rtt_us,
+    /// Sender maximum segment size, bytes.
+    snd_mss,
+    /// Largest segment received, bytes.
+    rcv_mss,
+    /// Path MTU, bytes.
+    pmtu,
+    /// Congestion window, segments.
+    snd_cwnd,
+    /// Slow-start threshold, segments.
+    snd_ssthresh,
+    /// Send window, bytes.
+    snd_wnd,
+    /// Receive window offered, bytes.
+    rcv_wnd,
+    /// Bytes sent and not acknowledged.
+    unacked_bytes,
+    /// Bytes queued and not sent.
+    notsent_bytes,
+    /// Bytes the peer acknowledged.
+    bytes_acked,
+    /// Bytes received in order.
+    bytes_received,
+    /// Bytes sent, retransmissions included.
+    bytes_sent,
+    /// Bytes retransmitted.
+    bytes_retrans,
+    /// Segments sent.
+    segs_out,
+    /// Segments received.
+    segs_in,
+    /// Segments retransmitted.
+    total_retrans,
+    /// Segments that arrived out of order.
+    rcv_ooopack,
+    /// Duplicate ACKs in a row.
+    dupacks,
+}
