@@ -1,1 +1,28 @@
-//! Shared arena, chunk pools, SPSC rings, chunk chains, prefetch, huge pages
+//! The memory that the two sides of a lane share, and what moves through it.
+//!
+//! - [`Arena`]: one reserved mapping, addressed by offset, out of which everything else is cut.
+//! - [`Pool`], [`Side`]: 2 KiB chunks, one private magazine on each side, surplus passed over in batches.
+//! - [`Chain`]: an owned queue of bytes made of chunks.
+//! - [`spsc`]: message rings; a message is one cache line and carries a chain's ownership.
+//! - [`frames`]: a ring of packet frames, for wires in memory.
+//! - [`Counters`], [`prefetch`].
+//!
+//! This is the only crate below `io` with `unsafe`. Its faces are safe: a chunk belongs to exactly one chain, magazine or
+//! ring slot, chains cannot be copied or made up, and every index into the arena comes from one of these.
+
+#![warn(missing_docs)]
+
+mod arena;
+mod chain;
+mod counters;
+pub mod frames;
+mod index;
+mod pool;
+pub mod prefetch;
+pub mod spsc;
+mod sync;
+
+pub use arena::{Arena, ArenaConfig, ArenaError, Backing, Huge, Pages};
+pub use chain::{Chain, Cursor};
+pub use counters::Counters;
+pub use pool::{CHUNK_BYTES, Pool, PoolConfig, PoolStats, Side};

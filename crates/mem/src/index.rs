@@ -1,0 +1,199 @@
+//! The two indices of a single-producer single-consumer ring, and the protocol between them.
+//!
+//! Both count up and wrap; their difference is what the ring holds. Each side writes its own index with one release store
+//! for a batch and keeps a copy of the peer's, read again only when the copy says full or empty, so in steady state the
+//! two lines move between cores once a batch, not once an item.
+
+use crate::arena::{Arena, ArenaError};
+use crate::sync::{AtomicU32, Ordering, Placed, Shared};
+use std::sync::Arc;
+
+/// One side's line. 128 bytes apart, since processors fetch lines in pairs.
+#[derive(Default)]
+#[repr(C, align(128))]
+struct Line {
+    index: AtomicU32,
+    gone: AtomicU32,
+}
+
+/// The shared words of a ring.
+#[derive(Default)]
+#[repr(C)]
+pub(crate) struct Indices {
+    tail: Line,
+    head: Line,
+}
+
+// SAFETY: atomics only; zero is their default.
+unsafe impl Shared for Indices {}
+
+/// Bytes of arena that a ring's indices take, alignment included.
+pub(crate) const INDICES_BYTES: usize = size_of::<Indices>() + align_of::<Line>();
+
+/// Makes both ends for `slots` slots, a power of two from 1 to 2^30.
+pub(crate) fn ends(arena: &Arc<Arena>, slots: usize) -> Result<(Tail, Head), ArenaError> {
+    if !slots.is_power_of_two() || slots > 1 << 30 {
+        return Err(ArenaError::Slots(slots));
+    }
+    let shared: Placed<Indices> = Placed::new(arena)?;
+    let slots = slots as u32;
+    let tail = Tail { shared: shared.clone(), slots, next: 0, published: 0, head: 0 };
+    Ok((tail, Head { shared, slots, next: 0, released: 0, tail: 0 }))
+}
+
+/// The producer's end: slots from `next` up to the peer's head plus `slots` are its own.
+pub(crate) struct Tail {
+    shared: Placed<Indices>,
+    slots: u32,
+    next: u32,
+    published: u32,
+    /// The consumer's index as last seen.
+    head: u32,
+}
+
+impl Tail {
+    fn cached_room(&self) -> u32 {
+        self.slots - self.next.wrapping_sub(self.head)
+    }
+
+    fn refresh(&mut self) {
+        // Acquire: the consumer is done with the slots before we write them.
+        self.head = self.shared.head.index.load(Ordering::Acquire);
+    }
+
+    /// Slots that can be written now.
+    pub(crate) fn room(&mut self) -> u32 {
+        self.refresh();
+        self.cached_room()
+    }
+
+    /// Whether `n` slots can be written; looks at the peer's line only when the last look does not suffice.
+    pub(crate) fn has_room(&mut self, n: u32) -> bool {
+        self.cached_room() >= n || self.room() >= n
+    }
+
+    /// The slot to write next, exclusively ours until published, if there is one.
+    #[inline]
+    pub(crate) fn slot(&mut self) -> Option<u32> {
+        self.has_room(1).then(|| self.next & (self.slots - 1))
+    }
+
+    /// The slot named by [`Tail::slot`] is written.
+    #[inline]
+    pub(crate) fn advance(&mut self) {
+        debug_assert!(self.cached_room() > 0);
+        self.next = self.next.wrapping_add(1);
+    }
+
+    /// Hands what was written to the consumer; says whether there was anything.
+    #[inline]
+    pub(crate) fn publish(&mut self) -> bool {
+        let any = self.published != self.next;
+        if any {
+            // Release: the slots' contents come before their index.
+            self.shared.tail.index.store(self.next, Ordering::Release);
+            self.published = self.next;
+        }
+        any
+    }
+
+    /// Slots written and not published.
+    pub(crate) fn pending(&self) -> u32 {
+        self.next.wrapping_sub(self.published)
+    }
+
+    /// Slots the consumer has not released yet, unpublished ones included.
+    pub(crate) fn len(&self) -> u32 {
+        self.next.wrapping_sub(self.shared.head.index.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    pub(crate) fn peer_gone(&self) -> bool {
+        self.shared.head.gone.load(Ordering::Acquire) != 0
+    }
+}
+
+impl Drop for Tail {
+    fn drop(&mut self) {
+        self.publish();
+        self.shared.tail.gone.store(1, Ordering::Release);
+    }
+}
+
+/// The consumer's end: slots from `released` up to the peer's tail are its own.
+pub(crate) struct Head {
+    shared: Placed<Indices>,
+    slots: u32,
+    next: u32,
+    released: u32,
+    /// The producer's index as last seen.
+    tail: u32,
+}
+
+impl Head {
+    /// The slot to read next, exclusively ours until released, if there is one.
+    #[inline]
+    pub(crate) fn slot(&mut self) -> Option<u32> {
+        if self.next == self.tail && self.available() == 0 {
+            return None;
+        }
+        Some(self.next & (self.slots - 1))
+    }
+
+    /// The slot `i` behind the next one; only for `i` below what [`Head::available`] said.
+    pub(crate) fn slot_at(&self, i: u32) -> u32 {
+        self.next.wrapping_add(i) & (self.slots - 1)
+    }
+
+    /// Looks how many slots can be read.
+    pub(crate) fn available(&mut self) -> u32 {
+        // Acquire: pairs with the producer's publish.
+        self.tail = self.shared.tail.index.load(Ordering::Acquire);
+        self.tail.wrapping_sub(self.next)
+    }
+
+    /// `n` slots are read and may be released.
+    #[inline]
+    pub(crate) fn advance(&mut self, n: u32) {
+        debug_assert!(self.tail.wrapping_sub(self.next) >= n);
+        self.next = self.next.wrapping_add(n);
+    }
+
+    /// Gives slots that were read back to the producer.
+    #[inline]
+    pub(crate) fn release(&mut self) {
+        if self.released != self.next {
+            // Release: our reads of the slots come before the producer's next writes.
+            self.shared.head.index.store(self.next, Ordering::Release);
+            self.released = self.next;
+        }
+    }
+
+    /// Slots read and not released.
+    pub(crate) fn held(&self) -> u32 {
+        self.next.wrapping_sub(self.released)
+    }
+
+    /// Slots that could be read, looked at afresh.
+    pub(crate) fn len(&self) -> u32 {
+        self.shared.tail.index.load(Ordering::Acquire).wrapping_sub(self.next)
+    }
+
+    pub(crate) fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    pub(crate) fn peer_gone(&self) -> bool {
+        self.shared.tail.gone.load(Ordering::Acquire) != 0
+    }
+}
+
+impl Drop for Head {
+    fn drop(&mut self) {
+        self.release();
+        self.shared.head.gone.store(1, Ordering::Release);
+    }
+}

@@ -1,0 +1,488 @@
+//! Chunks of 2 KiB and who owns them.
+//!
+//! A pool has two sides, one for the stack, one for the application. Each allocates from and frees into a private
+//! magazine, a stack of chunks threaded through their records, without any atomic operation. A magazine past its high
+//! mark passes batches to the other side through an SPSC ring, and a side that sees the other run low passes some over
+//! ([`Side::supply_peer`]). Chunks that were never used come from a shared counter, 64 at a time: the only atomic
+//! read-modify-write, and memory that was never needed is never touched.
+//!
+//! Ownership is what makes the safe faces sound: every chunk is, at any time, in exactly one chain, magazine or ring slot,
+//! and only whoever holds that may touch the chunk or its record.
+
+use crate::arena::{Arena, ArenaConfig, ArenaError, Backing, Huge};
+use crate::spsc::{self, Consumer, Producer};
+use crate::sync::{AtomicU32, Ordering, Placed, Shared, Tracks};
+use std::collections::VecDeque;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Payload bytes of a chunk.
+pub const CHUNK_BYTES: usize = 2048;
+
+pub(crate) const NIL: u32 = u32::MAX;
+
+/// Chunks in a full batch, and in one helping of fresh ones.
+const BATCH: u32 = 64;
+
+/// What is known of a chunk, apart from its payload.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Record {
+    /// The next chunk of the chain or free list, or `NIL`.
+    pub(crate) next: u32,
+    /// Where the live bytes start in the payload.
+    pub(crate) off: u16,
+    /// Live bytes; `off + len <= CHUNK_BYTES`.
+    pub(crate) len: u16,
+    /// In the first chunk of a chain: where sequential reading is (see `chain`).
+    pub(crate) mark: Mark,
+}
+
+/// A chunk of a chain and the distance from the chain's first byte to the chunk's.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Mark {
+    pub(crate) chunk: u32,
+    pub(crate) start: u32,
+}
+
+/// How to make a pool.
+#[derive(Clone, Copy, Debug)]
+pub struct PoolConfig {
+    /// Chunks of [`CHUNK_BYTES`]; address space, not memory, until used.
+    pub chunks: u32,
+    /// Huge pages to try.
+    pub huge: Huge,
+    /// Where the memory comes from.
+    pub backing: Backing,
+}
+
+impl Default for PoolConfig {
+    fn default() -> PoolConfig {
+        PoolConfig { chunks: 1 << 16, huge: Huge::default(), backing: Backing::default() }
+    }
+}
+
+/// A pool's size and use, as one side sees it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolStats {
+    /// Chunks in all.
+    pub capacity: u32,
+    /// Chunks in chains, or in messages on their way: exact while the other side stands still.
+    pub in_use_estimate: u32,
+    /// Free chunks in this side's magazine.
+    pub free_here: u32,
+    /// Free chunks in the other side's magazine, to within 15.
+    pub free_peer: u32,
+    /// Free chunks on their way between the sides.
+    pub passing: u32,
+    /// Chunks never used.
+    pub untouched: u32,
+    /// Allocations that found nothing.
+    pub alloc_failures: u64,
+    /// Chunks this side has passed to the other, wrapping.
+    pub passed: u32,
+}
+
+/// A free list that travels as one ring item.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Batch {
+    head: u32,
+    count: u32,
+}
+
+const NONE: Batch = Batch { head: NIL, count: 0 };
+
+/// What one side tells the other; each written by one side only.
+#[derive(Default)]
+#[repr(C, align(128))]
+struct Notice {
+    /// Free chunks in the side's magazine, roughly.
+    free: AtomicU32,
+    /// Chunks passed to the other side, wrapping.
+    given: AtomicU32,
+    /// Chunks taken from the other side, wrapping.
+    taken: AtomicU32,
+}
+
+#[derive(Default)]
+#[repr(C)]
+struct Control {
+    sides: [Notice; 2],
+    fresh: Fresh,
+}
+
+/// The first chunk never handed out.
+#[derive(Default)]
+#[repr(C, align(128))]
+struct Fresh(AtomicU32);
+
+// SAFETY: atomics only; zero is their default.
+unsafe impl Shared for Control {}
+
+/// Makes pools.
+#[derive(Debug)]
+pub struct Pool;
+
+impl Pool {
+    /// A pool in memory of its own: the stack's side, the application's side.
+    #[expect(clippy::new_ret_no_self, reason = "a pool is its two sides")]
+    pub fn new(config: &PoolConfig) -> Result<(Side, Side), ArenaError> {
+        let arena = Arena::reserve(&ArenaConfig {
+            bytes: Pool::bytes(config.chunks),
+            huge: config.huge,
+            backing: config.backing,
+        })?;
+        Pool::new_in(&arena, config.chunks)
+    }
+
+    /// Bytes of arena that [`Pool::new_in`] takes at most.
+    pub fn bytes(chunks: u32) -> usize {
+        let ring = spsc::queue_bytes::<Batch>(ring_slots(chunks, batch_of(chunks)));
+        (chunks as usize)
+            .saturating_mul(CHUNK_BYTES + size_of::<Record>())
+            .saturating_add(2 * 4096 + 2 * ring + 2 * size_of::<Control>())
+    }
+
+    /// A pool in an arena that has [`Pool::bytes`] left.
+    pub fn new_in(arena: &Arc<Arena>, chunks: u32) -> Result<(Side, Side), ArenaError> {
+        if chunks == 0 || chunks > 1 << 31 {
+            return Err(ArenaError::Chunks(chunks));
+        }
+        let payload = arena.carve((chunks as usize).checked_mul(CHUNK_BYTES).ok_or(ArenaError::TooLarge)?, 4096)?;
+        let records = arena.carve(chunks as usize * size_of::<Record>(), 64)?.cast();
+        let control: Placed<Control> = Placed::new(arena)?;
+        let tracks = Tracks::new(chunks as usize);
+        let batch = batch_of(chunks);
+        let slots = ring_slots(chunks, batch);
+        let (to_b, from_a) = spsc::queue_in(arena, slots)?;
+        let (to_a, from_b) = spsc::queue_in(arena, slots)?;
+        let tag = next_tag()?;
+        let side = |which, give, take| Side {
+            payload,
+            records,
+            tag,
+            chunks,
+            free: NONE,
+            held: 0,
+            fresh: 0,
+            fresh_end: 0,
+            batch,
+            high: (chunks / (4 * batch)).clamp(1, 8) as usize,
+            full: VecDeque::with_capacity(16),
+            give,
+            take,
+            control: control.clone(),
+            which,
+            failures: 0,
+            tracks: tracks.clone(),
+            _arena: arena.clone(),
+        };
+        Ok((side(0, to_b, from_b), side(1, to_a, from_a)))
+    }
+}
+
+fn batch_of(chunks: u32) -> u32 {
+    (chunks / 16).clamp(1, BATCH)
+}
+
+/// Enough for every chunk in full batches, and for short ones beside.
+fn ring_slots(chunks: u32, batch: u32) -> usize {
+    ((chunks / batch) as usize + 16).next_power_of_two().min(1 << 20)
+}
+
+/// A number that no other pool of this process has, so that a chain cannot meet the wrong pool's side. Never 0, which is
+/// an empty chain's.
+fn next_tag() -> Result<u32, ArenaError> {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |tag| tag.checked_add(1)).map_err(|_| ArenaError::TooLarge)
+}
+
+/// One side of a pool: what chains need to grow, shrink and be read. It stays on one thread at a time.
+pub struct Side {
+    payload: NonNull<u8>,
+    records: NonNull<Record>,
+    pub(crate) tag: u32,
+    chunks: u32,
+    /// The list that is allocated from and freed into, at most `batch` long when freed into.
+    free: Batch,
+    /// Free chunks here: `free`, `full` and the fresh ones.
+    held: u32,
+    /// Chunks never used, set aside for this side.
+    fresh: u32,
+    fresh_end: u32,
+    batch: u32,
+    /// Full batches to keep.
+    high: usize,
+    full: VecDeque<Batch>,
+    give: Producer<Batch>,
+    take: Consumer<Batch>,
+    control: Placed<Control>,
+    which: usize,
+    failures: u64,
+    tracks: Tracks,
+    _arena: Arc<Arena>,
+}
+
+// SAFETY: the pointers go into the arena, which the Arc keeps mapped; a side touches only chunks that it or a chain given
+// to it owns, so it may move to another thread as a whole.
+unsafe impl Send for Side {}
+
+impl Side {
+    /// A chunk's record. Whoever reads or writes through it must own the chunk: hold the chain or list it is in.
+    #[inline(always)]
+    pub(crate) fn record(&self, chunk: u32) -> *mut Record {
+        debug_assert!(chunk < self.chunks);
+        self.tracks.touch(chunk);
+        self.records.as_ptr().wrapping_add(chunk as usize)
+    }
+
+    /// A chunk's payload, [`CHUNK_BYTES`] long, always initialised. The same rule as for [`Side::record`].
+    #[inline(always)]
+    pub(crate) fn payload(&self, chunk: u32) -> *mut u8 {
+        debug_assert!(chunk < self.chunks);
+        self.payload.as_ptr().wrapping_add(chunk as usize * CHUNK_BYTES)
+    }
+
+    /// A chunk that is the caller's alone, or `None` when there is none to be had. Its record is stale.
+    #[inline]
+    pub(crate) fn alloc(&mut self) -> Option<u32> {
+        if self.free.count == 0 {
+            return self.alloc_slow();
+        }
+        let chunk = self.free.head;
+        // SAFETY: chunks of the free list are ours.
+        self.free.head = unsafe { (*self.record(chunk)).next };
+        self.free.count -= 1;
+        self.held -= 1;
+        self.tell();
+        Some(chunk)
+    }
+
+    #[cold]
+    fn alloc_slow(&mut self) -> Option<u32> {
+        let refill = match self.full.pop_back() {
+            Some(batch) => Some(batch),
+            None => self.take(),
+        };
+        if let Some(batch) = refill {
+            self.free = batch;
+            return self.alloc();
+        }
+        if self.fresh == self.fresh_end && !self.take_fresh() {
+            self.failures += 1;
+            self.notice().free.store(0, Ordering::Relaxed);
+            return None;
+        }
+        let chunk = self.fresh;
+        self.fresh += 1;
+        self.held -= 1;
+        Some(chunk)
+    }
+
+    /// Takes a batch that the other side passed.
+    fn take(&mut self) -> Option<Batch> {
+        let batch = self.take.pop()?;
+        self.held += batch.count;
+        let taken = self.notice().taken.load(Ordering::Relaxed).wrapping_add(batch.count);
+        self.notice().taken.store(taken, Ordering::Relaxed);
+        Some(batch)
+    }
+
+    /// Sets chunks aside that were never used.
+    fn take_fresh(&mut self) -> bool {
+        let fresh = &self.control.fresh.0;
+        let mut first = fresh.load(Ordering::Relaxed);
+        loop {
+            let n = self.batch.min(self.chunks - first);
+            if n == 0 {
+                return false;
+            }
+            // Relaxed: a fresh chunk has no history that must be seen.
+            match fresh.compare_exchange(first, first + n, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => {
+                    (self.fresh, self.fresh_end) = (first, first + n);
+                    self.held += n;
+                    return true;
+                }
+                Err(now) => first = now,
+            }
+        }
+    }
+
+    /// Takes back a chunk that the caller owns, and owns no longer.
+    #[inline]
+    pub(crate) fn release(&mut self, chunk: u32) {
+        // SAFETY: the chunk is the caller's, now ours.
+        unsafe { (*self.record(chunk)).next = self.free.head };
+        self.free = Batch { head: chunk, count: self.free.count + 1 };
+        self.held += 1;
+        self.tell();
+        if self.free.count >= self.batch {
+            self.stow();
+        }
+    }
+
+    /// Puts the full list away, or passes one to the other side when there are enough.
+    #[cold]
+    fn stow(&mut self) {
+        self.full.push_back(std::mem::replace(&mut self.free, NONE));
+        if self.full.len() > self.high {
+            // The oldest: its chunks are the least likely to be in this core's cache.
+            if let Some(batch) = self.full.pop_front()
+                && let Err(batch) = self.pass(batch)
+            {
+                self.full.push_front(batch);
+            }
+        }
+    }
+
+    fn pass(&mut self, batch: Batch) -> Result<(), Batch> {
+        self.give.push(batch)?;
+        self.give.publish();
+        self.held -= batch.count;
+        let given = self.notice().given.load(Ordering::Relaxed).wrapping_add(batch.count);
+        self.notice().given.store(given, Ordering::Relaxed);
+        self.notice().free.store(self.held, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn notice(&self) -> &Notice {
+        &self.control.sides[self.which]
+    }
+
+    fn peer(&self) -> &Notice {
+        &self.control.sides[1 - self.which]
+    }
+
+    #[inline]
+    fn tell(&self) {
+        if self.held & 15 == 0 {
+            self.notice().free.store(self.held, Ordering::Relaxed);
+        }
+    }
+
+    /// Passes a batch to the other side when it has fewer than `low` free chunks, cannot help itself to fresh ones, and
+    /// has less than this side. Meant to be called once a turn; a few loads when there is nothing to do.
+    pub fn supply_peer(&mut self, low: u32) {
+        if self.control.fresh.0.load(Ordering::Relaxed) < self.chunks {
+            return;
+        }
+        let passing =
+            self.notice().given.load(Ordering::Relaxed).wrapping_sub(self.peer().taken.load(Ordering::Relaxed));
+        let peer = self.peer().free.load(Ordering::Relaxed).saturating_add(passing);
+        if peer >= low || peer >= self.held {
+            return;
+        }
+        if let Some(batch) = self.full.pop_front() {
+            if let Err(batch) = self.pass(batch) {
+                self.full.push_front(batch);
+            }
+            return;
+        }
+        // Less than a batch here: what is passed halves the difference.
+        let mut n = (self.held - peer).div_ceil(2);
+        let mut batch = NONE;
+        while n > 0 {
+            let chunk = if self.free.count > 0 {
+                let chunk = self.free.head;
+                // SAFETY: chunks of the free list are ours.
+                self.free.head = unsafe { (*self.record(chunk)).next };
+                self.free.count -= 1;
+                chunk
+            } else if self.fresh != self.fresh_end {
+                self.fresh += 1;
+                self.fresh - 1
+            } else {
+                break;
+            };
+            // SAFETY: as above.
+            unsafe { (*self.record(chunk)).next = batch.head };
+            batch = Batch { head: chunk, count: batch.count + 1 };
+            n -= 1;
+        }
+        if batch.count > 0
+            && let Err(batch) = self.pass(batch)
+        {
+            self.full.push_front(batch);
+        }
+    }
+
+    /// Whether a chunk can be allocated now. When not, looks again at what the other side has passed meanwhile.
+    pub fn has_free(&mut self) -> bool {
+        if self.held == 0
+            && let Some(batch) = self.take()
+        {
+            self.full.push_back(batch);
+        }
+        self.held > 0 || self.take_fresh()
+    }
+
+    /// Sizes and use.
+    pub fn stats(&self) -> PoolStats {
+        let load = |word: &AtomicU32| word.load(Ordering::Relaxed);
+        let (own, peer) = (self.notice(), self.peer());
+        let untouched = self.chunks - load(&self.control.fresh.0);
+        let free_peer = load(&peer.free);
+        let to_peer = load(&own.given).wrapping_sub(load(&peer.taken));
+        let to_here = load(&peer.given).wrapping_sub(load(&own.taken));
+        // Read at different moments, the two could pass each other.
+        let passing = to_peer.min(self.chunks) + to_here.min(self.chunks);
+        let free = (untouched + self.held).saturating_add(free_peer).saturating_add(passing);
+        PoolStats {
+            capacity: self.chunks,
+            in_use_estimate: self.chunks.saturating_sub(free),
+            free_here: self.held,
+            free_peer,
+            passing,
+            untouched,
+            alloc_failures: self.failures,
+            passed: load(&own.given),
+        }
+    }
+
+    /// Chunks that are in no magazine: in chains, in messages, or lost. For tests, with both sides at hand; walks every
+    /// free list and panics if a chunk is in two.
+    pub fn outstanding(&mut self, other: &mut Side) -> u32 {
+        assert!(self.tag == other.tag && self.which != other.which, "not two sides of one pool");
+        let fresh = self.control.fresh.0.load(Ordering::Relaxed);
+        let mut seen = vec![false; self.chunks as usize];
+        let mut free = 0;
+        let mut see = |chunk: u32| {
+            assert!(!std::mem::replace(&mut seen[chunk as usize], true), "chunk {chunk} is free twice");
+            free += 1;
+        };
+        (fresh..self.chunks).for_each(&mut see);
+        for side in [self, other] {
+            while let Some(batch) = side.take() {
+                side.full.push_back(batch);
+            }
+            (side.fresh..side.fresh_end).for_each(&mut see);
+            let mut count = side.fresh_end - side.fresh;
+            for batch in side.full.iter().chain([&side.free]) {
+                let mut chunk = batch.head;
+                for _ in 0..batch.count {
+                    see(chunk);
+                    // SAFETY: chunks of a magazine are this side's.
+                    chunk = unsafe { (*side.record(chunk)).next };
+                }
+                count += batch.count;
+            }
+            assert_eq!(count, side.held, "a side's count of its free chunks is wrong");
+            side.notice().free.store(side.held, Ordering::Relaxed);
+        }
+        seen.len() as u32 - free
+    }
+}
+
+impl std::fmt::Debug for Side {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Side")
+            .field("pool", &self.tag)
+            .field("which", &self.which)
+            .field("stats", &self.stats())
+            .finish()
+    }
+}

@@ -1,0 +1,28 @@
+//! Hints that memory will be read soon. They never fault and change nothing but time; where the architecture is not known
+//! they are nothing.
+
+/// The line on which `value` starts.
+#[inline(always)]
+pub fn read<T: ?Sized>(value: &T) {
+    line(core::ptr::from_ref(value).cast())
+}
+
+/// The first two lines of `bytes`: a frame's headers.
+#[inline(always)]
+pub fn slice(bytes: &[u8]) {
+    line(bytes.as_ptr());
+    if bytes.len() > 64 {
+        line(bytes[64..].as_ptr());
+    }
+}
+
+#[inline(always)]
+pub(crate) fn line(at: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a prefetch accesses nothing that the program can see, whatever the address.
+    unsafe {
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(at.cast())
+    };
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = at;
+}

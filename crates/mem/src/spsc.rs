@@ -1,0 +1,201 @@
+//! Rings from one producer to one consumer.
+//!
+//! [`ring`] carries [`Message`]s of one cache line each; a [`Chain`] in a message changes hands with it, so no safe code can
+//! make one up. [`queue`] carries any plain value. Writing and publishing are separate, so that a batch costs one release
+//! store; so are reading and releasing. Items still in a ring when its consumer goes are forgotten, chains included.
+//!
+//! To sleep on an empty ring: declare it, issue one SeqCst fence, look at [`Consumer::is_empty`] once more, sleep. The
+//! producer publishes, issues one SeqCst fence, and looks at the declaration. One of the two sees the other.
+
+use crate::arena::{Arena, ArenaConfig, ArenaError, Huge};
+use crate::chain::Chain;
+use crate::index::{self, Head, INDICES_BYTES, Tail};
+use crate::sync::Slots;
+use std::sync::Arc;
+
+/// What travels through a lane's rings: six words whose meaning is the users', and bytes.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct Message {
+    /// Plain words.
+    pub words: [u64; 6],
+    /// Bytes that change hands; often empty.
+    pub chain: Chain,
+}
+
+const _: () = assert!(size_of::<Message>() == 64);
+
+/// The writing end.
+pub struct Producer<T = Message> {
+    tail: Tail,
+    slots: Slots<T>,
+}
+
+/// The reading end.
+pub struct Consumer<T = Message> {
+    head: Head,
+    slots: Slots<T>,
+    /// Slots that may be held back before they are released unasked.
+    lazy: u32,
+}
+
+/// A ring of messages in memory of its own. `capacity` is a power of two from 1 to 2^30.
+pub fn ring(capacity: usize) -> Result<(Producer, Consumer), ArenaError> {
+    alone::<Message>(capacity)
+}
+
+/// As [`ring`], in an arena that has [`ring_bytes`] left.
+pub fn ring_in(arena: &Arc<Arena>, capacity: usize) -> Result<(Producer, Consumer), ArenaError> {
+    ends::<Message>(arena, capacity)
+}
+
+/// Bytes of arena that [`ring_in`] takes at most.
+pub fn ring_bytes(capacity: usize) -> usize {
+    bytes::<Message>(capacity)
+}
+
+/// A ring of plain values in memory of its own. `capacity` is a power of two from 1 to 2^30.
+pub fn queue<T: Copy + Send + 'static>(capacity: usize) -> Result<(Producer<T>, Consumer<T>), ArenaError> {
+    alone::<T>(capacity)
+}
+
+/// As [`queue`], in an arena that has [`queue_bytes`] left.
+pub fn queue_in<T: Copy + Send + 'static>(
+    arena: &Arc<Arena>,
+    capacity: usize,
+) -> Result<(Producer<T>, Consumer<T>), ArenaError> {
+    ends::<T>(arena, capacity)
+}
+
+/// Bytes of arena that [`queue_in`] takes at most.
+pub fn queue_bytes<T>(capacity: usize) -> usize {
+    bytes::<T>(capacity)
+}
+
+fn bytes<T>(capacity: usize) -> usize {
+    INDICES_BYTES.saturating_add(align_of::<T>().max(64)).saturating_add(size_of::<T>().saturating_mul(capacity))
+}
+
+fn alone<T: Send + 'static>(capacity: usize) -> Result<(Producer<T>, Consumer<T>), ArenaError> {
+    let arena = Arena::reserve(&ArenaConfig { bytes: bytes::<T>(capacity), huge: Huge::No, ..Default::default() })?;
+    ends(&arena, capacity)
+}
+
+fn ends<T: Send + 'static>(arena: &Arc<Arena>, capacity: usize) -> Result<(Producer<T>, Consumer<T>), ArenaError> {
+    const { assert!(align_of::<T>() <= 4096) };
+    let (tail, head) = index::ends(arena, capacity)?;
+    let slots = Slots::new(arena, capacity)?;
+    let lazy = (capacity as u32 / 4).clamp(1, 64);
+    Ok((Producer { tail, slots: slots.clone() }, Consumer { head, slots, lazy }))
+}
+
+impl<T> Producer<T> {
+    /// Writes without publishing. Gives the value back when the ring is full.
+    #[inline]
+    pub fn push(&mut self, value: T) -> Result<(), T> {
+        let Some(slot) = self.tail.slot() else { return Err(value) };
+        // SAFETY: `slot` is below the slot count and the producer's own until published.
+        unsafe { self.slots.write(slot, value) };
+        self.tail.advance();
+        Ok(())
+    }
+
+    /// Hands everything written to the consumer, by one release store; says whether there was anything.
+    #[inline]
+    pub fn publish(&mut self) -> bool {
+        self.tail.publish()
+    }
+
+    /// Slots that can be written now. Reads the peer's index.
+    pub fn room(&mut self) -> usize {
+        self.tail.room() as usize
+    }
+
+    /// Whether `n` more fit. Reads the peer's index only when what was last seen of it does not suffice.
+    #[inline]
+    pub fn has_room(&mut self, n: usize) -> bool {
+        n <= self.capacity() && self.tail.has_room(n as u32)
+    }
+
+    /// Values written and not published.
+    pub fn pending(&self) -> usize {
+        self.tail.pending() as usize
+    }
+
+    /// Values that the consumer has not released yet, those not published included.
+    pub fn len(&self) -> usize {
+        self.tail.len() as usize
+    }
+
+    /// Whether the consumer has released everything ever written.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Slots in all.
+    pub fn capacity(&self) -> usize {
+        self.tail.slots() as usize
+    }
+
+    /// Whether the consumer was dropped: nothing pushed from now on is read.
+    pub fn peer_gone(&self) -> bool {
+        self.tail.peer_gone()
+    }
+}
+
+impl<T> Consumer<T> {
+    /// Takes the next value. What was taken is released now and then, and whenever the ring looks empty.
+    #[inline]
+    pub fn pop(&mut self) -> Option<T> {
+        let Some(slot) = self.head.slot() else {
+            self.head.release();
+            return None;
+        };
+        // SAFETY: `slot` is below the slot count; the producer wrote and published it, and it is read once: `advance`
+        // moves past it before anything else can look.
+        let value = unsafe { self.slots.read(slot) };
+        self.head.advance(1);
+        if self.head.held() >= self.lazy {
+            self.head.release();
+        }
+        Some(value)
+    }
+
+    /// Gives every slot taken so far back to the producer.
+    #[inline]
+    pub fn release(&mut self) {
+        self.head.release()
+    }
+
+    /// Values that could be taken now.
+    pub fn len(&self) -> usize {
+        self.head.len() as usize
+    }
+
+    /// Whether there is nothing to take now.
+    pub fn is_empty(&self) -> bool {
+        self.head.len() == 0
+    }
+
+    /// Slots in all.
+    pub fn capacity(&self) -> usize {
+        self.head.slots() as usize
+    }
+
+    /// Whether the producer was dropped. What it published before can still be taken: look again after this says so.
+    pub fn peer_gone(&self) -> bool {
+        self.head.peer_gone()
+    }
+}
+
+impl<T> std::fmt::Debug for Producer<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Producer").field("capacity", &self.capacity()).field("len", &self.len()).finish()
+    }
+}
+
+impl<T> std::fmt::Debug for Consumer<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Consumer").field("capacity", &self.capacity()).field("len", &self.len()).finish()
+    }
+}

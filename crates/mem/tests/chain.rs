@@ -1,0 +1,155 @@
+//! Chains: each operation beside what it must do to the bytes, and that no chunk is lost.
+
+use mem::{CHUNK_BYTES, Chain, Pool, PoolConfig, Side};
+
+fn pool(chunks: u32) -> (Side, Side) {
+    Pool::new(&PoolConfig { chunks, ..Default::default() }).unwrap()
+}
+
+fn bytes(from: usize, n: usize) -> Vec<u8> {
+    (from..from + n).map(|i| (i * 31 + i / 251) as u8).collect()
+}
+
+fn chain(side: &mut Side, data: &[u8]) -> Chain {
+    let mut c = Chain::default();
+    assert_eq!(c.push_slice(side, data), data.len());
+    c
+}
+
+fn contents(c: &Chain, side: &Side) -> Vec<u8> {
+    let mut out = vec![0; c.len() + 7];
+    let n = c.copy_at(side, 0, &mut out);
+    out.truncate(n);
+    out
+}
+
+#[test]
+fn bytes_come_out_as_they_went_in() {
+    let (mut a, mut b) = pool(64);
+    for n in [0, 1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 5 * CHUNK_BYTES + 3] {
+        let data = bytes(0, n);
+        let mut c = chain(&mut a, &data);
+        assert_eq!((c.len(), c.is_empty()), (n, n == 0));
+        assert_eq!(contents(&c, &a), data);
+        let mut out = vec![0; n + 1];
+        assert_eq!(c.read(&mut b, &mut out), n);
+        assert_eq!(&out[..n], data);
+        assert_eq!(a.outstanding(&mut b), 0, "an empty chain holds nothing");
+    }
+}
+
+#[test]
+fn a_dry_pool_takes_what_fits() {
+    let (mut a, mut b) = pool(3);
+    let mut c = Chain::default();
+    assert_eq!(c.push_slice(&mut a, &bytes(0, 4 * CHUNK_BYTES)), 3 * CHUNK_BYTES);
+    assert!(c.spare(&mut a).is_none());
+    assert_eq!(a.stats().alloc_failures, 2);
+    assert_eq!(a.stats().in_use_estimate, 3);
+    assert!(!a.has_free() && !b.has_free());
+    c.consume(&mut a, 1);
+    assert_eq!(contents(&c, &a), bytes(1, 3 * CHUNK_BYTES - 1));
+    c.free(&mut b);
+    a.supply_peer(1);
+    b.supply_peer(2);
+    assert!(a.has_free(), "the side that has passes some over");
+    assert_eq!(a.outstanding(&mut b), 0);
+}
+
+#[test]
+fn small_pieces_share_chunks() {
+    let (mut a, mut b) = pool(64);
+    let mut c = Chain::default();
+    for i in 0..CHUNK_BYTES / 2 {
+        let piece = chain(&mut a, &bytes(3 * i, 3));
+        c.append(&mut b, piece);
+    }
+    assert_eq!(c.chunks(&a), (3 * (CHUNK_BYTES / 2)).div_ceil(CHUNK_BYTES - 2));
+    assert_eq!(contents(&c, &a), bytes(0, 3 * (CHUNK_BYTES / 2)));
+    c.free(&mut b);
+    assert_eq!(a.outstanding(&mut b), 0);
+}
+
+#[test]
+fn spare_room_is_written_in_place() {
+    let (mut a, mut b) = pool(8);
+    let mut c = Chain::default();
+    assert_eq!(c.spare(&mut a).unwrap().len(), CHUNK_BYTES);
+    c.advance(&mut a, 0);
+    assert_eq!(a.outstanding(&mut b), 0, "unused room is given back");
+    c.spare(&mut a).unwrap()[..5].copy_from_slice(b"hello");
+    c.advance(&mut a, 5);
+    assert_eq!(c.spare(&mut a).unwrap().len(), CHUNK_BYTES - 5);
+    c.advance(&mut a, usize::MAX);
+    assert_eq!(c.len(), CHUNK_BYTES);
+    assert_eq!(&c.first_slice(&a)[..5], b"hello");
+    // An empty last chunk is no obstacle to anything behind it.
+    assert!(c.spare(&mut a).is_some());
+    let more = chain(&mut a, b"more");
+    c.link(&mut a, more);
+    let front = c.split_front(&mut a, CHUNK_BYTES);
+    assert_eq!((front.len(), c.first_slice(&a)), (CHUNK_BYTES, &b"more"[..]));
+    front.free(&mut a);
+    c.free(&mut a);
+    assert_eq!(a.outstanding(&mut b), 0);
+}
+
+#[test]
+fn a_cut_in_a_dry_pool_is_made_early() {
+    let (mut a, mut b) = pool(3);
+    let data = bytes(0, 3 * CHUNK_BYTES);
+    let mut c = chain(&mut a, &data);
+    let front = c.split_front(&mut a, CHUNK_BYTES + 10);
+    assert_eq!((front.len(), c.len()), (CHUNK_BYTES, 2 * CHUNK_BYTES));
+    let none = c.split_front(&mut a, 10);
+    assert_eq!((none.len(), c.len()), (0, 2 * CHUNK_BYTES));
+    front.free(&mut a);
+    let front = c.split_front(&mut a, 10);
+    assert_eq!(contents(&front, &a), data[CHUNK_BYTES..][..10]);
+    assert_eq!(contents(&c, &a), data[CHUNK_BYTES + 10..]);
+    front.free(&mut a);
+    c.free(&mut a);
+    none.free(&mut a);
+    assert_eq!(a.outstanding(&mut b), 0);
+}
+
+#[test]
+fn the_mark_follows_the_queue() {
+    let (mut a, mut b) = pool(256);
+    let mut c = Chain::default();
+    let mut cursor = c.cursor();
+    let (mut pushed, mut consumed, mut sent) = (0, 0, 0);
+    let mut out = [0; 1460];
+    for round in 0..400 {
+        pushed += c.push_slice(&mut a, &bytes(pushed, 1500));
+        let n = c.copy_from(&b, &mut cursor, sent - consumed, &mut out);
+        assert_eq!(out[..n], bytes(sent, n));
+        sent += n;
+        // Elsewhere and back does not disturb it.
+        let n = c.copy_at(&b, 5, &mut out);
+        assert_eq!(out[..n], bytes(consumed + 5, n));
+        if round % 7 == 6 {
+            let n = (sent - consumed) * (round % 4) / 3;
+            c.consume(&mut b, n);
+            consumed += n;
+        }
+        if round % 50 == 49 {
+            sent = consumed;
+        }
+        if round % 90 == 89 {
+            c.truncate(&mut b, sent - consumed);
+            pushed = sent;
+        }
+    }
+    c.free(&mut a);
+    assert_eq!(a.outstanding(&mut b), 0);
+}
+
+#[test]
+#[should_panic(expected = "a chain of another pool")]
+fn a_chain_meets_only_its_own_pool() {
+    let (mut a, _b) = pool(4);
+    let (other, _) = pool(4);
+    let c = chain(&mut a, b"x");
+    let _ = c.first_slice(&other).len();
+}
