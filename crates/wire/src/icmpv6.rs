@@ -1,0 +1,327 @@
+//! ICMPv6 (RFC 4443) and neighbour discovery (RFC 4861).
+
+use core::net::Ipv6Addr;
+
+use crate::quoted::Quoted;
+use crate::{Addr, MacAddr, Malformed, array, be16, be32, checksum};
+
+/// A prefix that a router announces (RFC 4861 4.6.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefix {
+    /// The prefix.
+    pub prefix: Ipv6Addr,
+    /// Its length, bits.
+    pub len: u8,
+    /// L: addresses in it are on the link.
+    pub on_link: bool,
+    /// A: addresses may be made from it.
+    pub autonomous: bool,
+    /// Valid for, seconds.
+    pub valid: u32,
+    /// Preferred for, seconds.
+    pub preferred: u32,
+}
+
+/// A message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message<'a> {
+    /// Type 128.
+    EchoRequest {
+        /// Identifier.
+        id: u16,
+        /// Sequence number.
+        seq: u16,
+        /// What to send back.
+        data: &'a [u8],
+    },
+    /// Type 129.
+    EchoReply {
+        /// Identifier.
+        id: u16,
+        /// Sequence number.
+        seq: u16,
+        /// What was sent.
+        data: &'a [u8],
+    },
+    /// Type 1.
+    Unreachable {
+        /// Which kind.
+        code: u8,
+        /// What could not be delivered.
+        quoted: Quoted,
+    },
+    /// Type 2.
+    PacketTooBig {
+        /// Next-hop MTU, bytes.
+        mtu: u32,
+        /// What could not be forwarded.
+        quoted: Quoted,
+    },
+    /// Type 3.
+    TimeExceeded {
+        /// 0 in transit, 1 in reassembly.
+        code: u8,
+        /// What was dropped.
+        quoted: Quoted,
+    },
+    /// Type 4.
+    ParameterProblem {
+        /// Which kind.
+        code: u8,
+        /// Where the trouble is.
+        pointer: u32,
+        /// What was dropped.
+        quoted: Quoted,
+    },
+    /// Type 133.
+    RouterSolicit {
+        /// Source link-layer address option.
+        source_mac: Option<MacAddr>,
+    },
+    /// Type 134.
+    RouterAdvert {
+        /// Default router for so long, seconds.
+        lifetime: u16,
+        /// Suggested hop limit; 0 says nothing.
+        hop_limit: u8,
+        /// Source link-layer address option.
+        source_mac: Option<MacAddr>,
+        /// MTU option.
+        mtu: Option<u32>,
+        /// First prefix option.
+        prefix: Option<Prefix>,
+    },
+    /// Type 135.
+    NeighborSolicit {
+        /// Whose hardware address is asked for.
+        target: Addr,
+        /// Source link-layer address option.
+        source_mac: Option<MacAddr>,
+    },
+    /// Type 136.
+    NeighborAdvert {
+        /// Whose hardware address it is.
+        target: Addr,
+        /// Target link-layer address option.
+        target_mac: Option<MacAddr>,
+        /// R.
+        router: bool,
+        /// S.
+        solicited: bool,
+        /// O.
+        r#override: bool,
+    },
+    /// Anything else.
+    Other {
+        /// Its type.
+        kind: u8,
+    },
+}
+
+/// Calls `f` for each NDP option; a length of zero makes the message invalid (RFC 4861 7.1.1).
+fn options<'a>(mut b: &'a [u8], mut f: impl FnMut(u8, &'a [u8])) -> Result<(), Malformed> {
+    while !b.is_empty() {
+        let len = *b.get(1).ok_or(Malformed::BadOption)? as usize * 8;
+        if len == 0 || len > b.len() {
+            return Err(Malformed::BadOption);
+        }
+        f(b[0], &b[..len]);
+        b = &b[len..];
+    }
+    Ok(())
+}
+
+fn link_layer(o: &[u8]) -> MacAddr {
+    MacAddr(array(o, 2))
+}
+
+impl<'a> Message<'a> {
+    /// Reads a message and verifies its checksum.
+    pub fn parse(src: Addr, dst: Addr, b: &'a [u8]) -> Result<Message<'a>, Malformed> {
+        if b.len() < 8 {
+            return Err(Malformed::Truncated);
+        }
+        let sum = checksum::pseudo(src, dst, crate::ipv6::ICMPV6, b.len()).add(checksum::sum(b));
+        if !sum.is_ok() {
+            return Err(Malformed::BadChecksum);
+        }
+        let quoted = || Quoted::parse_v6(&b[8..]).ok_or(Malformed::Truncated);
+        let mut source_mac = None;
+        let mut target_mac = None;
+        let mut lla = |kind, o: &'a [u8]| match kind {
+            1 => source_mac = Some(link_layer(o)),
+            2 => target_mac = Some(link_layer(o)),
+            _ => {}
+        };
+        // RFC 4861 7.1: the code of every NDP message is zero.
+        if (133..=137).contains(&b[0]) && b[1] != 0 {
+            return Err(Malformed::BadField);
+        }
+        let long = |n| if b.len() < n { Err(Malformed::Truncated) } else { Ok(()) };
+        Ok(match b[0] {
+            128 => Message::EchoRequest { id: be16(b, 4), seq: be16(b, 6), data: &b[8..] },
+            129 => Message::EchoReply { id: be16(b, 4), seq: be16(b, 6), data: &b[8..] },
+            1 => Message::Unreachable { code: b[1], quoted: quoted()? },
+            2 => Message::PacketTooBig { mtu: be32(b, 4), quoted: quoted()? },
+            3 => Message::TimeExceeded { code: b[1], quoted: quoted()? },
+            4 => Message::ParameterProblem { code: b[1], pointer: be32(b, 4), quoted: quoted()? },
+            133 => {
+                options(&b[8..], lla)?;
+                Message::RouterSolicit { source_mac }
+            }
+            134 => {
+                long(16)?;
+                let (mut mtu, mut prefix) = (None, None);
+                options(&b[16..], |kind, o| match (kind, o.len()) {
+                    (5, 8) => mtu = Some(be32(o, 4)),
+                    (3, 32) if prefix.is_none() => {
+                        prefix = Some(Prefix {
+                            len: o[2].min(128),
+                            on_link: o[3] & 0x80 != 0,
+                            autonomous: o[3] & 0x40 != 0,
+                            valid: be32(o, 4),
+                            preferred: be32(o, 8),
+                            prefix: Ipv6Addr::from(array::<16>(o, 16)),
+                        });
+                    }
+                    _ => lla(kind, o),
+                })?;
+                Message::RouterAdvert { lifetime: be16(b, 6), hop_limit: b[4], source_mac, mtu, prefix }
+            }
+            135 => {
+                long(24)?;
+                options(&b[24..], lla)?;
+                Message::NeighborSolicit { target: Addr::from_v6(array(b, 8)), source_mac }
+            }
+            136 => {
+                long(24)?;
+                options(&b[24..], lla)?;
+                let target = Addr::from_v6(array(b, 8));
+                let bit = |n: u8| b[4] & n != 0;
+                Message::NeighborAdvert {
+                    target,
+                    target_mac,
+                    router: bit(0x80),
+                    solicited: bit(0x40),
+                    r#override: bit(0x20),
+                }
+            }
+            kind => Message::Other { kind },
+        })
+    }
+
+    /// Writes an echo or neighbour message; its length (32 for NDP with an address option, 24 without). `b` must have
+    /// room. Others are not written this way and give 0.
+    pub fn emit(&self, src: Addr, dst: Addr, b: &mut [u8]) -> usize {
+        let n = match *self {
+            Message::EchoRequest { id, seq, data } => echo(b, 128, id, seq, data),
+            Message::EchoReply { id, seq, data } => echo(b, 129, id, seq, data),
+            Message::NeighborSolicit { target, source_mac } => neighbor(b, 135, 0, target, 1, source_mac),
+            Message::NeighborAdvert { target, target_mac, router, solicited, r#override } => {
+                let flags = (router as u8) << 7 | (solicited as u8) << 6 | (r#override as u8) << 5;
+                neighbor(b, 136, flags, target, 2, target_mac)
+            }
+            _ => return 0,
+        };
+        seal(src, dst, &mut b[..n]);
+        n
+    }
+}
+
+fn echo(b: &mut [u8], kind: u8, id: u16, seq: u16, data: &[u8]) -> usize {
+    b[..4].copy_from_slice(&[kind, 0, 0, 0]);
+    b[4..6].copy_from_slice(&id.to_be_bytes());
+    b[6..8].copy_from_slice(&seq.to_be_bytes());
+    b[8..8 + data.len()].copy_from_slice(data);
+    8 + data.len()
+}
+
+fn neighbor(b: &mut [u8], kind: u8, flags: u8, target: Addr, option: u8, mac: Option<MacAddr>) -> usize {
+    b[..8].copy_from_slice(&[kind, 0, 0, 0, flags, 0, 0, 0]);
+    b[8..24].copy_from_slice(&target.octets());
+    let Some(mac) = mac else { return 24 };
+    b[24..26].copy_from_slice(&[option, 1]);
+    b[26..32].copy_from_slice(&mac.0);
+    32
+}
+
+fn seal(src: Addr, dst: Addr, b: &mut [u8]) {
+    b[2..4].fill(0);
+    let sum = checksum::pseudo(src, dst, crate::ipv6::ICMPV6, b.len()).add(checksum::sum(b)).finish();
+    b[2..4].copy_from_slice(&sum.to_be_bytes());
+}
+
+fn error(src: Addr, dst: Addr, b: &mut [u8], kind: u8, code: u8, word: u32, packet: &[u8]) -> usize {
+    let n = 8 + packet.len();
+    b[..4].copy_from_slice(&[kind, code, 0, 0]);
+    b[4..8].copy_from_slice(&word.to_be_bytes());
+    b[8..n].copy_from_slice(packet);
+    seal(src, dst, &mut b[..n]);
+    n
+}
+
+/// Writes "destination unreachable" with a quoted packet; its length. `b` must have room for 8 bytes and the packet.
+pub fn emit_unreachable(src: Addr, dst: Addr, b: &mut [u8], code: u8, packet: &[u8]) -> usize {
+    error(src, dst, b, 1, code, 0, packet)
+}
+
+/// Writes "packet too big" with a quoted packet; its length.
+pub fn emit_too_big(src: Addr, dst: Addr, b: &mut [u8], mtu: u32, packet: &[u8]) -> usize {
+    error(src, dst, b, 2, 0, mtu, packet)
+}
+
+/// Writes "unrecognised next header" at byte `pointer` with a quoted packet; its length.
+pub fn emit_unknown_header(src: Addr, dst: Addr, b: &mut [u8], pointer: u32, packet: &[u8]) -> usize {
+    error(src, dst, b, 4, 1, pointer, packet)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn ends() -> (Addr, Addr) {
+        (Addr::from_v6([0xfd; 16]), Addr::from_v6([0xfe; 16]))
+    }
+
+    #[test]
+    fn neighbour_messages_round_trip() {
+        let (a, b) = ends();
+        let mac = Some(MacAddr([2, 0, 0, 0, 0, 1]));
+        let all = [
+            Message::NeighborSolicit { target: b, source_mac: mac },
+            Message::NeighborSolicit { target: b, source_mac: None },
+            Message::NeighborAdvert { target: a, target_mac: mac, router: false, solicited: true, r#override: true },
+        ];
+        for m in all {
+            let mut buf = [0; 32];
+            let n = m.emit(a, b, &mut buf);
+            assert_eq!(Message::parse(a, b, &buf[..n]), Ok(m));
+            buf[9] ^= 1;
+            assert_eq!(Message::parse(a, b, &buf[..n]), Err(Malformed::BadChecksum));
+        }
+    }
+
+    #[test]
+    fn an_option_of_length_zero_is_refused() {
+        let (a, b) = ends();
+        let mut buf = [0; 32];
+        Message::NeighborSolicit { target: b, source_mac: Some(MacAddr([2; 6])) }.emit(a, b, &mut buf);
+        buf[25] = 0;
+        seal(a, b, &mut buf);
+        assert_eq!(Message::parse(a, b, &buf), Err(Malformed::BadOption));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes(mut bytes in proptest::collection::vec(any::<u8>(), 0..120), kind in 128u8..140) {
+            let (a, b) = ends();
+            if bytes.len() >= 8 {
+                bytes[0] = kind;
+                bytes[1] = 0;
+                seal(a, b, &mut bytes);
+            }
+            let _ = Message::parse(a, b, &bytes);
+        }
+    }
+}

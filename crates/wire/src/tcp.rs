@@ -1,0 +1,242 @@
+//! The TCP header and its options (RFC 9293 3.1, RFC 7323, RFC 2018).
+
+mod options;
+
+pub use options::{Options, SackBlocks, Timestamps};
+
+use core::ops::BitOr;
+
+use crate::{Addr, Malformed, SeqNum, be16, be32, checksum, ipv4};
+
+/// Control bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Flags(u16);
+
+impl Flags {
+    /// No more data from the sender.
+    pub const FIN: Flags = Flags(0x001);
+    /// Synchronize sequence numbers.
+    pub const SYN: Flags = Flags(0x002);
+    /// Reset.
+    pub const RST: Flags = Flags(0x004);
+    /// Push.
+    pub const PSH: Flags = Flags(0x008);
+    /// The acknowledgment field counts.
+    pub const ACK: Flags = Flags(0x010);
+    /// The urgent pointer counts.
+    pub const URG: Flags = Flags(0x020);
+    /// ECN echo (RFC 3168).
+    pub const ECE: Flags = Flags(0x040);
+    /// Congestion window reduced (RFC 3168).
+    pub const CWR: Flags = Flags(0x080);
+    /// Accurate ECN (RFC 9768), once NS.
+    pub const AE: Flags = Flags(0x100);
+
+    /// No bit.
+    pub const fn empty() -> Flags {
+        Flags(0)
+    }
+    /// All bits of `other`.
+    pub const fn contains(self, other: Flags) -> bool {
+        self.0 & other.0 == other.0
+    }
+    /// As they stand in the header's low nine bits.
+    pub const fn bits(self) -> u16 {
+        self.0
+    }
+    /// From [`Flags::bits`].
+    pub const fn from_bits(bits: u16) -> Flags {
+        Flags(bits & 0x1ff)
+    }
+    /// Without the bits of `other`.
+    pub const fn without(self, other: Flags) -> Flags {
+        Flags(self.0 & !other.0)
+    }
+}
+
+impl BitOr for Flags {
+    type Output = Flags;
+    fn bitor(self, other: Flags) -> Flags {
+        Flags(self.0 | other.0)
+    }
+}
+
+/// A segment whose header is sound.
+#[derive(Clone, Copy, Debug)]
+pub struct Segment<'a> {
+    /// From.
+    pub src_port: u16,
+    /// To.
+    pub dst_port: u16,
+    /// `seg.seq`.
+    pub seq: SeqNum,
+    /// `seg.ack`.
+    pub ack: SeqNum,
+    /// Control bits.
+    pub flags: Flags,
+    /// `seg.wnd`, not scaled.
+    pub window: u16,
+    /// `seg.up`.
+    pub urgent: u16,
+    /// Options.
+    pub options: Options,
+    /// Text.
+    pub payload: &'a [u8],
+}
+
+impl<'a> Segment<'a> {
+    /// Reads a segment; the checksum is [`checksum_ok`]'s business.
+    #[inline]
+    pub fn parse(b: &'a [u8]) -> Result<Segment<'a>, Malformed> {
+        if b.len() < 20 {
+            return Err(Malformed::Truncated);
+        }
+        let word = be16(b, 12);
+        let header = (word >> 12) as usize * 4;
+        if header < 20 || header > b.len() {
+            return Err(Malformed::BadHeaderLength);
+        }
+        let flags = Flags::from_bits(word);
+        Ok(Segment {
+            src_port: be16(b, 0),
+            dst_port: be16(b, 2),
+            seq: SeqNum(be32(b, 4)),
+            ack: SeqNum(be32(b, 8)),
+            flags,
+            window: be16(b, 14),
+            urgent: be16(b, 18),
+            options: Options::parse(&b[20..header]),
+            payload: &b[header..],
+        })
+    }
+}
+
+/// A header to write.
+#[derive(Clone, Copy, Debug)]
+pub struct Header {
+    /// From.
+    pub src_port: u16,
+    /// To.
+    pub dst_port: u16,
+    /// `seg.seq`.
+    pub seq: SeqNum,
+    /// `seg.ack`.
+    pub ack: SeqNum,
+    /// Control bits.
+    pub flags: Flags,
+    /// `seg.wnd`, not scaled.
+    pub window: u16,
+    /// `seg.up`.
+    pub urgent: u16,
+    /// Options.
+    pub options: Options,
+}
+
+impl Header {
+    /// Writes it with a checksum of zero; its length. `b` must have room for 60 bytes or the header's length.
+    #[inline]
+    pub fn emit(&self, b: &mut [u8], syn: bool) -> usize {
+        let options = self.options.emit(&mut b[20..], syn);
+        let len = 20 + options;
+        b[..2].copy_from_slice(&self.src_port.to_be_bytes());
+        b[2..4].copy_from_slice(&self.dst_port.to_be_bytes());
+        b[4..8].copy_from_slice(&self.seq.0.to_be_bytes());
+        b[8..12].copy_from_slice(&self.ack.0.to_be_bytes());
+        let word = ((len / 4) as u16) << 12 | self.flags.bits();
+        b[12..14].copy_from_slice(&word.to_be_bytes());
+        b[14..16].copy_from_slice(&self.window.to_be_bytes());
+        b[16..18].fill(0);
+        b[18..20].copy_from_slice(&self.urgent.to_be_bytes());
+        len
+    }
+}
+
+/// Whether a segment's checksum is right (RFC 9293 3.1, MUST-3).
+#[inline]
+pub fn checksum_ok(src: Addr, dst: Addr, segment: &[u8]) -> bool {
+    checksum::pseudo(src, dst, ipv4::TCP, segment.len()).add(checksum::sum(segment)).is_ok()
+}
+
+/// Whether the checksum field holds the folded pseudo-header alone: a sum that the sender's hardware was to finish.
+pub fn is_pseudo_only(src: Addr, dst: Addr, segment: &[u8]) -> bool {
+    segment.len() >= 20 && be16(segment, 16) == checksum::pseudo(src, dst, ipv4::TCP, segment.len()).folded()
+}
+
+/// Writes the checksum of a segment (MUST-2); at least 20 bytes.
+#[inline]
+pub fn fill_checksum(src: Addr, dst: Addr, segment: &mut [u8]) {
+    segment[16..18].fill(0);
+    let sum = checksum::pseudo(src, dst, ipv4::TCP, segment.len()).add(checksum::sum(segment)).finish();
+    segment[16..18].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// Leaves the checksum of a segment of `len` bytes to the port: the field gets the folded pseudo-header.
+pub fn fill_pseudo(src: Addr, dst: Addr, len: usize, header: &mut [u8]) {
+    let sum = checksum::pseudo(src, dst, ipv4::TCP, len).folded();
+    header[16..18].copy_from_slice(&sum.to_be_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn a() -> (Addr, Addr) {
+        (Addr::from_v4([10, 0, 0, 1]), Addr::from_v4([10, 0, 0, 2]))
+    }
+
+    proptest! {
+        #[test]
+        fn round_trip_and_oracle(
+            src_port: u16, dst_port: u16, seq: u32, ack: u32, bits in 0u16..0x200, window: u16,
+            mss in proptest::option::of(any::<u16>()), scale in proptest::option::of(0u8..15), sack: bool,
+            ts in proptest::option::of(any::<(u32, u32)>()), payload in proptest::collection::vec(any::<u8>(), 0..100), syn: bool,
+        ) {
+            let flags = Flags::from_bits(bits);
+            let timestamps = ts.map(|(value, echo)| Timestamps { value, echo });
+            let options = match syn {
+                true => Options { mss, window_scale: scale, sack_permitted: sack, timestamps, ..Options::default() },
+                false => Options { timestamps, ..Options::default() },
+            };
+            let h = Header { src_port, dst_port, seq: SeqNum(seq), ack: SeqNum(ack), flags, window, urgent: 0, options };
+            let mut b = vec![0; 60];
+            let n = h.emit(&mut b, syn);
+            prop_assert_eq!(n, 20 + options.len(syn));
+            b.truncate(n);
+            b.extend(&payload);
+            let (src, dst) = a();
+            fill_checksum(src, dst, &mut b);
+            prop_assert!(checksum_ok(src, dst, &b));
+            let s = Segment::parse(&b).unwrap();
+            prop_assert_eq!((s.src_port, s.dst_port, s.seq.0, s.ack.0, s.flags, s.window), (src_port, dst_port, seq, ack, flags, window));
+            prop_assert_eq!(s.options, options);
+            prop_assert_eq!(s.payload, &payload[..]);
+            let (oracle, rest) = etherparse::TcpHeader::from_slice(&b).unwrap();
+            prop_assert_eq!((oracle.source_port, oracle.sequence_number, oracle.window_size, rest), (src_port, seq, window, &payload[..]));
+            let sum = oracle.calc_checksum_ipv4_raw([10, 0, 0, 1], [10, 0, 0, 2], &payload).unwrap();
+            prop_assert_eq!(sum, oracle.checksum);
+            // Any single bit that flips is noticed.
+            let bit = seq as usize % (b.len() * 8);
+            b[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(!checksum_ok(src, dst, &b));
+        }
+
+        #[test]
+        fn any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..120)) {
+            let _ = Segment::parse(&bytes);
+        }
+
+        #[test]
+        fn unfinished_sums_are_recognised(payload in proptest::collection::vec(any::<u8>(), 0..100)) {
+            let (src, dst) = a();
+            let mut b = vec![0; 20];
+            b[12] = 0x50;
+            b.extend(&payload);
+            let n = b.len();
+            fill_pseudo(src, dst, n, &mut b);
+            prop_assert!(is_pseudo_only(src, dst, &b));
+            b[16] ^= 1;
+            prop_assert!(!is_pseudo_only(src, dst, &b));
+        }
+    }
+}
