@@ -453,3 +453,41 @@ impl Chain {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::pool::{Pool, PoolConfig};
+
+    /// Reading on must not walk from the front: the mark stands in the chunk that was read last, whatever happens around it.
+    #[test]
+    fn the_mark_stays_where_reading_was() {
+        let (mut side, _other) = Pool::new(&PoolConfig { chunks: 64, ..Default::default() }).unwrap();
+        let mut chain = Chain::default();
+        let mark = |chain: &Chain, side: &Side| chain.record(side, chain.head).mark;
+        assert_eq!(chain.push_slice(&mut side, &[1; 10 * CHUNK_BYTES]), 10 * CHUNK_BYTES);
+        let mut cursor = chain.cursor();
+        chain.copy_from(&side, &mut cursor, 7 * CHUNK_BYTES - 10, &mut [0; 20]);
+        let at = mark(&chain, &side);
+        assert_eq!(at.start as usize, 7 * CHUNK_BYTES);
+        chain.copy_at(&side, 0, &mut [0; 20]);
+        chain.push_slice(&mut side, &[2; CHUNK_BYTES]);
+        chain.consume(&mut side, 3 * CHUNK_BYTES + 5);
+        let now = mark(&chain, &side);
+        assert_eq!((now.chunk, now.start as usize), (at.chunk, 4 * CHUNK_BYTES - 5));
+        let front = chain.split_front(&mut side, CHUNK_BYTES);
+        let now = mark(&chain, &side);
+        assert_eq!((now.chunk, now.start as usize), (at.chunk, 3 * CHUNK_BYTES - 5));
+        chain.truncate(&mut side, 3 * CHUNK_BYTES);
+        assert_eq!(mark(&chain, &side).chunk, at.chunk);
+        chain.truncate(&mut side, 3 * CHUNK_BYTES - 5);
+        assert_eq!((mark(&chain, &side).chunk, mark(&chain, &side).start), (chain.head, 0));
+        let mut whole = front;
+        chain.copy_from(&side, &mut cursor, 2 * CHUNK_BYTES, &mut [0; 20]);
+        chain.consume(&mut side, 2 * CHUNK_BYTES + CHUNK_BYTES / 2);
+        assert_eq!((mark(&chain, &side).chunk, mark(&chain, &side).start), (chain.head, 0));
+        whole.append(&mut side, chain);
+        assert_eq!(mark(&whole, &side).start, 0);
+        whole.free(&mut side);
+    }
+}

@@ -2,8 +2,8 @@
 //!
 //! A pool has two sides, one for the stack, one for the application. Each allocates from and frees into a private
 //! magazine, a stack of chunks threaded through their records, without any atomic operation. A magazine past its high
-//! mark passes batches to the other side through an SPSC ring, and a side that sees the other run low passes some over
-//! ([`Side::supply_peer`]). Chunks that were never used come from a shared counter, 64 at a time: the only atomic
+//! mark passes batches to the other side through an SPSC ring as long as that has fewer, and a side that sees the other run
+//! low passes some over ([`Side::supply_peer`]). Chunks that were never used come from a shared counter, 64 at a time: the only atomic
 //! read-modify-write, and memory that was never needed is never touched.
 //!
 //! Ownership is what makes the safe faces sound: every chunk is, at any time, in exactly one chain, magazine or ring slot,
@@ -170,7 +170,8 @@ impl Pool {
             fresh_end: 0,
             batch,
             high: (chunks / (4 * batch)).clamp(1, 8) as usize,
-            full: VecDeque::with_capacity(16),
+            // Room for every chunk, so that freeing never allocates; address space until used.
+            full: VecDeque::with_capacity((chunks / batch) as usize + 16),
             give,
             take,
             control: control.clone(),
@@ -214,7 +215,7 @@ pub struct Side {
     fresh: u32,
     fresh_end: u32,
     batch: u32,
-    /// Full batches to keep.
+    /// Full batches to keep in any case.
     high: usize,
     full: VecDeque<Batch>,
     give: Producer<Batch>,
@@ -329,7 +330,7 @@ impl Side {
     #[cold]
     fn stow(&mut self) {
         self.full.push_back(std::mem::replace(&mut self.free, NONE));
-        if self.full.len() > self.high {
+        if self.full.len() > self.high && self.peer_free() < self.held {
             // The oldest: its chunks are the least likely to be in this core's cache.
             if let Some(batch) = self.full.pop_front()
                 && let Err(batch) = self.pass(batch)
@@ -357,6 +358,13 @@ impl Side {
         &self.control.sides[1 - self.which]
     }
 
+    /// Free chunks that the other side has or is being passed, roughly.
+    fn peer_free(&self) -> u32 {
+        let (given, taken) = (&self.notice().given, &self.peer().taken);
+        let passing = given.load(Ordering::Relaxed).wrapping_sub(taken.load(Ordering::Relaxed));
+        self.peer().free.load(Ordering::Relaxed).saturating_add(passing)
+    }
+
     #[inline]
     fn tell(&self) {
         if self.held & 15 == 0 {
@@ -365,15 +373,20 @@ impl Side {
     }
 
     /// Passes a batch to the other side when it has fewer than `low` free chunks, cannot help itself to fresh ones, and
-    /// has less than this side. Meant to be called once a turn; a few loads when there is nothing to do.
+    /// has less than this side. Both sides should call it once a turn; it is a few loads when there is nothing to do.
     pub fn supply_peer(&mut self, low: u32) {
         if self.control.fresh.0.load(Ordering::Relaxed) < self.chunks {
             return;
         }
-        let passing =
-            self.notice().given.load(Ordering::Relaxed).wrapping_sub(self.peer().taken.load(Ordering::Relaxed));
-        let peer = self.peer().free.load(Ordering::Relaxed).saturating_add(passing);
-        if peer >= low || peer >= self.held {
+        let peer = self.peer_free();
+        if peer >= low {
+            return;
+        }
+        // What the other side passed and we never needed is ours to pass back.
+        while let Some(batch) = self.take() {
+            self.full.push_back(batch);
+        }
+        if peer >= self.held {
             return;
         }
         if let Some(batch) = self.full.pop_front() {
