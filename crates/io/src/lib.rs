@@ -1,1 +1,3 @@
 //! Packet I/O: AF_XDP, AF_PACKET, TAP, memory wire, pcap
+
+pub mod impair;

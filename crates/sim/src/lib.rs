@@ -1,2 +1,15 @@
-//! Deterministic networks and hosts under a virtual clock, for tests
+//! Deterministic networks and hosts under a virtual clock, for tests.
+//!
+//! A [`Host`] is one stack with the application's ends of its rings; a [`Net`] joins two hosts by an impaired path in each
+//! direction. Nothing here reads a clock or draws randomness but from its seed, so a seed reproduces a run.
 #![forbid(unsafe_code)]
+
+mod apps;
+mod burst;
+mod host;
+mod net;
+
+pub use apps::{Echo, Outcome, Sender, digest, pattern};
+pub use burst::{Frames, Sink};
+pub use host::{Host, HostConfig};
+pub use net::{Net, NetConfig};

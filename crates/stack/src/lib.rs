@@ -1,4 +1,37 @@
 //! One core's network stack, sans-I/O: flows, listeners, timers, neighbours, ICMP.
+//!
+//! A [`Stack`] is one lane's: it takes bursts of frames, timer expiries and jobs, and gives bursts of frames and events.
+//! The runtime calls it in the order of mTCP's main loop (NSDI'14 3.2): receive, expire, jobs, transmit, events.
 #![forbid(unsafe_code)]
 
 pub mod channel;
+mod config;
+mod conn;
+mod counters;
+mod engine;
+mod events;
+mod flows;
+mod fragments;
+mod icmp;
+mod input;
+mod interface;
+mod jobs;
+mod listener;
+mod neighbor;
+mod output;
+mod path;
+mod ports;
+mod route;
+mod slab;
+mod steering;
+mod time_wait;
+mod wheel;
+
+pub use config::StackConfig;
+pub use counters::{Counters, DropReason};
+pub use engine::Stack;
+pub use flows::FlowKey;
+pub use fragments::FragmentLimits;
+pub use interface::{InterfaceConfig, Mode};
+pub use route::{InterfaceId, Route};
+pub use steering::{SYMMETRIC_KEY, Steering, Toeplitz, is_for_all};

@@ -1,6 +1,27 @@
 //! One TCP connection, sans-I/O: RFC 9293 and what came after.
+//!
+//! A [`Tcb`] is fed segments, timers and the application's wishes, and is asked for the next segment to send. Time, the
+//! chunk pool, the pool of sent-segment records and the counters come in through a [`Context`]; nothing here reads a
+//! clock or allocates for a segment in order.
 #![forbid(unsafe_code)]
 
+mod ack;
+mod config;
+pub mod congestion;
 mod info;
+mod input;
+mod output;
+mod reassembly;
+mod recovery;
+mod rtt;
+mod sent;
+mod tcb;
+mod timers;
+mod window;
 
+pub use config::Config;
 pub use info::{State, TcpInfo};
+pub use output::{Outgoing, Reply, reset_for};
+pub use sent::SentPool;
+pub use tcb::{Context, Counters, Error, Notice, Open, Tcb};
+

@@ -1,0 +1,125 @@
+//! One stack and the application's ends of its rings.
+
+use core::net::IpAddr;
+
+use mem::spsc::{Consumer, Producer};
+use mem::{Pool, PoolConfig, Side};
+use stack::channel::{Event, Job};
+use stack::{InterfaceConfig, InterfaceId, Mode, Stack, StackConfig};
+use wire::burst::{RxChecksum, TxCaps};
+use wire::{Instant, MacAddr};
+
+use crate::burst::{Frames, Sink};
+
+/// What a host is made of.
+#[derive(Clone)]
+pub struct HostConfig {
+    /// Its addresses with prefix lengths.
+    pub addresses: Vec<(IpAddr, u8)>,
+    /// Its hardware address.
+    pub mac: MacAddr,
+    /// Its interface's MTU, bytes.
+    pub mtu: u16,
+    /// Its stack.
+    pub stack: StackConfig,
+    /// Chunks in its pool.
+    pub chunks: u32,
+    /// Frames that its port takes in one turn.
+    pub tx_room: usize,
+}
+
+impl HostConfig {
+    /// Host `n` of a small network: 10.0.0.n and fd00::n.
+    pub fn new(n: u8) -> HostConfig {
+        let stack = StackConfig { secret: [n; 16], max_connections: 65_536, ..StackConfig::default() };
+        HostConfig {
+            addresses: vec![
+                (IpAddr::from([10, 0, 0, n]), 24),
+                (IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, n as u16]), 64),
+            ],
+            mac: MacAddr([2, 0, 0, 0, 0, n]),
+            mtu: 1500,
+            stack,
+            chunks: 1 << 14,
+            tx_room: 256,
+        }
+    }
+}
+
+/// One stack and the application's ends of its rings.
+pub struct Host {
+    /// The stack.
+    pub stack: Stack,
+    /// The application's side of the pool.
+    pub side: Side,
+    jobs: Producer,
+    events: Consumer,
+    interface: InterfaceId,
+    mtu: u16,
+    tx_room: usize,
+    /// What it was made of.
+    pub config: HostConfig,
+}
+
+impl Host {
+    /// A host with one interface.
+    pub fn new(config: HostConfig) -> Host {
+        let pool = PoolConfig { chunks: config.chunks, ..PoolConfig::default() };
+        let (stack_side, side) = Pool::new(&pool).expect("memory for the pool");
+        let (jobs, stack_jobs) = mem::spsc::ring(4096).expect("memory for jobs");
+        let (stack_events, events) = mem::spsc::ring(4096).expect("memory for events");
+        let mut stack = Stack::new(config.stack.clone(), stack_side, stack_jobs, stack_events);
+        let interface = stack.add_interface(InterfaceConfig {
+            name: "sim0".into(),
+            mac: config.mac,
+            mtu: config.mtu,
+            vlan: None,
+            mode: Mode::Dedicated,
+            caps: TxCaps { max_frame: config.mtu as usize + 14, checksum: false, max_gso: 0 },
+        });
+        for (addr, prefix) in &config.addresses {
+            stack.add_address(interface, *addr, *prefix);
+        }
+        Host { stack, side, jobs, events, interface, mtu: config.mtu, tx_room: config.tx_room, config }
+    }
+
+    /// Its interface.
+    pub fn interface(&self) -> InterfaceId {
+        self.interface
+    }
+
+    /// Hands a job over; the next turn does it.
+    pub fn job(&mut self, job: Job) {
+        assert!(self.jobs.push(job.into_message()).is_ok(), "the job ring is full");
+        self.jobs.publish();
+    }
+
+    /// The next event.
+    pub fn event(&mut self) -> Option<Event> {
+        let message = self.events.pop()?;
+        match Event::from_message(message) {
+            Ok(event) => Some(event),
+            Err(_) => panic!("an event that does not decode"),
+        }
+    }
+
+    /// Chunks that nobody owns up to.
+    pub fn leaked(&mut self) -> u32 {
+        self.side.outstanding(self.stack.pool_mut())
+    }
+
+    /// One turn: frames in, frames out.
+    pub fn turn(&mut self, now: Instant, frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+        if !frames.is_empty() {
+            let burst = Frames { frames, checksum: RxChecksum::Unknown };
+            self.stack.receive(now, self.interface, &burst);
+        }
+        self.stack.expire(now);
+        self.stack.run_jobs(now);
+        let mut sink = Sink::new(self.mtu, self.tx_room);
+        self.stack.transmit(now, self.interface, &mut sink);
+        self.events.release();
+        self.stack.flush_events(now);
+        sink.frames
+    }
+}

@@ -1,0 +1,53 @@
+//! What an administrator may set about one stack.
+
+use core::time::Duration;
+
+use crate::{FragmentLimits, Steering};
+
+/// Parameters of one lane's stack.
+#[derive(Clone, Debug)]
+pub struct StackConfig {
+    /// Most connections at once, TIME-WAIT aside.
+    pub max_connections: u32,
+    /// Most listeners.
+    pub max_listeners: u32,
+    /// TCP's own parameters.
+    pub tcp: tcp::Config,
+    /// How long a closed four-tuple is remembered (2 MSL).
+    pub time_wait: Duration,
+    /// Most TIME-WAIT records; the oldest gives way.
+    pub max_time_wait: u32,
+    /// Local ports of active opens, first and last.
+    pub ports: (u16, u16),
+    /// Keys the flow hash, ISNs and port choice; drawn fresh for each process.
+    pub secret: [u8; 16],
+    /// Which lane a flow belongs to.
+    pub steering: Steering,
+    /// This lane.
+    pub lane: u16,
+    /// Limits of fragment reassembly.
+    pub fragments: FragmentLimits,
+    /// Most half-open connections of one listener.
+    pub syn_backlog: u32,
+    /// Most neighbours known at once.
+    pub max_neighbors: usize,
+}
+
+impl Default for StackConfig {
+    fn default() -> StackConfig {
+        StackConfig {
+            max_connections: 1 << 20,
+            max_listeners: 4096,
+            tcp: tcp::Config::default(),
+            time_wait: Duration::from_secs(60),
+            max_time_wait: 262_144,
+            ports: (49_152, 65_535),
+            secret: [0; 16],
+            steering: Steering::Single,
+            lane: 0,
+            fragments: FragmentLimits::default(),
+            syn_backlog: 4096,
+            max_neighbors: 4096,
+        }
+    }
+}

@@ -1,0 +1,503 @@
+//! The stack itself: what it owns, the life of its connections, and the order of its work.
+
+use core::net::IpAddr;
+use std::collections::VecDeque;
+
+use mem::Side;
+use mem::spsc::{Consumer, Producer};
+use siphasher::sip::SipHasher13;
+use tcp::{SentPool, State, Tcb};
+use wire::{Addr, Instant, MacAddr, SeqNum};
+
+use crate::channel::{Endpoint, Failure};
+use crate::conn::{Conn, Stage, queued};
+use crate::counters::Counters;
+use crate::flows::{FlowKey, FlowTable};
+use crate::fragments::Reassembler;
+use crate::interface::{Interface, network};
+use crate::listener::Listeners;
+use crate::neighbor::{Neighbors, Question};
+use crate::path::PathMtus;
+use crate::ports::Ports;
+use crate::route::Routes;
+use crate::slab::Slab;
+use crate::time_wait::{TimeWait, TimeWaits};
+use crate::wheel::Wheel;
+use crate::{InterfaceConfig, InterfaceId, Mode, Route, StackConfig};
+
+/// Flow-table values with this bit name TIME-WAIT records.
+pub(crate) const TIME_WAIT: u32 = 1 << 31;
+/// No neighbour was looked up yet.
+pub(crate) const NO_NEIGHBOR: u32 = u32::MAX;
+
+/// One lane's network stack.
+pub struct Stack {
+    pub(crate) config: StackConfig,
+    pub(crate) pool: Side,
+    pub(crate) jobs: Consumer,
+    pub(crate) events: Producer,
+    pub(crate) sent: SentPool,
+    pub(crate) counters: Counters,
+    pub(crate) interfaces: Vec<Interface>,
+    pub(crate) routes: Routes,
+    pub(crate) neighbors: Neighbors,
+    pub(crate) paths: PathMtus,
+    pub(crate) flows: FlowTable,
+    pub(crate) conns: Slab<Conn>,
+    /// Queue membership by connection id; outlives the connection.
+    pub(crate) queued: Vec<u8>,
+    pub(crate) listeners: Listeners,
+    pub(crate) time_waits: TimeWaits,
+    pub(crate) ports: Ports,
+    pub(crate) wheel: Wheel,
+    pub(crate) due: Vec<u32>,
+    /// Connections with news for the application.
+    pub(crate) notify: VecDeque<u32>,
+    /// Answers to requests, which are no connection's news.
+    pub(crate) answers: VecDeque<crate::channel::Event>,
+    pub(crate) reassembler: Reassembler,
+    /// Reassembled packets of other lanes.
+    pub(crate) foreign: Vec<(u16, Vec<u8>)>,
+    pub(crate) icmp_budget: crate::icmp::Budget,
+    isn: SipHasher13,
+}
+
+macro_rules! context {
+    ($stack:ident, $now:expr) => {
+        tcp::Context {
+            now: $now,
+            pool: &mut $stack.pool,
+            sent: &mut $stack.sent,
+            config: &$stack.config.tcp,
+            counters: &mut $stack.counters.tcp,
+        }
+    };
+}
+pub(crate) use context;
+
+impl Stack {
+    /// A stack with no interface; `pool`, `jobs` and `events` are its ends of the lane's memory.
+    pub fn new(config: StackConfig, pool: Side, jobs: Consumer, events: Producer) -> Stack {
+        let secret = config.secret;
+        let (a, b) = secret.split_at(8);
+        let word = |half: &[u8]| half.iter().fold(0u64, |w, x| w << 8 | *x as u64);
+        Stack {
+            pool,
+            jobs,
+            events,
+            sent: SentPool::new(),
+            counters: Counters::default(),
+            interfaces: Vec::new(),
+            routes: Routes::default(),
+            neighbors: Neighbors::new(config.max_neighbors),
+            paths: PathMtus::default(),
+            flows: FlowTable::new(secret),
+            conns: Slab::new(config.max_connections.min(TIME_WAIT - 1)),
+            queued: Vec::new(),
+            listeners: Listeners::new(config.max_listeners),
+            time_waits: TimeWaits::new(config.time_wait, config.max_time_wait),
+            ports: Ports::new(config.ports, secret),
+            wheel: Wheel::new(Instant::ZERO),
+            due: Vec::with_capacity(256),
+            notify: VecDeque::with_capacity(256),
+            answers: VecDeque::new(),
+            reassembler: Reassembler::new(config.fragments.clone()),
+            foreign: Vec::new(),
+            icmp_budget: Default::default(),
+            isn: SipHasher13::new_with_keys(word(a).rotate_left(32) ^ 0x69736e, word(b)),
+            config,
+        }
+    }
+
+    /// Adds an interface; its number names it from now on.
+    pub fn add_interface(&mut self, config: InterfaceConfig) -> InterfaceId {
+        self.interfaces.push(Interface::new(config));
+        InterfaceId((self.interfaces.len() - 1) as u8)
+    }
+
+    /// Gives an interface an address; the route to its subnet comes with it.
+    pub fn add_address(&mut self, interface: InterfaceId, addr: IpAddr, prefix: u8) {
+        let Some(i) = self.interfaces.get_mut(interface.index()) else { return };
+        if !i.has(addr.into()) {
+            i.addresses.push((addr.into(), prefix));
+        }
+        self.routes.add(Route { dst: network(addr, prefix), prefix, gateway: None, interface, metric: 0 });
+    }
+
+    /// Takes an address away; connections on it end by their timers.
+    pub fn remove_address(&mut self, interface: InterfaceId, addr: IpAddr) {
+        let Some(i) = self.interfaces.get_mut(interface.index()) else { return };
+        let addr16 = Addr::from(addr);
+        if let Some(at) = i.addresses.iter().position(|(a, _)| *a == addr16) {
+            let (_, prefix) = i.addresses.remove(at);
+            let dst = network(addr, prefix);
+            let shared = i.addresses.iter().any(|(a, p)| *p == prefix && network(a.to_ip(), *p) == dst);
+            if !shared {
+                self.routes.remove(&Route { dst, prefix, gateway: None, interface, metric: 0 });
+            }
+        }
+    }
+
+    /// Adds a route.
+    pub fn add_route(&mut self, route: Route) {
+        self.routes.add(route);
+        self.neighbors.epoch += 1;
+    }
+
+    /// Removes a route; `false` when there was none.
+    pub fn remove_route(&mut self, route: &Route) -> bool {
+        self.neighbors.epoch += 1;
+        self.routes.remove(route)
+    }
+
+    /// Removes every route.
+    pub fn clear_routes(&mut self) {
+        self.neighbors.epoch += 1;
+        self.routes.clear();
+    }
+
+    /// The kernel's or the administrator's word on a next hop.
+    pub fn set_neighbor(&mut self, now: Instant, interface: InterfaceId, addr: IpAddr, mac: MacAddr) {
+        self.neighbors.learn(now, interface, addr.into(), mac, true, true);
+        self.wake_resolved(now);
+    }
+
+    /// A next hop is no longer known.
+    pub fn remove_neighbor(&mut self, interface: InterfaceId, addr: IpAddr) {
+        self.neighbors.forget(interface, addr.into());
+    }
+
+    /// Next hops of shared interfaces that the kernel should resolve.
+    pub fn wanted_neighbors(&mut self, out: &mut Vec<(InterfaceId, IpAddr)>) {
+        if self.neighbors.questions.is_empty() {
+            return;
+        }
+        let interfaces = &self.interfaces;
+        self.neighbors.questions.retain(|q| {
+            let shared = interfaces[q.interface.index()].config.mode == Mode::Shared;
+            if shared {
+                out.push((q.interface, q.addr.to_ip()));
+            }
+            !shared
+        });
+    }
+
+    /// Statistics.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Connections now, TIME-WAIT aside.
+    pub fn connections(&self) -> usize {
+        self.conns.len()
+    }
+
+    /// Closed four-tuples being remembered.
+    pub fn time_waits(&self) -> usize {
+        self.time_waits.len()
+    }
+
+    /// Listeners now.
+    pub fn listeners(&self) -> usize {
+        self.listeners.len()
+    }
+
+    /// Whether a listener covers `local`.
+    pub fn listening(&self, local: Endpoint) -> bool {
+        self.listeners.covers(local)
+    }
+
+    /// The stack's side of the chunk pool, for statistics.
+    pub fn pool(&self) -> &Side {
+        &self.pool
+    }
+
+    /// The same, for the two-sided count of what is outstanding.
+    pub fn pool_mut(&mut self) -> &mut Side {
+        &mut self.pool
+    }
+
+    /// Ids, tuples and states of all connections, for `ss`-like views and tests.
+    pub fn each_connection(&self, mut f: impl FnMut(u32, &FlowKey, &Tcb)) {
+        for id in self.conns.iter_ids() {
+            if let Some(c) = self.conns.get(id) {
+                f(id, &c.key, &c.tcb);
+            }
+        }
+    }
+
+    /// RFC 6528 3: a clock of 4 µs ticks plus a keyed hash of the tuple.
+    pub(crate) fn initial_sequence(&self, now: Instant, key: &FlowKey) -> (SeqNum, u32) {
+        use core::hash::Hasher;
+        let mut h = self.isn;
+        for w in key.local.as_words().into_iter().chain(key.remote.as_words()) {
+            h.write_u64(w);
+        }
+        h.write_u32((key.local_port as u32) << 16 | key.remote_port as u32);
+        let hash = h.finish();
+        // RFC 7323 5.4: the timestamp clock of each tuple has its own offset, so that it tells nothing about uptime.
+        (SeqNum((hash as u32).wrapping_add((now.micros() / 4) as u32)), (hash >> 32) as u32)
+    }
+
+    pub(crate) fn find_flow(&self, key: &FlowKey, hash: u32) -> Option<u32> {
+        self.flows.find(hash, |value| {
+            if value & TIME_WAIT != 0 {
+                self.time_waits.get(value & !TIME_WAIT).is_some_and(|t| t.key == *key)
+            } else {
+                self.conns.get(value).is_some_and(|c| c.key == *key)
+            }
+        })
+    }
+
+    /// The segment size that interface and path allow towards `key.remote`: (MSS, header bytes).
+    pub(crate) fn path_mss(&self, now: Instant, interface: InterfaceId, key: &FlowKey) -> (u16, u16) {
+        let headers = if key.remote.is_v4() { 40 } else { 60 };
+        let mtu = self.interfaces[interface.index()].config.mtu;
+        let mtu = self.paths.get(now, key.remote).map_or(mtu, |p| p.min(mtu));
+        (mtu.saturating_sub(headers).max(88), headers)
+    }
+
+    /// Puts a new connection into slab and table.
+    pub(crate) fn admit(&mut self, conn: Conn) -> Result<u32, Conn> {
+        let hash = conn.hash;
+        let id = self.conns.insert(conn)?;
+        if self.queued.len() <= id as usize {
+            self.queued.resize(id as usize + 1, 0);
+        }
+        self.flows.insert(hash, id);
+        Ok(id)
+    }
+
+    pub(crate) fn enqueue(&mut self, id: u32, bit: u8) {
+        let q = &mut self.queued[id as usize];
+        if *q & bit != 0 {
+            return;
+        }
+        *q |= bit;
+        if bit == queued::NOTIFY {
+            self.notify.push_back(id);
+            return;
+        }
+        let Some(c) = self.conns.get(id) else { return };
+        let i = &mut self.interfaces[c.interface.index()];
+        match bit {
+            queued::CONTROL => i.control.push_back(id),
+            queued::ACK => i.acks.push_back(id),
+            _ => i.data.push_back(id),
+        }
+    }
+
+    /// After anything happened to a connection: which lists it belongs to, when it must be looked at again, whether it is
+    /// over.
+    pub(crate) fn settle(&mut self, now: Instant, id: u32) {
+        let Some(c) = self.conns.get_mut(id) else { return };
+        let tcb = &c.tcb;
+        let control = tcb.wants_control();
+        let ack = tcb.wants_ack();
+        let data = tcb.wants_data();
+        let state = tcb.state();
+
+        if state == State::TimeWait && c.linked {
+            c.linked = false;
+            let (key, hash) = (c.key, c.hash);
+            let record = TimeWait {
+                key,
+                snd_nxt: c.tcb.snd_nxt(),
+                rcv_nxt: c.tcb.rcv_nxt(),
+                ts: c.tcb.timestamps(),
+                until: now,
+            };
+            self.remember(now, id, hash, record);
+        }
+        let Some(c) = self.conns.get_mut(id) else { return };
+        if matches!(state, State::Closed | State::TimeWait) {
+            let unknown = matches!(c.stage, Stage::Embryo | Stage::Ready | Stage::Released);
+            if unknown && !control && !ack {
+                self.free(now, id);
+                return;
+            }
+            if state == State::Closed && c.linked {
+                c.linked = false;
+                let hash = c.hash;
+                self.flows.remove(hash, id);
+            }
+        }
+        let Some(c) = self.conns.get_mut(id) else { return };
+        let news = match c.stage {
+            Stage::Embryo => c.tcb.established() && c.tcb.passive(),
+            Stage::Ready => true,
+            Stage::Owned => c.tcb.has_notice(),
+            Stage::Lingering => matches!(state, State::Closed | State::TimeWait),
+            Stage::Released => false,
+        };
+        if c.stage == Stage::Embryo && news {
+            c.stage = Stage::Ready;
+            let listener = c.listener;
+            if let Some(l) = self.listeners.get(listener) {
+                l.embryos -= 1;
+                l.ready += 1;
+            }
+        }
+        let deadline = self.conns[id].tcb.deadline();
+        if deadline != Instant::FAR {
+            self.wheel.schedule(id, deadline);
+        }
+        if news {
+            self.enqueue(id, queued::NOTIFY);
+        }
+        if control {
+            self.enqueue(id, queued::CONTROL);
+        }
+        if ack {
+            self.enqueue(id, queued::ACK);
+        }
+        if data {
+            self.enqueue(id, queued::DATA);
+        }
+    }
+
+    /// A TIME-WAIT record takes the connection's place in the flow table.
+    fn remember(&mut self, now: Instant, id: u32, hash: u32, record: TimeWait) {
+        let Some((t, evicted)) = self.time_waits.insert(now, record) else {
+            self.flows.remove(hash, id);
+            return;
+        };
+        self.counters.time_waits += 1;
+        if let Some((old, gone)) = evicted {
+            self.counters.time_wait_evicted += 1;
+            let old_hash = self.flows.hash(&gone.key);
+            self.flows.remove(old_hash, old | TIME_WAIT);
+        }
+        self.flows.replace(hash, id, t | TIME_WAIT);
+    }
+
+    /// The number returns to the stack.
+    pub(crate) fn free(&mut self, now: Instant, id: u32) {
+        let Some(c) = self.conns.remove(id) else { return };
+        if c.linked {
+            self.flows.remove(c.hash, id);
+        }
+        self.wheel.cancel(id);
+        if let Some(l) = self.listeners.get(c.listener) {
+            match c.stage {
+                Stage::Embryo => l.embryos -= 1,
+                Stage::Ready => l.ready -= 1,
+                Stage::Owned | Stage::Released | Stage::Lingering => {}
+            }
+        }
+        self.counters.closed += 1;
+        if c.tcb.error().is_some() {
+            self.counters.failed += 1;
+        }
+        let mut cx = context!(self, now);
+        c.tcb.release(&mut cx);
+    }
+
+    /// Timers that are due (mTCP 3.2: one pass over what has expired).
+    pub fn expire(&mut self, now: Instant) {
+        let mut due = core::mem::take(&mut self.due);
+        self.wheel.expire(now, &mut due);
+        for id in due.drain(..) {
+            let Some(c) = self.conns.get_mut(id) else { continue };
+            if c.tcb.deadline() <= now {
+                let mut cx = context!(self, now);
+                c.tcb.on_timer(&mut cx);
+            }
+            self.settle(now, id);
+        }
+        self.due = due;
+
+        let flows = &mut self.flows;
+        self.time_waits.expire(now, |t, record| {
+            let hash = flows.hash(&record.key);
+            flows.remove(hash, t | TIME_WAIT);
+        });
+        if self.reassembler.next().is_some_and(|at| at <= now) {
+            for _ in 0..self.reassembler.expire(now) {
+                self.counters.drop(crate::DropReason::Fragment);
+            }
+        }
+        self.neighbors.expire(now);
+        self.ask_neighbors(now);
+        self.wake_resolved(now);
+        self.fail_unreachable(now);
+    }
+
+    /// Earliest time at which [`Stack::expire`] has something to do.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let at = self.neighbors.next();
+        let neighbors = (at != Instant::FAR).then_some(at);
+        [self.wheel.next(), self.time_waits.next(), self.reassembler.next(), neighbors].into_iter().flatten().min()
+    }
+
+    /// Something waits for the port or for room in the event ring.
+    pub fn output_pending(&self) -> bool {
+        !self.notify.is_empty() || !self.answers.is_empty() || self.interfaces.iter().any(Interface::waiting)
+    }
+
+    /// Reassembled packets that belong to other lanes.
+    pub fn take_foreign(&mut self, mut f: impl FnMut(u16, &[u8])) {
+        for (lane, frame) in self.foreign.drain(..) {
+            f(lane, &frame);
+        }
+    }
+
+    /// Questions of dedicated interfaces become ARP and NDP frames.
+    pub(crate) fn ask_neighbors(&mut self, _now: Instant) {
+        if self.neighbors.questions.is_empty() {
+            return;
+        }
+        let questions = core::mem::take(&mut self.neighbors.questions);
+        let mut kept = Vec::new();
+        for q in questions {
+            match self.interfaces[q.interface.index()].config.mode {
+                Mode::Shared => kept.push(q),
+                Mode::Dedicated => self.ask(&q),
+            }
+        }
+        self.neighbors.questions = kept;
+    }
+
+    fn ask(&mut self, q: &Question) {
+        let Some(source) = self.interfaces[q.interface.index()].source_for(q.addr) else { return };
+        self.push_raw(
+            q.interface,
+            crate::output::Raw::Solicit { target: q.addr, source, unicast: q.unicast },
+        );
+    }
+
+    /// Connections whose next hop is known now are sent again.
+    pub(crate) fn wake_resolved(&mut self, now: Instant) {
+        while let Some(id) = self.neighbors.resolved.pop() {
+            if let Some(q) = self.queued.get_mut(id as usize) {
+                *q &= !queued::NEIGHBOR;
+            }
+            self.settle(now, id);
+        }
+    }
+
+    /// Connections being opened fail when the next hop does not answer; others live on their timers.
+    pub(crate) fn fail_unreachable(&mut self, now: Instant) {
+        while let Some(id) = self.neighbors.failed.pop() {
+            if let Some(q) = self.queued.get_mut(id as usize) {
+                *q &= !queued::NEIGHBOR;
+            }
+            if let Some(c) = self.conns.get_mut(id) {
+                let mut cx = context!(self, now);
+                c.tcb.unreachable(true, None, &mut cx);
+            }
+            self.settle(now, id);
+        }
+    }
+}
+
+/// The stack's word for TCP's.
+pub(crate) fn failure(error: tcp::Error) -> Failure {
+    match error {
+        tcp::Error::Refused => Failure::Refused,
+        tcp::Error::Reset => Failure::Reset,
+        tcp::Error::TimedOut => Failure::TimedOut,
+        tcp::Error::Aborted => Failure::Aborted,
+        tcp::Error::Unreachable => Failure::HostUnreachable,
+    }
+}

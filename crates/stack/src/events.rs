@@ -1,0 +1,120 @@
+//! Events for the application, one batch a turn (mTCP 3.2: the event queue is flushed once).
+
+use tcp::{Notice, State};
+
+use crate::channel::{ConnId, Endpoint, Event, ListenerId};
+use crate::conn::{Stage, queued};
+use crate::engine::{Stack, failure};
+use wire::Instant;
+
+impl Stack {
+    /// Emits what the ring takes and publishes it; how many events there were.
+    pub fn flush_events(&mut self, now: Instant) -> usize {
+        self.pool.supply_peer(LOW_SUPPLY);
+        if self.notify.is_empty() && self.answers.is_empty() {
+            return 0;
+        }
+        let mut emitted = 0;
+        while let Some(answer) = self.answers.pop_front() {
+            match self.emit(answer) {
+                Ok(()) => emitted += 1,
+                Err(back) => {
+                    self.answers.push_front(back);
+                    break;
+                }
+            }
+        }
+        // A connection's first event must follow the answer that names it.
+        if self.answers.is_empty() {
+            for _ in 0..self.notify.len() {
+                let Some(id) = self.notify.pop_front() else { break };
+                self.queued[id as usize] &= !queued::NOTIFY;
+                let (count, full) = self.tell(now, id);
+                emitted += count;
+                if full {
+                    self.counters.events_held += 1;
+                    self.queued[id as usize] |= queued::NOTIFY;
+                    self.notify.push_front(id);
+                    break;
+                }
+            }
+        }
+        self.events.publish();
+        self.counters.events += emitted as u64;
+        emitted
+    }
+
+    fn emit(&mut self, event: Event) -> Result<(), Event> {
+        self.events.push(event.into_message()).map_err(|m| match Event::from_message(m) {
+            Ok(event) => event,
+            // A message that was just encoded decodes.
+            Err(chain) => Event::Info { conn: ConnId(u32::MAX), token: crate::channel::Token(u32::MAX), chain },
+        })
+    }
+
+    /// All news of one connection in order; whether the ring was full before all was told.
+    fn tell(&mut self, now: Instant, id: u32) -> (usize, bool) {
+        let Some(c) = self.conns.get_mut(id) else { return (0, false) };
+        let conn = ConnId(id);
+        let mut count = 0;
+        // Room for everything that one connection may have to say, so that nothing needs to be put back half-told.
+        if self.events.room() < 6 {
+            return (0, true);
+        }
+        let mut say = |event: Event| {
+            count += 1;
+            self.events.push(event.into_message()).is_ok()
+        };
+        let told = match c.stage {
+            Stage::Released | Stage::Embryo => true,
+            Stage::Lingering => {
+                if matches!(c.tcb.state(), State::Closed | State::TimeWait) {
+                    c.stage = Stage::Released;
+                    say(Event::Closed { conn, failure: c.tcb.error().map(failure) })
+                } else {
+                    true
+                }
+            }
+            Stage::Ready | Stage::Owned => {
+                let mut told = true;
+                if c.stage == Stage::Ready {
+                    let local = Endpoint { addr: c.key.local, port: c.key.local_port };
+                    let remote = Endpoint { addr: c.key.remote, port: c.key.remote_port };
+                    let listener = ListenerId(c.listener);
+                    told &= say(Event::Accepted { listener, conn, local, remote });
+                    // The listener's count of ready ones stays until the application reports it taken.
+                    c.stage = Stage::Owned;
+                    c.listener = u32::MAX;
+                }
+                let notice = c.tcb.take_notice();
+                if notice.has(Notice::CONNECTED) && !c.tcb.passive() {
+                    told &= say(Event::Connected { conn });
+                }
+                if notice.has(Notice::ACKED) {
+                    told &= say(Event::Acked { conn, bytes: c.tcb.take_acked() });
+                }
+                if notice.has(Notice::DATA) {
+                    let chain = c.tcb.take_received();
+                    if !chain.is_empty() {
+                        told &= say(Event::Data { conn, chain });
+                    }
+                }
+                if notice.has(Notice::FIN) {
+                    told &= say(Event::Fin { conn });
+                }
+                if notice.has(Notice::FAILED) {
+                    if let Some(error) = c.tcb.error() {
+                        told &= say(Event::Failed { conn, failure: failure(error) });
+                    }
+                }
+                told
+            }
+        };
+        debug_assert!(told, "room was checked");
+        self.settle(now, id);
+        (count, false)
+    }
+}
+
+/// Chunks that the application's side should find waiting.
+const LOW_SUPPLY: u32 = 512;

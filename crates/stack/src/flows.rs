@@ -1,0 +1,266 @@
+//! The flow table: from a segment's tuple to its connection.
+//!
+//! Open addressing with linear probing on a keyed hash, so that no peer can choose collisions. A slot is eight bytes: the
+//! hash, which says where the entry belongs and rules out most strangers, and the value. While the table grows there are
+//! two; every change moves a few entries over, so no packet waits for a rehash.
+
+use core::hash::Hasher;
+
+use siphasher::sip::SipHasher13;
+use wire::Addr;
+
+/// A connection's four-tuple, as seen from here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FlowKey {
+    /// Our address.
+    pub local: Addr,
+    /// The peer's address.
+    pub remote: Addr,
+    /// Our port.
+    pub local_port: u16,
+    /// The peer's port.
+    pub remote_port: u16,
+}
+
+#[derive(Clone, Copy)]
+struct Slot {
+    hash: u32,
+    value: u32,
+}
+
+const EMPTY: u32 = u32::MAX;
+const START: usize = 1024;
+/// Old slots looked at for each change while growing: more than one for each new entry, so growing ends in time.
+const STEP: usize = 8;
+
+struct Table {
+    slots: Vec<Slot>,
+    used: usize,
+}
+
+impl Table {
+    fn new(size: usize) -> Table {
+        Table { slots: vec![Slot { hash: 0, value: EMPTY }; size], used: 0 }
+    }
+
+    fn mask(&self) -> usize {
+        self.slots.len() - 1
+    }
+
+    #[inline]
+    fn find(&self, hash: u32, mut is: impl FnMut(u32) -> bool) -> Option<usize> {
+        let mask = self.mask();
+        let mut i = hash as usize & mask;
+        loop {
+            let slot = self.slots[i];
+            if slot.value == EMPTY {
+                return None;
+            }
+            if slot.hash == hash && is(slot.value) {
+                return Some(i);
+            }
+            i = (i + 1) & mask;
+        }
+    }
+
+    fn insert(&mut self, slot: Slot) {
+        let mask = self.mask();
+        let mut i = slot.hash as usize & mask;
+        while self.slots[i].value != EMPTY {
+            i = (i + 1) & mask;
+        }
+        self.slots[i] = slot;
+        self.used += 1;
+    }
+
+    /// Knuth's algorithm R: what follows moves up, so there are no tombstones.
+    fn remove_at(&mut self, mut hole: usize) {
+        let mask = self.mask();
+        let mut i = hole;
+        loop {
+            i = (i + 1) & mask;
+            let slot = self.slots[i];
+            if slot.value == EMPTY {
+                break;
+            }
+            let home = slot.hash as usize & mask;
+            // Whether `home` lies cyclically in (hole, i]: then the entry may not move before it.
+            if (i.wrapping_sub(home) & mask) < (i.wrapping_sub(hole) & mask) {
+                continue;
+            }
+            self.slots[hole] = slot;
+            hole = i;
+        }
+        self.slots[hole].value = EMPTY;
+        self.used -= 1;
+    }
+}
+
+pub(crate) struct FlowTable {
+    hasher: SipHasher13,
+    now: Table,
+    /// The smaller table that is being emptied, and how far that has come.
+    old: Option<(Table, usize)>,
+}
+
+impl FlowTable {
+    pub fn new(secret: [u8; 16]) -> FlowTable {
+        FlowTable { hasher: SipHasher13::new_with_key(&secret), now: Table::new(START), old: None }
+    }
+
+    #[inline]
+    pub fn hash(&self, key: &FlowKey) -> u32 {
+        let mut h = self.hasher;
+        let ports = (key.local_port as u64) << 16 | key.remote_port as u64;
+        if key.remote.is_v4() {
+            let ips = key.local.as_words()[1] << 32 | key.remote.as_words()[1] & 0xffff_ffff;
+            h.write_u64(ips);
+            h.write_u32(ports as u32);
+        } else {
+            for w in key.local.as_words().into_iter().chain(key.remote.as_words()) {
+                h.write_u64(w);
+            }
+            h.write_u32(ports as u32);
+        }
+        h.finish() as u32
+    }
+
+    /// The value under `hash` that `is` accepts.
+    #[inline]
+    pub fn find(&self, hash: u32, mut is: impl FnMut(u32) -> bool) -> Option<u32> {
+        if let Some(i) = self.now.find(hash, &mut is) {
+            return Some(self.now.slots[i].value);
+        }
+        let (old, _) = self.old.as_ref()?;
+        old.find(hash, is).map(|i| old.slots[i].value)
+    }
+
+    /// Adds a value that is not there.
+    pub fn insert(&mut self, hash: u32, value: u32) {
+        if self.old.is_none() && (self.now.used + 1) * 8 > self.now.slots.len() * 7 {
+            let bigger = Table::new(self.now.slots.len() * 2);
+            self.old = Some((core::mem::replace(&mut self.now, bigger), 0));
+        }
+        self.now.insert(Slot { hash, value });
+        self.step();
+    }
+
+    /// Moves a few entries out of the old table.
+    fn step(&mut self) {
+        let Some((old, at)) = &mut self.old else { return };
+        for _ in 0..STEP {
+            if old.used == 0 {
+                self.old = None;
+                return;
+            }
+            if *at >= old.slots.len() {
+                *at = 0;
+            }
+            let slot = old.slots[*at];
+            if slot.value == EMPTY {
+                *at += 1;
+            } else {
+                // What moves up into the hole is looked at again.
+                old.remove_at(*at);
+                self.now.insert(slot);
+            }
+        }
+    }
+
+    pub fn remove(&mut self, hash: u32, value: u32) -> bool {
+        let removed = if let Some(i) = self.now.find(hash, |v| v == value) {
+            self.now.remove_at(i);
+            true
+        } else if let Some((old, i)) = self.old.as_mut().and_then(|(t, _)| t.find(hash, |v| v == value).map(|i| (t, i))) {
+            old.remove_at(i);
+            true
+        } else {
+            false
+        };
+        self.step();
+        removed
+    }
+
+    /// Puts `new` in the place of `value`.
+    pub fn replace(&mut self, hash: u32, value: u32, new: u32) -> bool {
+        if let Some(i) = self.now.find(hash, |v| v == value) {
+            self.now.slots[i].value = new;
+            return true;
+        }
+        let Some((old, _)) = &mut self.old else { return false };
+        let Some(i) = old.find(hash, |v| v == value) else { return false };
+        old.slots[i].value = new;
+        true
+    }
+
+    /// Fetches the slot that a lookup of `hash` will read.
+    pub fn prefetch(&self, hash: u32) {
+        mem::prefetch::read(&self.now.slots[hash as usize & self.now.mask()]);
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.now.used + self.old.as_ref().map_or(0, |(t, _)| t.used)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    #[test]
+    fn grows_without_losing_anything() {
+        let mut t = FlowTable::new([7; 16]);
+        let key = |n: u32| FlowKey {
+            local: Addr::from_v4([10, 0, 0, 1]),
+            remote: Addr::from_v4(n.to_be_bytes()),
+            local_port: 80,
+            remote_port: n as u16,
+        };
+        for n in 0..100_000 {
+            t.insert(t.hash(&key(n)), n);
+            let probe = n / 2;
+            assert_eq!(t.find(t.hash(&key(probe)), |v| v == probe), Some(probe));
+        }
+        assert_eq!(t.len(), 100_000);
+        for n in 0..100_000 {
+            assert!(t.remove(t.hash(&key(n)), n), "{n}");
+        }
+        assert_eq!(t.len(), 0);
+    }
+
+    proptest! {
+        #[test]
+        fn is_a_multimap(ops in proptest::collection::vec((0u8..4, 0u32..3000, 0u32..40), 0..6000)) {
+            // Few distinct hashes near the end of the table: long clusters that wrap around.
+            let mut t = FlowTable::new([1; 16]);
+            let mut model: HashMap<u32, u32> = HashMap::new();
+            for (op, value, h) in ops {
+                let hash = u32::MAX - 20 + h % 21;
+                match op {
+                    0 | 1 => {
+                        if let std::collections::hash_map::Entry::Vacant(e) = model.entry(value) {
+                            e.insert(hash);
+                            t.insert(hash, value);
+                        }
+                    }
+                    2 => {
+                        let known = model.remove(&value);
+                        prop_assert_eq!(known.is_some_and(|h| t.remove(h, value)), known.is_some());
+                    }
+                    _ => {
+                        let hash = model.get(&value).copied();
+                        let found = hash.and_then(|h| t.find(h, |v| v == value));
+                        prop_assert_eq!(found, hash.map(|_| value));
+                    }
+                }
+            }
+            prop_assert_eq!(t.len(), model.len());
+            for (value, hash) in model {
+                prop_assert_eq!(t.find(hash, |v| v == value), Some(value));
+            }
+        }
+    }
+}

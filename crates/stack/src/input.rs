@@ -1,0 +1,336 @@
+//! From frames to connections: Ethernet, IP, and the demultiplexing of TCP segments.
+
+use tcp::{Open, State, Tcb, reset_for};
+use wire::burst::{RxBurst, RxChecksum, RxFrame};
+use wire::tcp::{Flags, Segment};
+use wire::{Addr, Instant, MacAddr, Malformed, SeqNum, arp, ethernet, ipv4, ipv6};
+
+use crate::Mode;
+use crate::conn::{Conn, Stage};
+use crate::counters::DropReason;
+use crate::engine::{NO_NEIGHBOR, Stack, TIME_WAIT, context};
+use crate::flows::FlowKey;
+use crate::fragments::Fragment;
+use crate::output::Raw;
+use crate::route::InterfaceId;
+
+/// Where a packet came from, for replies.
+#[derive(Clone, Copy)]
+pub(crate) struct Source {
+    pub interface: InterfaceId,
+    pub mac: MacAddr,
+    pub src: Addr,
+    pub dst: Addr,
+}
+
+impl Stack {
+    /// Takes a burst of frames from one interface.
+    pub fn receive<B: RxBurst + ?Sized>(&mut self, now: Instant, interface: InterfaceId, burst: &B) {
+        if interface.index() >= self.interfaces.len() || burst.is_empty() {
+            return;
+        }
+        self.counters.bursts += 1;
+        for i in 0..burst.len() {
+            let frame = burst.frame(i);
+            self.counters.frames_in += 1;
+            self.counters.bytes_in += frame.data.len() as u64;
+            if let Err(reason) = self.take_frame(now, interface, frame) {
+                self.counters.drop(reason);
+            }
+        }
+        self.wake_resolved(now);
+        self.ask_neighbors(now);
+    }
+
+    fn take_frame(&mut self, now: Instant, interface: InterfaceId, frame: RxFrame) -> Result<(), DropReason> {
+        let eth = ethernet::Frame::parse(frame.data).map_err(|_| DropReason::Malformed)?;
+        let config = &self.interfaces[interface.index()].config;
+        // A priority tag (VLAN 0) is no VLAN.
+        if eth.vlan.map(|v| v.id).filter(|id| *id != 0) != config.vlan {
+            return Err(DropReason::NotOurLink);
+        }
+        let to_group = eth.dst.is_multicast();
+        if eth.dst != config.mac && !to_group {
+            return Err(DropReason::NotOurLink);
+        }
+        match eth.ethertype {
+            ethernet::IPV4 => {
+                let ip = ipv4::Packet::parse(eth.payload).map_err(ip_drop)?;
+                let (src, dst) = (ip.src, ip.dst);
+                if src.is_multicast() || src.is_broadcast() || src.is_unspecified() || src.is_loopback() {
+                    return Err(DropReason::BadSource);
+                }
+                if !self.interfaces[interface.index()].has(dst) {
+                    return Err(DropReason::NotOurAddress);
+                }
+                if ip.is_fragment() {
+                    return self.take_fragment(now, interface, frame.data);
+                }
+                let source = Source { interface, mac: eth.src, src, dst };
+                match ip.protocol {
+                    ipv4::TCP if to_group => Err(DropReason::NotOurLink),
+                    ipv4::TCP => self.take_tcp(now, source, ip.payload, frame.checksum),
+                    ipv4::ICMP => self.take_icmpv4(now, source, &ip),
+                    protocol => self.take_other(now, source, protocol, eth.payload),
+                }
+            }
+            ethernet::IPV6 => {
+                let ip = ipv6::Packet::parse(eth.payload).map_err(ip_drop)?;
+                let (src, dst) = (ip.src, ip.dst);
+                if src.is_multicast() || src.is_loopback() {
+                    return Err(DropReason::BadSource);
+                }
+                let ours = self.interfaces[interface.index()].has(dst);
+                // RFC 4861: neighbour discovery speaks to solicited-node and all-nodes groups.
+                let group = dst.is_multicast() && ip.next_header == ipv6::ICMPV6;
+                if !ours && !group {
+                    return Err(DropReason::NotOurAddress);
+                }
+                if ip.fragment.is_some_and(|f| f.offset != 0 || f.more) {
+                    return self.take_fragment(now, interface, frame.data);
+                }
+                let source = Source { interface, mac: eth.src, src, dst };
+                match ip.next_header {
+                    ipv6::TCP if to_group || src.is_unspecified() => Err(DropReason::BadSource),
+                    ipv6::TCP => self.take_tcp(now, source, ip.payload, frame.checksum),
+                    ipv6::ICMPV6 => self.take_icmpv6(now, source, &ip),
+                    ipv6::NO_NEXT_HEADER => Ok(()),
+                    protocol if ours => self.take_other(now, source, protocol, eth.payload),
+                    _ => Err(DropReason::Protocol),
+                }
+            }
+            ethernet::ARP => {
+                let packet = arp::Packet::parse(eth.payload).map_err(|_| DropReason::Malformed)?;
+                self.take_arp(now, interface, &packet)
+            }
+            _ => Err(DropReason::EtherType),
+        }
+    }
+
+    fn take_fragment(&mut self, now: Instant, interface: InterfaceId, frame: &[u8]) -> Result<(), DropReason> {
+        match self.reassembler.push(now, frame) {
+            Fragment::Kept => Ok(()),
+            Fragment::Dropped => Err(DropReason::Fragment),
+            Fragment::Complete(whole) => {
+                self.counters.reassembled += 1;
+                let lane = self.config.steering.lane_of_frame(&whole);
+                if lane != self.config.lane {
+                    self.foreign.push((lane, whole));
+                    return Ok(());
+                }
+                // A whole frame carries no fragment header, so this cannot come back here.
+                self.take_frame(now, interface, RxFrame { data: &whole, checksum: RxChecksum::Unknown })
+            }
+        }
+    }
+
+    fn take_tcp(
+        &mut self,
+        now: Instant,
+        source: Source,
+        bytes: &[u8],
+        checksum: RxChecksum,
+    ) -> Result<(), DropReason> {
+        let Source { src, dst, .. } = source;
+        let good = match checksum {
+            RxChecksum::Verified => true,
+            RxChecksum::Unknown => wire::tcp::checksum_ok(src, dst, bytes),
+            RxChecksum::MayBePartial => {
+                wire::tcp::is_pseudo_only(src, dst, bytes) || wire::tcp::checksum_ok(src, dst, bytes)
+            }
+        };
+        if !good {
+            // RFC 9293 3.1, MUST-3.
+            return Err(DropReason::TcpChecksum);
+        }
+        let seg = Segment::parse(bytes).map_err(|_| DropReason::Malformed)?;
+        self.counters.segments_in += 1;
+        let key = FlowKey { local: dst, remote: src, local_port: seg.dst_port, remote_port: seg.src_port };
+        let hash = self.flows.hash(&key);
+        match self.find_flow(&key, hash) {
+            Some(value) if value & TIME_WAIT != 0 => self.in_time_wait(now, source, &seg, key, hash, value),
+            Some(id) => {
+                let mut cx = context!(self, now);
+                let reply = self.conns[id].tcb.on_segment(&seg, &mut cx);
+                if let Some(reply) = reply {
+                    self.reply(source, &seg, reply);
+                }
+                self.settle(now, id);
+                Ok(())
+            }
+            None => self.without_connection(now, source, &seg, key, hash, None),
+        }
+    }
+
+    /// RFC 9293 3.10.7.1 and 3.10.7.2: CLOSED and LISTEN. `after` is the sequence number that an earlier connection of the
+    /// same tuple reached.
+    fn without_connection(
+        &mut self,
+        now: Instant,
+        source: Source,
+        seg: &Segment,
+        key: FlowKey,
+        hash: u32,
+        after: Option<SeqNum>,
+    ) -> Result<(), DropReason> {
+        let opens = seg.flags.contains(Flags::SYN)
+            && !seg.flags.contains(Flags::ACK)
+            && !seg.flags.contains(Flags::RST)
+            && !seg.flags.contains(Flags::FIN);
+        let listener = if opens { self.listeners.find(key.local, key.local_port, hash) } else { None };
+        let Some(listener) = listener else {
+            if seg.flags.contains(Flags::RST) {
+                return Ok(());
+            }
+            if let Some(reply) = reset_for(seg) {
+                self.counters.resets_out += 1;
+                self.reply(source, seg, reply);
+            }
+            return Err(DropReason::NoSocket);
+        };
+        let syn_backlog = self.config.syn_backlog;
+        let l = self.listeners.get(listener).ok_or(DropReason::NoSocket)?;
+        // Linux's habit: a full accept queue makes SYNs wait for their retransmission.
+        if l.ready > l.backlog {
+            return Err(DropReason::Backlog);
+        }
+        if l.embryos >= syn_backlog {
+            return Err(DropReason::SynBacklog);
+        }
+        let receive_buffer = if l.receive_buffer == 0 { self.config.tcp.receive_buffer } else { l.receive_buffer };
+        let (mut iss, ts_offset) = self.initial_sequence(now, &key);
+        if let Some(after) = after {
+            // RFC 6191, RFC 9293 MAY-2: beyond everything the old connection may have sent.
+            if !iss.after(after + 65_536) {
+                iss = after + 65_538;
+            }
+        }
+        let (mss, headers) = self.path_mss(now, source.interface, &key);
+        let open = Open { iss, ts_offset, mss, receive_buffer, headers };
+        let mut cx = context!(self, now);
+        let tcb = Tcb::accept(&open, seg, &mut cx);
+        let conn = Conn {
+            tcb,
+            key,
+            hash,
+            neighbor: NO_NEIGHBOR,
+            epoch: 0,
+            listener,
+            interface: source.interface,
+            stage: Stage::Embryo,
+            linked: true,
+        };
+        match self.admit(conn) {
+            Ok(id) => {
+                if let Some(l) = self.listeners.get(listener) {
+                    l.embryos += 1;
+                }
+                self.counters.passive_opens += 1;
+                self.settle(now, id);
+                Ok(())
+            }
+            Err(conn) => {
+                let mut cx = context!(self, now);
+                conn.tcb.release(&mut cx);
+                Err(DropReason::NoConnection)
+            }
+        }
+    }
+
+    /// RFC 9293 3.10.7.4 for TIME-WAIT, with RFC 6191's reuse and RFC 1337's deafness to RST.
+    fn in_time_wait(
+        &mut self,
+        now: Instant,
+        source: Source,
+        seg: &Segment,
+        key: FlowKey,
+        hash: u32,
+        value: u32,
+    ) -> Result<(), DropReason> {
+        let t = value & !TIME_WAIT;
+        let Some(record) = self.time_waits.get(t) else { return Err(DropReason::NoSocket) };
+        let (snd_nxt, rcv_nxt, ts) = (record.snd_nxt, record.rcv_nxt, record.ts);
+        if seg.flags.contains(Flags::RST) {
+            return Ok(());
+        }
+        let newer_ts = match (ts, seg.options.timestamps) {
+            (Some((_, recent)), Some(ts)) => Some(ts.value.wrapping_sub(recent) as i32),
+            _ => None,
+        };
+        if seg.flags.contains(Flags::SYN) && !seg.flags.contains(Flags::ACK) {
+            // RFC 6191: a newer timestamp, or a higher sequence number, is a new connection.
+            if newer_ts.is_some_and(|d| d > 0) || (newer_ts.is_none_or(|d| d == 0) && seg.seq.after(rcv_nxt)) {
+                if self.listeners.find(key.local, key.local_port, hash).is_some() {
+                    self.drop_time_wait(value, hash);
+                    return self.without_connection(now, source, seg, key, hash, Some(snd_nxt));
+                }
+            }
+        }
+        let len = seg.payload.len() + seg.flags.contains(Flags::FIN) as usize + seg.flags.contains(Flags::SYN) as usize;
+        if seg.flags.contains(Flags::FIN) {
+            self.time_waits.restart(t, now);
+        }
+        if len > 0 || seg.seq != rcv_nxt {
+            let timestamps = ts.map(|(offset, recent)| wire::tcp::Timestamps {
+                value: (now.millis() as u32).wrapping_add(offset),
+                echo: recent,
+            });
+            self.push_raw(
+                source.interface,
+                Raw::Tcp {
+                    mac: source.mac,
+                    key,
+                    seq: snd_nxt,
+                    ack: rcv_nxt,
+                    flags: Flags::ACK,
+                    window: 0,
+                    timestamps,
+                },
+            );
+        }
+        Ok(())
+    }
+
+    /// A segment outside any connection goes back the way its cause came.
+    fn reply(&mut self, source: Source, seg: &Segment, reply: tcp::Reply) {
+        let key = FlowKey {
+            local: source.dst,
+            remote: source.src,
+            local_port: seg.dst_port,
+            remote_port: seg.src_port,
+        };
+        self.push_raw(
+            source.interface,
+            Raw::Tcp {
+                mac: source.mac,
+                key,
+                seq: reply.seq,
+                ack: reply.ack,
+                flags: reply.flags,
+                window: 0,
+                timestamps: None,
+            },
+        );
+    }
+
+    /// A protocol we do not speak: said so where we own the address (RFC 1122 3.2.2.1).
+    fn take_other(&mut self, now: Instant, source: Source, protocol: u8, packet: &[u8]) -> Result<(), DropReason> {
+        let dedicated = self.interfaces[source.interface.index()].config.mode == Mode::Dedicated;
+        if dedicated && !source.dst.is_multicast() {
+            self.send_unreachable(now, source, protocol, packet);
+        }
+        Err(DropReason::Protocol)
+    }
+
+    /// Whether a connection in this state may be found by an ICMP error.
+    pub(crate) fn live(&self, id: u32) -> bool {
+        self.conns.get(id).is_some_and(|c| !matches!(c.tcb.state(), State::Closed | State::TimeWait))
+    }
+}
+
+fn ip_drop(m: Malformed) -> DropReason {
+    match m {
+        Malformed::BadChecksum => DropReason::IpChecksum,
+        _ => DropReason::Malformed,
+    }
+}

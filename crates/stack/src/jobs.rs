@@ -1,0 +1,306 @@
+//! The application's wishes (mTCP 3.2: job queues drained once a turn).
+
+use tcp::{Open, Tcb, TcpInfo};
+use wire::Instant;
+
+use crate::channel::{CloseMode, ConnId, ConnOption, Endpoint, Event, Failure, Job, ListenerId, Token};
+use crate::conn::{Conn, Stage};
+use crate::counters::DropReason;
+use crate::engine::{NO_NEIGHBOR, Stack, context};
+use crate::flows::FlowKey;
+use crate::listener::Listener;
+
+impl Stack {
+    /// Does every job that waits; how many there were.
+    pub fn run_jobs(&mut self, now: Instant) -> usize {
+        // What arrives while this runs is the next turn's.
+        let waiting = self.jobs.len();
+        for _ in 0..waiting {
+            let Some(message) = self.jobs.pop() else { break };
+            match Job::from_message(message) {
+                Ok(job) => self.run(now, job),
+                Err(chain) => {
+                    chain.free(&mut self.pool);
+                    self.counters.drop(DropReason::BadJob);
+                }
+            }
+        }
+        if waiting > 0 {
+            self.jobs.release();
+            self.counters.jobs += waiting as u64;
+            self.ask_neighbors(now);
+        }
+        waiting
+    }
+
+    fn run(&mut self, now: Instant, job: Job) {
+        match job {
+            Job::Connect { token, local, remote, receive_buffer } => {
+                if let Err(failure) = self.connect(now, token, local, remote, receive_buffer) {
+                    self.counters.failed_opens += 1;
+                    self.answers.push_back(Event::Refused { token, failure });
+                }
+            }
+            Job::Listen { token, local, backlog, v6_only, reuse_port, receive_buffer } => {
+                let listener = Listener {
+                    local,
+                    backlog: backlog.max(1),
+                    v6_only,
+                    reuse_port,
+                    receive_buffer,
+                    embryos: 0,
+                    ready: 0,
+                };
+                self.listen(token, listener);
+            }
+            Job::Taken { listener, count } => {
+                if let Some(l) = self.listeners.get(listener.0) {
+                    l.ready = l.ready.saturating_sub(count);
+                }
+            }
+            Job::CloseListener { listener } => self.close_listener(now, listener),
+            Job::Write { conn, chain, more } => {
+                let Some(c) = owned(&mut self.conns, conn) else {
+                    chain.free(&mut self.pool);
+                    self.counters.drop(DropReason::BadJob);
+                    return;
+                };
+                let mut cx = context!(self, now);
+                c.tcb.write(chain, more, &mut cx);
+                self.settle(now, conn.0);
+            }
+            Job::Consumed { conn, bytes } => self.on_conn(now, conn, |tcb, cx| tcb.consumed(bytes, cx)),
+            Job::Shutdown { conn } => self.on_conn(now, conn, |tcb, cx| tcb.shutdown(cx)),
+            Job::Close { conn, mode } => {
+                if let Some(c) = owned(&mut self.conns, conn) {
+                    c.stage = match mode {
+                        CloseMode::Report => Stage::Lingering,
+                        CloseMode::Graceful | CloseMode::Unread => Stage::Released,
+                    };
+                    let mut cx = context!(self, now);
+                    c.tcb.close(mode == CloseMode::Unread, &mut cx);
+                    self.settle(now, conn.0);
+                } else {
+                    self.counters.drop(DropReason::BadJob);
+                }
+            }
+            Job::Abort { conn } => {
+                if let Some(c) = owned(&mut self.conns, conn) {
+                    c.stage = Stage::Released;
+                    let mut cx = context!(self, now);
+                    c.tcb.abort(&mut cx);
+                    self.settle(now, conn.0);
+                } else {
+                    self.counters.drop(DropReason::BadJob);
+                }
+            }
+            Job::SetOption { conn, option, value } => self.on_conn(now, conn, |tcb, cx| {
+                let short = value.min(u16::MAX as u32) as u16;
+                match option {
+                    ConnOption::NoDelay => tcb.set_nodelay(value != 0),
+                    ConnOption::Cork => tcb.set_cork(value != 0, cx),
+                    ConnOption::ReceiveBuffer => tcb.set_receive_buffer(value),
+                    ConnOption::SendBuffer => tcb.set_send_buffer(value),
+                    ConnOption::KeepAlive => tcb.set_keepalive(Some(value != 0), None, None, None, cx),
+                    ConnOption::KeepIdle => tcb.set_keepalive(None, Some(short), None, None, cx),
+                    ConnOption::KeepInterval => tcb.set_keepalive(None, None, Some(short), None, cx),
+                    ConnOption::KeepCount => {
+                        tcb.set_keepalive(None, None, None, Some(value.min(127) as u8), cx)
+                    }
+                    ConnOption::UserTimeout => tcb.set_user_timeout(value),
+                    ConnOption::QuickAck => tcb.set_quickack(value != 0),
+                    ConnOption::MaxSegment => tcb.clamp_mss(short),
+                }
+            }),
+            Job::Query { conn, token } => {
+                let info = owned(&mut self.conns, conn).map(|c| c.tcb.info(&self.config.tcp));
+                let mut chain = mem::Chain::default();
+                if let Some(info) = info {
+                    let bytes: [u8; TcpInfo::BYTES] = info.to_bytes();
+                    if chain.push_slice(&mut self.pool, &bytes) < bytes.len() {
+                        chain.free(&mut self.pool);
+                        chain = mem::Chain::default();
+                    }
+                }
+                self.answers.push_back(Event::Info { conn, token, chain });
+            }
+        }
+    }
+
+    fn on_conn(&mut self, now: Instant, conn: ConnId, f: impl FnOnce(&mut Tcb, &mut tcp::Context)) {
+        match owned(&mut self.conns, conn) {
+            Some(c) => {
+                let mut cx = context!(self, now);
+                f(&mut c.tcb, &mut cx);
+                self.settle(now, conn.0);
+            }
+            None => self.counters.drop(DropReason::BadJob),
+        }
+    }
+
+    fn connect(
+        &mut self,
+        now: Instant,
+        token: Token,
+        local: Endpoint,
+        remote: Endpoint,
+        receive_buffer: u32,
+    ) -> Result<(), Failure> {
+        if remote.port == 0 || remote.addr.is_unspecified() || remote.addr.is_multicast() || remote.addr.is_broadcast() {
+            return Err(Failure::AddressNotAvailable);
+        }
+        let hop = self.routes.lookup(remote.addr).ok_or(Failure::NetworkUnreachable)?;
+        let interface = hop.interface;
+        let addr = match local.addr.is_unspecified() {
+            true => self.interfaces[interface.index()].source_for(remote.addr).ok_or(Failure::AddressNotAvailable)?,
+            false if self.interfaces.iter().any(|i| i.has(local.addr)) => local.addr,
+            false => return Err(Failure::AddressNotAvailable),
+        };
+        if addr.is_v4() != remote.addr.is_v4() {
+            return Err(Failure::AddressNotAvailable);
+        }
+        let mut key = FlowKey { local: addr, remote: remote.addr, local_port: local.port, remote_port: remote.port };
+        if local.port == 0 {
+            key.local_port = self.choose_port(now, key).ok_or(Failure::AddressNotAvailable)?;
+        }
+        let hash = self.flows.hash(&key);
+        match self.find_flow(&key, hash) {
+            None => {}
+            Some(value) if self.reusable(now, value) => self.drop_time_wait(value, hash),
+            Some(_) => return Err(Failure::TupleInUse),
+        }
+        let (iss, ts_offset) = self.initial_sequence(now, &key);
+        let (mss, headers) = self.path_mss(now, interface, &key);
+        let receive_buffer = if receive_buffer == 0 { self.config.tcp.receive_buffer } else { receive_buffer };
+        let open = Open { iss, ts_offset, mss, receive_buffer, headers };
+        let mut cx = context!(self, now);
+        let tcb = Tcb::connect(&open, &mut cx);
+        let conn = Conn {
+            tcb,
+            key,
+            hash,
+            neighbor: NO_NEIGHBOR,
+            epoch: 0,
+            listener: u32::MAX,
+            interface,
+            stage: Stage::Owned,
+            linked: true,
+        };
+        let id = match self.admit(conn) {
+            Ok(id) => id,
+            Err(conn) => {
+                let mut cx = context!(self, now);
+                conn.tcb.release(&mut cx);
+                return Err(Failure::NoBuffers);
+            }
+        };
+        self.counters.active_opens += 1;
+        let local = Endpoint { addr, port: key.local_port };
+        self.answers.push_back(Event::Opened { token, conn: ConnId(id), local });
+        self.settle(now, id);
+        Ok(())
+    }
+
+    /// A local port for an active open: free for this remote end, and such that the reply comes back to this lane
+    /// (mTCP 4.2, Fastsocket 3.3).
+    fn choose_port(&mut self, now: Instant, key: FlowKey) -> Option<u16> {
+        let Stack { ports, flows, conns, time_waits, listeners, config, .. } = self;
+        ports.pick(key.local, key.remote, key.remote_port, |port| {
+            let key = FlowKey { local_port: port, ..key };
+            if config.steering.lane_of(key.remote, key.local, key.remote_port, port) != config.lane {
+                return false;
+            }
+            if listeners.covers(Endpoint { addr: key.local, port }) {
+                return false;
+            }
+            let hash = flows.hash(&key);
+            let taken = flows.find(hash, |value| match value & crate::engine::TIME_WAIT {
+                0 => conns.get(value).is_some_and(|c| c.key == key),
+                bit => time_waits.get(value & !bit).is_some_and(|t| t.key == key),
+            });
+            match taken {
+                None => true,
+                Some(value) => reusable(time_waits, now, config.time_wait, value),
+            }
+        })
+    }
+
+    fn reusable(&self, now: Instant, value: u32) -> bool {
+        reusable(&self.time_waits, now, self.config.time_wait, value)
+    }
+
+    pub(crate) fn drop_time_wait(&mut self, value: u32, hash: u32) {
+        self.time_waits.remove(value & !crate::engine::TIME_WAIT);
+        self.flows.remove(hash, value);
+        self.counters.time_wait_reused += 1;
+    }
+
+    fn listen(&mut self, token: Token, mut listener: Listener) {
+        let local = listener.local;
+        let ours = local.addr.is_unspecified() || self.interfaces.iter().any(|i| i.has(local.addr));
+        let refusal = if !ours {
+            Some(Failure::AddressNotAvailable)
+        } else if local.port != 0 && self.listeners.conflicts(local, listener.v6_only, listener.reuse_port) {
+            Some(Failure::AddressInUse)
+        } else if local.port == 0 {
+            let (first, last) = self.config.ports;
+            let free = (first..=last).find(|port| {
+                !self.listeners.conflicts(Endpoint { port: *port, ..local }, listener.v6_only, false)
+            });
+            match free {
+                Some(port) => {
+                    listener.local.port = port;
+                    None
+                }
+                None => Some(Failure::AddressInUse),
+            }
+        } else {
+            None
+        };
+        let port = listener.local.port;
+        let answer = match refusal {
+            Some(failure) => Event::Refused { token, failure },
+            None => match self.listeners.insert(listener) {
+                Ok(id) => Event::Listening { token, listener: ListenerId(id), port },
+                Err(_) => Event::Refused { token, failure: Failure::NoBuffers },
+            },
+        };
+        self.answers.push_back(answer);
+    }
+
+    /// RFC 9293 3.10.4: what the application has not taken is reset; what it has taken lives on.
+    fn close_listener(&mut self, now: Instant, listener: ListenerId) {
+        if self.listeners.remove(listener.0).is_none() {
+            self.counters.drop(DropReason::BadJob);
+            return;
+        }
+        let mine = |c: &Conn| c.listener == listener.0 && matches!(c.stage, Stage::Embryo | Stage::Ready);
+        let ids: Vec<u32> = self.conns.iter_ids().filter(|id| self.conns.get(*id).is_some_and(mine)).collect();
+        for id in ids {
+            if let Some(c) = self.conns.get_mut(id) {
+                c.stage = Stage::Released;
+                c.listener = u32::MAX;
+                let mut cx = context!(self, now);
+                c.tcb.abort(&mut cx);
+            }
+            self.settle(now, id);
+        }
+    }
+}
+
+/// RFC 6191: a TIME-WAIT tuple may be used again by an active open when timestamps tell the generations apart, a second
+/// after the old one ended (Linux's `tcp_tw_reuse`).
+fn reusable(time_waits: &crate::time_wait::TimeWaits, now: Instant, length: core::time::Duration, value: u32) -> bool {
+    if value & crate::engine::TIME_WAIT == 0 {
+        return false;
+    }
+    time_waits.get(value & !crate::engine::TIME_WAIT).is_some_and(|t| {
+        let age = length.as_micros() as u64 - t.until.micros_since(now).min(length.as_micros() as u64);
+        t.ts.is_some() && age > 1_000_000
+    })
+}
+
+/// A connection that the application may name.
+fn owned(conns: &mut crate::slab::Slab<Conn>, conn: ConnId) -> Option<&mut Conn> {
+    conns.get_mut(conn.0).filter(|c| c.stage == Stage::Owned)
+}

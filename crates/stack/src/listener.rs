@@ -1,0 +1,101 @@
+//! Listeners: one table a lane (Fastsocket's local listen table), exact address first, then the wildcards.
+
+use std::collections::HashMap;
+
+use wire::Addr;
+
+use crate::channel::Endpoint;
+use crate::slab::Slab;
+
+pub(crate) struct Listener {
+    pub local: Endpoint,
+    pub backlog: u32,
+    pub v6_only: bool,
+    pub reuse_port: bool,
+    pub receive_buffer: u32,
+    /// Handshakes under way.
+    pub embryos: u32,
+    /// Established and not yet taken by the application.
+    pub ready: u32,
+}
+
+pub(crate) struct Listeners {
+    slab: Slab<Listener>,
+    /// More than one id where listeners share an address (SO_REUSEPORT).
+    by_local: HashMap<(Addr, u16), Vec<u32>>,
+}
+
+impl Listeners {
+    pub fn new(max: u32) -> Listeners {
+        Listeners { slab: Slab::new(max), by_local: HashMap::new() }
+    }
+
+    pub fn get(&mut self, id: u32) -> Option<&mut Listener> {
+        self.slab.get_mut(id)
+    }
+
+    pub fn len(&self) -> usize {
+        self.slab.len()
+    }
+
+    /// Whether another listener bars `local`; with SO_REUSEPORT on both it does not.
+    pub fn conflicts(&self, local: Endpoint, v6_only: bool, reuse_port: bool) -> bool {
+        let bars = |addr: Addr| {
+            self.by_local.get(&(addr, local.port)).is_some_and(|ids| {
+                ids.iter().filter_map(|id| self.slab.get(*id)).any(|l| {
+                    let both = l.reuse_port && reuse_port;
+                    let families = local.addr.is_v4() == l.local.addr.is_v4()
+                        || (l.local.addr.is_unspecified() && !l.local.addr.is_v4() && !l.v6_only)
+                        || (local.addr.is_unspecified() && !local.addr.is_v4() && !v6_only);
+                    !both && families
+                })
+            })
+        };
+        if local.addr.is_unspecified() {
+            // A wildcard meets every address of the port.
+            let ports = self.by_local.keys().filter(|(_, port)| *port == local.port);
+            return ports.map(|(addr, _)| *addr).any(bars);
+        }
+        bars(local.addr) || bars(Addr::UNSPECIFIED_V4) || bars(Addr::UNSPECIFIED_V6)
+    }
+
+    pub fn insert(&mut self, listener: Listener) -> Result<u32, Listener> {
+        let key = (listener.local.addr, listener.local.port);
+        let id = self.slab.insert(listener)?;
+        self.by_local.entry(key).or_default().push(id);
+        Ok(id)
+    }
+
+    pub fn remove(&mut self, id: u32) -> Option<Listener> {
+        let listener = self.slab.remove(id)?;
+        let key = (listener.local.addr, listener.local.port);
+        if let Some(ids) = self.by_local.get_mut(&key) {
+            ids.retain(|i| *i != id);
+            if ids.is_empty() {
+                self.by_local.remove(&key);
+            }
+        }
+        Some(listener)
+    }
+
+    /// Whether anyone listens at `local`.
+    pub fn covers(&self, local: Endpoint) -> bool {
+        self.find(local.addr, local.port, 0).is_some()
+    }
+
+    /// The listener for a SYN to `addr`:`port`; `hash` picks one of several.
+    pub fn find(&self, addr: Addr, port: u16, hash: u32) -> Option<u32> {
+        let pick = |ids: &Vec<u32>| ids[hash as usize % ids.len()];
+        if let Some(ids) = self.by_local.get(&(addr, port)) {
+            return Some(pick(ids));
+        }
+        if addr.is_v4() {
+            if let Some(ids) = self.by_local.get(&(Addr::UNSPECIFIED_V4, port)) {
+                return Some(pick(ids));
+            }
+        }
+        let ids = self.by_local.get(&(Addr::UNSPECIFIED_V6, port))?;
+        let id = pick(ids);
+        (!addr.is_v4() || !self.slab.get(id)?.v6_only).then_some(id)
+    }
+}

@@ -1,0 +1,322 @@
+//! Out to the wire: replies first, then the control, ACK and data lists (mTCP 3.2), framed straight into the port's
+//! memory.
+
+use wire::burst::{Gso, PartialChecksum, TxCaps, TxOffload, TxSink};
+use wire::tcp::{Flags, Header, Options, Timestamps};
+use wire::{Addr, Instant, MacAddr, SeqNum, arp, ethernet, ipv4, ipv6};
+
+use crate::conn::queued;
+use crate::counters::DropReason;
+use crate::engine::{NO_NEIGHBOR, Stack, context};
+use crate::flows::FlowKey;
+use crate::neighbor::Hop;
+use crate::route::InterfaceId;
+
+/// Most replies that wait outside connections.
+const RAW_LIMIT: usize = 512;
+/// Segments that one connection sends before the next one has its turn.
+const SHARE: usize = 32;
+const TTL: u8 = 64;
+
+/// A frame outside any connection.
+pub(crate) enum Raw {
+    /// A bare TCP segment: RST, or an ACK for TIME-WAIT.
+    Tcp {
+        mac: MacAddr,
+        key: FlowKey,
+        seq: SeqNum,
+        ack: SeqNum,
+        flags: Flags,
+        window: u16,
+        timestamps: Option<Timestamps>,
+    },
+    /// Who has `target`?
+    Solicit { target: Addr, source: Addr, unicast: Option<MacAddr> },
+    /// An ARP reply.
+    Arp { mac: MacAddr, packet: arp::Packet },
+    /// A whole IP packet.
+    Packet { mac: MacAddr, ethertype: u16, bytes: Vec<u8> },
+}
+
+enum Progress {
+    /// The connection has nothing more to send now.
+    Idle,
+    /// It has had its share.
+    More,
+    /// The port takes no more frames.
+    Full,
+}
+
+impl Stack {
+    pub(crate) fn push_raw(&mut self, interface: InterfaceId, raw: Raw) {
+        let queue = &mut self.interfaces[interface.index()].raw;
+        if queue.len() >= RAW_LIMIT {
+            self.counters.drop(DropReason::ReplyQueue);
+            return;
+        }
+        queue.push_back(raw);
+    }
+
+    /// Sends what waits for `interface`, as far as the port takes it; how many frames went.
+    pub fn transmit<S: TxSink + ?Sized>(&mut self, now: Instant, interface: InterfaceId, sink: &mut S) -> usize {
+        let i = interface.index();
+        if i >= self.interfaces.len() || !self.interfaces[i].waiting() {
+            return 0;
+        }
+        let before = self.counters.frames_out;
+        let caps = sink.caps();
+        while let Some(raw) = self.interfaces[i].raw.pop_front() {
+            if !self.send_raw(interface, &raw, sink, caps) {
+                self.interfaces[i].raw.push_front(raw);
+                return (self.counters.frames_out - before) as usize;
+            }
+        }
+        for bit in [queued::CONTROL, queued::ACK, queued::DATA] {
+            if self.drain(now, interface, bit, sink, caps) {
+                break;
+            }
+        }
+        (self.counters.frames_out - before) as usize
+    }
+
+    /// One list, each connection at most once; whether the port is full.
+    fn drain<S: TxSink + ?Sized>(
+        &mut self,
+        now: Instant,
+        interface: InterfaceId,
+        bit: u8,
+        sink: &mut S,
+        caps: TxCaps,
+    ) -> bool {
+        let i = interface.index();
+        let waiting = self.list(i, bit).len();
+        for _ in 0..waiting {
+            let Some(id) = self.list(i, bit).pop_front() else { break };
+            self.queued[id as usize] &= !bit;
+            // An ACK rides on data where there is some to send: the data list comes next.
+            if bit == queued::ACK && self.queued[id as usize] & queued::DATA != 0 {
+                continue;
+            }
+            match self.send_conn(now, id, interface, sink, caps) {
+                Progress::Idle => self.settle_sent(now, id),
+                Progress::More => {
+                    self.settle_sent(now, id);
+                    self.enqueue(id, bit);
+                }
+                Progress::Full => {
+                    self.queued[id as usize] |= bit;
+                    self.list(i, bit).push_front(id);
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    fn list(&mut self, i: usize, bit: u8) -> &mut std::collections::VecDeque<u32> {
+        let interface = &mut self.interfaces[i];
+        match bit {
+            queued::CONTROL => &mut interface.control,
+            queued::ACK => &mut interface.acks,
+            _ => &mut interface.data,
+        }
+    }
+
+    /// After sending: what it could not send now waits for an ACK, a timer or the application, not for the list.
+    fn settle_sent(&mut self, now: Instant, id: u32) {
+        let bits = self.queued[id as usize];
+        // Keeps `settle` from putting it straight back on the lists.
+        self.queued[id as usize] |= queued::CONTROL | queued::ACK | queued::DATA;
+        self.settle(now, id);
+        let keep = queued::CONTROL | queued::ACK | queued::DATA;
+        let now_bits = self.queued[id as usize];
+        self.queued[id as usize] = (now_bits & !keep) | (bits & keep);
+    }
+
+    /// The next hop's hardware address for a connection, looked up again when the tables have changed.
+    fn hop(&mut self, now: Instant, id: u32) -> Option<Hop> {
+        let epoch = self.neighbors.epoch;
+        let c = self.conns.get_mut(id)?;
+        if c.neighbor == NO_NEIGHBOR || c.epoch != epoch {
+            let (interface, remote) = (c.interface, c.key.remote);
+            let gateway = match self.routes.lookup(remote) {
+                Some(hop) if hop.interface == interface => hop.gateway,
+                // Answers leave where the question came in, on-link when no route says otherwise.
+                _ => None,
+            };
+            let index = self.neighbors.index(now, interface, gateway.unwrap_or(remote));
+            let epoch = self.neighbors.epoch;
+            let c = self.conns.get_mut(id)?;
+            c.neighbor = index;
+            c.epoch = epoch;
+        }
+        let index = self.conns.get(id)?.neighbor;
+        Some(self.neighbors.hop(now, index))
+    }
+
+    fn send_conn<S: TxSink + ?Sized>(
+        &mut self,
+        now: Instant,
+        id: u32,
+        interface: InterfaceId,
+        sink: &mut S,
+        caps: TxCaps,
+    ) -> Progress {
+        let mac = match self.hop(now, id) {
+            None => return Progress::Idle,
+            Some(Hop::Known(mac)) => mac,
+            Some(Hop::Wait) => {
+                if self.queued[id as usize] & queued::NEIGHBOR == 0 {
+                    self.queued[id as usize] |= queued::NEIGHBOR;
+                    let index = self.conns[id].neighbor;
+                    self.neighbors.wait(index, id);
+                }
+                return Progress::Idle;
+            }
+            Some(Hop::Unreachable) => {
+                self.counters.drop(DropReason::NoNeighbor);
+                let c = &mut self.conns[id];
+                let mut cx = context!(self, now);
+                c.tcb.unreachable(true, None, &mut cx);
+                return Progress::Idle;
+            }
+        };
+        let config = &self.interfaces[interface.index()].config;
+        let (our_mac, vlan, mtu) = (config.mac, config.vlan, config.mtu as usize);
+        let c = &mut self.conns[id];
+        let key = c.key;
+        let ip_header = if key.remote.is_v4() { 20 } else { 40 };
+        let link = 14 + if vlan.is_some() { 4 } else { 0 };
+        let smss = c.tcb.smss() as usize;
+        let headers = link + ip_header + 60;
+        let payload = match caps.max_gso {
+            0 => smss,
+            // The IP total length counts too: 64 KiB less headers.
+            gso => (gso.min(65_535).saturating_sub(headers) / smss).max(1) * smss,
+        };
+        // Room for the largest segment that may come, options included.
+        let room = if caps.max_gso == 0 { link + mtu } else { headers + payload };
+
+        for _ in 0..SHARE {
+            let Some(buf) = sink.reserve(room) else { return Progress::Full };
+            let mut cx = context!(self, now);
+            let Some(out) = c.tcb.next_segment(payload as u32, &mut cx) else { return Progress::Idle };
+            let ethertype = if key.remote.is_v4() { ethernet::IPV4 } else { ethernet::IPV6 };
+            let at = ethernet::emit(buf, mac, our_mac, vlan, ethertype);
+            let tcp_at = at + ip_header;
+            let header = out.header(key.local_port, key.remote_port);
+            let syn = out.flags.contains(Flags::SYN);
+            let tcp_header = header.emit(&mut buf[tcp_at..], syn);
+            let end = tcp_at + tcp_header + out.len as usize;
+            emit_ip(&mut buf[at..], &key, ipv4::TCP, end - tcp_at);
+            if out.len > 0 {
+                c.tcb.copy_payload(&out, &mut buf[tcp_at + tcp_header..end], &self.pool);
+            }
+            let cut = out.len as usize > smss;
+            let offload = finish(&key, &mut buf[tcp_at..end], tcp_at, caps, cut.then_some((smss, tcp_header)));
+            sink.commit(end, offload);
+            self.counters.frames_out += 1;
+            self.counters.bytes_out += end as u64;
+            self.counters.segments_out += (out.len as u64).div_ceil(smss as u64).max(1);
+        }
+        Progress::More
+    }
+
+    fn send_raw<S: TxSink + ?Sized>(
+        &mut self,
+        interface: InterfaceId,
+        raw: &Raw,
+        sink: &mut S,
+        caps: TxCaps,
+    ) -> bool {
+        let config = &self.interfaces[interface.index()].config;
+        let (our_mac, vlan) = (config.mac, config.vlan);
+        let room = match raw {
+            Raw::Packet { bytes, .. } => 18 + bytes.len(),
+            _ => 128,
+        };
+        if room > caps.max_frame.max(128) {
+            self.counters.drop(DropReason::ReplyQueue);
+            return true;
+        }
+        let Some(buf) = sink.reserve(room) else { return false };
+        let (end, offload) = match raw {
+            Raw::Tcp { mac, key, seq, ack, flags, window, timestamps } => {
+                let ethertype = if key.remote.is_v4() { ethernet::IPV4 } else { ethernet::IPV6 };
+                let at = ethernet::emit(buf, *mac, our_mac, vlan, ethertype);
+                let tcp_at = at + if key.remote.is_v4() { 20 } else { 40 };
+                let header = Header {
+                    src_port: key.local_port,
+                    dst_port: key.remote_port,
+                    seq: *seq,
+                    ack: *ack,
+                    flags: *flags,
+                    window: *window,
+                    urgent: 0,
+                    options: Options { timestamps: *timestamps, ..Options::default() },
+                };
+                let end = tcp_at + header.emit(&mut buf[tcp_at..], false);
+                emit_ip(&mut buf[at..], key, ipv4::TCP, end - tcp_at);
+                self.counters.segments_out += 1;
+                (end, finish(key, &mut buf[tcp_at..end], tcp_at, caps, None))
+            }
+            Raw::Solicit { target, source, unicast } => {
+                (crate::icmp::solicit(buf, our_mac, vlan, *target, *source, *unicast), TxOffload::default())
+            }
+            Raw::Arp { mac, packet } => {
+                let at = ethernet::emit(buf, *mac, our_mac, vlan, ethernet::ARP);
+                (at + packet.emit(&mut buf[at..]), TxOffload::default())
+            }
+            Raw::Packet { mac, ethertype, bytes } => {
+                let at = ethernet::emit(buf, *mac, our_mac, vlan, *ethertype);
+                buf[at..at + bytes.len()].copy_from_slice(bytes);
+                (at + bytes.len(), TxOffload::default())
+            }
+        };
+        // Ethernet's minimum is the port's or the NIC's to pad.
+        sink.commit(end, offload);
+        self.counters.frames_out += 1;
+        self.counters.bytes_out += end as u64;
+        true
+    }
+}
+
+/// The IP header in front of `payload` bytes of `protocol`.
+pub(crate) fn emit_ip(buf: &mut [u8], key: &FlowKey, protocol: u8, payload: usize) -> usize {
+    if key.remote.is_v4() {
+        let header = ipv4::Header { src: key.local, dst: key.remote, protocol, ttl: TTL, ..ipv4::Header::default() };
+        header.emit(buf, payload)
+    } else {
+        let header = ipv6::Header {
+            src: key.local,
+            dst: key.remote,
+            next_header: protocol,
+            hop_limit: TTL,
+            ..ipv6::Header::default()
+        };
+        header.emit(buf, payload)
+    }
+}
+
+/// The transport checksum: computed here, or left to the port where it can.
+fn finish(
+    key: &FlowKey,
+    tcp: &mut [u8],
+    tcp_at: usize,
+    caps: TxCaps,
+    cut: Option<(usize, usize)>,
+) -> TxOffload {
+    if !caps.checksum {
+        wire::tcp::fill_checksum(key.local, key.remote, tcp);
+        return TxOffload::default();
+    }
+    wire::tcp::fill_pseudo(key.local, key.remote, tcp.len(), tcp);
+    TxOffload {
+        checksum: Some(PartialChecksum { start: tcp_at as u16, offset: 16 }),
+        gso: cut.map(|(mss, header)| Gso {
+            mss: mss as u16,
+            header: (tcp_at + header) as u16,
+            ipv6: !key.remote.is_v4(),
+        }),
+    }
+}

@@ -1,0 +1,34 @@
+//! What is known of paths: lowered MTUs (RFC 1191, RFC 8201), bounded and forgotten after ten minutes.
+
+use core::time::Duration;
+use std::collections::HashMap;
+
+use wire::{Addr, Instant};
+
+const LIMIT: usize = 4096;
+const LIFETIME: Duration = Duration::from_secs(600);
+
+#[derive(Default)]
+pub(crate) struct PathMtus {
+    map: HashMap<Addr, (u16, Instant)>,
+}
+
+impl PathMtus {
+    pub fn lower(&mut self, now: Instant, to: Addr, mtu: u16) {
+        if self.map.len() >= LIMIT {
+            self.map.retain(|_, (_, until)| *until > now);
+            if self.map.len() >= LIMIT {
+                return;
+            }
+        }
+        let entry = self.map.entry(to).or_insert((mtu, now + LIFETIME));
+        *entry = (entry.0.min(mtu), now + LIFETIME);
+    }
+
+    pub fn get(&self, now: Instant, to: Addr) -> Option<u16> {
+        if self.map.is_empty() {
+            return None;
+        }
+        self.map.get(&to).filter(|(_, until)| *until > now).map(|(mtu, _)| *mtu)
+    }
+}

@@ -1,0 +1,137 @@
+//! Slots by dense number, in pages, so that growing neither moves what is there nor pauses.
+
+const PAGE: usize = 256;
+
+/// What a free slot holds: the next free one.
+enum Slot<T> {
+    Used(T),
+    Free(u32),
+}
+
+const END: u32 = u32::MAX;
+
+/// A slab of at most `max` values.
+pub(crate) struct Slab<T> {
+    pages: Vec<Box<[Slot<T>]>>,
+    free: u32,
+    len: usize,
+    /// Slots ever used; the next fresh one.
+    fresh: u32,
+    max: u32,
+}
+
+impl<T> Slab<T> {
+    pub fn new(max: u32) -> Slab<T> {
+        Slab { pages: Vec::new(), free: END, len: 0, fresh: 0, max }
+    }
+
+    /// Its number, or the value back when the slab is full.
+    pub fn insert(&mut self, value: T) -> Result<u32, T> {
+        let id = if self.free != END {
+            let id = self.free;
+            let slot = self.slot(id);
+            if let Slot::Free(next) = slot {
+                let next = *next;
+                *slot = Slot::Used(value);
+                self.free = next;
+            }
+            id
+        } else {
+            if self.fresh >= self.max {
+                return Err(value);
+            }
+            let id = self.fresh;
+            if id as usize / PAGE == self.pages.len() {
+                self.pages.push((0..PAGE).map(|_| Slot::Free(END)).collect());
+            }
+            self.fresh += 1;
+            *self.slot(id) = Slot::Used(value);
+            id
+        };
+        self.len += 1;
+        Ok(id)
+    }
+
+    fn slot(&mut self, id: u32) -> &mut Slot<T> {
+        &mut self.pages[id as usize / PAGE][id as usize % PAGE]
+    }
+
+    pub fn remove(&mut self, id: u32) -> Option<T> {
+        self.get(id)?;
+        let next = self.free;
+        let old = core::mem::replace(self.slot(id), Slot::Free(next));
+        self.free = id;
+        self.len -= 1;
+        match old {
+            Slot::Used(value) => Some(value),
+            Slot::Free(_) => None,
+        }
+    }
+
+    #[inline]
+    pub fn get(&self, id: u32) -> Option<&T> {
+        match self.pages.get(id as usize / PAGE)?.get(id as usize % PAGE)? {
+            Slot::Used(value) => Some(value),
+            Slot::Free(_) => None,
+        }
+    }
+
+    #[inline]
+    pub fn get_mut(&mut self, id: u32) -> Option<&mut T> {
+        match self.pages.get_mut(id as usize / PAGE)?.get_mut(id as usize % PAGE)? {
+            Slot::Used(value) => Some(value),
+            Slot::Free(_) => None,
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn iter_ids(&self) -> impl Iterator<Item = u32> {
+        (0..self.fresh).filter(|id| self.get(*id).is_some())
+    }
+}
+
+impl<T> core::ops::Index<u32> for Slab<T> {
+    type Output = T;
+    fn index(&self, id: u32) -> &T {
+        self.get(id).expect("the slot is in use")
+    }
+}
+
+impl<T> core::ops::IndexMut<u32> for Slab<T> {
+    fn index_mut(&mut self, id: u32) -> &mut T {
+        self.get_mut(id).expect("the slot is in use")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    proptest! {
+        #[test]
+        fn is_a_map_from_its_numbers(ops in proptest::collection::vec(any::<(bool, u16)>(), 0..600)) {
+            let mut slab = Slab::new(300);
+            let mut model = HashMap::new();
+            for (add, x) in ops {
+                if add {
+                    match slab.insert(x) {
+                        Ok(id) => prop_assert_eq!(model.insert(id, x), None),
+                        Err(back) => prop_assert!(back == x && model.len() == 300),
+                    }
+                } else {
+                    let id = x as u32 % 310;
+                    prop_assert_eq!(slab.remove(id), model.remove(&id));
+                }
+            }
+            prop_assert_eq!(slab.len(), model.len());
+            let mut ids: Vec<_> = model.keys().copied().collect();
+            ids.sort();
+            prop_assert_eq!(slab.iter_ids().collect::<Vec<_>>(), ids);
+        }
+    }
+}

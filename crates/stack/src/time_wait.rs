@@ -1,0 +1,149 @@
+//! TIME-WAIT (RFC 9293 3.3.2): a small record instead of a connection. All wait equally long, so they form one queue.
+
+use core::time::Duration;
+
+use wire::{Instant, SeqNum};
+
+use crate::flows::FlowKey;
+use crate::slab::Slab;
+
+/// What must be known of a connection that is gone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TimeWait {
+    pub key: FlowKey,
+    pub snd_nxt: SeqNum,
+    pub rcv_nxt: SeqNum,
+    /// Offset of our timestamp clock, and TS.Recent.
+    pub ts: Option<(u32, u32)>,
+    pub until: Instant,
+}
+
+struct Node {
+    record: TimeWait,
+    next: u32,
+    prev: u32,
+}
+
+const NIL: u32 = u32::MAX;
+
+pub(crate) struct TimeWaits {
+    slab: Slab<Node>,
+    head: u32,
+    tail: u32,
+    length: Duration,
+    max: u32,
+}
+
+impl TimeWaits {
+    pub fn new(length: Duration, max: u32) -> TimeWaits {
+        // One more than may stay, so that the newest always finds a place before the oldest goes.
+        TimeWaits { slab: Slab::new(max.saturating_add(1)), head: NIL, tail: NIL, length, max: max.max(1) }
+    }
+
+    pub fn len(&self) -> usize {
+        self.slab.len()
+    }
+
+    fn link(&mut self, id: u32) {
+        let tail = self.tail;
+        let node = &mut self.slab[id];
+        (node.prev, node.next) = (tail, NIL);
+        match tail {
+            NIL => self.head = id,
+            tail => self.slab[tail].next = id,
+        }
+        self.tail = id;
+    }
+
+    fn unlink(&mut self, id: u32) {
+        let (prev, next) = (self.slab[id].prev, self.slab[id].next);
+        match prev {
+            NIL => self.head = next,
+            prev => self.slab[prev].next = next,
+        }
+        match next {
+            NIL => self.tail = prev,
+            next => self.slab[next].prev = prev,
+        }
+    }
+
+    /// Starts the wait; the oldest gives way when there are too many. `None` when even that found no room.
+    pub fn insert(&mut self, now: Instant, record: TimeWait) -> Option<(u32, Option<(u32, TimeWait)>)> {
+        let evicted = if self.slab.len() >= self.max as usize { self.head } else { NIL };
+        let evicted = (evicted != NIL).then(|| self.remove(evicted).map(|t| (evicted, t))).flatten();
+        let record = TimeWait { until: now + self.length, ..record };
+        let id = self.slab.insert(Node { record, next: NIL, prev: NIL }).ok()?;
+        self.link(id);
+        Some((id, evicted))
+    }
+
+    pub fn get(&self, id: u32) -> Option<&TimeWait> {
+        self.slab.get(id).map(|n| &n.record)
+    }
+
+    pub fn remove(&mut self, id: u32) -> Option<TimeWait> {
+        self.slab.get(id)?;
+        self.unlink(id);
+        self.slab.remove(id).map(|n| n.record)
+    }
+
+    /// RFC 9293 3.10.7.4: a retransmitted FIN restarts the wait.
+    pub fn restart(&mut self, id: u32, now: Instant) {
+        if self.slab.get(id).is_some() {
+            self.unlink(id);
+            self.slab[id].record.until = now + self.length;
+            self.link(id);
+        }
+    }
+
+    /// Ends what has waited long enough.
+    pub fn expire(&mut self, now: Instant, mut f: impl FnMut(u32, TimeWait)) {
+        while let Some(head) = self.slab.get(self.head).filter(|n| n.record.until <= now) {
+            let (id, record) = (self.head, head.record);
+            self.remove(id);
+            f(id, record);
+        }
+    }
+
+    /// When the next one ends.
+    pub fn next(&self) -> Option<Instant> {
+        self.slab.get(self.head).map(|n| n.record.until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::Addr;
+
+    fn record(n: u16) -> TimeWait {
+        let a = Addr::from_v4([10, 0, 0, 1]);
+        TimeWait {
+            key: FlowKey { local: a, remote: a, local_port: n, remote_port: 80 },
+            snd_nxt: SeqNum(1),
+            rcv_nxt: SeqNum(2),
+            ts: None,
+            until: Instant::ZERO,
+        }
+    }
+
+    #[test]
+    fn a_queue_with_restarts_and_a_limit() {
+        let at = |s: u64| Instant::from_micros(s * 1_000_000);
+        let mut t = TimeWaits::new(Duration::from_secs(60), 3);
+        let ids: Vec<u32> = (0..3).map(|n| t.insert(at(n), record(n as u16)).unwrap().0).collect();
+        assert_eq!(t.next(), Some(at(60)));
+        t.restart(ids[0], at(10));
+        assert_eq!(t.next(), Some(at(61)));
+        let (_, evicted) = t.insert(at(11), record(3)).unwrap();
+        assert_eq!(evicted.unwrap().1.key.local_port, 1);
+        assert_eq!(t.remove(ids[2]).unwrap().key.local_port, 2);
+        assert!(t.get(ids[2]).is_none() && t.remove(ids[2]).is_none());
+        let mut ended = Vec::new();
+        t.expire(at(70), |_, r| ended.push(r.key.local_port));
+        assert_eq!(ended, [0]);
+        t.expire(at(71), |_, r| ended.push(r.key.local_port));
+        assert_eq!((ended, t.len(), t.next()), (vec![0, 3], 0, None));
+        assert!(size_of::<TimeWait>() <= 80);
+    }
+}

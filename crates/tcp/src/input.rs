@@ -1,0 +1,423 @@
+//! SEGMENT ARRIVES (RFC 9293 3.10.7): what a segment does to a connection, in the RFC's order.
+
+use wire::SeqNum;
+use wire::tcp::{Flags, Segment};
+
+use crate::output::{Reply, reset_for};
+use crate::tcb::{Context, Error, Notice, Tcb, flag};
+use crate::{State, reassembly::Reassembly};
+
+impl Tcb {
+    /// Processes one segment of this connection. A `Reply` is a segment outside the connection's own flow (a RST).
+    pub fn on_segment(&mut self, seg: &Segment, cx: &mut Context) -> Option<Reply> {
+        self.segs_in = self.segs_in.wrapping_add(1);
+        if self.predict(seg, cx) {
+            return None;
+        }
+        match self.state {
+            State::Closed | State::TimeWait | State::Listen => reset_for(seg),
+            State::SynSent => self.in_syn_sent(seg, cx),
+            _ => self.in_synchronized(seg, cx),
+        }
+    }
+
+    /// Header prediction: the next segment of an established connection with nothing unusual about it.
+    fn predict(&mut self, seg: &Segment, cx: &mut Context) -> bool {
+        if self.state != State::Established
+            || seg.seq != self.rcv_nxt
+            || (seg.flags.bits() & !Flags::PSH.bits()) != Flags::ACK.bits()
+            || self.ooo.is_some()
+            || (seg.window as u32) << self.snd_scale != self.snd_wnd
+            || seg.ack.before(self.snd_una)
+            || seg.ack.after(self.snd_nxt)
+            || self.orphaned()
+            || self.snd_wnd == 0
+        {
+            return false;
+        }
+        let len = seg.payload.len() as u32;
+        if len > self.rcv_adv.since(self.rcv_nxt) || (len == 0 && seg.ack == self.snd_una) {
+            return false;
+        }
+        if self.has(flag::TIMESTAMPS) {
+            match seg.options.timestamps {
+                Some(ts) if ts.value.wrapping_sub(self.ts_recent) as i32 >= 0 => {
+                    if seg.seq.before_eq(self.last_ack_sent) {
+                        self.take_ts(ts.value, cx.now);
+                    }
+                }
+                _ => return false,
+            }
+        }
+        cx.counters.predicted += 1;
+        self.heard(cx);
+        if seg.ack.after(self.snd_una) {
+            self.take_ack(seg, cx);
+        }
+        if len > 0 {
+            self.take_in_order(seg.payload, cx);
+        }
+        true
+    }
+
+    fn heard(&mut self, cx: &Context) {
+        self.heard_at = cx.now;
+        self.keep_probes = 0;
+    }
+
+    /// RFC 9293 3.10.7.3.
+    fn in_syn_sent(&mut self, seg: &Segment, cx: &mut Context) -> Option<Reply> {
+        let has_ack = seg.flags.contains(Flags::ACK);
+        let acceptable = has_ack && seg.ack.after(self.snd_una) && seg.ack.before_eq(self.snd_nxt);
+        if has_ack && !acceptable {
+            return reset_for(seg);
+        }
+        if seg.flags.contains(Flags::RST) {
+            if acceptable {
+                cx.counters.resets_in += 1;
+                self.close_now(Some(Error::Refused), cx);
+            }
+            return None;
+        }
+        if !seg.flags.contains(Flags::SYN) {
+            return None;
+        }
+        self.heard(cx);
+        self.take_syn(seg, cx);
+        self.snd_wnd = seg.window as u32;
+        self.max_wnd = self.snd_wnd;
+        self.snd_wl2 = seg.ack;
+        if !has_ack {
+            // Simultaneous open (RFC 9293 3.5, figure 8; MUST-10): SYN-RECEIVED, our SYN goes out again with ACK.
+            self.state = State::SynReceived;
+            self.mark_lost(cx, |_| true);
+            return None;
+        }
+        self.acknowledge_syn(seg, cx);
+        self.state = State::Established;
+        self.put_notice(Notice::CONNECTED);
+        self.set(flag::ACK_NOW, true);
+        // RFC 9293 3.10.7.3: data and FIN on a SYN/ACK are processed as in the other states.
+        if !seg.payload.is_empty() || seg.flags.contains(Flags::FIN) {
+            let rest = Segment { seq: seg.seq + 1, ..*seg };
+            self.take_text(&rest, cx);
+        }
+        None
+    }
+
+    fn acknowledge_syn(&mut self, seg: &Segment, cx: &mut Context) {
+        self.take_ack(seg, cx);
+        self.arm_keepalive(cx);
+    }
+
+    /// RFC 9293 3.10.7.4.
+    fn in_synchronized(&mut self, seg: &Segment, cx: &mut Context) -> Option<Reply> {
+        let rst = seg.flags.contains(Flags::RST);
+        let syn = seg.flags.contains(Flags::SYN);
+
+        // RFC 7323 5.3 R1: PAWS comes before the sequence check; RST is exempt, and a clock idle for 24 days is not
+        // trusted (5.5).
+        if let (true, Some(ts)) = (self.has(flag::TIMESTAMPS), seg.options.timestamps) {
+            let old = (ts.value.wrapping_sub(self.ts_recent) as i32) < 0;
+            let idle = (cx.now.millis() / 1000) as u32 - self.ts_recent_age.min((cx.now.millis() / 1000) as u32);
+            if old && !rst && !syn && idle < 24 * 86400 {
+                cx.counters.paws += 1;
+                self.duplicate_ack(cx);
+                return None;
+            }
+        }
+
+        // A SYN retransmitted by the peer: our SYN/ACK was lost or is on its way.
+        if self.state == State::SynReceived && syn && !rst && seg.seq == self.irs {
+            if seg.flags.contains(Flags::ACK) && !self.passive() && seg.ack == self.snd_nxt {
+                // The other half of a simultaneous open.
+                let rest = Segment { seq: seg.seq + 1, flags: Flags::ACK, ..*seg };
+                return self.in_synchronized(&rest, cx);
+            }
+            self.mark_lost(cx, |_| true);
+            return None;
+        }
+
+        if !self.acceptable(seg) {
+            cx.counters.unacceptable += 1;
+            if !rst {
+                self.duplicate_ack(cx);
+                // RFC 9293 MUST-66: with a zero window, RST and URG are looked at, and the acknowledgment still counts.
+                let zero_window = self.rcv_adv == self.rcv_nxt && seg.seq == self.rcv_nxt;
+                if zero_window && seg.flags.contains(Flags::ACK) && self.ack_ok(seg) && self.state != State::SynReceived {
+                    self.take_ack(&Segment { payload: &[], ..*seg }, cx);
+                    self.after_ack(cx);
+                }
+            }
+            return None;
+        }
+
+        if rst {
+            // RFC 5961 3.2: exact match resets, anything else in the window is challenged.
+            if seg.seq != self.rcv_nxt {
+                self.challenge(cx);
+                return None;
+            }
+            cx.counters.resets_in += 1;
+            let error = match self.state {
+                State::SynReceived if !self.passive() => Error::Refused,
+                _ => Error::Reset,
+            };
+            self.close_now(Some(error), cx);
+            return None;
+        }
+
+        if syn {
+            // RFC 5961 4.2.
+            self.challenge(cx);
+            return None;
+        }
+        if !seg.flags.contains(Flags::ACK) {
+            return None;
+        }
+
+        if self.state == State::SynReceived {
+            if !(seg.ack.after(self.snd_una) && seg.ack.before_eq(self.snd_nxt)) {
+                return reset_for(seg);
+            }
+            // RFC 9293 3.10.7.4: the window of the ACK counts from here on.
+            self.snd_wl1 = seg.seq - 1;
+            self.acknowledge_syn(seg, cx);
+            self.state = State::Established;
+            self.put_notice(Notice::CONNECTED);
+        } else {
+            if !self.ack_ok(seg) {
+                cx.counters.bad_ack += 1;
+                // RFC 5961 5.2: outside [SND.UNA - MAX.SND.WND, SND.NXT] is challenged.
+                self.challenge(cx);
+                return None;
+            }
+            self.take_ack(seg, cx);
+        }
+        self.heard(cx);
+
+        // RFC 7323 4.3: TS.Recent follows what the last ACK covered.
+        if let (true, Some(ts)) = (self.has(flag::TIMESTAMPS), seg.options.timestamps) {
+            if seg.seq.before_eq(self.last_ack_sent) && ts.value.wrapping_sub(self.ts_recent) as i32 >= 0 {
+                self.take_ts(ts.value, cx.now);
+            }
+        }
+        self.after_ack(cx);
+        if self.state == State::Closed || self.state == State::TimeWait {
+            return None;
+        }
+        self.take_text(seg, cx)
+    }
+
+    /// RFC 9293 3.10.7.4, the four cases, with a zero-length segment at the left edge always acceptable.
+    fn acceptable(&self, seg: &Segment) -> bool {
+        let window = self.rcv_adv.since(self.rcv_nxt);
+        let len = seg.payload.len() as u32
+            + seg.flags.contains(Flags::FIN) as u32
+            + seg.flags.contains(Flags::SYN) as u32;
+        match (len, window) {
+            (0, 0) => seg.seq == self.rcv_nxt,
+            (0, _) => seg.seq.in_window(self.rcv_nxt, window),
+            (_, 0) => false,
+            _ => {
+                seg.seq.in_window(self.rcv_nxt, window) || (seg.seq + (len - 1)).in_window(self.rcv_nxt, window)
+                    // A segment that covers the whole window and more.
+                    || (seg.seq.before(self.rcv_nxt) && (seg.seq + len).after(self.rcv_adv))
+            }
+        }
+    }
+
+    fn ack_ok(&self, seg: &Segment) -> bool {
+        !seg.ack.after(self.snd_nxt) && !seg.ack.before(self.snd_una - self.max_wnd)
+    }
+
+    /// What the acknowledgment of our FIN does to the state.
+    fn after_ack(&mut self, cx: &mut Context) {
+        if !self.fin_acked() {
+            return;
+        }
+        match self.state {
+            State::FinWait1 => {
+                self.state = State::FinWait2;
+                // Only an orphan is timed: an application that half-closed may wait as long as it likes.
+                if self.orphaned() {
+                    self.life_at = cx.now + cx.config.fin_timeout;
+                }
+            }
+            State::Closing => self.enter_time_wait(),
+            State::LastAck => self.close_now(None, cx),
+            _ => {}
+        }
+    }
+
+    /// Text and FIN.
+    fn take_text(&mut self, seg: &Segment, cx: &mut Context) -> Option<Reply> {
+        let fin = seg.flags.contains(Flags::FIN);
+        if seg.payload.is_empty() && !fin {
+            return None;
+        }
+        if matches!(self.state, State::CloseWait | State::Closing | State::LastAck) {
+            // RFC 9293 3.10.7.4: nothing can follow a FIN; a repeated one is acknowledged.
+            self.set(flag::ACK_NOW, true);
+            return None;
+        }
+        if self.orphaned() && !seg.payload.is_empty() && (seg.seq + seg.payload.len() as u32).after(self.rcv_nxt) {
+            // RFC 2525 2.17, RFC 9293 3.10.4: nobody will read it.
+            cx.counters.data_after_close += 1;
+            self.abort(cx);
+            return None;
+        }
+        // Trim to the window.
+        let mut seq = seg.seq;
+        let mut data = seg.payload;
+        let end = seq + data.len() as u32;
+        if seq.before(self.rcv_nxt) {
+            let known = (self.rcv_nxt.since(seq) as usize).min(data.len());
+            data = &data[known..];
+            seq += known as u32;
+            self.set(flag::ACK_NOW, true);
+        }
+        let window = self.rcv_adv.since(self.rcv_nxt);
+        let beyond = (seq + data.len() as u32).since(self.rcv_nxt);
+        let mut fin = fin;
+        if seq.in_window(self.rcv_nxt, window.max(1)) && beyond > window {
+            cx.counters.beyond_window += 1;
+            data = &data[..data.len() - ((beyond - window) as usize).min(data.len())];
+            fin = false;
+        }
+
+        if seq != self.rcv_nxt {
+            self.take_out_of_order(seq, data, fin.then_some(end), cx);
+            return None;
+        }
+        if !data.is_empty() && !self.take_in_order(data, cx) {
+            return None;
+        }
+        if self.ooo.is_some() {
+            self.drain_reassembly(cx);
+        }
+        if fin && self.rcv_nxt == end {
+            self.take_fin(cx);
+        }
+        None
+    }
+
+    /// Appends in-order bytes; `false` when some did not fit into memory.
+    fn take_in_order(&mut self, data: &[u8], cx: &mut Context) -> bool {
+        let took = self.rx.push_slice(cx.pool, data);
+        cx.counters.in_order += 1;
+        self.accept_bytes(took as u32, data.len(), cx);
+        if took < data.len() {
+            // Not acknowledged, so the peer sends it again when memory has come back.
+            cx.counters.no_chunks += 1;
+            self.set(flag::ACK_NOW, true);
+            return false;
+        }
+        true
+    }
+
+    fn accept_bytes(&mut self, bytes: u32, segment: usize, cx: &mut Context) {
+        self.rcv_nxt += bytes;
+        if self.rcv_nxt.after(self.rcv_adv) {
+            self.rcv_adv = self.rcv_nxt;
+        }
+        self.occupied += bytes;
+        self.unacked_in += bytes;
+        self.bytes_received += bytes as u64;
+        self.rcv_mss = self.rcv_mss.max(segment.min(0xffff) as u16);
+        self.put_notice(Notice::DATA);
+        // RFC 9293 3.8.6.3 (SHLD-19): at least every second full-sized segment, otherwise delayed. The first full-sized
+        // ones are acknowledged at once, so that the peer's slow start is not held back (Linux's quick ACKs).
+        let full = self.rcv_mss as u32;
+        let quick = self.has(flag::QUICK_ACK) || (self.quick_acks > 0 && segment as u32 >= (self.smss as u32).min(536));
+        if self.unacked_in > full || quick || self.ooo.is_some() {
+            self.quick_acks = self.quick_acks.saturating_sub(1);
+            self.set(flag::ACK_NOW, true);
+        } else if !self.has(flag::ACK_DELAYED) {
+            self.set(flag::ACK_DELAYED, true);
+            self.ack_at = cx.now + cx.config.delayed_ack;
+        }
+    }
+
+    fn take_out_of_order(&mut self, seq: SeqNum, data: &[u8], fin: Option<SeqNum>, cx: &mut Context) {
+        self.ooo_in = self.ooo_in.wrapping_add(1);
+        let ooo = self.ooo.get_or_insert_with(Box::<Reassembly>::default);
+        let kept = data.is_empty() || ooo.insert(cx.pool, seq, data);
+        match kept {
+            true => cx.counters.out_of_order += 1,
+            false => cx.counters.out_of_order_dropped += 1,
+        }
+        if let (true, Some(end)) = (kept, fin) {
+            ooo.set_fin(end);
+        }
+        // RFC 5681 4.2: at once, so that the sender sees duplicates.
+        self.duplicate_ack(cx);
+    }
+
+    fn drain_reassembly(&mut self, cx: &mut Context) {
+        let Some(mut ooo) = self.ooo.take() else { return };
+        while let Some(chain) = ooo.take(cx.pool, self.rcv_nxt) {
+            let bytes = chain.len();
+            self.rx.append(cx.pool, chain);
+            self.accept_bytes(bytes as u32, 0, cx);
+        }
+        // RFC 5681 4.2: a segment that fills a gap is acknowledged at once.
+        self.set(flag::ACK_NOW, true);
+        if ooo.fin_at(self.rcv_nxt) {
+            ooo.free(cx.pool);
+            self.take_fin(cx);
+        } else if !ooo.is_empty() {
+            self.ooo = Some(ooo);
+        }
+    }
+
+    /// RFC 9293 3.10.7.4, eighth: the FIN.
+    fn take_fin(&mut self, cx: &mut Context) {
+        if self.has(flag::FIN_RECEIVED) {
+            return;
+        }
+        self.rcv_nxt += 1;
+        if self.rcv_nxt.after(self.rcv_adv) {
+            self.rcv_adv = self.rcv_nxt;
+        }
+        self.set(flag::FIN_RECEIVED | flag::ACK_NOW, true);
+        if !self.orphaned() {
+            self.put_notice(Notice::FIN);
+        }
+        match self.state {
+            State::SynReceived | State::Established => self.state = State::CloseWait,
+            State::FinWait1 if self.fin_acked() => self.enter_time_wait(),
+            State::FinWait1 => self.state = State::Closing,
+            State::FinWait2 => self.enter_time_wait(),
+            _ => {}
+        }
+        if self.state == State::CloseWait && self.has(flag::KEEPALIVE) {
+            self.arm_keepalive(cx);
+        }
+    }
+
+    fn enter_time_wait(&mut self) {
+        self.state = State::TimeWait;
+        self.rto_at = wire::Instant::FAR;
+        self.life_at = wire::Instant::FAR;
+    }
+
+    /// An ACK that only repeats; not more often than the peer sends (RFC 9293 3.8.6.3), bounded against ACK loops.
+    pub(crate) fn duplicate_ack(&mut self, _cx: &mut Context) {
+        self.set(flag::ACK_NOW, true);
+    }
+
+    /// RFC 5961 7: challenge ACKs are limited, here to ten a second for each connection.
+    fn challenge(&mut self, cx: &mut Context) {
+        let second = (cx.now.millis() / 1000) as u32;
+        if self.challenge_at != second {
+            self.challenge_at = second;
+            self.challenges = 0;
+        }
+        if self.challenges < 10 {
+            self.challenges += 1;
+            cx.counters.challenge_acks += 1;
+            self.set(flag::ACK_NOW, true);
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Segments that came out of order (RFC 9293 3.10.7.4, SHLD-31), bounded in number and by the window.
+
+use mem::{Chain, Side};
+use wire::SeqNum;
+
+/// Most separate runs kept for one connection.
+const MAX_RUNS: usize = 128;
+
+/// Runs of bytes beyond `rcv.nxt`, disjoint, in order, never touching one another.
+#[derive(Debug, Default)]
+pub(crate) struct Reassembly {
+    runs: Vec<Run>,
+    /// Sequence number after the last data byte, once the FIN was seen.
+    fin: Option<SeqNum>,
+}
+
+#[derive(Debug)]
+struct Run {
+    seq: SeqNum,
+    chain: Chain,
+}
+
+impl Run {
+    fn end(&self) -> SeqNum {
+        self.seq + self.chain.len() as u32
+    }
+}
+
+impl Reassembly {
+    /// Keeps what is new of `data` at `seq`; `false` when something had to be dropped.
+    pub fn insert(&mut self, pool: &mut Side, mut seq: SeqNum, mut data: &[u8]) -> bool {
+        let mut i = self.runs.partition_point(|r| r.end().before(seq));
+        // `runs[i]` is the first that ends at or after `seq`: it may touch, overlap or lie behind.
+        while !data.is_empty() {
+            let Some(run) = self.runs.get_mut(i) else {
+                return self.add(pool, i, seq, data);
+            };
+            if seq.before(run.seq) {
+                let gap = (run.seq.since(seq) as usize).min(data.len());
+                let (front, rest) = data.split_at(gap);
+                if !self.add(pool, i, seq, front) {
+                    return false;
+                }
+                seq += gap as u32;
+                data = rest;
+                i = self.join(pool, i);
+                continue;
+            }
+            let end = run.end();
+            let known = (end.since(seq) as usize).min(data.len());
+            data = &data[known..];
+            seq += known as u32;
+            if data.is_empty() {
+                return true;
+            }
+            // `seq == end`: grow this run up to the next one.
+            let room = self.runs.get(i + 1).map_or(data.len(), |n| (n.seq.since(seq) as usize).min(data.len()));
+            let took = self.runs[i].chain.push_slice(pool, &data[..room]);
+            seq += took as u32;
+            data = &data[took..];
+            if took < room {
+                return false;
+            }
+            i = self.join(pool, i);
+        }
+        true
+    }
+
+    /// Merges `runs[i]` with its successor where they touch; the index to go on with.
+    fn join(&mut self, pool: &mut Side, i: usize) -> usize {
+        if i + 1 < self.runs.len() && self.runs[i].end() == self.runs[i + 1].seq {
+            let next = self.runs.remove(i + 1);
+            self.runs[i].chain.append(pool, next.chain);
+        }
+        i
+    }
+
+    fn add(&mut self, pool: &mut Side, i: usize, seq: SeqNum, data: &[u8]) -> bool {
+        if i > 0 && self.runs[i - 1].end() == seq {
+            return self.runs[i - 1].chain.push_slice(pool, data) == data.len();
+        }
+        if self.runs.len() >= MAX_RUNS {
+            return false;
+        }
+        let mut chain = Chain::default();
+        let took = chain.push_slice(pool, data);
+        if took > 0 {
+            self.runs.insert(i, Run { seq, chain });
+        }
+        took == data.len()
+    }
+
+    /// Remembers that the stream ends at `end`.
+    pub fn set_fin(&mut self, end: SeqNum) {
+        self.fin = Some(end);
+    }
+
+    /// Whether the stream ends at `rcv_nxt`.
+    pub fn fin_at(&self, rcv_nxt: SeqNum) -> bool {
+        self.fin == Some(rcv_nxt)
+    }
+
+    /// The run that continues the stream at `rcv_nxt`, and how far it goes.
+    pub fn take(&mut self, pool: &mut Side, rcv_nxt: SeqNum) -> Option<Chain> {
+        loop {
+            let first = self.runs.first()?;
+            if first.seq.after(rcv_nxt) {
+                return None;
+            }
+            let mut run = self.runs.remove(0);
+            let known = rcv_nxt.since(run.seq) as usize;
+            if known >= run.chain.len() {
+                run.chain.free(pool);
+                continue;
+            }
+            run.chain.consume(pool, known);
+            return Some(run.chain);
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty() && self.fin.is_none()
+    }
+
+    pub fn free(self: Box<Self>, pool: &mut Side) {
+        for run in self.runs {
+            run.chain.free(pool);
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Round-trip time and retransmission timeout: RFC 6298, with Karn's algorithm applied by the caller (only segments that
+//! were sent once are timed).
+
+use crate::Config;
+
+/// The estimator; times are µs.
+#[derive(Clone, Debug)]
+pub(crate) struct Rtt {
+    /// 0 until the first measurement.
+    pub srtt: u32,
+    pub rttvar: u32,
+    pub min: u32,
+    /// Before backing off.
+    base: u32,
+    pub backoff: u8,
+}
+
+impl Rtt {
+    pub fn new(config: &Config) -> Rtt {
+        Rtt { srtt: 0, rttvar: 0, min: u32::MAX, base: config.initial_rto.as_micros() as u32, backoff: 0 }
+    }
+
+    /// RFC 6298 2.2, 2.3.
+    pub fn sample(&mut self, r: u32, config: &Config) {
+        let r = r.max(1);
+        self.min = self.min.min(r);
+        if self.srtt == 0 {
+            self.srtt = r;
+            self.rttvar = r / 2;
+        } else {
+            let err = self.srtt.abs_diff(r);
+            self.rttvar = ((self.rttvar as u64 * 3 + err as u64) / 4) as u32;
+            self.srtt = (((self.srtt as u64 * 7 + r as u64) / 8) as u32).max(1);
+        }
+        // Linux's habit: the floor holds for the variance term, so the RTO is never below SRTT + 200 ms.
+        let floor = config.min_rto.as_micros() as u32;
+        let max = config.max_rto.as_micros() as u32;
+        self.base = self.srtt.saturating_add(self.rttvar.saturating_mul(4).max(floor)).min(max);
+        self.backoff = 0;
+    }
+
+    /// The timeout now, µs (RFC 6298 5.5: doubled for each expiry in a row).
+    pub fn rto(&self, config: &Config) -> u32 {
+        let max = config.max_rto.as_micros() as u64;
+        ((self.base as u64) << self.backoff.min(20)).min(max) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn follows_rfc_6298() {
+        let config = Config::default();
+        let mut r = Rtt::new(&config);
+        assert_eq!(r.rto(&config), 1_000_000);
+        r.sample(100_000, &config);
+        assert_eq!((r.srtt, r.rttvar), (100_000, 50_000));
+        assert_eq!(r.rto(&config), 300_000);
+        r.sample(200_000, &config);
+        assert_eq!((r.srtt, r.rttvar), (112_500, 62_500));
+        assert_eq!(r.rto(&config), 362_500);
+        r.backoff = 2;
+        assert_eq!(r.rto(&config), 1_450_000);
+        r.backoff = 60;
+        assert_eq!(r.rto(&config), 120_000_000);
+    }
+}

@@ -1,0 +1,639 @@
+//! The transmission control block (RFC 9293 3.3.1): one connection's variables, how it is opened, and what the
+//! application may ask of it.
+
+use mem::{Chain, Cursor, Side};
+use wire::tcp::Options;
+use wire::{Instant, SeqNum};
+
+use crate::congestion::Controller;
+use crate::reassembly::Reassembly;
+use crate::recovery::Recovery;
+use crate::rtt::Rtt;
+use crate::sent::SentList;
+use crate::window::{self, scale_for};
+use crate::{Config, SentPool, State, TcpInfo};
+
+/// What every call needs from outside.
+pub struct Context<'a> {
+    /// The turn's clock.
+    pub now: Instant,
+    /// The stack's side of the chunk pool.
+    pub pool: &'a mut Side,
+    /// Records of sent segments.
+    pub sent: &'a mut SentPool,
+    /// Parameters.
+    pub config: &'a Config,
+    /// Statistics of all connections together.
+    pub counters: &'a mut Counters,
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $field:ident),* $(,)?) => {
+        /// Plain statistics of one stack's connections.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counters {
+            $($(#[$doc])* pub $field: u64,)*
+        }
+
+        impl Counters {
+            /// Name and value of each.
+            pub fn rows(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($field), self.$field)),*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// Segments that took the header-prediction path.
+    predicted,
+    /// Segments with data in order.
+    in_order,
+    /// Segments with data out of order, kept.
+    out_of_order,
+    /// Segments out of order and dropped: queue or pool full.
+    out_of_order_dropped,
+    /// Segments with nothing new inside the window (RFC 9293 3.10.7.4).
+    unacceptable,
+    /// Segments older than `TS.Recent` (RFC 7323 PAWS).
+    paws,
+    /// Segments whose data lay beyond the window and was cut off.
+    beyond_window,
+    /// In-order data dropped because the chunk pool was dry.
+    no_chunks,
+    /// ACKs for data never sent, or too old (RFC 5961 5).
+    bad_ack,
+    /// Duplicate ACKs.
+    dup_acks,
+    /// Challenge ACKs sent (RFC 5961).
+    challenge_acks,
+    /// RST accepted.
+    resets_in,
+    /// RST sent by connections.
+    resets_out,
+    /// Retransmission timeouts.
+    timeouts,
+    /// Segments retransmitted after a timeout.
+    timeout_retransmits,
+    /// Segments retransmitted in fast recovery.
+    fast_retransmits,
+    /// SYN or SYN/ACK retransmitted.
+    syn_retransmits,
+    /// Zero-window probes sent.
+    window_probes,
+    /// Keepalive probes sent.
+    keepalives,
+    /// ACKs delayed that went out by timer.
+    delayed_acks,
+    /// Data that came after the application had closed (RFC 2525 2.17).
+    data_after_close,
+}
+
+/// Why a connection ended badly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Error {
+    /// RST in answer to our SYN.
+    Refused,
+    /// RST.
+    Reset,
+    /// Retransmissions, probes or the user timeout ran out.
+    TimedOut,
+    /// The application aborted.
+    Aborted,
+    /// An ICMP error said so while the connection was being opened.
+    Unreachable,
+}
+
+/// What the application should be told, as bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Notice(pub u8);
+
+impl Notice {
+    /// The handshake is done.
+    pub const CONNECTED: Notice = Notice(1);
+    /// Bytes are ready.
+    pub const DATA: Notice = Notice(2);
+    /// The peer's FIN came in order.
+    pub const FIN: Notice = Notice(4);
+    /// Send-queue room is worth a report.
+    pub const ACKED: Notice = Notice(8);
+    /// The connection failed.
+    pub const FAILED: Notice = Notice(16);
+
+    /// Whether any bit of `other` is set.
+    pub fn has(self, other: Notice) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
+pub(crate) mod flag {
+    pub const ACK_NOW: u32 = 1 << 0;
+    pub const ACK_DELAYED: u32 = 1 << 1;
+    /// The application will send no more; FIN after the queue.
+    pub const SHUTDOWN: u32 = 1 << 2;
+    pub const FIN_SENT: u32 = 1 << 3;
+    pub const FIN_RECEIVED: u32 = 1 << 4;
+    pub const NO_DELAY: u32 = 1 << 5;
+    pub const CORK: u32 = 1 << 6;
+    pub const MORE: u32 = 1 << 7;
+    pub const TIMESTAMPS: u32 = 1 << 8;
+    pub const SCALED: u32 = 1 << 9;
+    /// The application has closed: nobody will read.
+    pub const ORPHAN: u32 = 1 << 10;
+    pub const RST_PENDING: u32 = 1 << 11;
+    /// The timer in `rto_at` is the persist timer.
+    pub const PERSIST: u32 = 1 << 12;
+    pub const PROBE_NOW: u32 = 1 << 13;
+    pub const KEEPALIVE: u32 = 1 << 14;
+    pub const PASSIVE: u32 = 1 << 15;
+    pub const QUICK_ACK: u32 = 1 << 16;
+    pub const CWND_LIMITED: u32 = 1 << 17;
+    /// A partial segment may go although TCP_CORK or MSG_MORE is on: its limit passed.
+    pub const PUSH_NOW: u32 = 1 << 18;
+}
+
+/// How a connection is opened.
+#[derive(Clone, Copy, Debug)]
+pub struct Open {
+    /// Initial send sequence number (RFC 6528, drawn by the stack).
+    pub iss: SeqNum,
+    /// Random offset of our timestamp clock.
+    pub ts_offset: u32,
+    /// Largest segment we can receive on this path: MTU less IP and TCP headers.
+    pub mss: u16,
+    /// SO_RCVBUF, bytes.
+    pub receive_buffer: u32,
+    /// Bytes of IP and TCP header that `mss` left room for, for `pmtu` in snapshots.
+    pub headers: u16,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub struct Tcb {
+    pub(crate) state: State,
+    pub(crate) notice: Notice,
+    pub(crate) error: Option<Error>,
+    pub(crate) dup_acks: u8,
+    pub(crate) flags: u32,
+
+    // Receive half.
+    pub(crate) rcv_nxt: SeqNum,
+    /// Right edge of the window offered last; never moves left (RFC 9293 3.8.6, MUST "do not shrink").
+    pub(crate) rcv_adv: SeqNum,
+    /// In-order bytes that the application has not reported as read.
+    pub(crate) occupied: u32,
+    pub(crate) receive_buffer: u32,
+    /// In-order bytes since the last ACK we sent.
+    pub(crate) unacked_in: u32,
+    pub(crate) ts_recent: u32,
+    pub(crate) ts_recent_age: u32,
+    pub(crate) last_ack_sent: SeqNum,
+    pub(crate) rcv_scale: u8,
+    pub(crate) snd_scale: u8,
+    pub(crate) quick_acks: u8,
+    pub(crate) keep_probes: u8,
+    pub(crate) rcv_mss: u16,
+    /// In order, not yet handed to the application.
+    pub(crate) rx: Chain,
+    pub(crate) ooo: Option<Box<Reassembly>>,
+
+    // Send half.
+    pub(crate) snd_una: SeqNum,
+    pub(crate) snd_nxt: SeqNum,
+    pub(crate) snd_wnd: u32,
+    pub(crate) max_wnd: u32,
+    pub(crate) snd_wl1: SeqNum,
+    pub(crate) snd_wl2: SeqNum,
+    /// End of the last partial segment sent, for Nagle as Minshall amended it.
+    pub(crate) snd_sml: SeqNum,
+    /// Sequence number of the first byte in `tx`.
+    pub(crate) base: SeqNum,
+    pub(crate) tx: Chain,
+    pub(crate) cursor: Cursor,
+    pub(crate) sent: SentList,
+    /// Bytes marked lost and not sent again.
+    pub(crate) lost: u32,
+    pub(crate) smss: u16,
+    pub(crate) mss_clamp: u16,
+    pub(crate) headers: u16,
+    pub(crate) retries: u8,
+    pub(crate) probes: u8,
+    /// Acknowledged bytes not reported to the application.
+    pub(crate) unreported: u32,
+    pub(crate) send_buffer: u32,
+    pub(crate) recovery: Recovery,
+    pub(crate) rtt: Rtt,
+    pub(crate) control: Controller,
+
+    // Timers.
+    pub(crate) rto_at: Instant,
+    pub(crate) ack_at: Instant,
+    /// FIN-WAIT-2, keepalive or cork.
+    pub(crate) life_at: Instant,
+    pub(crate) heard_at: Instant,
+    pub(crate) progress_at: Instant,
+    pub(crate) ts_offset: u32,
+    pub(crate) user_timeout: u32,
+    pub(crate) keep_idle: u16,
+    pub(crate) keep_interval: u16,
+    pub(crate) keep_count: u8,
+    pub(crate) challenges: u8,
+    pub(crate) challenge_at: u32,
+
+    // Statistics.
+    pub(crate) iss: SeqNum,
+    pub(crate) irs: SeqNum,
+    pub(crate) segs_in: u32,
+    pub(crate) segs_out: u32,
+    pub(crate) retrans: u32,
+    pub(crate) ooo_in: u32,
+    pub(crate) bytes_acked: u64,
+    pub(crate) bytes_received: u64,
+    pub(crate) bytes_sent: u64,
+    pub(crate) bytes_retrans: u64,
+}
+
+impl Tcb {
+    fn new(state: State, open: &Open, config: &Config) -> Tcb {
+        let tx = Chain::default();
+        let smss = open.mss.min(536);
+        Tcb {
+            state,
+            notice: Notice::default(),
+            error: None,
+            dup_acks: 0,
+            flags: 0,
+            rcv_nxt: SeqNum(0),
+            rcv_adv: SeqNum(0),
+            occupied: 0,
+            receive_buffer: open.receive_buffer,
+            unacked_in: 0,
+            ts_recent: 0,
+            ts_recent_age: 0,
+            last_ack_sent: SeqNum(0),
+            rcv_scale: scale_for(open.receive_buffer, config),
+            snd_scale: 0,
+            quick_acks: 16,
+            keep_probes: 0,
+            rcv_mss: 0,
+            rx: Chain::default(),
+            ooo: None,
+            snd_una: open.iss,
+            snd_nxt: open.iss,
+            snd_wnd: 0,
+            max_wnd: 0,
+            snd_wl1: SeqNum(0),
+            snd_wl2: SeqNum(0),
+            snd_sml: open.iss,
+            base: open.iss + 1,
+            cursor: tx.cursor(),
+            tx,
+            sent: SentList::new(),
+            lost: 0,
+            smss,
+            mss_clamp: open.mss,
+            headers: open.headers,
+            retries: 0,
+            probes: 0,
+            unreported: 0,
+            send_buffer: config.send_buffer,
+            recovery: Recovery::new(open.iss),
+            rtt: Rtt::new(config),
+            control: Controller::new(config.congestion, config.initial_window * smss as u32),
+            rto_at: Instant::FAR,
+            ack_at: Instant::FAR,
+            life_at: Instant::FAR,
+            heard_at: Instant::ZERO,
+            progress_at: Instant::ZERO,
+            ts_offset: open.ts_offset,
+            user_timeout: 0,
+            keep_idle: config.keep_idle.as_secs() as u16,
+            keep_interval: config.keep_interval.as_secs() as u16,
+            keep_count: config.keep_count,
+            challenges: 0,
+            challenge_at: 0,
+            iss: open.iss,
+            irs: SeqNum(0),
+            segs_in: 0,
+            segs_out: 0,
+            retrans: 0,
+            ooo_in: 0,
+            bytes_acked: 0,
+            bytes_received: 0,
+            bytes_sent: 0,
+            bytes_retrans: 0,
+        }
+    }
+
+    /// Active open (RFC 9293 3.10.1): SYN-SENT; [`Tcb::next_segment`] gives the SYN.
+    pub fn connect(open: &Open, cx: &mut Context) -> Tcb {
+        let mut t = Tcb::new(State::SynSent, open, cx.config);
+        t.heard_at = cx.now;
+        // What the SYN will ask for; a SYN/ACK without the option switches it off again.
+        t.set(flag::TIMESTAMPS, cx.config.timestamps);
+        t.set(flag::SCALED, cx.config.window_scaling);
+        t
+    }
+
+    /// Passive open (RFC 9293 3.10.7.2): SYN-RECEIVED from a segment with SYN; [`Tcb::next_segment`] gives the SYN/ACK.
+    pub fn accept(open: &Open, syn: &wire::tcp::Segment, cx: &mut Context) -> Tcb {
+        let mut t = Tcb::new(State::SynReceived, open, cx.config);
+        t.heard_at = cx.now;
+        t.flags |= flag::PASSIVE;
+        t.set(flag::TIMESTAMPS, cx.config.timestamps);
+        t.set(flag::SCALED, cx.config.window_scaling);
+        t.take_syn(syn, cx);
+        t.snd_wnd = syn.window as u32;
+        t.max_wnd = t.snd_wnd;
+        t
+    }
+
+    /// IRS, and what the peer's SYN offers (RFC 9293 3.7.1; RFC 7323 1.3: an option is on only if both SYNs had it).
+    pub(crate) fn take_syn(&mut self, syn: &wire::tcp::Segment, cx: &mut Context) {
+        let o: &Options = &syn.options;
+        self.irs = syn.seq;
+        self.rcv_nxt = syn.seq + 1;
+        self.rcv_adv = self.rcv_nxt + window::initial(self.receive_buffer);
+        self.last_ack_sent = self.rcv_nxt;
+        self.snd_wl1 = syn.seq;
+        self.snd_wl2 = self.snd_una;
+        match (self.has(flag::SCALED), o.window_scale) {
+            // RFC 7323 2.3: a shift above 14 counts as 14.
+            (true, Some(shift)) => self.snd_scale = shift.min(14),
+            _ => {
+                self.set(flag::SCALED, false);
+                self.rcv_scale = 0;
+                self.snd_scale = 0;
+            }
+        }
+        match (self.has(flag::TIMESTAMPS), o.timestamps) {
+            (true, Some(ts)) => self.take_ts(ts.value, cx.now),
+            _ => self.set(flag::TIMESTAMPS, false),
+        }
+        // RFC 9293 3.7.1, MUST-15: without the option the default is 536 (IPv6: 1220, RFC 8200 8.3).
+        let default = if self.headers >= 60 { 1220 } else { 536 };
+        // Tiny offers would make every byte a packet; Linux's floor of 48 bytes holds.
+        let offered = o.mss.unwrap_or(default).max(48);
+        self.smss = offered.min(self.mss_clamp);
+        if self.has(flag::TIMESTAMPS) {
+            self.smss = self.smss.saturating_sub(12).max(36);
+        }
+        let window = self.initial_window(cx.config);
+        self.control = Controller::new(cx.config.congestion, window);
+    }
+
+    /// RFC 6928: IW = 10 segments by default.
+    pub(crate) fn initial_window(&self, config: &Config) -> u32 {
+        config.initial_window * self.smss as u32
+    }
+
+    pub(crate) fn take_ts(&mut self, value: u32, now: Instant) {
+        self.ts_recent = value;
+        self.ts_recent_age = (now.millis() / 1000) as u32;
+    }
+
+    pub(crate) fn has(&self, flag: u32) -> bool {
+        self.flags & flag != 0
+    }
+
+    pub(crate) fn set(&mut self, flag: u32, on: bool) {
+        if on { self.flags |= flag } else { self.flags &= !flag }
+    }
+
+    /// The state of RFC 9293 3.3.2.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// What the application has not been told, and forgets it.
+    pub fn take_notice(&mut self) -> Notice {
+        core::mem::take(&mut self.notice)
+    }
+
+    /// What the application has not been told.
+    pub fn notice(&self) -> Notice {
+        self.notice
+    }
+
+    /// Puts back notices that could not be delivered.
+    pub fn put_notice(&mut self, notice: Notice) {
+        self.notice.0 |= notice.0;
+    }
+
+    /// Why it failed.
+    pub fn error(&self) -> Option<Error> {
+        self.error
+    }
+
+    /// In-order bytes for the application.
+    pub fn take_received(&mut self) -> Chain {
+        core::mem::take(&mut self.rx)
+    }
+
+    /// Puts back bytes that could not be delivered (nothing may have arrived in between).
+    pub fn put_received(&mut self, chain: Chain) {
+        self.rx = chain;
+    }
+
+    /// Bytes acknowledged since the last call.
+    pub fn take_acked(&mut self) -> u32 {
+        core::mem::take(&mut self.unreported)
+    }
+
+    /// Whether the application has closed it.
+    pub fn orphaned(&self) -> bool {
+        self.has(flag::ORPHAN)
+    }
+
+    /// Opened by the peer.
+    pub fn passive(&self) -> bool {
+        self.has(flag::PASSIVE)
+    }
+
+    /// `rcv.nxt`, for TIME-WAIT records.
+    pub fn rcv_nxt(&self) -> SeqNum {
+        self.rcv_nxt
+    }
+
+    /// `snd.nxt`, for TIME-WAIT records.
+    pub fn snd_nxt(&self) -> SeqNum {
+        self.snd_nxt
+    }
+
+    /// `snd.una`.
+    pub fn snd_una(&self) -> SeqNum {
+        self.snd_una
+    }
+
+    /// Negotiated timestamps: (our clock's offset, `TS.Recent`).
+    pub fn timestamps(&self) -> Option<(u32, u32)> {
+        self.has(flag::TIMESTAMPS).then_some((self.ts_offset, self.ts_recent))
+    }
+
+    /// SEND (RFC 9293 3.10.2). The chain is freed when the connection can send no more.
+    pub fn write(&mut self, chain: Chain, more: bool, cx: &mut Context) {
+        let closed = matches!(self.state, State::Closed | State::TimeWait) || self.has(flag::SHUTDOWN);
+        if closed {
+            chain.free(cx.pool);
+            return;
+        }
+        if self.tx.is_empty() {
+            self.restart_after_idle(cx);
+        }
+        self.tx.append(cx.pool, chain);
+        self.set(flag::MORE, more);
+        if more && self.life_at == Instant::FAR {
+            self.life_at = cx.now + cx.config.cork_limit;
+        }
+    }
+
+    /// RFC 5681 4.1: after an idle RTO the window starts from at most the initial one.
+    fn restart_after_idle(&mut self, cx: &mut Context) {
+        if self.sent.is_empty()
+            && self.bytes_sent > 0
+            && cx.now.micros_since(self.progress_at) > self.rtt.rto(cx.config) as u64
+        {
+            let window = self.initial_window(cx.config);
+            self.control.get_mut().on_idle_restart(window);
+        }
+    }
+
+    /// CLOSE of the sending half (RFC 9293 3.10.4): FIN after what is queued.
+    pub fn shutdown(&mut self, cx: &mut Context) {
+        match self.state {
+            State::Closed | State::TimeWait | State::Listen => {}
+            // RFC 9293 3.10.4: SYN-SENT has nothing to finish.
+            State::SynSent => self.close_now(None, cx),
+            _ => {
+                self.set(flag::SHUTDOWN, true);
+                self.set(flag::MORE | flag::CORK, false);
+            }
+        }
+    }
+
+    /// The application will neither read nor write again.
+    pub fn close(&mut self, unread: bool, cx: &mut Context) {
+        self.set(flag::ORPHAN, true);
+        self.notice = Notice::default();
+        let unread = unread || !self.rx.is_empty();
+        core::mem::take(&mut self.rx).free(cx.pool);
+        if unread && !matches!(self.state, State::Closed | State::TimeWait) {
+            // RFC 2525 2.17 and RFC 9293 3.10.4: the peer must learn that data was lost.
+            self.abort(cx);
+            return;
+        }
+        self.shutdown(cx);
+        if self.state == State::FinWait2 {
+            self.life_at = cx.now + cx.config.fin_timeout;
+        }
+    }
+
+    /// ABORT (RFC 9293 3.10.5): RST unless nothing was exchanged.
+    pub fn abort(&mut self, cx: &mut Context) {
+        self.set(flag::ORPHAN, true);
+        match self.state {
+            State::Closed | State::TimeWait | State::Listen | State::SynSent => self.close_now(None, cx),
+            _ => {
+                self.close_now(None, cx);
+                self.set(flag::RST_PENDING, true);
+            }
+        }
+    }
+
+    /// CLOSED: nothing is queued or timed any more.
+    pub(crate) fn close_now(&mut self, error: Option<Error>, cx: &mut Context) {
+        self.state = State::Closed;
+        self.flags &= flag::ORPHAN | flag::PASSIVE | flag::TIMESTAMPS | flag::SCALED;
+        self.rto_at = Instant::FAR;
+        self.ack_at = Instant::FAR;
+        self.life_at = Instant::FAR;
+        self.lost = 0;
+        self.sent.clear(cx.sent);
+        core::mem::take(&mut self.tx).free(cx.pool);
+        if let Some(ooo) = self.ooo.take() {
+            ooo.free(cx.pool);
+        }
+        if let Some(error) = error {
+            self.error = Some(error);
+            if !self.orphaned() {
+                self.put_notice(Notice::FAILED);
+            }
+        }
+    }
+
+    /// Gives back everything it holds; the last call on a connection.
+    pub fn release(mut self, cx: &mut Context) {
+        self.close_now(None, cx);
+        self.rx.free(cx.pool);
+    }
+
+    /// An ICMP error about it (RFC 9293 3.9.2.2): soft while established, fatal while being opened.
+    pub fn unreachable(&mut self, hard: bool, seq: Option<SeqNum>, cx: &mut Context) -> bool {
+        // RFC 5927 4: the quoted sequence number must be one that is in flight.
+        if let Some(seq) = seq {
+            if seq.before(self.snd_una) || seq.after(self.snd_nxt) {
+                return false;
+            }
+        }
+        match self.state {
+            State::SynSent | State::SynReceived if hard => self.close_now(Some(Error::Unreachable), cx),
+            _ => {}
+        }
+        true
+    }
+
+    /// The path takes packets of at most `mss` + headers bytes (RFC 1191, RFC 8201).
+    pub fn shrink_mss(&mut self, mss: u16, seq: Option<SeqNum>, cx: &mut Context) -> bool {
+        if let Some(seq) = seq {
+            if seq.before(self.snd_una) || seq.after(self.snd_nxt) {
+                return false;
+            }
+        }
+        let mss = if self.has(flag::TIMESTAMPS) { mss.saturating_sub(12) } else { mss }.max(36);
+        if mss >= self.smss {
+            return false;
+        }
+        let old = self.smss as u32;
+        self.smss = mss;
+        self.mss_clamp = self.mss_clamp.min(mss);
+        // What was too big is lost for certain: send it again at once, smaller, without taking it for congestion.
+        self.mark_lost(cx, |s| s.len > mss as u32 && s.len <= old + 2);
+        true
+    }
+
+    /// The snapshot; fields as Linux fills them.
+    pub fn info(&self, config: &Config) -> TcpInfo {
+        let control = self.control.get();
+        let mss = (self.smss as u64).max(1);
+        TcpInfo {
+            state: self.state,
+            options: self.has(flag::TIMESTAMPS) as u64 | (self.has(flag::SCALED) as u64) << 2,
+            window_scale: (self.rcv_scale as u64) << 4 | self.snd_scale as u64,
+            ca_state: self.recovery.ca_state(),
+            backoff: self.rtt.backoff as u64,
+            rto_us: self.rtt.rto(config) as u64,
+            srtt_us: self.rtt.srtt as u64,
+            rttvar_us: self.rtt.rttvar as u64,
+            min_rtt_us: if self.rtt.min == u32::MAX { 0 } else { self.rtt.min as u64 },
+            snd_mss: self.smss as u64,
+            rcv_mss: self.rcv_mss as u64,
+            pmtu: self.smss as u64 + self.headers as u64 + if self.has(flag::TIMESTAMPS) { 12 } else { 0 },
+            snd_cwnd: control.cwnd() as u64 / mss,
+            snd_ssthresh: if control.ssthresh() == u32::MAX { 0x7fff_ffff } else { control.ssthresh() as u64 / mss },
+            snd_wnd: self.snd_wnd as u64,
+            rcv_wnd: self.rcv_adv.since(self.rcv_nxt) as u64,
+            unacked_bytes: self.snd_nxt.since(self.snd_una) as u64,
+            notsent_bytes: self.unsent() as u64,
+            bytes_acked: self.bytes_acked,
+            bytes_received: self.bytes_received,
+            bytes_sent: self.bytes_sent,
+            bytes_retrans: self.bytes_retrans,
+            segs_out: self.segs_out as u64,
+            segs_in: self.segs_in as u64,
+            total_retrans: self.retrans as u64,
+            rcv_ooopack: self.ooo_in as u64,
+            dupacks: self.dup_acks as u64,
+        }
+    }
+}
