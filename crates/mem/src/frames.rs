@@ -65,6 +65,7 @@ fn stride(slot_bytes: usize) -> Option<usize> {
 
 /// A ring of `slots` (a power of two from 1 to 2^30) frames of at most `slot_bytes` each, in memory of its own.
 pub fn ring(slots: usize, slot_bytes: usize) -> Result<(FrameTx, FrameRx), ArenaError> {
+    index::check(slots)?;
     let bytes = ring_bytes(slots, slot_bytes);
     let arena = Arena::reserve(&ArenaConfig { bytes, huge: Huge::Transparent, ..Default::default() })?;
     ring_in(&arena, slots, slot_bytes)

@@ -30,11 +30,14 @@ unsafe impl Shared for Indices {}
 /// Bytes of arena that a ring's indices take, alignment included.
 pub(crate) const INDICES_BYTES: usize = size_of::<Indices>() + align_of::<Line>();
 
+/// Refuses slot counts that are not a power of two from 1 to 2^30.
+pub(crate) fn check(slots: usize) -> Result<(), ArenaError> {
+    if slots.is_power_of_two() && slots <= 1 << 30 { Ok(()) } else { Err(ArenaError::Slots(slots)) }
+}
+
 /// Makes both ends for `slots` slots, a power of two from 1 to 2^30.
 pub(crate) fn ends(arena: &Arc<Arena>, slots: usize) -> Result<(Tail, Head), ArenaError> {
-    if !slots.is_power_of_two() || slots > 1 << 30 {
-        return Err(ArenaError::Slots(slots));
-    }
+    check(slots)?;
     let shared: Placed<Indices> = Placed::new(arena)?;
     let slots = slots as u32;
     let tail = Tail { shared: shared.clone(), slots, next: 0, published: 0, head: 0 };

@@ -129,6 +129,7 @@ impl Pool {
     /// A pool in memory of its own: the stack's side, the application's side.
     #[expect(clippy::new_ret_no_self, reason = "a pool is its two sides")]
     pub fn new(config: &PoolConfig) -> Result<(Side, Side), ArenaError> {
+        check(config.chunks)?;
         let arena = Arena::reserve(&ArenaConfig {
             bytes: Pool::bytes(config.chunks),
             huge: config.huge,
@@ -147,9 +148,7 @@ impl Pool {
 
     /// A pool in an arena that has [`Pool::bytes`] left.
     pub fn new_in(arena: &Arc<Arena>, chunks: u32) -> Result<(Side, Side), ArenaError> {
-        if chunks == 0 || chunks > 1 << 31 {
-            return Err(ArenaError::Chunks(chunks));
-        }
+        check(chunks)?;
         let payload = arena.carve((chunks as usize).checked_mul(CHUNK_BYTES).ok_or(ArenaError::TooLarge)?, 4096)?;
         let records = arena.carve(chunks as usize * size_of::<Record>(), 64)?.cast();
         let control: Placed<Control> = Placed::new(arena)?;
@@ -182,6 +181,10 @@ impl Pool {
         };
         Ok((side(0, to_b, from_b), side(1, to_a, from_a)))
     }
+}
+
+fn check(chunks: u32) -> Result<(), ArenaError> {
+    if (1..=1 << 31).contains(&chunks) { Ok(()) } else { Err(ArenaError::Chunks(chunks)) }
 }
 
 fn batch_of(chunks: u32) -> u32 {

@@ -77,6 +77,7 @@ fn bytes<T>(capacity: usize) -> usize {
 }
 
 fn alone<T: Send + 'static>(capacity: usize) -> Result<(Producer<T>, Consumer<T>), ArenaError> {
+    index::check(capacity)?;
     let arena = Arena::reserve(&ArenaConfig { bytes: bytes::<T>(capacity), huge: Huge::No, ..Default::default() })?;
     ends(&arena, capacity)
 }

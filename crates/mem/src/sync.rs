@@ -114,6 +114,7 @@ mod real {
 pub(crate) use real::{Placed, Slots, Tracks};
 
 #[cfg(loom)]
+#[expect(clippy::arc_with_non_send_sync, reason = "the wrappers are Send, each with its reason")]
 mod model {
     use super::*;
     use loom::cell::UnsafeCell;

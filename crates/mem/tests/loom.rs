@@ -1,11 +1,19 @@
 //! Every interleaving of small cases: `RUSTFLAGS="--cfg loom" cargo test -p mem --test loom --release`.
 #![cfg(loom)]
 
+use loom::model::Builder;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering, fence};
 use loom::thread;
 use mem::spsc::{self, Message};
 use mem::{Chain, Pool, PoolConfig, Side, frames};
+
+/// As `loom::model`, for the larger cases: with at most three preemptions, which is what bugs of this kind need.
+fn bounded(f: impl Fn() + Sync + Send + 'static) {
+    let mut model = Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(f);
+}
 
 fn pool(chunks: u32) -> (Side, Side) {
     Pool::new(&PoolConfig { chunks, ..Default::default() }).unwrap()
@@ -25,7 +33,7 @@ fn take(c: Chain, side: &mut Side) -> u8 {
 
 #[test]
 fn a_full_ring_wraps_in_order() {
-    loom::model(|| {
+    bounded(|| {
         let (mut tx, mut rx) = spsc::queue::<u64>(2).unwrap();
         let producer = thread::spawn(move || {
             for i in 0..4u64 {
@@ -167,7 +175,7 @@ fn both_sides_help_themselves_to_fresh_chunks() {
 
 #[test]
 fn surplus_passes_both_ways_at_once() {
-    loom::model(|| {
+    bounded(|| {
         let (mut a, mut b) = pool(4);
         let from_b: Vec<Chain> = (0..4).map(|i| chain(&mut b, i).unwrap()).collect();
         let mut from_b = from_b.into_iter();
