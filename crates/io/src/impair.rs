@@ -20,7 +20,7 @@ pub struct Impairment {
     pub reorder: f64,
     /// Longest that a reordered frame is held back.
     pub reorder_by: Duration,
-    /// A few bits of a frame flip.
+    /// A byte of a frame changes.
     pub corrupt: f64,
     /// Every frame takes so long.
     pub delay: Duration,
@@ -214,11 +214,10 @@ impl Path {
         }
         let mut frame = frame.to_vec();
         if self.random.chance(c.corrupt) && frame.len() > 14 {
-            // Behind the Ethernet header, so that it is the checksums that must notice.
-            for _ in 0..1 + self.random.below(3) {
-                let at = 14 + self.random.below(frame.len() as u64 - 14) as usize;
-                frame[at] ^= 1 << self.random.below(8);
-            }
+            // Behind the Ethernet header, so that it is the Internet checksum that must notice; within one byte, because
+            // two bits of one column can cancel out and pass it.
+            let at = 14 + self.random.below(frame.len() as u64 - 14) as usize;
+            frame[at] ^= 1 + self.random.below(255) as u8;
             self.counters.corrupted += 1;
         }
         if self.random.chance(c.duplicate) {

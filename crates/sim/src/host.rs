@@ -66,7 +66,7 @@ impl Host {
     pub fn new(config: HostConfig) -> Host {
         let pool = PoolConfig { chunks: config.chunks, ..PoolConfig::default() };
         let (stack_side, side) = Pool::new(&pool).expect("memory for the pool");
-        let (jobs, stack_jobs) = mem::spsc::ring(4096).expect("memory for jobs");
+        let (jobs, stack_jobs) = mem::spsc::ring(1 << 16).expect("memory for jobs");
         let (stack_events, events) = mem::spsc::ring(4096).expect("memory for events");
         let mut stack = Stack::new(config.stack.clone(), stack_side, stack_jobs, stack_events);
         let interface = stack.add_interface(InterfaceConfig {

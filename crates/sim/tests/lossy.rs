@@ -26,7 +26,8 @@ fn impairment(r: &mut Random) -> Impairment {
     }
 }
 
-fn run(seed: u64) {
+/// How many of its connections completed, of how many.
+fn run(seed: u64) -> (usize, usize) {
     let mut r = Random::new(seed ^ 0x5eed);
     let mut a = HostConfig::new(1);
     let mut b = HostConfig::new(2);
@@ -97,18 +98,27 @@ fn run(seed: u64) {
     for h in [&mut net.a, &mut net.b] {
         assert_eq!(h.leaked(), 0, "seed {seed}: chunks leaked");
     }
+    (senders.iter().filter(|s| s.outcome == Outcome::Complete).count(), senders.len())
 }
 
 #[test]
 fn every_byte_once_and_in_order() {
     let number = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
     if let Some(seed) = number("CORELANE_SEED") {
-        return run(seed);
+        run(seed);
+        return;
     }
+    let (mut complete, mut all) = (0, 0);
     for seed in 0..number("CORELANE_SEEDS").unwrap_or(300) {
-        if let Err(cause) = std::panic::catch_unwind(|| run(seed)) {
-            eprintln!("replay with: CORELANE_SEED={seed} cargo test -p sim --test lossy");
-            std::panic::resume_unwind(cause);
+        match std::panic::catch_unwind(|| run(seed)) {
+            Ok((c, n)) => (complete, all) = (complete + c, all + n),
+            Err(cause) => {
+                eprintln!("replay with: CORELANE_SEED={seed} cargo test -p sim --test lossy");
+                std::panic::resume_unwind(cause);
+            }
         }
     }
+    println!("{complete} of {all} connections completed");
+    // Some paths are so bad that giving up is right; most are not.
+    assert!(complete * 100 >= all * 98, "only {complete} of {all} connections completed");
 }
