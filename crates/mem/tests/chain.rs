@@ -85,6 +85,13 @@ fn spare_room_is_written_in_place() {
     c.advance(&mut a, usize::MAX);
     assert_eq!(c.len(), CHUNK_BYTES);
     assert_eq!(&c.first_slice(&a)[..5], b"hello");
+    // Room that was asked for and forgotten is given back by whatever comes next.
+    let mut forgotten = Chain::default();
+    assert!(forgotten.spare(&mut a).is_some());
+    let some = chain(&mut a, b"some");
+    forgotten.link(&mut a, some);
+    assert_eq!((forgotten.chunks(&a), forgotten.len()), (1, 4));
+    forgotten.free(&mut a);
     // An empty last chunk is no obstacle to anything behind it.
     assert!(c.spare(&mut a).is_some());
     let more = chain(&mut a, b"more");
@@ -141,6 +148,25 @@ fn the_mark_follows_the_queue() {
         if round % 90 == 89 {
             c.truncate(&mut b, sent - consumed);
             pushed = sent;
+        }
+    }
+    c.free(&mut a);
+    assert_eq!(a.outstanding(&mut b), 0);
+}
+
+#[test]
+fn chunks_passed_to_an_idle_side_come_back() {
+    let (mut a, mut b) = pool(256);
+    let all = 256 * CHUNK_BYTES;
+    let mut c = chain(&mut a, &vec![1; all]);
+    c.truncate(&mut a, CHUNK_BYTES);
+    assert!(a.stats().passing > 0, "{:?}", a.stats());
+    // The other side has never looked at what it was passed, and now this one is dry.
+    while c.len() < all {
+        let before = a.stats();
+        if c.push_slice(&mut a, &[2; CHUNK_BYTES]) == 0 {
+            b.supply_peer(1);
+            assert!(a.has_free(), "{before:?}: nothing came");
         }
     }
     c.free(&mut a);
