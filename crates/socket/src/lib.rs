@@ -1,2 +1,22 @@
-//! BSD socket semantics, sans-I/O
+//! BSD socket semantics, sans-I/O: the application's half of a lane, once for every API.
+//!
+//! [`Sockets`] turns calls into jobs and events into readiness, as Linux does. No call blocks: where a BSD call would, it
+//! says [`Errno::EAGAIN`] (or `EINPROGRESS`), and whoever owns the thread waits and asks again. So all of it is tested
+//! without threads.
 #![forbid(unsafe_code)]
+
+mod epoll;
+mod errno;
+mod events;
+mod options;
+mod sockets;
+mod table;
+mod transfer;
+
+pub use epoll::{Interest, Ready, Trigger, bits};
+pub use errno::Errno;
+pub use options::{Linger, SockOption};
+pub use sockets::{ListenOptions, SocketConfig, Sockets};
+pub use table::SockId;
+pub use transfer::Shutdown;
+
