@@ -1,3 +1,14 @@
-//! Packet I/O: AF_XDP, AF_PACKET, TAP, memory wire, pcap
+//! Packet I/O: AF_XDP, AF_PACKET, TAP, memory wire, pcap.
+//!
+//! A [`Port`] receives and sends bursts of Ethernet frames in its own memory. The stack sees only the traits of
+//! [`wire::burst`]; the runtime owns the ports and decides when they sleep.
 
+mod bell;
+mod error;
 pub mod impair;
+pub mod memwire;
+mod port;
+
+pub use bell::Bell;
+pub use error::PortError;
+pub use port::{AnyPort, Port, PortCaps, PortCounters};

@@ -1,0 +1,136 @@
+//! What every port can do, and the one type that holds any of them without a pointer call on the hot path.
+
+use std::os::fd::BorrowedFd;
+
+use wire::MacAddr;
+use wire::burst::{RxBurst, RxFrame, TxCaps, TxOffload, TxSink};
+
+use crate::error::PortError;
+use crate::memwire::MemPort;
+
+/// What a port is.
+#[derive(Clone, Debug)]
+pub struct PortCaps {
+    /// Kind and device, like `xdp:eth0`.
+    pub name: String,
+    /// Its hardware address.
+    pub mac: MacAddr,
+    /// Largest IP packet, bytes.
+    pub mtu: u16,
+    /// Which queue of the device.
+    pub queue: u16,
+    /// Frames are not copied between NIC and port.
+    pub zero_copy: bool,
+    /// What its transmit side can do.
+    pub tx: TxCaps,
+}
+
+/// What a port counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortCounters {
+    /// Frames received.
+    pub rx_frames: u64,
+    /// Bytes of those.
+    pub rx_bytes: u64,
+    /// Frames sent.
+    pub tx_frames: u64,
+    /// Bytes of those.
+    pub tx_bytes: u64,
+    /// Frames that the device or kernel dropped before they reached us.
+    pub rx_dropped: u64,
+    /// Frames that could not be sent.
+    pub tx_dropped: u64,
+    /// Times that the transmit ring was full.
+    pub tx_full: u64,
+    /// System calls on the data path.
+    pub syscalls: u64,
+}
+
+/// A queue of frames in each direction. Between [`Port::receive`] and [`Port::release`] the port is the burst it received.
+pub trait Port: RxBurst + TxSink {
+    /// Receives at most `max` frames; how many.
+    fn receive(&mut self, max: usize) -> usize;
+    /// Gives the received frames' memory back.
+    fn release(&mut self);
+    /// Sends what was committed; at most one system call.
+    fn flush(&mut self) -> Result<(), PortError>;
+    /// Readable when frames wait and [`Port::prepare_sleep`] said that none did.
+    fn wake_fd(&self) -> BorrowedFd<'_>;
+    /// Arms the wake-up; `false` when frames wait already.
+    fn prepare_sleep(&mut self) -> bool;
+    /// Awake again.
+    fn wake_up(&mut self);
+    /// What it is.
+    fn caps_of(&self) -> PortCaps;
+    /// What it counted.
+    fn counters(&self) -> PortCounters;
+}
+
+macro_rules! any_port {
+    ($($variant:ident($port:ty)),* $(,)?) => {
+        /// Any port.
+        pub enum AnyPort {
+            $(
+                #[allow(missing_docs)]
+                $variant($port),
+            )*
+        }
+
+        impl RxBurst for AnyPort {
+            #[inline]
+            fn len(&self) -> usize {
+                match self { $(AnyPort::$variant(p) => p.len(),)* }
+            }
+            #[inline]
+            fn frame(&self, index: usize) -> RxFrame<'_> {
+                match self { $(AnyPort::$variant(p) => p.frame(index),)* }
+            }
+        }
+
+        impl TxSink for AnyPort {
+            #[inline]
+            fn caps(&self) -> TxCaps {
+                match self { $(AnyPort::$variant(p) => p.caps(),)* }
+            }
+            #[inline]
+            fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
+                match self { $(AnyPort::$variant(p) => p.reserve(len),)* }
+            }
+            #[inline]
+            fn commit(&mut self, len: usize, offload: TxOffload) {
+                match self { $(AnyPort::$variant(p) => p.commit(len, offload),)* }
+            }
+        }
+
+        impl Port for AnyPort {
+            fn receive(&mut self, max: usize) -> usize {
+                match self { $(AnyPort::$variant(p) => p.receive(max),)* }
+            }
+            fn release(&mut self) {
+                match self { $(AnyPort::$variant(p) => p.release(),)* }
+            }
+            fn flush(&mut self) -> Result<(), PortError> {
+                match self { $(AnyPort::$variant(p) => p.flush(),)* }
+            }
+            fn wake_fd(&self) -> BorrowedFd<'_> {
+                match self { $(AnyPort::$variant(p) => p.wake_fd(),)* }
+            }
+            fn prepare_sleep(&mut self) -> bool {
+                match self { $(AnyPort::$variant(p) => p.prepare_sleep(),)* }
+            }
+            fn wake_up(&mut self) {
+                match self { $(AnyPort::$variant(p) => p.wake_up(),)* }
+            }
+            fn caps_of(&self) -> PortCaps {
+                match self { $(AnyPort::$variant(p) => p.caps_of(),)* }
+            }
+            fn counters(&self) -> PortCounters {
+                match self { $(AnyPort::$variant(p) => p.counters(),)* }
+            }
+        }
+    };
+}
+
+any_port! {
+    Mem(MemPort),
+}
