@@ -1,2 +1,3 @@
 //! The `corelane` command.
+mod http;
 fn main() {}

@@ -1,0 +1,212 @@
+//! One connection's framing: requests in order, one answer at a time, RFC 9112.
+//!
+//! Bytes go in through `advance`, which parses, asks the handler and sends until it must wait; it says for what.
+//! While an answer waits for room nothing more is parsed, and the caller reads nothing more: a client that does not
+//! take its answers is slowed by its own window, not buffered for.
+
+use super::head::{self, Head, LIMIT, Parsed, Reject};
+use super::output::{Output, Sent, Sink};
+use std::io;
+
+/// Longest body that is read and dropped to keep a connection, in bytes.
+pub const MAX_DRAIN: u64 = 64 * 1024;
+
+/// Answers requests.
+pub trait Handler {
+    /// Writes the answer. `out.close` says whether the connection ends after it; the handler may set it.
+    fn answer(&mut self, head: &Head, out: &mut Output);
+    /// Writes the answer to something that was no acceptable request; the connection ends after it.
+    fn refuse(&mut self, reject: Reject, minor: u8, out: &mut Output);
+}
+
+/// What a session waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Next {
+    /// More input.
+    Read,
+    /// Room in the sink.
+    Write,
+    /// Nothing: close now. What was written last may be held back so that FIN rides on it.
+    Close,
+    /// Shut down sending, drop input until the peer closes or a little time passed, then close.
+    Linger,
+}
+
+/// Where in its cycle a session is; decides which timeout counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    /// Between requests.
+    Idle,
+    /// In a head, or in a body to be dropped.
+    Request,
+    /// An answer waits for room.
+    Answer,
+}
+
+/// One connection.
+#[derive(Debug, Default)]
+pub struct Session {
+    /// Received and not yet consumed; empty, without memory, for requests that come whole.
+    input: Vec<u8>,
+    /// Bytes of `input` in which no end of a head was found.
+    scanned: usize,
+    /// Body bytes still to drop.
+    skip: u64,
+    output: Output,
+    eof: bool,
+    /// Requests answered.
+    pub answered: u32,
+}
+
+impl Session {
+    /// Makes the session new, keeping its room.
+    pub fn clear(&mut self) {
+        self.input.clear();
+        self.input.shrink_to(2048);
+        self.scanned = 0;
+        self.skip = 0;
+        self.output.clear();
+        self.eof = false;
+        self.answered = 0;
+    }
+
+    /// Where it stands.
+    pub fn phase(&self) -> Phase {
+        match (self.output.is_empty(), self.input.is_empty() && self.skip == 0) {
+            (false, _) => Phase::Answer,
+            (true, true) => Phase::Idle,
+            (true, false) => Phase::Request,
+        }
+    }
+
+    /// The peer will send no more. Call `advance` afterwards.
+    pub fn end_of_input(&mut self) {
+        self.eof = true;
+    }
+
+    /// Works on `fresh` input until it must wait. `scratch` is room for file contents.
+    ///
+    /// Errors: the sink's, or a file that shrank; the connection is lost.
+    pub fn advance(
+        &mut self,
+        mut fresh: &[u8],
+        handler: &mut impl Handler,
+        sink: &mut impl Sink,
+        scratch: &mut [u8],
+    ) -> io::Result<Next> {
+        loop {
+            if !self.output.is_empty() && self.output.pump(sink, scratch)? == Sent::Blocked {
+                self.input.extend_from_slice(fresh);
+                return Ok(Next::Write);
+            }
+            if self.output.close {
+                let unread = self.output.linger || self.skip > 0 || !self.input.is_empty() || !fresh.is_empty();
+                return Ok(if unread && !self.eof { Next::Linger } else { Next::Close });
+            }
+            if !self.input.is_empty() && !fresh.is_empty() {
+                self.input.extend_from_slice(fresh);
+                fresh = &[];
+            }
+            let stored = !self.input.is_empty();
+            let buffer = if stored { self.input.as_slice() } else { fresh };
+            let mut used = usize::try_from(self.skip).unwrap_or(usize::MAX).min(buffer.len());
+            self.skip -= used as u64;
+            // RFC 9112 2.2: empty lines before a request are ignored.
+            if self.skip == 0 && self.scanned == 0 {
+                used += buffer[used..].iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+            }
+            let rest = &buffer[used..];
+            if rest.is_empty() {
+                self.input.clear();
+                self.scanned = 0;
+                return Ok(if self.eof { Next::Close } else { Next::Read });
+            }
+            // The first look finds what can never become a request; later ones wait for the end of the head.
+            let look = self.scanned == 0 || rest.len() >= LIMIT || head::end_of_head(rest, self.scanned).is_some();
+            let consumed = if look { one_request(rest, &mut self.skip, handler, &mut self.output) } else { None };
+            match consumed {
+                Some(consumed) => {
+                    used += consumed;
+                    self.scanned = 0;
+                    self.answered += 1;
+                }
+                None => self.scanned = rest.len(),
+            }
+            match stored {
+                true => drop(self.input.drain(..used)),
+                false => fresh = &fresh[used..],
+            }
+            if consumed.is_none() {
+                self.input.extend_from_slice(fresh);
+                return Ok(if self.eof { Next::Close } else { Next::Read });
+            }
+        }
+    }
+
+    /// Answers 408 to a head that takes too long (RFC 9110 15.5.9).
+    pub fn time_out(&mut self, handler: &mut impl Handler) {
+        self.output.clear();
+        self.output.close = true;
+        self.output.linger = true;
+        self.input.clear();
+        handler.refuse(Reject(408), 1, &mut self.output);
+    }
+
+    /// Ends the connection after what is being answered; true when nothing is.
+    pub fn wind_down(&mut self) -> bool {
+        self.output.close = true;
+        self.phase() != Phase::Answer
+    }
+}
+
+/// Answers the request at the start of `buffer`; how many bytes it took, `None` when it is not whole.
+fn one_request(buffer: &[u8], skip: &mut u64, handler: &mut impl Handler, out: &mut Output) -> Option<usize> {
+    let mut room = head::slots();
+    let refuse = |reject, minor, out: &mut Output, handler: &mut dyn FnMut(Reject, u8, &mut Output)| {
+        out.close = true;
+        out.linger = true;
+        handler(reject, minor, out);
+    };
+    let mut refused = |reject, minor, out: &mut Output| handler.refuse(reject, minor, out);
+    match head::parse(buffer, &mut room) {
+        Ok(Parsed::Partial) => None,
+        Err(reject) => {
+            refuse(reject, 1, out, &mut refused);
+            Some(buffer.len())
+        }
+        Ok(Parsed::Whole(head, used)) => {
+            let body = match head.body_length() {
+                Ok(length) if length > MAX_DRAIN => Err(Reject(413)),
+                other => other,
+            };
+            let body = match body {
+                Ok(body) => body,
+                Err(reject) => {
+                    refuse(reject, head.minor, out, &mut refused);
+                    return Some(used);
+                }
+            };
+            let mut close = !head.persists();
+            if head.minor >= 1
+                && let Some(expectation) = head.one("expect")
+            {
+                if !expectation.eq_ignore_ascii_case(b"100-continue") {
+                    refuse(Reject(417), head.minor, out, &mut refused);
+                    return Some(used);
+                }
+                // RFC 9110 10.1.1: a final answer at once instead of 100; whether the body still comes is then
+                // unknown, so the connection cannot go on.
+                close |= body > 0;
+            }
+            out.close = close;
+            out.linger = body > 0;
+            *skip = body;
+            handler.answer(&head, out);
+            Some(used)
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "session/tests.rs"]
+mod tests;
