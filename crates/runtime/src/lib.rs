@@ -1,1 +1,21 @@
-//! Lanes: threads, wake-up, steering, shared counters
+//! Lanes: threads, wake-up, steering, shared counters.
+//!
+//! A [`Lane`] is one core's stack with its ports. An [`App`] is the application's end of it. The two run on one thread
+//! (`inline`, the paper's zero-thread TCP) or as a pair of threads pinned to one core (`paired`, NSDI'14 3.1); either way
+//! they speak through the same rings.
+
+mod app;
+mod clock;
+pub mod config;
+mod engine;
+mod handover;
+mod lane;
+mod ports;
+mod stats;
+
+pub use app::{App, Waker};
+pub use clock::Clock;
+pub use config::{Config, ConfigError, Device, Model, PortConfig};
+pub use engine::{AppHandle, Engine, Error};
+pub use lane::{Lane, Work};
+pub use stats::{LaneStats, Snapshot};

@@ -62,6 +62,8 @@ pub struct Sockets {
 }
 
 pub(crate) const NONE: u32 = u32::MAX;
+/// Chunks that the stack's side should find waiting.
+const LOW_SUPPLY: u32 = 512;
 
 impl Sockets {
     /// The half that owns these ends of a lane's memory.
@@ -119,6 +121,8 @@ impl Sockets {
                 }
             }
         }
+        // What reading freed goes back to where it is needed.
+        self.side.supply_peer(LOW_SUPPLY);
         let any = self.jobs.pending() > 0;
         self.jobs.publish();
         any

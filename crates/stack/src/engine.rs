@@ -430,6 +430,11 @@ impl Stack {
         [self.wheel.next(), self.time_waits.next(), self.reassembler.next(), neighbors].into_iter().flatten().min()
     }
 
+    /// Jobs wait.
+    pub fn has_jobs(&self) -> bool {
+        !self.jobs.is_empty()
+    }
+
     /// Something waits for the port or for room in the event ring.
     pub fn output_pending(&self) -> bool {
         !self.notify.is_empty() || !self.answers.is_empty() || self.interfaces.iter().any(Interface::waiting)

@@ -66,6 +66,11 @@ impl Toeplitz {
         }
     }
 
+    /// Lanes that the table names.
+    pub fn lanes(&self) -> u16 {
+        self.table.iter().max().map_or(1, |l| l + 1)
+    }
+
     fn lane(&self, hash: u32) -> u16 {
         self.table[hash as usize & 127]
     }

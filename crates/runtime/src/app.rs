@@ -1,0 +1,170 @@
+//! The application's end of a lane: its sockets, and how it waits.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use io::Bell;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use socket::Sockets;
+
+use crate::lane::Lane;
+use crate::stats::LaneStats;
+
+/// Who runs the stack's turns.
+enum Turner {
+    /// This thread, inside its own waits.
+    Inline(Box<Lane>),
+    /// Another thread, which this bell wakes.
+    Paired { lane: Arc<Bell> },
+}
+
+/// The application's end of a lane. It belongs to one thread.
+pub struct App {
+    /// The sockets.
+    pub sockets: Sockets,
+    turner: Turner,
+    bell: Arc<Bell>,
+    stats: Arc<LaneStats>,
+    index: u16,
+    /// Empty looks before sleeping.
+    spin: u32,
+}
+
+/// Wakes an application's wait from another thread.
+#[derive(Clone, Debug)]
+pub struct Waker {
+    bell: Arc<Bell>,
+    flag: Arc<std::sync::atomic::AtomicBool>,
+}
+
+impl Waker {
+    /// Makes the current or next wait return.
+    pub fn wake(&self) {
+        self.flag.store(true, std::sync::atomic::Ordering::Release);
+        self.bell.ring();
+    }
+}
+
+impl App {
+    pub(crate) fn inline(sockets: Sockets, lane: Lane, spin: u32) -> App {
+        let (bell, stats, index) = (lane.app_bell.clone(), lane.stats.clone(), lane.index);
+        App { sockets, turner: Turner::Inline(Box::new(lane)), bell, stats, index, spin }
+    }
+
+    pub(crate) fn paired(
+        sockets: Sockets,
+        lane: Arc<Bell>,
+        bell: Arc<Bell>,
+        stats: Arc<LaneStats>,
+        index: u16,
+        spin: u32,
+    ) -> App {
+        App { sockets, turner: Turner::Paired { lane }, bell, stats, index, spin }
+    }
+
+    /// Which lane.
+    pub fn index(&self) -> u16 {
+        self.index
+    }
+
+    /// The lane's counters.
+    pub fn stats(&self) -> &Arc<LaneStats> {
+        &self.stats
+    }
+
+    /// The lane itself, when this thread runs it.
+    pub fn lane(&self) -> Option<&Lane> {
+        match &self.turner {
+            Turner::Inline(lane) => Some(lane),
+            Turner::Paired { .. } => None,
+        }
+    }
+
+    /// A handle that wakes this end; `flag` is raised when it is used.
+    pub fn waker(&self, flag: Arc<std::sync::atomic::AtomicBool>) -> Waker {
+        Waker { bell: self.bell.clone(), flag }
+    }
+
+    /// Hands over what was asked for, and takes what there is, without waiting; whether anything came.
+    pub fn advance(&mut self) -> bool {
+        let jobs = self.sockets.flush();
+        match &mut self.turner {
+            Turner::Inline(lane) => {
+                let work = lane.turn();
+                let events = self.sockets.process() > 0;
+                events || !work.is_idle()
+            }
+            Turner::Paired { lane } => {
+                if jobs {
+                    lane.ring_if_sleeping();
+                }
+                self.sockets.process() > 0
+            }
+        }
+    }
+
+    /// Advances, and sleeps until something comes, at most `limit`. `stop` is asked before sleeping, after the bell is
+    /// armed.
+    pub fn wait(&mut self, limit: Option<Duration>, stop: impl Fn() -> bool) {
+        for _ in 0..=self.spin {
+            if self.advance() || stop() {
+                return;
+            }
+        }
+        match &mut self.turner {
+            Turner::Inline(lane) => {
+                self.bell.arm();
+                if !stop() && !self.sockets.backlogged() {
+                    lane.sleep(Some(&self.bell), limit);
+                }
+                self.bell.disarm();
+                lane.turn();
+                self.sockets.process();
+            }
+            Turner::Paired { .. } => {
+                self.bell.arm();
+                if !stop() && !self.sockets.has_events() {
+                    let limit = if self.sockets.backlogged() { Some(Duration::from_micros(100)) } else { limit };
+                    let timeout = limit.map(|l| Timespec {
+                        tv_sec: l.as_secs() as i64,
+                        tv_nsec: l.subsec_nanos() as i64,
+                    });
+                    let mut fds = [PollFd::new(&*self.bell, PollFlags::IN)];
+                    // A signal is a wake-up like any other.
+                    let _ = poll(&mut fds, timeout.as_ref());
+                }
+                self.bell.disarm();
+                self.sockets.process();
+            }
+        }
+    }
+
+    /// Waits until `done` gives something, at most `limit`.
+    pub fn until<T>(&mut self, limit: Option<Duration>, mut done: impl FnMut(&mut Sockets) -> Option<T>) -> Option<T> {
+        let start = Instant::now();
+        loop {
+            if let Some(answer) = done(&mut self.sockets) {
+                return Some(answer);
+            }
+            let left = match limit {
+                None => None,
+                Some(limit) => Some(limit.checked_sub(start.elapsed()).filter(|d| !d.is_zero())?),
+            };
+            self.wait(left, || false);
+        }
+    }
+
+    /// Runs until what is queued has left, at most `limit`; for an orderly end.
+    pub fn drain(&mut self, limit: Duration) {
+        let end = Instant::now() + limit;
+        while Instant::now() < end {
+            self.advance();
+            match &mut self.turner {
+                Turner::Inline(lane) if lane.drained() => return,
+                Turner::Inline(lane) => lane.sleep(None, Some(Duration::from_millis(1))),
+                Turner::Paired { .. } if !self.sockets.backlogged() => return,
+                Turner::Paired { .. } => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! The configuration: one TOML file or the same fields from code. A bad file is refused with its name, line and column, and
+//! what was expected.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+use std::time::Duration;
+
+use io::impair::Impairment;
+use serde::{Deserialize, Deserializer, de};
+
+/// Who runs the stack's turns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Model {
+    /// The application's own waits: one thread a lane.
+    #[default]
+    Inline,
+    /// A stack thread beside the application's, on the same core.
+    Paired,
+}
+
+/// A packet device, as `KIND:NAME`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Device {
+    /// AF_XDP beside the kernel.
+    Xdp(String),
+    /// AF_PACKET with an address of our own.
+    Packet(String),
+    /// A TAP interface to the local kernel.
+    Tap(String),
+    /// A wire in memory between two engines of one process.
+    Memory(String),
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Device::Xdp(name) => write!(f, "xdp:{name}"),
+            Device::Packet(name) => write!(f, "packet:{name}"),
+            Device::Tap(name) => write!(f, "tap:{name}"),
+            Device::Memory(name) => write!(f, "mem:{name}"),
+        }
+    }
+}
+
+impl FromStr for Device {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Device, String> {
+        let expected = || format!("device {s:?}: expected xdp:IFACE, packet:IFACE, tap:NAME or mem:NAME");
+        let (kind, name) = s.split_once(':').ok_or_else(expected)?;
+        if name.is_empty() || name.contains('/') || name.contains(char::is_whitespace) {
+            return Err(expected());
+        }
+        // IFNAMSIZ counts the terminating zero.
+        if name.len() > 15 && kind != "mem" {
+            return Err(format!("device {s:?}: interface names have at most 15 characters"));
+        }
+        match kind {
+            "xdp" => Ok(Device::Xdp(name.into())),
+            "packet" => Ok(Device::Packet(name.into())),
+            "tap" => Ok(Device::Tap(name.into())),
+            "mem" => Ok(Device::Memory(name.into())),
+            _ => Err(expected()),
+        }
+    }
+}
+
+/// An address with its prefix length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cidr {
+    /// The address.
+    pub addr: IpAddr,
+    /// Prefix length, bits.
+    pub prefix: u8,
+}
+
+impl FromStr for Cidr {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Cidr, String> {
+        let expected = || format!("address {s:?}: expected ADDRESS/PREFIX, like 10.0.0.2/24 or fd00::2/64");
+        let (addr, prefix) = s.split_once('/').ok_or_else(expected)?;
+        let addr: IpAddr = addr.parse().map_err(|_| expected())?;
+        let prefix: u8 = prefix.parse().map_err(|_| expected())?;
+        if prefix > if addr.is_ipv4() { 32 } else { 128 } {
+            return Err(expected());
+        }
+        Ok(Cidr { addr, prefix })
+    }
+}
+
+macro_rules! from_text {
+    ($($ty:ty),*) => {$(
+        impl<'de> Deserialize<'de> for $ty {
+            fn deserialize<D: Deserializer<'de>>(d: D) -> Result<$ty, D::Error> {
+                String::deserialize(d)?.parse().map_err(de::Error::custom)
+            }
+        }
+    )*};
+}
+from_text!(Device, Cidr);
+
+/// One device and what is ours on it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PortConfig {
+    /// Which device.
+    pub device: Device,
+    /// Our addresses; with `xdp` the interface's own when empty.
+    #[serde(default)]
+    pub addresses: Vec<Cidr>,
+    /// Default routers, at most one for each family.
+    #[serde(default)]
+    pub gateways: Vec<IpAddr>,
+    /// 802.1Q tag.
+    pub vlan: Option<u16>,
+    /// Largest IP packet, bytes; the device's own when missing.
+    pub mtu: Option<u16>,
+    /// Frames are also written to this pcapng file.
+    pub pcap: Option<std::path::PathBuf>,
+}
+
+impl PortConfig {
+    /// A device with nothing but its name.
+    pub fn new(device: Device) -> PortConfig {
+        PortConfig { device, addresses: Vec::new(), gateways: Vec::new(), vlan: None, mtu: None, pcap: None }
+    }
+}
+
+/// TCP's parameters; what is missing keeps its default.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TcpConfig {
+    /// Receive buffer, bytes.
+    pub receive_buffer: Option<u32>,
+    /// Send buffer, bytes.
+    pub send_buffer: Option<u32>,
+    /// RFC 7323 timestamps.
+    pub timestamps: Option<bool>,
+    /// RFC 7323 window scaling.
+    pub window_scaling: Option<bool>,
+    /// Smallest retransmission timeout, ms.
+    pub min_rto_ms: Option<u64>,
+    /// Delayed acknowledgment, ms.
+    pub delayed_ack_ms: Option<u64>,
+    /// TIME-WAIT, ms.
+    pub time_wait_ms: Option<u64>,
+    /// FIN-WAIT-2 of orphans, ms.
+    pub fin_timeout_ms: Option<u64>,
+    /// Initial window, segments.
+    pub initial_window: Option<u32>,
+}
+
+/// Everything that starts an engine.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Lanes: stacks, queues of each port and application threads.
+    pub lanes: u16,
+    /// Core of each lane; not pinned when empty.
+    pub cores: Vec<usize>,
+    /// Who runs the stack.
+    pub model: Model,
+    /// Empty looks before a lane sleeps.
+    pub spin: u32,
+    /// Devices.
+    pub ports: Vec<PortConfig>,
+    /// TCP.
+    pub tcp: TcpConfig,
+    /// Most connections of a lane.
+    pub max_connections: u32,
+    /// Most descriptors of a lane.
+    pub max_sockets: u32,
+    /// Buffer memory of a lane, MiB.
+    pub buffers_mib: u32,
+    /// Most TIME-WAIT records of a lane.
+    pub max_time_wait: u32,
+    /// Local ports of active opens, first and last; chosen by the device when missing.
+    pub local_ports: Option<(u16, u16)>,
+    /// What a memory wire does to frames.
+    #[serde(skip)]
+    pub impairment: Impairment,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            lanes: 1,
+            cores: Vec::new(),
+            model: Model::Inline,
+            spin: 2,
+            ports: Vec::new(),
+            tcp: TcpConfig::default(),
+            max_connections: 1 << 20,
+            max_sockets: 1 << 20,
+            buffers_mib: 512,
+            max_time_wait: 262_144,
+            local_ports: None,
+            impairment: Impairment::default(),
+        }
+    }
+}
+
+/// What is wrong with a configuration file, and where.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{file}:{line}:{column}: {message}")]
+pub struct ConfigError {
+    /// The file.
+    pub file: String,
+    /// From 1.
+    pub line: usize,
+    /// From 1.
+    pub column: usize,
+    /// What was expected.
+    pub message: String,
+}
+
+impl Config {
+    /// Reads `text`, which came from `file`.
+    pub fn from_toml(file: &str, text: &str) -> Result<Config, ConfigError> {
+        let at = |offset: usize, message: String| {
+            let before = &text[..offset.min(text.len())];
+            let line = before.matches('\n').count() + 1;
+            let column = before.len() - before.rfind('\n').map_or(0, |i| i + 1) + 1;
+            ConfigError { file: file.into(), line, column, message }
+        };
+        let config: Config = toml::from_str(text).map_err(|e| {
+            // The parser's message may run over lines; the first says it.
+            let message = e.message().lines().collect::<Vec<_>>().join(", ");
+            at(e.span().map_or(0, |s| s.start), message)
+        })?;
+        config.check().map_err(|(key, message)| {
+            let offset = text
+                .lines()
+                .scan(0, |at, line| {
+                    let start = *at;
+                    *at += line.len() + 1;
+                    Some((start, line))
+                })
+                .find(|(_, line)| line.trim_start().starts_with(key))
+                .map_or(0, |(start, _)| start);
+            at(offset, message)
+        })?;
+        Ok(config)
+    }
+
+    /// What the types cannot say: (key, what is wrong).
+    pub fn check(&self) -> Result<(), (&'static str, String)> {
+        if !(1..=128).contains(&self.lanes) {
+            return Err(("lanes", format!("lanes is {}: expected 1 to 128", self.lanes)));
+        }
+        if !self.cores.is_empty() && self.cores.len() != self.lanes as usize {
+            return Err(("cores", format!("{} cores for {} lanes: expected one each", self.cores.len(), self.lanes)));
+        }
+        if !(1..=1 << 20).contains(&self.buffers_mib) {
+            return Err(("buffers_mib", format!("buffers_mib is {}: expected 1 to 1048576", self.buffers_mib)));
+        }
+        if !(1..1 << 31).contains(&self.max_connections) {
+            return Err(("max_connections", "max_connections: expected 1 to 2147483647".into()));
+        }
+        if self.local_ports.is_some_and(|(a, b)| a == 0 || a > b) {
+            return Err(("local_ports", "local_ports: expected [first, last] with first not above last".into()));
+        }
+        for p in &self.ports {
+            if p.vlan.is_some_and(|v| !(1..4095).contains(&v)) {
+                return Err(("vlan", "vlan: expected 1 to 4094".into()));
+            }
+            if p.mtu.is_some_and(|m| m < 576) {
+                return Err(("mtu", "mtu: expected at least 576".into()));
+            }
+        }
+        Ok(())
+    }
+
+    /// TCP's parameters with the defaults filled in.
+    pub fn tcp(&self) -> tcp::Config {
+        let mut t = tcp::Config::default();
+        let c = &self.tcp;
+        let ms = Duration::from_millis;
+        t.receive_buffer = c.receive_buffer.unwrap_or(t.receive_buffer);
+        t.send_buffer = c.send_buffer.unwrap_or(t.send_buffer);
+        t.timestamps = c.timestamps.unwrap_or(t.timestamps);
+        t.window_scaling = c.window_scaling.unwrap_or(t.window_scaling);
+        t.initial_window = c.initial_window.unwrap_or(t.initial_window).clamp(1, 100);
+        t.min_rto = c.min_rto_ms.map_or(t.min_rto, ms);
+        t.delayed_ack = c.delayed_ack_ms.map_or(t.delayed_ack, ms);
+        t.fin_timeout = c.fin_timeout_ms.map_or(t.fin_timeout, ms);
+        t
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_whole_file() {
+        let c = Config::from_toml(
+            "a.toml",
+            r#"
+lanes = 2
+cores = [0, 1]
+model = "paired"
+[[ports]]
+device = "xdp:eth0"
+[[ports]]
+device = "tap:t0"
+addresses = ["10.9.0.2/24", "fd09::2/64"]
+gateways = ["10.9.0.1"]
+[tcp]
+receive_buffer = 65536
+"#,
+        )
+        .unwrap();
+        assert_eq!((c.lanes, c.model, c.ports.len()), (2, Model::Paired, 2));
+        assert_eq!(c.ports[1].device, Device::Tap("t0".into()));
+        assert_eq!(c.tcp().receive_buffer, 65536);
+    }
+
+    #[test]
+    fn a_bad_file_is_refused_where_it_is_bad() {
+        let refused = |text: &str| Config::from_toml("c.toml", text).unwrap_err().to_string();
+        assert!(refused("lanes = 1\nlanez = 2\n").starts_with("c.toml:2:1: unknown field `lanez`"), "{}", refused("lanes = 1\nlanez = 2\n"));
+        assert!(refused("lanes = \"x\"\n").starts_with("c.toml:1:9: invalid type"));
+        assert!(refused("\n\nmodel = \"both\"\n").starts_with("c.toml:3:9: unknown variant `both`"));
+        assert!(refused("[[ports]]\ndevice = \"eth0\"\n").contains("c.toml:2:10: device \"eth0\": expected xdp:IFACE"));
+        assert!(refused("lanes = 0\n").contains("c.toml:1:1: lanes is 0: expected 1 to 128"));
+        assert!(refused("lanes = 2\ncores = [1]\n").contains("c.toml:2:1: 1 cores for 2 lanes"));
+        assert!(refused("lanes = \n").starts_with("c.toml:1:"));
+    }
+}

@@ -1,0 +1,326 @@
+//! An engine: lanes over opened devices, and the threads that some of them need.
+
+use std::io as stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use io::{AnyPort, Bell, Port, PortError};
+use mem::{CHUNK_BYTES, Pool, PoolConfig};
+use socket::{SocketConfig, Sockets};
+use stack::{InterfaceConfig, Route, Stack, StackConfig, Steering};
+
+use crate::app::App;
+use crate::clock::Clock;
+use crate::config::{Config, Model};
+use crate::handover;
+use crate::lane::{Control, Lane};
+use crate::ports::{self, Opened};
+use crate::stats::{LaneStats, Snapshot};
+
+/// Why an engine could not start, in one line that says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A device.
+    #[error(transparent)]
+    Port(#[from] PortError),
+    /// The configuration.
+    #[error("{0}")]
+    Config(String),
+    /// Memory.
+    #[error("memory for the lanes: {0}")]
+    Memory(#[from] mem::ArenaError),
+    /// Anything else the kernel said.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: String,
+        /// What the kernel said.
+        source: stdio::Error,
+    },
+}
+
+impl Error {
+    pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(stdio::Error) -> Error {
+        let what = what.into();
+        |source| Error::System { what, source }
+    }
+}
+
+/// Jobs that an application may have under way.
+const JOBS: usize = 8192;
+/// Events that the stack may have under way.
+const EVENTS: usize = 8192;
+
+/// How to speak to one lane from outside.
+pub(crate) struct LaneLink {
+    pub control: Sender<Control>,
+    pub called: Arc<AtomicBool>,
+    pub bell: Arc<Bell>,
+    pub stats: Arc<LaneStats>,
+}
+
+impl LaneLink {
+    pub fn send(&self, control: Control) {
+        // A lane that is gone needs nothing.
+        if self.control.send(control).is_ok() {
+            std::sync::atomic::fence(Ordering::SeqCst);
+            self.called.store(true, Ordering::Relaxed);
+            self.bell.ring();
+        }
+    }
+}
+
+/// Lanes that run.
+pub struct Engine {
+    apps: Vec<Option<AppHandle>>,
+    links: Arc<Vec<LaneLink>>,
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// An application's end of a lane on its way to its thread.
+pub struct AppHandle {
+    app: App,
+    core: Option<usize>,
+}
+
+impl AppHandle {
+    /// Takes the end on this thread, which is pinned to the lane's core if it has one.
+    pub fn attach(self) -> Result<App, Error> {
+        if let Some(core) = self.core {
+            pin(core)?;
+        }
+        Ok(self.app)
+    }
+}
+
+fn pin(core: usize) -> Result<(), Error> {
+    let mut set = rustix::thread::CpuSet::new();
+    if core >= rustix::thread::CpuSet::MAX_CPU {
+        return Err(Error::Config(format!("core {core} is more than this system can have")));
+    }
+    set.set(core);
+    rustix::thread::sched_setaffinity(None, &set)
+        .map_err(stdio::Error::from)
+        .map_err(Error::system(format!("pinning to core {core} (does it exist, and may this process use it?)")))
+}
+
+fn secret() -> Result<[u8; 16], Error> {
+    let mut bytes = [0; 16];
+    let n = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(stdio::Error::from)
+        .map_err(Error::system("getrandom"))?;
+    if n == bytes.len() { Ok(bytes) } else { Err(Error::Config("getrandom gave too little".into())) }
+}
+
+impl Engine {
+    /// Two engines at the two ends of a wire in memory; `a` and `b` name one `mem:` port each.
+    pub fn memory_pair(a: &Config, b: &Config) -> Result<(Engine, Engine), Error> {
+        if a.lanes != b.lanes {
+            return Err(Error::Config("both ends of a memory wire need the same number of lanes".into()));
+        }
+        let one = |c: &'_ Config| match &c.ports[..] {
+            [_] => Ok(()),
+            _ => Err(Error::Config("an end of a memory wire has one port".into())),
+        };
+        one(a)?;
+        one(b)?;
+        let [end_a, end_b] = ports::memory(a, [&a.ports[0], &b.ports[0]])?;
+        Ok((Engine::build(a, vec![end_a])?, Engine::build(b, vec![end_b])?))
+    }
+
+    pub(crate) fn build(config: &Config, opened: Vec<Opened>) -> Result<Engine, Error> {
+        config.check().map_err(|(_, message)| Error::Config(message))?;
+        let lanes = config.lanes as usize;
+        let steering = Steering::spread(config.lanes);
+        let secret = secret()?;
+        let tcp = config.tcp();
+        let system = |e| Error::system("eventfd")(e);
+        let bells = (0..lanes).map(|_| Bell::new().map(Arc::new)).collect::<Result<Vec<_>, _>>().map_err(system)?;
+        let max_frame = opened.iter().flat_map(|o| &o.queues).map(|q| q.caps_of().mtu as usize + 18).max();
+        let mut handovers = match lanes {
+            1 => vec![handover::Handover::default()],
+            _ => handover::mesh(&bells, max_frame.unwrap_or(1518))?,
+        };
+        handovers.reverse();
+        let mut queues: Vec<Vec<AnyPort>> = (0..lanes).map(|_| Vec::new()).collect();
+        let mut devices = Vec::new();
+        for device in opened {
+            if device.queues.len() != lanes {
+                return Err(Error::Config(format!("a device gave {} queues for {lanes} lanes", device.queues.len())));
+            }
+            for (lane, queue) in device.queues.into_iter().enumerate() {
+                queues[lane].push(queue);
+            }
+            devices.push((device.mode, device.vlan, device.addresses, device.gateways));
+        }
+
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut engine = Engine { apps: Vec::new(), links: Arc::default(), stop, threads: Vec::new() };
+        let mut links = Vec::new();
+        for (index, ports) in queues.into_iter().enumerate() {
+            let chunks = (config.buffers_mib as u64 * (1 << 20) / CHUNK_BYTES as u64).min(u32::MAX as u64 / 2) as u32;
+            let (stack_side, app_side) = Pool::new(&PoolConfig { chunks, ..PoolConfig::default() })?;
+            let (jobs, stack_jobs) = mem::spsc::ring(JOBS)?;
+            let (stack_events, events) = mem::spsc::ring(EVENTS)?;
+            let stack_config = StackConfig {
+                max_connections: config.max_connections,
+                tcp: tcp.clone(),
+                time_wait: Duration::from_millis(config.tcp.time_wait_ms.unwrap_or(60_000)),
+                max_time_wait: config.max_time_wait,
+                ports: config.local_ports.unwrap_or((16_384, 65_535)),
+                secret,
+                steering: steering.clone(),
+                lane: index as u16,
+                ..StackConfig::default()
+            };
+            let mut stack = Stack::new(stack_config, stack_side, stack_jobs, stack_events);
+            for (port, (mode, vlan, addresses, gateways)) in ports.iter().zip(&devices) {
+                let caps = port.caps_of();
+                let interface = stack.add_interface(InterfaceConfig {
+                    name: caps.name.clone(),
+                    mac: caps.mac,
+                    mtu: caps.mtu,
+                    vlan: *vlan,
+                    mode: *mode,
+                    caps: caps.tx,
+                });
+                for (addr, prefix) in addresses {
+                    stack.add_address(interface, *addr, *prefix);
+                }
+                for gateway in gateways {
+                    let any = if gateway.is_ipv4() { [0u8; 4].into() } else { [0u8; 16].into() };
+                    stack.add_route(Route { dst: any, prefix: 0, gateway: Some(*gateway), interface, metric: 100 });
+                }
+            }
+            let (control_tx, control) = channel();
+            let called = Arc::new(AtomicBool::new(false));
+            let stats = Arc::new(LaneStats::default());
+            let app_bell = Bell::new().map(Arc::new).map_err(system)?;
+            let bell = bells[index].clone();
+            links.push(LaneLink { control: control_tx, called: called.clone(), bell: bell.clone(), stats: stats.clone() });
+            let lane = Lane {
+                index: index as u16,
+                stack,
+                ports,
+                steering: steering.clone(),
+                handover: handovers.pop().unwrap_or_default(),
+                clock: Clock,
+                bell: bell.clone(),
+                app_bell: app_bell.clone(),
+                control,
+                called,
+                wanted: None,
+                stats: stats.clone(),
+                own: Vec::with_capacity(64),
+                asked: Vec::new(),
+                failed: false,
+            };
+            let sockets = SocketConfig {
+                max_sockets: config.max_sockets,
+                send_buffer: tcp.send_buffer,
+                receive_buffer: tcp.receive_buffer,
+            };
+            let sockets = Sockets::new(sockets, app_side, jobs, events);
+            let core = config.cores.get(index).copied();
+            let app = match config.model {
+                Model::Inline => App::inline(sockets, lane, config.spin),
+                Model::Paired => {
+                    engine.start_thread(lane, core, config.spin)?;
+                    App::paired(sockets, bell, app_bell, stats, index as u16, config.spin)
+                }
+            };
+            engine.apps.push(Some(AppHandle { app, core }));
+        }
+        engine.links = Arc::new(links);
+        Ok(engine)
+    }
+
+    fn start_thread(&mut self, mut lane: Lane, core: Option<usize>, spin: u32) -> Result<(), Error> {
+        let stop = self.stop.clone();
+        let name = format!("lane-{}", lane.index);
+        let run = move || {
+            if let Some(core) = core {
+                if let Err(error) = pin(core) {
+                    tracing::warn!("{error}");
+                }
+            }
+            let mut idle = 0;
+            let mut end = None;
+            loop {
+                if lane.turn().is_idle() { idle += 1 } else { idle = 0 }
+                if stop.load(Ordering::Relaxed) {
+                    // What is in flight may finish, for a bounded time.
+                    let end = *end.get_or_insert_with(|| std::time::Instant::now() + Duration::from_secs(2));
+                    if lane.drained() || std::time::Instant::now() > end {
+                        return;
+                    }
+                    lane.sleep(None, Some(Duration::from_millis(10)));
+                } else if idle > spin {
+                    lane.sleep(None, None);
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name(name).spawn(run).map_err(Error::system("starting a lane's thread"))?;
+        self.threads.push(thread);
+        Ok(())
+    }
+
+    /// Lanes.
+    pub fn lanes(&self) -> usize {
+        self.apps.len()
+    }
+
+    /// The application's end of lane `index`, once.
+    pub fn take_app(&mut self, index: usize) -> Option<AppHandle> {
+        self.apps.get_mut(index)?.take()
+    }
+
+    /// Each lane's own counters, now.
+    pub fn stats(&self) -> Vec<Arc<LaneStats>> {
+        self.links.iter().map(|l| l.stats.clone()).collect()
+    }
+
+    /// Everything that the lanes counted; those that do not answer within `limit` (an application that never waits) are
+    /// missing.
+    pub fn snapshots(&self, limit: Duration) -> Vec<Snapshot> {
+        let (to, from) = channel();
+        for link in self.links.iter() {
+            link.send(Control::Snapshot(to.clone()));
+        }
+        drop(to);
+        let end = std::time::Instant::now() + limit;
+        let mut all = Vec::new();
+        while let Ok(s) = from.recv_timeout(end.saturating_duration_since(std::time::Instant::now())) {
+            all.push(s);
+        }
+        all.sort_by_key(|s| s.lane);
+        all
+    }
+
+    /// Ends the stack threads: what is in flight may finish, for at most two seconds.
+    pub fn shutdown(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for link in self.links.iter() {
+            link.bell.ring();
+        }
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a lane's thread panicked");
+            }
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

@@ -1,0 +1,306 @@
+//! One turn of a lane, in the order of the paper's main loop (NSDI'14 3.2): receive, timers, jobs, send, events, wake.
+
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::Duration;
+
+use io::{AnyPort, Bell, Port};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use stack::{InterfaceId, Route, Stack, Steering};
+use wire::burst::{RxBurst, RxChecksum, RxFrame};
+use wire::{Instant, MacAddr};
+
+use crate::clock::Clock;
+use crate::handover::{Handover, Picked};
+use crate::stats::{LaneStats, Snapshot, add};
+
+/// Frames taken from a port in one turn.
+const BURST: usize = 64;
+/// Descriptors that a sleeping lane waits on at most.
+const MAX_FDS: usize = 32;
+
+/// What the control plane tells a lane.
+pub(crate) enum Control {
+    AddAddress(usize, IpAddr, u8),
+    RemoveAddress(usize, IpAddr),
+    /// All routes of shared interfaces, anew.
+    Routes(Vec<Route>),
+    SetNeighbor(usize, IpAddr, MacAddr),
+    RemoveNeighbor(usize, IpAddr),
+    Snapshot(Sender<Snapshot>),
+}
+
+/// A next hop that the kernel should resolve: port index and address.
+pub(crate) type Wanted = (usize, IpAddr);
+
+/// What one turn did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Work {
+    /// Frames received.
+    pub rx: usize,
+    /// Frames sent.
+    pub tx: usize,
+    /// Jobs done.
+    pub jobs: usize,
+    /// Events given.
+    pub events: usize,
+}
+
+impl Work {
+    /// Whether the turn found nothing to do.
+    pub fn is_idle(&self) -> bool {
+        self.rx + self.tx + self.jobs + self.events == 0
+    }
+}
+
+/// One core's stack and its ports.
+pub struct Lane {
+    pub(crate) index: u16,
+    pub(crate) stack: Stack,
+    /// Each interface is one port: its number is the port's place here.
+    pub(crate) ports: Vec<AnyPort>,
+    pub(crate) steering: Steering,
+    pub(crate) handover: Handover,
+    pub(crate) clock: Clock,
+    /// Rung by the application, other lanes and the control plane.
+    pub(crate) bell: Arc<Bell>,
+    /// Wakes the application.
+    pub(crate) app_bell: Arc<Bell>,
+    pub(crate) control: Receiver<Control>,
+    /// Something is in `control`.
+    pub(crate) called: Arc<AtomicBool>,
+    pub(crate) wanted: Option<Sender<Wanted>>,
+    pub(crate) stats: Arc<LaneStats>,
+    pub(crate) own: Vec<u16>,
+    pub(crate) asked: Vec<(InterfaceId, IpAddr)>,
+    /// A port that failed says so once.
+    pub(crate) failed: bool,
+}
+
+impl Lane {
+    /// One turn.
+    pub fn turn(&mut self) -> Work {
+        let now = self.clock.now();
+        let mut work = Work::default();
+        for i in 0..self.ports.len() {
+            work.rx += self.receive(now, i);
+        }
+        if !matches!(self.steering, Steering::Single) {
+            work.rx += self.take_handed(now);
+        }
+        if self.called.load(Ordering::Relaxed) {
+            self.obey(now);
+        }
+        self.stack.expire(now);
+        work.jobs = self.stack.run_jobs(now);
+        for i in 0..self.ports.len() {
+            let port = &mut self.ports[i];
+            let sent = self.stack.transmit(now, InterfaceId(i as u8), port);
+            work.tx += sent;
+            if let Err(error) = port.flush() {
+                if !self.failed {
+                    self.failed = true;
+                    tracing::error!("lane {}: {error}", self.index);
+                }
+            }
+        }
+        work.events = self.stack.flush_events(now);
+        if work.events > 0 && self.app_bell.ring_if_sleeping() {
+            add(&self.stats.wakeups, 1);
+        }
+        if let Some(wanted) = &self.wanted {
+            self.stack.wanted_neighbors(&mut self.asked);
+            for (interface, addr) in self.asked.drain(..) {
+                // The control plane may be gone at the very end; then nobody needs the answer.
+                let _ = wanted.send((interface.0 as usize, addr));
+            }
+        }
+        let s = &self.stats;
+        add(&s.turns, 1);
+        add(&s.idle_turns, work.is_idle() as u64);
+        add(&s.rx_frames, work.rx as u64);
+        add(&s.tx_frames, work.tx as u64);
+        add(&s.jobs, work.jobs as u64);
+        add(&s.events, work.events as u64);
+        s.connections.store(self.stack.connections() as u64, Ordering::Relaxed);
+        work
+    }
+
+    fn receive(&mut self, now: Instant, i: usize) -> usize {
+        let n = self.ports[i].receive(BURST);
+        if n == 0 {
+            return 0;
+        }
+        let interface = InterfaceId(i as u8);
+        if matches!(self.steering, Steering::Single) {
+            self.stack.receive(now, interface, &self.ports[i]);
+        } else {
+            self.own.clear();
+            let port = &self.ports[i];
+            let (mut out, mut dropped) = (0, 0);
+            let lanes = self.lanes();
+            for k in 0..port.len() {
+                let frame = port.frame(k);
+                if stack::is_for_all(frame.data) {
+                    for lane in (0..lanes).filter(|l| *l != self.index) {
+                        out += self.handover.give(lane, i, frame) as u64;
+                    }
+                    self.own.push(k as u16);
+                    continue;
+                }
+                let lane = self.steering.lane_of_frame(frame.data);
+                if lane == self.index {
+                    self.own.push(k as u16);
+                } else if self.handover.give(lane, i, frame) {
+                    out += 1;
+                } else {
+                    dropped += 1;
+                }
+            }
+            self.handover.publish();
+            add(&self.stats.handed_out, out);
+            add(&self.stats.handed_dropped, dropped);
+            self.stack.receive(now, interface, &Picked { burst: port, which: &self.own });
+            let handover = &mut self.handover;
+            self.stack.take_foreign(|lane, frame| {
+                handover.give(lane, i, RxFrame { data: frame, checksum: RxChecksum::Unknown });
+            });
+            self.handover.publish();
+        }
+        self.ports[i].release();
+        n
+    }
+
+    fn lanes(&self) -> u16 {
+        match &self.steering {
+            Steering::Single => 1,
+            Steering::Hash(t) => t.lanes(),
+        }
+    }
+
+    fn take_handed(&mut self, now: Instant) -> usize {
+        let Lane { handover, stack, ports, .. } = self;
+        let n = handover.take(BURST, |port, frames| {
+            if port < ports.len() {
+                stack.receive(now, InterfaceId(port as u8), frames);
+            }
+        });
+        add(&self.stats.handed_in, n as u64);
+        n
+    }
+
+    fn obey(&mut self, now: Instant) {
+        self.called.store(false, Ordering::Relaxed);
+        std::sync::atomic::fence(Ordering::SeqCst);
+        while let Ok(control) = self.control.try_recv() {
+            let interface = |port: usize| InterfaceId(port as u8);
+            match control {
+                Control::AddAddress(port, addr, prefix) => self.stack.add_address(interface(port), addr, prefix),
+                Control::RemoveAddress(port, addr) => self.stack.remove_address(interface(port), addr),
+                Control::Routes(routes) => {
+                    self.stack.clear_routes();
+                    routes.into_iter().for_each(|r| self.stack.add_route(r));
+                }
+                Control::SetNeighbor(port, addr, mac) => self.stack.set_neighbor(now, interface(port), addr, mac),
+                Control::RemoveNeighbor(port, addr) => self.stack.remove_neighbor(interface(port), addr),
+                Control::Snapshot(to) => {
+                    let _ = to.send(self.snapshot());
+                }
+            }
+        }
+    }
+
+    /// Everything counted on this lane.
+    pub fn snapshot(&self) -> Snapshot {
+        let mut rows: Vec<(String, u64)> =
+            self.stats.rows().into_iter().chain(self.stack.counters().rows()).map(|(n, v)| (n.into(), v)).collect();
+        for port in &self.ports {
+            let (caps, c) = (port.caps_of(), port.counters());
+            let all = [
+                ("rx_frames", c.rx_frames),
+                ("rx_bytes", c.rx_bytes),
+                ("tx_frames", c.tx_frames),
+                ("tx_bytes", c.tx_bytes),
+                ("rx_dropped", c.rx_dropped),
+                ("tx_dropped", c.tx_dropped),
+                ("tx_full", c.tx_full),
+                ("syscalls", c.syscalls),
+            ];
+            rows.extend(all.map(|(n, v)| (format!("{}/{}/{n}", caps.name, caps.queue), v)));
+        }
+        let pool = self.stack.pool().stats();
+        rows.push(("chunks_in_use".into(), pool.in_use_estimate as u64));
+        rows.push(("chunk_alloc_failures".into(), pool.alloc_failures));
+        rows.push(("time_wait".into(), self.stack.time_waits() as u64));
+        Snapshot { lane: self.index, rows }
+    }
+
+    /// The lane's counters.
+    pub fn stats(&self) -> &Arc<LaneStats> {
+        &self.stats
+    }
+
+    /// Waits for a frame, the bell, `extra` or the next timer, at most `limit`. Returns at once when there is work.
+    pub(crate) fn sleep(&mut self, extra: Option<&Bell>, limit: Option<Duration>) {
+        self.bell.arm();
+        let mut ready = !self.handover.is_empty() || self.stack.has_jobs() || self.called.load(Ordering::Relaxed);
+        let mut armed = 0;
+        for port in &mut self.ports {
+            if ready {
+                break;
+            }
+            ready = !port.prepare_sleep();
+            armed += 1;
+        }
+        if !ready {
+            let now = self.clock.now();
+            let mut wait = self.stack.next_deadline().map(|at| at.micros_since(now));
+            // A port that was full takes more soon, and tells nobody.
+            if self.stack.output_pending() {
+                wait = Some(wait.map_or(200, |w| w.min(200)));
+            }
+            for port in &self.ports {
+                if let AnyPort::Mem(p) = port {
+                    wait = [wait, p.due_us()].into_iter().flatten().min();
+                }
+            }
+            let limit = limit.map(|l| l.as_micros() as u64);
+            let wait = [wait, limit].into_iter().flatten().min();
+            if wait != Some(0) {
+                self.poll(extra, wait);
+                add(&self.stats.sleeps, 1);
+                let us = self.clock.now().micros_since(now);
+                add(&self.stats.slept_us, us);
+            }
+        }
+        for port in &mut self.ports[..armed] {
+            port.wake_up();
+        }
+        self.bell.disarm();
+    }
+
+    fn poll(&self, extra: Option<&Bell>, wait_us: Option<u64>) {
+        let timeout = wait_us.map(|us| Timespec {
+            tv_sec: (us / 1_000_000) as i64,
+            tv_nsec: (us % 1_000_000 * 1000) as i64,
+        });
+        let bell = self.bell.as_fd();
+        let mut fds: [PollFd; MAX_FDS] = core::array::from_fn(|_| PollFd::from_borrowed_fd(bell, PollFlags::IN));
+        let mut n = 1;
+        let ports = self.ports.iter().map(|p| p.wake_fd()).chain(extra.map(|b| b.as_fd()));
+        for fd in ports.take(MAX_FDS - 1) {
+            fds[n] = PollFd::from_borrowed_fd(fd, PollFlags::IN);
+            n += 1;
+        }
+        // A signal is a wake-up like any other.
+        let _ = poll(&mut fds[..n], timeout.as_ref());
+    }
+
+    /// Whether nothing is on its way out any more.
+    pub(crate) fn drained(&self) -> bool {
+        !self.stack.output_pending() && self.stack.connections() == 0
+    }
+}

@@ -1,0 +1,48 @@
+//! From a device's name to its queues: one port for each lane.
+
+use std::net::IpAddr;
+
+use io::AnyPort;
+use io::memwire::{self, MemConfig};
+use stack::Mode;
+
+use crate::config::{Config, PortConfig};
+use crate::engine::Error;
+
+/// A device that was opened.
+pub(crate) struct Opened {
+    /// By lane.
+    pub queues: Vec<AnyPort>,
+    pub mode: Mode,
+    pub vlan: Option<u16>,
+    /// Addresses and prefix lengths.
+    pub addresses: Vec<(IpAddr, u8)>,
+    pub gateways: Vec<IpAddr>,
+}
+
+impl Opened {
+    pub fn dedicated(port: &PortConfig, queues: Vec<AnyPort>) -> Opened {
+        Opened {
+            queues,
+            mode: Mode::Dedicated,
+            vlan: port.vlan,
+            addresses: port.addresses.iter().map(|c| (c.addr, c.prefix)).collect(),
+            gateways: port.gateways.clone(),
+        }
+    }
+}
+
+/// Both ends of a memory wire, for two engines of one process.
+pub(crate) fn memory(config: &Config, ends: [&PortConfig; 2]) -> Result<[Opened; 2], Error> {
+    let wire = MemConfig {
+        name: "wire".into(),
+        queues: config.lanes,
+        mtu: ends[0].mtu.unwrap_or(1500),
+        trust: true,
+        impairment: config.impairment.clone(),
+        ..MemConfig::default()
+    };
+    let (a, b) = memwire::wire(&wire)?;
+    let any = |ports: Vec<memwire::MemPort>| ports.into_iter().map(AnyPort::Mem).collect();
+    Ok([Opened::dedicated(ends[0], any(a)), Opened::dedicated(ends[1], any(b))])
+}
