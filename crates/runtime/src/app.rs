@@ -28,6 +28,14 @@ pub struct App {
     index: u16,
     /// Empty looks before sleeping.
     spin: u32,
+    /// Who decides about ports on shared interfaces.
+    gate: Option<Arc<dyn Gate>>,
+}
+
+/// Who decides about ports on shared interfaces.
+pub(crate) trait Gate: Send + Sync {
+    /// Takes a port from the kernel for a listener.
+    fn listen(&self, addr: std::net::SocketAddr) -> std::io::Result<crate::Claim>;
 }
 
 /// Wakes an application's wait from another thread.
@@ -48,7 +56,11 @@ impl Waker {
 impl App {
     pub(crate) fn inline(sockets: Sockets, lane: Lane, spin: u32) -> App {
         let (bell, stats, index) = (lane.app_bell.clone(), lane.stats.clone(), lane.index);
-        App { sockets, turner: Turner::Inline(Box::new(lane)), bell, stats, index, spin }
+        App { sockets, turner: Turner::Inline(Box::new(lane)), bell, stats, index, spin, gate: None }
+    }
+
+    pub(crate) fn set_gate(&mut self, gate: Option<Arc<dyn Gate>>) {
+        self.gate = gate;
     }
 
     pub(crate) fn paired(
@@ -59,7 +71,15 @@ impl App {
         index: u16,
         spin: u32,
     ) -> App {
-        App { sockets, turner: Turner::Paired { lane }, bell, stats, index, spin }
+        App { sockets, turner: Turner::Paired { lane }, bell, stats, index, spin, gate: None }
+    }
+
+    /// Asks for the right to listen on an address; `None` where nobody else has a say.
+    pub fn claim(&self, addr: std::net::SocketAddr) -> std::io::Result<Option<crate::Claim>> {
+        match &self.gate {
+            None => Ok(None),
+            Some(gate) => gate.listen(addr).map(Some),
+        }
     }
 
     /// Which lane.

@@ -274,6 +274,13 @@ impl Config {
         Ok(())
     }
 
+    /// One end of a wire in memory with this address (`10.0.0.1/24`).
+    pub fn memory(address: &str) -> Result<Config, crate::Error> {
+        let cidr = address.parse().map_err(crate::Error::Config)?;
+        let port = PortConfig { addresses: vec![cidr], ..PortConfig::new(Device::Memory("wire".into())) };
+        Ok(Config { ports: vec![port], buffers_mib: 64, ..Config::default() })
+    }
+
     /// TCP's parameters with the defaults filled in.
     pub fn tcp(&self) -> tcp::Config {
         let mut t = tcp::Config::default();

@@ -79,6 +79,7 @@ pub struct Engine {
     links: Arc<Vec<LaneLink>>,
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
+    warnings: Vec<String>,
 }
 
 /// An application's end of a lane on its way to its thread.
@@ -132,6 +133,16 @@ impl Engine {
         Ok((Engine::build(a, vec![end_a])?, Engine::build(b, vec![end_b])?))
     }
 
+    /// Opens the configured devices and starts their lanes.
+    pub fn start(config: &Config) -> Result<Engine, Error> {
+        config.check().map_err(|(_, message)| Error::Config(message))?;
+        if config.ports.is_empty() {
+            return Err(Error::Config("no device: name one with --dev or in [[ports]]".into()));
+        }
+        let opened = config.ports.iter().map(|p| ports::open(config, p)).collect::<Result<Vec<_>, _>>()?;
+        Engine::build(config, opened)
+    }
+
     pub(crate) fn build(config: &Config, opened: Vec<Opened>) -> Result<Engine, Error> {
         config.check().map_err(|(_, message)| Error::Config(message))?;
         let lanes = config.lanes as usize;
@@ -159,7 +170,7 @@ impl Engine {
         }
 
         let stop = Arc::new(AtomicBool::new(false));
-        let mut engine = Engine { apps: Vec::new(), links: Arc::default(), stop, threads: Vec::new() };
+        let mut engine = Engine { apps: Vec::new(), links: Arc::default(), stop, threads: Vec::new(), warnings: Vec::new() };
         let mut links = Vec::new();
         for (index, ports) in queues.into_iter().enumerate() {
             let chunks = (config.buffers_mib as u64 * (1 << 20) / CHUNK_BYTES as u64).min(u32::MAX as u64 / 2) as u32;
@@ -267,6 +278,11 @@ impl Engine {
         let thread = std::thread::Builder::new().name(name).spawn(run).map_err(Error::system("starting a lane's thread"))?;
         self.threads.push(thread);
         Ok(())
+    }
+
+    /// What a user should know about the devices and the kernel: one line each.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
     }
 
     /// Lanes.

@@ -5,6 +5,7 @@
 //! they speak through the same rings.
 
 mod app;
+mod claim;
 mod clock;
 pub mod config;
 mod engine;
@@ -14,6 +15,7 @@ mod ports;
 mod stats;
 
 pub use app::{App, Waker};
+pub use claim::Claim;
 pub use clock::Clock;
 pub use config::{Config, ConfigError, Device, Model, PortConfig};
 pub use engine::{AppHandle, Engine, Error};

@@ -6,7 +6,7 @@ use io::AnyPort;
 use io::memwire::{self, MemConfig};
 use stack::Mode;
 
-use crate::config::{Config, PortConfig};
+use crate::config::{Config, Device, PortConfig};
 use crate::engine::Error;
 
 /// A device that was opened.
@@ -45,4 +45,15 @@ pub(crate) fn memory(config: &Config, ends: [&PortConfig; 2]) -> Result<[Opened;
     let (a, b) = memwire::wire(&wire)?;
     let any = |ports: Vec<memwire::MemPort>| ports.into_iter().map(AnyPort::Mem).collect();
     Ok([Opened::dedicated(ends[0], any(a)), Opened::dedicated(ends[1], any(b))])
+}
+
+/// Opens a device with a queue for each lane.
+pub(crate) fn open(_config: &Config, port: &PortConfig) -> Result<Opened, Error> {
+    match &port.device {
+        Device::Memory(_) => Err(Error::Config(format!(
+            "{}: a memory wire joins two engines of one process; a program opens it with Engine::memory_pair",
+            port.device
+        ))),
+        Device::Xdp(_) | Device::Packet(_) | Device::Tap(_) => Err(Error::Config(format!("{}: not built in", port.device))),
+    }
 }

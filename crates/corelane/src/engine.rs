@@ -1,0 +1,66 @@
+//! Engines and the ends of their lanes.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use runtime::{AppHandle, Config, Error, LaneStats, Snapshot};
+
+use crate::lane::Lane;
+
+/// Lanes over opened devices.
+pub struct Engine(runtime::Engine);
+
+/// An application's end of a lane, on its way to the thread that will use it.
+pub struct LaneHandle(AppHandle);
+
+impl LaneHandle {
+    /// Takes the lane on this thread, pinned to the lane's core where the configuration names one.
+    pub fn attach(self) -> io::Result<Lane> {
+        let app = self.0.attach().map_err(io::Error::other)?;
+        Ok(Lane::new(app))
+    }
+}
+
+impl Engine {
+    /// Opens the configured devices and starts their lanes.
+    pub fn start(config: &Config) -> Result<Engine, Error> {
+        runtime::Engine::start(config).map(Engine)
+    }
+
+    /// Two engines at the two ends of a wire in memory; each configuration names one `mem:` port.
+    pub fn memory_pair(a: &Config, b: &Config) -> Result<(Engine, Engine), Error> {
+        let (a, b) = runtime::Engine::memory_pair(a, b)?;
+        Ok((Engine(a), Engine(b)))
+    }
+
+    /// How many lanes there are.
+    pub fn lanes(&self) -> usize {
+        self.0.lanes()
+    }
+
+    /// The application's end of lane `index`; each can be taken once.
+    pub fn take_lane(&mut self, index: usize) -> Option<LaneHandle> {
+        self.0.take_app(index).map(LaneHandle)
+    }
+
+    /// What a user should know about the devices and the kernel: one line each.
+    pub fn warnings(&self) -> &[String] {
+        self.0.warnings()
+    }
+
+    /// Each lane's own counters.
+    pub fn stats(&self) -> Vec<Arc<LaneStats>> {
+        self.0.stats()
+    }
+
+    /// Everything the lanes counted; a lane whose application does not call in within `limit` is missing.
+    pub fn snapshots(&self, limit: Duration) -> Vec<Snapshot> {
+        self.0.snapshots(limit)
+    }
+
+    /// Ends the stack's threads; what is in flight may finish for a moment, devices are detached.
+    pub fn shutdown(self) {
+        self.0.shutdown();
+    }
+}

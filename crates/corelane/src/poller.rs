@@ -1,0 +1,165 @@
+//! Waiting for many sockets at once: epoll's rules, level, edge and one-shot.
+
+use std::io;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use socket::{Ready, SockId, bits};
+
+use crate::lane::{Lane, TcpListener, error};
+use crate::stream::TcpStream;
+
+pub use socket::Trigger;
+
+/// What to wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interest {
+    bits: u32,
+}
+
+impl Interest {
+    /// Something to read or to accept, or the end of the stream.
+    pub const READ: Interest = Interest { bits: bits::IN | bits::RDHUP };
+    /// Room to write.
+    pub const WRITE: Interest = Interest { bits: bits::OUT };
+    /// Either.
+    pub const BOTH: Interest = Interest { bits: bits::IN | bits::RDHUP | bits::OUT };
+    /// Only what is always reported: errors, and both directions closed.
+    pub const NONE: Interest = Interest { bits: 0 };
+}
+
+/// Something happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// The registration's.
+    pub key: u64,
+    events: u32,
+}
+
+impl Event {
+    /// A read or accept will not block.
+    pub fn is_readable(&self) -> bool {
+        self.events & (bits::IN | bits::ERR | bits::HUP) != 0
+    }
+    /// A write will not block.
+    pub fn is_writable(&self) -> bool {
+        self.events & (bits::OUT | bits::ERR | bits::HUP) != 0
+    }
+    /// The peer has finished writing.
+    pub fn is_read_closed(&self) -> bool {
+        self.events & (bits::RDHUP | bits::HUP) != 0
+    }
+    /// An error waits in [`TcpStream::take_error`].
+    pub fn is_error(&self) -> bool {
+        self.events & bits::ERR != 0
+    }
+}
+
+/// Room for events.
+pub struct Events {
+    ready: Vec<Ready>,
+    len: usize,
+}
+
+impl Events {
+    /// Room for `n` events of one wait, at least one.
+    pub fn with_capacity(n: usize) -> Events {
+        Events { ready: vec![Ready { events: 0, data: 0 }; n.max(1)], len: 0 }
+    }
+
+    /// What the last wait gave.
+    pub fn iter(&self) -> impl Iterator<Item = Event> + '_ {
+        self.ready[..self.len].iter().map(|r| Event { key: r.data, events: r.events })
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+/// A socket that can be waited for.
+pub trait Source {
+    #[doc(hidden)]
+    fn sock(&self) -> SockId;
+}
+
+impl Source for TcpStream {
+    fn sock(&self) -> SockId {
+        self.id
+    }
+}
+
+impl Source for TcpListener {
+    fn sock(&self) -> SockId {
+        self.id
+    }
+}
+
+/// Waits for many sockets of one lane.
+pub struct Poller {
+    pub(crate) lane: Lane,
+    pub(crate) id: SockId,
+}
+
+fn interest(i: Interest, trigger: Trigger, key: u64) -> socket::Interest {
+    socket::Interest { events: i.bits, trigger, data: key }
+}
+
+impl Poller {
+    /// Registers a socket under `key`; `AlreadyExists` when it is.
+    pub fn add(&self, source: &impl Source, key: u64, i: Interest, trigger: Trigger) -> io::Result<()> {
+        self.lane.with(|s| s.epoll_add(self.id, source.sock(), interest(i, trigger, key)))
+    }
+
+    /// Changes a registration, and arms a one-shot again.
+    pub fn modify(&self, source: &impl Source, key: u64, i: Interest, trigger: Trigger) -> io::Result<()> {
+        self.lane.with(|s| s.epoll_modify(self.id, source.sock(), interest(i, trigger, key)))
+    }
+
+    /// Ends a registration; closing the socket does too.
+    pub fn delete(&self, source: &impl Source) -> io::Result<()> {
+        self.lane.with(|s| s.epoll_delete(self.id, source.sock()))
+    }
+
+    /// Waits for events, a [`Waker`](crate::Waker) or the end of `limit`; how many events there are.
+    pub fn wait(&self, events: &mut Events, limit: Option<Duration>) -> io::Result<usize> {
+        let mut app = self.lane.app.borrow_mut();
+        let woken = &self.lane.woken;
+        let mut deadline = None;
+        // What was asked for since the last wait goes out, and what came in is seen, before anything else.
+        app.advance();
+        loop {
+            events.len = app.sockets.epoll_collect(self.id, &mut events.ready).map_err(error)?;
+            if events.len > 0 || (woken.load(Ordering::Relaxed) && woken.swap(false, Ordering::Acquire)) {
+                return Ok(events.len);
+            }
+            let left = match limit {
+                None => None,
+                Some(limit) if limit.is_zero() => return Ok(0),
+                Some(limit) => {
+                    let end = *deadline.get_or_insert_with(|| Instant::now() + limit);
+                    match end.checked_duration_since(Instant::now()).filter(|d| !d.is_zero()) {
+                        Some(left) => Some(left),
+                        None => return Ok(0),
+                    }
+                }
+            };
+            app.wait(left, || woken.load(Ordering::Relaxed));
+        }
+    }
+}
+
+impl Drop for Poller {
+    fn drop(&mut self) {
+        if let Ok(mut app) = self.lane.app.try_borrow_mut() {
+            // Nothing but the table's own bookkeeping can object, and it has nothing left to lose.
+            let _ = app.sockets.close(self.id);
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! A connection.
+
+use std::cell::Cell;
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::net::{Shutdown, SocketAddr};
+use std::time::Duration;
+
+use socket::{Errno, Linger, SockId, SockOption, Sockets};
+use tcp::TcpInfo;
+
+use crate::lane::{Lane, address, error};
+
+/// A TCP connection of one lane. Dropping it closes it: what was written is still sent.
+pub struct TcpStream {
+    pub(crate) lane: Lane,
+    pub(crate) id: SockId,
+    nonblocking: Cell<bool>,
+    closed: Cell<bool>,
+}
+
+impl TcpStream {
+    pub(crate) fn new(lane: Lane, id: SockId, nonblocking: bool) -> TcpStream {
+        TcpStream { lane, id, nonblocking: Cell::new(nonblocking), closed: Cell::new(false) }
+    }
+
+    fn run<T>(
+        &self,
+        limit: impl FnOnce() -> Option<Duration>,
+        mut f: impl FnMut(&mut Sockets, SockId) -> Result<T, Errno>,
+    ) -> io::Result<T> {
+        let id = self.id;
+        // The first try needs no wait, no look at timeouts.
+        match self.lane.with(|s| Ok(f(s, id)))? {
+            Err(Errno::EAGAIN) if !self.nonblocking.get() => self.lane.block(limit(), |s| f(s, id)),
+            other => other.map_err(error),
+        }
+    }
+
+    fn timeout(&self, like: SockOption) -> Option<Duration> {
+        match self.option(like) {
+            Ok(SockOption::ReceiveTimeout(t) | SockOption::SendTimeout(t)) => t,
+            _ => None,
+        }
+    }
+
+    /// Whether calls fail with `WouldBlock` rather than wait.
+    pub fn set_nonblocking(&self, on: bool) {
+        self.nonblocking.set(on);
+    }
+
+    /// Reads what is there; 0 at the end of the stream.
+    pub fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.run(|| self.timeout(SockOption::ReceiveTimeout(None)), |s, id| s.read(id, buf))
+    }
+
+    /// As [`TcpStream::read`], leaving the bytes where they are.
+    pub fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.run(|| self.timeout(SockOption::ReceiveTimeout(None)), |s, id| s.peek(id, buf))
+    }
+
+    /// Takes what fits into the send buffer.
+    pub fn write(&self, buf: &[u8]) -> io::Result<usize> {
+        self.run(|| self.timeout(SockOption::SendTimeout(None)), |s, id| s.write(id, buf, false))
+    }
+
+    /// As [`TcpStream::write`], with more to follow at once (MSG_MORE): a partial segment waits for it.
+    pub fn write_more(&self, buf: &[u8]) -> io::Result<usize> {
+        self.run(|| self.timeout(SockOption::SendTimeout(None)), |s, id| s.write(id, buf, true))
+    }
+
+    /// Fills several buffers in order.
+    pub fn read_vectored(&self, bufs: &mut [IoSliceMut]) -> io::Result<usize> {
+        self.run(
+            || self.timeout(SockOption::ReceiveTimeout(None)),
+            |s, id| {
+                let mut parts: Vec<&mut [u8]> = bufs.iter_mut().map(|b| &mut **b).collect();
+                s.readv(id, &mut parts)
+            },
+        )
+    }
+
+    /// Takes what fits of several buffers in order.
+    pub fn write_vectored(&self, bufs: &[IoSlice]) -> io::Result<usize> {
+        let parts: Vec<&[u8]> = bufs.iter().map(|b| &**b).collect();
+        self.run(|| self.timeout(SockOption::SendTimeout(None)), |s, id| s.writev(id, &parts, false))
+    }
+
+    /// Lets `f` read received bytes where they lie and say how many it has used. Empty input: nothing has arrived.
+    pub fn read_in_place<T>(&self, f: impl FnOnce(&[u8]) -> (usize, T)) -> io::Result<T> {
+        let id = self.id;
+        self.lane.with(|s| {
+            let (used, answer) = f(s.first_slice(id)?);
+            if used > 0 {
+                s.consume(id, used)?;
+            }
+            Ok(answer)
+        })
+    }
+
+    /// Bytes that wait to be read.
+    pub fn available(&self) -> io::Result<usize> {
+        let id = self.id;
+        self.lane.with(|s| s.available(id))
+    }
+
+    /// Ends one or both directions; what was written is still sent.
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        let how = match how {
+            Shutdown::Read => socket::Shutdown::Read,
+            Shutdown::Write => socket::Shutdown::Write,
+            Shutdown::Both => socket::Shutdown::Both,
+        };
+        let id = self.id;
+        self.lane.with(|s| s.shutdown(id, how))
+    }
+
+    /// Closes; with SO_LINGER and a timeout, waits until the peer has acknowledged everything.
+    pub fn close(self) -> io::Result<()> {
+        self.closed.set(true);
+        let id = self.id;
+        let limit = match self.option(SockOption::Linger(None)) {
+            Ok(SockOption::Linger(Some(Linger { timeout }))) => Some(timeout),
+            _ => None,
+        };
+        self.lane.with(|s| s.close(id))?;
+        let Some(limit) = limit.filter(|l| !l.is_zero() && !self.nonblocking.get()) else { return Ok(()) };
+        let mut app = self.lane.app.borrow_mut();
+        match app.until(Some(limit), |s| s.linger_result(id)) {
+            Some(answer) => answer.map_err(error),
+            None => {
+                app.sockets.linger_give_up(id);
+                Err(error(Errno::EAGAIN))
+            }
+        }
+    }
+
+    /// Resets the connection: nothing more is sent, the peer sees an error.
+    pub fn abort(self) -> io::Result<()> {
+        self.closed.set(true);
+        let id = self.id;
+        self.lane.with(|s| s.abort(id))
+    }
+
+    /// The peer's address.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        let id = self.id;
+        self.lane.with(|s| s.remote(id)).map(address)
+    }
+
+    /// Our address.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        let id = self.id;
+        self.lane.with(|s| s.local(id)).map(address)
+    }
+
+    /// The pending error (SO_ERROR), which is then no longer pending.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        let id = self.id;
+        self.lane.with(|s| s.take_error(id)).map(|e| e.map(error))
+    }
+
+    /// A snapshot of the connection (TCP_INFO).
+    pub fn info(&self) -> io::Result<TcpInfo> {
+        let id = self.id;
+        let token = self.lane.with(|s| s.query_info(id))?;
+        let answer = self.lane.app.borrow_mut().until(None, |s| s.info_result(token));
+        answer.unwrap_or(Err(Errno::ENOTCONN)).map_err(error)
+    }
+
+    /// Sets an option.
+    pub fn set_option(&self, option: SockOption) -> io::Result<()> {
+        let id = self.id;
+        self.lane.with(|s| s.set_option(id, option))
+    }
+
+    /// The option that `like` names, with its value.
+    pub fn option(&self, like: SockOption) -> io::Result<SockOption> {
+        let id = self.id;
+        self.lane.with(|s| s.option(id, like))
+    }
+
+    /// TCP_NODELAY.
+    pub fn set_nodelay(&self, on: bool) -> io::Result<()> {
+        self.set_option(SockOption::NoDelay(on))
+    }
+
+    /// SO_RCVTIMEO: how long a blocking read waits.
+    pub fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
+        self.set_option(SockOption::ReceiveTimeout(limit))
+    }
+
+    /// SO_SNDTIMEO: how long a blocking write waits.
+    pub fn set_write_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
+        self.set_option(SockOption::SendTimeout(limit))
+    }
+}
+
+impl Drop for TcpStream {
+    fn drop(&mut self) {
+        if self.closed.get() {
+            return;
+        }
+        if let Ok(mut app) = self.lane.app.try_borrow_mut() {
+            // A lingering drop goes on in the background, as in the standard library.
+            if app.sockets.close(self.id).is_ok() {
+                app.sockets.linger_give_up(self.id);
+            }
+        }
+    }
+}
+
+impl Read for TcpStream {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        TcpStream::read(self, buf)
+    }
+    fn read_vectored(&mut self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        TcpStream::read_vectored(self, bufs)
+    }
+}
+
+impl Read for &TcpStream {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        TcpStream::read(self, buf)
+    }
+}
+
+impl Write for TcpStream {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        TcpStream::write(self, buf)
+    }
+    fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        TcpStream::write_vectored(self, bufs)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Write for &TcpStream {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        TcpStream::write(self, buf)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
