@@ -17,6 +17,8 @@ pub trait Handler {
     fn answer(&mut self, head: &Head, out: &mut Output);
     /// Writes the answer to something that was no acceptable request; the connection ends after it.
     fn refuse(&mut self, reject: Reject, minor: u8, out: &mut Output);
+    /// Tells the time, once a turn.
+    fn set_time(&mut self, _now: std::time::SystemTime) {}
 }
 
 /// What a session waits for.

@@ -40,11 +40,6 @@ impl Site {
         Site { files, clock: DateClock::new(now), path: SitePath::default(), boundaries, boundary: 0 }
     }
 
-    /// Tells the time; once a turn is enough.
-    pub fn set_time(&mut self, now: SystemTime) {
-        self.clock.set(now);
-    }
-
     fn resolve(&mut self, head: &Head) -> Result<Answer, Reject> {
         if !matches!(head.method, "GET" | "HEAD") {
             return Err(Reject(405));
@@ -182,6 +177,10 @@ impl Handler for Site {
 
     fn refuse(&mut self, reject: Reject, minor: u8, out: &mut Output) {
         self.page(reject.0, minor, false, "", out);
+    }
+
+    fn set_time(&mut self, now: SystemTime) {
+        self.clock.set(now);
     }
 }
 

@@ -1,0 +1,420 @@
+//! Makes load from one thread over any network and checks what comes back.
+//!
+//! Closed loop: a fixed number of connections, each followed by the next. Open loop: connections start when they are due, and
+//! latency counts from that moment, so that a stalled server cannot hide its stall (coordinated omission).
+
+use super::report::{Cause, Tally};
+use crate::http::reader::{Malformed, Reader};
+use crate::net::{Net, Ready};
+use crate::sys::{self, Stop};
+use crate::timers::Timers;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// A start this much later than intended is counted as missed.
+const LATE: Duration = Duration::from_millis(1);
+/// Longest sleep, so that stops and phases are noticed.
+const NAP: Duration = Duration::from_millis(20);
+/// Connections started before events are served again.
+const START_BATCH: usize = 64;
+const BUFFER: usize = 64 * 1024;
+
+/// What one generator does.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Connections at once (closed loop), or at most (open loop).
+    pub concurrent: usize,
+    /// Connections in all; none: until stopped.
+    pub total: Option<u64>,
+    /// Requests on each connection.
+    pub per_connection: u32,
+    /// Connections a second (open loop).
+    pub rate: Option<f64>,
+    /// A request that keeps the connection.
+    pub request: Vec<u8>,
+    /// The last request of a connection, which asks the server to close.
+    pub last_request: Vec<u8>,
+    /// Body length that every response must have; none: that of the first.
+    pub length: Option<u64>,
+    /// Longest time for a connection.
+    pub timeout: Duration,
+}
+
+/// What generators and their controller tell each other.
+#[derive(Debug, Default)]
+pub struct Shared {
+    phase: AtomicU8,
+    connections: AtomicU64,
+    messages: AtomicU64,
+    errors: AtomicU64,
+}
+
+/// Numbers for a progress line.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Progress {
+    /// Connections completed.
+    pub connections: u64,
+    /// Responses received.
+    pub messages: u64,
+    /// Connections that failed.
+    pub errors: u64,
+}
+
+impl Shared {
+    /// What was done so far, all generators together.
+    pub fn progress(&self) -> Progress {
+        Progress {
+            connections: self.connections.load(Ordering::Relaxed),
+            messages: self.messages.load(Ordering::Relaxed),
+            errors: self.errors.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Starts the measurement: what was done before no longer counts.
+    pub fn measure(&self) {
+        self.phase.store(1, Ordering::Relaxed);
+    }
+
+    /// Ends the measurement; load goes on until the stop.
+    pub fn end(&self) {
+        self.phase.store(2, Ordering::Relaxed);
+    }
+
+    /// 0 before, 1 during, 2 after the measurement.
+    pub fn phase(&self) -> u8 {
+        self.phase.load(Ordering::Relaxed)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Connecting,
+    Sending(usize),
+    Reading,
+    /// Everything received, the server's end awaited.
+    Ending,
+}
+
+struct Slot<S> {
+    stream: Option<S>,
+    generation: u32,
+    state: State,
+    /// When the connection was to start.
+    start: Instant,
+    /// When the current request was to start.
+    message_start: Instant,
+    done: u32,
+    first_byte: bool,
+    reader: Reader,
+}
+
+/// A generator on one thread.
+pub struct Generator<N: Net> {
+    net: N,
+    plan: Plan,
+    slots: Vec<Slot<N::Stream>>,
+    free: Vec<u32>,
+    timers: Timers,
+    input: Vec<u8>,
+    ready: Vec<Ready>,
+    started: u64,
+    next_start: Option<Instant>,
+    shared: Arc<Shared>,
+    told: Progress,
+    seen: Progress,
+    /// What was measured.
+    pub tally: Tally,
+}
+
+impl<N: Net> Generator<N> {
+    /// A generator over a network that can connect.
+    pub fn new(net: N, plan: Plan, shared: Arc<Shared>) -> Generator<N> {
+        let timers = Timers::new(&[plan.timeout]);
+        Generator {
+            net,
+            plan,
+            slots: Vec::new(),
+            free: Vec::new(),
+            timers,
+            input: vec![0; BUFFER],
+            ready: Vec::new(),
+            started: 0,
+            next_start: None,
+            shared,
+            told: Progress::default(),
+            seen: Progress::default(),
+            tally: Tally::default(),
+        }
+    }
+
+    fn open(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Generates until the plan is done or stopped, then closes what is left.
+    pub fn run(&mut self, stop: &Stop) -> io::Result<()> {
+        let mut phase = 0;
+        let mut begun = (Instant::now(), sys::thread_cpu_time());
+        let mut now = Instant::now();
+        self.next_start = self.plan.rate.map(|_| now);
+        loop {
+            if self.shared.phase() != phase {
+                phase = self.shared.phase();
+                match phase {
+                    1 => {
+                        self.tally = Tally::default();
+                        begun = (now, sys::thread_cpu_time());
+                    }
+                    _ => self.tally.measured(now - begun.0, sys::thread_cpu_time().saturating_sub(begun.1)),
+                }
+            }
+            let over = stop.is_set() || self.plan.total.is_some_and(|total| self.started >= total);
+            if over && (self.open() == 0 || stop.is_set()) {
+                break;
+            }
+            let nap = if over { NAP } else { self.start_connections(now) };
+            let mut ready = std::mem::take(&mut self.ready);
+            ready.clear();
+            self.net.wait(&mut ready, Some(nap))?;
+            now = Instant::now();
+            for event in &ready {
+                self.wake(*event);
+            }
+            self.ready = ready;
+            while let Some((id, _)) = self.timers.expire(now) {
+                self.fail(id, Cause::Timeout);
+            }
+            self.tell();
+        }
+        if phase < 2 {
+            self.tally.measured(now - begun.0, sys::thread_cpu_time().saturating_sub(begun.1));
+        }
+        // What is still open was cut short by the end, not by the server.
+        for slot in &mut self.slots {
+            if let Some(stream) = slot.stream.take() {
+                self.net.abort(stream);
+            }
+        }
+        self.tell();
+        Ok(())
+    }
+
+    /// Publishes progress; once a turn, so that nothing is shared per message.
+    fn tell(&mut self) {
+        let (now, before) = (self.seen, self.told);
+        self.shared.connections.fetch_add(now.connections - before.connections, Ordering::Relaxed);
+        self.shared.messages.fetch_add(now.messages - before.messages, Ordering::Relaxed);
+        self.shared.errors.fetch_add(now.errors - before.errors, Ordering::Relaxed);
+        self.told = now;
+    }
+
+    /// Starts what is due; how long there is nothing more to start.
+    fn start_connections(&mut self, now: Instant) -> Duration {
+        for _ in 0..START_BATCH {
+            if self.plan.total.is_some_and(|total| self.started >= total) {
+                return NAP;
+            }
+            let due = self.next_start.unwrap_or(now);
+            if due > now {
+                return (due - now).min(NAP);
+            }
+            if self.open() >= self.plan.concurrent {
+                // An open loop that is out of connections starts this one late, and says so.
+                return NAP;
+            }
+            if let (Some(at), Some(rate)) = (&mut self.next_start, self.plan.rate) {
+                *at += Duration::from_secs_f64(1.0 / rate);
+                self.tally.late_starts += u64::from(now - due > LATE);
+            }
+            self.tally.starts += 1;
+            if !self.start(due) {
+                // No room for a socket: give those that are open a chance to end.
+                return Duration::from_millis(1);
+            }
+        }
+        Duration::ZERO
+    }
+
+    fn start(&mut self, due: Instant) -> bool {
+        self.started += 1;
+        let id = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot {
+                stream: None,
+                generation: 0,
+                state: State::Connecting,
+                start: due,
+                message_start: due,
+                done: 0,
+                first_byte: false,
+                reader: Reader::default(),
+            });
+            self.slots.len() as u32 - 1
+        });
+        let slot = &mut self.slots[id as usize];
+        match self.net.connect(u64::from(slot.generation) << 32 | u64::from(id)) {
+            Ok(stream) => {
+                slot.stream = Some(stream);
+                slot.state = State::Connecting;
+                slot.start = due;
+                slot.message_start = due;
+                slot.done = 0;
+                slot.first_byte = false;
+                slot.reader.next();
+                // Timed from now: a due time in the past must not fire the timeout at once.
+                self.timers.set(id, 0, Instant::now());
+                true
+            }
+            Err(error) => {
+                self.free.push(id);
+                self.tally.error(Cause::connect(&error));
+                self.seen.errors += 1;
+                false
+            }
+        }
+    }
+
+    fn wake(&mut self, event: Ready) {
+        let id = event.key as u32;
+        let Some(slot) = self.slots.get_mut(id as usize) else { return };
+        if slot.generation != (event.key >> 32) as u32 || slot.stream.is_none() {
+            return;
+        }
+        if let Err(cause) = self.work(id, event) {
+            self.fail(id, cause);
+        }
+    }
+
+    fn work(&mut self, id: u32, event: Ready) -> Result<(), Cause> {
+        let slot = &mut self.slots[id as usize];
+        let Some(stream) = &slot.stream else { return Ok(()) };
+        if slot.state == State::Connecting {
+            if !event.write && !event.ended {
+                return Ok(());
+            }
+            if event.ended {
+                self.net.connected(stream).map_err(|error| Cause::connect(&error))?;
+            }
+            self.tally.connect.record(slot.start.elapsed());
+            slot.state = State::Sending(0);
+        }
+        let mut readable = event.read;
+        loop {
+            if let State::Sending(sent) = &mut slot.state {
+                let last = slot.done + 1 == self.plan.per_connection;
+                let request = if last { &self.plan.last_request } else { &self.plan.request };
+                while *sent < request.len() {
+                    match self.net.write(stream, &request[*sent..], false) {
+                        Ok(n) => *sent += n,
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                        Err(error) => return Err(Cause::transfer(&error)),
+                    }
+                }
+                slot.state = State::Reading;
+            }
+            if !readable {
+                return Ok(());
+            }
+            let n = match self.net.read(stream, &mut self.input) {
+                Ok(n) => n,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(Cause::transfer(&error)),
+            };
+            readable = n == self.input.len() || event.ended;
+            let complete = slot.state == State::Ending;
+            if n == 0 {
+                if !complete {
+                    slot.reader.end().map_err(|_| Cause::EarlyClose)?;
+                    slot.done += 1;
+                    count_message(&slot.reader, slot.message_start, &mut self.plan, &mut self.tally, &mut self.seen)?;
+                    if slot.done < self.plan.per_connection {
+                        return Err(Cause::EarlyClose);
+                    }
+                }
+                self.complete(id);
+                return Ok(());
+            }
+            if complete {
+                return Err(Cause::Length);
+            }
+            if !slot.first_byte {
+                slot.first_byte = true;
+                self.tally.first_byte.record(slot.message_start.elapsed());
+            }
+            let used = slot.reader.feed(&self.input[..n], false, &mut |_| {}).map_err(|malformed| match malformed {
+                Malformed::Short => Cause::EarlyClose,
+                _ => Cause::Malformed,
+            })?;
+            if used < n {
+                return Err(Cause::Length);
+            }
+            self.tally.bytes += n as u64;
+            if slot.reader.is_done() {
+                slot.done += 1;
+                count_message(&slot.reader, slot.message_start, &mut self.plan, &mut self.tally, &mut self.seen)?;
+                if slot.done == self.plan.per_connection {
+                    slot.state = State::Ending;
+                    if event.ended {
+                        // The server's FIN is here already: no need to read it.
+                        self.complete(id);
+                        return Ok(());
+                    }
+                } else {
+                    if slot.reader.close {
+                        return Err(Cause::EarlyClose);
+                    }
+                    slot.reader.next();
+                    slot.first_byte = false;
+                    slot.message_start = Instant::now();
+                    slot.state = State::Sending(0);
+                }
+            }
+        }
+    }
+
+    fn complete(&mut self, id: u32) {
+        self.tally.connections += 1;
+        self.seen.connections += 1;
+        if let Some(stream) = self.release(id) {
+            self.net.close(stream);
+        }
+    }
+
+    fn fail(&mut self, id: u32, cause: Cause) {
+        if let Some(stream) = self.release(id) {
+            self.tally.error(cause);
+            self.seen.errors += 1;
+            self.net.abort(stream);
+        }
+    }
+
+    fn release(&mut self, id: u32) -> Option<N::Stream> {
+        let slot = &mut self.slots[id as usize];
+        let stream = slot.stream.take()?;
+        slot.generation = (slot.generation + 1) & (u32::MAX >> 1);
+        self.timers.cancel(id);
+        self.free.push(id);
+        Some(stream)
+    }
+}
+
+/// Checks and counts a complete response.
+fn count_message(
+    reader: &Reader,
+    start: Instant,
+    plan: &mut Plan,
+    tally: &mut Tally,
+    seen: &mut Progress,
+) -> Result<(), Cause> {
+    if !(200..300).contains(&reader.status) {
+        return Err(Cause::Status(reader.status));
+    }
+    if *plan.length.get_or_insert(reader.body) != reader.body {
+        return Err(Cause::Length);
+    }
+    tally.total.record(start.elapsed());
+    tally.messages += 1;
+    seen.messages += 1;
+    Ok(())
+}

@@ -1,0 +1,326 @@
+//! What load measured, for people and for programs.
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+/// Latencies to three digits.
+#[derive(Clone, Debug)]
+pub struct Latency(Histogram<u64>);
+
+impl Default for Latency {
+    fn default() -> Latency {
+        // Three digits is a valid precision, the only way this could fail.
+        let histogram = Histogram::new_with_bounds(1, 3_600_000_000_000, 3).unwrap_or_else(|_| unreachable!());
+        Latency(histogram)
+    }
+}
+
+impl Latency {
+    /// Counts one.
+    pub fn record(&mut self, time: Duration) {
+        self.0.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1));
+    }
+
+    /// Adds another thread's.
+    pub fn add(&mut self, other: &Latency) {
+        // Equal bounds: every value fits.
+        let _ = self.0.add(&other.0);
+    }
+
+    /// Its percentiles.
+    pub fn summary(&self) -> Percentiles {
+        let micros = |quantile| self.0.value_at_quantile(quantile) as f64 / 1e3;
+        Percentiles {
+            mean: self.0.mean() / 1e3,
+            p50: micros(0.5),
+            p90: micros(0.9),
+            p99: micros(0.99),
+            p999: micros(0.999),
+            max: self.0.max() as f64 / 1e3,
+        }
+    }
+}
+
+/// A latency distribution in microseconds.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Percentiles {
+    /// Mean.
+    pub mean: f64,
+    /// Median.
+    pub p50: f64,
+    /// 90 of 100 are at most this.
+    pub p90: f64,
+    /// 99 of 100.
+    pub p99: f64,
+    /// 999 of 1000.
+    pub p999: f64,
+    /// The largest.
+    pub max: f64,
+}
+
+/// Why a connection failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cause {
+    /// connect: refused.
+    Refused,
+    /// connect: no address or port left.
+    NoAddress,
+    /// connect: unreachable.
+    Unreachable,
+    /// connect: another error.
+    Connect(i32),
+    /// Longer than the timeout.
+    Timeout,
+    /// Reset by the server.
+    Reset,
+    /// Another error in transfer.
+    Transfer(i32),
+    /// Closed before the response was whole.
+    EarlyClose,
+    /// Not HTTP.
+    Malformed,
+    /// Not 2xx.
+    Status(u16),
+    /// Not the length expected.
+    Length,
+}
+
+impl Cause {
+    /// The cause of a failed connect.
+    pub fn connect(error: &io::Error) -> Cause {
+        match error.kind() {
+            io::ErrorKind::ConnectionRefused => Cause::Refused,
+            io::ErrorKind::AddrNotAvailable | io::ErrorKind::AddrInUse => Cause::NoAddress,
+            io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => Cause::Unreachable,
+            io::ErrorKind::TimedOut => Cause::Timeout,
+            io::ErrorKind::ConnectionReset => Cause::Reset,
+            _ => Cause::Connect(error.raw_os_error().unwrap_or(0)),
+        }
+    }
+
+    /// The cause of a failed read or write.
+    pub fn transfer(error: &io::Error) -> Cause {
+        match error.kind() {
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Cause::Reset,
+            io::ErrorKind::TimedOut => Cause::Timeout,
+            _ => Cause::Transfer(error.raw_os_error().unwrap_or(0)),
+        }
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = |errno: &i32| crate::failure::words(&io::Error::from_raw_os_error(*errno));
+        match self {
+            Cause::Refused => f.write_str("connection refused"),
+            Cause::NoAddress => f.write_str("no local address or port left"),
+            Cause::Unreachable => f.write_str("host or network unreachable"),
+            Cause::Connect(errno) => write!(f, "connect: {}", words(errno)),
+            Cause::Timeout => f.write_str("timed out"),
+            Cause::Reset => f.write_str("reset by the server"),
+            Cause::Transfer(errno) => write!(f, "transfer: {}", words(errno)),
+            Cause::EarlyClose => f.write_str("closed before the response was whole"),
+            Cause::Malformed => f.write_str("the response is not HTTP"),
+            Cause::Status(status) => write!(f, "status {status}"),
+            Cause::Length => f.write_str("the response has another length"),
+        }
+    }
+}
+
+/// What one generator, or several together, measured.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    /// Connections completed.
+    pub connections: u64,
+    /// Responses received and found right.
+    pub messages: u64,
+    /// Bytes received, heads included.
+    pub bytes: u64,
+    /// Connections started.
+    pub starts: u64,
+    /// Of these, later than intended.
+    pub late_starts: u64,
+    /// Start to established.
+    pub connect: Latency,
+    /// Start (of the connection, or of a later request) to the first byte.
+    pub first_byte: Latency,
+    /// The same start to the last byte.
+    pub total: Latency,
+    errors: BTreeMap<Cause, u64>,
+    wall: Duration,
+    cpu: Duration,
+    /// The busiest generator's share of its core.
+    busiest: f64,
+}
+
+impl Tally {
+    /// Counts a failure.
+    pub fn error(&mut self, cause: Cause) {
+        *self.errors.entry(cause).or_default() += 1;
+    }
+
+    /// Failures, all causes together.
+    pub fn failures(&self) -> u64 {
+        self.errors.values().sum()
+    }
+
+    /// Notes how long the measurement took and the generator's own CPU time in it.
+    pub fn measured(&mut self, wall: Duration, cpu: Duration) {
+        self.wall = wall;
+        self.cpu = cpu;
+        self.busiest = cpu.as_secs_f64() / wall.as_secs_f64().max(1e-9);
+    }
+
+    /// Replaces the CPU share, where a clock cannot tell work from spinning.
+    pub fn set_busy(&mut self, share: f64) {
+        self.busiest = share;
+    }
+
+    /// Adds another thread's.
+    pub fn add(&mut self, other: &Tally) {
+        self.connections += other.connections;
+        self.messages += other.messages;
+        self.bytes += other.bytes;
+        self.starts += other.starts;
+        self.late_starts += other.late_starts;
+        self.connect.add(&other.connect);
+        self.first_byte.add(&other.first_byte);
+        self.total.add(&other.total);
+        for (cause, count) in &other.errors {
+            *self.errors.entry(*cause).or_default() += count;
+        }
+        self.wall = self.wall.max(other.wall);
+        self.cpu += other.cpu;
+        self.busiest = self.busiest.max(other.busiest);
+    }
+
+    /// The report.
+    pub fn report(&self) -> Report {
+        let seconds = self.wall.as_secs_f64().max(1e-9);
+        Report {
+            seconds,
+            connections: self.connections,
+            messages: self.messages,
+            connections_per_s: self.connections as f64 / seconds,
+            messages_per_s: self.messages as f64 / seconds,
+            bytes_per_s: self.bytes as f64 / seconds,
+            latency_us: Latencies {
+                connect: self.connect.summary(),
+                first_byte: self.first_byte.summary(),
+                total: self.total.summary(),
+            },
+            errors: self.errors.iter().map(|(cause, count)| (cause.to_string(), *count)).collect(),
+            late_starts: self.late_starts,
+            generator_cpu_us_per_connection: self.cpu.as_secs_f64() * 1e6 / (self.connections as f64).max(1.0),
+            generator_busy: self.busiest,
+            generator_was_bottleneck: self.busiest > 0.95 || self.late_starts * 100 > self.starts,
+        }
+    }
+}
+
+/// Latencies of the parts of a connection.
+#[derive(Clone, Debug, Serialize)]
+pub struct Latencies {
+    /// Start to established.
+    pub connect: Percentiles,
+    /// Start to the first byte.
+    pub first_byte: Percentiles,
+    /// Start to the last byte.
+    pub total: Percentiles,
+}
+
+/// The result of a run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Seconds measured.
+    pub seconds: f64,
+    /// Connections completed.
+    pub connections: u64,
+    /// Responses received and found right.
+    pub messages: u64,
+    /// Connections a second.
+    pub connections_per_s: f64,
+    /// Responses a second.
+    pub messages_per_s: f64,
+    /// Bytes received a second.
+    pub bytes_per_s: f64,
+    /// In microseconds.
+    pub latency_us: Latencies,
+    /// Failures by cause.
+    pub errors: BTreeMap<String, u64>,
+    /// Open loop: starts later than intended.
+    pub late_starts: u64,
+    /// The generator's own CPU time for each connection.
+    pub generator_cpu_us_per_connection: f64,
+    /// The busiest generator's share of its core.
+    pub generator_busy: f64,
+    /// The numbers say more about the generator than about the server.
+    pub generator_was_bottleneck: bool,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (c, m, s) = (self.connections, self.messages, self.seconds);
+        writeln!(f, "{c} connections, {m} responses in {s:.2} s")?;
+        let mib = self.bytes_per_s / 1_048_576.0;
+        writeln!(
+            f,
+            "{:.0} connections/s, {:.0} responses/s, {mib:.1} MiB/s",
+            self.connections_per_s, self.messages_per_s
+        )?;
+        writeln!(f, "{:<12}{:>10}{:>10}{:>10}{:>10}{:>10}", "latency µs", "p50", "p90", "p99", "p99.9", "max")?;
+        let parts = &self.latency_us;
+        for (name, part) in [("connect", parts.connect), ("first byte", parts.first_byte), ("total", parts.total)] {
+            let Percentiles { p50, p90, p99, p999, max, .. } = part;
+            writeln!(f, "{name:<12}{p50:>10.0}{p90:>10.0}{p99:>10.0}{p999:>10.0}{max:>10.0}")?;
+        }
+        match self.errors.len() {
+            0 => write!(f, "no errors")?,
+            _ => {
+                let list: Vec<_> = self.errors.iter().map(|(cause, count)| format!("{count} × {cause}")).collect();
+                write!(f, "errors: {}", list.join(", "))?;
+            }
+        }
+        if self.generator_was_bottleneck {
+            let (busy, late) = (self.generator_busy * 100.0, self.late_starts);
+            write!(
+                f,
+                "\nthe generator was the bottleneck ({busy:.0} % of its core, {late} late starts): use more lanes"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tallies_add_up() {
+        let mut all = Tally::default();
+        for thread in 1..=2u64 {
+            let mut one = Tally { connections: 10 * thread, messages: 30, starts: 100, ..Tally::default() };
+            one.total.record(Duration::from_micros(100 * thread));
+            one.error(Cause::Status(404));
+            one.error(Cause::Refused);
+            one.measured(Duration::from_secs(2), Duration::from_secs(thread));
+            all.add(&one);
+        }
+        let report = all.report();
+        assert_eq!((report.connections_per_s, report.messages_per_s), (15.0, 30.0));
+        assert_eq!(report.errors["status 404"], 2);
+        assert_eq!(all.failures(), 4);
+        assert!((report.latency_us.total.max - 200.0).abs() < 0.2);
+        assert!(report.generator_was_bottleneck, "one thread was always busy");
+        assert!(report.to_string().contains("2 × connection refused"));
+        all.set_busy(0.5);
+        assert!(!all.report().generator_was_bottleneck);
+        all.late_starts = 3;
+        assert!(all.report().generator_was_bottleneck);
+    }
+}

@@ -1,0 +1,401 @@
+//! Serves HTTP from one thread over any network.
+//!
+//! A connection is read right after accept and, when its only answer goes out at once, closed without ever being watched:
+//! the common short connection costs accept, read, write and close.
+
+use crate::http::output::Sink;
+use crate::http::session::{Handler, Next, Phase, Session};
+use crate::net::{LISTENER, Net, Ready};
+use crate::sys::Stop;
+use crate::timers::Timers;
+use std::io;
+use std::time::{Duration, Instant, SystemTime};
+
+/// Time to send a whole request head, to stay idle, to take some of an answer, to be drained before closing.
+const TIMEOUTS: [Duration; 4] =
+    [Duration::from_secs(10), Duration::from_secs(60), Duration::from_secs(60), Duration::from_secs(2)];
+const HEAD: u8 = 0;
+const IDLE: u8 = 1;
+const WRITE: u8 = 2;
+const LINGER: u8 = 3;
+
+/// How long a stopping server finishes what is in flight.
+const GRACE: Duration = Duration::from_secs(10);
+/// Longest sleep, so that a stop is noticed.
+const NAP: Duration = Duration::from_millis(100);
+/// Connections taken before others are served again.
+const ACCEPT_BATCH: usize = 256;
+/// Input dropped at most while lingering, in bytes.
+const MAX_DISCARD: usize = 256 * 1024;
+const BUFFER: usize = 64 * 1024;
+
+/// What a server did.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize)]
+pub struct Counts {
+    /// Connections accepted.
+    pub connections: u64,
+    /// Requests answered, refusals included.
+    pub requests: u64,
+    /// Connections ended because the client was too slow.
+    pub timeouts: u64,
+    /// Connections lost to errors.
+    pub errors: u64,
+    /// Accepts that failed, for want of descriptors or memory.
+    pub accept_errors: u64,
+}
+
+impl Counts {
+    /// The sum of two.
+    pub fn plus(self, other: Counts) -> Counts {
+        Counts {
+            connections: self.connections + other.connections,
+            requests: self.requests + other.requests,
+            timeouts: self.timeouts + other.timeouts,
+            errors: self.errors + other.errors,
+            accept_errors: self.accept_errors + other.accept_errors,
+        }
+    }
+}
+
+struct Connection<S> {
+    /// `None` while the place is free.
+    stream: Option<S>,
+    generation: u32,
+    session: Session,
+    watched: bool,
+    readable: bool,
+    /// The peer ended its side: read on to the end.
+    ended: bool,
+    lingering: bool,
+    discarded: usize,
+    /// `session.answered` when the timeout was last set.
+    marked: u32,
+}
+
+/// A server on one thread.
+pub struct Server<N: Net, H: Handler> {
+    net: N,
+    handler: H,
+    connections: Vec<Connection<N::Stream>>,
+    free: Vec<u32>,
+    timers: Timers,
+    ready: Vec<Ready>,
+    input: Vec<u8>,
+    scratch: Vec<u8>,
+    now: Instant,
+    /// Listeners that may still have connections waiting.
+    unaccepted: Vec<usize>,
+    accept_after: Option<Instant>,
+    /// What it did.
+    pub counts: Counts,
+}
+
+struct StreamSink<'a, N: Net> {
+    net: &'a mut N,
+    stream: &'a N::Stream,
+}
+
+impl<N: Net> Sink for StreamSink<'_, N> {
+    fn write(&mut self, data: &[u8], more: bool) -> io::Result<usize> {
+        self.net.write(self.stream, data, more)
+    }
+}
+
+/// What becomes of a connection after it was worked on.
+enum Fate {
+    Stay,
+    Close,
+    Lost,
+}
+
+impl<N: Net, H: Handler> Server<N, H> {
+    /// A server over a network that listens.
+    pub fn new(net: N, handler: H) -> Server<N, H> {
+        Server {
+            net,
+            handler,
+            connections: Vec::new(),
+            free: Vec::new(),
+            timers: Timers::new(&TIMEOUTS),
+            ready: Vec::new(),
+            input: vec![0; BUFFER],
+            scratch: vec![0; BUFFER],
+            now: Instant::now(),
+            unaccepted: Vec::new(),
+            accept_after: None,
+            counts: Counts::default(),
+        }
+    }
+
+    /// Connections open.
+    pub fn open(&self) -> usize {
+        self.connections.len() - self.free.len()
+    }
+
+    /// Serves until stopped, then finishes what is in flight, for a bounded time.
+    pub fn run(&mut self, stop: &Stop) -> io::Result<()> {
+        while !stop.is_set() {
+            self.turn()?;
+        }
+        self.net.stop_listening();
+        self.unaccepted.clear();
+        for id in 0..self.connections.len() as u32 {
+            let connection = &mut self.connections[id as usize];
+            if connection.stream.is_some() && !connection.lingering && connection.session.wind_down() {
+                self.close(id);
+            }
+        }
+        let deadline = Instant::now() + GRACE;
+        while self.open() > 0 && Instant::now() < deadline {
+            self.turn()?;
+        }
+        for connection in &mut self.connections {
+            if let Some(stream) = connection.stream.take() {
+                self.net.abort(stream);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits once and serves what became possible.
+    pub fn turn(&mut self) -> io::Result<()> {
+        let mut nap = self.timers.next_due().map_or(NAP, |due| due.saturating_duration_since(self.now).min(NAP));
+        if !self.unaccepted.is_empty() {
+            nap = self.accept_after.map_or(Duration::ZERO, |at| at.saturating_duration_since(self.now).min(nap));
+        }
+        let mut ready = std::mem::take(&mut self.ready);
+        ready.clear();
+        self.net.wait(&mut ready, Some(nap))?;
+        self.now = Instant::now();
+        self.handler.set_time(SystemTime::now());
+        for event in &ready {
+            match event.key.checked_sub(LISTENER) {
+                Some(listener) if !self.unaccepted.contains(&(listener as usize)) => {
+                    self.unaccepted.push(listener as usize);
+                }
+                Some(_) => {}
+                None => self.wake(*event),
+            }
+        }
+        self.ready = ready;
+        self.accept();
+        while let Some((id, list)) = self.timers.expire(self.now) {
+            self.time_out(id, list);
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self) {
+        if self.accept_after.is_some_and(|at| at > self.now) {
+            return;
+        }
+        self.accept_after = None;
+        let mut waiting = std::mem::take(&mut self.unaccepted);
+        waiting.retain(|&listener| {
+            for _ in 0..ACCEPT_BATCH {
+                match self.net.accept(listener) {
+                    Ok(Some(stream)) => self.welcome(stream),
+                    Ok(None) => return false,
+                    Err(_) => {
+                        // Short of descriptors or memory: connections that end make room, so try again soon.
+                        self.counts.accept_errors += 1;
+                        self.accept_after = Some(self.now + NAP);
+                        return true;
+                    }
+                }
+            }
+            true
+        });
+        self.unaccepted = waiting;
+    }
+
+    fn welcome(&mut self, stream: N::Stream) {
+        self.counts.connections += 1;
+        let id = self.free.pop().unwrap_or_else(|| {
+            self.connections.push(Connection {
+                stream: None,
+                generation: 0,
+                session: Session::default(),
+                watched: false,
+                readable: false,
+                ended: false,
+                lingering: false,
+                discarded: 0,
+                marked: 0,
+            });
+            self.connections.len() as u32 - 1
+        });
+        let connection = &mut self.connections[id as usize];
+        connection.session.clear();
+        connection.stream = Some(stream);
+        connection.watched = false;
+        connection.readable = true;
+        connection.ended = false;
+        connection.lingering = false;
+        connection.discarded = 0;
+        connection.marked = u32::MAX;
+        self.work(id);
+    }
+
+    fn wake(&mut self, event: Ready) {
+        let id = event.key as u32;
+        let Some(connection) = self.connections.get_mut(id as usize) else { return };
+        // An event of a connection that ended earlier in the same batch.
+        if connection.generation != (event.key >> 32) as u32 || connection.stream.is_none() {
+            return;
+        }
+        connection.readable |= event.read;
+        connection.ended |= event.ended;
+        self.work(id);
+    }
+
+    fn work(&mut self, id: u32) {
+        let connection = &mut self.connections[id as usize];
+        let before = connection.session.answered;
+        let fate = match connection.lingering {
+            true => discard(connection, &mut self.net, &mut self.input),
+            false => serve(connection, &mut self.net, &mut self.handler, &mut self.input, &mut self.scratch),
+        };
+        self.counts.requests += u64::from(connection.session.answered - before);
+        match fate {
+            Fate::Stay => self.keep(id),
+            Fate::Close => self.close(id),
+            Fate::Lost => {
+                self.counts.errors += 1;
+                self.close(id);
+            }
+        }
+    }
+
+    /// Watches a connection that must wait, under the timeout that fits.
+    fn keep(&mut self, id: u32) {
+        let connection = &mut self.connections[id as usize];
+        if !connection.watched
+            && let Some(stream) = &connection.stream
+        {
+            connection.watched = true;
+            let key = u64::from(connection.generation) << 32 | u64::from(id);
+            if self.net.watch(stream, key).is_err() {
+                self.counts.errors += 1;
+                return self.close(id);
+            }
+        }
+        let answered = connection.session.answered;
+        let list = match connection.session.phase() {
+            _ if connection.lingering => LINGER,
+            Phase::Request => HEAD,
+            Phase::Idle if answered == 0 => HEAD,
+            Phase::Idle => IDLE,
+            Phase::Answer => WRITE,
+        };
+        // A head has its time from its first byte, an answer from its last progress.
+        let running = self.timers.list_of(id) == Some(list) && connection.marked == answered;
+        if !running || list == WRITE {
+            connection.marked = answered;
+            self.timers.set(id, list, self.now);
+        }
+    }
+
+    fn time_out(&mut self, id: u32, list: u8) {
+        let connection = &mut self.connections[id as usize];
+        if list != LINGER {
+            self.counts.timeouts += 1;
+        }
+        match list {
+            HEAD if connection.session.phase() == Phase::Request => {
+                connection.session.time_out(&mut self.handler);
+                self.work(id);
+            }
+            WRITE => {
+                self.release(id).map(|stream| self.net.abort(stream));
+            }
+            _ => self.close(id),
+        }
+    }
+
+    fn close(&mut self, id: u32) {
+        if let Some(stream) = self.release(id) {
+            self.net.close(stream);
+        }
+    }
+
+    fn release(&mut self, id: u32) -> Option<N::Stream> {
+        let connection = &mut self.connections[id as usize];
+        let stream = connection.stream.take()?;
+        // The top bit of a key marks listeners.
+        connection.generation = (connection.generation + 1) & (u32::MAX >> 1);
+        self.timers.cancel(id);
+        self.free.push(id);
+        Some(stream)
+    }
+}
+
+fn serve<N: Net>(
+    connection: &mut Connection<N::Stream>,
+    net: &mut N,
+    handler: &mut impl Handler,
+    input: &mut [u8],
+    scratch: &mut [u8],
+) -> Fate {
+    let Some(stream) = &connection.stream else { return Fate::Stay };
+    let session = &mut connection.session;
+    loop {
+        let mut fresh = 0;
+        if session.phase() != Phase::Answer {
+            if !connection.readable {
+                return Fate::Stay;
+            }
+            match net.read(stream, input) {
+                Ok(0) => {
+                    session.end_of_input();
+                    connection.readable = false;
+                }
+                Ok(n) => {
+                    // A short read emptied the socket: what comes later is a new edge.
+                    connection.readable = n == input.len() || connection.ended;
+                    fresh = n;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    connection.readable = false;
+                    return Fate::Stay;
+                }
+                Err(_) => return Fate::Lost,
+            }
+        }
+        let mut sink = StreamSink { net: &mut *net, stream };
+        match session.advance(&input[..fresh], handler, &mut sink, scratch) {
+            Ok(Next::Read) => {}
+            Ok(Next::Write) => return Fate::Stay,
+            Ok(Next::Close) => return Fate::Close,
+            Ok(Next::Linger) => {
+                connection.lingering = true;
+                if net.shutdown(stream).is_err() {
+                    return Fate::Close;
+                }
+                return discard(connection, net, input);
+            }
+            Err(_) => return Fate::Lost,
+        }
+    }
+}
+
+/// Drops input until the peer closes: closing with input unread would send RST and could destroy the answer.
+fn discard<N: Net>(connection: &mut Connection<N::Stream>, net: &mut N, input: &mut [u8]) -> Fate {
+    let Some(stream) = &connection.stream else { return Fate::Stay };
+    loop {
+        match net.read(stream, input) {
+            Ok(0) => return Fate::Close,
+            Ok(n) => {
+                connection.discarded += n;
+                if connection.discarded > MAX_DISCARD {
+                    return Fate::Close;
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Fate::Stay,
+            Err(_) => return Fate::Close,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,162 @@
+//! The server and the generator against each other, over the kernel's loopback.
+
+use super::*;
+use crate::http::files::Files;
+use crate::http::fixed::Fixed;
+use crate::http::site::Site;
+use crate::load::generator::{Generator, Plan, Shared};
+use crate::load::report::Report;
+use crate::load::target::Target;
+use crate::net::kernel::Kernel;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::thread;
+
+/// Serves in another thread while `client` runs; what the server counted.
+fn with_server<H: Handler>(handler: impl FnOnce() -> H + Send, client: impl FnOnce(SocketAddr)) -> Counts {
+    let (tell, told) = std::sync::mpsc::channel();
+    let stop = Stop::default();
+    thread::scope(|scope| {
+        let server = scope.spawn(|| {
+            let net = Kernel::server("127.0.0.1:0".parse().expect("an address")).expect("loopback listens");
+            tell.send(net.local_addr().expect("an address")).expect("the test waits");
+            let mut server = Server::new(net, handler());
+            server.run(&stop).expect("epoll works");
+            server.counts
+        });
+        struct StopOnDrop<'a>(&'a Stop);
+        impl Drop for StopOnDrop<'_> {
+            fn drop(&mut self) {
+                self.0.set();
+            }
+        }
+        let guard = StopOnDrop(&stop);
+        client(told.recv().expect("the server started"));
+        drop(guard);
+        server.join().expect("the server does not panic")
+    })
+}
+
+fn load(address: SocketAddr, path: &str, change: impl FnOnce(&mut Plan)) -> Report {
+    let target: Target = format!("http://{address}{path}").parse().expect("a target");
+    let mut plan = Plan {
+        concurrent: 20,
+        total: Some(500),
+        per_connection: 1,
+        rate: None,
+        request: target.request(true),
+        last_request: target.request(false),
+        length: None,
+        timeout: Duration::from_secs(20),
+    };
+    change(&mut plan);
+    let net = Kernel::client(address, Kernel::loopback_sources(0, 3)).expect("epoll works");
+    let mut generator = Generator::new(net, plan, Arc::new(Shared::default()));
+    generator.run(&Stop::default()).expect("epoll works");
+    generator.tally.report()
+}
+
+/// Sends, ends sending, and reads to the end.
+fn exchange(address: SocketAddr, request: &[u8]) -> Vec<u8> {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    stream.write_all(request).expect("it takes requests");
+    stream.shutdown(Shutdown::Write).expect("connected");
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).expect("an orderly end");
+    answer
+}
+
+#[test]
+fn short_and_long_connections_all_complete() {
+    let counts = with_server(
+        || Fixed::new(64),
+        |address| {
+            let report = load(address, "/", |_| {});
+            assert_eq!((report.connections, report.messages, report.errors.len()), (500, 500, 0), "{report}");
+            let report = load(address, "/", |plan| (plan.per_connection, plan.total) = (7, Some(100)));
+            assert_eq!((report.connections, report.messages, report.errors.len()), (100, 700, 0), "{report}");
+            let report = load(address, "/", |plan| plan.rate = Some(5000.0));
+            assert_eq!((report.connections, report.errors.len()), (500, 0), "{report}");
+        },
+    );
+    assert_eq!((counts.connections, counts.requests), (1100, 1700));
+    assert_eq!((counts.errors, counts.timeouts), (0, 0));
+}
+
+#[test]
+fn large_answers_pass_through_full_buffers() {
+    with_server(
+        || Fixed::new(3_000_000),
+        |address| {
+            let report = load(address, "/", |plan| {
+                (plan.total, plan.concurrent, plan.per_connection) = (Some(12), 4, 2);
+                plan.length = Some(3_000_000);
+            });
+            assert_eq!((report.messages, report.errors.len()), (24, 0), "{report}");
+        },
+    );
+}
+
+#[test]
+fn wrong_answers_are_found() {
+    with_server(
+        || Fixed::new(64),
+        |address| {
+            let report = load(address, "/", |plan| plan.length = Some(65));
+            assert_eq!((report.connections, report.errors["the response has another length"]), (0, 500));
+        },
+    );
+    let gone: SocketAddr = "127.0.0.1:1".parse().expect("an address");
+    let report = load(gone, "/", |plan| plan.total = Some(10));
+    assert_eq!((report.connections, report.errors["connection refused"]), (0, 10));
+}
+
+#[test]
+fn files_arrive_whole() {
+    let dir = std::env::temp_dir().join(format!("corelane-cli-server-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("a directory");
+    let want: Vec<u8> = (0..2_000_000u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    std::fs::write(dir.join("big"), &want).expect("a file");
+    let site = || Site::new(Files::open(&dir).expect("it opens"), SystemTime::now());
+    with_server(site, |address| {
+        let answer = exchange(address, b"GET /big HTTP/1.1\r\nHost: a\r\n\r\nGET /none HTTP/1.1\r\nHost: a\r\n\r\n");
+        let end = crate::http::head::end_of_head(&answer, 0).expect("a head");
+        assert!(answer[end..].starts_with(&want));
+        assert!(answer[end + want.len()..].starts_with(b"HTTP/1.1 404 Not Found\r\n"));
+        let report = load(address, "/none", |plan| plan.total = Some(5));
+        assert_eq!(report.errors["status 404"], 5);
+        // Refused while the client is still sending: the answer must survive what is unread.
+        let mut stream = TcpStream::connect(address).expect("it listens");
+        let _ = stream
+            .write_all(&[b"POST / HTTP/1.1\r\nContent-Length: 200000\r\n\r\n".as_slice(), &[0; 200_000]].concat());
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).expect("an orderly end");
+        assert!(answer.starts_with(b"HTTP/1.1 413 "), "{:?}", String::from_utf8_lossy(&answer));
+    });
+    std::fs::remove_dir_all(&dir).expect("it was there");
+}
+
+#[test]
+fn a_stopping_server_finishes_what_it_began() {
+    let mut taken = Vec::new();
+    let mut stream = None;
+    with_server(
+        || Fixed::new(5_000_000),
+        |address| {
+            let mut client = TcpStream::connect(address).expect("it listens");
+            client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("it takes requests");
+            let mut some = vec![0; 1000];
+            client.read_exact(&mut some).expect("the answer began");
+            taken = some;
+            let reader = thread::spawn(move || {
+                let mut rest = Vec::new();
+                client.read_to_end(&mut rest).map(|_| rest)
+            });
+            stream = Some(reader);
+        },
+    );
+    let rest = stream.expect("it ran").join().expect("no panic").expect("an orderly end");
+    let end = crate::http::head::end_of_head(&taken, 0).expect("a head");
+    assert_eq!(taken.len() + rest.len() - end, 5_000_000);
+}

@@ -1,0 +1,126 @@
+//! What is asked of the operating system: stopping on signals, clocks, cores, and the machine's description.
+
+use rustix::thread::CpuSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Tells every thread of a command to finish what is in flight.
+#[derive(Clone, Debug, Default)]
+pub struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    /// Whether to finish.
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Asks to finish.
+    pub fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// A stop that SIGINT and SIGTERM set; the second one ends the process at once. Call before other threads start:
+    /// they inherit the mask, so that the signal comes to the one thread that waits for it.
+    pub fn on_signals() -> Stop {
+        let stop = Stop::default();
+        let signals = signal_set();
+        // SAFETY: the set is initialised and outlives the call; the old mask is not asked for.
+        let masked = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &signals, std::ptr::null_mut()) };
+        let flag = stop.clone();
+        let waiting = std::thread::Builder::new().name("signals".into()).spawn(move || {
+            loop {
+                let mut signal = 0;
+                // SAFETY: both point to live locals.
+                if unsafe { libc::sigwait(&signals, &mut signal) } == 0 {
+                    if flag.is_set() {
+                        std::process::exit(128 + signal);
+                    }
+                    flag.set();
+                }
+            }
+        });
+        // Without the thread the signals would be lost: let them end the process as usual.
+        if masked != 0 || waiting.is_err() {
+            // SAFETY: as above.
+            unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &signals, std::ptr::null_mut()) };
+        }
+        stop
+    }
+}
+
+fn signal_set() -> libc::sigset_t {
+    // SAFETY: sigset_t is plain data, filled by sigemptyset before use; both numbers are valid signals.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGINT);
+        libc::sigaddset(&mut set, libc::SIGTERM);
+        set
+    }
+}
+
+/// CPU time this thread has used, user and system.
+pub fn thread_cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
+}
+
+/// Cores this process may run on, in order.
+pub fn allowed_cores() -> Vec<usize> {
+    match rustix::thread::sched_getaffinity(None) {
+        Ok(set) => (0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect(),
+        Err(_) => vec![0],
+    }
+}
+
+/// Pins this thread to a core; `false` when the kernel refuses.
+pub fn pin(core: usize) -> bool {
+    let mut set = CpuSet::new();
+    if core >= CpuSet::MAX_CPU {
+        return false;
+    }
+    set.set(core);
+    rustix::thread::sched_setaffinity(None, &set).is_ok()
+}
+
+/// Lets the process hold as many descriptors as its hard limit allows.
+pub fn raise_descriptor_limit() -> u64 {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    let _ = setrlimit(Resource::Nofile, limit);
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// Where a measurement was made.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Machine {
+    /// Processor model.
+    pub cpu: String,
+    /// Cores this process may use.
+    pub cores: usize,
+    /// Kernel name and release.
+    pub kernel: String,
+    /// Memory in MiB.
+    pub memory_mib: u64,
+}
+
+impl Machine {
+    /// This one.
+    pub fn here() -> Machine {
+        let uname = rustix::system::uname();
+        let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+        let field = |text: &str, name: &str| {
+            let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+            line.split_once(':').map_or_else(|| "unknown".to_owned(), |(_, value)| value.trim().to_owned())
+        };
+        let memory = field(&read("/proc/meminfo"), "MemTotal");
+        Machine {
+            cpu: field(&read("/proc/cpuinfo"), "model name"),
+            cores: allowed_cores().len(),
+            kernel: format!("{} {}", uname.sysname().to_string_lossy(), uname.release().to_string_lossy()),
+            memory_mib: memory.trim_end_matches(" kB").parse().unwrap_or(0u64) / 1024,
+        }
+    }
+}
