@@ -4,9 +4,12 @@
 //! [`wire::burst`]; the runtime owns the ports and decides when they sleep.
 
 mod bell;
+pub mod bpf;
 mod error;
+
 pub mod impair;
 pub mod memwire;
+pub mod netlink;
 mod port;
 
 pub use bell::Bell;

@@ -1,0 +1,210 @@
+//! bpf(2): maps, programs, links.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use super::asm::Insn;
+
+const MAP_CREATE: i32 = 0;
+const MAP_LOOKUP_ELEM: i32 = 1;
+const MAP_UPDATE_ELEM: i32 = 2;
+const MAP_DELETE_ELEM: i32 = 3;
+const PROG_LOAD: i32 = 5;
+const PROG_TEST_RUN: i32 = 10;
+const PROG_GET_FD_BY_ID: i32 = 13;
+const OBJ_GET_INFO_BY_FD: i32 = 15;
+const LINK_CREATE: i32 = 28;
+
+/// A `union bpf_attr`, as words; every command uses a prefix of it.
+#[repr(C, align(8))]
+struct Attr([u32; 32]);
+
+impl Attr {
+    fn new() -> Attr {
+        Attr([0; 32])
+    }
+
+    fn word(mut self, at: usize, value: u32) -> Attr {
+        self.0[at / 4] = value;
+        self
+    }
+
+    fn ptr<T: ?Sized>(self, at: usize, value: *const T) -> Attr {
+        let p = value.cast::<u8>() as u64;
+        self.word(at, p as u32).word(at + 4, (p >> 32) as u32)
+    }
+
+    fn name(mut self, at: usize, name: &str) -> Attr {
+        for (i, b) in name.bytes().take(15).enumerate() {
+            self.0[at / 4 + i / 4] |= (b as u32) << (i % 4 * 8);
+        }
+        self
+    }
+
+    fn call(&mut self, command: i32) -> io::Result<i32> {
+        // SAFETY: the attribute is as long as is said, zero where unused; the pointers in it are the callers', who keep what
+        // they point to alive and of the right length for the duration of the call.
+        let r = unsafe { libc::syscall(libc::SYS_bpf, command, self as *mut Attr, size_of::<Attr>()) };
+        if r < 0 { Err(io::Error::last_os_error()) } else { Ok(r as i32) }
+    }
+
+    fn fd(mut self, command: i32) -> io::Result<OwnedFd> {
+        let fd = self.call(command)?;
+        // SAFETY: the command gave a new descriptor.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+}
+
+/// Kinds of maps in use here.
+#[derive(Clone, Copy, Debug)]
+#[repr(u32)]
+pub enum MapKind {
+    /// BPF_MAP_TYPE_HASH.
+    Hash = 1,
+    /// BPF_MAP_TYPE_ARRAY.
+    Array = 2,
+    /// BPF_MAP_TYPE_LRU_HASH.
+    LruHash = 9,
+    /// BPF_MAP_TYPE_XSKMAP.
+    Xsk = 17,
+}
+
+/// A map.
+#[derive(Debug)]
+pub struct Map {
+    fd: OwnedFd,
+    key: usize,
+    value: usize,
+}
+
+impl Map {
+    /// A map of `entries` with keys and values of so many bytes.
+    pub fn new(kind: MapKind, name: &str, key: usize, value: usize, entries: u32) -> io::Result<Map> {
+        let fd = Attr::new()
+            .word(0, kind as u32)
+            .word(4, key as u32)
+            .word(8, value as u32)
+            .word(12, entries)
+            .name(28, name)
+            .fd(MAP_CREATE)?;
+        Ok(Map { fd, key, value })
+    }
+
+    fn attr(&self, key: &[u8], value: *const u8) -> Attr {
+        assert_eq!(key.len(), self.key);
+        Attr::new().word(0, self.fd.as_raw_fd() as u32).ptr(8, key.as_ptr()).ptr(16, value)
+    }
+
+    /// Sets a value.
+    pub fn set(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        assert_eq!(value.len(), self.value);
+        self.attr(key, value.as_ptr()).call(MAP_UPDATE_ELEM).map(drop)
+    }
+
+    /// Reads a value; `None` when there is none.
+    pub fn get(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        let mut value = vec![0; self.value];
+        match self.attr(key, value.as_mut_ptr()).call(MAP_LOOKUP_ELEM) {
+            Ok(_) => Ok(Some(value)),
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Removes a value; one that is not there is no error.
+    pub fn remove(&self, key: &[u8]) -> io::Result<()> {
+        match self.attr(key, std::ptr::null()).call(MAP_DELETE_ELEM) {
+            Err(e) if e.raw_os_error() != Some(libc::ENOENT) => Err(e),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl AsFd for Map {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// A loaded XDP program.
+#[derive(Debug)]
+pub struct Program(OwnedFd);
+
+impl Program {
+    /// Loads instructions as an XDP program; `frags` says that it can look at packets of several buffers. What the verifier
+    /// objects to is in the error.
+    pub fn load_xdp(name: &str, insns: &[Insn], frags: bool) -> io::Result<Program> {
+        const XDP: u32 = 6;
+        const F_XDP_HAS_FRAGS: u32 = 1 << 5;
+        let license = c"Dual MIT/GPL";
+        let attr = |log: &mut [u8]| {
+            Attr::new()
+                .word(0, XDP)
+                .word(4, insns.len() as u32)
+                .ptr(8, insns.as_ptr())
+                .ptr(16, license.as_ptr())
+                .word(24, if log.is_empty() { 0 } else { 1 })
+                .word(28, log.len() as u32)
+                .ptr(32, if log.is_empty() { std::ptr::null() } else { log.as_ptr() })
+                .word(44, if frags { F_XDP_HAS_FRAGS } else { 0 })
+                .name(48, name)
+                .fd(PROG_LOAD)
+        };
+        match attr(&mut []) {
+            Ok(fd) => Ok(Program(fd)),
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EPERM)) => Err(e),
+            Err(_) => {
+                // Again, this time for the log.
+                let mut log = vec![0; 1 << 20];
+                attr(&mut log).map(Program).map_err(|e| {
+                    let text = CStr::from_bytes_until_nul(&log).map(|c| c.to_string_lossy().into_owned());
+                    let text = text.unwrap_or_default();
+                    let tail: Vec<&str> = text.lines().rev().take(3).collect();
+                    io::Error::new(e.kind(), format!("{e}: {}", tail.into_iter().rev().collect::<Vec<_>>().join("; ")))
+                })
+            }
+        }
+    }
+
+    /// Runs the program over one frame (BPF_PROG_TEST_RUN); its return value.
+    pub fn run(&self, frame: &[u8]) -> io::Result<u32> {
+        let mut attr = Attr::new()
+            .word(0, self.0.as_raw_fd() as u32)
+            .word(8, frame.len() as u32)
+            .ptr(16, frame.as_ptr())
+            .word(32, 1);
+        attr.call(PROG_TEST_RUN)?;
+        Ok(attr.0[1])
+    }
+
+    /// Attaches to an interface; in driver mode, or in the generic one. Dropping the link, or dying, detaches.
+    pub fn attach(&self, ifindex: u32, generic: bool) -> io::Result<Link> {
+        const ATTACH_XDP: u32 = 37;
+        let flags = if generic { 1 << 1 } else { 1 << 2 };
+        Attr::new()
+            .word(0, self.0.as_raw_fd() as u32)
+            .word(4, ifindex)
+            .word(8, ATTACH_XDP)
+            .word(12, flags)
+            .fd(LINK_CREATE)
+            .map(|fd| Link { _fd: fd })
+    }
+}
+
+/// An attached program.
+#[derive(Debug)]
+pub struct Link {
+    _fd: OwnedFd,
+}
+
+/// The name of the program with this id, as far as the kernel tells.
+pub fn program_name(id: u32) -> Option<String> {
+    let fd = Attr::new().word(0, id).fd(PROG_GET_FD_BY_ID).ok()?;
+    // struct bpf_prog_info: type, id, tag[8], four lengths and pointers …, name[16] at byte 64.
+    let mut info = [0u8; 232];
+    let mut attr = Attr::new().word(0, fd.as_raw_fd() as u32).word(4, info.len() as u32).ptr(8, info.as_mut_ptr());
+    attr.call(OBJ_GET_INFO_BY_FD).ok()?;
+    let name = CStr::from_bytes_until_nul(&info[64..80]).ok()?;
+    Some(name.to_string_lossy().into_owned())
+}

@@ -1,0 +1,504 @@
+//! What the kernel knows of links, addresses, routes and neighbours, read by rtnetlink and followed.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use wire::MacAddr;
+
+/// A network interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Link {
+    /// Its number.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// Its hardware address.
+    pub mac: MacAddr,
+    /// Largest IP packet, bytes.
+    pub mtu: u32,
+    /// Administratively up.
+    pub up: bool,
+    /// `veth`, `tun`, … ; empty for hardware.
+    pub kind: String,
+    /// Queues of each direction, as far as the kernel says.
+    pub rx_queues: u32,
+    /// Id of the XDP program on it; 0 where there is none.
+    pub xdp_program: u32,
+}
+
+/// An address of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// Whose.
+    pub link: u32,
+    /// The address.
+    pub addr: IpAddr,
+    /// Prefix length, bits.
+    pub prefix: u8,
+    /// Duplicate detection is not done, or failed.
+    pub tentative: bool,
+}
+
+/// A unicast route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelRoute {
+    /// Destination network.
+    pub dst: IpAddr,
+    /// Prefix length, bits.
+    pub prefix: u8,
+    /// Next hop.
+    pub gateway: Option<IpAddr>,
+    /// Interface.
+    pub link: u32,
+    /// Priority.
+    pub metric: u32,
+    /// Routing table; 254 is main.
+    pub table: u32,
+}
+
+/// A next hop's hardware address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelNeighbor {
+    /// On which interface.
+    pub link: u32,
+    /// Whose.
+    pub addr: IpAddr,
+    /// Known and usable.
+    pub mac: Option<MacAddr>,
+}
+
+/// Something changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A link is there, or is different.
+    Link(Link),
+    /// An address came, or went (`false`).
+    Address(Address, bool),
+    /// Some route came or went: read them again.
+    Routes,
+    /// A neighbour is there, is different, or is gone (no hardware address).
+    Neighbor(KernelNeighbor),
+}
+
+const HEADER: usize = 16;
+const RTM_NEWLINK: u16 = 16;
+const RTM_GETLINK: u16 = 18;
+const RTM_NEWADDR: u16 = 20;
+const RTM_DELADDR: u16 = 21;
+const RTM_GETADDR: u16 = 22;
+const RTM_NEWROUTE: u16 = 24;
+const RTM_DELROUTE: u16 = 25;
+const RTM_GETROUTE: u16 = 26;
+const RTM_NEWNEIGH: u16 = 28;
+const RTM_DELNEIGH: u16 = 29;
+const RTM_GETNEIGH: u16 = 30;
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+const REQUEST: u16 = 1;
+const ACK: u16 = 4;
+const DUMP: u16 = 0x300;
+const DUMP_INTERRUPTED: u16 = 0x10;
+const CREATE: u16 = 0x400;
+
+/// A netlink socket.
+#[derive(Debug)]
+pub struct Netlink {
+    fd: OwnedFd,
+    sequence: u32,
+}
+
+fn u16_at(b: &[u8], at: usize) -> u16 {
+    b.get(at..at + 2).map_or(0, |s| u16::from_ne_bytes([s[0], s[1]]))
+}
+
+fn u32_at(b: &[u8], at: usize) -> u32 {
+    b.get(at..at + 4).map_or(0, |s| u32::from_ne_bytes([s[0], s[1], s[2], s[3]]))
+}
+
+/// Attributes of a message from byte `at` on.
+fn attributes(b: &[u8], at: usize) -> impl Iterator<Item = (u16, &[u8])> {
+    let mut rest = b.get(at..).unwrap_or(&[]);
+    core::iter::from_fn(move || {
+        let len = u16_at(rest, 0) as usize;
+        if rest.len() < 4 || len < 4 || len > rest.len() {
+            return None;
+        }
+        let item = (u16_at(rest, 2) & 0x3fff, &rest[4..len]);
+        rest = rest.get(len.next_multiple_of(4)..).unwrap_or(&[]);
+        Some(item)
+    })
+}
+
+fn ip(b: &[u8]) -> Option<IpAddr> {
+    match b.len() {
+        4 => <[u8; 4]>::try_from(b).ok().map(IpAddr::from),
+        16 => <[u8; 16]>::try_from(b).ok().map(IpAddr::from),
+        _ => None,
+    }
+}
+
+fn text(b: &[u8]) -> String {
+    String::from_utf8_lossy(b.split(|c| *c == 0).next().unwrap_or(&[])).into_owned()
+}
+
+impl Netlink {
+    /// A socket for questions.
+    pub fn open() -> io::Result<Netlink> {
+        Netlink::with_groups(libc::NETLINK_ROUTE, 0)
+    }
+
+    /// A socket that hears of changes of links, addresses, routes and neighbours.
+    pub fn monitor() -> io::Result<Netlink> {
+        // RTMGRP_LINK | NEIGH | IPV4_IFADDR | IPV4_ROUTE | IPV6_IFADDR | IPV6_ROUTE
+        Netlink::with_groups(libc::NETLINK_ROUTE, 0x1 | 0x4 | 0x10 | 0x40 | 0x100 | 0x400)
+    }
+
+    pub(crate) fn with_groups(protocol: i32, groups: u32) -> io::Result<Netlink> {
+        // SAFETY: a plain system call; the descriptor it gives is new.
+        let fd = unsafe {
+            let fd = libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, protocol);
+            if fd < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            OwnedFd::from_raw_fd(fd)
+        };
+        // SAFETY: all zero is a valid sockaddr_nl.
+        let mut addr: libc::sockaddr_nl = unsafe { core::mem::zeroed() };
+        addr.nl_family = libc::AF_NETLINK as u16;
+        addr.nl_groups = groups;
+        // SAFETY: the address is of the length that is said.
+        let r = unsafe { libc::bind(fd.as_raw_fd(), (&raw const addr).cast(), size_of_val(&addr) as u32) };
+        if r < 0 { Err(io::Error::last_os_error()) } else { Ok(Netlink { fd, sequence: 1 }) }
+    }
+
+    fn send(&mut self, kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
+        self.sequence += 1;
+        let mut b = Vec::with_capacity(HEADER + body.len());
+        b.extend(((HEADER + body.len()) as u32).to_ne_bytes());
+        b.extend(kind.to_ne_bytes());
+        b.extend((flags | REQUEST).to_ne_bytes());
+        b.extend(self.sequence.to_ne_bytes());
+        b.extend(0u32.to_ne_bytes());
+        b.extend(body);
+        rustix::net::send(&self.fd, &b, rustix::net::SendFlags::empty())?;
+        Ok(())
+    }
+
+    /// Calls `f` for each message of a dump; a dump that was interrupted by changes is asked for again.
+    pub(crate) fn dump(&mut self, kind: u16, body: &[u8], mut f: impl FnMut(u16, &[u8])) -> io::Result<()> {
+        for _ in 0..8 {
+            self.send(kind, DUMP, body)?;
+            let mut collected = Vec::new();
+            if self.collect(&mut collected)? {
+                collected.iter().for_each(|(kind, body): &(u16, Vec<u8>)| f(*kind, body));
+                return Ok(());
+            }
+        }
+        Err(io::Error::other("the kernel's tables change too fast to be read"))
+    }
+
+    /// Reads one whole answer; `false` when it was interrupted.
+    fn collect(&mut self, out: &mut Vec<(u16, Vec<u8>)>) -> io::Result<bool> {
+        let mut buf = vec![0; 1 << 16];
+        let mut whole = true;
+        loop {
+            let (n, _) = rustix::net::recv(&self.fd, &mut buf[..], rustix::net::RecvFlags::empty())?;
+            for (kind, flags, sequence, body) in messages(&buf[..n]) {
+                if sequence != self.sequence {
+                    continue;
+                }
+                whole &= flags & DUMP_INTERRUPTED == 0;
+                match kind {
+                    NLMSG_DONE => return Ok(whole),
+                    NLMSG_ERROR => match u32_at(body, 0) as i32 {
+                        0 => return Ok(whole),
+                        e => return Err(io::Error::from_raw_os_error(-e)),
+                    },
+                    _ => out.push((kind, body.to_vec())),
+                }
+            }
+        }
+    }
+
+    /// All interfaces.
+    pub fn links(&mut self) -> io::Result<Vec<Link>> {
+        let mut all = Vec::new();
+        self.dump(RTM_GETLINK, &[0; 16], |kind, b| {
+            if kind == RTM_NEWLINK {
+                all.push(link(b));
+            }
+        })?;
+        Ok(all)
+    }
+
+    /// The interface of that name.
+    pub fn link(&mut self, name: &str) -> io::Result<Option<Link>> {
+        Ok(self.links()?.into_iter().find(|l| l.name == name))
+    }
+
+    /// All addresses.
+    pub fn addresses(&mut self) -> io::Result<Vec<Address>> {
+        let mut all = Vec::new();
+        self.dump(RTM_GETADDR, &[0; 8], |kind, b| {
+            if kind == RTM_NEWADDR {
+                all.extend(address(b));
+            }
+        })?;
+        Ok(all)
+    }
+
+    /// All unicast routes of both families, main table first in precedence.
+    pub fn routes(&mut self) -> io::Result<Vec<KernelRoute>> {
+        let mut all = Vec::new();
+        for family in [libc::AF_INET, libc::AF_INET6] {
+            let mut body = [0; 12];
+            body[0] = family as u8;
+            self.dump(RTM_GETROUTE, &body, |kind, b| {
+                if kind == RTM_NEWROUTE {
+                    all.extend(route(b));
+                }
+            })?;
+        }
+        Ok(all)
+    }
+
+    /// All neighbours.
+    pub fn neighbors(&mut self) -> io::Result<Vec<KernelNeighbor>> {
+        let mut all = Vec::new();
+        self.dump(RTM_GETNEIGH, &[0; 12], |kind, b| {
+            if kind == RTM_NEWNEIGH {
+                all.extend(neighbor(b));
+            }
+        })?;
+        Ok(all)
+    }
+
+    /// Asks the kernel to resolve a next hop and to keep it (NTF_EXT_MANAGED), or where it does not know that, once
+    /// (NTF_USE).
+    pub fn resolve(&mut self, link: u32, addr: IpAddr) -> io::Result<()> {
+        let attempt = |n: &mut Netlink, managed: bool| {
+            let mut body = vec![0; 12];
+            body[0] = if addr.is_ipv4() { libc::AF_INET as u8 } else { libc::AF_INET6 as u8 };
+            body[4..8].copy_from_slice(&link.to_ne_bytes());
+            // NTF_USE
+            body[10] = if managed { 0 } else { 1 };
+            let bytes = match addr {
+                IpAddr::V4(a) => a.octets().to_vec(),
+                IpAddr::V6(a) => a.octets().to_vec(),
+            };
+            attribute(&mut body, 1, &bytes);
+            if managed {
+                // NDA_FLAGS_EXT = NTF_EXT_MANAGED
+                attribute(&mut body, 15, &1u32.to_ne_bytes());
+            }
+            n.send(RTM_NEWNEIGH, ACK | CREATE, &body)?;
+            n.collect(&mut Vec::new()).map(drop)
+        };
+        attempt(self, true).or_else(|_| attempt(self, false))
+    }
+
+    /// Waits for changes and gives them; for a socket from [`Netlink::monitor`]. An overrun is told as `None`: read
+    /// everything again.
+    pub fn changes(&mut self) -> io::Result<Option<Vec<Change>>> {
+        let mut buf = vec![0; 1 << 16];
+        let n = match rustix::net::recv(&self.fd, &mut buf[..], rustix::net::RecvFlags::DONTWAIT) {
+            Ok((n, _)) => n,
+            Err(rustix::io::Errno::NOBUFS) => return Ok(None),
+            Err(rustix::io::Errno::AGAIN) => return Ok(Some(Vec::new())),
+            Err(e) => return Err(e.into()),
+        };
+        let mut all = Vec::new();
+        for (kind, _, _, b) in messages(&buf[..n]) {
+            match kind {
+                RTM_NEWLINK => all.push(Change::Link(link(b))),
+                RTM_NEWADDR => all.extend(address(b).map(|a| Change::Address(a, true))),
+                RTM_DELADDR => all.extend(address(b).map(|a| Change::Address(a, false))),
+                RTM_NEWROUTE | RTM_DELROUTE => all.push(Change::Routes),
+                RTM_NEWNEIGH => all.extend(neighbor(b).map(Change::Neighbor)),
+                RTM_DELNEIGH => {
+                    all.extend(neighbor(b).map(|n| Change::Neighbor(KernelNeighbor { mac: None, ..n })));
+                }
+                _ => {}
+            }
+        }
+        Ok(Some(all))
+    }
+}
+
+impl AsFd for Netlink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn attribute(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
+    body.extend(((4 + value.len()) as u16).to_ne_bytes());
+    body.extend(kind.to_ne_bytes());
+    body.extend(value);
+    body.resize(body.len().next_multiple_of(4), 0);
+}
+
+/// (type, flags, sequence, body) of each message in a datagram.
+fn messages(b: &[u8]) -> impl Iterator<Item = (u16, u16, u32, &[u8])> {
+    let mut rest = b;
+    core::iter::from_fn(move || {
+        let len = u32_at(rest, 0) as usize;
+        if rest.len() < HEADER || len < HEADER || len > rest.len() {
+            return None;
+        }
+        let item = (u16_at(rest, 4), u16_at(rest, 6), u32_at(rest, 8), &rest[HEADER..len]);
+        rest = rest.get(len.next_multiple_of(4)..).unwrap_or(&[]);
+        Some(item)
+    })
+}
+
+fn link(b: &[u8]) -> Link {
+    let mut l = Link { index: u32_at(b, 4), up: u32_at(b, 8) & 1 != 0, ..Link::default() };
+    for (kind, v) in attributes(b, 16) {
+        match kind {
+            1 => l.mac = v.try_into().map(MacAddr).unwrap_or_default(),
+            3 => l.name = text(v),
+            4 => l.mtu = u32_at(v, 0),
+            // IFLA_LINKINFO / IFLA_INFO_KIND
+            18 => l.kind = attributes(v, 0).find(|(k, _)| *k == 1).map(|(_, v)| text(v)).unwrap_or_default(),
+            32 => l.rx_queues = u32_at(v, 0),
+            // IFLA_XDP / IFLA_XDP_PROG_ID
+            43 => l.xdp_program = attributes(v, 0).find(|(k, _)| *k == 4).map_or(0, |(_, v)| u32_at(v, 0)),
+            _ => {}
+        }
+    }
+    l
+}
+
+fn address(b: &[u8]) -> Option<Address> {
+    let (mut local, mut peer) = (None, None);
+    let mut flags = *b.get(2)? as u32;
+    for (kind, v) in attributes(b, 8) {
+        match kind {
+            1 => peer = ip(v),
+            2 => local = ip(v),
+            8 => flags = u32_at(v, 0),
+            _ => {}
+        }
+    }
+    // IFA_F_TENTATIVE, IFA_F_DADFAILED
+    let tentative = flags & (0x40 | 0x08) != 0;
+    Some(Address { link: u32_at(b, 4), addr: local.or(peer)?, prefix: b[1], tentative })
+}
+
+fn route(b: &[u8]) -> Option<KernelRoute> {
+    // rtmsg: family, dst_len, src_len, tos, table, protocol, scope, type, flags. RTN_UNICAST is 1.
+    if b.len() < 12 || b[7] != 1 || u32_at(b, 8) & 0x200 != 0 {
+        return None;
+    }
+    let v4 = b[0] == libc::AF_INET as u8;
+    let mut r = KernelRoute {
+        dst: if v4 { [0u8; 4].into() } else { [0u8; 16].into() },
+        prefix: b[1],
+        gateway: None,
+        link: 0,
+        metric: 0,
+        table: b[4] as u32,
+    };
+    for (kind, v) in attributes(b, 12) {
+        match kind {
+            1 => r.dst = ip(v)?,
+            4 => r.link = u32_at(v, 0),
+            5 => r.gateway = ip(v),
+            6 => r.metric = u32_at(v, 0),
+            // RTA_MULTIPATH: the first hop is as good as another for one lane.
+            9 if r.link == 0 => {
+                r.link = u32_at(v, 4);
+                r.gateway = attributes(v, 8).find(|(k, _)| *k == 5).and_then(|(_, v)| ip(v));
+            }
+            15 => r.table = u32_at(v, 0),
+            _ => {}
+        }
+    }
+    (r.link != 0).then_some(r)
+}
+
+fn neighbor(b: &[u8]) -> Option<KernelNeighbor> {
+    // ndmsg: family, …, ifindex, state, flags, type.
+    let state = u16_at(b, 8);
+    let mut n = KernelNeighbor { link: u32_at(b, 4), addr: [0u8; 4].into(), mac: None };
+    let mut found = false;
+    for (kind, v) in attributes(b, 12) {
+        match kind {
+            1 => {
+                n.addr = ip(v)?;
+                found = true;
+            }
+            2 => n.mac = v.try_into().ok().map(MacAddr),
+            _ => {}
+        }
+    }
+    // NUD_REACHABLE, STALE, DELAY, PROBE, PERMANENT: the address can be used.
+    if state & (0x02 | 0x04 | 0x08 | 0x10 | 0x80) == 0 {
+        n.mac = None;
+    }
+    found.then_some(n)
+}
+
+/// Ports on which the kernel holds connections that are past LISTEN (sock_diag), for local port `port`.
+pub fn kernel_flows(port: u16) -> io::Result<usize> {
+    const SOCK_DIAG_BY_FAMILY: u16 = 20;
+    let mut n = 0;
+    let mut socket = Netlink::with_groups(libc::NETLINK_SOCK_DIAG, 0)?;
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        let mut body = [0u8; 56];
+        body[0] = family as u8;
+        body[1] = libc::IPPROTO_TCP as u8;
+        // All states but CLOSE (7) and LISTEN (10).
+        body[4..8].copy_from_slice(&(0xfffu32 & !(1 << 7) & !(1 << 10)).to_ne_bytes());
+        socket.dump(SOCK_DIAG_BY_FAMILY, &body, |_, b| {
+            // inet_diag_msg: family, state, timer, retrans, then the id: source port first, network order.
+            n += (b.get(4..6) == Some(&port.to_be_bytes()[..])) as usize;
+        })?;
+    }
+    Ok(n)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_interface_is_there() {
+        let mut n = Netlink::open().unwrap();
+        let lo = n.link("lo").unwrap().expect("lo");
+        assert_eq!((lo.index, lo.mtu >= 1500), (1, true));
+        assert_eq!(n.link("no-such-link").unwrap(), None);
+        if lo.up {
+            let all = n.addresses().unwrap();
+            assert!(all.iter().any(|a| a.link == 1 && a.addr == IpAddr::from([127, 0, 0, 1]) && a.prefix == 8));
+        }
+        n.routes().unwrap();
+        n.neighbors().unwrap();
+    }
+
+    #[test]
+    fn a_kernel_connection_is_seen_on_its_port() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        assert_eq!(kernel_flows(port).unwrap(), 0);
+        let _c = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let _s = listener.accept().unwrap();
+        assert_eq!(kernel_flows(port).unwrap(), 1);
+    }
+
+    #[test]
+    fn truncated_messages_are_no_trouble() {
+        let whole: Vec<u8> = (0..200u8).cycle().take(400).collect();
+        for n in 0..whole.len() {
+            let b = &whole[..n];
+            messages(b).count();
+            attributes(b, 16).count();
+            link(b);
+            address(b);
+            route(b);
+            neighbor(b);
+        }
+    }
+}
