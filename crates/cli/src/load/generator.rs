@@ -149,6 +149,11 @@ impl<N: Net> Generator<N> {
         }
     }
 
+    /// The network under it.
+    pub fn net(&self) -> &N {
+        &self.net
+    }
+
     fn open(&self) -> usize {
         self.slots.len() - self.free.len()
     }

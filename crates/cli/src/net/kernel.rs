@@ -29,14 +29,9 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Listens on an address beside other threads that do.
-    pub fn server(address: SocketAddr) -> io::Result<Kernel> {
+    /// Takes connections from a listener.
+    pub fn server(listener: OwnedFd) -> io::Result<Kernel> {
         let mut kernel = Kernel::new()?;
-        let listener = socket(address)?;
-        sockopt::set_socket_reuseaddr(&listener, true)?;
-        sockopt::set_socket_reuseport(&listener, true)?;
-        net::bind(&listener, &address)?;
-        net::listen(&listener, BACKLOG)?;
         let flags = EventFlags::IN | EventFlags::ET;
         epoll::add(&kernel.epoll, &listener, EventData::new_u64(LISTENER), flags)?;
         kernel.listeners.push(listener);
@@ -59,12 +54,17 @@ impl Kernel {
         let events = Vec::with_capacity(EVENTS);
         Ok(Kernel { epoll, events, listeners: Vec::new(), target: None, sources: Vec::new(), next: 0 })
     }
+}
 
-    /// The address a server listens on, with the port that the kernel chose for port 0.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        let listener = self.listeners.first().ok_or(io::ErrorKind::NotConnected)?;
-        Ok(SocketAddr::try_from(net::getsockname(listener)?)?)
-    }
+/// Listens on an address beside other threads that do; the address says which port the kernel chose for port 0.
+pub fn listen(address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
+    let listener = socket(address)?;
+    sockopt::set_socket_reuseaddr(&listener, true)?;
+    sockopt::set_socket_reuseport(&listener, true)?;
+    net::bind(&listener, &address)?;
+    net::listen(&listener, BACKLOG)?;
+    let address = SocketAddr::try_from(net::getsockname(&listener)?)?;
+    Ok((listener, address))
 }
 
 fn socket(address: SocketAddr) -> Result<OwnedFd, Errno> {

@@ -3,6 +3,7 @@
 //! Both engines are used the same way: non-blocking, edge-triggered, every operation tried before waiting for it.
 
 pub mod kernel;
+pub mod lane;
 
 use std::io;
 use std::time::Duration;

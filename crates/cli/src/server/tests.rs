@@ -7,7 +7,7 @@ use crate::http::site::Site;
 use crate::load::generator::{Generator, Plan, Shared};
 use crate::load::report::Report;
 use crate::load::target::Target;
-use crate::net::kernel::Kernel;
+use crate::net::kernel::{self, Kernel};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -19,8 +19,10 @@ fn with_server<H: Handler>(handler: impl FnOnce() -> H + Send, client: impl FnOn
     let stop = Stop::default();
     thread::scope(|scope| {
         let server = scope.spawn(|| {
-            let net = Kernel::server("127.0.0.1:0".parse().expect("an address")).expect("loopback listens");
-            tell.send(net.local_addr().expect("an address")).expect("the test waits");
+            let (listener, address) =
+                kernel::listen("127.0.0.1:0".parse().expect("an address")).expect("loopback listens");
+            let net = Kernel::server(listener).expect("epoll works");
+            tell.send(address).expect("the test waits");
             let mut server = Server::new(net, handler());
             server.run(&stop).expect("epoll works");
             server.counts

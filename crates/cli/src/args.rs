@@ -1,0 +1,275 @@
+//! The command line.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use corelane::{Cidr, Device, Model};
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+/// A TCP stack that runs in your process: one lane, one core, one NIC queue.
+#[derive(Debug, Parser)]
+#[command(name = "corelane", version, arg_required_else_help = true, disable_help_subcommand = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Compare corelane with the Linux kernel on this machine: no root, no NIC
+    Demo(DemoArgs),
+    /// Serve a directory over HTTP/1.1
+    Serve(ServeArgs),
+    /// Load a web server and measure it
+    Load(LoadArgs),
+    /// Two network namespaces joined by a veth, to try everything on one machine
+    #[command(subcommand)]
+    Lab(LabCommand),
+    /// Look at configuration files
+    #[command(subcommand)]
+    Conf(ConfCommand),
+}
+
+/// Arguments of `demo`.
+#[derive(Debug, Args)]
+#[command(after_help = "Runs a server and a load generator over a wire in memory, then the same work on the kernel's \
+                        loopback (epoll, SO_REUSEPORT), and prints both. There is no NIC in either, so the ratio is an \
+                        upper bound.")]
+pub struct DemoArgs {
+    /// Seconds to measure each system, after one second of warm-up
+    #[arg(long, default_value_t = 5.0, value_name = "S", value_parser = seconds)]
+    pub seconds: f64,
+    /// Connections open at once
+    #[arg(short, long, default_value_t = 256, value_name = "N", value_parser = count(1_000_000))]
+    pub connections: usize,
+    /// Bytes of a response's body
+    #[arg(long, default_value_t = 64, value_name = "BYTES", value_parser = count_or_zero(1 << 30))]
+    pub message: usize,
+    /// Requests on each connection
+    #[arg(short, long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub messages_per_connection: u32,
+    /// Server lanes, and as many client lanes
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = count(64))]
+    pub lanes: usize,
+    /// Percentage of frames that the memory wire loses
+    #[arg(long, default_value_t = 0.0, value_name = "PERCENT", value_parser = percent)]
+    pub loss: f64,
+    /// Who runs the stack
+    #[arg(long, value_enum, default_value_t = ModelArg::Inline)]
+    pub model: ModelArg,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Devices and lanes, for every command that uses them.
+#[derive(Debug, Args)]
+pub struct DeviceArgs {
+    /// Device: xdp:IFACE, packet:IFACE or tap:NAME; several may be given
+    #[arg(long, value_name = "DEV", required_unless_present = "config")]
+    pub dev: Vec<Device>,
+    /// Our address on the device, as ADDRESS/PREFIX; xdp takes the interface's own when none is given
+    #[arg(long, value_name = "CIDR")]
+    pub addr: Vec<Cidr>,
+    /// Default router, where the device does not learn it from the kernel
+    #[arg(long, value_name = "ADDRESS")]
+    pub gateway: Vec<IpAddr>,
+    /// Lanes: threads, each with its own queue of every device
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=128))]
+    pub lanes: Option<u16>,
+    /// Core of each lane, as in 0,2,3 or 0-3
+    #[arg(long, value_name = "LIST", value_parser = core_list)]
+    pub cores: Option<CoreList>,
+    /// Who runs the stack
+    #[arg(long, value_enum)]
+    pub model: Option<ModelArg>,
+    /// Configuration file (TOML); options given here win
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Write what crosses the devices to this file (pcapng); with several devices, numbered
+    #[arg(long, value_name = "FILE")]
+    pub pcap: Option<PathBuf>,
+}
+
+/// Arguments of `serve`.
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// Directory to serve
+    #[arg(required_unless_present = "message", conflicts_with = "message")]
+    pub dir: Option<PathBuf>,
+    /// Devices and lanes.
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    /// Port to listen on
+    #[arg(long, default_value_t = 80, value_parser = clap::value_parser!(u16).range(1..))]
+    pub port: u16,
+    /// Benchmark: answer every request with this many bytes
+    #[arg(long, value_name = "BYTES", value_parser = count_or_zero(1 << 30))]
+    pub message: Option<usize>,
+    /// Print the line that says it is ready, and the counts at the end, as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `load`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Without --rate the loop is closed: each connection is followed by the next. With --rate it is \
+                        open: connections start when they are due, and latency counts from that moment. The last \
+                        request of a connection asks the server to close."
+)]
+pub struct LoadArgs {
+    /// http://ADDRESS[:PORT]/PATH
+    pub url: crate::load::target::Target,
+    /// Devices and lanes.
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    /// Connections open at once; with --rate, at most
+    #[arg(short, long, value_name = "N", value_parser = count(10_000_000))]
+    pub connections: Option<usize>,
+    /// Connections in all
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub total: Option<u64>,
+    /// Seconds to run [default: 10, unless -n is given]
+    #[arg(short, long, value_name = "S", value_parser = seconds)]
+    pub duration: Option<f64>,
+    /// Requests on each connection
+    #[arg(short, long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub messages: u32,
+    /// Open loop: connections to start in each second
+    #[arg(long, value_name = "PER_S", value_parser = rate)]
+    pub rate: Option<f64>,
+    /// Length that every body must have [default: that of the first]
+    #[arg(long, value_name = "BYTES")]
+    pub length: Option<u64>,
+    /// Longest time for a connection, in seconds
+    #[arg(long, default_value_t = 30.0, value_name = "S", value_parser = seconds)]
+    pub timeout: f64,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What `lab` does.
+#[derive(Debug, Subcommand)]
+pub enum LabCommand {
+    /// Make the namespaces and say what to try
+    Up {
+        /// Queues of each end of the veth
+        #[arg(long, default_value_t = 2, value_name = "N", value_parser = count(64))]
+        queues: usize,
+    },
+    /// Remove the namespaces
+    Down,
+    /// Say whether they are there
+    Status {
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// What `conf` does.
+#[derive(Debug, Subcommand)]
+pub enum ConfCommand {
+    /// Say what is wrong with a configuration, by line
+    Check {
+        /// The file
+        file: PathBuf,
+    },
+}
+
+/// Who runs the stack's turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ModelArg {
+    /// The application's own waits: one thread a lane
+    Inline,
+    /// A stack thread beside the application's, on the same core
+    Paired,
+}
+
+impl From<ModelArg> for Model {
+    fn from(model: ModelArg) -> Model {
+        match model {
+            ModelArg::Inline => Model::Inline,
+            ModelArg::Paired => Model::Paired,
+        }
+    }
+}
+
+/// Cores in the order given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CoreList(pub Vec<usize>);
+
+fn core_list(text: &str) -> Result<CoreList, String> {
+    let number = |text: &str| text.trim().parse::<usize>().map_err(|_| format!("{text:?} is no core"));
+    let mut cores = Vec::new();
+    for part in text.split(',') {
+        match part.split_once('-') {
+            None => cores.push(number(part)?),
+            Some((first, last)) => {
+                let (first, last) = (number(first)?, number(last)?);
+                if first > last || last - first > 1024 {
+                    return Err(format!("{part:?} is no range of cores"));
+                }
+                cores.extend(first..=last);
+            }
+        }
+    }
+    Ok(CoreList(cores))
+}
+
+fn count(max: usize) -> impl Fn(&str) -> Result<usize, String> + Clone {
+    move |text| match text.parse() {
+        Ok(number) if (1..=max).contains(&number) => Ok(number),
+        _ => Err(format!("expected a number from 1 to {max}")),
+    }
+}
+
+fn count_or_zero(max: usize) -> impl Fn(&str) -> Result<usize, String> + Clone {
+    move |text| match text.parse() {
+        Ok(number) if number <= max => Ok(number),
+        _ => Err(format!("expected a number from 0 to {max}")),
+    }
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(number) if (0.01..=86_400.0).contains(&number) => Ok(number),
+        _ => Err("expected seconds from 0.01 to 86400".to_owned()),
+    }
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(number) if (0.001..=1e9).contains(&number) => Ok(number),
+        _ => Err("expected connections per second".to_owned()),
+    }
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(number) if (0.0..=50.0).contains(&number) => Ok(number),
+        _ => Err("expected a percentage from 0 to 50".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn cores() {
+        assert_eq!(core_list("0,2-4, 7"), Ok(CoreList(vec![0, 2, 3, 4, 7])));
+        for text in ["", "a", "3-1", "1-", "0-99999"] {
+            assert!(core_list(text).is_err(), "{text}");
+        }
+    }
+}
