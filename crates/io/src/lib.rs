@@ -11,6 +11,7 @@ pub mod impair;
 pub mod memwire;
 pub mod netlink;
 mod port;
+pub mod xdp;
 
 pub use bell::Bell;
 pub use error::PortError;

@@ -7,6 +7,7 @@ use wire::burst::{RxBurst, RxFrame, TxCaps, TxOffload, TxSink};
 
 use crate::error::PortError;
 use crate::memwire::MemPort;
+use crate::xdp::XdpPort;
 
 /// What a port is.
 #[derive(Clone, Debug)]
@@ -133,4 +134,5 @@ macro_rules! any_port {
 
 any_port! {
     Mem(MemPort),
+    Xdp(XdpPort),
 }

@@ -1,0 +1,196 @@
+//! An interface taken by AF_XDP: the program, its maps, and a socket on every queue.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+
+use wire::Addr;
+use wire::burst::{RxChecksum, TxCaps};
+
+use super::port::XdpPort;
+use super::queue::Queue;
+use crate::bpf::{self, Maps, OwnFlags, OwnKey, Program, Verdict};
+use crate::error::PortError;
+use crate::netlink::{Link, Netlink};
+use crate::port::PortCaps;
+
+/// Whether frames may be copied between driver and socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ZeroCopy {
+    /// Zero-copy where the driver can.
+    #[default]
+    Auto,
+    /// Or not at all.
+    Require,
+    /// Always copy.
+    Never,
+}
+
+/// How an interface is taken.
+#[derive(Clone, Debug)]
+pub struct XdpConfig {
+    /// Lanes: the queues are dealt to them in turn.
+    pub lanes: u16,
+    /// Descriptors of each ring; rounded up to a power of two.
+    pub ring: u32,
+    /// Copying.
+    pub zero_copy: ZeroCopy,
+    /// Microseconds of busy polling; 0 is none.
+    pub busy_poll_us: u32,
+}
+
+impl Default for XdpConfig {
+    fn default() -> XdpConfig {
+        XdpConfig { lanes: 1, ring: 2048, zero_copy: ZeroCopy::Auto, busy_poll_us: 0 }
+    }
+}
+
+/// What keeps the program on the interface.
+pub(super) struct Attached {
+    maps: Maps,
+    _link: bpf::Link,
+    _program: Program,
+}
+
+/// An interface taken by AF_XDP. Its ports keep the program attached as long as any of them lives.
+pub struct XdpDevice {
+    link: Link,
+    attached: Arc<Attached>,
+    /// Driver mode rather than generic.
+    native: bool,
+    zero_copy: bool,
+}
+
+fn queues_of(link: &Link) -> u16 {
+    let path = format!("/sys/class/net/{}/queues", link.name);
+    let n = std::fs::read_dir(path).map_or(0, |dir| {
+        dir.flatten().filter(|e| e.file_name().to_string_lossy().starts_with("rx-")).count()
+    });
+    // Outside the namespace that /sys shows, the kernel's count has to do.
+    if n > 0 { n as u16 } else { link.rx_queues.max(1) as u16 }
+}
+
+fn refuse(name: &str, what: &str, e: io::Error) -> PortError {
+    match e.raw_os_error() {
+        Some(libc::EAFNOSUPPORT | libc::ENOPROTOOPT | libc::ESOCKTNOSUPPORT) => PortError::Unsupported {
+            feature: "AF_XDP (CONFIG_XDP_SOCKETS)",
+            hint: "use packet:IFACE or tap:NAME instead",
+        },
+        Some(libc::EBUSY) => PortError::Busy {
+            what: format!("{name} ({what})"),
+            hint: "another AF_XDP program has the queue, or another XDP program the interface; stop it first".into(),
+        },
+        _ => PortError::system(format!("{what} on {name}"), e, "CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF"),
+    }
+}
+
+impl XdpDevice {
+    /// Takes the interface; one port for each lane.
+    pub fn attach(name: &str, config: &XdpConfig) -> Result<(XdpDevice, Vec<XdpPort>), PortError> {
+        let system = |what: &str| {
+            let what = what.to_string();
+            move |source| PortError::System { what, source }
+        };
+        let link = Netlink::open()
+            .and_then(|mut n| n.link(name))
+            .map_err(system("reading interfaces"))?
+            .ok_or_else(|| PortError::NoInterface(name.into()))?;
+        if !link.up {
+            return Err(PortError::Down(name.into()));
+        }
+        if link.xdp_program != 0 {
+            let program = bpf::program_name(link.xdp_program).filter(|n| !n.is_empty());
+            return Err(PortError::ForeignProgram {
+                dev: name.into(),
+                program: program.unwrap_or_else(|| "unnamed".into()),
+                id: link.xdp_program,
+            });
+        }
+        let queues = queues_of(&link);
+        if config.lanes > queues {
+            return Err(PortError::Invalid(format!(
+                "{name} has {queues} receive queues for {} lanes: use --lanes {queues}, or `ethtool -L {name} combined {}`",
+                config.lanes, config.lanes
+            )));
+        }
+        let maps = Maps::new(queues as u32).map_err(|e| refuse(name, "making BPF maps", e))?;
+        let mut by_lane: Vec<Vec<Queue>> = (0..config.lanes).map(|_| Vec::new()).collect();
+        for i in 0..queues {
+            let queue = Queue::open(link.index, i, link.mtu, config).map_err(|e| refuse(name, &format!("AF_XDP on queue {i}"), e))?;
+            let fd = queue.as_fd().as_raw_fd();
+            maps.sockets
+                .set(&(i as u32).to_ne_bytes(), &fd.to_ne_bytes())
+                .map_err(|e| refuse(name, "entering the socket into the program's map", e))?;
+            by_lane[(i % config.lanes) as usize].push(queue);
+        }
+        let sg = by_lane[0][0].sg;
+        let program = Program::load_xdp("corelane", &bpf::steer(&maps), sg)
+            .map_err(|e| refuse(name, "loading the XDP program", e))?;
+        // Driver mode where the driver has it.
+        let (bpf_link, native) = match program.attach(link.index, false) {
+            Ok(l) => (l, true),
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) => return Err(refuse(name, "attaching the XDP program", e)),
+            Err(first) => match program.attach(link.index, true) {
+                Ok(l) => (l, false),
+                Err(_) => return Err(refuse(name, "attaching the XDP program", first)),
+            },
+        };
+        let attached = Arc::new(Attached { maps, _link: bpf_link, _program: program });
+        let zero_copy = by_lane[0][0].zero_copy;
+        // A veth peer delivers sums that its hardware was to finish; real hardware does not tell what it verified.
+        let checksum = if link.kind == "veth" { RxChecksum::MayBePartial } else { RxChecksum::Unknown };
+        let mut ports = Vec::new();
+        for (lane, queues) in by_lane.into_iter().enumerate() {
+            let max_frame = queues[0].max_frame(link.mtu);
+            let caps = PortCaps {
+                name: format!("xdp:{name}"),
+                mac: link.mac,
+                mtu: link.mtu.min(65_535) as u16,
+                queue: lane as u16,
+                zero_copy,
+                tx: TxCaps { max_frame, checksum: false, max_gso: 0 },
+            };
+            ports.push(XdpPort::new(queues, caps, checksum, attached.clone())?);
+        }
+        Ok((XdpDevice { link, attached, native, zero_copy }, ports))
+    }
+
+    /// The interface as it was when it was taken.
+    pub fn link(&self) -> &Link {
+        &self.link
+    }
+
+    /// How it was taken, in a few words.
+    pub fn mode(&self) -> &'static str {
+        match (self.native, self.zero_copy) {
+            (_, true) => "driver mode, zero-copy",
+            (true, false) => "driver mode, copying",
+            (false, false) => "generic mode, copying",
+        }
+    }
+
+    /// Takes a port of an address.
+    pub fn own(&self, key: OwnKey, flags: OwnFlags) -> Result<(), PortError> {
+        self.attached.maps.own(key, flags).map_err(|e| refuse(&self.link.name, "owning a port", e))
+    }
+
+    /// Gives a port back to the kernel.
+    pub fn disown(&self, key: OwnKey) -> Result<(), PortError> {
+        self.attached.maps.disown(key).map_err(|e| refuse(&self.link.name, "disowning a port", e))
+    }
+
+    /// Takes the active range on an address.
+    pub fn set_active(&self, vlan: u16, addr: Addr, range: (u16, u16)) -> Result<(), PortError> {
+        self.attached.maps.set_active(vlan, addr, range).map_err(|e| refuse(&self.link.name, "owning the active range", e))
+    }
+
+    /// Gives the active range on an address back.
+    pub fn clear_active(&self, vlan: u16, addr: Addr) -> Result<(), PortError> {
+        self.attached.maps.clear_active(vlan, addr).map_err(|e| refuse(&self.link.name, "disowning the active range", e))
+    }
+
+    /// How often the program gave a verdict.
+    pub fn verdict(&self, v: Verdict) -> u64 {
+        self.attached.maps.verdict(v).unwrap_or(0)
+    }
+}

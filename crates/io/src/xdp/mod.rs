@@ -1,0 +1,14 @@
+//! AF_XDP: frames straight from and to an interface's queues, beside the kernel.
+//!
+//! An [`XdpDevice`] attaches the sharing program and holds its maps; an [`XdpPort`] is one lane's queues. When either the
+//! device or the process is gone, the kernel has the whole interface again.
+
+mod device;
+mod port;
+mod queue;
+mod ring;
+mod sharing;
+
+pub use device::{XdpConfig, XdpDevice, ZeroCopy};
+pub use port::XdpPort;
+pub use sharing::{ActiveRange, Placeholder, warnings};

@@ -1,0 +1,135 @@
+//! One lane's queues of an interface.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::event::epoll;
+use wire::burst::{RxBurst, RxChecksum, RxFrame, TxCaps, TxOffload, TxSink};
+
+use super::device::Attached;
+use super::queue::Queue;
+use crate::error::PortError;
+use crate::port::{Port, PortCaps, PortCounters};
+
+/// One lane's queues of an interface. A lane that has several receives from each in turn and sends on the first.
+pub struct XdpPort {
+    queues: Vec<Queue>,
+    /// The one whose burst is lent out.
+    current: usize,
+    /// Waits for all of them, where there are several.
+    epoll: Option<OwnedFd>,
+    caps: PortCaps,
+    checksum: RxChecksum,
+    counters: PortCounters,
+    /// Keeps the program attached while any queue lives.
+    _attached: Arc<Attached>,
+}
+
+impl XdpPort {
+    pub(super) fn new(
+        queues: Vec<Queue>,
+        caps: PortCaps,
+        checksum: RxChecksum,
+        attached: Arc<Attached>,
+    ) -> Result<XdpPort, PortError> {
+        let system = |source: rustix::io::Errno| PortError::System { what: "epoll".into(), source: source.into() };
+        let epoll = match queues.len() {
+            1 => None,
+            _ => {
+                let fd = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
+                for (i, q) in queues.iter().enumerate() {
+                    epoll::add(&fd, q, epoll::EventData::new_u64(i as u64), epoll::EventFlags::IN).map_err(system)?;
+                }
+                Some(fd)
+            }
+        };
+        let counters = PortCounters::default();
+        Ok(XdpPort { queues, current: 0, epoll, caps, checksum, counters, _attached: attached })
+    }
+}
+
+impl RxBurst for XdpPort {
+    #[inline]
+    fn len(&self) -> usize {
+        self.queues[self.current].len()
+    }
+
+    #[inline]
+    fn frame(&self, index: usize) -> RxFrame<'_> {
+        RxFrame { data: self.queues[self.current].packet(index), checksum: self.checksum }
+    }
+}
+
+impl TxSink for XdpPort {
+    #[inline]
+    fn caps(&self) -> TxCaps {
+        self.caps.tx
+    }
+
+    #[inline]
+    fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
+        self.queues[0].reserve(len)
+    }
+
+    #[inline]
+    fn commit(&mut self, len: usize, _offload: TxOffload) {
+        self.counters.tx_frames += 1;
+        self.counters.tx_bytes += len as u64;
+        self.queues[0].commit(len);
+    }
+}
+
+impl Port for XdpPort {
+    fn receive(&mut self, max: usize) -> usize {
+        for _ in 0..self.queues.len() {
+            self.current = (self.current + 1) % self.queues.len();
+            let n = self.queues[self.current].receive(max);
+            if n > 0 {
+                self.counters.rx_frames += n as u64;
+                let bytes: usize = (0..n).map(|i| self.queues[self.current].packet(i).len()).sum();
+                self.counters.rx_bytes += bytes as u64;
+                return n;
+            }
+        }
+        0
+    }
+
+    fn release(&mut self) {
+        self.queues[self.current].release();
+    }
+
+    fn flush(&mut self) -> Result<(), PortError> {
+        self.queues[0]
+            .flush()
+            .map_err(|source| PortError::System { what: format!("sending on {}", self.caps.name), source })
+    }
+
+    fn wake_fd(&self) -> BorrowedFd<'_> {
+        match &self.epoll {
+            Some(fd) => fd.as_fd(),
+            None => self.queues[0].as_fd(),
+        }
+    }
+
+    fn prepare_sleep(&mut self) -> bool {
+        self.queues.iter_mut().all(Queue::quiet)
+    }
+
+    fn wake_up(&mut self) {}
+
+    fn caps_of(&self) -> PortCaps {
+        self.caps.clone()
+    }
+
+    fn counters(&self) -> PortCounters {
+        let mut c = self.counters;
+        for q in &self.queues {
+            let s = q.statistics();
+            c.rx_dropped += s.rx_dropped + s.rx_ring_full + s.rx_fill_empty;
+            c.tx_dropped += s.tx_invalid + q.tx_dropped;
+            c.tx_full += q.tx_full;
+            c.syscalls += q.syscalls;
+        }
+        c
+    }
+}

@@ -1,0 +1,436 @@
+//! One queue of an interface: an AF_XDP socket with its own frames.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use super::device::{XdpConfig, ZeroCopy};
+use super::ring::{CONTINUED, Desc, Kind, Ring, option, set_option};
+
+const UMEM_REG: i32 = 4;
+const STATISTICS: i32 = 7;
+const OPTIONS: i32 = 8;
+const MAX_TX_SKB_BUDGET: i32 = 9;
+const FLAG_COPY: u16 = 2;
+const FLAG_ZEROCOPY: u16 = 4;
+const FLAG_NEED_WAKEUP: u16 = 8;
+const FLAG_SG: u16 = 16;
+
+#[repr(C)]
+struct UmemReg {
+    addr: u64,
+    len: u64,
+    chunk_size: u32,
+    headroom: u32,
+    flags: u32,
+    tx_metadata_len: u32,
+}
+
+#[repr(C)]
+struct SockAddr {
+    family: u16,
+    flags: u16,
+    ifindex: u32,
+    queue: u32,
+    shared_fd: u32,
+}
+
+/// What the kernel counted on a socket.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub(super) struct Statistics {
+    pub rx_dropped: u64,
+    pub rx_invalid: u64,
+    pub tx_invalid: u64,
+    pub rx_ring_full: u64,
+    pub rx_fill_empty: u64,
+    pub tx_empty: u64,
+}
+
+/// The frames of a queue: one mapping, half to receive, half to send.
+struct Umem {
+    at: *mut u8,
+    len: usize,
+}
+
+// SAFETY: the mapping belongs to this value alone.
+unsafe impl Send for Umem {}
+
+impl Umem {
+    fn new(len: usize) -> io::Result<Umem> {
+        let map = |flags: i32| {
+            // SAFETY: a new private mapping.
+            let at = unsafe {
+                libc::mmap(
+                    std::ptr::null_mut(),
+                    len,
+                    libc::PROT_READ | libc::PROT_WRITE,
+                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags,
+                    -1,
+                    0,
+                )
+            };
+            if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(Umem { at: at.cast(), len }) }
+        };
+        // Huge pages when there are some.
+        match len.is_multiple_of(2 << 20) {
+            true => map(libc::MAP_HUGETLB).or_else(|_| map(0)),
+            false => map(0),
+        }
+    }
+
+    /// Bytes `at..at + len`, where they lie inside.
+    fn bytes(&self, at: u64, len: usize) -> &[u8] {
+        let at = at as usize;
+        if at.checked_add(len).is_none_or(|end| end > self.len) {
+            return &[];
+        }
+        // SAFETY: checked to lie in the mapping, whose bytes are initialised; frames under a shared borrow are ours: received
+        // and not given back.
+        unsafe { std::slice::from_raw_parts(self.at.add(at), len) }
+    }
+
+    fn bytes_mut(&mut self, at: u64, len: usize) -> &mut [u8] {
+        let at = at as usize;
+        if at.checked_add(len).is_none_or(|end| end > self.len) {
+            return &mut [];
+        }
+        // SAFETY: as above; a frame to send is ours until its descriptor is published.
+        unsafe { std::slice::from_raw_parts_mut(self.at.add(at), len) }
+    }
+}
+
+impl Drop for Umem {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made with this length; the socket that used it is closed before (field order).
+        unsafe { libc::munmap(self.at.cast(), self.len) };
+    }
+}
+
+/// A packet of the present burst.
+#[derive(Clone, Copy)]
+enum Packet {
+    /// In one frame.
+    Frame { addr: u64, len: u32 },
+    /// In several: copied together, in the side buffer.
+    Joined { at: usize, len: usize },
+}
+
+pub(super) struct Queue {
+    rx: Ring<Desc>,
+    tx: Ring<Desc>,
+    fill: Ring<u64>,
+    completion: Ring<u64>,
+    fd: OwnedFd,
+    umem: Umem,
+    frame_size: usize,
+    /// Frames to send that nobody uses.
+    free: Vec<u64>,
+    reserved: Option<u64>,
+    /// A frame longer than one buffer, before it is cut up.
+    long: Vec<u8>,
+    reserved_long: bool,
+    packets: Vec<Packet>,
+    joined: Vec<u8>,
+    /// Descriptors of the burst.
+    taken: u32,
+    pub zero_copy: bool,
+    pub sg: bool,
+    pub syscalls: u64,
+    pub tx_full: u64,
+    pub tx_dropped: u64,
+}
+
+impl Queue {
+    /// Opens a socket on a queue; it receives once the program's map names it.
+    pub fn open(ifindex: u32, queue: u16, mtu: u32, config: &XdpConfig) -> io::Result<Queue> {
+        // SAFETY: a plain system call that gives a new descriptor.
+        let fd = unsafe {
+            let fd = libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0);
+            if fd < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            OwnedFd::from_raw_fd(fd)
+        };
+        // The kernel keeps 256 bytes of headroom in each frame.
+        let frame_size = if mtu as usize + 18 + 256 <= 2048 { 2048 } else { 4096 };
+        let sg = mtu as usize + 18 + 256 > frame_size;
+        let ring = config.ring.next_power_of_two().clamp(64, 32_768);
+        let frames = ring * 2;
+        let umem = Umem::new(frames as usize * frame_size)?;
+        let reg = UmemReg {
+            addr: umem.at as u64,
+            len: umem.len as u64,
+            chunk_size: frame_size as u32,
+            headroom: 0,
+            flags: 0,
+            tx_metadata_len: 0,
+        };
+        let b = fd.as_fd();
+        set_option(b, UMEM_REG, &reg)?;
+        let mut fill = Ring::map(b, Kind::Fill, ring)?;
+        let completion = Ring::map(b, Kind::Completion, ring)?;
+        let rx = Ring::map(b, Kind::Rx, ring)?;
+        let tx = Ring::map(b, Kind::Tx, ring)?;
+        fill.room(ring);
+        for i in 0..ring {
+            fill.push(i as u64 * frame_size as u64);
+        }
+        fill.publish();
+        if config.busy_poll_us > 0 {
+            busy_poll(b, config.busy_poll_us)?;
+        }
+        // A copied packet costs the kernel a buffer; without this it sends 32 of them a call. Older kernels do not know it.
+        let _ = set_option(b, MAX_TX_SKB_BUDGET, &ring);
+        let flags = FLAG_NEED_WAKEUP
+            | if sg { FLAG_SG } else { 0 }
+            | match config.zero_copy {
+                ZeroCopy::Auto => 0,
+                ZeroCopy::Require => FLAG_ZEROCOPY,
+                ZeroCopy::Never => FLAG_COPY,
+            };
+        let addr = SockAddr { family: libc::AF_XDP as u16, flags, ifindex, queue: queue as u32, shared_fd: 0 };
+        // Just after another process has let go of the queue the kernel may still be tidying up.
+        let deadline = Instant::now() + Duration::from_secs(2);
+        loop {
+            // SAFETY: the address is of the length that is said.
+            let r = unsafe { libc::bind(fd.as_raw_fd(), (&raw const addr).cast(), size_of::<SockAddr>() as u32) };
+            if r == 0 {
+                break;
+            }
+            let error = io::Error::last_os_error();
+            if error.raw_os_error() != Some(libc::EBUSY) || Instant::now() > deadline {
+                return Err(error);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let zero_copy = option::<u32>(fd.as_fd(), OPTIONS).is_ok_and(|o| o & 1 != 0);
+        let free = (ring..frames).map(|i| i as u64 * frame_size as u64).collect();
+        Ok(Queue {
+            rx,
+            tx,
+            fill,
+            completion,
+            fd,
+            umem,
+            frame_size,
+            free,
+            reserved: None,
+            long: Vec::new(),
+            reserved_long: false,
+            packets: Vec::with_capacity(256),
+            joined: Vec::new(),
+            taken: 0,
+            zero_copy,
+            sg,
+            syscalls: 0,
+            tx_full: 0,
+            tx_dropped: 0,
+        })
+    }
+
+    pub fn max_frame(&self, mtu: u32) -> usize {
+        if self.sg { mtu as usize + 18 } else { self.frame_size.min(mtu as usize + 18) }
+    }
+
+    /// Takes at most `max` packets; how many.
+    pub fn receive(&mut self, max: usize) -> usize {
+        self.packets.clear();
+        self.joined.clear();
+        let n = self.rx.available(if self.sg { max as u32 * 4 } else { max as u32 });
+        if n == 0 && self.fill.needs_wakeup() {
+            self.kick_receive();
+        }
+        let mut at = 0;
+        while at < n && self.packets.len() < max {
+            let first = self.rx.peek(at);
+            if first.options & CONTINUED == 0 {
+                self.packets.push(Packet::Frame { addr: first.addr, len: first.len });
+                at += 1;
+                continue;
+            }
+            // The parts of one packet are published together.
+            let start = self.joined.len();
+            let mut end = at;
+            loop {
+                let part = self.rx.peek(end);
+                self.joined.extend_from_slice(self.umem.bytes(part.addr, part.len as usize));
+                end += 1;
+                if part.options & CONTINUED == 0 || end >= n {
+                    break;
+                }
+            }
+            self.packets.push(Packet::Joined { at: start, len: self.joined.len() - start });
+            at = end;
+        }
+        self.taken = at;
+        self.packets.len()
+    }
+
+    pub fn len(&self) -> usize {
+        self.packets.len()
+    }
+
+    pub fn packet(&self, i: usize) -> &[u8] {
+        match self.packets[i] {
+            Packet::Frame { addr, len } => self.umem.bytes(addr, len as usize),
+            Packet::Joined { at, len } => &self.joined[at..at + len],
+        }
+    }
+
+    /// Gives the frames of the burst back to the kernel.
+    pub fn release(&mut self) {
+        if self.taken == 0 {
+            return;
+        }
+        // As many as were taken fit: every receive frame is in one ring or the other.
+        self.fill.room(self.taken);
+        let mask = !(self.frame_size as u64 - 1);
+        for i in 0..self.taken {
+            let desc = self.rx.peek(i);
+            self.fill.push(desc.addr & mask);
+        }
+        self.fill.publish();
+        self.rx.consume(self.taken);
+        self.taken = 0;
+        self.packets.clear();
+    }
+
+    /// Takes sent frames back.
+    fn reap(&mut self) {
+        let n = self.completion.available(u32::MAX >> 1);
+        let mask = !(self.frame_size as u64 - 1);
+        for i in 0..n {
+            self.free.push(self.completion.peek(i) & mask);
+        }
+        if n > 0 {
+            self.completion.consume(n);
+        }
+    }
+
+    pub fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
+        if len > self.frame_size {
+            if !self.sg {
+                return None;
+            }
+            let parts = len.div_ceil(self.frame_size);
+            if self.free.len() < parts {
+                self.reap();
+            }
+            if self.free.len() < parts || self.tx.room(parts as u32) < parts as u32 {
+                self.tx_full += 1;
+                return None;
+            }
+            self.reserved_long = true;
+            self.long.resize(len, 0);
+            return Some(&mut self.long);
+        }
+        self.reserved_long = false;
+        if self.reserved.is_none() {
+            if self.free.is_empty() {
+                self.reap();
+            }
+            if self.tx.room(1) == 0 {
+                self.tx_full += 1;
+                return None;
+            }
+            self.reserved = self.free.pop();
+        }
+        let Some(addr) = self.reserved else {
+            self.tx_full += 1;
+            return None;
+        };
+        Some(self.umem.bytes_mut(addr, self.frame_size))
+    }
+
+    pub fn commit(&mut self, len: usize) {
+        if !self.reserved_long {
+            if let Some(addr) = self.reserved.take() {
+                self.tx.push(Desc { addr, len: len as u32, options: 0 });
+            }
+            return;
+        }
+        self.reserved_long = false;
+        let long = std::mem::take(&mut self.long);
+        let count = len.div_ceil(self.frame_size);
+        for (i, part) in long[..len].chunks(self.frame_size).enumerate() {
+            // `reserve` has counted them.
+            let Some(addr) = self.free.pop() else { break };
+            self.umem.bytes_mut(addr, part.len()).copy_from_slice(part);
+            let options = if i + 1 < count { CONTINUED } else { 0 };
+            self.tx.push(Desc { addr, len: part.len() as u32, options });
+        }
+        self.long = long;
+    }
+
+    /// Lets the kernel send; one system call where it wants one.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.tx.publish();
+        if self.tx.busy() && self.tx.needs_wakeup() {
+            self.kick_send()?;
+        }
+        Ok(())
+    }
+
+    fn kick_send(&mut self) -> io::Result<()> {
+        self.syscalls += 1;
+        // SAFETY: an empty send on our own descriptor.
+        let r = unsafe { libc::sendto(self.fd.as_raw_fd(), std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0) };
+        if r >= 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            // Not everything went: the rest goes with the next call.
+            Some(libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::EINTR) => Ok(()),
+            _ => Err(error),
+        }
+    }
+
+    fn kick_receive(&mut self) {
+        self.syscalls += 1;
+        // SAFETY: an empty receive on our own descriptor; what it says matters to nobody.
+        unsafe {
+            libc::recvfrom(
+                self.fd.as_raw_fd(),
+                std::ptr::null_mut(),
+                0,
+                libc::MSG_DONTWAIT,
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+            )
+        };
+    }
+
+    /// Whether nothing is there to receive and everything was taken to be sent.
+    pub fn quiet(&mut self) -> bool {
+        if self.tx.busy() && self.tx.needs_wakeup() {
+            let _ = self.kick_send();
+        }
+        self.rx.available(1) == 0 && !self.tx.busy()
+    }
+
+    pub fn statistics(&self) -> Statistics {
+        option(self.fd.as_fd(), STATISTICS).unwrap_or_default()
+    }
+}
+
+impl AsFd for Queue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// SO_PREFER_BUSY_POLL, SO_BUSY_POLL, SO_BUSY_POLL_BUDGET.
+fn busy_poll(fd: BorrowedFd, us: u32) -> io::Result<()> {
+    for (option, value) in [(69, 1u32), (46, us), (70, 64)] {
+        // SAFETY: an integer option of our own descriptor.
+        let r = unsafe {
+            libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const value).cast(), size_of::<u32>() as u32)
+        };
+        if r < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}

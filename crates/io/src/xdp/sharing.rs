@@ -1,0 +1,213 @@
+//! Living beside the kernel: what keeps it quiet on our ports, which ports it will never choose, and what its users should
+//! know.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixDatagram;
+
+use crate::error::PortError;
+use crate::netlink::Netlink;
+
+/// A kernel socket that listens on an owned port and answers nothing: a filter drops every segment before TCP sees it.
+///
+/// Without it a frame that slips past the program (a queue without a socket, the moment of starting) would meet a closed port
+/// and be answered by a RST. It also makes sure that no other program listens there, and that none will.
+#[derive(Debug)]
+pub struct Placeholder {
+    _fd: OwnedFd,
+}
+
+impl Placeholder {
+    /// Holds an address and port; `Busy` when a program listens there.
+    pub fn hold(addr: SocketAddr) -> Result<Placeholder, PortError> {
+        let busy = |source: io::Error| match source.raw_os_error() {
+            Some(libc::EADDRINUSE) => PortError::Busy {
+                what: format!("TCP port {addr}"),
+                hint: format!("`ss -ltnp 'sport = :{}'` shows which; stop it or choose another port", addr.port()),
+            },
+            Some(libc::EADDRNOTAVAIL) => {
+                PortError::Invalid(format!("{} is no address of this machine: `ip addr` lists them", addr.ip()))
+            }
+            _ => PortError::system(format!("holding TCP port {addr}"), source, "CAP_NET_BIND_SERVICE"),
+        };
+        hold(addr).map(|fd| Placeholder { _fd: fd }).map_err(busy)
+    }
+}
+
+fn check(r: i32) -> io::Result<i32> {
+    if r < 0 { Err(io::Error::last_os_error()) } else { Ok(r) }
+}
+
+fn set<T>(fd: &OwnedFd, level: i32, option: i32, value: &T) -> io::Result<()> {
+    // SAFETY: the value is as long as is said, and lives through the call.
+    check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, (value as *const T).cast(), size_of::<T>() as u32) })
+        .map(drop)
+}
+
+fn hold(addr: SocketAddr) -> io::Result<OwnedFd> {
+    let family = if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    // SAFETY: plain system calls; the descriptor is new.
+    let fd = unsafe { OwnedFd::from_raw_fd(check(libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0))?) };
+    // `ret #0`: nothing passes.
+    let mut code = [libc::sock_filter { code: 6, jt: 0, jf: 0, k: 0 }];
+    let filter = libc::sock_fprog { len: 1, filter: code.as_mut_ptr() };
+    set(&fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter)?;
+    // Connections of an earlier program that end or linger do not stand in the way; a listener does.
+    set(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1i32)?;
+    if addr.is_ipv6() {
+        set(&fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &1i32)?;
+    }
+    let bound = match addr {
+        SocketAddr::V4(a) => {
+            let sin = libc::sockaddr_in {
+                sin_family: family as u16,
+                sin_port: a.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(a.ip().octets()) },
+                sin_zero: [0; 8],
+            };
+            // SAFETY: the address is of the length that is said.
+            unsafe { libc::bind(fd.as_raw_fd(), (&raw const sin).cast(), size_of_val(&sin) as u32) }
+        }
+        SocketAddr::V6(a) => {
+            let sin6 = libc::sockaddr_in6 {
+                sin6_family: family as u16,
+                sin6_port: a.port().to_be(),
+                sin6_flowinfo: 0,
+                sin6_addr: libc::in6_addr { s6_addr: a.ip().octets() },
+                sin6_scope_id: a.scope_id(),
+            };
+            // SAFETY: the address is of the length that is said.
+            unsafe { libc::bind(fd.as_raw_fd(), (&raw const sin6).cast(), size_of_val(&sin6) as u32) }
+        }
+    };
+    check(bound)?;
+    // SAFETY: a plain system call on our own descriptor.
+    check(unsafe { libc::listen(fd.as_raw_fd(), 1) })?;
+    Ok(fd)
+}
+
+/// A range of local ports for active opens that neither the kernel nor another corelane chooses.
+#[derive(Debug)]
+pub struct ActiveRange {
+    /// First and last port.
+    pub ports: (u16, u16),
+    /// One name for each block of 1024 ports, bound as long as they are ours; names die with the process.
+    _claims: Vec<UnixDatagram>,
+}
+
+const BLOCK: u32 = 1024;
+/// Most blocks that one process takes.
+const MOST: usize = 16;
+
+impl ActiveRange {
+    /// Claims the longest free run of blocks, up to 16,384 ports, outside the kernel's own range and away from its listeners.
+    pub fn claim() -> Result<ActiveRange, PortError> {
+        use std::os::linux::net::SocketAddrExt;
+        let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+        let mut numbers = range.split_whitespace().filter_map(|n| n.parse::<u32>().ok());
+        let (low, high) = (numbers.next().unwrap_or(32_768), numbers.next().unwrap_or(60_999));
+        let listeners = listening_ports();
+        let mut best: (u32, Vec<UnixDatagram>) = (0, Vec::new());
+        let mut run: (u32, Vec<UnixDatagram>) = (0, Vec::new());
+        let end_run = |run: &mut (u32, Vec<UnixDatagram>), best: &mut (u32, Vec<UnixDatagram>)| {
+            let done = std::mem::take(run);
+            if done.1.len() > best.1.len() {
+                *best = done;
+            }
+        };
+        // From the top of what lies below the kernel's range: low numbers are where services live.
+        for block in (1..64u32).rev() {
+            let (first, last) = (block * BLOCK, block * BLOCK + BLOCK - 1);
+            let kernel = first <= high && last >= low;
+            let taken = listeners.iter().any(|p| (first..=last).contains(&(*p as u32)));
+            let name = format!("corelane-ports-{first}");
+            let claim = (first >= 8192 && !kernel && !taken)
+                .then(|| std::os::unix::net::SocketAddr::from_abstract_name(name).and_then(|a| UnixDatagram::bind_addr(&a)))
+                .and_then(Result::ok);
+            match claim {
+                Some(claim) => {
+                    run.0 = first;
+                    run.1.push(claim);
+                    if run.1.len() == MOST {
+                        end_run(&mut run, &mut best);
+                        break;
+                    }
+                }
+                None => end_run(&mut run, &mut best),
+            }
+        }
+        end_run(&mut run, &mut best);
+        let (first, claims) = best;
+        if claims.is_empty() {
+            return Err(PortError::Busy {
+                what: "every block of local ports outside net.ipv4.ip_local_port_range".into(),
+                hint: "narrow that range, or end another corelane".into(),
+            });
+        }
+        let last = first + claims.len() as u32 * BLOCK - 1;
+        Ok(ActiveRange { ports: (first as u16, last as u16), _claims: claims })
+    }
+}
+
+/// Ports on which the kernel listens.
+fn listening_ports() -> Vec<u16> {
+    let mut ports = Vec::new();
+    for file in ["/proc/net/tcp", "/proc/net/tcp6"] {
+        for line in std::fs::read_to_string(file).unwrap_or_default().lines().skip(1) {
+            let mut fields = line.split_whitespace().skip(1);
+            let (local, state) = (fields.next().unwrap_or(""), fields.nth(1).unwrap_or(""));
+            if state == "0A" {
+                ports.extend(local.rsplit(':').next().and_then(|p| u16::from_str_radix(p, 16).ok()));
+            }
+        }
+    }
+    ports
+}
+
+/// What will no longer see the traffic of owned ports on an interface: one line each.
+pub fn warnings(dev: &str, ifindex: u32) -> Vec<String> {
+    let mut all = Vec::new();
+    // Packet sockets on this interface, or on all.
+    let packet = std::fs::read_to_string("/proc/net/packet").unwrap_or_default();
+    let sniffers = packet
+        .lines()
+        .skip(1)
+        .filter(|l| l.split_whitespace().nth(4).and_then(|i| i.parse().ok()).is_some_and(|i: u32| i == ifindex || i == 0))
+        .count();
+    if sniffers > 0 {
+        all.push(format!(
+            "{sniffers} packet socket(s) (tcpdump, DHCP clients …) on {dev} will not see corelane's traffic: use --pcap FILE"
+        ));
+    }
+    if let Ok(tables) = nft_tables() {
+        if !tables.is_empty() {
+            all.push(format!(
+                "nftables tables {} do not see corelane's traffic on {dev}: its ports are open as far as they are concerned",
+                tables.join(", ")
+            ));
+        }
+    }
+    all
+}
+
+fn nft_tables() -> io::Result<Vec<String>> {
+    const NFT_GETTABLE: u16 = 10 << 8 | 1;
+    let mut tables = Vec::new();
+    let mut n = Netlink::with_groups(libc::NETLINK_NETFILTER, 0)?;
+    n.dump(NFT_GETTABLE, &[0; 4], |_, b| {
+        // nfgenmsg is four bytes; attribute 1 is the name.
+        let mut rest = b.get(4..).unwrap_or(&[]);
+        while rest.len() >= 4 {
+            let len = u16::from_ne_bytes([rest[0], rest[1]]) as usize;
+            if len < 4 || len > rest.len() {
+                break;
+            }
+            if u16::from_ne_bytes([rest[2], rest[3]]) & 0x3fff == 1 {
+                tables.push(String::from_utf8_lossy(&rest[4..len]).trim_end_matches('\0').to_string());
+            }
+            rest = rest.get(len.next_multiple_of(4)..).unwrap_or(&[]);
+        }
+    })?;
+    Ok(tables)
+}
