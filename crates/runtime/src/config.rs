@@ -165,6 +165,8 @@ pub struct Config {
     pub model: Model,
     /// Empty looks before a lane sleeps.
     pub spin: u32,
+    /// Microseconds of busy polling in the kernel (`xdp`); 0 is none.
+    pub busy_poll_us: u32,
     /// Devices.
     pub ports: Vec<PortConfig>,
     /// TCP.
@@ -191,6 +193,7 @@ impl Default for Config {
             cores: Vec::new(),
             model: Model::Inline,
             spin: 2,
+            busy_poll_us: 0,
             ports: Vec::new(),
             tcp: TcpConfig::default(),
             max_connections: 1 << 20,

@@ -10,12 +10,13 @@ use std::time::Duration;
 use io::{AnyPort, Bell, Port, PortError};
 use mem::{CHUNK_BYTES, Pool, PoolConfig};
 use socket::{SocketConfig, Sockets};
-use stack::{InterfaceConfig, Route, Stack, StackConfig, Steering};
+use stack::{InterfaceConfig, InterfaceId, Route, Stack, StackConfig, Steering};
 
 use crate::app::App;
 use crate::clock::Clock;
 use crate::config::{Config, Model};
 use crate::handover;
+use crate::kernel::{Kernel, SharedPort};
 use crate::lane::{Control, Lane};
 use crate::ports::{self, Opened};
 use crate::stats::{LaneStats, Snapshot};
@@ -80,6 +81,7 @@ pub struct Engine {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
     warnings: Vec<String>,
+    kernel: Option<Kernel>,
 }
 
 /// An application's end of a lane on its way to its thread.
@@ -159,18 +161,40 @@ impl Engine {
         handovers.reverse();
         let mut queues: Vec<Vec<AnyPort>> = (0..lanes).map(|_| Vec::new()).collect();
         let mut devices = Vec::new();
-        for device in opened {
+        let mut shared = Vec::new();
+        let mut fixed = Vec::new();
+        for (port, device) in opened.into_iter().enumerate() {
             if device.queues.len() != lanes {
                 return Err(Error::Config(format!("a device gave {} queues for {lanes} lanes", device.queues.len())));
             }
             for (lane, queue) in device.queues.into_iter().enumerate() {
                 queues[lane].push(queue);
             }
+            let interface = InterfaceId(port as u8);
+            if let Some(xdp) = device.shared {
+                let only = device.addresses.iter().map(|(a, _)| *a).collect::<Vec<_>>();
+                let only = (!only.is_empty()).then_some(only);
+                shared.push(SharedPort { port, vlan: device.vlan.unwrap_or(0), device: xdp, only });
+                devices.push((device.mode, device.vlan, Vec::new(), Vec::new()));
+                continue;
+            }
+            for (addr, prefix) in &device.addresses {
+                fixed.push(Route { dst: *addr, prefix: *prefix, gateway: None, interface, metric: 0 });
+            }
+            for gateway in &device.gateways {
+                let any = if gateway.is_ipv4() { [0u8; 4].into() } else { [0u8; 16].into() };
+                fixed.push(Route { dst: any, prefix: 0, gateway: Some(*gateway), interface, metric: 100 });
+            }
             devices.push((device.mode, device.vlan, device.addresses, device.gateways));
         }
+        let mut kernel = if shared.is_empty() { None } else { Some(Kernel::new(shared, fixed)?) };
+        let local_ports = match &kernel {
+            Some(kernel) => kernel.active_ports(),
+            None => config.local_ports.unwrap_or((16_384, 65_535)),
+        };
 
         let stop = Arc::new(AtomicBool::new(false));
-        let mut engine = Engine { apps: Vec::new(), links: Arc::default(), stop, threads: Vec::new(), warnings: Vec::new() };
+        let mut engine = Engine { apps: Vec::new(), links: Arc::default(), stop, threads: Vec::new(), warnings: Vec::new(), kernel: None };
         let mut links = Vec::new();
         for (index, ports) in queues.into_iter().enumerate() {
             let chunks = (config.buffers_mib as u64 * (1 << 20) / CHUNK_BYTES as u64).min(u32::MAX as u64 / 2) as u32;
@@ -182,7 +206,7 @@ impl Engine {
                 tcp: tcp.clone(),
                 time_wait: Duration::from_millis(config.tcp.time_wait_ms.unwrap_or(60_000)),
                 max_time_wait: config.max_time_wait,
-                ports: config.local_ports.unwrap_or((16_384, 65_535)),
+                ports: local_ports,
                 secret,
                 steering: steering.clone(),
                 lane: index as u16,
@@ -224,7 +248,7 @@ impl Engine {
                 app_bell: app_bell.clone(),
                 control,
                 called,
-                wanted: None,
+                wanted: kernel.as_ref().map(Kernel::asker),
                 stats: stats.clone(),
                 own: Vec::with_capacity(64),
                 asked: Vec::new(),
@@ -237,16 +261,22 @@ impl Engine {
             };
             let sockets = Sockets::new(sockets, app_side, jobs, events);
             let core = config.cores.get(index).copied();
-            let app = match config.model {
+            let mut app = match config.model {
                 Model::Inline => App::inline(sockets, lane, config.spin),
                 Model::Paired => {
                     engine.start_thread(lane, core, config.spin)?;
                     App::paired(sockets, bell, app_bell, stats, index as u16, config.spin)
                 }
             };
+            app.set_gate(kernel.as_ref().map(Kernel::gate));
             engine.apps.push(Some(AppHandle { app, core }));
         }
         engine.links = Arc::new(links);
+        if let Some(kernel) = &mut kernel {
+            engine.warnings = kernel.warnings();
+            kernel.follow(engine.links.clone())?;
+        }
+        engine.kernel = kernel;
         Ok(engine)
     }
 

@@ -72,7 +72,7 @@ pub struct Lane {
     pub(crate) control: Receiver<Control>,
     /// Something is in `control`.
     pub(crate) called: Arc<AtomicBool>,
-    pub(crate) wanted: Option<Sender<Wanted>>,
+    pub(crate) wanted: Option<(Sender<Wanted>, Arc<Bell>)>,
     pub(crate) stats: Arc<LaneStats>,
     pub(crate) own: Vec<u16>,
     pub(crate) asked: Vec<(InterfaceId, IpAddr)>,
@@ -111,11 +111,14 @@ impl Lane {
         if work.events > 0 && self.app_bell.ring_if_sleeping() {
             add(&self.stats.wakeups, 1);
         }
-        if let Some(wanted) = &self.wanted {
+        if let Some((wanted, bell)) = &self.wanted {
             self.stack.wanted_neighbors(&mut self.asked);
-            for (interface, addr) in self.asked.drain(..) {
-                // The control plane may be gone at the very end; then nobody needs the answer.
-                let _ = wanted.send((interface.0 as usize, addr));
+            if !self.asked.is_empty() {
+                for (interface, addr) in self.asked.drain(..) {
+                    // The control plane may be gone at the very end; then nobody needs the answer.
+                    let _ = wanted.send((interface.0 as usize, addr));
+                }
+                bell.ring();
             }
         }
         let s = &self.stats;

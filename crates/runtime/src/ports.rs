@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use io::AnyPort;
 use io::memwire::{self, MemConfig};
+use io::xdp::{XdpConfig, XdpDevice};
 use stack::Mode;
 
 use crate::config::{Config, Device, PortConfig};
@@ -18,6 +19,8 @@ pub(crate) struct Opened {
     /// Addresses and prefix lengths.
     pub addresses: Vec<(IpAddr, u8)>,
     pub gateways: Vec<IpAddr>,
+    /// The interface, where the kernel keeps using it.
+    pub shared: Option<XdpDevice>,
 }
 
 impl Opened {
@@ -28,6 +31,7 @@ impl Opened {
             vlan: port.vlan,
             addresses: port.addresses.iter().map(|c| (c.addr, c.prefix)).collect(),
             gateways: port.gateways.clone(),
+            shared: None,
         }
     }
 }
@@ -48,12 +52,18 @@ pub(crate) fn memory(config: &Config, ends: [&PortConfig; 2]) -> Result<[Opened;
 }
 
 /// Opens a device with a queue for each lane.
-pub(crate) fn open(_config: &Config, port: &PortConfig) -> Result<Opened, Error> {
+pub(crate) fn open(config: &Config, port: &PortConfig) -> Result<Opened, Error> {
     match &port.device {
         Device::Memory(_) => Err(Error::Config(format!(
             "{}: a memory wire joins two engines of one process; a program opens it with Engine::memory_pair",
             port.device
         ))),
-        Device::Xdp(_) | Device::Packet(_) | Device::Tap(_) => Err(Error::Config(format!("{}: not built in", port.device))),
+        Device::Xdp(name) => {
+            let xdp = XdpConfig { lanes: config.lanes, busy_poll_us: config.busy_poll_us, ..XdpConfig::default() };
+            let (device, ports) = XdpDevice::attach(name, &xdp)?;
+            let queues = ports.into_iter().map(AnyPort::Xdp).collect();
+            Ok(Opened { mode: Mode::Shared, shared: Some(device), ..Opened::dedicated(port, queues) })
+        }
+        Device::Packet(_) | Device::Tap(_) => Err(Error::Config(format!("{}: not built in", port.device))),
     }
 }

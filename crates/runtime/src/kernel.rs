@@ -1,0 +1,409 @@
+//! Sharing an interface with the kernel: its addresses, routes and neighbours become the lanes', our ports become known to
+//! the XDP program, and one sleeping thread follows the changes.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use ::io::bpf::{OwnFlags, OwnKey};
+use ::io::netlink::{self, Change, KernelRoute, Netlink};
+use ::io::xdp::{ActiveRange, Placeholder, XdpDevice};
+use ::io::{Bell, PortError};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use stack::{InterfaceId, Route};
+
+use crate::app::Gate;
+use crate::claim::Claim;
+use crate::engine::{Error, LaneLink};
+use crate::lane::{Control, Wanted};
+
+/// An interface that the kernel keeps using.
+pub(crate) struct SharedPort {
+    /// Its place among the engine's ports.
+    pub port: usize,
+    pub vlan: u16,
+    pub device: XdpDevice,
+    /// Ours on it: all of the kernel's, or those configured.
+    pub only: Option<Vec<IpAddr>>,
+}
+
+/// A listener's hold on a port: on every address it covers.
+struct Held {
+    count: usize,
+    /// By address.
+    places: HashMap<IpAddr, Option<Placeholder>>,
+    may_hold: bool,
+}
+
+struct State {
+    ports: Vec<SharedPort>,
+    /// (port index, address, prefix).
+    addresses: Vec<(usize, IpAddr, u8)>,
+    held: HashMap<SocketAddr, Held>,
+    active: ActiveRange,
+    /// Routes of dedicated ports, which no kernel change touches.
+    fixed: Vec<Route>,
+    netlink: Netlink,
+}
+
+/// The control plane of an engine's shared interfaces.
+pub(crate) struct Kernel {
+    state: Arc<Mutex<State>>,
+    bell: Arc<Bell>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+    wanted: Sender<Wanted>,
+    inbox: Option<Receiver<Wanted>>,
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn system(what: &str) -> impl FnOnce(io::Error) -> Error {
+    Error::system(what.to_string())
+}
+
+impl Kernel {
+    /// Reads what there is; [`Kernel::follow`] starts to follow it.
+    pub fn new(ports: Vec<SharedPort>, fixed: Vec<Route>) -> Result<Kernel, Error> {
+        let netlink = Netlink::open().map_err(system("netlink"))?;
+        let active = ActiveRange::claim()?;
+        let mut state = State { ports, addresses: Vec::new(), held: HashMap::new(), active, fixed, netlink };
+        state.read_addresses().map_err(system("reading addresses"))?;
+        let (wanted, inbox) = channel();
+        Ok(Kernel {
+            state: Arc::new(Mutex::new(state)),
+            bell: Arc::new(Bell::new().map_err(system("eventfd"))?),
+            stop: Arc::default(),
+            thread: None,
+            wanted,
+            inbox: Some(inbox),
+        })
+    }
+
+    /// Ports for active opens.
+    pub fn active_ports(&self) -> (u16, u16) {
+        lock(&self.state).active.ports
+    }
+
+    /// Our addresses: port index, address, prefix.
+    pub fn addresses(&self) -> Vec<(usize, IpAddr, u8)> {
+        lock(&self.state).addresses.clone()
+    }
+
+    /// For lanes: where to ask for next hops.
+    pub fn asker(&self) -> (Sender<Wanted>, Arc<Bell>) {
+        (self.wanted.clone(), self.bell.clone())
+    }
+
+    /// For applications: where to ask for ports.
+    pub fn gate(&self) -> Arc<dyn Gate> {
+        Arc::new(PortGate(self.state.clone()))
+    }
+
+    /// Lines that a user should read.
+    pub fn warnings(&self) -> Vec<String> {
+        let state = lock(&self.state);
+        let of = |p: &SharedPort| ::io::xdp::warnings(&p.device.link().name, p.device.link().index);
+        state.ports.iter().flat_map(of).collect()
+    }
+
+    /// Tells the lanes what there is and starts the thread that follows the changes.
+    pub fn follow(&mut self, lanes: Arc<Vec<LaneLink>>) -> Result<(), Error> {
+        let Some(inbox) = self.inbox.take() else { return Ok(()) };
+        // Listening before reading, so that nothing falls between.
+        let monitor = Netlink::monitor().map_err(system("netlink"))?;
+        lock(&self.state).tell_all(&lanes).map_err(system("reading routes and neighbours"))?;
+        let follower = Follower { state: self.state.clone(), lanes, monitor, bell: self.bell.clone(), inbox };
+        let stop = self.stop.clone();
+        let thread = std::thread::Builder::new().name("corelane-kernel".into()).spawn(move || follower.run(&stop));
+        self.thread = Some(thread.map_err(system("starting the control thread"))?);
+        Ok(())
+    }
+}
+
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.bell.ring();
+        if let Some(thread) = self.thread.take() {
+            if thread.join().is_err() {
+                tracing::error!("the control thread panicked");
+            }
+        }
+    }
+}
+
+impl State {
+    fn port_of(&self, link: u32) -> Option<usize> {
+        self.ports.iter().position(|p| p.device.link().index == link)
+    }
+
+    fn read_addresses(&mut self) -> io::Result<()> {
+        let all = self.netlink.addresses()?;
+        for a in all {
+            let Some(at) = self.port_of(a.link) else { continue };
+            if !a.tentative {
+                self.add_address(at, a.addr, a.prefix)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Our ports and active range on a new address; whether it is ours and new.
+    fn add_address(&mut self, at: usize, addr: IpAddr, prefix: u8) -> io::Result<bool> {
+        let p = &self.ports[at];
+        let ours = p.only.as_ref().is_none_or(|only| only.contains(&addr));
+        if !ours || self.addresses.iter().any(|(port, a, _)| *port == p.port && *a == addr) {
+            return Ok(false);
+        }
+        p.device.set_active(p.vlan, addr.into(), self.active.ports).map_err(io::Error::other)?;
+        self.addresses.push((p.port, addr, prefix));
+        let wild: Vec<SocketAddr> = self.held.keys().copied().filter(|l| covers(*l, addr)).collect();
+        for listen in wild {
+            if let Err(error) = self.take(listen, addr) {
+                tracing::warn!("{}: {error}", SocketAddr::new(addr, listen.port()));
+            }
+        }
+        Ok(true)
+    }
+
+    fn remove_address(&mut self, at: usize, addr: IpAddr) -> bool {
+        let p = &self.ports[at];
+        let before = self.addresses.len();
+        self.addresses.retain(|(port, a, _)| !(*port == p.port && *a == addr));
+        if self.addresses.len() == before {
+            return false;
+        }
+        let _ = p.device.clear_active(p.vlan, addr.into());
+        for (listen, held) in &mut self.held {
+            if held.places.remove(&addr).is_some() {
+                let _ = p.device.disown(OwnKey { vlan: p.vlan, addr: addr.into(), port: listen.port() });
+            }
+        }
+        true
+    }
+
+    /// Takes `listen`'s port on one address from the kernel.
+    fn take(&mut self, listen: SocketAddr, addr: IpAddr) -> Result<(), PortError> {
+        let State { ports, addresses, held, .. } = self;
+        let Some(held) = held.get_mut(&listen) else { return Ok(()) };
+        let Some((at, _, _)) = addresses.iter().find(|(_, a, _)| *a == addr) else { return Ok(()) };
+        let Some(p) = ports.iter().find(|p| p.port == *at) else { return Ok(()) };
+        let socket = match addr {
+            IpAddr::V6(v6) if v6.is_unicast_link_local() => {
+                SocketAddr::V6(SocketAddrV6::new(v6, listen.port(), 0, p.device.link().index))
+            }
+            _ => SocketAddr::new(addr, listen.port()),
+        };
+        let place = Placeholder::hold(socket)?;
+        let key = OwnKey { vlan: p.vlan, addr: addr.into(), port: listen.port() };
+        p.device.own(key, OwnFlags { kernel_may_hold: held.may_hold })?;
+        held.places.insert(addr, Some(place));
+        Ok(())
+    }
+
+    fn listen(&mut self, listen: SocketAddr) -> Result<(), PortError> {
+        if let Some(held) = self.held.get_mut(&listen) {
+            held.count += 1;
+            return Ok(());
+        }
+        // Connections that the kernel has on the port from before stay with it.
+        let may_hold = netlink::kernel_flows(listen.port()).map_or(true, |n| n > 0);
+        self.held.insert(listen, Held { count: 1, places: HashMap::new(), may_hold });
+        let covered: Vec<IpAddr> = self.addresses.iter().map(|(_, a, _)| *a).filter(|a| covers(listen, *a)).collect();
+        for addr in covered {
+            if let Err(error) = self.take(listen, addr) {
+                self.release(listen);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn release(&mut self, listen: SocketAddr) {
+        let Some(held) = self.held.get_mut(&listen) else { return };
+        held.count -= 1;
+        if held.count > 0 {
+            return;
+        }
+        let Some(held) = self.held.remove(&listen) else { return };
+        for addr in held.places.keys() {
+            for p in &self.ports {
+                let _ = p.device.disown(OwnKey { vlan: p.vlan, addr: (*addr).into(), port: listen.port() });
+            }
+        }
+    }
+
+    /// Ports whose last kernel connection has ended need no look-up any more.
+    fn review_flows(&mut self) {
+        let State { ports, held, .. } = self;
+        for (listen, held) in held.iter_mut().filter(|(_, h)| h.may_hold) {
+            if netlink::kernel_flows(listen.port()).is_ok_and(|n| n == 0) {
+                held.may_hold = false;
+                for addr in held.places.keys() {
+                    for p in ports.iter() {
+                        let key = OwnKey { vlan: p.vlan, addr: (*addr).into(), port: listen.port() };
+                        if let Err(error) = p.device.own(key, OwnFlags { kernel_may_hold: false }) {
+                            tracing::warn!("{error}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn routes(&mut self) -> io::Result<Vec<Route>> {
+        let kernel = self.netlink.routes()?;
+        let ours = |r: &KernelRoute| {
+            let at = self.port_of(r.link)?;
+            // Main and local tables; policy routing is not followed.
+            (r.table == 254).then(|| Route {
+                dst: r.dst,
+                prefix: r.prefix,
+                gateway: r.gateway,
+                interface: InterfaceId(self.ports[at].port as u8),
+                metric: r.metric,
+            })
+        };
+        Ok(kernel.iter().filter_map(ours).chain(self.fixed.iter().copied()).collect())
+    }
+
+    fn tell_routes(&mut self, lanes: &[LaneLink]) -> io::Result<()> {
+        let routes = self.routes()?;
+        lanes.iter().for_each(|l| l.send(Control::Routes(routes.clone())));
+        Ok(())
+    }
+
+    fn tell_neighbors(&mut self, lanes: &[LaneLink]) -> io::Result<()> {
+        for n in self.netlink.neighbors()? {
+            if let (Some(at), Some(mac)) = (self.port_of(n.link), n.mac) {
+                let port = self.ports[at].port;
+                lanes.iter().for_each(|l| l.send(Control::SetNeighbor(port, n.addr, mac)));
+            }
+        }
+        Ok(())
+    }
+
+    fn tell_all(&mut self, lanes: &[LaneLink]) -> io::Result<()> {
+        self.read_addresses()?;
+        for (port, addr, prefix) in &self.addresses {
+            lanes.iter().for_each(|l| l.send(Control::AddAddress(*port, *addr, *prefix)));
+        }
+        self.tell_routes(lanes)?;
+        self.tell_neighbors(lanes)
+    }
+}
+
+/// Whether a listener on `listen` serves `addr`.
+fn covers(listen: SocketAddr, addr: IpAddr) -> bool {
+    match listen.ip() {
+        ip if ip == addr => true,
+        // A dual-stack wildcard takes both families, as the stack's own listeners do.
+        IpAddr::V6(ip) if ip.is_unspecified() => true,
+        IpAddr::V4(ip) if ip.is_unspecified() => addr.is_ipv4(),
+        _ => false,
+    }
+}
+
+struct PortGate(Arc<Mutex<State>>);
+
+struct Release(Arc<Mutex<State>>, SocketAddr);
+
+impl Drop for Release {
+    fn drop(&mut self) {
+        lock(&self.0).release(self.1);
+    }
+}
+
+impl Gate for PortGate {
+    fn listen(&self, addr: SocketAddr) -> io::Result<Claim> {
+        let mut state = lock(&self.0);
+        state.listen(addr).map_err(|error| match error {
+            PortError::Busy { .. } => io::Error::new(io::ErrorKind::AddrInUse, error.to_string()),
+            PortError::Permission { .. } => io::Error::new(io::ErrorKind::PermissionDenied, error.to_string()),
+            other => io::Error::other(other.to_string()),
+        })?;
+        Ok(Claim::new(Release(self.0.clone(), addr)))
+    }
+}
+
+struct Follower {
+    state: Arc<Mutex<State>>,
+    lanes: Arc<Vec<LaneLink>>,
+    monitor: Netlink,
+    bell: Arc<Bell>,
+    inbox: Receiver<Wanted>,
+}
+
+impl Follower {
+    fn run(mut self, stop: &AtomicBool) {
+        while !stop.load(Ordering::Relaxed) {
+            let holding = lock(&self.state).held.values().any(|h| h.may_hold);
+            {
+                let mut fds =
+                    [PollFd::new(&self.monitor, PollFlags::IN), PollFd::from_borrowed_fd(self.bell.as_fd(), PollFlags::IN)];
+                let second = Timespec { tv_sec: 1, tv_nsec: 0 };
+                // A signal is a wake-up like any other.
+                let _ = poll(&mut fds, holding.then_some(&second));
+            }
+            self.bell.disarm();
+            if let Err(error) = self.work(holding) {
+                tracing::warn!("following the kernel's tables: {error}");
+            }
+        }
+    }
+
+    fn work(&mut self, holding: bool) -> io::Result<()> {
+        let mut state = lock(&self.state);
+        while let Ok((port, addr)) = self.inbox.try_recv() {
+            let Some(link) = state.ports.iter().find(|p| p.port == port).map(|p| p.device.link().index) else { continue };
+            state.netlink.resolve(link, addr)?;
+            // One that is known already causes no change to hear of.
+            state.tell_neighbors(&self.lanes)?;
+        }
+        if holding {
+            state.review_flows();
+        }
+        let Some(changes) = self.monitor.changes()? else {
+            // Too many to follow one by one.
+            return state.tell_all(&self.lanes);
+        };
+        let all = |make: &dyn Fn() -> Control| self.lanes.iter().for_each(|l| l.send(make()));
+        let mut routes = false;
+        for change in changes {
+            match change {
+                Change::Link(_) => {}
+                Change::Address(a, there) => {
+                    let Some(at) = state.port_of(a.link) else { continue };
+                    let port = state.ports[at].port;
+                    if there && !a.tentative && state.add_address(at, a.addr, a.prefix)? {
+                        all(&|| Control::AddAddress(port, a.addr, a.prefix));
+                    } else if !there && state.remove_address(at, a.addr) {
+                        all(&|| Control::RemoveAddress(port, a.addr));
+                    }
+                    routes = true;
+                }
+                Change::Routes => routes = true,
+                Change::Neighbor(n) => {
+                    let Some(at) = state.port_of(n.link) else { continue };
+                    let port = state.ports[at].port;
+                    match n.mac {
+                        Some(mac) => all(&|| Control::SetNeighbor(port, n.addr, mac)),
+                        None => all(&|| Control::RemoveNeighbor(port, n.addr)),
+                    }
+                }
+            }
+        }
+        if routes {
+            state.tell_routes(&self.lanes)?;
+        }
+        Ok(())
+    }
+}
