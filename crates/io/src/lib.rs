@@ -10,7 +10,11 @@ mod error;
 pub mod impair;
 pub mod memwire;
 pub mod netlink;
+pub mod packet;
+pub mod pcap;
 mod port;
+pub mod tap;
+mod vnet;
 pub mod xdp;
 
 pub use bell::Bell;

@@ -7,6 +7,9 @@ use wire::burst::{RxBurst, RxFrame, TxCaps, TxOffload, TxSink};
 
 use crate::error::PortError;
 use crate::memwire::MemPort;
+use crate::packet::PacketPort;
+use crate::pcap::Tee;
+use crate::tap::TapPort;
 use crate::xdp::XdpPort;
 
 /// What a port is.
@@ -135,4 +138,7 @@ macro_rules! any_port {
 any_port! {
     Mem(MemPort),
     Xdp(XdpPort),
+    Tap(TapPort),
+    Packet(PacketPort),
+    Tee(Box<Tee>),
 }

@@ -141,7 +141,7 @@ impl Engine {
         if config.ports.is_empty() {
             return Err(Error::Config("no device: name one with --dev or in [[ports]]".into()));
         }
-        let opened = config.ports.iter().map(|p| ports::open(config, p)).collect::<Result<Vec<_>, _>>()?;
+        let opened = config.ports.iter().map(|p| ports::open_captured(config, p)).collect::<Result<Vec<_>, _>>()?;
         Engine::build(config, opened)
     }
 

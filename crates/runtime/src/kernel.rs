@@ -92,11 +92,6 @@ impl Kernel {
         lock(&self.state).active.ports
     }
 
-    /// Our addresses: port index, address, prefix.
-    pub fn addresses(&self) -> Vec<(usize, IpAddr, u8)> {
-        lock(&self.state).addresses.clone()
-    }
-
     /// For lanes: where to ask for next hops.
     pub fn asker(&self) -> (Sender<Wanted>, Arc<Bell>) {
         (self.wanted.clone(), self.bell.clone())

@@ -2,7 +2,8 @@
 
 use std::net::IpAddr;
 
-use io::AnyPort;
+use io::pcap::{Capture, Tee};
+use io::{AnyPort, Port};
 use io::memwire::{self, MemConfig};
 use io::xdp::{XdpConfig, XdpDevice};
 use stack::Mode;
@@ -52,7 +53,7 @@ pub(crate) fn memory(config: &Config, ends: [&PortConfig; 2]) -> Result<[Opened;
 }
 
 /// Opens a device with a queue for each lane.
-pub(crate) fn open(config: &Config, port: &PortConfig) -> Result<Opened, Error> {
+fn open(config: &Config, port: &PortConfig) -> Result<Opened, Error> {
     match &port.device {
         Device::Memory(_) => Err(Error::Config(format!(
             "{}: a memory wire joins two engines of one process; a program opens it with Engine::memory_pair",
@@ -64,6 +65,50 @@ pub(crate) fn open(config: &Config, port: &PortConfig) -> Result<Opened, Error> 
             let queues = ports.into_iter().map(AnyPort::Xdp).collect();
             Ok(Opened { mode: Mode::Shared, shared: Some(device), ..Opened::dedicated(port, queues) })
         }
-        Device::Packet(_) | Device::Tap(_) => Err(Error::Config(format!("{}: not built in", port.device))),
+        Device::Packet(name) => {
+            needs_address(port)?;
+            let ports = io::packet::open(name, config.lanes)?;
+            Ok(Opened::dedicated(port, ports.into_iter().map(AnyPort::Packet).collect()))
+        }
+        Device::Tap(name) => {
+            needs_address(port)?;
+            let ports = io::tap::open(name, config.lanes, port.mtu)?;
+            Ok(Opened::dedicated(port, ports.into_iter().map(AnyPort::Tap).collect()))
+        }
     }
+}
+
+/// On a device of our own nobody else says which address is ours.
+fn needs_address(port: &PortConfig) -> Result<(), Error> {
+    match port.addresses.is_empty() {
+        true => Err(Error::Config(format!(
+            "{}: which address is corelane's? name it with --addr 10.9.0.2/24 (one that the kernel does not have)",
+            port.device
+        ))),
+        false => Ok(()),
+    }
+}
+
+/// Opens a device, with a capture file where one is asked for.
+pub(crate) fn open_captured(config: &Config, port: &PortConfig) -> Result<Opened, Error> {
+    let opened = open(config, port)?;
+    match &port.pcap {
+        None => Ok(opened),
+        Some(path) => capture(opened, path),
+    }
+}
+
+fn capture(mut opened: Opened, path: &std::path::Path) -> Result<Opened, Error> {
+    let names: Vec<String> = opened
+        .queues
+        .iter()
+        .map(|q| {
+            let caps = q.caps_of();
+            format!("{}/{}", caps.name, caps.queue)
+        })
+        .collect();
+    let file = Capture::create(path, &names).map_err(Error::system(format!("capture file {}", path.display())))?;
+    let tee = |(i, q)| AnyPort::Tee(Box::new(Tee::new(q, file.clone(), i as u32)));
+    opened.queues = opened.queues.into_iter().enumerate().map(tee).collect();
+    Ok(opened)
 }

@@ -1,0 +1,248 @@
+//! A TAP interface: an Ethernet link to the local kernel, for laptops, tests and containers. Works without privileges in a
+//! user and network namespace of one's own.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
+
+use wire::MacAddr;
+use wire::burst::{RxBurst, RxFrame, TxCaps, TxOffload, TxSink};
+
+use crate::error::PortError;
+use crate::netlink::Netlink;
+use crate::port::{Port, PortCaps, PortCounters};
+use crate::vnet;
+
+const IFF_TAP: u16 = 0x0002;
+const IFF_MULTI_QUEUE: u16 = 0x0100;
+const IFF_NO_PI: u16 = 0x1000;
+const IFF_VNET_HDR: u16 = 0x4000;
+const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
+const TUNSETOFFLOAD: libc::c_ulong = 0x4004_54d0;
+const TUN_F_CSUM: libc::c_ulong = 1;
+
+/// An interface name and flags, as `struct ifreq` lays them out.
+#[repr(C)]
+struct IfReq {
+    name: [u8; 16],
+    flags: u16,
+    rest: [u8; 22],
+}
+
+impl IfReq {
+    fn new(name: &str, flags: u16) -> IfReq {
+        let mut r = IfReq { name: [0; 16], flags, rest: [0; 22] };
+        r.name[..name.len().min(15)].copy_from_slice(&name.as_bytes()[..name.len().min(15)]);
+        r
+    }
+}
+
+/// One queue of a TAP interface.
+pub struct TapPort {
+    file: File,
+    caps: PortCaps,
+    /// Frames of the burst, each behind its virtio-net header.
+    rx: Vec<Vec<u8>>,
+    lens: Vec<usize>,
+    /// Frame to send, behind its header.
+    tx: Vec<u8>,
+    counters: PortCounters,
+}
+
+/// Frames that one burst holds at most.
+const BURST: usize = 64;
+const MAX_GSO: usize = 65_535;
+
+/// Opens `queues` queues of the interface, which is made if it does not exist, and brings it up.
+pub fn open(name: &str, queues: u16, mtu: Option<u16>) -> Result<Vec<TapPort>, PortError> {
+    let mut files = Vec::new();
+    for _ in 0..queues {
+        files.push(queue(name, queues > 1)?);
+    }
+    configure(name, mtu)?;
+    let link = Netlink::open()
+        .and_then(|mut n| n.link(name))
+        .map_err(|source| PortError::System { what: "reading interfaces".into(), source })?
+        .ok_or_else(|| PortError::NoInterface(name.into()))?;
+    // Our end of the link has an address of its own: the kernel's, with one bit changed.
+    let mut mac = link.mac;
+    mac.0[5] ^= 1;
+    let mtu = link.mtu.min(65_535) as u16;
+    Ok(files.into_iter().enumerate().map(|(i, file)| TapPort::new(file, name, i as u16, mac, mtu)).collect())
+}
+
+fn queue(name: &str, multi: bool) -> Result<File, PortError> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
+        .open("/dev/net/tun")
+        .map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => PortError::Unsupported {
+                feature: "/dev/net/tun",
+                hint: "load the tun module, or in a container pass the device in",
+            },
+            _ => PortError::system("opening /dev/net/tun", source, "read and write access to it"),
+        })?;
+    let flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR | if multi { IFF_MULTI_QUEUE } else { 0 };
+    let attach = |flags: u16| {
+        let req = IfReq::new(name, flags);
+        // SAFETY: the request is a whole `struct ifreq`, which the kernel reads and writes during the call.
+        match unsafe { libc::ioctl(file.as_raw_fd(), TUNSETIFF, &raw const req) } {
+            0.. => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    // An interface that was made with several queues can be opened with one.
+    attach(flags).or_else(|e| match e.raw_os_error() {
+        Some(libc::EINVAL) if !multi => attach(flags | IFF_MULTI_QUEUE),
+        _ => Err(e),
+    }).map_err(|source| match source.raw_os_error() {
+        Some(libc::EBUSY) => PortError::Busy {
+            what: format!("TAP interface {name}"),
+            hint: "another program has it open; stop it or choose another name".into(),
+        },
+        Some(libc::EINVAL) => PortError::Invalid(format!(
+            "{name} exists and is no TAP interface of that kind: choose another name, or make it with `ip tuntap add {name} mode tap multi_queue`"
+        )),
+        _ => PortError::system(format!("opening TAP interface {name}"), source, "CAP_NET_ADMIN"),
+    })?;
+    // Unfinished checksums are welcome: frames come from this machine.
+    // SAFETY: an integer argument.
+    unsafe { libc::ioctl(file.as_raw_fd(), TUNSETOFFLOAD, TUN_F_CSUM) };
+    Ok(file)
+}
+
+/// Sets the MTU and brings the interface up.
+fn configure(name: &str, mtu: Option<u16>) -> Result<(), PortError> {
+    let failed = |source| PortError::system(format!("bringing up {name}"), source, "CAP_NET_ADMIN");
+    let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)
+        .map_err(|e| failed(e.into()))?;
+    let call = |request: libc::c_ulong, req: &mut IfReq| {
+        // SAFETY: the request is a whole `struct ifreq`.
+        match unsafe { libc::ioctl(socket.as_raw_fd(), request, req as *mut IfReq) } {
+            0.. => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    if let Some(mtu) = mtu {
+        let mut req = IfReq::new(name, 0);
+        // The MTU lies where the flags do, as an int.
+        let [a, b, c, d] = (mtu as u32).to_ne_bytes();
+        req.flags = u16::from_ne_bytes([a, b]);
+        req.rest[..2].copy_from_slice(&[c, d]);
+        call(libc::SIOCSIFMTU as _, &mut req).map_err(failed)?;
+    }
+    let mut req = IfReq::new(name, 0);
+    call(libc::SIOCGIFFLAGS as _, &mut req).map_err(failed)?;
+    if req.flags & libc::IFF_UP as u16 == 0 {
+        req.flags |= libc::IFF_UP as u16;
+        call(libc::SIOCSIFFLAGS as _, &mut req).map_err(failed)?;
+    }
+    Ok(())
+}
+
+impl TapPort {
+    fn new(file: File, name: &str, queue: u16, mac: MacAddr, mtu: u16) -> TapPort {
+        // The kernel may hand over frames up to the MTU and a VLAN tag.
+        let room = vnet::LEN + mtu as usize + 18;
+        TapPort {
+            file,
+            caps: PortCaps {
+                name: format!("tap:{name}"),
+                mac,
+                mtu,
+                queue,
+                zero_copy: false,
+                tx: TxCaps { max_frame: mtu as usize + 18, checksum: true, max_gso: MAX_GSO },
+            },
+            rx: (0..BURST).map(|_| vec![0; room]).collect(),
+            lens: Vec::with_capacity(BURST),
+            tx: vec![0; vnet::LEN + MAX_GSO + 18],
+            counters: PortCounters::default(),
+        }
+    }
+}
+
+impl RxBurst for TapPort {
+    fn len(&self) -> usize {
+        self.lens.len()
+    }
+
+    fn frame(&self, index: usize) -> RxFrame<'_> {
+        let (header, frame) = self.rx[index][..self.lens[index]].split_at(vnet::LEN);
+        RxFrame { data: frame, checksum: vnet::decode(header) }
+    }
+}
+
+impl TxSink for TapPort {
+    fn caps(&self) -> TxCaps {
+        self.caps.tx
+    }
+
+    fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
+        self.tx.get_mut(vnet::LEN..vnet::LEN + len)
+    }
+
+    fn commit(&mut self, len: usize, offload: TxOffload) {
+        self.tx[..vnet::LEN].copy_from_slice(&vnet::encode(offload));
+        self.counters.syscalls += 1;
+        match self.file.write(&self.tx[..vnet::LEN + len]) {
+            Ok(_) => {
+                self.counters.tx_frames += 1;
+                self.counters.tx_bytes += len as u64;
+            }
+            // The device is down or its queue full: as on any link, the frame is lost and counted.
+            Err(_) => self.counters.tx_dropped += 1,
+        }
+    }
+}
+
+impl Port for TapPort {
+    fn receive(&mut self, max: usize) -> usize {
+        self.lens.clear();
+        // The device has no call for many frames.
+        while self.lens.len() < max.min(BURST) {
+            self.counters.syscalls += 1;
+            match self.file.read(&mut self.rx[self.lens.len()]) {
+                Ok(n) if n > vnet::LEN => {
+                    self.counters.rx_frames += 1;
+                    self.counters.rx_bytes += (n - vnet::LEN) as u64;
+                    self.lens.push(n);
+                }
+                Ok(_) => break,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
+        }
+        self.lens.len()
+    }
+
+    fn release(&mut self) {
+        self.lens.clear();
+    }
+
+    fn flush(&mut self) -> Result<(), PortError> {
+        Ok(())
+    }
+
+    fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    fn prepare_sleep(&mut self) -> bool {
+        // Readable is level-triggered: a frame that waits ends the sleep at once.
+        true
+    }
+
+    fn wake_up(&mut self) {}
+
+    fn caps_of(&self) -> PortCaps {
+        self.caps.clone()
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.counters
+    }
+}
