@@ -8,17 +8,24 @@ use std::io;
 pub struct Failure {
     what: String,
     remedy: String,
+    /// The command line is wrong, not the world.
+    pub usage: bool,
 }
 
 impl Failure {
     /// What happened and what to do.
     pub fn new(what: impl fmt::Display, remedy: impl fmt::Display) -> Failure {
-        Failure { what: one_line(&what.to_string()), remedy: one_line(&remedy.to_string()) }
+        Failure { what: one_line(&what.to_string()), remedy: one_line(&remedy.to_string()), usage: false }
+    }
+
+    /// Options that do not fit together.
+    pub fn usage(what: impl fmt::Display, remedy: impl fmt::Display) -> Failure {
+        Failure { usage: true, ..Failure::new(what, remedy) }
     }
 
     /// An error whose own text already says what to do.
     pub fn told(text: impl fmt::Display) -> Failure {
-        Failure { what: one_line(&text.to_string()), remedy: String::new() }
+        Failure { what: one_line(&text.to_string()), remedy: String::new(), usage: false }
     }
 }
 

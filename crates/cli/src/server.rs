@@ -398,4 +398,6 @@ fn discard<N: Net>(connection: &mut Connection<N::Stream>, net: &mut N, input: &
 }
 
 #[cfg(test)]
+mod lane_tests;
+#[cfg(test)]
 mod tests;

@@ -1,11 +1,11 @@
 //! The demo's second half: the kernel's TCP over loopback.
 
-use super::{Cores, generate, plan, run_threads, serve};
+use super::{Cores, plan, run_threads, serve};
 use crate::args::DemoArgs;
 use crate::demo::report::Outcome;
 use crate::failure::{Failure, words};
 use crate::http::fixed::Fixed;
-use crate::load::generator::Shared;
+use crate::load::generator::{Generator, Shared};
 use crate::load::report::Tally;
 use crate::net::kernel::{self, Kernel};
 use crate::server::Server;
@@ -44,7 +44,7 @@ pub fn run(args: &DemoArgs, cores: &Cores, interrupted: &Stop) -> Result<Outcome
         clients.push(move |shared: Arc<Shared>, stop: &Stop| -> io::Result<Tally> {
             core.map(sys::pin);
             let net = Kernel::client(target, Kernel::loopback_sources(index, SOURCES))?;
-            Ok(generate(net, plan, shared, stop)?.0)
+            Generator::new(net, plan, shared).run(stop)
         });
     }
     let before = segments_sent();

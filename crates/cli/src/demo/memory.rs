@@ -1,11 +1,11 @@
 //! The demo's first half: two engines at the ends of a memory wire.
 
-use super::{Cores, Measured, generate, plan, run_threads, serve};
+use super::{Cores, Measured, plan, run_threads, serve};
 use crate::args::DemoArgs;
 use crate::demo::report::Outcome;
 use crate::failure::Failure;
 use crate::http::fixed::Fixed;
-use crate::load::generator::Shared;
+use crate::load::generator::{Generator, Shared};
 use crate::load::report::Tally;
 use crate::net::lane::OnLane;
 use crate::server::Server;
@@ -57,7 +57,8 @@ pub fn run(args: &DemoArgs, cores: &Cores, interrupted: &Stop) -> Result<Outcome
         clients.push(move |shared: Arc<Shared>, stop: &Stop| -> io::Result<Tally> {
             let mut net = OnLane::new(handle.attach()?)?;
             net.aim(target, sources);
-            let (tally, generator) = generate(net, plan, shared, stop)?;
+            let mut generator = Generator::new(net, plan, shared);
+            let tally = generator.run(stop)?;
             generator.net().lane().drain(Duration::from_millis(200));
             Ok(tally)
         });

@@ -10,7 +10,7 @@ mod report;
 use crate::args::DemoArgs;
 use crate::failure::Failure;
 use crate::http::session::Handler;
-use crate::load::generator::{Generator, Plan, Shared};
+use crate::load::generator::{Plan, Shared};
 use crate::load::report::Tally;
 use crate::load::target::Target;
 use crate::net::Net;
@@ -52,7 +52,7 @@ pub fn run(args: &DemoArgs, stop: &Stop) -> Result<(), Failure> {
     let memory = memory::run(args, &cores, stop)?;
     let linux = if stop.is_set() { None } else { Some(linux::run(args, &cores, stop)?) };
     let Some(linux) = linux.filter(|_| !stop.is_set()) else {
-        return Err(Failure::new("demo was interrupted", "run it again without --seconds to take about 15 s"));
+        return Err(Failure::new("demo was interrupted", "let it run to the end to see a comparison"));
     };
     let work = Work {
         message_bytes: args.message,
@@ -248,11 +248,4 @@ where
 fn join<T>(thread: io::Result<thread::ScopedJoinHandle<'_, Result<T, Failure>>>) -> Result<T, Failure> {
     let handle = thread.map_err(|error| Failure::new(format!("no thread: {error}"), "raise the limit of processes"))?;
     handle.join().unwrap_or_else(|_| Err(Failure::told("a thread of the demo panicked: please report this")))
-}
-
-/// Generates until stopped.
-fn generate<N: Net>(net: N, plan: Plan, shared: Arc<Shared>, stop: &Stop) -> io::Result<(Tally, Generator<N>)> {
-    let mut generator = Generator::new(net, plan, shared);
-    generator.run(stop)?;
-    Ok((std::mem::take(&mut generator.tally), generator))
 }

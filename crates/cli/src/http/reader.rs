@@ -95,11 +95,6 @@ impl Reader {
         }
     }
 
-    /// Whether anything of the response was received.
-    pub fn has_begun(&self) -> bool {
-        self.state != State::Head || !self.held.is_empty()
-    }
-
     fn pass(&mut self, rest: &[u8], left: u64, see: &mut impl FnMut(&[u8])) -> usize {
         let n = rest.len().min(usize::try_from(left).unwrap_or(usize::MAX));
         self.body += n as u64;

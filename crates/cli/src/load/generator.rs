@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 const LATE: Duration = Duration::from_millis(1);
 /// Longest sleep, so that stops and phases are noticed.
 const NAP: Duration = Duration::from_millis(20);
+/// How long open connections may end after a stop.
+const GRACE: Duration = Duration::from_secs(1);
 /// Connections started before events are served again.
 const START_BATCH: usize = 64;
 const BUFFER: usize = 64 * 1024;
@@ -124,8 +126,7 @@ pub struct Generator<N: Net> {
     shared: Arc<Shared>,
     told: Progress,
     seen: Progress,
-    /// What was measured.
-    pub tally: Tally,
+    tally: Tally,
 }
 
 impl<N: Net> Generator<N> {
@@ -158,25 +159,34 @@ impl<N: Net> Generator<N> {
         self.slots.len() - self.free.len()
     }
 
-    /// Generates until the plan is done or stopped, then closes what is left.
-    pub fn run(&mut self, stop: &Stop) -> io::Result<()> {
+    /// Generates until the plan is done or stopped, lets what is open end for a moment, and gives what was measured.
+    pub fn run(&mut self, stop: &Stop) -> io::Result<Tally> {
         let mut phase = 0;
-        let mut begun = (Instant::now(), sys::thread_cpu_time());
         let mut now = Instant::now();
+        let mut begun = (now, sys::thread_cpu_time());
+        let mut measured = None;
+        let mut end = None;
         self.next_start = self.plan.rate.map(|_| now);
         loop {
             if self.shared.phase() != phase {
                 phase = self.shared.phase();
-                match phase {
-                    1 => {
-                        self.tally = Tally::default();
-                        begun = (now, sys::thread_cpu_time());
-                    }
-                    _ => self.tally.measured(now - begun.0, sys::thread_cpu_time().saturating_sub(begun.1)),
+                if phase == 1 {
+                    self.tally = Tally::default();
+                    begun = (now, sys::thread_cpu_time());
                 }
             }
-            let over = stop.is_set() || self.plan.total.is_some_and(|total| self.started >= total);
-            if over && (self.open() == 0 || stop.is_set()) {
+            let stopped = stop.is_set();
+            let over = stopped || self.plan.total.is_some_and(|total| self.started >= total);
+            if (phase == 2 || stopped || (over && self.open() == 0)) && measured.is_none() {
+                // What completes later is not part of the measurement.
+                let cpu = sys::thread_cpu_time().saturating_sub(begun.1);
+                self.tally.measured(now - begun.0, cpu);
+                measured = Some(std::mem::take(&mut self.tally));
+            }
+            if over && self.open() == 0 {
+                break;
+            }
+            if stopped && now > *end.get_or_insert(now + GRACE) {
                 break;
             }
             let nap = if over { NAP } else { self.start_connections(now) };
@@ -193,17 +203,13 @@ impl<N: Net> Generator<N> {
             }
             self.tell();
         }
-        if phase < 2 {
-            self.tally.measured(now - begun.0, sys::thread_cpu_time().saturating_sub(begun.1));
-        }
         // What is still open was cut short by the end, not by the server.
         for slot in &mut self.slots {
             if let Some(stream) = slot.stream.take() {
                 self.net.abort(stream);
             }
         }
-        self.tell();
-        Ok(())
+        Ok(measured.unwrap_or_default())
     }
 
     /// Publishes progress; once a turn, so that nothing is shared per message.

@@ -175,9 +175,9 @@ impl Tally {
         self.busiest = cpu.as_secs_f64() / wall.as_secs_f64().max(1e-9);
     }
 
-    /// Replaces the CPU share, where a clock cannot tell work from spinning.
-    pub fn set_busy(&mut self, share: f64) {
-        self.busiest = share;
+    /// Counts the work of a stack thread on the same core, from the time that it slept.
+    pub fn stack_slept(&mut self, slept: Duration, wall: Duration) {
+        self.busiest = self.busiest.max(1.0 - slept.as_secs_f64() / wall.as_secs_f64().max(1e-9));
     }
 
     /// Adds another thread's.
@@ -318,9 +318,13 @@ mod tests {
         assert!((report.latency_us.total.max - 200.0).abs() < 0.2);
         assert!(report.generator_was_bottleneck, "one thread was always busy");
         assert!(report.to_string().contains("2 × connection refused"));
-        all.set_busy(0.5);
-        assert!(!all.report().generator_was_bottleneck);
-        all.late_starts = 3;
-        assert!(all.report().generator_was_bottleneck);
+        let mut paired = Tally { starts: 200, ..Tally::default() };
+        paired.measured(Duration::from_secs(2), Duration::from_secs(1));
+        assert!(!paired.report().generator_was_bottleneck);
+        paired.late_starts = 3;
+        assert!(paired.report().generator_was_bottleneck);
+        paired.late_starts = 0;
+        paired.stack_slept(Duration::from_millis(1), Duration::from_secs(2));
+        assert!(paired.report().generator_was_bottleneck);
     }
 }

@@ -55,8 +55,7 @@ fn load(address: SocketAddr, path: &str, change: impl FnOnce(&mut Plan)) -> Repo
     change(&mut plan);
     let net = Kernel::client(address, Kernel::loopback_sources(0, 3)).expect("epoll works");
     let mut generator = Generator::new(net, plan, Arc::new(Shared::default()));
-    generator.run(&Stop::default()).expect("epoll works");
-    generator.tally.report()
+    generator.run(&Stop::default()).expect("epoll works").report()
 }
 
 /// Sends, ends sending, and reads to the end.

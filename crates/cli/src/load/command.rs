@@ -1,0 +1,202 @@
+//! `corelane load`: generators on the lanes of devices.
+
+use super::generator::{Generator, Plan, Shared};
+use super::report::{Report, Tally};
+use crate::args::LoadArgs;
+use crate::device;
+use crate::failure::{Failure, words};
+use crate::net::lane::OnLane;
+use crate::sys::{self, Machine, Stop};
+use corelane::{Engine, LaneHandle, LaneStats, Model};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use std::io::{self, IsTerminal};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+const DEFAULT_SECONDS: f64 = 10.0;
+const DEFAULT_CONNECTIONS: usize = 64;
+/// Connections that an open loop may have open.
+const OPEN_LOOP_CONNECTIONS: usize = 100_000;
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Printed<'a> {
+    url: String,
+    connections_at_once: usize,
+    messages_per_connection: u32,
+    rate: Option<f64>,
+    engine: String,
+    #[serde(flatten)]
+    report: &'a Report,
+    machine: Machine,
+}
+
+/// Loads a server, prints what was measured.
+pub fn run(args: &LoadArgs, stop: &Stop) -> Result<(), Failure> {
+    let config = device::config(&args.device)?;
+    let target = args.url.resolve().map_err(|what| Failure::new(what, "give an address, as in http://10.99.0.2/"))?;
+    sys::raise_descriptor_limit();
+    let mut engine = Engine::start(&config).map_err(Failure::told)?;
+    for warning in engine.warnings() {
+        eprintln!("corelane: note: {warning}");
+    }
+    let plans = plans(args, engine.lanes());
+    let at_once = plans.iter().flatten().map(|plan| plan.concurrent).sum();
+    let shared = Arc::new(Shared::default());
+    let stats = engine.stats();
+    let mut threads = Vec::new();
+    for (index, plan) in plans.into_iter().enumerate() {
+        let (Some(handle), Some(plan)) = (engine.take_lane(index), plan) else { continue };
+        let (shared, stop) = (shared.clone(), stop.clone());
+        let lane_stats = stats.get(index).filter(|_| config.model == Model::Paired).cloned();
+        let body = move || {
+            let result = load_lane(handle, target, plan, shared, &stop, lane_stats);
+            if result.is_err() {
+                stop.set();
+            }
+            result
+        };
+        let thread = thread::Builder::new().name(format!("load-{index}")).spawn(body);
+        threads
+            .push(thread.map_err(|error| Failure::new(format!("no thread: {error}"), "raise the limit of processes"))?);
+    }
+    watch(args, &shared, stop, || threads.iter().all(thread::JoinHandle::is_finished));
+    let mut tally = Tally::default();
+    let mut failure = None;
+    for thread in threads {
+        match thread.join() {
+            Ok(Ok(lane)) => tally.add(&lane),
+            Ok(Err(error)) => failure = Some(Failure::told(format!("a lane failed: {}", words(&error)))),
+            Err(_) => failure = Some(Failure::told("a lane's thread panicked: please report this")),
+        }
+    }
+    engine.shutdown();
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
+    let report = tally.report();
+    match args.json {
+        false => println!("{report}"),
+        true => {
+            let printed = Printed {
+                url: format!("http://{}{}", args.url.authority, args.url.path),
+                connections_at_once: at_once,
+                messages_per_connection: args.messages,
+                rate: args.rate,
+                engine: device::describe(&config),
+                report: &report,
+                machine: Machine::here(),
+            };
+            println!("{}", serde_json::to_string_pretty(&printed).map_err(Failure::told)?);
+        }
+    }
+    match tally.failures() {
+        0 => Ok(()),
+        failed => {
+            let all = failed + report.connections;
+            Err(Failure::new(format!("{failed} of {all} connections failed"), "the causes are listed above"))
+        }
+    }
+}
+
+/// Each lane's share; none for a lane that has nothing to do.
+fn plans(args: &LoadArgs, lanes: usize) -> Vec<Option<Plan>> {
+    let default = if args.rate.is_some() { OPEN_LOOP_CONNECTIONS } else { DEFAULT_CONNECTIONS };
+    let connections = args.connections.unwrap_or(default);
+    // The first lanes take what does not divide; a closed loop keeps no lane without a connection.
+    let busy = connections.min(lanes).max(1) as u64;
+    let share = |all: u64, lane: u64| all / busy + u64::from(lane < all % busy);
+    let plan = |lane: u64| Plan {
+        concurrent: share(connections as u64, lane) as usize,
+        total: args.total.map(|total| share(total, lane)),
+        per_connection: args.messages,
+        rate: args.rate.map(|rate| rate / busy as f64),
+        request: args.url.request(true),
+        last_request: args.url.request(false),
+        length: args.length,
+        timeout: Duration::from_secs_f64(args.timeout),
+    };
+    let useful = |lane: &u64| *lane < busy && args.total.is_none_or(|total| share(total, *lane) > 0);
+    (0..lanes as u64).map(|lane| Some(lane).filter(useful).map(plan)).collect()
+}
+
+fn load_lane(
+    handle: LaneHandle,
+    target: SocketAddr,
+    plan: Plan,
+    shared: Arc<Shared>,
+    stop: &Stop,
+    stack: Option<Arc<LaneStats>>,
+) -> io::Result<Tally> {
+    let lane = handle.attach()?;
+    let mut net = OnLane::new(lane.clone())?;
+    net.aim(target, Vec::new());
+    let mut generator = Generator::new(net, plan, shared);
+    let slept = |stack: &Arc<LaneStats>| Duration::from_micros(stack.slept_us());
+    let (begun, before) = (Instant::now(), stack.as_ref().map(slept));
+    let mut tally = generator.run(stop)?;
+    // A stack thread beside this one shares its core: the core is busy while the stack does not sleep.
+    if let Some((stack, before)) = stack.as_ref().zip(before) {
+        tally.stack_slept(slept(stack).saturating_sub(before), begun.elapsed());
+    }
+    drop(generator);
+    lane.drain(Duration::from_millis(500));
+    Ok(tally)
+}
+
+/// Shows progress, and stops when the time is over.
+fn watch(args: &LoadArgs, shared: &Shared, stop: &Stop, finished: impl Fn() -> bool) {
+    let seconds = args.duration.or(args.total.is_none().then_some(DEFAULT_SECONDS));
+    let limit = seconds.map(Duration::from_secs_f64);
+    let length = args.total.or(limit.map(|limit| limit.as_millis() as u64)).unwrap_or(0);
+    let bar = if io::stderr().is_terminal() { ProgressBar::new(length) } else { ProgressBar::hidden() };
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} {msg}") {
+        bar.set_style(style);
+    }
+    let start = Instant::now();
+    let (mut last, mut last_at) = (shared.progress(), start);
+    while !stop.is_set() && !finished() {
+        let left = limit.map(|limit| limit.saturating_sub(start.elapsed()));
+        if left.is_some_and(|left| left.is_zero()) {
+            stop.set();
+            break;
+        }
+        thread::sleep(left.unwrap_or(Duration::MAX).min(Duration::from_millis(100)));
+        if last_at.elapsed() >= Duration::from_millis(490) {
+            let now = shared.progress();
+            let rate = (now.connections - last.connections) as f64 / last_at.elapsed().as_secs_f64();
+            bar.set_position(args.total.map_or(start.elapsed().as_millis() as u64, |_| now.connections + now.errors));
+            bar.set_message(format!("{rate:.0} connections/s, {} errors", now.errors));
+            (last, last_at) = (now, Instant::now());
+        }
+    }
+    bar.finish_and_clear();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Cli, Command};
+    use clap::Parser;
+
+    fn shares(options: &str, lanes: usize) -> Vec<Option<(usize, Option<u64>, Option<f64>)>> {
+        let words =
+            ["corelane", "load", "http://10.0.0.1/", "--dev", "tap:t"].into_iter().chain(options.split_whitespace());
+        let Command::Load(args) = Cli::try_parse_from(words).expect("good options").command else { panic!("load") };
+        plans(&args, lanes).into_iter().map(|plan| plan.map(|plan| (plan.concurrent, plan.total, plan.rate))).collect()
+    }
+
+    #[test]
+    fn lanes_share_the_work() {
+        assert_eq!(
+            shares("-c 7 -n 10", 3),
+            [Some((3, Some(4), None)), Some((2, Some(3), None)), Some((2, Some(3), None))]
+        );
+        assert_eq!(shares("-c 1", 2), [Some((1, None, None)), None]);
+        assert_eq!(shares("-c 9 -n 1", 2), [Some((5, Some(1), None)), None]);
+        assert_eq!(shares("--rate 100", 2), [Some((50_000, None, Some(50.0))); 2]);
+    }
+}

@@ -1,0 +1,181 @@
+//! `corelane serve`: one server a lane over devices.
+
+use crate::args::ServeArgs;
+use crate::device;
+use crate::failure::{Failure, words};
+use crate::http::files::Files;
+use crate::http::fixed::Fixed;
+use crate::http::session::Handler;
+use crate::http::site::Site;
+use crate::net::lane::OnLane;
+use crate::server::{Counts, Server};
+use crate::sys::{self, Stop};
+use corelane::{Config, Engine, LaneHandle};
+use std::io::{self, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Sender};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+/// How long the last segments of a stopping lane may take to leave.
+const DRAIN: Duration = Duration::from_secs(2);
+
+/// What every request is answered from.
+#[derive(Clone)]
+enum Content {
+    Directory(PathBuf),
+    Message(usize),
+}
+
+/// Serves until a signal.
+pub fn run(args: &ServeArgs, stop: &Stop) -> Result<(), Failure> {
+    let content = match (&args.dir, args.message) {
+        (_, Some(bytes)) => Content::Message(bytes),
+        (Some(dir), None) => Content::Directory(dir.clone()),
+        (None, None) => return Err(Failure::usage("nothing to serve", "name a directory, or --message BYTES")),
+    };
+    if let Content::Directory(dir) = &content {
+        open_directory(dir)?;
+    }
+    let config = device::config(&args.device)?;
+    sys::raise_descriptor_limit();
+    let mut engine = Engine::start(&config).map_err(Failure::told)?;
+    for warning in engine.warnings() {
+        eprintln!("corelane: note: {warning}");
+    }
+    let counts = serve(&mut engine, &config, args, &content, stop);
+    engine.shutdown();
+    let counts = counts?;
+    match args.json {
+        true => say(&serde_json::json!({ "event": "stopped", "counts": counts }).to_string()),
+        false => say(&format!("served {} requests on {} connections", counts.requests, counts.connections)),
+    }
+}
+
+fn say(line: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    let said = writeln!(out, "{line}").and_then(|()| out.flush());
+    match said {
+        // Nobody reads what we say, and serving goes on.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other.map_err(|error| Failure::told(format!("standard output: {}", words(&error)))),
+    }
+}
+
+fn open_directory(dir: &Path) -> Result<Files, Failure> {
+    Files::open(dir).map_err(|errno| {
+        let remedy = match errno {
+            rustix::io::Errno::NOSYS => "openat2 is needed: Linux 5.6 or later, not filtered by seccomp",
+            rustix::io::Errno::ACCESS => "give this user the right to read it",
+            _ => "name a directory that exists",
+        };
+        Failure::new(format!("{}: {}", dir.display(), words(&errno.into())), remedy)
+    })
+}
+
+/// Starts a thread for each lane and waits for their ends.
+fn serve(
+    engine: &mut Engine,
+    config: &Config,
+    args: &ServeArgs,
+    content: &Content,
+    stop: &Stop,
+) -> Result<Counts, Failure> {
+    let (tell, told) = mpsc::channel();
+    let mut threads = Vec::new();
+    for index in 0..engine.lanes() {
+        let Some(handle) = engine.take_lane(index) else { continue };
+        let (content, stop, tell, port) = (content.clone(), stop.clone(), tell.clone(), args.port);
+        let body = move || {
+            let result = serve_lane(handle, &content, port, &stop, &tell);
+            if result.is_err() {
+                // One lane's failure ends the others, so that the process does not serve by half.
+                stop.set();
+            }
+            result
+        };
+        let thread = thread::Builder::new().name(format!("serve-{index}")).spawn(body);
+        threads
+            .push(thread.map_err(|error| Failure::new(format!("no thread: {error}"), "raise the limit of processes"))?);
+    }
+    drop(tell);
+    let count = threads.len();
+    if told.iter().take(count).count() == count && !stop.is_set() {
+        announce(config, args, content)?;
+    }
+    let mut counts = Ok(Counts::default());
+    for thread in threads {
+        let panicked = |_| Err(Failure::told("a lane's thread panicked: please report this"));
+        match (thread.join().unwrap_or_else(panicked), &mut counts) {
+            (Ok(lane), Ok(sum)) => *sum = sum.plus(lane),
+            (Err(failure), Ok(_)) => counts = Err(failure),
+            (_, Err(_)) => {}
+        }
+    }
+    counts
+}
+
+/// The line that says that connections are taken from now on.
+fn announce(config: &Config, args: &ServeArgs, content: &Content) -> Result<(), Failure> {
+    let what = match content {
+        Content::Directory(dir) => dir.display().to_string(),
+        Content::Message(bytes) => format!("{bytes}-byte messages"),
+    };
+    let (port, engine) = (args.port, device::describe(config));
+    match args.json {
+        true => {
+            say(&serde_json::json!({ "event": "ready", "serving": what, "port": port, "engine": engine }).to_string())
+        }
+        false => say(&format!("serving {what} on port {port} ({engine})")),
+    }
+}
+
+fn serve_lane(
+    handle: LaneHandle,
+    content: &Content,
+    port: u16,
+    stop: &Stop,
+    ready: &Sender<()>,
+) -> Result<Counts, Failure> {
+    let lane_failed = |error: io::Error| Failure::told(words(&error));
+    let lane = handle.attach().map_err(lane_failed)?;
+    let mut net = OnLane::new(lane.clone()).map_err(lane_failed)?;
+    listen(&mut net, port)?;
+    // The receiver leaves early only when another lane failed.
+    ready.send(()).unwrap_or(());
+    let counts = match content {
+        Content::Message(bytes) => serve_with(net, Fixed::new(*bytes), stop),
+        Content::Directory(dir) => serve_with(net, Site::new(open_directory(dir)?, SystemTime::now()), stop),
+    };
+    lane.drain(DRAIN);
+    counts.map_err(|error| Failure::told(format!("waiting for connections: {}", words(&error))))
+}
+
+fn serve_with<H: Handler>(net: OnLane, handler: H, stop: &Stop) -> io::Result<Counts> {
+    let mut server = Server::new(net, handler);
+    server.run(stop)?;
+    Ok(server.counts)
+}
+
+/// Both families; a device without IPv6 addresses is served by IPv4 alone.
+fn listen(net: &mut OnLane, port: u16) -> Result<(), Failure> {
+    let refused = |error: io::Error| match error.kind() {
+        io::ErrorKind::AddrInUse => Failure::new(
+            format!("port {port} is in use"),
+            "end the program that listens there, or choose another --port",
+        ),
+        io::ErrorKind::PermissionDenied => {
+            Failure::new(format!("port {port}: {}", words(&error)), "run as root, or with CAP_NET_BIND_SERVICE")
+        }
+        _ => Failure::new(format!("port {port}: {}", words(&error)), "see whether the device has an address"),
+    };
+    let any = |addr: IpAddr| SocketAddr::new(addr, port);
+    net.listen(any(Ipv4Addr::UNSPECIFIED.into())).map_err(refused)?;
+    match net.listen(any(Ipv6Addr::UNSPECIFIED.into())) {
+        Err(error) if !matches!(error.kind(), io::ErrorKind::AddrNotAvailable | io::ErrorKind::Unsupported) => {
+            Err(refused(error))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,177 @@
+//! The server on a lane, fetched from over the memory wire.
+
+use super::*;
+use crate::http::files::Files;
+use crate::http::reader::Reader;
+use crate::http::site::Site;
+use crate::load::generator::{Generator, Plan, Shared};
+use crate::load::target::Target;
+use crate::net::lane::OnLane;
+use corelane::{Config, Engine, Lane, Model};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+
+const SERVER: &str = "10.0.0.1:80";
+
+struct TempDir(PathBuf);
+
+impl TempDir {
+    fn new(name: &str) -> TempDir {
+        let path = std::env::temp_dir().join(format!("corelane-cli-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a directory");
+        TempDir(path)
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn noise(bytes: u32) -> Vec<u8> {
+    (0..bytes).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
+}
+
+/// Sends requests on one connection, gives status and body of each answer.
+fn fetch(lane: &Lane, requests: &[&str]) -> Vec<(u16, Vec<u8>)> {
+    let address: SocketAddr = SERVER.parse().expect("an address");
+    let stream = lane.connect(address).expect("it listens");
+    let all: String = requests.iter().map(|request| format!("{request}\r\nHost: a\r\n\r\n")).collect();
+    assert_eq!(stream.write(all.as_bytes()).expect("room"), all.len());
+    let (mut answers, mut reader, mut buffer) = (Vec::new(), Reader::default(), vec![0; 100_000]);
+    let mut body = Vec::new();
+    while answers.len() < requests.len() {
+        let n = stream.read(&mut buffer).expect("an answer");
+        assert_ne!(n, 0, "closed after {} answers", answers.len());
+        let mut rest = &buffer[..n];
+        while !rest.is_empty() {
+            let bodiless = requests[answers.len()].starts_with("HEAD");
+            let used = reader.feed(rest, bodiless, &mut |bytes| body.extend_from_slice(bytes)).expect("well-formed");
+            rest = &rest[used..];
+            if reader.is_done() {
+                answers.push((reader.status, std::mem::take(&mut body)));
+                reader.next();
+            }
+        }
+    }
+    answers
+}
+
+fn over_the_wire(model: Model, loss: f64, dir: &TempDir, client: impl FnOnce(&Lane)) -> Counts {
+    let end = |address| Config { model, ..Config::memory(address).expect("a good address") };
+    let (mut a, b) = (end("10.0.0.1/24"), end("10.0.0.2/24"));
+    a.impairment.loss = loss;
+    let (mut server, mut other) = Engine::memory_pair(&a, &b).expect("memory");
+    let handle = server.take_lane(0).expect("a lane");
+    let stop = Stop::default();
+    let (tell, told) = std::sync::mpsc::channel();
+    let counts = thread::scope(|scope| {
+        let serving = scope.spawn(|| {
+            let lane = handle.attach().expect("a lane");
+            let mut net = OnLane::new(lane.clone()).expect("a poller");
+            net.listen(SERVER.parse().expect("an address")).expect("it listens");
+            let files = Files::open(&dir.0).expect("the directory opens");
+            tell.send(()).expect("the test waits");
+            let mut server = Server::new(net, Site::new(files, SystemTime::now()));
+            server.run(&stop).expect("the lane works");
+            lane.drain(Duration::from_millis(200));
+            server.counts
+        });
+        struct StopOnDrop<'a>(&'a Stop);
+        impl Drop for StopOnDrop<'_> {
+            fn drop(&mut self) {
+                self.0.set();
+            }
+        }
+        let guard = StopOnDrop(&stop);
+        told.recv().expect("the server started");
+        let lane = other.take_lane(0).expect("a lane").attach().expect("a lane");
+        client(&lane);
+        lane.drain(Duration::from_millis(200));
+        drop(guard);
+        serving.join().expect("the server does not panic")
+    });
+    other.shutdown();
+    server.shutdown();
+    counts
+}
+
+fn files_arrive(model: Model, loss: f64) {
+    let dir = TempDir::new(&format!("lane-{model:?}-{loss}"));
+    std::fs::write(dir.0.join("index.html"), "<p>home").expect("a file");
+    std::fs::write(dir.0.join("small"), noise(50_000)).expect("a file");
+    std::fs::write(dir.0.join("large"), noise(3_000_000)).expect("a file");
+    let counts = over_the_wire(model, loss, &dir, |lane| {
+        let answers = fetch(
+            lane,
+            &[
+                "GET / HTTP/1.1",
+                "GET /large HTTP/1.1",
+                "HEAD /large HTTP/1.1",
+                "GET /none HTTP/1.1",
+                "GET /large HTTP/1.1\r\nRange: bytes=1000000-1999999",
+                "GET /%2e%2e/etc/passwd HTTP/1.1",
+                "GET /small HTTP/1.1",
+            ],
+        );
+        let (large, small) = (noise(3_000_000), noise(50_000));
+        let bodies: [(u16, Option<&[u8]>); 7] = [
+            (200, Some(b"<p>home")),
+            (200, Some(&large)),
+            (200, Some(b"")),
+            (404, None),
+            (206, Some(&large[1_000_000..2_000_000])),
+            (400, None),
+            (200, Some(&small)),
+        ];
+        for (at, ((status, body), (want_status, want))) in answers.iter().zip(bodies).enumerate() {
+            assert_eq!(*status, want_status, "answer {at}");
+            assert!(want.is_none_or(|want| want == body), "answer {at} differs");
+        }
+        assert_eq!(answers.len(), 7);
+    });
+    assert_eq!((counts.connections, counts.requests, counts.errors), (1, 7, 0));
+}
+
+#[test]
+fn files_arrive_inline() {
+    files_arrive(Model::Inline, 0.0);
+}
+
+#[test]
+fn files_arrive_paired() {
+    files_arrive(Model::Paired, 0.0);
+}
+
+#[test]
+fn files_arrive_under_loss() {
+    files_arrive(Model::Inline, 0.01);
+}
+
+#[test]
+fn the_generator_loads_a_lane() {
+    let dir = TempDir::new("lane-load");
+    std::fs::write(dir.0.join("index.html"), "<p>home").expect("a file");
+    let counts = over_the_wire(Model::Inline, 0.0, &dir, |lane| {
+        let target: Target = format!("http://{SERVER}/").parse().expect("a target");
+        let plan = Plan {
+            concurrent: 50,
+            total: Some(3000),
+            per_connection: 2,
+            rate: None,
+            request: target.request(true),
+            last_request: target.request(false),
+            length: Some(7),
+            timeout: Duration::from_secs(20),
+        };
+        let mut net = OnLane::new(lane.clone()).expect("a poller");
+        net.aim(target.resolve().expect("an address"), Vec::new());
+        let mut generator = Generator::new(net, plan, Arc::new(Shared::default()));
+        let report = generator.run(&Stop::default()).expect("the lane works").report();
+        assert_eq!((report.connections, report.messages, report.errors.len()), (3000, 6000, 0), "{report}");
+    });
+    assert_eq!((counts.connections, counts.requests, counts.errors), (3000, 6000, 0));
+}

@@ -1,0 +1,138 @@
+//! The command line as scripts see it: exit codes, one line for each error, and what goes where.
+
+use snapbox::cmd::{Command, OutputAssert, cargo_bin};
+use snapbox::str;
+
+fn corelane(arguments: &[&str]) -> OutputAssert {
+    Command::new(cargo_bin!("corelane")).args(arguments).assert()
+}
+
+/// A failure is one line on standard error, nothing on standard output, exit code 1.
+fn fails(arguments: &[&str], line: impl snapbox::IntoData) {
+    corelane(arguments).code(1).stdout_eq("").stderr_eq(line);
+}
+
+/// A mistake on the command line: exit code 2.
+fn misused(arguments: &[&str], said: impl snapbox::IntoData) {
+    corelane(arguments).code(2).stdout_eq("").stderr_eq(said);
+}
+
+#[test]
+fn help_names_every_command() {
+    corelane(&["--help"]).success().stderr_eq("").stdout_eq(str![[r#"
+A TCP stack that runs in your process: one lane, one core, one NIC queue
+
+Usage: corelane <COMMAND>
+
+Commands:
+  demo   Compare corelane with the Linux kernel on this machine: no root, no NIC
+  serve  Serve a directory over HTTP/1.1
+  load   Load a web server and measure it
+  lab    Two network namespaces joined by a veth, to try everything on one machine
+  conf   Look at configuration files
+
+Options:
+  -h, --help     Print help
+  -V, --version  Print version
+
+"#]]);
+    for command in ["demo", "serve", "load", "lab", "conf"] {
+        corelane(&[command, "--help"]).success().stderr_eq("");
+    }
+    corelane(&[]).code(2);
+}
+
+#[test]
+fn mistakes_are_usage_errors() {
+    misused(
+        &["fly"],
+        str![[r#"
+error: unrecognized subcommand 'fly'
+
+Usage: corelane <COMMAND>
+
+For more information, try '--help'.
+
+"#]],
+    );
+    for arguments in [
+        ["serve"].as_slice(),
+        &["serve", ".", "--dev", "eth0"],
+        &["serve", ".", "--dev", "xdp:eth0", "--port", "0"],
+        &["serve", ".", "--dev", "xdp:eth0", "--message", "4"],
+        &["serve", ".", "--dev", "tap:t", "--addr", "10.0.0.2"],
+        &["load", "https://10.0.0.1/", "--dev", "xdp:eth0"],
+        &["load", "http://10.0.0.1/"],
+        &["demo", "--seconds", "0"],
+        &["demo", "--loss", "99"],
+        &["lab"],
+        &["conf", "check"],
+    ] {
+        let output = Command::new(cargo_bin!("corelane")).args(arguments).output().expect("it runs");
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn options_that_do_not_fit_say_so_in_a_line() {
+    misused(
+        &["serve", ".", "--dev", "xdp:a", "--lanes", "2", "--cores", "0"],
+        "corelane: 1 cores for 2 lanes: expected one each: see corelane serve --help\n",
+    );
+    misused(
+        &["serve", ".", "--dev", "tap:a", "--dev", "tap:b", "--addr", "10.0.0.2/24"],
+        "corelane: --addr and --gateway are for one device: write several into --config FILE\n",
+    );
+}
+
+#[test]
+fn errors_say_what_is_wrong_and_what_to_do() {
+    fails(
+        &["serve", "/nonexistent", "--dev", "tap:t"],
+        "corelane: /nonexistent: no such file or directory: name a directory that exists\n",
+    );
+    fails(
+        &["serve", "/dev/null", "--dev", "tap:t"],
+        "corelane: /dev/null: not a directory: name a directory that exists\n",
+    );
+    fails(
+        &["serve", ".", "--config", "/nonexistent.toml"],
+        "corelane: /nonexistent.toml: no such file or directory: give a TOML file that can be read\n",
+    );
+}
+
+#[test]
+fn configurations_are_checked_by_line() {
+    let dir = std::env::temp_dir().join(format!("corelane-cli-conf-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("a directory");
+    let file = dir.join("lanes.toml");
+    let path = file.to_str().expect("a plain path");
+    std::fs::write(&file, "lanes = 2\nmodel = \"paired\"\n[[ports]]\ndevice = \"xdp:eth0\"\n").expect("a file");
+    let good = format!("{path}: good (xdp:eth0, 2 lanes, paired)\n");
+    corelane(&["conf", "check", path]).success().stderr_eq("").stdout_eq(good);
+    std::fs::write(&file, "lanes = 2\n\n[[ports]]\ndevice = \"eth0\"\n").expect("a file");
+    fails(&["conf", "check", path], format!("corelane: {path}:4:10: device \"eth0\": expected [..]\n"));
+    std::fs::write(&file, "lanes = 2\nlanez = 3\n").expect("a file");
+    fails(&["conf", "check", path], format!("corelane: {path}:2:1: unknown field `lanez`[..]\n"));
+    std::fs::remove_dir_all(&dir).expect("it was there");
+}
+
+#[test]
+fn the_demo_prints_one_object() {
+    let arguments = ["demo", "--json", "--seconds", "0.2", "--connections", "8"];
+    let output = Command::new(cargo_bin!("corelane")).args(arguments).output().expect("it runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.stderr.is_empty(), "no progress line off a terminal");
+    let object: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one object");
+    for system in ["corelane", "linux"] {
+        for number in ["connections_per_s", "messages_per_s", "cpu_us_per_connection"] {
+            assert!(object[system][number].as_f64().is_some_and(|value| value > 0.0), "{system} {number}: {object}");
+        }
+        for number in ["p50", "p99", "max"] {
+            assert!(object[system]["latency_us"][number].is_number(), "{system} {number}: {object}");
+        }
+        assert_eq!(object[system]["errors"], serde_json::json!({}), "{object}");
+    }
+    assert!(object["ratio"].is_number() && object["machine"]["kernel"].is_string(), "{object}");
+}
