@@ -104,7 +104,7 @@ impl Lane {
             Ok(id)
         })?;
         let mut listener = TcpListener { lane: self.clone(), id, nonblocking: false, claim: None };
-        listener.claim = self.app.borrow().claim(addr)?;
+        listener.claim = self.app.borrow().claim(addr, options.v6_only)?;
         self.with(|s| s.listen(id, socket::ListenOptions { backlog: options.backlog }))?;
         let answer = self.app.borrow_mut().until(None, |s| s.listen_result(id));
         answer.unwrap_or(Err(Errno::EINVAL)).map_err(error)?;

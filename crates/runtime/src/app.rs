@@ -35,7 +35,7 @@ pub struct App {
 /// Who decides about ports on shared interfaces.
 pub(crate) trait Gate: Send + Sync {
     /// Takes a port from the kernel for a listener.
-    fn listen(&self, addr: std::net::SocketAddr) -> std::io::Result<crate::Claim>;
+    fn listen(&self, addr: std::net::SocketAddr, v6_only: bool) -> std::io::Result<crate::Claim>;
 }
 
 /// Wakes an application's wait from another thread.
@@ -74,11 +74,11 @@ impl App {
         App { sockets, turner: Turner::Paired { lane }, bell, stats, index, spin, gate: None }
     }
 
-    /// Asks for the right to listen on an address; `None` where nobody else has a say.
-    pub fn claim(&self, addr: std::net::SocketAddr) -> std::io::Result<Option<crate::Claim>> {
+    /// Asks for the right to listen on an address (an unspecified IPv6 one takes IPv4 unless `v6_only`); `None` where nobody else has a say.
+    pub fn claim(&self, addr: std::net::SocketAddr, v6_only: bool) -> std::io::Result<Option<crate::Claim>> {
         match &self.gate {
             None => Ok(None),
-            Some(gate) => gate.listen(addr).map(Some),
+            Some(gate) => gate.listen(addr, v6_only).map(Some),
         }
     }
 

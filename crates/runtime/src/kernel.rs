@@ -32,6 +32,26 @@ pub(crate) struct SharedPort {
     pub only: Option<Vec<IpAddr>>,
 }
 
+/// What a listener asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Listen {
+    addr: SocketAddr,
+    v6_only: bool,
+}
+
+impl Listen {
+    /// Whether it serves `addr`.
+    fn covers(&self, addr: IpAddr) -> bool {
+        match self.addr.ip() {
+            ip if ip == addr => true,
+            // A dual-stack wildcard takes both families, as the stack's own listeners do.
+            IpAddr::V6(ip) if ip.is_unspecified() => addr.is_ipv6() || !self.v6_only,
+            IpAddr::V4(ip) if ip.is_unspecified() => addr.is_ipv4(),
+            _ => false,
+        }
+    }
+}
+
 /// A listener's hold on a port: on every address it covers.
 struct Held {
     count: usize,
@@ -44,7 +64,7 @@ struct State {
     ports: Vec<SharedPort>,
     /// (port index, address, prefix).
     addresses: Vec<(usize, IpAddr, u8)>,
-    held: HashMap<SocketAddr, Held>,
+    held: HashMap<Listen, Held>,
     active: ActiveRange,
     /// Routes of dedicated ports, which no kernel change touches.
     fixed: Vec<Route>,
@@ -160,10 +180,10 @@ impl State {
         }
         p.device.set_active(p.vlan, addr.into(), self.active.ports).map_err(io::Error::other)?;
         self.addresses.push((p.port, addr, prefix));
-        let wild: Vec<SocketAddr> = self.held.keys().copied().filter(|l| covers(*l, addr)).collect();
+        let wild: Vec<Listen> = self.held.keys().copied().filter(|l| l.covers(addr)).collect();
         for listen in wild {
             if let Err(error) = self.take(listen, addr) {
-                tracing::warn!("{}: {error}", SocketAddr::new(addr, listen.port()));
+                tracing::warn!("{}: {error}", SocketAddr::new(addr, listen.addr.port()));
             }
         }
         Ok(true)
@@ -179,40 +199,40 @@ impl State {
         let _ = p.device.clear_active(p.vlan, addr.into());
         for (listen, held) in &mut self.held {
             if held.places.remove(&addr).is_some() {
-                let _ = p.device.disown(OwnKey { vlan: p.vlan, addr: addr.into(), port: listen.port() });
+                let _ = p.device.disown(OwnKey { vlan: p.vlan, addr: addr.into(), port: listen.addr.port() });
             }
         }
         true
     }
 
     /// Takes `listen`'s port on one address from the kernel.
-    fn take(&mut self, listen: SocketAddr, addr: IpAddr) -> Result<(), PortError> {
+    fn take(&mut self, listen: Listen, addr: IpAddr) -> Result<(), PortError> {
         let State { ports, addresses, held, .. } = self;
         let Some(held) = held.get_mut(&listen) else { return Ok(()) };
         let Some((at, _, _)) = addresses.iter().find(|(_, a, _)| *a == addr) else { return Ok(()) };
         let Some(p) = ports.iter().find(|p| p.port == *at) else { return Ok(()) };
         let socket = match addr {
             IpAddr::V6(v6) if v6.is_unicast_link_local() => {
-                SocketAddr::V6(SocketAddrV6::new(v6, listen.port(), 0, p.device.link().index))
+                SocketAddr::V6(SocketAddrV6::new(v6, listen.addr.port(), 0, p.device.link().index))
             }
-            _ => SocketAddr::new(addr, listen.port()),
+            _ => SocketAddr::new(addr, listen.addr.port()),
         };
         let place = Placeholder::hold(socket)?;
-        let key = OwnKey { vlan: p.vlan, addr: addr.into(), port: listen.port() };
+        let key = OwnKey { vlan: p.vlan, addr: addr.into(), port: listen.addr.port() };
         p.device.own(key, OwnFlags { kernel_may_hold: held.may_hold })?;
         held.places.insert(addr, Some(place));
         Ok(())
     }
 
-    fn listen(&mut self, listen: SocketAddr) -> Result<(), PortError> {
+    fn listen(&mut self, listen: Listen) -> Result<(), PortError> {
         if let Some(held) = self.held.get_mut(&listen) {
             held.count += 1;
             return Ok(());
         }
         // Connections that the kernel has on the port from before stay with it.
-        let may_hold = netlink::kernel_flows(listen.port()).map_or(true, |n| n > 0);
+        let may_hold = netlink::kernel_flows(listen.addr.port()).map_or(true, |n| n > 0);
         self.held.insert(listen, Held { count: 1, places: HashMap::new(), may_hold });
-        let covered: Vec<IpAddr> = self.addresses.iter().map(|(_, a, _)| *a).filter(|a| covers(listen, *a)).collect();
+        let covered: Vec<IpAddr> = self.addresses.iter().map(|(_, a, _)| *a).filter(|a| listen.covers(*a)).collect();
         for addr in covered {
             if let Err(error) = self.take(listen, addr) {
                 self.release(listen);
@@ -222,7 +242,7 @@ impl State {
         Ok(())
     }
 
-    fn release(&mut self, listen: SocketAddr) {
+    fn release(&mut self, listen: Listen) {
         let Some(held) = self.held.get_mut(&listen) else { return };
         held.count -= 1;
         if held.count > 0 {
@@ -231,7 +251,7 @@ impl State {
         let Some(held) = self.held.remove(&listen) else { return };
         for addr in held.places.keys() {
             for p in &self.ports {
-                let _ = p.device.disown(OwnKey { vlan: p.vlan, addr: (*addr).into(), port: listen.port() });
+                let _ = p.device.disown(OwnKey { vlan: p.vlan, addr: (*addr).into(), port: listen.addr.port() });
             }
         }
     }
@@ -240,11 +260,11 @@ impl State {
     fn review_flows(&mut self) {
         let State { ports, held, .. } = self;
         for (listen, held) in held.iter_mut().filter(|(_, h)| h.may_hold) {
-            if netlink::kernel_flows(listen.port()).is_ok_and(|n| n == 0) {
+            if netlink::kernel_flows(listen.addr.port()).is_ok_and(|n| n == 0) {
                 held.may_hold = false;
                 for addr in held.places.keys() {
                     for p in ports.iter() {
-                        let key = OwnKey { vlan: p.vlan, addr: (*addr).into(), port: listen.port() };
+                        let key = OwnKey { vlan: p.vlan, addr: (*addr).into(), port: listen.addr.port() };
                         if let Err(error) = p.device.own(key, OwnFlags { kernel_may_hold: false }) {
                             tracing::warn!("{error}");
                         }
@@ -296,20 +316,9 @@ impl State {
     }
 }
 
-/// Whether a listener on `listen` serves `addr`.
-fn covers(listen: SocketAddr, addr: IpAddr) -> bool {
-    match listen.ip() {
-        ip if ip == addr => true,
-        // A dual-stack wildcard takes both families, as the stack's own listeners do.
-        IpAddr::V6(ip) if ip.is_unspecified() => true,
-        IpAddr::V4(ip) if ip.is_unspecified() => addr.is_ipv4(),
-        _ => false,
-    }
-}
-
 struct PortGate(Arc<Mutex<State>>);
 
-struct Release(Arc<Mutex<State>>, SocketAddr);
+struct Release(Arc<Mutex<State>>, Listen);
 
 impl Drop for Release {
     fn drop(&mut self) {
@@ -318,14 +327,15 @@ impl Drop for Release {
 }
 
 impl Gate for PortGate {
-    fn listen(&self, addr: SocketAddr) -> io::Result<Claim> {
+    fn listen(&self, addr: SocketAddr, v6_only: bool) -> io::Result<Claim> {
+        let listen = Listen { addr, v6_only };
         let mut state = lock(&self.0);
-        state.listen(addr).map_err(|error| match error {
+        state.listen(listen).map_err(|error| match error {
             PortError::Busy { .. } => io::Error::new(io::ErrorKind::AddrInUse, error.to_string()),
             PortError::Permission { .. } => io::Error::new(io::ErrorKind::PermissionDenied, error.to_string()),
             other => io::Error::other(other.to_string()),
         })?;
-        Ok(Claim::new(Release(self.0.clone(), addr)))
+        Ok(Claim::new(Release(self.0.clone(), listen)))
     }
 }
 
