@@ -43,6 +43,8 @@ errnos! {
     EMFILE = 24,
     /// Nobody will read it.
     EPIPE = 32,
+    /// Not a socket.
+    ENOTSOCK = 88,
     /// Not an option of this socket.
     ENOPROTOOPT = 92,
     /// Not a call of this socket.

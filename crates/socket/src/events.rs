@@ -1,10 +1,27 @@
 //! What the stack says, taken in batches.
 
-use stack::channel::{ConnId, Event, Job};
+use stack::channel::{ConnId, Endpoint, Event, Job, ListenerId};
 use tcp::TcpInfo;
 
+use crate::epoll::{ANY, bits};
 use crate::sockets::{NONE, Sockets};
 use crate::table::{ListenPhase, Phase, SockId, Socket, Tcp, flag};
+
+/// Numbers above are no stack's; an index by number stays affordable.
+const MOST: usize = 1 << 26;
+
+/// Makes `table[at]` `id`; `false` for a number out of reason.
+fn set(table: &mut Vec<u32>, at: u32, id: SockId) -> bool {
+    let at = at as usize;
+    if at >= MOST {
+        return false;
+    }
+    if table.len() <= at {
+        table.resize(at + 1, NONE);
+    }
+    table[at] = id.0;
+    true
+}
 
 impl Sockets {
     /// Takes every event that waits; how many there were.
@@ -16,214 +33,214 @@ impl Sockets {
                 Ok(event) => self.take(event),
                 Err(chain) => {
                     chain.free(&mut self.side);
-                    self.stray += 1;
+                    self.counters.undecodable += 1;
                 }
             }
         }
         if n > 0 {
             self.events.release();
         }
-        if !self.starved.is_empty() && self.side.has_free() {
-            for id in core::mem::take(&mut self.starved) {
-                if let Some(t) = self.table.tcp(id) {
-                    t.set(flag::STARVED, false);
-                    self.mark(id);
-                }
-            }
+        if !self.starved.is_empty() && !self.backlogged() && self.side.has_free() {
+            self.feed_starved();
         }
         n
     }
 
-    /// The descriptor of a connection.
-    fn sock(&self, conn: ConnId) -> Option<SockId> {
-        self.by_conn.get(conn.0 as usize).copied().filter(|id| *id != NONE).map(SockId)
-    }
-
-    fn name(&mut self, conn: ConnId, id: SockId) {
-        let at = conn.0 as usize;
-        if self.by_conn.len() <= at {
-            self.by_conn.resize(at + 1, NONE);
+    /// There are chunks, and slots in the ring, again.
+    fn feed_starved(&mut self) {
+        let mut starved = core::mem::take(&mut self.starved);
+        for id in starved.drain(..) {
+            if let Some(t) = self.table.tcp(id).filter(|t| t.is(flag::STARVED)) {
+                t.set(flag::STARVED, false);
+                self.mark_space(id);
+            }
         }
-        self.by_conn[at] = id.0;
+        self.starved = starved;
     }
 
-    fn on_tcp(&mut self, conn: ConnId, f: impl FnOnce(&mut Tcp)) {
-        let Some(id) = self.sock(conn) else {
-            // Closed here while the event was on its way.
-            self.stray += 1;
-            return;
-        };
+    /// The descriptor of a connection.
+    fn sock(&mut self, conn: ConnId) -> Option<SockId> {
+        match self.by_conn.get(conn.0 as usize) {
+            Some(id) if *id != NONE => Some(SockId(*id)),
+            _ => {
+                // Closed here while the event was on its way.
+                self.counters.late += 1;
+                None
+            }
+        }
+    }
+
+    /// The connection's number is the stack's again.
+    pub(crate) fn unname(&mut self, conn: ConnId, id: SockId) {
+        if let Some(slot) = self.by_conn.get_mut(conn.0 as usize).filter(|slot| **slot == id.0) {
+            *slot = NONE;
+        }
+    }
+
+    /// Changes a connection's socket; `keys` says who is to hear of it.
+    fn on_tcp(&mut self, conn: ConnId, keys: u32, f: impl FnOnce(&mut Tcp)) {
+        let Some(id) = self.sock(conn) else { return };
         if let Some(t) = self.table.tcp(id) {
             f(t);
-            self.mark(id);
+            self.mark(id, keys);
         }
     }
 
     fn take(&mut self, event: Event) {
         match event {
-            Event::Accepted { listener, conn, local, remote } => {
-                let id = self.by_listener.get(listener.0 as usize).copied().filter(|id| *id != NONE).map(SockId);
-                let Some(l) = id.and_then(|id| self.table.listener(id)) else {
-                    // The listener was closed meanwhile.
-                    self.job(Job::Abort { conn });
-                    return;
-                };
-                let inherited = l.flags & (flag::NO_DELAY | flag::CORK | flag::KEEPALIVE);
-                let cold = l.cold.clone();
-                let (send_buffer, receive_buffer) = (l.send_buffer, l.receive_buffer);
-                let v6 = if remote.addr.is_v4() { 0 } else { flag::V6 };
-                let tcp = Tcp {
-                    phase: Phase::Open,
-                    error: None,
-                    flags: inherited | flag::QUEUED | flag::BOUND | v6,
-                    conn,
-                    rx: mem::Chain::default(),
-                    unreported: 0,
-                    in_flight: 0,
-                    send_buffer,
-                    receive_buffer,
-                    local,
-                    remote,
-                    watch: None,
-                    cold,
-                };
-                let (Some(new), Some(id)) = (self.table.insert(Socket::Tcp(tcp)), id) else {
-                    // Out of descriptors: EMFILE has nobody to go to.
-                    self.job(Job::Abort { conn });
-                    self.job(Job::Taken { listener, count: 1 });
-                    self.stray += 1;
-                    return;
-                };
-                self.name(conn, new);
-                if inherited != 0 || self.table.tcp(new).is_some_and(|t| t.cold.is_some()) {
-                    let cold = self.table.tcp(new).and_then(|t| t.cold.clone());
-                    self.send_options(conn, inherited, cold.as_deref());
-                }
-                if let Some(l) = self.table.listener(id) {
-                    l.queue.push_back(new);
-                }
-                self.mark(id);
-            }
+            Event::Accepted { listener, conn, local, remote } => self.accepted(listener, conn, local, remote),
             Event::Opened { token, conn, local } => {
                 let id = SockId(token.0);
-                let Some(t) = self.table.tcp(id).filter(|t| matches!(t.phase, Phase::Asked | Phase::Closing)) else {
-                    self.job(Job::Abort { conn });
-                    self.stray += 1;
-                    return;
-                };
-                if t.phase == Phase::Closing {
-                    self.table.remove(id);
-                    self.job(Job::Abort { conn });
-                    return;
+                let phase = self.table.tcp(id).map(|t| t.phase);
+                match phase {
+                    Some(Phase::Abandoned) => self.end_abandoned(id, conn),
+                    Some(Phase::Asked) if set(&mut self.by_conn, conn.0, id) => {
+                        if let Some(t) = self.table.tcp(id) {
+                            t.phase = Phase::Opening;
+                            t.conn = conn;
+                            t.set_local(local);
+                        }
+                        self.send_options(id);
+                    }
+                    _ => {
+                        self.counters.unasked += 1;
+                        self.job(Job::Abort { conn });
+                    }
                 }
-                t.phase = Phase::Opening;
-                t.conn = conn;
-                t.local = local;
-                let flags = t.flags;
-                let cold = t.cold.clone();
-                self.name(conn, id);
-                self.send_options(conn, flags, cold.as_deref());
             }
             Event::Listening { token, listener, port } => {
                 let id = SockId(token.0);
-                let Some(l) = self.table.listener(id) else {
-                    self.job(Job::CloseListener { listener });
-                    return;
+                let closing = match self.table.listener(id).map(|l| &l.phase) {
+                    Some(ListenPhase::Asked) if set(&mut self.by_listener, listener.0, id) => {
+                        if let Some(l) = self.table.listener(id) {
+                            l.phase = ListenPhase::Open(listener);
+                            l.local.port = port;
+                        }
+                        return;
+                    }
+                    Some(ListenPhase::Closing) => true,
+                    _ => false,
                 };
-                if matches!(l.phase, ListenPhase::Closing) {
+                if closing {
                     self.table.remove(id);
-                    self.job(Job::CloseListener { listener });
-                    return;
+                } else {
+                    self.counters.unasked += 1;
                 }
-                l.phase = ListenPhase::Open(listener);
-                l.local.port = port;
-                let at = listener.0 as usize;
-                if self.by_listener.len() <= at {
-                    self.by_listener.resize(at + 1, NONE);
-                }
-                self.by_listener[at] = id.0;
+                self.job(Job::CloseListener { listener });
             }
             Event::Refused { token, failure } => {
                 let id = SockId(token.0);
-                let over = match self.table.get_mut(id) {
-                    Some(Socket::Tcp(t)) if t.phase == Phase::Closing => true,
-                    Some(Socket::Tcp(t)) => {
+                match self.table.get_mut(id) {
+                    Some(Socket::Tcp(t)) if t.phase == Phase::Asked => {
                         t.phase = Phase::Failed;
-                        t.error = Some(failure);
-                        t.set(flag::ERROR_NEW, true);
-                        false
+                        t.fail(failure);
+                        self.mark(id, ANY);
                     }
-                    Some(Socket::Listener(l)) => {
-                        let closing = matches!(l.phase, ListenPhase::Closing);
+                    Some(Socket::Listener(l)) if matches!(l.phase, ListenPhase::Asked) => {
                         l.phase = ListenPhase::Failed(failure);
-                        closing
+                        self.mark(id, ANY);
                     }
-                    Some(Socket::Epoll(_)) | None => {
-                        self.stray += 1;
-                        return;
+                    // Closed meanwhile: the number was kept for this answer.
+                    Some(Socket::Tcp(t)) if t.phase == Phase::Abandoned => {
+                        self.table.remove(id);
                     }
-                };
-                if over {
-                    self.table.remove(id);
-                } else {
-                    self.mark(id);
+                    Some(Socket::Listener(l)) if matches!(l.phase, ListenPhase::Closing) => {
+                        self.table.remove(id);
+                    }
+                    Some(Socket::Tcp(_) | Socket::Listener(_) | Socket::Epoll(_)) | None => self.counters.unasked += 1,
                 }
             }
-            Event::Connected { conn } => self.on_tcp(conn, |t| {
+            Event::Connected { conn } => self.on_tcp(conn, ANY, |t| {
                 if t.phase == Phase::Opening {
                     t.phase = Phase::Open;
                 }
             }),
             Event::Data { conn, chain } => {
-                let Some(id) = self.sock(conn) else {
-                    chain.free(&mut self.side);
-                    self.stray += 1;
-                    return;
-                };
-                match self.table.tcp(id) {
-                    Some(t) if t.is(flag::SHUT_READ) || t.phase == Phase::Closing => {
-                        // shutdown(SHUT_RD): what still comes is thrown away and counts as read.
-                        t.unreported += chain.len() as u32;
-                        chain.free(&mut self.side);
-                        self.report_consumed(id);
-                    }
-                    Some(t) => {
-                        t.rx.append(&mut self.side, chain);
-                        self.mark(id);
-                    }
-                    None => chain.free(&mut self.side),
+                let id = self.sock(conn);
+                let Sockets { table, side, .. } = self;
+                match id.and_then(|id| table.tcp(id)) {
+                    Some(t) if t.phase != Phase::Lingering => t.rx.append(side, chain),
+                    _ => chain.free(side),
+                }
+                if let Some(id) = id {
+                    self.mark(id, bits::IN);
                 }
             }
-            Event::Fin { conn } => self.on_tcp(conn, |t| {
-                // A lingering socket uses the bit for its own end.
-                if t.phase != Phase::Closing {
-                    t.set(flag::FIN, true);
+            Event::Fin { conn } => self.on_tcp(conn, ANY, |t| t.set(flag::FIN, true)),
+            Event::Acked { conn, bytes } => {
+                let Some(id) = self.sock(conn) else { return };
+                if let Some(t) = self.table.tcp(id) {
+                    t.in_flight = t.in_flight.saturating_sub(bytes);
+                    self.mark_space(id);
                 }
-            }),
-            Event::Acked { conn, bytes } => self.on_tcp(conn, |t| t.in_flight = t.in_flight.saturating_sub(bytes)),
-            Event::Failed { conn, failure } => self.on_tcp(conn, |t| {
-                t.error = Some(failure);
-                t.set(flag::ERROR_NEW, true);
-                if t.phase == Phase::Opening {
-                    t.phase = Phase::Failed;
+            }
+            Event::Failed { conn, failure } => {
+                let Some(id) = self.sock(conn) else { return };
+                let Some(t) = self.table.tcp(id) else { return };
+                t.fail(failure);
+                match t.phase {
+                    Phase::Opening => t.phase = Phase::Failed,
+                    Phase::Lingering => {
+                        t.phase = Phase::Lingered;
+                        // `Closed` will say nothing new.
+                        self.unname(conn, id);
+                    }
+                    Phase::Fresh | Phase::Asked | Phase::Open | Phase::Failed | Phase::Abandoned | Phase::Lingered => {}
                 }
-            }),
+                self.mark(id, ANY);
+            }
             Event::Closed { conn, failure } => {
-                let id = self.sock(conn);
-                if let Some(slot) = self.by_conn.get_mut(conn.0 as usize) {
-                    *slot = NONE;
-                }
-                if let Some(t) = id.and_then(|id| self.table.tcp(id)) {
-                    t.error = failure;
-                    t.set(flag::FIN, true);
+                let Some(id) = self.sock(conn) else { return };
+                match self.table.tcp(id) {
+                    Some(t) if t.phase == Phase::Lingering => {
+                        t.phase = Phase::Lingered;
+                        if let Some(failure) = failure {
+                            t.fail(failure);
+                        }
+                        self.unname(conn, id);
+                    }
+                    _ => self.counters.unasked += 1,
                 }
             }
             Event::Info { token, mut chain, .. } => {
                 let mut bytes = [0; TcpInfo::BYTES];
                 let n = chain.read(&mut self.side, &mut bytes);
                 chain.free(&mut self.side);
-                self.infos.push((token, TcpInfo::from_bytes(&bytes[..n])));
+                // The socket may be closed, and nobody waits any more.
+                match self.queries.iter_mut().find(|q| q.token == token) {
+                    Some(q) => q.answer = Some(TcpInfo::from_bytes(&bytes[..n])),
+                    None => self.counters.late += 1,
+                }
             }
         }
+    }
+
+    fn accepted(&mut self, listener: ListenerId, conn: ConnId, local: Endpoint, remote: Endpoint) {
+        let Some((id, l)) = self.listener_of(listener).and_then(|id| Some((id, self.table.listener(id)?))) else {
+            // The listener was closed meanwhile: what nobody accepted is reset.
+            self.counters.late += 1;
+            self.job(Job::Abort { conn });
+            return;
+        };
+        let (flags, cold) = (l.flags & flag::INHERITED, l.cold.clone());
+        let (send_buffer, receive_buffer) = (l.send_buffer, l.receive_buffer);
+        let mut t = self.fresh(false);
+        (t.phase, t.conn, t.cold) = (Phase::Open, conn, cold);
+        t.flags = flags | flag::QUEUED | flag::BOUND;
+        (t.send_buffer, t.receive_buffer) = (send_buffer, receive_buffer);
+        t.set_local(local);
+        t.set_remote(remote);
+        let new = self.table.insert_queued(t);
+        if !set(&mut self.by_conn, conn.0, new) {
+            self.counters.unasked += 1;
+            self.table.remove(new);
+            self.job(Job::Abort { conn });
+            return;
+        }
+        self.send_options(new);
+        if let Some(l) = self.table.listener(id) {
+            l.queue.push_back(new);
+        }
+        self.mark(id, bits::IN);
     }
 }

@@ -5,18 +5,22 @@
 //! without threads.
 #![forbid(unsafe_code)]
 
+mod close;
+mod counters;
 mod epoll;
 mod errno;
 mod events;
+mod listen;
 mod options;
 mod sockets;
 mod table;
 mod transfer;
 
+pub use counters::Counters;
 pub use epoll::{Interest, Ready, Trigger, bits};
 pub use errno::Errno;
+pub use listen::ListenOptions;
 pub use options::{Linger, SockOption};
-pub use sockets::{ListenOptions, SocketConfig, Sockets};
+pub use sockets::{SocketConfig, Sockets};
 pub use table::SockId;
 pub use transfer::Shutdown;
-

@@ -52,7 +52,17 @@ pub enum SockOption {
     KeepCount(u32),
     /// TCP_USER_TIMEOUT, milliseconds.
     UserTimeout(u32),
+    /// SO_TYPE: SOCK_STREAM. Cannot be set.
+    Type(i32),
+    /// SO_DOMAIN: AF_INET or AF_INET6. Cannot be set.
+    Domain(i32),
+    /// SO_ACCEPTCONN: whether it listens. Cannot be set.
+    AcceptConn(bool),
 }
+
+const SOCK_STREAM: i32 = 1;
+const AF_INET: i32 = 2;
+const AF_INET6: i32 = 10;
 
 /// Options that few sockets set.
 #[derive(Clone, Default)]
@@ -74,13 +84,16 @@ impl Cold {
 impl Sockets {
     /// setsockopt.
     pub fn set_option(&mut self, id: SockId, option: SockOption) -> Result<(), Errno> {
-        let (flags, cold, conn) = match self.table.get_mut(id).ok_or(Errno::EBADF)? {
+        let mut carried = false;
+        let (flags, cold, conn) = match self.table.open_mut(id)? {
             Socket::Tcp(t) => {
                 match option {
                     SockOption::SendBuffer(n) => t.send_buffer = buffer(n),
                     SockOption::ReceiveBuffer(n) => t.receive_buffer = buffer(n),
                     _ => {}
                 }
+                // Connect and Listen carry the buffer that is set before them.
+                carried = t.phase == Phase::Fresh && matches!(option, SockOption::ReceiveBuffer(_));
                 let live = matches!(t.phase, Phase::Opening | Phase::Open) && t.error.is_none();
                 (&mut t.flags, &mut t.cold, live.then_some(t.conn))
             }
@@ -92,17 +105,35 @@ impl Sockets {
                 }
                 (&mut l.flags, &mut l.cold, None)
             }
-            Socket::Epoll(_) => return Err(Errno::ENOPROTOOPT),
+            Socket::Epoll(_) => return Err(Errno::ENOTSOCK),
         };
         let mut bit = |bit: u16, on: bool| if on { *flags |= bit } else { *flags &= !bit };
         let seconds = |n: u32| if (1..=32_767).contains(&n) { Ok(n) } else { Err(Errno::EINVAL) };
-        let job = match option {
-            SockOption::ReuseAddr(on) => return Ok(bit(flag::REUSE_ADDR, on)),
-            SockOption::ReusePort(on) => return Ok(bit(flag::REUSE_PORT, on)),
-            SockOption::V6Only(on) => return Ok(bit(flag::V6_ONLY, on)),
-            SockOption::Linger(linger) => return Ok(cold.get_or_insert_default().linger = linger),
-            SockOption::ReceiveTimeout(t) => return Ok(cold.get_or_insert_default().receive_timeout = t),
-            SockOption::SendTimeout(t) => return Ok(cold.get_or_insert_default().send_timeout = t),
+        let (option, value) = match option {
+            SockOption::ReuseAddr(on) => {
+                bit(flag::REUSE_ADDR, on);
+                return Ok(());
+            }
+            SockOption::ReusePort(on) => {
+                bit(flag::REUSE_PORT, on);
+                return Ok(());
+            }
+            SockOption::V6Only(on) => {
+                bit(flag::V6_ONLY, on);
+                return Ok(());
+            }
+            SockOption::Linger(linger) => {
+                cold.get_or_insert_default().linger = linger;
+                return Ok(());
+            }
+            SockOption::ReceiveTimeout(t) => {
+                cold.get_or_insert_default().receive_timeout = t;
+                return Ok(());
+            }
+            SockOption::SendTimeout(t) => {
+                cold.get_or_insert_default().send_timeout = t;
+                return Ok(());
+            }
             SockOption::KeepAlive(on) => {
                 bit(flag::KEEPALIVE, on);
                 (ConnOption::KeepAlive, on as u32)
@@ -118,30 +149,31 @@ impl Sockets {
             SockOption::SendBuffer(n) => (ConnOption::SendBuffer, buffer(n)),
             SockOption::ReceiveBuffer(n) => (ConnOption::ReceiveBuffer, buffer(n)),
             SockOption::QuickAck(on) => (ConnOption::QuickAck, on as u32),
-            SockOption::MaxSegment(n) if (88..=32_767).contains(&n) => (ConnOption::MaxSegment, n),
+            SockOption::MaxSegment(n) if n == 0 || (88..=32_767).contains(&n) => (ConnOption::MaxSegment, n),
             SockOption::MaxSegment(_) => return Err(Errno::EINVAL),
             SockOption::KeepIdle(n) => (ConnOption::KeepIdle, seconds(n)?),
             SockOption::KeepInterval(n) => (ConnOption::KeepInterval, seconds(n)?),
             SockOption::KeepCount(n) if (1..=127).contains(&n) => (ConnOption::KeepCount, n),
             SockOption::KeepCount(_) => return Err(Errno::EINVAL),
             SockOption::UserTimeout(ms) => (ConnOption::UserTimeout, ms),
+            SockOption::Type(_) | SockOption::Domain(_) | SockOption::AcceptConn(_) => return Err(Errno::ENOPROTOOPT),
         };
         // Flags travel by themselves when the connection opens.
-        if !matches!(job.0, ConnOption::KeepAlive | ConnOption::NoDelay | ConnOption::Cork) {
-            cold.get_or_insert_default().put(job.0, job.1);
+        if !carried && !matches!(option, ConnOption::KeepAlive | ConnOption::NoDelay | ConnOption::Cork) {
+            cold.get_or_insert_default().put(option, value);
         }
         if let Some(conn) = conn {
-            self.job(Job::SetOption { conn, option: job.0, value: job.1 });
+            self.job(Job::SetOption { conn, option, value });
         }
         Ok(())
     }
 
     /// getsockopt for what this half knows: the option that `like` names, with its value now.
     pub fn option(&self, id: SockId, like: SockOption) -> Result<SockOption, Errno> {
-        let (flags, cold, send, receive) = match self.table.get(id).ok_or(Errno::EBADF)? {
-            Socket::Tcp(t) => (t.flags, &t.cold, t.send_buffer, t.receive_buffer),
-            Socket::Listener(l) => (l.flags, &l.cold, l.send_buffer, l.receive_buffer),
-            Socket::Epoll(_) => return Err(Errno::ENOPROTOOPT),
+        let (flags, cold, send, receive, listens) = match self.table.open(id)? {
+            Socket::Tcp(t) => (t.flags, &t.cold, t.send_buffer, t.receive_buffer, false),
+            Socket::Listener(l) => (l.flags, &l.cold, l.send_buffer, l.receive_buffer, true),
+            Socket::Epoll(_) => return Err(Errno::ENOTSOCK),
         };
         let on = |bit: u16| flags & bit != 0;
         let cold = cold.as_deref();
@@ -166,18 +198,18 @@ impl Sockets {
             SockOption::KeepInterval(_) => SockOption::KeepInterval(told(ConnOption::KeepInterval, 75)),
             SockOption::KeepCount(_) => SockOption::KeepCount(told(ConnOption::KeepCount, 9)),
             SockOption::UserTimeout(_) => SockOption::UserTimeout(told(ConnOption::UserTimeout, 0)),
+            SockOption::Type(_) => SockOption::Type(SOCK_STREAM),
+            SockOption::Domain(_) => SockOption::Domain(if on(flag::V6) { AF_INET6 } else { AF_INET }),
+            SockOption::AcceptConn(_) => SockOption::AcceptConn(listens),
         })
     }
 
     /// SO_ERROR: the pending error, which is then no longer pending.
     pub fn take_error(&mut self, id: SockId) -> Result<Option<Errno>, Errno> {
-        match self.table.get_mut(id).ok_or(Errno::EBADF)? {
-            Socket::Tcp(t) if t.is(flag::ERROR_NEW) => {
-                t.set(flag::ERROR_NEW, false);
-                Ok(t.error.map(Errno::from))
-            }
-            Socket::Tcp(_) | Socket::Listener(_) => Ok(None),
-            Socket::Epoll(_) => Err(Errno::ENOPROTOOPT),
+        match self.table.open_mut(id)? {
+            Socket::Tcp(t) => Ok(t.take_error()),
+            Socket::Listener(_) => Ok(None),
+            Socket::Epoll(_) => Err(Errno::ENOTSOCK),
         }
     }
 }

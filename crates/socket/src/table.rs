@@ -4,8 +4,10 @@ use std::collections::VecDeque;
 
 use mem::Chain;
 use stack::channel::{ConnId, Endpoint, Failure, ListenerId};
+use wire::Addr;
 
 use crate::epoll::{Epoll, Watch};
+use crate::errno::Errno;
 use crate::options::Cold;
 
 /// A socket, listener or epoll of one lane: a small number, reused.
@@ -25,8 +27,12 @@ pub(crate) enum Phase {
     Open,
     /// `connect` failed.
     Failed,
-    /// Closed by the application before the stack had named it, or waiting for the end of a linger.
-    Closing,
+    /// Closed by the application in `Asked`: the number is kept until the stack's answer, which names it.
+    Abandoned,
+    /// Closed by the application, which waits for the end of SO_LINGER.
+    Lingering,
+    /// A linger that has ended; `error` says how.
+    Lingered,
 }
 
 pub(crate) mod flag {
@@ -41,13 +47,17 @@ pub(crate) mod flag {
     pub const REUSE_PORT: u16 = 128;
     /// `error` has not been reported.
     pub const ERROR_NEW: u16 = 256;
-    /// A write found no chunk.
+    /// A write found no chunk, or no slot in the ring.
     pub const STARVED: u16 = 512;
     pub const V6: u16 = 1024;
     pub const BOUND: u16 = 2048;
     pub const V6_ONLY: u16 = 4096;
     /// Waits in an accept queue: no descriptor of the application yet.
     pub const QUEUED: u16 = 8192;
+    /// Somebody found the send buffer full and wants to hear of room (Linux's SOCK_NOSPACE).
+    pub const NO_SPACE: u16 = 16384;
+    /// What an accepted socket takes over from its listener.
+    pub const INHERITED: u16 = NO_DELAY | CORK | KEEPALIVE | REUSE_ADDR | REUSE_PORT | V6 | V6_ONLY;
 }
 
 /// A TCP socket. An idle connection holds this and nothing else here.
@@ -55,6 +65,8 @@ pub(crate) struct Tcp {
     pub phase: Phase,
     pub error: Option<Failure>,
     pub flags: u16,
+    pub local_port: u16,
+    pub remote_port: u16,
     pub conn: ConnId,
     /// Received and not read.
     pub rx: Chain,
@@ -64,8 +76,8 @@ pub(crate) struct Tcp {
     pub in_flight: u32,
     pub send_buffer: u32,
     pub receive_buffer: u32,
-    pub local: Endpoint,
-    pub remote: Endpoint,
+    pub local_addr: Addr,
+    pub remote_addr: Addr,
     pub watch: Option<Watch>,
     /// Options that few set.
     pub cold: Option<Box<Cold>>,
@@ -78,6 +90,65 @@ impl Tcp {
 
     pub fn set(&mut self, flag: u16, on: bool) {
         if on { self.flags |= flag } else { self.flags &= !flag }
+    }
+
+    pub fn local(&self) -> Endpoint {
+        Endpoint { addr: self.local_addr, port: self.local_port }
+    }
+
+    pub fn set_local(&mut self, at: Endpoint) {
+        (self.local_addr, self.local_port) = (at.addr, at.port);
+    }
+
+    pub fn remote(&self) -> Endpoint {
+        Endpoint { addr: self.remote_addr, port: self.remote_port }
+    }
+
+    pub fn set_remote(&mut self, at: Endpoint) {
+        (self.remote_addr, self.remote_port) = (at.addr, at.port);
+    }
+
+    /// Linux's `sk_stream_is_writeable`: a third of the buffer is free.
+    pub fn has_space(&self) -> bool {
+        !self.is(flag::STARVED) && self.send_buffer.saturating_sub(self.in_flight) >= self.send_buffer / 3
+    }
+
+    /// As `socket` and `bind` had left it.
+    pub fn reset_to_fresh(&mut self) {
+        let any = if self.is(flag::V6) { Addr::UNSPECIFIED_V6 } else { Addr::UNSPECIFIED_V4 };
+        self.phase = Phase::Fresh;
+        self.error = None;
+        self.flags &= flag::INHERITED | flag::BOUND;
+        (self.unreported, self.in_flight) = (0, 0);
+        self.set_remote(Endpoint { addr: any, port: 0 });
+        if !self.is(flag::BOUND) {
+            self.set_local(Endpoint { addr: any, port: 0 });
+        }
+    }
+
+    /// Nothing more will be received.
+    pub fn receive_over(&self) -> bool {
+        self.is(flag::FIN | flag::SHUT_READ) || self.error.is_some()
+    }
+
+    pub fn fail(&mut self, failure: Failure) {
+        if self.error.is_none() {
+            self.error = Some(failure);
+            self.set(flag::ERROR_NEW, true);
+        }
+    }
+
+    /// The error that waits in SO_ERROR, which is then reported.
+    pub fn take_error(&mut self) -> Option<Errno> {
+        if !self.is(flag::ERROR_NEW) {
+            return None;
+        }
+        self.set(flag::ERROR_NEW, false);
+        self.error.map(|failure| match failure {
+            // Linux's tcp_reset: in CLOSE-WAIT, where only we would still write, it is a broken pipe.
+            Failure::Reset if self.is(flag::FIN) && !self.is(flag::SHUT_WRITE) => Errno::EPIPE,
+            failure => failure.into(),
+        })
     }
 }
 
@@ -96,7 +167,7 @@ pub(crate) struct Listening {
     pub queue: VecDeque<SockId>,
     /// Taken and not reported.
     pub taken: u32,
-    /// What accepted sockets inherit.
+    /// What accepted sockets inherit, and more.
     pub flags: u16,
     pub send_buffer: u32,
     pub receive_buffer: u32,
@@ -118,6 +189,17 @@ impl Socket {
             Socket::Epoll(_) => None,
         }
     }
+
+    /// Whether the application has the number.
+    fn is_open(&self) -> bool {
+        match self {
+            Socket::Tcp(t) => {
+                !t.is(flag::QUEUED) && !matches!(t.phase, Phase::Abandoned | Phase::Lingering | Phase::Lingered)
+            }
+            Socket::Listener(l) => !matches!(l.phase, ListenPhase::Closing),
+            Socket::Epoll(_) => true,
+        }
+    }
 }
 
 /// Numbers to sockets; the number freed last is given out first.
@@ -125,29 +207,64 @@ pub(crate) struct Table {
     slots: Vec<Option<Socket>>,
     free: Vec<u32>,
     max: u32,
+    /// Sockets in accept queues, which do not count against `max`: their number is bounded by the backlogs.
+    queued: u32,
 }
 
 impl Table {
     pub fn new(max: u32) -> Table {
-        Table { slots: Vec::new(), free: Vec::new(), max }
+        Table { slots: Vec::new(), free: Vec::new(), max, queued: 0 }
+    }
+
+    fn put(&mut self, socket: Socket) -> SockId {
+        if let Some(i) = self.free.pop() {
+            self.slots[i as usize] = Some(socket);
+            return SockId(i);
+        }
+        self.slots.push(Some(socket));
+        SockId(self.slots.len() as u32 - 1)
     }
 
     pub fn insert(&mut self, socket: Socket) -> Option<SockId> {
-        if let Some(i) = self.free.pop() {
-            self.slots[i as usize] = Some(socket);
-            return Some(SockId(i));
+        (self.len() < self.max as usize).then(|| self.put(socket))
+    }
+
+    /// A connection that nobody has accepted; `tcp` must have the flag.
+    pub fn insert_queued(&mut self, tcp: Tcp) -> SockId {
+        debug_assert!(tcp.is(flag::QUEUED));
+        self.queued += 1;
+        self.put(Socket::Tcp(tcp))
+    }
+
+    /// Makes a queued connection a descriptor; `false` when there are too many.
+    pub fn accept(&mut self, id: SockId) -> bool {
+        if self.len() >= self.max as usize {
+            return false;
         }
-        if self.slots.len() >= self.max as usize {
-            return None;
+        if let Some(t) = self.tcp(id).filter(|t| t.is(flag::QUEUED)) {
+            t.set(flag::QUEUED, false);
+            self.queued -= 1;
         }
-        self.slots.push(Some(socket));
-        Some(SockId(self.slots.len() as u32 - 1))
+        true
     }
 
     pub fn remove(&mut self, id: SockId) -> Option<Socket> {
         let socket = self.slots.get_mut(id.0 as usize)?.take()?;
+        if let Socket::Tcp(t) = &socket {
+            self.queued -= t.is(flag::QUEUED) as u32;
+        }
         self.free.push(id.0);
         Some(socket)
+    }
+
+    /// What the application may name.
+    pub fn open(&self, id: SockId) -> Result<&Socket, Errno> {
+        self.get(id).filter(|s| s.is_open()).ok_or(Errno::EBADF)
+    }
+
+    /// What the application may name.
+    pub fn open_mut(&mut self, id: SockId) -> Result<&mut Socket, Errno> {
+        self.get_mut(id).filter(|s| s.is_open()).ok_or(Errno::EBADF)
     }
 
     pub fn get(&self, id: SockId) -> Option<&Socket> {
@@ -172,11 +289,30 @@ impl Table {
         }
     }
 
+    pub fn epoll(&mut self, id: SockId) -> Option<&mut Epoll> {
+        match self.get_mut(id)? {
+            Socket::Epoll(e) => Some(e),
+            Socket::Tcp(_) | Socket::Listener(_) => None,
+        }
+    }
+
     pub fn ids(&self) -> impl Iterator<Item = SockId> + use<> {
         (0..self.slots.len() as u32).map(SockId)
     }
 
+    /// Descriptors that count against the limit.
     pub fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.slots.len() - self.free.len() - self.queued as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_idle_connection_is_small() {
+        // 512 bytes per idle connection in the whole process: here at most a quarter of it, with the table by connection.
+        assert!(size_of::<Option<Socket>>() + size_of::<u32>() <= 128, "{}", size_of::<Option<Socket>>());
     }
 }

@@ -3,9 +3,10 @@
 use mem::Chain;
 use stack::channel::Job;
 
+use crate::epoll::ANY;
 use crate::errno::Errno;
 use crate::sockets::Sockets;
-use crate::table::{Phase, SockId, Tcp, flag};
+use crate::table::{Phase, SockId, Socket, Tcp, flag};
 
 /// Which directions `shutdown` ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,91 +19,78 @@ pub enum Shutdown {
     Both,
 }
 
-/// The error that a read or write meets first: reported once, then the connection is just over.
+/// The error that a call meets first: reported once, then the connection is just over.
 fn pending(t: &mut Tcp) -> Result<(), Errno> {
-    match t.error {
-        Some(failure) if t.is(flag::ERROR_NEW) => {
-            t.set(flag::ERROR_NEW, false);
-            Err(failure.into())
-        }
-        _ => Ok(()),
-    }
+    t.take_error().map_or(Ok(()), Err)
 }
 
-fn readable(t: &mut Tcp) -> Result<(), Errno> {
+/// What a read of a socket without bytes says: the end of the stream, or why not (Linux's tcp_recvmsg).
+fn nothing(t: &mut Tcp) -> Result<(), Errno> {
     match t.phase {
-        Phase::Open => {}
-        Phase::Failed => {
+        Phase::Open | Phase::Failed => {
+            // The peer's FIN comes before whatever went wrong after it.
+            if t.is(flag::FIN) {
+                return Ok(());
+            }
             pending(t)?;
-            return Err(Errno::ENOTCONN);
+            if t.receive_over() { Ok(()) } else { Err(Errno::EAGAIN) }
         }
-        Phase::Asked | Phase::Opening => return Err(Errno::EAGAIN),
-        Phase::Fresh | Phase::Closing => return Err(Errno::ENOTCONN),
+        Phase::Asked | Phase::Opening => Err(Errno::EAGAIN),
+        Phase::Fresh | Phase::Abandoned | Phase::Lingering | Phase::Lingered => Err(Errno::ENOTCONN),
     }
-    Ok(())
 }
 
 impl Sockets {
+    fn stream(&mut self, id: SockId, listener: Errno) -> Result<&mut Tcp, Errno> {
+        match self.table.open_mut(id)? {
+            Socket::Tcp(t) => Ok(t),
+            Socket::Listener(_) => Err(listener),
+            Socket::Epoll(_) => Err(Errno::EINVAL),
+        }
+    }
+
     /// read: 0 at the end of the stream, `EAGAIN` when nothing is there.
     pub fn read(&mut self, id: SockId, out: &mut [u8]) -> Result<usize, Errno> {
-        self.receive(id, out, false)
+        self.readv(id, &mut [out])
     }
 
-    /// recv with MSG_PEEK.
-    pub fn peek(&mut self, id: SockId, out: &mut [u8]) -> Result<usize, Errno> {
-        self.receive(id, out, true)
-    }
-
-    fn receive(&mut self, id: SockId, out: &mut [u8], peek: bool) -> Result<usize, Errno> {
-        let Sockets { table, side, .. } = self;
-        let t = match table.get_mut(id).ok_or(Errno::EBADF)? {
-            crate::table::Socket::Tcp(t) => t,
-            crate::table::Socket::Listener(_) => return Err(Errno::ENOTCONN),
-            crate::table::Socket::Epoll(_) => return Err(Errno::EINVAL),
-        };
-        readable(t)?;
+    /// readv: fills the buffers in order.
+    pub fn readv(&mut self, id: SockId, out: &mut [&mut [u8]]) -> Result<usize, Errno> {
+        let t = self.stream(id, Errno::ENOTCONN)?;
         if t.rx.is_empty() {
-            pending(t)?;
-            let over = t.is(flag::FIN | flag::SHUT_READ) || t.error.is_some();
-            return if over || out.is_empty() { Ok(0) } else { Err(Errno::EAGAIN) };
+            let wanted = out.iter().any(|b| !b.is_empty());
+            return match nothing(t) {
+                Err(Errno::EAGAIN) if !wanted => Ok(0),
+                other => other.map(|()| 0),
+            };
         }
-        if peek {
-            let n = out.len().min(t.rx.len());
-            return Ok(t.rx.copy_at(side, 0, &mut out[..n]));
+        let Sockets { table, side, .. } = self;
+        let Some(t) = table.tcp(id) else { return Err(Errno::EBADF) };
+        let mut n = 0;
+        for part in out.iter_mut() {
+            n += t.rx.read(side, part);
         }
-        let n = t.rx.read(side, out);
         t.unreported += n as u32;
         self.report_consumed(id);
         Ok(n)
     }
 
-    /// readv: fills the buffers in order.
-    pub fn readv(&mut self, id: SockId, out: &mut [&mut [u8]]) -> Result<usize, Errno> {
-        let mut total = 0;
-        for buf in out.iter_mut().filter(|b| !b.is_empty()) {
-            match self.read(id, buf) {
-                Ok(0) => break,
-                Ok(n) => {
-                    total += n;
-                    if n < buf.len() {
-                        break;
-                    }
-                }
-                Err(_) if total > 0 => break,
-                Err(e) => return Err(e),
-            }
+    /// recv with MSG_PEEK.
+    pub fn peek(&mut self, id: SockId, out: &mut [u8]) -> Result<usize, Errno> {
+        let t = self.stream(id, Errno::ENOTCONN)?;
+        if t.rx.is_empty() {
+            return nothing(t).map(|()| 0);
         }
-        Ok(total)
+        let Sockets { table, side, .. } = self;
+        let Some(t) = table.tcp(id) else { return Err(Errno::EBADF) };
+        Ok(t.rx.copy_at(side, 0, out))
     }
 
     /// Everything received, without a copy; empty at the end of the stream.
     pub fn read_chain(&mut self, id: SockId) -> Result<Chain, Errno> {
-        let t = self.tcp(id)?;
-        readable(t)?;
+        let t = self.stream(id, Errno::ENOTCONN)?;
         if t.rx.is_empty() {
-            pending(t)?;
-            let over = t.is(flag::FIN | flag::SHUT_READ) || t.error.is_some();
-            return if over { Ok(Chain::default()) } else { Err(Errno::EAGAIN) };
+            return nothing(t).map(|()| Chain::default());
         }
         let chain = core::mem::take(&mut t.rx);
         t.unreported += chain.len() as u32;
@@ -110,8 +98,9 @@ impl Sockets {
         Ok(chain)
     }
 
-    /// The first contiguous bytes received, where they lie; for parsers. Empty when there are none.
+    /// The first contiguous bytes received, where they lie; for parsers. Empty when there are none: a read tells why.
     pub fn first_slice(&mut self, id: SockId) -> Result<&[u8], Errno> {
+        self.stream(id, Errno::ENOTCONN)?;
         let Sockets { table, side, .. } = self;
         let t = table.tcp(id).ok_or(Errno::EBADF)?;
         Ok(t.rx.first_slice(side))
@@ -119,6 +108,7 @@ impl Sockets {
 
     /// Drops bytes that were read in place.
     pub fn consume(&mut self, id: SockId, n: usize) -> Result<(), Errno> {
+        self.stream(id, Errno::ENOTCONN)?;
         let Sockets { table, side, .. } = self;
         let t = table.tcp(id).ok_or(Errno::EBADF)?;
         let n = n.min(t.rx.len());
@@ -130,17 +120,17 @@ impl Sockets {
 
     /// Bytes that a read would give (FIONREAD).
     pub fn available(&mut self, id: SockId) -> Result<usize, Errno> {
-        Ok(self.tcp(id)?.rx.len())
+        Ok(self.stream(id, Errno::EINVAL)?.rx.len())
     }
 
     /// Bytes written and, as far as is known, not acknowledged (SIOCOUTQ).
     pub fn unacknowledged(&mut self, id: SockId) -> Result<usize, Errno> {
-        Ok(self.tcp(id)?.in_flight as usize)
+        Ok(self.stream(id, Errno::EINVAL)?.in_flight as usize)
     }
 
     /// The stack counts unreported bytes as occupying the window. A quarter of the buffer is worth a job; an emptied queue
     /// is worth one from an eighth on, so that a sender held up by the window goes on at once.
-    pub(crate) fn report_consumed(&mut self, id: SockId) {
+    fn report_consumed(&mut self, id: SockId) {
         let Some(t) = self.table.tcp(id) else { return };
         let quarter = t.receive_buffer / 4;
         let due = t.unreported >= quarter || (t.rx.is_empty() && t.unreported >= quarter / 2);
@@ -150,42 +140,41 @@ impl Sockets {
         }
     }
 
-    /// How much a write may take now.
+    /// How much a write may take now; `EAGAIN` when nothing.
     fn room(&mut self, id: SockId) -> Result<usize, Errno> {
-        let congested = self.congested();
-        let t = match self.table.get_mut(id).ok_or(Errno::EBADF)? {
-            crate::table::Socket::Tcp(t) => t,
-            crate::table::Socket::Listener(_) => return Err(Errno::EPIPE),
-            crate::table::Socket::Epoll(_) => return Err(Errno::EINVAL),
-        };
+        let congested = self.backlogged();
+        let t = self.stream(id, Errno::EPIPE)?;
         match t.phase {
-            Phase::Open => {}
+            Phase::Open | Phase::Failed => {}
             Phase::Asked | Phase::Opening => return Err(Errno::EAGAIN),
-            Phase::Failed => {
-                pending(t)?;
-                return Err(Errno::EPIPE);
-            }
             // Linux: EPIPE on a socket that was never connected.
-            Phase::Fresh => return Err(Errno::EPIPE),
-            Phase::Closing => return Err(Errno::EBADF),
+            Phase::Fresh | Phase::Abandoned | Phase::Lingering | Phase::Lingered => return Err(Errno::EPIPE),
         }
         pending(t)?;
         if t.error.is_some() || t.is(flag::SHUT_WRITE) {
             return Err(Errno::EPIPE);
         }
-        let room = t.send_buffer.saturating_sub(t.in_flight) as usize;
         if congested {
-            // The ring to the stack is full: bulk waits.
+            // Jobs are queued already for want of slots in the ring: bulk waits.
             self.starve(id);
             return Err(Errno::EAGAIN);
         }
-        if room == 0 { Err(Errno::EAGAIN) } else { Ok(room) }
+        let room = t.send_buffer.saturating_sub(t.in_flight) as usize;
+        if room == 0 {
+            t.set(flag::NO_SPACE, true);
+            return Err(Errno::EAGAIN);
+        }
+        Ok(room)
     }
 
+    /// Not writable until there are chunks, and slots, again.
     fn starve(&mut self, id: SockId) {
-        if let Some(t) = self.table.tcp(id).filter(|t| !t.is(flag::STARVED)) {
-            t.set(flag::STARVED, true);
-            self.starved.push(id);
+        if let Some(t) = self.table.tcp(id) {
+            t.set(flag::NO_SPACE, true);
+            if !t.is(flag::STARVED) {
+                t.set(flag::STARVED, true);
+                self.starved.push(id);
+            }
         }
     }
 
@@ -196,30 +185,40 @@ impl Sockets {
 
     /// writev: takes what fits of the buffers in order.
     pub fn writev(&mut self, id: SockId, data: &[&[u8]], more: bool) -> Result<usize, Errno> {
-        let room = self.room(id)?;
+        let room = match self.room(id) {
+            Err(Errno::EAGAIN) if data.iter().all(|part| part.is_empty()) => return Ok(0),
+            other => other?,
+        };
         let mut chain = Chain::default();
-        let mut starved = false;
-        let mut asked = 0;
+        let mut full = false;
         for part in data {
-            let part = &part[..part.len().min(room - chain.len())];
-            asked += part.len();
-            if chain.push_slice(&mut self.side, part) < part.len() {
-                starved = true;
+            let fits = part.len().min(room - chain.len());
+            full |= fits < part.len();
+            if chain.push_slice(&mut self.side, &part[..fits]) < fits {
+                self.counters.no_chunk += 1;
+                self.starve(id);
+                full = true;
+            }
+            if full {
                 break;
             }
         }
         let n = chain.len();
-        if starved {
-            self.starve(id);
+        if full && let Some(t) = self.table.tcp(id) {
+            t.set(flag::NO_SPACE, true);
         }
-        if n == 0 {
-            return if asked == 0 { Ok(0) } else { Err(Errno::EAGAIN) };
+        match n {
+            0 if full => Err(Errno::EAGAIN),
+            0 => Ok(0),
+            _ => {
+                self.send(id, chain, more);
+                Ok(n)
+            }
         }
-        self.send(id, chain, more);
-        Ok(n)
     }
 
-    /// Sends a chain without a copy, whole; it may exceed the send buffer by its own length. Given back with the error.
+    /// Sends a chain of the application's side without a copy, whole; it may exceed the send buffer by its own length.
+    /// Given back with the error.
     pub fn write_chain(&mut self, id: SockId, chain: Chain, more: bool) -> Result<(), (Errno, Chain)> {
         match self.room(id) {
             Ok(_) if chain.is_empty() => Ok(()),
@@ -232,33 +231,38 @@ impl Sockets {
     }
 
     fn send(&mut self, id: SockId, chain: Chain, more: bool) {
-        let Some(t) = self.table.tcp(id) else { return };
-        t.in_flight += chain.len() as u32;
+        let Some(t) = self.table.tcp(id) else { return chain.free(&mut self.side) };
+        t.in_flight = t.in_flight.saturating_add(chain.len() as u32);
         let conn = t.conn;
         self.job(Job::Write { conn, chain, more });
     }
 
-    /// shutdown.
+    /// shutdown. What was received stays readable, as on Linux; a listener stops listening.
     pub fn shutdown(&mut self, id: SockId, how: Shutdown) -> Result<(), Errno> {
-        let Sockets { table, side, .. } = self;
-        let t = table.tcp(id).ok_or(Errno::EBADF)?;
-        if t.phase != Phase::Open || t.error.is_some() {
-            return Err(Errno::ENOTCONN);
+        let t = match self.table.open_mut(id)? {
+            Socket::Tcp(t) => t,
+            Socket::Listener(_) if how == Shutdown::Write => return Ok(()),
+            Socket::Listener(_) => return self.shut_listener(id),
+            Socket::Epoll(_) => return Err(Errno::ENOTSOCK),
+        };
+        match t.phase {
+            Phase::Open if t.error.is_none() => {}
+            Phase::Opening => {
+                self.disconnect(id);
+                self.mark(id, ANY);
+                return Ok(());
+            }
+            _ => return Err(Errno::ENOTCONN),
         }
         if how != Shutdown::Write {
             t.set(flag::SHUT_READ, true);
-            let unread = core::mem::take(&mut t.rx);
-            t.unreported += unread.len() as u32;
-            unread.free(side);
         }
-        let conn = t.conn;
-        let write = how != Shutdown::Read && !t.is(flag::SHUT_WRITE);
-        if write {
+        if how != Shutdown::Read && !t.is(flag::SHUT_WRITE) {
             t.set(flag::SHUT_WRITE, true);
+            let conn = t.conn;
             self.job(Job::Shutdown { conn });
         }
-        self.report_consumed(id);
-        self.mark(id);
+        self.mark(id, ANY);
         Ok(())
     }
 }
