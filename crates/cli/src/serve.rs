@@ -12,7 +12,7 @@ use crate::server::{Counts, Server};
 use crate::sys::{self, Stop};
 use corelane::{Config, Engine, LaneHandle};
 use std::io::{self, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Sender};
 use std::thread;
@@ -158,24 +158,13 @@ fn serve_with<H: Handler>(net: OnLane, handler: H, stop: &Stop) -> io::Result<Co
     Ok(server.counts)
 }
 
-/// Both families; a device without IPv6 addresses is served by IPv4 alone.
+/// One wildcard listener for both families, on all addresses of all devices.
 fn listen(net: &mut OnLane, port: u16) -> Result<(), Failure> {
-    let refused = |error: io::Error| match error.kind() {
-        io::ErrorKind::AddrInUse => Failure::new(
-            format!("port {port} is in use"),
-            "end the program that listens there, or choose another --port",
-        ),
-        io::ErrorKind::PermissionDenied => {
-            Failure::new(format!("port {port}: {}", words(&error)), "run as root, or with CAP_NET_BIND_SERVICE")
-        }
+    let address = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
+    net.listen(address).map_err(|error| match error.kind() {
+        // The runtime's own errors say what to do.
+        _ if error.get_ref().is_some() => Failure::told(error),
+        io::ErrorKind::AddrInUse => Failure::new(format!("port {port} is in use"), "choose another --port"),
         _ => Failure::new(format!("port {port}: {}", words(&error)), "see whether the device has an address"),
-    };
-    let any = |addr: IpAddr| SocketAddr::new(addr, port);
-    net.listen(any(Ipv4Addr::UNSPECIFIED.into())).map_err(refused)?;
-    match net.listen(any(Ipv6Addr::UNSPECIFIED.into())) {
-        Err(error) if !matches!(error.kind(), io::ErrorKind::AddrNotAvailable | io::ErrorKind::Unsupported) => {
-            Err(refused(error))
-        }
-        _ => Ok(()),
-    }
+    })
 }

@@ -29,10 +29,9 @@ impl OnLane {
         Ok(OnLane { lane, poller, events, listeners: Vec::new(), target: None, sources: Vec::new(), next: 0 })
     }
 
-    /// Listens on one more address.
+    /// Listens on one more address; an unspecified IPv6 address takes IPv4 as well.
     pub fn listen(&mut self, address: SocketAddr) -> io::Result<()> {
-        // IPv4 has a listener of its own, so that addresses are shown as what they are.
-        let options = ListenOptions { backlog: BACKLOG, v6_only: true, ..ListenOptions::default() };
+        let options = ListenOptions { backlog: BACKLOG, ..ListenOptions::default() };
         let mut listener = self.lane.listen(address, options)?;
         listener.set_nonblocking(true);
         let key = LISTENER + self.listeners.len() as u64;
