@@ -459,6 +459,7 @@ fn lingering() {
     let next = l.connected(2);
     assert_eq!(next, id);
     l.tell(Event::Closed { conn: ConnId(1), failure: Some(Failure::Reset) });
+    l.tell(Event::Fin { conn: ConnId(1) });
     assert_eq!(l.s.readiness(next), Ok(bits::OUT));
     l.s.close(next).unwrap();
     l.jobs();
