@@ -70,6 +70,11 @@ impl Tcb {
         let has_ack = seg.flags.contains(Flags::ACK);
         let acceptable = has_ack && seg.ack.after(self.snd_una) && seg.ack.before_eq(self.snd_nxt);
         if has_ack && !acceptable {
+            // The peer remembers an earlier connection of this tuple (TIME-WAIT); our RST ends its memory, so the SYN is
+            // worth repeating at once rather than after a second (Linux's TCP_TIMEOUT_MIN).
+            if self.retries == 0 && !seg.flags.contains(Flags::RST) {
+                self.rto_at = cx.now.plus_micros(2_000);
+            }
             return reset_for(seg);
         }
         if seg.flags.contains(Flags::RST) {

@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# Everything that must hold before a change lands: fast checks first. The same for people and for CI.
+#
+#   ./ci.sh          all of it; installs what the integration tests need from Debian when it may
+#   ./ci.sh quick    formatting, lints and the tests that need no privileges
+#
+# Without root it runs what it can and lists what it skipped; in CI (CI=true) a skip is a failure.
+set -euo pipefail
+cd "$(dirname "$0")"
+export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never} RUST_BACKTRACE=${RUST_BACKTRACE:-1}
+mode=${1:-all}
+skipped=()
+
+step() { printf '\n== %s (%ss)\n' "$*" "$SECONDS"; }
+skip() { printf 'SKIPPED: %s\n' "$1"; skipped+=("$1"); }
+
+if [ "$mode" = all ]; then
+    step "what the tests need"
+    missing=()
+    for pair in curl:curl wrk:wrk ab:apache2-utils ip:iproute2 ethtool:ethtool nginx:nginx-light cc:gcc c++:g++; do
+        command -v "${pair%%:*}" >/dev/null || [ -x "/usr/sbin/${pair%%:*}" ] || missing+=("${pair##*:}")
+    done
+    if [ ${#missing[@]} -gt 0 ]; then
+        if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+            apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+        else
+            skip "tests that need ${missing[*]} (install them, or run as root)"
+        fi
+    fi
+fi
+
+step "formatting"
+cargo fmt --all --check
+
+step "lints"
+cargo clippy --workspace --all-targets --locked -- -D warnings
+
+step "layers"
+# The sans-I/O crates touch nothing outside, and say so to the compiler.
+for crate in wire tcp stack socket; do
+    grep -q 'forbid(unsafe_code)' "crates/$crate/src/lib.rs"
+    if grep -rnE 'std::(net|fs|thread|time)\b' "crates/$crate/src" --include='*.rs' | grep -v '/tests'; then
+        echo "crates/$crate is sans-I/O" >&2
+        exit 1
+    fi
+done
+
+step "tests"
+[ "$(id -u)" = 0 ] || [ "$mode" = quick ] || skip "network namespaces, AF_XDP, AF_PACKET, TAP, XDP programs (they need root)"
+cargo build --workspace --bins --locked
+cargo test --workspace --locked
+
+step "documentation"
+RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
+
+if [ "$mode" = all ]; then
+    step "rings and pools under loom"
+    RUSTFLAGS="--cfg loom" cargo test -p mem --test loom --release --locked --target-dir target/loom
+
+    step "fuzzing for a short while"
+    if cargo +nightly --version >/dev/null 2>&1; then
+        command -v cargo-fuzz >/dev/null || cargo install cargo-fuzz --locked --quiet
+        for target in $(cd fuzz && cargo +nightly fuzz list); do
+            (cd fuzz && cargo +nightly fuzz run "$target" -- -max_total_time="${CORELANE_FUZZ_SECONDS:-20}" -print_final_stats=1 2>&1 | grep -E 'stat::number_of_executed_units|Done|ERROR|panicked' || exit 1)
+        done
+    else
+        skip "fuzzing (needs a nightly toolchain: rustup toolchain install nightly)"
+    fi
+
+    step "memory rules under miri"
+    if cargo +nightly miri --version >/dev/null 2>&1; then
+        MIRIFLAGS="-Zmiri-disable-isolation" cargo +nightly miri test -p mem --locked --target-dir target/miri
+    else
+        echo "not installed here (rustup +nightly component add miri); loom and the fuzzers' AddressSanitizer cover the same code"
+    fi
+
+    step "a demonstration"
+    cargo build --release --locked
+    ./target/release/corelane demo --seconds 1 --json >target/demo.json
+    grep -q '"ratio"' target/demo.json
+fi
+
+step "done"
+if [ ${#skipped[@]} -gt 0 ]; then
+    printf 'skipped: %s\n' "${skipped[@]}"
+    [ "${CI:-}" != true ] || exit 1
+fi
