@@ -4,7 +4,7 @@
 //! the common short connection costs accept, read, write and close.
 
 use crate::http::output::Sink;
-use crate::http::session::{Handler, Next, Phase, Session};
+use crate::http::session::{Handler, Next, Outputs, Phase, Session};
 use crate::net::{LISTENER, Net, Ready};
 use crate::sys::Stop;
 use crate::timers::Timers;
@@ -80,14 +80,20 @@ pub struct Server<N: Net, H: Handler> {
     free: Vec<u32>,
     timers: Timers,
     ready: Vec<Ready>,
-    input: Vec<u8>,
-    scratch: Vec<u8>,
+    room: Room,
     now: Instant,
     /// Listeners that may still have connections waiting.
     unaccepted: Vec<usize>,
     accept_after: Option<Instant>,
     /// What it did.
     pub counts: Counts,
+}
+
+/// Memory that connections use in turn.
+struct Room {
+    input: Vec<u8>,
+    scratch: Vec<u8>,
+    outputs: Outputs,
 }
 
 struct StreamSink<'a, N: Net> {
@@ -118,8 +124,7 @@ impl<N: Net, H: Handler> Server<N, H> {
             free: Vec::new(),
             timers: Timers::new(&TIMEOUTS),
             ready: Vec::new(),
-            input: vec![0; BUFFER],
-            scratch: vec![0; BUFFER],
+            room: Room { input: vec![0; BUFFER], scratch: vec![0; BUFFER], outputs: Outputs::default() },
             now: Instant::now(),
             unaccepted: Vec::new(),
             accept_after: None,
@@ -226,7 +231,6 @@ impl<N: Net, H: Handler> Server<N, H> {
             self.connections.len() as u32 - 1
         });
         let connection = &mut self.connections[id as usize];
-        connection.session.clear();
         connection.stream = Some(stream);
         connection.watched = false;
         connection.readable = true;
@@ -253,8 +257,8 @@ impl<N: Net, H: Handler> Server<N, H> {
         let connection = &mut self.connections[id as usize];
         let before = connection.session.answered;
         let fate = match connection.lingering {
-            true => discard(connection, &mut self.net, &mut self.input),
-            false => serve(connection, &mut self.net, &mut self.handler, &mut self.input, &mut self.scratch),
+            true => discard(connection, &mut self.net, &mut self.room.input),
+            false => serve(connection, &mut self.net, &mut self.handler, &mut self.room),
         };
         self.counts.requests += u64::from(connection.session.answered - before);
         match fate {
@@ -303,7 +307,7 @@ impl<N: Net, H: Handler> Server<N, H> {
         }
         match list {
             HEAD if connection.session.phase() == Phase::Request => {
-                connection.session.time_out(&mut self.handler);
+                connection.session.time_out(&mut self.handler, &mut self.room.outputs);
                 self.work(id);
             }
             WRITE => {
@@ -324,6 +328,7 @@ impl<N: Net, H: Handler> Server<N, H> {
         let stream = connection.stream.take()?;
         // The top bit of a key marks listeners.
         connection.generation = (connection.generation + 1) & (u32::MAX >> 1);
+        connection.session.clear(&mut self.room.outputs);
         self.timers.cancel(id);
         self.free.push(id);
         Some(stream)
@@ -334,10 +339,10 @@ fn serve<N: Net>(
     connection: &mut Connection<N::Stream>,
     net: &mut N,
     handler: &mut impl Handler,
-    input: &mut [u8],
-    scratch: &mut [u8],
+    room: &mut Room,
 ) -> Fate {
     let Some(stream) = &connection.stream else { return Fate::Stay };
+    let Room { input, scratch, outputs } = room;
     let session = &mut connection.session;
     loop {
         let mut fresh = 0;
@@ -363,7 +368,7 @@ fn serve<N: Net>(
             }
         }
         let mut sink = StreamSink { net: &mut *net, stream };
-        match session.advance(&input[..fresh], handler, &mut sink, scratch) {
+        match session.advance(&input[..fresh], handler, &mut sink, scratch, outputs) {
             Ok(Next::Read) => {}
             Ok(Next::Write) => return Fate::Stay,
             Ok(Next::Close) => return Fate::Close,

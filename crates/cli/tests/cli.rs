@@ -136,3 +136,33 @@ fn the_demo_prints_one_object() {
     }
     assert!(object["ratio"].is_number() && object["machine"]["kernel"].is_string(), "{object}");
 }
+
+/// Waits for a child, which must end by itself.
+fn end_of(child: std::process::Child) -> (Option<i32>, String) {
+    let output = child.wait_with_output().expect("it ends");
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn a_signal_ends_the_demo_in_order() {
+    use rustix::process::{Pid, Signal, kill_process};
+    use std::process::{Command, Stdio};
+    let start = || {
+        let mut demo = Command::new(cargo_bin!("corelane"));
+        demo.args(["demo", "--seconds", "600"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = demo.spawn().expect("it runs");
+        // The signal thread is there once the demo's own threads are.
+        let tasks = format!("/proc/{}/task", child.id());
+        while std::fs::read_dir(&tasks).expect("it runs").count() < 4 {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        child
+    };
+    for signal in [Signal::INT, Signal::TERM] {
+        let child = start();
+        kill_process(Pid::from_child(&child), signal).expect("it runs");
+        let (code, said) = end_of(child);
+        assert_eq!(code, Some(1), "{said}");
+        assert_eq!(said, "corelane: demo was interrupted: let it run to the end to see a comparison\n");
+    }
+}

@@ -31,7 +31,7 @@ pub enum Segment {
     },
 }
 
-/// A response being sent. Reused, so that a connection allocates only when a response outgrows all before it.
+/// A response being sent. Reused by one connection after the other.
 #[derive(Debug, Default)]
 pub struct Output {
     head: Vec<u8>,
@@ -53,10 +53,10 @@ pub enum Sent {
 }
 
 impl Output {
-    /// Forgets everything, keeps the room.
+    /// Forgets everything, keeps the room that most answers need.
     pub fn clear(&mut self) {
         self.head.clear();
-        self.head.shrink_to(4096);
+        self.head.shrink_to(16 * 1024);
         self.sent = 0;
         self.body.clear();
         self.close = false;

@@ -54,27 +54,46 @@ pub struct Session {
     scanned: usize,
     /// Body bytes still to drop.
     skip: u64,
-    output: Output,
+    /// Lent while there is something to answer: an idle connection has none.
+    output: Option<Box<Output>>,
+    /// End the connection after the answer under way.
+    closing: bool,
     eof: bool,
     /// Requests answered.
     pub answered: u32,
 }
 
+/// Room for answers, shared by the connections of a thread.
+#[derive(Debug, Default)]
+pub struct Outputs(Vec<Box<Output>>);
+
+/// Spare ones kept.
+const MAX_OUTPUTS: usize = 256;
+
 impl Session {
-    /// Makes the session new, keeping its room.
-    pub fn clear(&mut self) {
-        self.input.clear();
-        self.input.shrink_to(2048);
-        self.scanned = 0;
-        self.skip = 0;
-        self.output.clear();
-        self.eof = false;
-        self.answered = 0;
+    /// Makes the session new.
+    pub fn clear(&mut self, outputs: &mut Outputs) {
+        self.give_back(outputs);
+        *self = Session::default();
+    }
+
+    fn borrow(&mut self, outputs: &mut Outputs) -> Box<Output> {
+        self.output.take().or_else(|| outputs.0.pop()).unwrap_or_default()
+    }
+
+    fn give_back(&mut self, outputs: &mut Outputs) {
+        if let Some(mut output) = self.output.take()
+            && outputs.0.len() < MAX_OUTPUTS
+        {
+            output.clear();
+            outputs.0.push(output);
+        }
     }
 
     /// Where it stands.
     pub fn phase(&self) -> Phase {
-        match (self.output.is_empty(), self.input.is_empty() && self.skip == 0) {
+        let answered = self.output.as_ref().is_none_or(|output| output.is_empty());
+        match (answered, self.input.is_empty() && self.skip == 0) {
             (false, _) => Phase::Answer,
             (true, true) => Phase::Idle,
             (true, false) => Phase::Request,
@@ -91,18 +110,38 @@ impl Session {
     /// Errors: the sink's, or a file that shrank; the connection is lost.
     pub fn advance(
         &mut self,
+        fresh: &[u8],
+        handler: &mut impl Handler,
+        sink: &mut impl Sink,
+        scratch: &mut [u8],
+        outputs: &mut Outputs,
+    ) -> io::Result<Next> {
+        let mut output = self.borrow(outputs);
+        let next = self.work(fresh, handler, sink, scratch, &mut output);
+        let blocked = matches!(next, Ok(Next::Write));
+        self.output = Some(output);
+        if !blocked {
+            self.give_back(outputs);
+        }
+        next
+    }
+
+    fn work(
+        &mut self,
         mut fresh: &[u8],
         handler: &mut impl Handler,
         sink: &mut impl Sink,
         scratch: &mut [u8],
+        output: &mut Output,
     ) -> io::Result<Next> {
         loop {
-            if !self.output.is_empty() && self.output.pump(sink, scratch)? == Sent::Blocked {
+            output.close |= self.closing;
+            if !output.is_empty() && output.pump(sink, scratch)? == Sent::Blocked {
                 self.input.extend_from_slice(fresh);
                 return Ok(Next::Write);
             }
-            if self.output.close {
-                let unread = self.output.linger || self.skip > 0 || !self.input.is_empty() || !fresh.is_empty();
+            if output.close {
+                let unread = output.linger || self.skip > 0 || !self.input.is_empty() || !fresh.is_empty();
                 return Ok(if unread && !self.eof { Next::Linger } else { Next::Close });
             }
             if !self.input.is_empty() && !fresh.is_empty() {
@@ -119,13 +158,13 @@ impl Session {
             }
             let rest = &buffer[used..];
             if rest.is_empty() {
-                self.input.clear();
+                self.input = Vec::new();
                 self.scanned = 0;
                 return Ok(if self.eof { Next::Close } else { Next::Read });
             }
             // The first look finds what can never become a request; later ones wait for the end of the head.
             let look = self.scanned == 0 || rest.len() >= LIMIT || head::end_of_head(rest, self.scanned).is_some();
-            let consumed = if look { one_request(rest, &mut self.skip, handler, &mut self.output) } else { None };
+            let consumed = if look { one_request(rest, &mut self.skip, handler, output) } else { None };
             match consumed {
                 Some(consumed) => {
                     used += consumed;
@@ -145,18 +184,20 @@ impl Session {
         }
     }
 
-    /// Answers 408 to a head that takes too long (RFC 9110 15.5.9).
-    pub fn time_out(&mut self, handler: &mut impl Handler) {
-        self.output.clear();
-        self.output.close = true;
-        self.output.linger = true;
-        self.input.clear();
-        handler.refuse(Reject(408), 1, &mut self.output);
+    /// Answers 408 to a head that takes too long (RFC 9110 15.5.9); `advance` sends it.
+    pub fn time_out(&mut self, handler: &mut impl Handler, outputs: &mut Outputs) {
+        let mut output = self.borrow(outputs);
+        output.clear();
+        output.close = true;
+        output.linger = true;
+        self.input = Vec::new();
+        handler.refuse(Reject(408), 1, &mut output);
+        self.output = Some(output);
     }
 
     /// Ends the connection after what is being answered; true when nothing is.
     pub fn wind_down(&mut self) -> bool {
-        self.output.close = true;
+        self.closing = true;
         self.phase() != Phase::Answer
     }
 }

@@ -15,6 +15,14 @@ use std::thread;
 
 /// Serves in another thread while `client` runs; what the server counted.
 fn with_server<H: Handler>(handler: impl FnOnce() -> H + Send, client: impl FnOnce(SocketAddr)) -> Counts {
+    with_timeouts(&TIMEOUTS, handler, client)
+}
+
+fn with_timeouts<H: Handler>(
+    timeouts: &[Duration; 4],
+    handler: impl FnOnce() -> H + Send,
+    client: impl FnOnce(SocketAddr),
+) -> Counts {
     let (tell, told) = std::sync::mpsc::channel();
     let stop = Stop::default();
     thread::scope(|scope| {
@@ -24,6 +32,7 @@ fn with_server<H: Handler>(handler: impl FnOnce() -> H + Send, client: impl FnOn
             let net = Kernel::server(listener).expect("epoll works");
             tell.send(address).expect("the test waits");
             let mut server = Server::new(net, handler());
+            server.timers = Timers::new(timeouts);
             server.run(&stop).expect("epoll works");
             server.counts
         });
@@ -160,4 +169,64 @@ fn a_stopping_server_finishes_what_it_began() {
     let rest = stream.expect("it ran").join().expect("no panic").expect("an orderly end");
     let end = crate::http::head::end_of_head(&taken, 0).expect("a head");
     assert_eq!(taken.len() + rest.len() - end, 5_000_000);
+}
+
+/// Short for one timeout, long for the others.
+fn only(list: u8) -> [Duration; 4] {
+    let mut all = [Duration::from_secs(600); 4];
+    all[usize::from(list)] = Duration::from_millis(30);
+    all
+}
+
+#[test]
+fn a_slow_head_is_told_408() {
+    let counts = with_timeouts(
+        &only(HEAD),
+        || Fixed::new(1),
+        |address| {
+            let mut stream = TcpStream::connect(address).expect("it listens");
+            stream.write_all(b"GET / HTTP/1.1\r\nHost:").expect("it takes requests");
+            let mut answer = Vec::new();
+            // The client's own end comes before the lingering server's.
+            let mut first = [0; 12];
+            stream.read_exact(&mut first).expect("an answer");
+            assert_eq!(&first, b"HTTP/1.1 408");
+            stream.shutdown(Shutdown::Write).expect("connected");
+            stream.read_to_end(&mut answer).expect("an orderly end");
+        },
+    );
+    assert_eq!((counts.timeouts, counts.errors), (1, 0));
+}
+
+#[test]
+fn an_idle_connection_is_closed_without_a_word() {
+    let counts = with_timeouts(
+        &only(IDLE),
+        || Fixed::new(0),
+        |address| {
+            let mut stream = TcpStream::connect(address).expect("it listens");
+            stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("it takes requests");
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).expect("an orderly end");
+            assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("\r\n\r\n"), "{answer}");
+        },
+    );
+    assert_eq!((counts.requests, counts.timeouts), (1, 1));
+}
+
+#[test]
+fn a_client_that_takes_nothing_is_reset() {
+    let counts = with_timeouts(
+        &only(WRITE),
+        || Fixed::new(50_000_000),
+        |address| {
+            let mut stream = TcpStream::connect(address).expect("it listens");
+            stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("it takes requests");
+            // Takes nothing until the reset shows that the server has given up.
+            while stream.take_error().expect("a socket").is_none() {
+                thread::sleep(Duration::from_millis(5));
+            }
+        },
+    );
+    assert_eq!(counts.timeouts, 1);
 }

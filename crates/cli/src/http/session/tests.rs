@@ -27,19 +27,19 @@ struct Rig {
     session: Session,
     pipe: Pipe,
     handler: Fixed,
+    outputs: Outputs,
 }
 
 impl Rig {
     fn new(bytes: usize) -> Rig {
         let pipe = Pipe { room: usize::MAX, ..Pipe::default() };
-        Rig { session: Session::default(), pipe, handler: Fixed::new(bytes) }
+        Rig { session: Session::default(), pipe, handler: Fixed::new(bytes), outputs: Outputs::default() }
     }
 
     fn feed(&mut self, bytes: impl AsRef<[u8]>) -> Next {
         let mut scratch = [0; 64];
-        self.session
-            .advance(bytes.as_ref(), &mut self.handler, &mut self.pipe, &mut scratch)
-            .expect("the pipe is whole")
+        let Rig { session, pipe, handler, outputs } = self;
+        session.advance(bytes.as_ref(), handler, pipe, &mut scratch, outputs).expect("the pipe is whole")
     }
 
     /// Statuses seen so far, and drops them.
@@ -61,6 +61,7 @@ fn requests_are_answered_in_order_and_the_connection_kept() {
     assert_eq!(rig.feed(GET.repeat(5)), Next::Read);
     assert_eq!(rig.statuses(), [200; 5]);
     assert_eq!(rig.session.phase(), Phase::Idle);
+    assert!(rig.session.output.is_none() && rig.session.input.capacity() == 0, "an idle connection holds nothing");
 }
 
 #[test]
@@ -167,9 +168,23 @@ fn an_endless_head_is_refused_at_the_limit() {
 fn slow_heads_time_out() {
     let mut rig = Rig::new(1);
     rig.feed(&GET[..9]);
-    rig.session.time_out(&mut rig.handler);
+    rig.session.time_out(&mut rig.handler, &mut rig.outputs);
     assert_eq!(rig.feed(""), Next::Linger);
     assert_eq!(rig.statuses(), [408]);
+}
+
+#[test]
+fn winding_down_ends_after_the_answer_under_way() {
+    let mut rig = Rig::new(20_000);
+    rig.pipe.room = 100;
+    assert_eq!(rig.feed(GET.repeat(2)), Next::Write);
+    assert!(!rig.session.wind_down());
+    rig.pipe.room = usize::MAX;
+    assert_eq!(rig.feed(""), Next::Linger);
+    assert_eq!(rig.statuses(), [200]);
+    let mut rig = Rig::new(1);
+    rig.feed(&GET[..9]);
+    assert!(rig.session.wind_down());
 }
 
 proptest! {

@@ -81,8 +81,9 @@ impl Rig {
 
     fn raw(&mut self, request: &str) -> Answered {
         let (mut session, mut sink, mut scratch) = (Session::default(), Everything(Vec::new()), vec![0; 10_000]);
-        let next =
-            session.advance(request.as_bytes(), &mut self.site, &mut sink, &mut scratch).expect("files are whole");
+        let next = session
+            .advance(request.as_bytes(), &mut self.site, &mut sink, &mut scratch, &mut Default::default())
+            .expect("files are whole");
         let (mut reader, mut body) = (Reader::default(), Vec::new());
         let bodiless = request.starts_with("HEAD");
         let used = reader.feed(&sink.0, bodiless, &mut |bytes| body.extend_from_slice(bytes)).expect("well-formed");
