@@ -99,8 +99,10 @@ impl Sockets {
 
     /// A socket whose connect failed, or is given up, is a fresh one again (Linux's tcp_disconnect).
     pub(crate) fn disconnect(&mut self, id: SockId) {
-        let Some(t) = self.table.tcp(id) else { return };
+        let Sockets { table, side, .. } = self;
+        let Some(t) = table.tcp(id) else { return };
         let conn = core::mem::replace(&mut t.conn, ConnId(NONE));
+        core::mem::take(&mut t.rx).free(side);
         t.reset_to_fresh();
         if conn.0 != NONE {
             self.unname(conn, id);

@@ -99,6 +99,19 @@ fn a_failed_connect_is_told_once_and_can_be_tried_again() {
     l.end();
 }
 
+/// Bytes of a connection that never came about, which only a confused stack sends, go with it.
+#[test]
+fn a_socket_connected_again_starts_empty() {
+    let mut l = Lane::new();
+    let (id, token) = l.connecting();
+    l.tell(Event::Opened { token, conn: ConnId(1), local: at(4000) });
+    l.data(1, b"early");
+    l.s.shutdown(id, socket::Shutdown::Both).unwrap();
+    assert_eq!(l.s.available(id), Ok(0));
+    l.s.listen(id, BACKLOG).unwrap();
+    l.end();
+}
+
 #[test]
 fn every_failure_has_its_errno() {
     for (failure, errno) in [
