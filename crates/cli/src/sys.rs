@@ -66,6 +66,34 @@ pub fn thread_cpu_time() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
 }
 
+/// Processor time, this process's and that of all others.
+#[derive(Clone, Copy, Debug)]
+pub struct Usage {
+    at: std::time::Instant,
+    machine: Duration,
+    own: Duration,
+}
+
+impl Usage {
+    /// Until now; none where /proc/stat cannot be read.
+    pub fn now() -> Option<Usage> {
+        let text = std::fs::read_to_string("/proc/stat").ok()?;
+        // user, nice, system, idle, iowait, irq, softirq, steal in hundredths of a second (USER_HZ).
+        let ticks: Vec<u64> = text.lines().next()?.split_whitespace().skip(1).map_while(|n| n.parse().ok()).collect();
+        let busy = ticks.get(..7)?.iter().sum::<u64>() - ticks[3] - ticks[4];
+        let own = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+        let own = Duration::new(own.tv_sec.unsigned_abs(), own.tv_nsec as u32);
+        Some(Usage { at: std::time::Instant::now(), machine: Duration::from_millis(busy * 10), own })
+    }
+
+    /// Cores that others kept busy since `before`.
+    pub fn foreign_cores(self, before: Usage) -> f64 {
+        let machine = self.machine.saturating_sub(before.machine);
+        let foreign = machine.saturating_sub(self.own.saturating_sub(before.own));
+        foreign.as_secs_f64() / (self.at - before.at).as_secs_f64().max(1e-9)
+    }
+}
+
 /// Cores this process may run on, in order.
 pub fn allowed_cores() -> Vec<usize> {
     match rustix::thread::sched_getaffinity(None) {

@@ -52,7 +52,7 @@ pub fn run(args: &DemoArgs, cores: &Cores, interrupted: &Stop) -> Result<Outcome
     let connections = measured.all_connections;
     let frames = before.zip(segments_sent()).filter(|_| connections > 0);
     let frames = frames.map(|(before, after)| after.saturating_sub(before) as f64 / connections as f64);
-    Ok(Outcome::new(&measured.tally, measured.server_cpu, frames, TIME_WAIT_S))
+    Ok(Outcome::new(&measured, frames, TIME_WAIT_S))
 }
 
 /// TCP segments this network namespace has sent: on loopback, those of both ends.

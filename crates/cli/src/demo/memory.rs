@@ -68,7 +68,7 @@ pub fn run(args: &DemoArgs, cores: &Cores, interrupted: &Stop) -> Result<Outcome
     let frames = frames_per_connection(&stats, &measured);
     client.shutdown();
     server.shutdown();
-    Ok(Outcome::new(&measured.tally, measured.server_cpu, frames, TIME_WAIT.as_secs_f64()))
+    Ok(Outcome::new(&measured, frames, TIME_WAIT.as_secs_f64()))
 }
 
 fn serve_lane(

@@ -15,7 +15,7 @@ use crate::load::report::Tally;
 use crate::load::target::Target;
 use crate::net::Net;
 use crate::server::Server;
-use crate::sys::{self, Machine, Stop};
+use crate::sys::{self, Machine, Stop, Usage};
 use indicatif::{ProgressBar, ProgressStyle};
 use report::{Comparison, Work};
 use std::io::{self, IsTerminal};
@@ -118,15 +118,18 @@ fn serve<N: Net, H: Handler>(server: &mut Server<N, H>, shared: &Shared, stop: &
 }
 
 /// Paces one system through warm-up and measurement while its threads run, showing how it goes.
-fn conduct(name: &str, args: &DemoArgs, shared: &Shared, end: &Stop, interrupted: &Stop) {
+/// Gives the cores that other programs kept busy meanwhile.
+fn conduct(name: &str, args: &DemoArgs, shared: &Shared, end: &Stop, interrupted: &Stop) -> Option<f64> {
     let bar = progress_bar(args.seconds, args.json);
     let measured = Duration::from_secs_f64(args.seconds);
     let start = Instant::now();
     let (mut last, mut last_at) = (shared.progress(), start);
+    let mut before = None;
     while !interrupted.is_set() && !end.is_set() {
         let gone = start.elapsed();
         if shared.phase() == 0 && gone >= WARM_UP {
             shared.measure();
+            before = Usage::now();
         }
         if gone >= WARM_UP + measured {
             break;
@@ -142,11 +145,13 @@ fn conduct(name: &str, args: &DemoArgs, shared: &Shared, end: &Stop, interrupted
             (last, last_at) = (now, Instant::now());
         }
     }
+    let foreign = Usage::now().zip(before).map(|(now, before)| now.foreign_cores(before));
     shared.end();
     // Threads note the end of the measurement before they are told to leave.
     thread::sleep(Duration::from_millis(150));
     end.set();
     bar.finish_and_clear();
+    foreign
 }
 
 /// A bar on the terminal; nothing where there is none.
@@ -175,6 +180,7 @@ struct Measured {
     server_cpu: Duration,
     /// Warm-up included.
     all_connections: u64,
+    foreign_cores: Option<f64>,
 }
 
 /// Runs `lanes` servers and clients to the end of the measurement.
@@ -223,7 +229,7 @@ where
             let body = move || ending(&end, "client", client(shared, &end));
             loading.push(thread::Builder::new().name("client".into()).spawn_scoped(scope, body));
         }
-        conduct(name, args, &shared, &clients_end, interrupted);
+        let foreign_cores = conduct(name, args, &shared, &clients_end, interrupted);
         let mut tally = Tally::default();
         let mut failure = None;
         for thread in loading {
@@ -241,7 +247,7 @@ where
             }
         }
         let all_connections = shared.progress().connections;
-        failure.map_or(Ok(Measured { tally, server_cpu, all_connections }), Err)
+        failure.map_or(Ok(Measured { tally, server_cpu, all_connections, foreign_cores }), Err)
     })
 }
 

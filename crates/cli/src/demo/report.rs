@@ -1,11 +1,11 @@
 //! What the demo found.
 
-use crate::load::report::{Percentiles, Tally};
+use super::Measured;
+use crate::load::report::Percentiles;
 use crate::sys::Machine;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::time::Duration;
 
 /// What both systems did.
 #[derive(Clone, Debug, Serialize)]
@@ -45,12 +45,15 @@ pub struct Outcome {
     pub errors: BTreeMap<String, u64>,
     /// How long the server, which closes first, keeps a closed connection's addresses.
     pub time_wait_s: f64,
+    /// Cores that other programs kept busy meanwhile: what they took is missing above.
+    pub foreign_cores: Option<f64>,
 }
 
 impl Outcome {
     /// From what the threads measured.
-    pub fn new(tally: &Tally, server_cpu: Duration, frames_per_connection: Option<f64>, time_wait_s: f64) -> Outcome {
-        let report = tally.report();
+    pub fn new(measured: &Measured, frames_per_connection: Option<f64>, time_wait_s: f64) -> Outcome {
+        let report = measured.tally.report();
+        let server_cpu = measured.server_cpu;
         Outcome {
             connections_per_s: report.connections_per_s,
             messages_per_s: report.messages_per_s,
@@ -60,6 +63,7 @@ impl Outcome {
             frames_per_connection,
             errors: report.errors,
             time_wait_s,
+            foreign_cores: measured.foreign_cores,
         }
     }
 }
@@ -84,6 +88,9 @@ pub struct Comparison {
     /// Where.
     pub machine: Machine,
 }
+
+/// More foreign work than this is worth a line.
+const BUSY: f64 = 0.1;
 
 const RATIO_IS: &str = "connections/s, corelane over Linux; no NIC: an upper bound";
 const CPU_IS: &str = "CPU time of the threads; Linux: softirq work counts where it ran, mostly in the thread that sent";
@@ -145,6 +152,10 @@ impl fmt::Display for Comparison {
             for (cause, count) in &outcome.errors {
                 writeln!(f, "{name}: {count} × {cause}")?;
             }
+        }
+        let foreign = [a, b].into_iter().filter_map(|outcome| outcome.foreign_cores).fold(0.0, f64::max);
+        if foreign > BUSY {
+            writeln!(f, "other programs kept up to {foreign:.2} cores busy: the numbers suffer from it")?;
         }
         match self.ratio {
             Some(ratio) => writeln!(f, "\n{ratio:.1} × the connections/s (no NIC: an upper bound)")?,
