@@ -311,7 +311,9 @@ impl<N: Net, H: Handler> Server<N, H> {
                 self.work(id);
             }
             WRITE => {
-                self.release(id).map(|stream| self.net.abort(stream));
+                if let Some(stream) = self.release(id) {
+                    self.net.abort(stream);
+                }
             }
             _ => self.close(id),
         }

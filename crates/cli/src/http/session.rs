@@ -65,6 +65,7 @@ pub struct Session {
 
 /// Room for answers, shared by the connections of a thread.
 #[derive(Debug, Default)]
+#[expect(clippy::vec_box, reason = "boxes move between here and sessions, which hold a pointer only")]
 pub struct Outputs(Vec<Box<Output>>);
 
 /// Spare ones kept.

@@ -182,7 +182,10 @@ mod tests {
     use crate::args::{Cli, Command};
     use clap::Parser;
 
-    fn shares(options: &str, lanes: usize) -> Vec<Option<(usize, Option<u64>, Option<f64>)>> {
+    /// Connections at once, in all, and a second.
+    type Share = (usize, Option<u64>, Option<f64>);
+
+    fn shares(options: &str, lanes: usize) -> Vec<Option<Share>> {
         let words =
             ["corelane", "load", "http://10.0.0.1/", "--dev", "tap:t"].into_iter().chain(options.split_whitespace());
         let Command::Load(args) = Cli::try_parse_from(words).expect("good options").command else { panic!("load") };
