@@ -167,7 +167,6 @@ impl Lane {
     pub fn snapshot(&self) -> Option<runtime::Snapshot> {
         self.app.borrow().lane().map(runtime::Lane::snapshot)
     }
-
 }
 
 /// A listening socket. Dropping it stops listening and resets what nobody accepted.

@@ -28,7 +28,9 @@ pub enum PortError {
         hint: &'static str,
     },
     /// Another XDP program sits on the interface.
-    #[error("{dev} already runs the XDP program {program:?} (id {id}): detach it with `ip link set {dev} xdp off`, or use packet:{dev}")]
+    #[error(
+        "{dev} already runs the XDP program {program:?} (id {id}): detach it with `ip link set {dev} xdp off`, or use packet:{dev}"
+    )]
     ForeignProgram {
         /// The interface.
         dev: String,

@@ -83,14 +83,20 @@ fn check(r: i32) -> io::Result<i32> {
 
 fn set<T>(fd: &OwnedFd, option: i32, value: &T) -> io::Result<()> {
     // SAFETY: the value is as long as is said, and lives through the call.
-    check(unsafe { libc::setsockopt(fd.as_raw_fd(), SOL_PACKET, option, (value as *const T).cast(), size_of::<T>() as u32) })
-        .map(drop)
+    check(unsafe {
+        libc::setsockopt(fd.as_raw_fd(), SOL_PACKET, option, (value as *const T).cast(), size_of::<T>() as u32)
+    })
+    .map(drop)
 }
 
 fn socket(link: &Link, protocol: u16) -> io::Result<OwnedFd> {
     // SAFETY: a plain system call; the descriptor is new.
     let fd = unsafe {
-        OwnedFd::from_raw_fd(check(libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0))?)
+        OwnedFd::from_raw_fd(check(libc::socket(
+            libc::AF_PACKET,
+            libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
+            0,
+        ))?)
     };
     bind(&fd, link, protocol)?;
     Ok(fd)
@@ -126,8 +132,12 @@ impl PacketPort {
         let rx = socket(link, 0)?;
         set(&rx, PACKET_VERSION, &TPACKET_V2)?;
         set(&rx, PACKET_IGNORE_OUTGOING, &1i32)?;
-        let request =
-            RingRequest { block_size: SLOT as u32, blocks: SLOTS as u32, frame_size: SLOT as u32, frames: SLOTS as u32 };
+        let request = RingRequest {
+            block_size: SLOT as u32,
+            blocks: SLOTS as u32,
+            frame_size: SLOT as u32,
+            frames: SLOTS as u32,
+        };
         set(&rx, PACKET_RX_RING, &request)?;
         // SAFETY: a new shared mapping of the socket's ring.
         let ring = unsafe {
@@ -248,8 +258,7 @@ impl Port for PacketPort {
                 let (tci, frame) = (slot.vlan_tci, self.bytes(self.at + n));
                 let tpid = if slot.vlan_tpid == 0 { 0x8100u16 } else { slot.vlan_tpid };
                 if frame.len() >= 14 {
-                    let whole =
-                        [&frame[..12], &tpid.to_be_bytes(), &tci.to_be_bytes(), &frame[12..]].concat();
+                    let whole = [&frame[..12], &tpid.to_be_bytes(), &tci.to_be_bytes(), &frame[12..]].concat();
                     self.tagged.resize(n, None);
                     self.tagged.push(Some(whole));
                 }
@@ -340,7 +349,13 @@ impl Port for PacketPort {
         let mut len = size_of_val(&stats) as u32;
         // SAFETY: the kernel writes at most `len` bytes of integers. Reading resets its count, so this is since the last look.
         let r = unsafe {
-            libc::getsockopt(self.rx.as_raw_fd(), SOL_PACKET, PACKET_STATISTICS, stats.as_mut_ptr().cast(), &raw mut len)
+            libc::getsockopt(
+                self.rx.as_raw_fd(),
+                SOL_PACKET,
+                PACKET_STATISTICS,
+                stats.as_mut_ptr().cast(),
+                &raw mut len,
+            )
         };
         if r == 0 {
             c.rx_dropped += stats[1] as u64;

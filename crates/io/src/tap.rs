@@ -189,12 +189,12 @@ impl TxSink for TapPort {
         self.tx[..vnet::LEN].copy_from_slice(&vnet::encode(offload));
         self.counters.syscalls += 1;
         match self.file.write(&self.tx[..vnet::LEN + len]) {
-            Ok(_) => {
+            Ok(n) if n == vnet::LEN + len => {
                 self.counters.tx_frames += 1;
                 self.counters.tx_bytes += len as u64;
             }
             // The device is down or its queue full: as on any link, the frame is lost and counted.
-            Err(_) => self.counters.tx_dropped += 1,
+            Ok(_) | Err(_) => self.counters.tx_dropped += 1,
         }
     }
 }

@@ -30,7 +30,8 @@ impl Bench {
         // No socket on the queue: whatever the program thinks, the frame passes.
         assert_eq!(self.program.run(frame).unwrap(), 2, "XDP_PASS");
         let after = VERDICTS.map(|v| self.maps.verdict(v).unwrap());
-        let changed: Vec<Verdict> = (0..VERDICTS.len()).filter(|i| after[*i] != before[*i]).map(|i| VERDICTS[i]).collect();
+        let changed: Vec<Verdict> =
+            (0..VERDICTS.len()).filter(|i| after[*i] != before[*i]).map(|i| VERDICTS[i]).collect();
         assert_eq!(changed.len(), 1, "one verdict a frame");
         changed[0]
     }
@@ -104,12 +105,9 @@ fn the_table() {
         assert_eq!(v(&tcp(us, Some(7), 81, Flags::SYN)), Verdict::Listen);
         assert_eq!(v(&tcp(us, None, 81, Flags::SYN)), Verdict::Pass);
         // The active range and its edges.
-        for (port, verdict) in [
-            (19_999, Verdict::Pass),
-            (20_000, Verdict::Active),
-            (20_999, Verdict::Active),
-            (21_000, Verdict::Pass),
-        ] {
+        for (port, verdict) in
+            [(19_999, Verdict::Pass), (20_000, Verdict::Active), (20_999, Verdict::Active), (21_000, Verdict::Pass)]
+        {
             assert_eq!(v(&tcp(us, None, port, Flags::SYN | Flags::ACK)), verdict, "{port}");
         }
         assert_eq!(v(&tcp(other, None, 20_500, Flags::ACK)), Verdict::Pass);
@@ -149,7 +147,7 @@ fn fragments_follow_their_first() {
     let v4 = |id: u16, offset: u16, more: bool, payload: &[u8]| {
         let mut p = packet(addr("10.0.0.2"), us4, 6, payload);
         p[4..6].copy_from_slice(&id.to_be_bytes());
-        p[6..8].copy_from_slice(&(offset / 8 | (more as u16) << 13).to_be_bytes());
+        p[6..8].copy_from_slice(&((offset / 8) | ((more as u16) << 13)).to_be_bytes());
         frame(None, &p)
     };
     let v6 = |id: u32, offset: u16, more: bool, payload: &[u8]| {

@@ -10,6 +10,9 @@ use socket::Sockets;
 use crate::lane::Lane;
 use crate::stats::LaneStats;
 
+/// How long a wait may be that nobody is sure to end.
+const SHORT: Duration = Duration::from_micros(100);
+
 /// Who runs the stack's turns.
 enum Turner {
     /// This thread, inside its own waits.
@@ -131,10 +134,15 @@ impl App {
                 return;
             }
         }
+        // Chunks come back without an event, and a full ring empties without one.
+        let limit = match self.sockets.starving() || self.sockets.backlogged() {
+            true => Some(limit.map_or(SHORT, |l| l.min(SHORT))),
+            false => limit,
+        };
         match &mut self.turner {
             Turner::Inline(lane) => {
                 self.bell.arm();
-                if !stop() && !self.sockets.backlogged() {
+                if !stop() {
                     lane.sleep(Some(&self.bell), limit);
                 }
                 self.bell.disarm();
@@ -144,11 +152,8 @@ impl App {
             Turner::Paired { .. } => {
                 self.bell.arm();
                 if !stop() && !self.sockets.has_events() {
-                    let limit = if self.sockets.backlogged() { Some(Duration::from_micros(100)) } else { limit };
-                    let timeout = limit.map(|l| Timespec {
-                        tv_sec: l.as_secs() as i64,
-                        tv_nsec: l.subsec_nanos() as i64,
-                    });
+                    let timeout =
+                        limit.map(|l| Timespec { tv_sec: l.as_secs() as i64, tv_nsec: l.subsec_nanos() as i64 });
                     let mut fds = [PollFd::new(&*self.bell, PollFlags::IN)];
                     // A signal is a wake-up like any other.
                     let _ = poll(&mut fds, timeout.as_ref());

@@ -332,7 +332,11 @@ receive_buffer = 65536
     #[test]
     fn a_bad_file_is_refused_where_it_is_bad() {
         let refused = |text: &str| Config::from_toml("c.toml", text).unwrap_err().to_string();
-        assert!(refused("lanes = 1\nlanez = 2\n").starts_with("c.toml:2:1: unknown field `lanez`"), "{}", refused("lanes = 1\nlanez = 2\n"));
+        assert!(
+            refused("lanes = 1\nlanez = 2\n").starts_with("c.toml:2:1: unknown field `lanez`"),
+            "{}",
+            refused("lanes = 1\nlanez = 2\n")
+        );
         assert!(refused("lanes = \"x\"\n").starts_with("c.toml:1:9: invalid type"));
         assert!(refused("\n\nmodel = \"both\"\n").starts_with("c.toml:3:9: unknown variant `both`"));
         assert!(refused("[[ports]]\ndevice = \"eth0\"\n").contains("c.toml:2:10: device \"eth0\": expected xdp:IFACE"));

@@ -194,7 +194,14 @@ impl Engine {
         };
 
         let stop = Arc::new(AtomicBool::new(false));
-        let mut engine = Engine { apps: Vec::new(), links: Arc::default(), stop, threads: Vec::new(), warnings: Vec::new(), kernel: None };
+        let mut engine = Engine {
+            apps: Vec::new(),
+            links: Arc::default(),
+            stop,
+            threads: Vec::new(),
+            warnings: Vec::new(),
+            kernel: None,
+        };
         let mut links = Vec::new();
         for (index, ports) in queues.into_iter().enumerate() {
             let chunks = (config.buffers_mib as u64 * (1 << 20) / CHUNK_BYTES as u64).min(u32::MAX as u64 / 2) as u32;
@@ -236,7 +243,12 @@ impl Engine {
             let stats = Arc::new(LaneStats::default());
             let app_bell = Bell::new().map(Arc::new).map_err(system)?;
             let bell = bells[index].clone();
-            links.push(LaneLink { control: control_tx, called: called.clone(), bell: bell.clone(), stats: stats.clone() });
+            links.push(LaneLink {
+                control: control_tx,
+                called: called.clone(),
+                bell: bell.clone(),
+                stats: stats.clone(),
+            });
             let lane = Lane {
                 index: index as u16,
                 stack,
@@ -284,15 +296,19 @@ impl Engine {
         let stop = self.stop.clone();
         let name = format!("lane-{}", lane.index);
         let run = move || {
-            if let Some(core) = core {
-                if let Err(error) = pin(core) {
-                    tracing::warn!("{error}");
-                }
+            if let Some(core) = core
+                && let Err(error) = pin(core)
+            {
+                tracing::warn!("{error}");
             }
             let mut idle = 0;
             let mut end = None;
             loop {
-                if lane.turn().is_idle() { idle += 1 } else { idle = 0 }
+                if lane.turn().is_idle() {
+                    idle += 1
+                } else {
+                    idle = 0
+                }
                 if stop.load(Ordering::Relaxed) {
                     // What is in flight may finish, for a bounded time.
                     let end = *end.get_or_insert_with(|| std::time::Instant::now() + Duration::from_secs(2));
@@ -305,7 +321,8 @@ impl Engine {
                 }
             }
         };
-        let thread = std::thread::Builder::new().name(name).spawn(run).map_err(Error::system("starting a lane's thread"))?;
+        let thread =
+            std::thread::Builder::new().name(name).spawn(run).map_err(Error::system("starting a lane's thread"))?;
         self.threads.push(thread);
         Ok(())
     }

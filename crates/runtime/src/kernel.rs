@@ -147,10 +147,10 @@ impl Drop for Kernel {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         self.bell.ring();
-        if let Some(thread) = self.thread.take() {
-            if thread.join().is_err() {
-                tracing::error!("the control thread panicked");
-            }
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the control thread panicked");
         }
     }
 }
@@ -352,8 +352,10 @@ impl Follower {
         while !stop.load(Ordering::Relaxed) {
             let holding = lock(&self.state).held.values().any(|h| h.may_hold);
             {
-                let mut fds =
-                    [PollFd::new(&self.monitor, PollFlags::IN), PollFd::from_borrowed_fd(self.bell.as_fd(), PollFlags::IN)];
+                let mut fds = [
+                    PollFd::new(&self.monitor, PollFlags::IN),
+                    PollFd::from_borrowed_fd(self.bell.as_fd(), PollFlags::IN),
+                ];
                 let second = Timespec { tv_sec: 1, tv_nsec: 0 };
                 // A signal is a wake-up like any other.
                 let _ = poll(&mut fds, holding.then_some(&second));
@@ -368,7 +370,9 @@ impl Follower {
     fn work(&mut self, holding: bool) -> io::Result<()> {
         let mut state = lock(&self.state);
         while let Ok((port, addr)) = self.inbox.try_recv() {
-            let Some(link) = state.ports.iter().find(|p| p.port == port).map(|p| p.device.link().index) else { continue };
+            let Some(link) = state.ports.iter().find(|p| p.port == port).map(|p| p.device.link().index) else {
+                continue;
+            };
             state.netlink.resolve(link, addr)?;
             // One that is known already causes no change to hear of.
             state.tell_neighbors(&self.lanes)?;

@@ -100,11 +100,11 @@ impl Lane {
             let port = &mut self.ports[i];
             let sent = self.stack.transmit(now, InterfaceId(i as u8), port);
             work.tx += sent;
-            if let Err(error) = port.flush() {
-                if !self.failed {
-                    self.failed = true;
-                    tracing::error!("lane {}: {error}", self.index);
-                }
+            if let Err(error) = port.flush()
+                && !self.failed
+            {
+                self.failed = true;
+                tracing::error!("lane {}: {error}", self.index);
             }
         }
         work.events = self.stack.flush_events(now);
@@ -286,10 +286,8 @@ impl Lane {
     }
 
     fn poll(&self, extra: Option<&Bell>, wait_us: Option<u64>) {
-        let timeout = wait_us.map(|us| Timespec {
-            tv_sec: (us / 1_000_000) as i64,
-            tv_nsec: (us % 1_000_000 * 1000) as i64,
-        });
+        let timeout =
+            wait_us.map(|us| Timespec { tv_sec: (us / 1_000_000) as i64, tv_nsec: (us % 1_000_000 * 1000) as i64 });
         let bell = self.bell.as_fd();
         let mut fds: [PollFd; MAX_FDS] = core::array::from_fn(|_| PollFd::from_borrowed_fd(bell, PollFlags::IN));
         let mut n = 1;

@@ -2,10 +2,10 @@
 
 use std::net::IpAddr;
 
-use io::pcap::{Capture, Tee};
-use io::{AnyPort, Port};
 use io::memwire::{self, MemConfig};
+use io::pcap::{Capture, Tee};
 use io::xdp::{XdpConfig, XdpDevice};
+use io::{AnyPort, Port};
 use stack::Mode;
 
 use crate::config::{Config, Device, PortConfig};

@@ -67,7 +67,8 @@ impl Net {
             let pending = self.a.stack.output_pending() || self.b.stack.output_pending();
             let step = self.now.plus_micros(100);
             let next = next.into_iter().flatten().min().unwrap_or(Instant::FAR);
-            self.now = if pending { step.min(next.max(self.now.plus_micros(1))) } else { next.max(self.now.plus_micros(1)) };
+            self.now =
+                if pending { step.min(next.max(self.now.plus_micros(1))) } else { next.max(self.now.plus_micros(1)) };
             if self.now > until {
                 self.now = until;
                 return false;

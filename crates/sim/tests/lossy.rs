@@ -14,7 +14,7 @@ fn impairment(r: &mut Random) -> Impairment {
     let us = |r: &mut Random, most: u64| Duration::from_micros(r.below(most));
     Impairment {
         loss: part(r, 0.1),
-        burst: r.chance(0.2).then(|| Burst { enter: 0.005, leave: 0.3, loss: 0.8 }),
+        burst: r.chance(0.2).then_some(Burst { enter: 0.005, leave: 0.3, loss: 0.8 }),
         duplicate: part(r, 0.05),
         reorder: part(r, 0.2),
         reorder_by: us(r, 20_000),

@@ -379,6 +379,10 @@ impl Job {
     /// Reads a message; one that is no job gives its chain back to be freed.
     pub fn from_message(m: Message) -> Result<Job, Chain> {
         let Message { words: w, chain } = m;
+        // Only `Write` carries bytes.
+        if !chain.is_empty() && w[0] as u16 != 5 {
+            return Err(chain);
+        }
         let conn = ConnId(id(w[0]));
         let listener = ListenerId(id(w[0]));
         let token = Token(id(w[0]));
@@ -454,6 +458,10 @@ impl Event {
     /// Reads a message; one that is no event gives its chain back to be freed.
     pub fn from_message(m: Message) -> Result<Event, Chain> {
         let Message { words: w, chain } = m;
+        // Only `Data` and `Info` carry bytes.
+        if !chain.is_empty() && !matches!(w[0] as u16, 6 | 11) {
+            return Err(chain);
+        }
         let conn = ConnId(id(w[0]));
         let token = Token(w[1] as u32);
         Ok(match w[0] as u16 {

@@ -257,15 +257,22 @@ impl Stack {
         (mtu.saturating_sub(headers).max(88), headers)
     }
 
-    /// Puts a new connection into slab and table.
-    pub(crate) fn admit(&mut self, conn: Conn) -> Result<u32, Conn> {
+    /// Puts a new connection into slab and table; `None`, and the connection is gone, when the slab is full.
+    pub(crate) fn admit(&mut self, now: Instant, conn: Conn) -> Option<u32> {
         let hash = conn.hash;
-        let id = self.conns.insert(conn)?;
+        let id = match self.conns.insert(conn) {
+            Ok(id) => id,
+            Err(conn) => {
+                let mut cx = context!(self, now);
+                conn.tcb.release(&mut cx);
+                return None;
+            }
+        };
         if self.queued.len() <= id as usize {
             self.queued.resize(id as usize + 1, 0);
         }
         self.flows.insert(hash, id);
-        Ok(id)
+        Some(id)
     }
 
     pub(crate) fn enqueue(&mut self, id: u32, bit: u8) {
@@ -465,10 +472,7 @@ impl Stack {
 
     fn ask(&mut self, q: &Question) {
         let Some(source) = self.interfaces[q.interface.index()].source_for(q.addr) else { return };
-        self.push_raw(
-            q.interface,
-            crate::output::Raw::Solicit { target: q.addr, source, unicast: q.unicast },
-        );
+        self.push_raw(q.interface, crate::output::Raw::Solicit { target: q.addr, source, unicast: q.unicast });
     }
 
     /// Connections whose next hop is known now are sent again.

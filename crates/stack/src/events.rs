@@ -102,10 +102,10 @@ impl Stack {
                 if notice.has(Notice::FIN) {
                     told &= say(Event::Fin { conn });
                 }
-                if notice.has(Notice::FAILED) {
-                    if let Some(error) = c.tcb.error() {
-                        told &= say(Event::Failed { conn, failure: failure(error) });
-                    }
+                if notice.has(Notice::FAILED)
+                    && let Some(error) = c.tcb.error()
+                {
+                    told &= say(Event::Failed { conn, failure: failure(error) });
                 }
                 told
             }

@@ -2,7 +2,7 @@
 //! IPv4 too), so a fragment can never rewrite what an earlier one said.
 
 use core::time::Duration;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use wire::{Addr, Instant, ethernet, ipv4, ipv6};
 
@@ -11,7 +11,7 @@ use wire::{Addr, Instant, ethernet, ipv4, ipv6};
 pub struct FragmentLimits {
     /// Datagrams under way at once.
     pub datagrams: usize,
-    /// Bytes held by all of them.
+    /// Memory held by all of them, bytes; each piece is charged 64 beside its data.
     pub bytes: usize,
     /// How long the rest of a datagram may take (RFC 1122 3.3.2; Linux's 30 s).
     pub timeout: Duration,
@@ -34,7 +34,7 @@ pub(crate) enum Fragment {
     Dropped,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     src: Addr,
     dst: Addr,
@@ -45,19 +45,42 @@ struct Key {
 
 struct Datagram {
     /// Pieces by offset, disjoint.
-    pieces: Vec<(u16, Vec<u8>)>,
-    /// Link and IP headers of the first fragment, extension headers before the fragment header included.
-    head: Option<Vec<u8>>,
+    pieces: Vec<(u16, Box<[u8]>)>,
+    head: Option<Head>,
     /// Where the last fragment ends.
     end: Option<usize>,
+    /// Bytes of the pieces.
     bytes: usize,
+    /// What it counts against the limit.
+    cost: usize,
+    /// The ECN fields met, a bit for each of the four.
+    ecn: u8,
+    /// Pieces overlapped: what else comes is dropped as well.
+    dead: bool,
     until: Instant,
+    /// Order of arrival, among those of one time.
+    serial: u64,
 }
+
+/// What stands before the first fragment's payload: link and IP headers, extension headers before the fragment header
+/// included, which itself is cut out.
+struct Head {
+    bytes: Vec<u8>,
+    /// Bytes of the link header.
+    link: usize,
+}
+
+/// For a piece's place, its allocation, and its share of the datagram's.
+const PIECE_COST: usize = 64;
+const NOT_ECT: u8 = 1 << 0;
+const CE: u8 = 1 << 3;
 
 pub(crate) struct Reassembler {
     limits: FragmentLimits,
-    map: HashMap<Key, Datagram>,
+    // Ordered, so that the same frames always have the same fate.
+    map: BTreeMap<Key, Datagram>,
     bytes: usize,
+    serial: u64,
 }
 
 struct Piece<'a> {
@@ -65,14 +88,15 @@ struct Piece<'a> {
     offset: u16,
     more: bool,
     data: &'a [u8],
-    /// Link and IP headers, without the fragment header.
-    head: Vec<u8>,
-    tcp: bool,
+    ecn: u8,
+    head: Head,
+    /// The first fragment of a TCP segment without the whole TCP header.
+    tiny: bool,
 }
 
 impl Reassembler {
     pub fn new(limits: FragmentLimits) -> Reassembler {
-        Reassembler { limits, map: HashMap::new(), bytes: 0 }
+        Reassembler { limits, map: BTreeMap::new(), bytes: 0, serial: 0 }
     }
 
     /// Takes an Ethernet frame that carries a fragment.
@@ -80,38 +104,60 @@ impl Reassembler {
         let Some(piece) = parse(frame) else { return Fragment::Dropped };
         let len = piece.data.len();
         let end = piece.offset as usize + len;
-        // Middle pieces come in eights; nothing reaches past 64 KiB; a first fragment holds the whole TCP header
-        // (RFC 1858, RFC 7112).
-        let tiny = piece.offset == 0 && piece.tcp && len < 20;
-        if len == 0 || (piece.more && !len.is_multiple_of(8)) || end + piece.head.len() > 65_535 || tiny {
+        // Middle pieces come in eights; a first fragment holds the whole TCP header (RFC 1858, RFC 7112).
+        if len == 0 || (piece.more && !len.is_multiple_of(8)) || end > 65_535 || piece.tiny {
+            return Fragment::Dropped;
+        }
+        let ecn = 1 << piece.ecn;
+        if piece.offset == 0 && !piece.more {
+            // RFC 6946: whole by itself, whatever else has its id.
+            return finish(piece.head, [piece.data].into_iter(), len, ecn);
+        }
+        if let Some(d) = self.map.get_mut(&piece.key) {
+            if d.dead {
+                return Fragment::Dropped;
+            }
+            let at = d.pieces.partition_point(|(offset, _)| *offset < piece.offset);
+            let next = d.pieces.get(at);
+            if next.is_some_and(|(offset, data)| *offset == piece.offset && **data == *piece.data)
+                && (d.end == Some(end)) != piece.more
+            {
+                return Fragment::Kept;
+            }
+            let before = at.checked_sub(1).map(|i| &d.pieces[i]);
+            let overlaps = before.is_some_and(|(o, data)| *o as usize + data.len() > piece.offset as usize)
+                || next.is_some_and(|(o, _)| (*o as usize) < end)
+                // Behind the last one, or a second last one, or one that is not behind all others.
+                || d.end.is_some_and(|e| end > e || (!piece.more && end != e))
+                || (!piece.more && next.is_some());
+            if overlaps {
+                self.bury(&piece.key);
+                return Fragment::Dropped;
+            }
+        }
+        let cost = len + PIECE_COST + if piece.offset == 0 { piece.head.bytes.len() } else { 0 };
+        if !self.make_room(cost, &piece.key) {
             self.forget(&piece.key);
             return Fragment::Dropped;
         }
-        self.make_room(len, &piece.key);
-        let until = now + self.limits.timeout;
+        self.serial += 1;
         let d = self.map.entry(piece.key).or_insert_with(|| Datagram {
             pieces: Vec::new(),
             head: None,
             end: None,
             bytes: 0,
-            until,
+            cost: 0,
+            ecn: 0,
+            dead: false,
+            until: now + self.limits.timeout,
+            serial: self.serial,
         });
         let at = d.pieces.partition_point(|(offset, _)| *offset < piece.offset);
-        if d.pieces.get(at).is_some_and(|(offset, data)| *offset == piece.offset && data == piece.data) {
-            return Fragment::Kept;
-        }
-        let before = at.checked_sub(1).map(|i| &d.pieces[i]);
-        let overlaps = before.is_some_and(|(o, data)| *o as usize + data.len() > piece.offset as usize)
-            || d.pieces.get(at).is_some_and(|(o, _)| (*o as usize) < end)
-            || d.end.is_some_and(|e| end > e || (!piece.more && end != e))
-            || (!piece.more && d.pieces.last().is_some_and(|(o, data)| *o as usize + data.len() > end));
-        if overlaps {
-            self.forget(&piece.key);
-            return Fragment::Dropped;
-        }
-        d.pieces.insert(at, (piece.offset, piece.data.to_vec()));
+        d.pieces.insert(at, (piece.offset, piece.data.into()));
         d.bytes += len;
-        self.bytes += len;
+        d.cost += cost;
+        d.ecn |= ecn;
+        self.bytes += cost;
         if !piece.more {
             d.end = Some(end);
         }
@@ -121,34 +167,44 @@ impl Reassembler {
         if d.end != Some(d.bytes) || d.head.is_none() {
             return Fragment::Kept;
         }
-        let Some(done) = self.forget(&piece.key) else { return Fragment::Dropped };
-        match whole(done) {
-            Some(frame) => Fragment::Complete(frame),
-            None => Fragment::Dropped,
+        match self.forget(&piece.key) {
+            Some(Datagram { head: Some(head), pieces, bytes, ecn, .. }) => {
+                finish(head, pieces.iter().map(|(_, data)| &**data), bytes, ecn)
+            }
+            _ => Fragment::Dropped,
         }
     }
 
     fn forget(&mut self, key: &Key) -> Option<Datagram> {
         let d = self.map.remove(key)?;
-        self.bytes -= d.bytes;
+        self.bytes -= d.cost;
         Some(d)
     }
 
-    /// The oldest give way to a newcomer.
-    fn make_room(&mut self, len: usize, key: &Key) {
-        while self.bytes + len > self.limits.bytes
-            || (self.map.len() >= self.limits.datagrams && !self.map.contains_key(key))
-        {
-            let Some(oldest) = self.map.iter().min_by_key(|(_, d)| d.until).map(|(k, _)| *k) else { return };
-            self.forget(&oldest);
-        }
+    /// RFC 5722 4: the datagram is discarded with the fragments not yet received, so its place stays until its time is up.
+    fn bury(&mut self, key: &Key) {
+        let Some(d) = self.map.get_mut(key) else { return };
+        self.bytes -= d.cost;
+        (d.pieces, d.head, d.bytes, d.cost, d.dead) = (Vec::new(), None, 0, 0, true);
     }
 
-    /// Drops what was never completed; how many datagrams.
+    /// The oldest others give way to a newcomer; whether that made room.
+    fn make_room(&mut self, cost: usize, key: &Key) -> bool {
+        let room = |r: &Reassembler| {
+            r.bytes + cost <= r.limits.bytes && (r.map.len() < r.limits.datagrams || r.map.contains_key(key))
+        };
+        while !room(self) {
+            let others = self.map.iter().filter(|(k, _)| *k != key);
+            let Some(oldest) = others.min_by_key(|(_, d)| (d.until, d.serial)).map(|(k, _)| *k) else { return false };
+            self.forget(&oldest);
+        }
+        true
+    }
+
+    /// Drops what was never completed; how many datagrams, those not counted that an overlap had ended before.
     pub fn expire(&mut self, now: Instant) -> usize {
         let late: Vec<Key> = self.map.iter().filter(|(_, d)| d.until <= now).map(|(k, _)| *k).collect();
-        late.iter().for_each(|k| drop(self.forget(k)));
-        late.len()
+        late.iter().filter_map(|k| self.forget(k)).filter(|d| !d.dead).count()
     }
 
     /// When [`Reassembler::expire`] has something to do.
@@ -169,8 +225,9 @@ fn parse(frame: &[u8]) -> Option<Piece<'_>> {
                 offset: ip.fragment_offset,
                 more: ip.more_fragments,
                 data: ip.payload,
-                head: frame[..link + ip.header.len()].to_vec(),
-                tcp: ip.protocol == ipv4::TCP,
+                ecn: ip.tos & 3,
+                head: Head { bytes: frame[..link + ip.header.len()].to_vec(), link },
+                tiny: ip.fragment_offset == 0 && ip.protocol == ipv4::TCP && cuts_tcp(ip.payload),
             })
         }
         ethernet::IPV6 => {
@@ -190,12 +247,18 @@ fn parse(frame: &[u8]) -> Option<Piece<'_>> {
                 offset: f.offset,
                 more: f.more,
                 data: &eth.payload[at + 8..end],
-                head,
-                tcp: next == ipv6::TCP,
+                ecn: ip.traffic_class & 3,
+                head: Head { bytes: head, link },
+                tiny: f.offset == 0 && ip.next_header == ipv6::TCP && cuts_tcp(ip.payload),
             })
         }
         _ => None,
     }
+}
+
+/// Whether a TCP header does not end within `segment`.
+fn cuts_tcp(segment: &[u8]) -> bool {
+    segment.get(12).is_none_or(|word| segment.len() < (word >> 4) as usize * 4) || segment.len() < 20
 }
 
 const FRAGMENT: u8 = 44;
@@ -215,135 +278,33 @@ fn walk(packet: &[u8]) -> Option<(usize, usize)> {
     (packet.len() >= at + 8).then_some((at, slot))
 }
 
-/// Puts the pieces behind the first one's headers and makes the headers say so.
-fn whole(d: Datagram) -> Option<Vec<u8>> {
-    let mut frame = d.head?;
-    let link = frame.len() - {
-        let eth = ethernet::Frame::parse(&frame).ok()?;
-        eth.payload.len()
-    };
+/// Puts the pieces, `len` bytes in all, behind the first one's headers and makes the headers say so.
+fn finish<'a>(head: Head, pieces: impl Iterator<Item = &'a [u8]>, len: usize, ecn: u8) -> Fragment {
+    let Head { bytes: mut frame, link } = head;
     let headers = frame.len() - link;
-    d.pieces.iter().for_each(|(_, data)| frame.extend_from_slice(data));
+    let v4 = frame[link] >> 4 == 4;
+    // The fixed IPv6 header does not count itself.
+    let Ok(length) = u16::try_from(headers + len - if v4 { 0 } else { 40 }) else { return Fragment::Dropped };
+    // RFC 3168 5.3: congestion met by any fragment was met by the packet, which must be ECN-capable throughout.
+    if ecn & CE != 0 && ecn & NOT_ECT != 0 {
+        return Fragment::Dropped;
+    }
+    frame.reserve_exact(len);
+    pieces.for_each(|data| frame.extend_from_slice(data));
     let ip = &mut frame[link..];
-    if ip[0] >> 4 == 4 {
-        let total = (headers + d.bytes) as u16;
-        ip[2..4].copy_from_slice(&total.to_be_bytes());
+    if v4 {
+        ip[1] |= if ecn & CE != 0 { 3 } else { 0 };
+        ip[2..4].copy_from_slice(&length.to_be_bytes());
         ip[6..8].fill(0);
         ip[10..12].fill(0);
         let sum = wire::checksum::sum(&ip[..headers]).finish();
         ip[10..12].copy_from_slice(&sum.to_be_bytes());
     } else {
-        let payload = (headers - 40 + d.bytes) as u16;
-        ip[4..6].copy_from_slice(&payload.to_be_bytes());
+        ip[1] |= if ecn & CE != 0 { 0x30 } else { 0 };
+        ip[4..6].copy_from_slice(&length.to_be_bytes());
     }
-    Some(frame)
+    Fragment::Complete(frame)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use wire::MacAddr;
-
-    fn frame(v6: bool, id: u32, offset: usize, more: bool, data: &[u8]) -> Vec<u8> {
-        let mac = MacAddr([2, 0, 0, 0, 0, 1]);
-        let mut b = vec![0; 14];
-        if v6 {
-            ethernet::emit(&mut b, mac, mac, None, ethernet::IPV6);
-            let a = Addr::from_v6([0xfd; 16]);
-            let mut h = [0; 40];
-            ipv6::Header { src: a, dst: a, next_header: FRAGMENT, ..Default::default() }.emit(&mut h, 8 + data.len());
-            b.extend(h);
-            let word = offset as u16 | more as u16;
-            b.extend([ipv6::TCP, 0]);
-            b.extend(word.to_be_bytes());
-            b.extend(id.to_be_bytes());
-        } else {
-            ethernet::emit(&mut b, mac, mac, None, ethernet::IPV4);
-            let a = Addr::from_v4([10, 0, 0, 1]);
-            let mut h = [0; 20];
-            ipv4::Header { src: a, dst: a, id: id as u16, dont_fragment: false, ..Default::default() }
-                .emit(&mut h, data.len());
-            h[6..8].copy_from_slice(&((offset / 8) as u16 | (more as u16) << 13).to_be_bytes());
-            h[10..12].fill(0);
-            let sum = wire::checksum::sum(&h).finish();
-            h[10..12].copy_from_slice(&sum.to_be_bytes());
-            b.extend(h);
-        }
-        b.extend(data);
-        b
-    }
-
-    fn payload(whole: &[u8]) -> Vec<u8> {
-        let eth = ethernet::Frame::parse(whole).unwrap();
-        match eth.ethertype {
-            ethernet::IPV4 => {
-                let ip = ipv4::Packet::parse(eth.payload).unwrap();
-                assert!(!ip.is_fragment());
-                ip.payload.to_vec()
-            }
-            _ => {
-                let ip = ipv6::Packet::parse(eth.payload).unwrap();
-                assert_eq!((ip.fragment, ip.next_header), (None, ipv6::TCP));
-                ip.payload.to_vec()
-            }
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn any_order_with_duplicates_gives_the_datagram(v6: bool, len in 21usize..3000, step in 3usize..60, order: u64) {
-            let step = step * 8;
-            let data: Vec<u8> = (0..len).map(|i| (i * 7) as u8).collect();
-            let mut pieces: Vec<_> = data.chunks(step).enumerate()
-                .map(|(i, c)| frame(v6, 9, i * step, (i + 1) * step < len, c)).collect();
-            prop_assume!(pieces.len() > 1);
-            let n = pieces.len();
-            let mut x = order;
-            for i in (1..n).rev() {
-                x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                pieces.swap(i, (x >> 33) as usize % (i + 1));
-            }
-            let mut r = Reassembler::new(FragmentLimits::default());
-            for (i, p) in pieces.iter().enumerate() {
-                let got = r.push(Instant::ZERO, p);
-                if i + 1 < n {
-                    prop_assert_eq!(got, Fragment::Kept);
-                    prop_assert_eq!(r.push(Instant::ZERO, p), Fragment::Kept);
-                } else {
-                    let Fragment::Complete(whole) = got else { panic!("not complete") };
-                    prop_assert_eq!(payload(&whole), data.clone());
-                }
-            }
-            prop_assert_eq!((r.bytes, r.map.len()), (0, 0));
-        }
-
-        #[test]
-        fn memory_is_bounded(frames in proptest::collection::vec((any::<bool>(), 0u32..400, 0usize..400, any::<bool>(), 1usize..1200), 0..400)) {
-            let mut r = Reassembler::new(FragmentLimits { datagrams: 8, bytes: 10_000, ..FragmentLimits::default() });
-            for (v6, id, at, more, len) in frames {
-                r.push(Instant::ZERO, &frame(v6, id, at * 8, more, &vec![0; len]));
-                prop_assert!(r.bytes <= 10_000 && r.map.len() <= 8);
-                prop_assert_eq!(r.bytes, r.map.values().map(|d| d.bytes).sum::<usize>());
-            }
-            r.expire(Instant::FAR);
-            prop_assert_eq!((r.bytes, r.map.len(), r.next()), (0, 0, None));
-        }
-    }
-
-    #[test]
-    fn overlaps_tiny_firsts_and_late_ends_are_dropped() {
-        for v6 in [false, true] {
-            let mut r = Reassembler::new(FragmentLimits::default());
-            assert_eq!(r.push(Instant::ZERO, &frame(v6, 1, 0, true, &[1; 64])), Fragment::Kept);
-            assert_eq!(r.push(Instant::ZERO, &frame(v6, 1, 56, false, &[2; 64])), Fragment::Dropped);
-            // The datagram is gone: its other half alone completes nothing.
-            assert_eq!(r.push(Instant::ZERO, &frame(v6, 1, 64, false, &[2; 64])), Fragment::Kept);
-            assert_eq!(r.push(Instant::ZERO, &frame(v6, 2, 0, true, &[1; 16])), Fragment::Dropped);
-            assert_eq!(r.push(Instant::ZERO, &frame(v6, 3, 64, false, &[1; 8])), Fragment::Kept);
-            assert_eq!(r.push(Instant::ZERO, &frame(v6, 3, 128, true, &[1; 8])), Fragment::Dropped);
-            assert_eq!(r.push(Instant::ZERO, &frame(v6, 4, 65_528, false, &[1; 64])), Fragment::Dropped);
-            assert_eq!(r.expire(Instant::from_micros(30_000_000)), 1);
-        }
-    }
-}
+mod tests;

@@ -105,10 +105,10 @@ impl Stack {
                 if ip.hop_limit != 255 || (solicited && source.dst.is_multicast()) {
                     return Err(DropReason::Neighbor);
                 }
-                if self.dedicated(source.interface) {
-                    if let Some(mac) = target_mac {
-                        self.neighbors.learn(now, source.interface, target, mac, false, false);
-                    }
+                if self.dedicated(source.interface)
+                    && let Some(mac) = target_mac
+                {
+                    self.neighbors.learn(now, source.interface, target, mac, false, false);
                 }
                 Ok(())
             }
@@ -285,8 +285,7 @@ fn all_nodes() -> Addr {
 /// An NDP packet: hop limit 255 (RFC 4861 4).
 fn ndp_packet(src: Addr, dst: Addr, len: usize, emit: impl FnOnce(&mut [u8]) -> usize) -> Vec<u8> {
     let mut bytes = vec![0; 40 + len];
-    let header =
-        ipv6::Header { src, dst, next_header: ipv6::ICMPV6, hop_limit: 255, ..ipv6::Header::default() };
+    let header = ipv6::Header { src, dst, next_header: ipv6::ICMPV6, hop_limit: 255, ..ipv6::Header::default() };
     header.emit(&mut bytes, len);
     emit(&mut bytes[40..]);
     bytes

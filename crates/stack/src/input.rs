@@ -124,13 +124,7 @@ impl Stack {
         }
     }
 
-    fn take_tcp(
-        &mut self,
-        now: Instant,
-        source: Source,
-        bytes: &[u8],
-        checksum: RxChecksum,
-    ) -> Result<(), DropReason> {
+    fn take_tcp(&mut self, now: Instant, source: Source, bytes: &[u8], checksum: RxChecksum) -> Result<(), DropReason> {
         let Source { src, dst, .. } = source;
         let good = match checksum {
             RxChecksum::Verified => true,
@@ -220,21 +214,13 @@ impl Stack {
             stage: Stage::Embryo,
             linked: true,
         };
-        match self.admit(conn) {
-            Ok(id) => {
-                if let Some(l) = self.listeners.get(listener) {
-                    l.embryos += 1;
-                }
-                self.counters.passive_opens += 1;
-                self.settle(now, id);
-                Ok(())
-            }
-            Err(conn) => {
-                let mut cx = context!(self, now);
-                conn.tcb.release(&mut cx);
-                Err(DropReason::NoConnection)
-            }
+        let id = self.admit(now, conn).ok_or(DropReason::NoConnection)?;
+        if let Some(l) = self.listeners.get(listener) {
+            l.embryos += 1;
         }
+        self.counters.passive_opens += 1;
+        self.settle(now, id);
+        Ok(())
     }
 
     /// RFC 9293 3.10.7.4 for TIME-WAIT, with RFC 6191's reuse and RFC 1337's deafness to RST.
@@ -259,11 +245,11 @@ impl Stack {
         };
         if seg.flags.contains(Flags::SYN) && !seg.flags.contains(Flags::ACK) {
             // RFC 6191: a newer timestamp, or a higher sequence number, is a new connection.
-            if newer_ts.is_some_and(|d| d > 0) || (newer_ts.is_none_or(|d| d == 0) && seg.seq.after(rcv_nxt)) {
-                if self.listeners.find(key.local, key.local_port, hash).is_some() {
-                    self.drop_time_wait(value, hash);
-                    return self.without_connection(now, source, seg, key, hash, Some(snd_nxt));
-                }
+            if (newer_ts.is_some_and(|d| d > 0) || (newer_ts.is_none_or(|d| d == 0) && seg.seq.after(rcv_nxt)))
+                && self.listeners.find(key.local, key.local_port, hash).is_some()
+            {
+                self.drop_time_wait(value, hash);
+                return self.without_connection(now, source, seg, key, hash, Some(snd_nxt));
             }
         }
         let len = seg.payload.len() + seg.flags.contains(Flags::FIN) as usize + seg.flags.contains(Flags::SYN) as usize;
@@ -277,15 +263,7 @@ impl Stack {
             });
             self.push_raw(
                 source.interface,
-                Raw::Tcp {
-                    mac: source.mac,
-                    key,
-                    seq: snd_nxt,
-                    ack: rcv_nxt,
-                    flags: Flags::ACK,
-                    window: 0,
-                    timestamps,
-                },
+                Raw::Tcp { mac: source.mac, key, seq: snd_nxt, ack: rcv_nxt, flags: Flags::ACK, window: 0, timestamps },
             );
         }
         Ok(())
@@ -293,12 +271,8 @@ impl Stack {
 
     /// A segment outside any connection goes back the way its cause came.
     fn reply(&mut self, source: Source, seg: &Segment, reply: tcp::Reply) {
-        let key = FlowKey {
-            local: source.dst,
-            remote: source.src,
-            local_port: seg.dst_port,
-            remote_port: seg.src_port,
-        };
+        let key =
+            FlowKey { local: source.dst, remote: source.src, local_port: seg.dst_port, remote_port: seg.src_port };
         self.push_raw(
             source.interface,
             Raw::Tcp {

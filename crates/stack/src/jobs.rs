@@ -104,9 +104,7 @@ impl Stack {
                     ConnOption::KeepAlive => tcb.set_keepalive(Some(value != 0), None, None, None, cx),
                     ConnOption::KeepIdle => tcb.set_keepalive(None, Some(short), None, None, cx),
                     ConnOption::KeepInterval => tcb.set_keepalive(None, None, Some(short), None, cx),
-                    ConnOption::KeepCount => {
-                        tcb.set_keepalive(None, None, None, Some(value.min(127) as u8), cx)
-                    }
+                    ConnOption::KeepCount => tcb.set_keepalive(None, None, None, Some(value.min(127) as u8), cx),
                     ConnOption::UserTimeout => tcb.set_user_timeout(value),
                     ConnOption::QuickAck => tcb.set_quickack(value != 0),
                     ConnOption::MaxSegment => tcb.clamp_mss(short),
@@ -146,7 +144,8 @@ impl Stack {
         remote: Endpoint,
         receive_buffer: u32,
     ) -> Result<(), Failure> {
-        if remote.port == 0 || remote.addr.is_unspecified() || remote.addr.is_multicast() || remote.addr.is_broadcast() {
+        if remote.port == 0 || remote.addr.is_unspecified() || remote.addr.is_multicast() || remote.addr.is_broadcast()
+        {
             return Err(Failure::AddressNotAvailable);
         }
         let hop = self.routes.lookup(remote.addr).ok_or(Failure::NetworkUnreachable)?;
@@ -186,14 +185,7 @@ impl Stack {
             stage: Stage::Owned,
             linked: true,
         };
-        let id = match self.admit(conn) {
-            Ok(id) => id,
-            Err(conn) => {
-                let mut cx = context!(self, now);
-                conn.tcb.release(&mut cx);
-                return Err(Failure::NoBuffers);
-            }
-        };
+        let id = self.admit(now, conn).ok_or(Failure::NoBuffers)?;
         self.counters.active_opens += 1;
         let local = Endpoint { addr, port: key.local_port };
         self.answers.push_back(Event::Opened { token, conn: ConnId(id), local });
@@ -244,9 +236,8 @@ impl Stack {
             Some(Failure::AddressInUse)
         } else if local.port == 0 {
             let (first, last) = self.config.ports;
-            let free = (first..=last).find(|port| {
-                !self.listeners.conflicts(Endpoint { port: *port, ..local }, listener.v6_only, false)
-            });
+            let free = (first..=last)
+                .find(|port| !self.listeners.conflicts(Endpoint { port: *port, ..local }, listener.v6_only, false));
             match free {
                 Some(port) => {
                     listener.local.port = port;

@@ -89,10 +89,10 @@ impl Listeners {
         if let Some(ids) = self.by_local.get(&(addr, port)) {
             return Some(pick(ids));
         }
-        if addr.is_v4() {
-            if let Some(ids) = self.by_local.get(&(Addr::UNSPECIFIED_V4, port)) {
-                return Some(pick(ids));
-            }
+        if addr.is_v4()
+            && let Some(ids) = self.by_local.get(&(Addr::UNSPECIFIED_V4, port))
+        {
+            return Some(pick(ids));
         }
         let ids = self.by_local.get(&(Addr::UNSPECIFIED_V6, port))?;
         let id = pick(ids);

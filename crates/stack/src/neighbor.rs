@@ -18,12 +18,22 @@ const HOLD_DOWN: Duration = Duration::from_secs(3);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
     /// Asked, no answer yet.
-    Incomplete { tries: u8, next: Instant },
+    Incomplete {
+        tries: u8,
+        next: Instant,
+    },
     /// Confirmed not longer ago than `REACHABLE`; the kernel's word has no end.
-    Reachable { until: Instant },
+    Reachable {
+        until: Instant,
+    },
     /// Confirmed some time ago; used while being asked again.
-    Probe { tries: u8, next: Instant },
-    Failed { until: Instant },
+    Probe {
+        tries: u8,
+        next: Instant,
+    },
+    Failed {
+        until: Instant,
+    },
 }
 
 pub(crate) struct Neighbor {
@@ -142,7 +152,15 @@ impl Neighbors {
 
     /// An answer, or a claim. Unsolicited claims change only what is already known (so that the table cannot be filled
     /// from outside); `create` is for requests to us and for the kernel's word. `lasting` entries are the kernel's.
-    pub fn learn(&mut self, now: Instant, interface: InterfaceId, addr: Addr, mac: MacAddr, create: bool, lasting: bool) {
+    pub fn learn(
+        &mut self,
+        now: Instant,
+        interface: InterfaceId,
+        addr: Addr,
+        mac: MacAddr,
+        create: bool,
+        lasting: bool,
+    ) {
         if mac.is_multicast() || mac == MacAddr([0; 6]) {
             return;
         }

@@ -222,13 +222,7 @@ impl Stack {
         Progress::More
     }
 
-    fn send_raw<S: TxSink + ?Sized>(
-        &mut self,
-        interface: InterfaceId,
-        raw: &Raw,
-        sink: &mut S,
-        caps: TxCaps,
-    ) -> bool {
+    fn send_raw<S: TxSink + ?Sized>(&mut self, interface: InterfaceId, raw: &Raw, sink: &mut S, caps: TxCaps) -> bool {
         let config = &self.interfaces[interface.index()].config;
         let (our_mac, vlan) = (config.mac, config.vlan);
         let room = match raw {
@@ -299,13 +293,7 @@ pub(crate) fn emit_ip(buf: &mut [u8], key: &FlowKey, protocol: u8, payload: usiz
 }
 
 /// The transport checksum: computed here, or left to the port where it can.
-fn finish(
-    key: &FlowKey,
-    tcp: &mut [u8],
-    tcp_at: usize,
-    caps: TxCaps,
-    cut: Option<(usize, usize)>,
-) -> TxOffload {
+fn finish(key: &FlowKey, tcp: &mut [u8], tcp_at: usize, caps: TxCaps, cut: Option<(usize, usize)>) -> TxOffload {
     if !caps.checksum {
         wire::tcp::fill_checksum(key.local, key.remote, tcp);
         return TxOffload::default();

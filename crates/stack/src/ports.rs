@@ -44,8 +44,9 @@ impl Ports {
         let hash = h.finish();
         let offset = hash as u32;
         let counter = &mut self.counters[(hash >> 32) as usize % COUNTERS];
-        for _ in 0..self.count {
-            let port = self.first + (offset.wrapping_add(*counter) % self.count) as u16;
+        let start = offset.wrapping_add(*counter) % self.count;
+        for i in 0..self.count {
+            let port = self.first + ((start + i) % self.count) as u16;
             // The counter passes what is taken too, so that it is not tried again soon.
             *counter = counter.wrapping_add(1);
             if usable(port) {
@@ -77,8 +78,41 @@ mod tests {
         assert_eq!(tries, 1000);
         assert!(taken.iter().all(|p| (50_000..51_000).contains(p)));
         assert_eq!(ports.pick(a, b, 80, |p| !taken.contains(&p)), None);
-        // Another peer starts elsewhere.
-        let mut fresh = Ports::new((1024, 65_535), [3; 16]);
-        assert_ne!(fresh.pick(a, b, 80, |_| true), fresh.pick(a, b, 81, |_| true).map(|p| p.wrapping_sub(1)));
+        // What is given back is found, wherever the counter stands.
+        assert!(taken.remove(&50_123));
+        assert_eq!(ports.pick(a, b, 80, |p| !taken.contains(&p)), Some(50_123));
+    }
+
+    #[test]
+    fn each_remote_end_has_its_own_start() {
+        let (a, b) = (Addr::from_v4([10, 0, 0, 1]), Addr::from_v4([10, 0, 0, 2]));
+        let first = |secret, remote, port| Ports::new((1024, 65_535), secret).pick(a, remote, port, |_| true);
+        let mut starts = HashSet::new();
+        for port in 0..200 {
+            starts.insert(first([3; 16], b, port));
+            starts.insert(first([3; 16], a, port));
+            starts.insert(first([4; 16], b, port));
+        }
+        // 600 draws out of 64,512: a few may meet.
+        assert!(starts.len() > 580, "{}", starts.len());
+    }
+
+    #[test]
+    fn the_whole_round_is_looked_at_where_the_offset_overflows() {
+        let a = Addr::from_v4([10, 0, 0, 1]);
+        // A range that does not divide 2^32, and sums of offset and counter all over it.
+        let mut ports = Ports::new((10_000, 10_999), [5; 16]);
+        for peer in 0..=255 {
+            ports.counters = [u32::MAX - 500; COUNTERS];
+            let mut seen = HashSet::new();
+            assert_eq!(ports.pick(a, Addr::from_v4([10, 0, 1, peer]), 80, |p| !seen.insert(p)), None);
+            assert_eq!(seen.len(), 1000);
+        }
+    }
+
+    #[test]
+    fn a_range_of_one_and_the_last_port() {
+        let a = Addr::from_v4([10, 0, 0, 1]);
+        assert_eq!(Ports::new((65_535, 65_535), [0; 16]).pick(a, a, 1, |_| true), Some(65_535));
     }
 }

@@ -48,8 +48,8 @@ impl Routes {
 
     /// Adds a route; one that is there already is not added twice.
     pub fn add(&mut self, route: Route) {
-        let dst = network(route.dst, route.prefix);
-        let route = Route { dst, ..route };
+        let route = canonical(route);
+        let dst = route.dst;
         let list = self.family(dst).entry(Reverse(route.prefix)).or_default().entry(dst).or_default();
         if !list.contains(&route) {
             let at = list.partition_point(|r| r.metric <= route.metric);
@@ -59,8 +59,8 @@ impl Routes {
 
     /// Removes a route; whether it was there.
     pub fn remove(&mut self, route: &Route) -> bool {
-        let dst = network(route.dst, route.prefix);
-        let route = Route { dst, ..*route };
+        let route = canonical(*route);
+        let dst = route.dst;
         let family = self.family(dst);
         let Some(map) = family.get_mut(&Reverse(route.prefix)) else { return false };
         let Some(list) = map.get_mut(&dst) else { return false };
@@ -90,6 +90,12 @@ impl Routes {
             Some(NextHop { interface: route.interface, gateway: route.gateway.map(Addr::from) })
         })
     }
+}
+
+/// No host bits, and no prefix longer than an address.
+fn canonical(route: Route) -> Route {
+    let prefix = route.prefix.min(if route.dst.is_ipv4() { 32 } else { 128 });
+    Route { dst: network(route.dst, prefix), prefix, ..route }
 }
 
 #[cfg(test)]
@@ -143,24 +149,63 @@ mod tests {
         assert_eq!(to(&routes, "10.0.0.1"), None);
     }
 
+    #[test]
+    fn the_gateway_comes_along_and_odd_routes_are_put_right() {
+        let mut routes = Routes::default();
+        routes.add(route("0.0.0.0", 0, Some("10.0.0.254"), 0, 0));
+        routes.add(route("::", 0, Some("fe80::1"), 1, 0));
+        let hop = |r: &Routes, ip: &str| r.lookup(ip.parse::<IpAddr>().unwrap().into());
+        let gateway = |g: &str| Some(g.parse::<IpAddr>().unwrap().into());
+        assert_eq!(hop(&routes, "192.0.2.1").unwrap().gateway, gateway("10.0.0.254"));
+        assert_eq!(hop(&routes, "2001:db8::1").unwrap().gateway, gateway("fe80::1"));
+        // Host bits are no part of a network, and no prefix is longer than the address.
+        routes.add(route("10.1.2.3", 24, None, 2, 0));
+        routes.add(route("10.1.2.9", 99, None, 3, 0));
+        routes.add(route("2001:db8::9", 200, None, 4, 0));
+        assert_eq!((to(&routes, "10.1.2.200"), to(&routes, "10.1.2.9")), (Some(2), Some(3)));
+        assert_eq!((to(&routes, "2001:db8::8"), to(&routes, "2001:db8::9")), (Some(1), Some(4)));
+        assert!(
+            routes.remove(&route("10.1.2.9", 32, None, 3, 0)) && routes.remove(&route("10.1.2.77", 24, None, 2, 0))
+        );
+        assert_eq!(hop(&routes, "10.1.2.9").unwrap().gateway, gateway("10.0.0.254"));
+        // Added twice, removed once.
+        routes.add(route("10.1.2.0", 24, None, 2, 0));
+        routes.add(route("10.1.2.0", 24, None, 2, 0));
+        assert!(routes.remove(&route("10.1.2.0", 24, None, 2, 0)));
+        assert_eq!(to(&routes, "10.1.2.1"), Some(0));
+    }
+
+    /// An address in one small corner, so that prefixes nest: its last two bytes are `x`.
+    fn corner(v6: bool, x: u16) -> IpAddr {
+        if v6 { IpAddr::from((x as u128).to_be_bytes()) } else { IpAddr::from((x as u32).to_be_bytes()) }
+    }
+
     proptest! {
         #[test]
-        fn agrees_with_a_linear_scan(list in proptest::collection::vec((any::<u32>(), 0u8..=32), 1..40), ip: u32) {
+        fn agrees_with_a_linear_scan(
+            list in proptest::collection::vec((any::<bool>(), any::<u16>(), 0u8..=16, 0u32..4, any::<bool>()), 1..60),
+            targets in proptest::collection::vec((any::<bool>(), any::<u16>()), 8),
+        ) {
             let mut routes = Routes::default();
-            let mut best: Option<(u8, u8)> = None;
-            for (i, (dst, prefix)) in list.iter().enumerate() {
-                // Neighbours in one small corner, so that prefixes nest.
-                let dst = IpAddr::from((dst & 0xffff).to_be_bytes());
-                routes.add(Route { dst, prefix: *prefix, gateway: None, interface: InterfaceId(i as u8), metric: i as u32 });
+            let list: Vec<(Route, bool)> = list.into_iter().enumerate().map(|(i, (v6, x, short, metric, stays))| {
+                // Prefixes that end within the corner, and the default route.
+                let whole = if v6 { 128 } else { 32 };
+                let prefix = if short == 16 { 0 } else { whole - short };
+                let dst = network(corner(v6, x), prefix);
+                (Route { dst, prefix, gateway: None, interface: InterfaceId(i as u8), metric }, stays)
+            }).collect();
+            list.iter().for_each(|(r, _)| routes.add(*r));
+            for (r, stays) in &list {
+                prop_assert!(*stays || routes.remove(r));
             }
-            let ip = IpAddr::from((ip & 0xffff).to_be_bytes());
-            for (i, (dst, prefix)) in list.iter().enumerate() {
-                let dst = IpAddr::from((dst & 0xffff).to_be_bytes());
-                if network(dst, *prefix) == network(ip, *prefix) && best.is_none_or(|(p, _)| *prefix > p) {
-                    best = Some((*prefix, i as u8));
-                }
+            for (v6, x) in targets {
+                let ip = corner(v6, x);
+                let covers = |r: &Route| r.dst.is_ipv4() == ip.is_ipv4() && network(ip, r.prefix) == r.dst;
+                let live = list.iter().filter(|(r, stays)| *stays && covers(r)).map(|(r, _)| r);
+                // Of equals, the first.
+                let best = live.min_by_key(|r| (Reverse(r.prefix), r.metric)).map(|r| r.interface);
+                prop_assert_eq!(routes.lookup(ip.into()).map(|h| h.interface), best);
             }
-            prop_assert_eq!(routes.lookup(ip.into()).map(|h| h.interface.0), best.map(|b| b.1));
         }
     }
 }

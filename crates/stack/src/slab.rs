@@ -112,6 +112,20 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashMap;
 
+    #[test]
+    fn nothing_moves_and_the_last_freed_is_next() {
+        let mut slab = Slab::new(5 * PAGE as u32);
+        slab.insert(0).unwrap();
+        let first: *const u32 = &slab[0];
+        (1..5 * PAGE as u32).for_each(|n| assert_eq!(slab.insert(n), Ok(n)));
+        assert!(core::ptr::eq(first, &slab[0]));
+        assert_eq!(slab.insert(77), Err(77));
+        assert_eq!((slab.remove(3), slab.remove(700), slab.remove(700)), (Some(3), Some(700), None));
+        assert_eq!((slab.insert(8), slab.insert(9), slab.insert(10)), (Ok(700), Ok(3), Err(10)));
+        slab[3] += 1;
+        assert_eq!((slab[3], slab.get(u32::MAX), slab.get(6 * PAGE as u32)), (10, None, None));
+    }
+
     proptest! {
         #[test]
         fn is_a_map_from_its_numbers(ops in proptest::collection::vec(any::<(bool, u16)>(), 0..600)) {

@@ -52,17 +52,27 @@ impl Toeplitz {
         Toeplitz { bytes, table }
     }
 
-    fn hash(&self, input: impl Iterator<Item = u8>) -> u32 {
-        input.zip(self.bytes.iter()).fold(0, |h, (b, row)| h ^ row[b as usize])
+    #[inline]
+    fn hash<const N: usize>(&self, input: [u8; N]) -> u32 {
+        input.iter().zip(self.bytes.iter()).fold(0, |h, (b, row)| h ^ row[*b as usize])
     }
 
     /// The hash of a tuple as it stands in a received packet.
+    #[inline]
     pub fn tuple(&self, src: Addr, dst: Addr, src_port: u16, dst_port: u16) -> u32 {
-        let ports = src_port.to_be_bytes().into_iter().chain(dst_port.to_be_bytes());
+        let ports = (src_port as u32) << 16 | dst_port as u32;
         if src.is_v4() {
-            self.hash(src.v4_octets().into_iter().chain(dst.v4_octets()).chain(ports))
+            let mut input = [0; 12];
+            input[..4].copy_from_slice(&src.v4_octets());
+            input[4..8].copy_from_slice(&dst.v4_octets());
+            input[8..].copy_from_slice(&ports.to_be_bytes());
+            self.hash(input)
         } else {
-            self.hash(src.octets().into_iter().chain(dst.octets()).chain(ports))
+            let mut input = [0; 36];
+            input[..16].copy_from_slice(&src.octets());
+            input[16..32].copy_from_slice(&dst.octets());
+            input[32..].copy_from_slice(&ports.to_be_bytes());
+            self.hash(input)
         }
     }
 
@@ -141,15 +151,13 @@ impl Steering {
                 }
                 match ip.next_header {
                     ipv6::TCP => self.ports(ip.src, ip.dst, ip.payload),
-                    ipv6::ICMPV6 => {
-                        self.quoted(match icmpv6::Message::parse(ip.src, ip.dst, ip.payload).ok()? {
-                            icmpv6::Message::Unreachable { quoted, .. }
-                            | icmpv6::Message::PacketTooBig { quoted, .. }
-                            | icmpv6::Message::TimeExceeded { quoted, .. }
-                            | icmpv6::Message::ParameterProblem { quoted, .. } => quoted,
-                            _ => return None,
-                        })
-                    }
+                    ipv6::ICMPV6 => self.quoted(match icmpv6::Message::parse(ip.src, ip.dst, ip.payload).ok()? {
+                        icmpv6::Message::Unreachable { quoted, .. }
+                        | icmpv6::Message::PacketTooBig { quoted, .. }
+                        | icmpv6::Message::TimeExceeded { quoted, .. }
+                        | icmpv6::Message::ParameterProblem { quoted, .. } => quoted,
+                        _ => return None,
+                    }),
                     _ => None,
                 }
             }
@@ -173,9 +181,8 @@ pub fn is_for_all(frame: &[u8]) -> bool {
     let Ok(eth) = ethernet::Frame::parse(frame) else { return false };
     match eth.ethertype {
         ethernet::ARP => arp::Packet::parse(eth.payload).is_ok_and(|p| p.op == arp::Op::Reply),
-        ethernet::IPV6 => ipv6::Packet::parse(eth.payload).is_ok_and(|ip| {
-            ip.next_header == ipv6::ICMPV6 && ip.payload.first() == Some(&136)
-        }),
+        ethernet::IPV6 => ipv6::Packet::parse(eth.payload)
+            .is_ok_and(|ip| ip.next_header == ipv6::ICMPV6 && ip.payload.first() == Some(&136)),
         _ => false,
     }
 }
@@ -203,12 +210,163 @@ mod tests {
             ("66.9.149.187", 2794, "161.142.100.80", 1766, 0x51cc_c178),
             ("199.92.111.2", 14230, "65.69.140.83", 4739, 0xc626_b0ea),
             ("24.19.198.95", 12898, "12.22.207.184", 38024, 0x5c2b_394a),
+            ("38.27.205.30", 48228, "209.142.163.6", 2217, 0xafc7_327f),
+            ("153.39.163.191", 44251, "202.188.127.2", 1303, 0x10e8_28a2),
             ("3ffe:2501:200:1fff::7", 2794, "3ffe:2501:200:3::1", 1766, 0x4020_7d3d),
             ("3ffe:501:8::260:97ff:fe40:efab", 14230, "ff02::1", 4739, 0xdde5_1bbf),
+            ("3ffe:1900:4545:3:200:f8ff:fe21:67cf", 44251, "fe80::200:f8ff:fe21:67cf", 38024, 0x02d1_feef),
         ];
         for (src, sport, dst, dport, hash) in v {
             assert_eq!(t.tuple(ip(src), ip(dst), sport, dport), hash, "{src}");
         }
+    }
+
+    #[test]
+    fn a_spread_uses_its_lanes_alike() {
+        assert_eq!(Steering::spread(1).lane_of(ip("10.0.0.1"), ip("10.0.0.2"), 1, 2), 0);
+        let s = Steering::spread(4);
+        let mut flows = [0; 4];
+        for port in 0..4000 {
+            flows[s.lane_of(ip("10.0.0.1"), ip("10.0.0.2"), 16_384 + port, 80) as usize] += 1;
+        }
+        assert!(flows.iter().all(|n| (900..1100).contains(n)), "{flows:?}");
+    }
+
+    const A: [&str; 2] = ["10.0.0.1", "fd00::1"];
+    const B: [&str; 2] = ["10.0.0.2", "fd00::2"];
+
+    fn eth(vlan: Option<u16>, ethertype: u16, packet: &[u8]) -> Vec<u8> {
+        let mac = wire::MacAddr([2, 0, 0, 0, 0, 1]);
+        let mut b = vec![0; 18];
+        let n = ethernet::emit(&mut b, mac, mac, vlan, ethertype);
+        b.truncate(n);
+        b.extend(packet);
+        b
+    }
+
+    /// A packet from A to B; `fragment` is its id, offset and whether more follow.
+    fn packet(v6: bool, protocol: u8, payload: &[u8], fragment: Option<(u32, u16, bool)>) -> Vec<u8> {
+        let (src, dst) = (ip(A[v6 as usize]), ip(B[v6 as usize]));
+        let mut b = vec![0; if v6 { 40 } else { 20 }];
+        if v6 {
+            let mut ext = Vec::new();
+            // Always through a hop-by-hop header.
+            let next_header = match fragment {
+                Some((id, offset, more)) => {
+                    ext.extend([44, 0, 1, 4, 0, 0, 0, 0, protocol, 0]);
+                    ext.extend((offset | more as u16).to_be_bytes());
+                    ext.extend(id.to_be_bytes());
+                    0
+                }
+                None => {
+                    ext.extend([protocol, 0, 1, 4, 0, 0, 0, 0]);
+                    0
+                }
+            };
+            ipv6::Header { src, dst, next_header, ..Default::default() }.emit(&mut b, ext.len() + payload.len());
+            b.extend(ext);
+        } else {
+            let (id, offset, more) = fragment.unwrap_or_default();
+            let h = ipv4::Header { src, dst, protocol, id: id as u16, dont_fragment: false, ..Default::default() };
+            h.emit(&mut b, payload.len());
+            b[6..8].copy_from_slice(&((offset / 8) | ((more as u16) << 13)).to_be_bytes());
+            b[10..12].fill(0);
+            let sum = wire::checksum::sum(&b).finish();
+            b[10..12].copy_from_slice(&sum.to_be_bytes());
+        }
+        b.extend(payload);
+        b
+    }
+
+    fn segment(sport: u16, dport: u16) -> Vec<u8> {
+        let mut b = vec![0; 20];
+        b[..2].copy_from_slice(&sport.to_be_bytes());
+        b[2..4].copy_from_slice(&dport.to_be_bytes());
+        b[12] = 5 << 4;
+        b
+    }
+
+    #[test]
+    fn frames_find_their_flow_s_lane() {
+        let s = Steering::spread(4);
+        for (v6, ethertype) in [(false, ethernet::IPV4), (true, ethernet::IPV6)] {
+            let (a, b) = (ip(A[v6 as usize]), ip(B[v6 as usize]));
+            let mut lanes = std::collections::HashSet::new();
+            for port in 5000..5064 {
+                let lane = s.lane_of(a, b, port, 80);
+                lanes.insert(lane);
+                let tcp = packet(v6, ipv4::TCP, &segment(port, 80), None);
+                for vlan in [None, Some(7)] {
+                    assert_eq!(s.lane_of_frame(&eth(vlan, ethertype, &tcp)), lane);
+                    // Someone on the way says that what A sent did not fit: the error goes to B's peer, whose flow is
+                    // quoted the other way round.
+                    let mut error = vec![0; 600];
+                    let n = if v6 {
+                        icmpv6::emit_too_big(a, b, &mut error, 1280, &tcp)
+                    } else {
+                        icmpv4::emit_too_big(&mut error, 1280, &tcp)
+                    };
+                    let protocol = if v6 { ipv6::ICMPV6 } else { ipv4::ICMP };
+                    let error = packet(v6, protocol, &error[..n], None);
+                    assert_eq!(s.lane_of_frame(&eth(vlan, ethertype, &error)), s.lane_of(b, a, 80, port));
+                }
+            }
+            assert_eq!(lanes.len(), 4);
+        }
+    }
+
+    #[test]
+    fn an_asymmetric_key_needs_the_quoted_tuple_turned() {
+        let table = core::array::from_fn(|i| i as u16);
+        let s = Steering::Hash(Box::new(Toeplitz::new(MICROSOFT, table)));
+        let (a, b) = (ip(A[0]), ip(B[0]));
+        assert_ne!(s.lane_of(a, b, 5000, 80), s.lane_of(b, a, 80, 5000));
+        let mut error = vec![0; 600];
+        let n = icmpv4::emit_unreachable(&mut error, 1, &packet(false, ipv4::TCP, &segment(5000, 80), None));
+        let frame = eth(None, ethernet::IPV4, &packet(false, ipv4::ICMP, &error[..n], None));
+        // A sent it; what comes back on that flow comes from B.
+        assert_eq!(s.lane_of_frame(&frame), s.lane_of(b, a, 80, 5000));
+    }
+
+    #[test]
+    fn all_fragments_of_a_datagram_meet() {
+        let s = Steering::spread(4);
+        for (v6, ethertype) in [(false, ethernet::IPV4), (true, ethernet::IPV6)] {
+            let mut lanes = std::collections::HashSet::new();
+            for id in 0..64 {
+                // The first holds ports, which must not count; the others hold anything.
+                let first = packet(v6, ipv4::TCP, &segment(id as u16, 80), Some((id, 0, true)));
+                let lane = s.lane_of_frame(&eth(None, ethertype, &first));
+                for (offset, more) in [(16, true), (32, false)] {
+                    let next = packet(v6, ipv4::TCP, &[id as u8; 16], Some((id, offset, more)));
+                    assert_eq!(s.lane_of_frame(&eth(Some(9), ethertype, &next)), lane);
+                }
+                lanes.insert(lane);
+            }
+            assert!(lanes.len() > 1);
+        }
+        // RFC 6946: alone in its datagram, it is no fragment.
+        let atomic = packet(true, ipv6::TCP, &segment(5000, 80), Some((3, 0, false)));
+        let lane = s.lane_of(ip(A[1]), ip(B[1]), 5000, 80);
+        assert_eq!(s.lane_of_frame(&eth(None, ethernet::IPV6, &atomic)), lane);
+    }
+
+    #[test]
+    fn what_belongs_to_no_flow_is_lane_0_s() {
+        let table = [3; 128];
+        let s = Steering::Hash(Box::new(Toeplitz::new(SYMMETRIC_KEY, table)));
+        let tcp = packet(false, ipv4::TCP, &segment(1, 2), None);
+        assert_eq!(s.lane_of_frame(&eth(None, ethernet::IPV4, &tcp)), 3);
+        let udp = packet(false, 17, &segment(1, 2), None);
+        let mut echo = vec![0; 64];
+        let n = icmpv4::Message::EchoRequest { id: 1, seq: 2, data: &[1; 8] }.emit(&mut echo);
+        let echo = packet(false, ipv4::ICMP, &echo[..n], None);
+        let short = packet(false, ipv4::TCP, &[1, 2, 3], None);
+        for p in [udp, echo, short] {
+            assert_eq!(s.lane_of_frame(&eth(None, ethernet::IPV4, &p)), 0);
+        }
+        assert_eq!(s.lane_of_frame(&eth(None, ethernet::ARP, &[0; 28])), 0);
+        assert_eq!(s.lane_of_frame(&[]), 0);
     }
 
     proptest! {

@@ -114,6 +114,8 @@ impl TimeWaits {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
     use wire::Addr;
 
     fn record(n: u16) -> TimeWait {
@@ -144,6 +146,50 @@ mod tests {
         assert_eq!(ended, [0]);
         t.expire(at(71), |_, r| ended.push(r.key.local_port));
         assert_eq!((ended, t.len(), t.next()), (vec![0, 3], 0, None));
-        assert!(size_of::<TimeWait>() <= 80);
+        assert!(size_of::<Node>() <= 80, "a record and its links");
+    }
+
+    proptest! {
+        #[test]
+        fn is_a_queue(ops in proptest::collection::vec((0u8..6, any::<u8>(), 0u64..9), 0..300), max in 1u32..12) {
+            let mut t = TimeWaits::new(Duration::from_secs(20), max);
+            let mut model: VecDeque<(u32, u16, u64)> = VecDeque::new();
+            let mut now = 0;
+            for (n, (op, x, s)) in ops.into_iter().enumerate() {
+                let n = n as u16;
+                now += s;
+                let at = Instant::from_micros(now * 1_000_000);
+                let some = model.get(x as usize % model.len().max(1)).copied();
+                match (op, some) {
+                    (0..=2, _) => {
+                        let gone = if model.len() == max as usize { model.pop_front() } else { None };
+                        let (id, evicted) = t.insert(at, record(n)).unwrap();
+                        prop_assert_eq!(evicted.map(|(id, r)| (id, r.key.local_port)), gone.map(|g| (g.0, g.1)));
+                        model.push_back((id, n, now + 20));
+                    }
+                    (3, Some((id, port, _))) => {
+                        prop_assert_eq!(t.remove(id).map(|r| r.key.local_port), Some(port));
+                        model.retain(|m| m.0 != id);
+                    }
+                    (4, Some((id, port, _))) => {
+                        t.restart(id, at);
+                        model.retain(|m| m.0 != id);
+                        model.push_back((id, port, now + 20));
+                    }
+                    _ => {
+                        let mut ended = Vec::new();
+                        t.expire(at, |id, r| ended.push((id, r.key.local_port)));
+                        let due = model.iter().take_while(|m| m.2 <= now).count();
+                        let gone: Vec<_> = model.drain(..due).map(|m| (m.0, m.1)).collect();
+                        prop_assert_eq!(ended, gone);
+                    }
+                }
+                prop_assert_eq!(t.len(), model.len());
+                prop_assert_eq!(t.next(), model.front().map(|m| Instant::from_micros(m.2 * 1_000_000)));
+                for (id, port, _) in &model {
+                    prop_assert_eq!(t.get(*id).map(|r| r.key.local_port), Some(*port));
+                }
+            }
+        }
     }
 }

@@ -16,7 +16,13 @@ impl Tcb {
     /// Queued bytes never sent.
     pub(crate) fn unsent(&self) -> u32 {
         let end = self.tx_end();
-        if self.snd_nxt.before(self.base) { self.tx.len() as u32 } else if self.snd_nxt.before(end) { end.since(self.snd_nxt) } else { 0 }
+        if self.snd_nxt.before(self.base) {
+            self.tx.len() as u32
+        } else if self.snd_nxt.before(end) {
+            end.since(self.snd_nxt)
+        } else {
+            0
+        }
     }
 
     /// Takes an acceptable acknowledgment; `true` when our FIN is covered by it.
@@ -42,8 +48,7 @@ impl Tcb {
 
     /// RFC 9293 3.10.7.4: SND.WL1 and SND.WL2 keep old segments from setting the window.
     fn update_window(&mut self, seg: &Segment, window: u32) {
-        let newer = self.snd_wl1.before(seg.seq)
-            || (self.snd_wl1 == seg.seq && self.snd_wl2.before_eq(seg.ack));
+        let newer = self.snd_wl1.before(seg.seq) || (self.snd_wl1 == seg.seq && self.snd_wl2.before_eq(seg.ack));
         if !newer || seg.ack.before(self.snd_una) {
             return;
         }
@@ -106,12 +111,8 @@ impl Tcb {
             if self.unreported >= self.send_buffer / 4 && !self.orphaned() {
                 self.put_notice(Notice::ACKED);
             }
-            let acked = AckSample {
-                acked: data,
-                flight,
-                smss: self.smss as u32,
-                window_limited: self.has(flag::CWND_LIMITED),
-            };
+            let acked =
+                AckSample { acked: data, flight, smss: self.smss as u32, window_limited: self.has(flag::CWND_LIMITED) };
             if self.on_new_ack(data, cx) {
                 self.control.get_mut().on_ack(&acked);
             }

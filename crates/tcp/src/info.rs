@@ -49,21 +49,10 @@ impl State {
 
     fn from_number(n: u64) -> State {
         use State::*;
-        [
-            Established,
-            SynSent,
-            SynReceived,
-            FinWait1,
-            FinWait2,
-            TimeWait,
-            CloseWait,
-            LastAck,
-            Listen,
-            Closing,
-        ]
-        .into_iter()
-        .find(|s| *s as u64 == n)
-        .unwrap_or(Closed)
+        [Established, SynSent, SynReceived, FinWait1, FinWait2, TimeWait, CloseWait, LastAck, Listen, Closing]
+            .into_iter()
+            .find(|s| *s as u64 == n)
+            .unwrap_or(Closed)
     }
 }
 

@@ -149,7 +149,8 @@ impl Tcb {
                 self.duplicate_ack(cx);
                 // RFC 9293 MUST-66: with a zero window, RST and URG are looked at, and the acknowledgment still counts.
                 let zero_window = self.rcv_adv == self.rcv_nxt && seg.seq == self.rcv_nxt;
-                if zero_window && seg.flags.contains(Flags::ACK) && self.ack_ok(seg) && self.state != State::SynReceived {
+                if zero_window && seg.flags.contains(Flags::ACK) && self.ack_ok(seg) && self.state != State::SynReceived
+                {
                     self.take_ack(&Segment { payload: &[], ..*seg }, cx);
                     self.after_ack(cx);
                 }
@@ -202,10 +203,11 @@ impl Tcb {
         self.heard(cx);
 
         // RFC 7323 4.3: TS.Recent follows what the last ACK covered.
-        if let (true, Some(ts)) = (self.has(flag::TIMESTAMPS), seg.options.timestamps) {
-            if seg.seq.before_eq(self.last_ack_sent) && ts.value.wrapping_sub(self.ts_recent) as i32 >= 0 {
-                self.take_ts(ts.value, cx.now);
-            }
+        if let (true, Some(ts)) = (self.has(flag::TIMESTAMPS), seg.options.timestamps)
+            && seg.seq.before_eq(self.last_ack_sent)
+            && ts.value.wrapping_sub(self.ts_recent) as i32 >= 0
+        {
+            self.take_ts(ts.value, cx.now);
         }
         self.after_ack(cx);
         if self.state == State::Closed || self.state == State::TimeWait {
@@ -217,9 +219,8 @@ impl Tcb {
     /// RFC 9293 3.10.7.4, the four cases, with a zero-length segment at the left edge always acceptable.
     fn acceptable(&self, seg: &Segment) -> bool {
         let window = self.rcv_adv.since(self.rcv_nxt);
-        let len = seg.payload.len() as u32
-            + seg.flags.contains(Flags::FIN) as u32
-            + seg.flags.contains(Flags::SYN) as u32;
+        let len =
+            seg.payload.len() as u32 + seg.flags.contains(Flags::FIN) as u32 + seg.flags.contains(Flags::SYN) as u32;
         match (len, window) {
             (0, 0) => seg.seq == self.rcv_nxt,
             (0, _) => seg.seq.in_window(self.rcv_nxt, window),

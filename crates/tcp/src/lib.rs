@@ -24,4 +24,3 @@ pub use info::{State, TcpInfo};
 pub use output::{Outgoing, Reply, reset_for};
 pub use sent::SentPool;
 pub use tcb::{Context, Counters, Error, Notice, Open, Tcb};
-

@@ -48,9 +48,7 @@ pub fn reset_for(seg: &Segment) -> Option<Reply> {
     if seg.flags.contains(Flags::ACK) {
         return Some(Reply { seq: seg.ack, ack: SeqNum(0), flags: Flags::RST });
     }
-    let len = seg.payload.len() as u32
-        + seg.flags.contains(Flags::SYN) as u32
-        + seg.flags.contains(Flags::FIN) as u32;
+    let len = seg.payload.len() as u32 + seg.flags.contains(Flags::SYN) as u32 + seg.flags.contains(Flags::FIN) as u32;
     Some(Reply { seq: SeqNum(0), ack: seg.seq + len, flags: Flags::RST | Flags::ACK })
 }
 
@@ -74,18 +72,16 @@ impl Tcb {
         if !self.can_send() {
             return false;
         }
-        self.lost > 0 || self.has(flag::PROBE_NOW) || self.unsent() > 0 || (self.has(flag::SHUTDOWN) && !self.has(flag::FIN_SENT))
+        self.lost > 0
+            || self.has(flag::PROBE_NOW)
+            || self.unsent() > 0
+            || (self.has(flag::SHUTDOWN) && !self.has(flag::FIN_SENT))
     }
 
     fn can_send(&self) -> bool {
         matches!(
             self.state,
-            State::Established
-                | State::CloseWait
-                | State::FinWait1
-                | State::FinWait2
-                | State::Closing
-                | State::LastAck
+            State::Established | State::CloseWait | State::FinWait1 | State::FinWait2 | State::Closing | State::LastAck
         )
     }
 
@@ -204,13 +200,9 @@ impl Tcb {
             self.set(flag::CWND_LIMITED, true);
             len = cwnd_room;
         }
-        if len > smss {
-            // Whole segments only, unless this ends the queue.
-            if len < unsent {
-                len -= len % smss;
-            } else if !self.may_send_partial(len % smss, outstanding, fin_due) && !len.is_multiple_of(smss) {
-                len -= len % smss;
-            }
+        // Whole segments only, unless this ends the queue and its last part may go.
+        if len > smss && (len < unsent || !self.may_send_partial(len % smss, outstanding, fin_due)) {
+            len -= len % smss;
         }
         if len == 0 {
             // RFC 9293 3.8.6.1 (MUST-36): the window is closed and nothing is under way to reopen it.
@@ -280,7 +272,7 @@ impl Tcb {
         }
         self.sent.push(cx.sent, seq, occupied, cx.now.micros() as u32, marks);
         self.snd_nxt += occupied;
-        if len % self.smss as u32 != 0 {
+        if !len.is_multiple_of(self.smss as u32) {
             self.snd_sml = self.snd_nxt;
         }
         self.bytes_sent += len as u64;

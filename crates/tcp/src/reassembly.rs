@@ -122,7 +122,7 @@ impl Reassembly {
         self.runs.is_empty() && self.fin.is_none()
     }
 
-    pub fn free(self: Box<Self>, pool: &mut Side) {
+    pub fn free(self, pool: &mut Side) {
         for run in self.runs {
             run.chain.free(pool);
         }

@@ -52,11 +52,11 @@ impl Tcb {
     }
 
     fn mark_first(&mut self, cx: &mut Context) {
-        if let Some(s) = self.sent.front(cx.sent) {
-            if !s.is(mark::LOST) {
-                s.marks |= mark::LOST;
-                self.lost += s.len;
-            }
+        if let Some(s) = self.sent.front(cx.sent)
+            && !s.is(mark::LOST)
+        {
+            s.marks |= mark::LOST;
+            self.lost += s.len;
         }
     }
 

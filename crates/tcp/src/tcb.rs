@@ -571,10 +571,10 @@ impl Tcb {
     /// An ICMP error about it (RFC 9293 3.9.2.2): soft while established, fatal while being opened.
     pub fn unreachable(&mut self, hard: bool, seq: Option<SeqNum>, cx: &mut Context) -> bool {
         // RFC 5927 4: the quoted sequence number must be one that is in flight.
-        if let Some(seq) = seq {
-            if seq.before(self.snd_una) || seq.after(self.snd_nxt) {
-                return false;
-            }
+        if let Some(seq) = seq
+            && (seq.before(self.snd_una) || seq.after(self.snd_nxt))
+        {
+            return false;
         }
         match self.state {
             State::SynSent | State::SynReceived if hard => self.close_now(Some(Error::Unreachable), cx),
@@ -585,10 +585,10 @@ impl Tcb {
 
     /// The path takes packets of at most `mss` + headers bytes (RFC 1191, RFC 8201).
     pub fn shrink_mss(&mut self, mss: u16, seq: Option<SeqNum>, cx: &mut Context) -> bool {
-        if let Some(seq) = seq {
-            if seq.before(self.snd_una) || seq.after(self.snd_nxt) {
-                return false;
-            }
+        if let Some(seq) = seq
+            && (seq.before(self.snd_una) || seq.after(self.snd_nxt))
+        {
+            return false;
         }
         let mss = if self.has(flag::TIMESTAMPS) { mss.saturating_sub(12) } else { mss }.max(36);
         if mss >= self.smss {

@@ -92,7 +92,8 @@ impl Tcb {
         // RFC 9293 3.8.6.1 (MUST-37): as long as the peer answers probes, the connection stays; an orphan is not kept
         // for ever.
         let silent = cx.now.micros_since(self.heard_at) > cx.config.max_rto.as_micros() as u64 * 2;
-        if (silent && self.probes >= cx.config.retries) || self.user_timed_out(cx.now)
+        if (silent && self.probes >= cx.config.retries)
+            || self.user_timed_out(cx.now)
             || (self.orphaned() && self.probes >= 8)
         {
             self.give_up(cx);
@@ -108,7 +109,12 @@ impl Tcb {
         match self.state {
             // An orphan whose peer never finishes.
             State::FinWait2 if self.orphaned() => self.close_now(None, cx),
-            State::Established | State::CloseWait | State::FinWait1 | State::FinWait2 | State::LastAck | State::Closing => {
+            State::Established
+            | State::CloseWait
+            | State::FinWait1
+            | State::FinWait2
+            | State::LastAck
+            | State::Closing => {
                 if self.has(flag::MORE) || self.has(flag::CORK) {
                     self.set(flag::MORE, false);
                     self.set(flag::PUSH_NOW, true);
@@ -150,7 +156,14 @@ impl Tcb {
     }
 
     /// SO_KEEPALIVE and its times; `None` leaves one as it is. Idle and interval in seconds.
-    pub fn set_keepalive(&mut self, on: Option<bool>, idle: Option<u16>, interval: Option<u16>, count: Option<u8>, cx: &Context) {
+    pub fn set_keepalive(
+        &mut self,
+        on: Option<bool>,
+        idle: Option<u16>,
+        interval: Option<u16>,
+        count: Option<u8>,
+        cx: &Context,
+    ) {
         if let Some(on) = on {
             self.set(flag::KEEPALIVE, on);
         }

@@ -202,7 +202,12 @@ pub fn steer(maps: &Maps) -> Vec<Insn> {
     a.label("v6").lea(2, 9, 40).jump_if_reg(If::Gt, 2, 8, "out");
     for i in 0..4 {
         let at = i * 4;
-        a.load(W, 3, 9, 24 + at).store(W, FP, KEY + at, 3).store(W, FP, TUPLE + 16 + at, 3).store(W, FP, FRAG + 16 + at, 3);
+        a.load(W, 3, 9, 24 + at).store(W, FP, KEY + at, 3).store(W, FP, TUPLE + 16 + at, 3).store(
+            W,
+            FP,
+            FRAG + 16 + at,
+            3,
+        );
         a.load(W, 3, 9, 8 + at).store(W, FP, TUPLE + at, 3).store(W, FP, FRAG + at, 3);
     }
     a.store_imm(Dw, FP, TUPLE_LEN, 36);

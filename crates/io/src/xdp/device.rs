@@ -63,9 +63,8 @@ pub struct XdpDevice {
 
 fn queues_of(link: &Link) -> u16 {
     let path = format!("/sys/class/net/{}/queues", link.name);
-    let n = std::fs::read_dir(path).map_or(0, |dir| {
-        dir.flatten().filter(|e| e.file_name().to_string_lossy().starts_with("rx-")).count()
-    });
+    let n = std::fs::read_dir(path)
+        .map_or(0, |dir| dir.flatten().filter(|e| e.file_name().to_string_lossy().starts_with("rx-")).count());
     // Outside the namespace that /sys shows, the kernel's count has to do.
     if n > 0 { n as u16 } else { link.rx_queues.max(1) as u16 }
 }
@@ -116,7 +115,8 @@ impl XdpDevice {
         let maps = Maps::new(queues as u32).map_err(|e| refuse(name, "making BPF maps", e))?;
         let mut by_lane: Vec<Vec<Queue>> = (0..config.lanes).map(|_| Vec::new()).collect();
         for i in 0..queues {
-            let queue = Queue::open(link.index, i, link.mtu, config).map_err(|e| refuse(name, &format!("AF_XDP on queue {i}"), e))?;
+            let queue = Queue::open(link.index, i, link.mtu, config)
+                .map_err(|e| refuse(name, &format!("AF_XDP on queue {i}"), e))?;
             let fd = queue.as_fd().as_raw_fd();
             maps.sockets
                 .set(&(i as u32).to_ne_bytes(), &fd.to_ne_bytes())
@@ -129,7 +129,9 @@ impl XdpDevice {
         // Driver mode where the driver has it.
         let (bpf_link, native) = match program.attach(link.index, false) {
             Ok(l) => (l, true),
-            Err(e) if e.raw_os_error() == Some(libc::EBUSY) => return Err(refuse(name, "attaching the XDP program", e)),
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
+                return Err(refuse(name, "attaching the XDP program", e));
+            }
             Err(first) => match program.attach(link.index, true) {
                 Ok(l) => (l, false),
                 Err(_) => return Err(refuse(name, "attaching the XDP program", first)),
@@ -181,12 +183,18 @@ impl XdpDevice {
 
     /// Takes the active range on an address.
     pub fn set_active(&self, vlan: u16, addr: Addr, range: (u16, u16)) -> Result<(), PortError> {
-        self.attached.maps.set_active(vlan, addr, range).map_err(|e| refuse(&self.link.name, "owning the active range", e))
+        self.attached
+            .maps
+            .set_active(vlan, addr, range)
+            .map_err(|e| refuse(&self.link.name, "owning the active range", e))
     }
 
     /// Gives the active range on an address back.
     pub fn clear_active(&self, vlan: u16, addr: Addr) -> Result<(), PortError> {
-        self.attached.maps.clear_active(vlan, addr).map_err(|e| refuse(&self.link.name, "disowning the active range", e))
+        self.attached
+            .maps
+            .clear_active(vlan, addr)
+            .map_err(|e| refuse(&self.link.name, "disowning the active range", e))
     }
 
     /// How often the program gave a verdict.

@@ -375,7 +375,8 @@ impl Queue {
     fn kick_send(&mut self) -> io::Result<()> {
         self.syscalls += 1;
         // SAFETY: an empty send on our own descriptor.
-        let r = unsafe { libc::sendto(self.fd.as_raw_fd(), std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0) };
+        let r =
+            unsafe { libc::sendto(self.fd.as_raw_fd(), std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0) };
         if r >= 0 {
             return Ok(());
         }
@@ -426,7 +427,13 @@ fn busy_poll(fd: BorrowedFd, us: u32) -> io::Result<()> {
     for (option, value) in [(69, 1u32), (46, us), (70, 64)] {
         // SAFETY: an integer option of our own descriptor.
         let r = unsafe {
-            libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const value).cast(), size_of::<u32>() as u32)
+            libc::setsockopt(
+                fd.as_raw_fd(),
+                libc::SOL_SOCKET,
+                option,
+                (&raw const value).cast(),
+                size_of::<u32>() as u32,
+            )
         };
         if r < 0 {
             return Err(io::Error::last_os_error());

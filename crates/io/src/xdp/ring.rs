@@ -47,9 +47,8 @@ pub(super) enum Kind {
 
 pub(super) fn set_option<T>(fd: BorrowedFd, option: i32, value: &T) -> io::Result<()> {
     // SAFETY: the value is as long as is said, and lives through the call.
-    let r = unsafe {
-        libc::setsockopt(fd.as_raw_fd(), SOL_XDP, option, (value as *const T).cast(), size_of::<T>() as u32)
-    };
+    let r =
+        unsafe { libc::setsockopt(fd.as_raw_fd(), SOL_XDP, option, (value as *const T).cast(), size_of::<T>() as u32) };
     if r < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 

@@ -123,7 +123,9 @@ impl ActiveRange {
             let taken = listeners.iter().any(|p| (first..=last).contains(&(*p as u32)));
             let name = format!("corelane-ports-{first}");
             let claim = (first >= 8192 && !kernel && !taken)
-                .then(|| std::os::unix::net::SocketAddr::from_abstract_name(name).and_then(|a| UnixDatagram::bind_addr(&a)))
+                .then(|| {
+                    std::os::unix::net::SocketAddr::from_abstract_name(name).and_then(|a| UnixDatagram::bind_addr(&a))
+                })
                 .and_then(Result::ok);
             match claim {
                 Some(claim) => {
@@ -173,20 +175,22 @@ pub fn warnings(dev: &str, ifindex: u32) -> Vec<String> {
     let sniffers = packet
         .lines()
         .skip(1)
-        .filter(|l| l.split_whitespace().nth(4).and_then(|i| i.parse().ok()).is_some_and(|i: u32| i == ifindex || i == 0))
+        .filter(|l| {
+            l.split_whitespace().nth(4).and_then(|i| i.parse().ok()).is_some_and(|i: u32| i == ifindex || i == 0)
+        })
         .count();
     if sniffers > 0 {
         all.push(format!(
             "{sniffers} packet socket(s) (tcpdump, DHCP clients …) on {dev} will not see corelane's traffic: use --pcap FILE"
         ));
     }
-    if let Ok(tables) = nft_tables() {
-        if !tables.is_empty() {
-            all.push(format!(
+    if let Ok(tables) = nft_tables()
+        && !tables.is_empty()
+    {
+        all.push(format!(
                 "nftables tables {} do not see corelane's traffic on {dev}: its ports are open as far as they are concerned",
                 tables.join(", ")
             ));
-        }
     }
     all
 }
