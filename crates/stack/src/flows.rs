@@ -304,7 +304,7 @@ mod tests {
                 grew |= t.old.is_some();
                 prop_assert_eq!(t.len(), model.len());
             }
-            prop_assert!(grew || model.len() < 896);
+            prop_assert!(grew || model.len() <= START * 7 / 8);
             for (h, v) in model {
                 prop_assert!(t.find(h, |w| w == v).is_some() && t.remove(h, v));
             }
