@@ -97,6 +97,11 @@ impl Stack {
             if bit == queued::ACK && self.queued[id as usize] & queued::DATA != 0 {
                 continue;
             }
+            if bit == queued::ACK && self.conns.get_mut(id).is_some_and(|c| c.tcb.defer_ack()) {
+                self.queued[id as usize] |= bit;
+                self.list(i, bit).push_back(id);
+                continue;
+            }
             match self.send_conn(now, id, interface, sink, caps) {
                 Progress::Idle => self.settle_sent(now, id),
                 Progress::More => {

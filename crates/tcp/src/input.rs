@@ -101,7 +101,7 @@ impl Tcb {
         self.acknowledge_syn(seg, cx);
         self.state = State::Established;
         self.put_notice(Notice::CONNECTED);
-        self.set(flag::ACK_NOW, true);
+        self.set(flag::ACK_NOW | flag::ACK_LATER, true);
         // RFC 9293 3.10.7.3: data and FIN on a SYN/ACK are processed as in the other states.
         if !seg.payload.is_empty() || seg.flags.contains(Flags::FIN) {
             let rest = Segment { seq: seg.seq + 1, ..*seg };
@@ -389,6 +389,7 @@ impl Tcb {
         self.set(flag::FIN_RECEIVED | flag::ACK_NOW, true);
         if !self.orphaned() {
             self.put_notice(Notice::FIN);
+            self.set(flag::ACK_LATER, true);
         }
         match self.state {
             State::SynReceived | State::Established => self.state = State::CloseWait,

@@ -67,6 +67,14 @@ impl Tcb {
         self.has(flag::ACK_NOW)
     }
 
+    /// Whether the ACK that is due may wait until the application has had its turn, once: the last ACK of a handshake then
+    /// rides on the request, the ACK of a FIN on ours.
+    pub fn defer_ack(&mut self) -> bool {
+        let later = self.has(flag::ACK_LATER);
+        self.set(flag::ACK_LATER, false);
+        later
+    }
+
     /// Data, a FIN or a probe may be sent.
     pub fn wants_data(&self) -> bool {
         if !self.can_send() {
@@ -314,7 +322,7 @@ impl Tcb {
         let ack = if flags.contains(Flags::ACK) { self.rcv_nxt } else { SeqNum(0) };
         if flags.contains(Flags::ACK) {
             // Everything received is acknowledged by this (RFC 9293 3.8.6.3).
-            self.set(flag::ACK_NOW | flag::ACK_DELAYED, false);
+            self.set(flag::ACK_NOW | flag::ACK_DELAYED | flag::ACK_LATER, false);
             self.ack_at = Instant::FAR;
             self.unacked_in = 0;
             self.last_ack_sent = self.rcv_nxt;

@@ -151,6 +151,8 @@ pub(crate) mod flag {
     pub const CWND_LIMITED: u32 = 1 << 17;
     /// A partial segment may go although TCP_CORK or MSG_MORE is on: its limit passed.
     pub const PUSH_NOW: u32 = 1 << 18;
+    /// The application is about to hear of it and will probably send: the ACK waits one turn for that.
+    pub const ACK_LATER: u32 = 1 << 19;
 }
 
 /// How a connection is opened.
