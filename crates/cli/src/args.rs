@@ -67,7 +67,7 @@ pub struct DemoArgs {
 #[derive(Debug, Args)]
 pub struct DeviceArgs {
     /// Device: xdp:IFACE, packet:IFACE or tap:NAME; several may be given
-    #[arg(long, value_name = "DEV", required_unless_present = "config")]
+    #[arg(long, value_name = "DEV")]
     pub dev: Vec<Device>,
     /// Our address on the device, as ADDRESS/PREFIX; xdp takes the interface's own when none is given
     #[arg(long, value_name = "CIDR")]
@@ -107,6 +107,9 @@ pub struct ServeArgs {
     /// Benchmark: answer every request with this many bytes
     #[arg(long, value_name = "BYTES", value_parser = count_or_zero(1 << 30))]
     pub message: Option<usize>,
+    /// Serve from the kernel's TCP instead (epoll, one thread a lane), to compare on the same wire
+    #[arg(long, conflicts_with = "dev")]
+    pub kernel: bool,
     /// Print the line that says it is ready, and the counts at the end, as JSON
     #[arg(long)]
     pub json: bool,

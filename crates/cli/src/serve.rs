@@ -7,6 +7,8 @@ use crate::http::files::Files;
 use crate::http::fixed::Fixed;
 use crate::http::session::Handler;
 use crate::http::site::Site;
+use crate::net::Net;
+use crate::net::kernel::{self, Kernel};
 use crate::net::lane::OnLane;
 use crate::server::{Counts, Server};
 use crate::sys::{self, Stop};
@@ -38,6 +40,10 @@ pub fn run(args: &ServeArgs, stop: &Stop) -> Result<(), Failure> {
     if let Content::Directory(dir) = &content {
         open_directory(dir)?;
     }
+    if args.kernel {
+        sys::raise_descriptor_limit();
+        return finish(args, on_kernel(args, &content, stop)?);
+    }
     let config = device::config(&args.device)?;
     sys::raise_descriptor_limit();
     let mut engine = Engine::start(&config).map_err(Failure::told)?;
@@ -46,11 +52,40 @@ pub fn run(args: &ServeArgs, stop: &Stop) -> Result<(), Failure> {
     }
     let counts = serve(&mut engine, &config, args, &content, stop);
     engine.shutdown();
-    let counts = counts?;
+    finish(args, counts?)
+}
+
+/// The line at the end.
+fn finish(args: &ServeArgs, counts: Counts) -> Result<(), Failure> {
     match args.json {
         true => say(&serde_json::json!({ "event": "stopped", "counts": counts }).to_string()),
         false => say(&format!("served {} requests on {} connections", counts.requests, counts.connections)),
     }
+}
+
+/// The same server on the kernel's TCP: a thread and a listener (SO_REUSEPORT) a lane.
+fn on_kernel(args: &ServeArgs, content: &Content, stop: &Stop) -> Result<Counts, Failure> {
+    let failed = |error: io::Error| Failure::told(words(&error));
+    let cores = args.device.cores.as_ref().map(|c| c.0.clone()).unwrap_or_default();
+    let lanes = args.device.lanes.map_or(cores.len().max(1), usize::from);
+    let address = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), args.port);
+    let mut threads = Vec::new();
+    for index in 0..lanes {
+        let (listener, _) = kernel::listen(address).map_err(|error| refused(args.port, error))?;
+        let (content, stop, core) = (content.clone(), stop.clone(), cores.get(index).copied());
+        let body = move || {
+            core.map(sys::pin);
+            serve_content(Kernel::server(listener).map_err(failed)?, &content, &stop)
+        };
+        let thread = thread::Builder::new().name(format!("serve-{index}")).spawn(body);
+        threads
+            .push(thread.map_err(|error| Failure::new(format!("no thread: {error}"), "raise the limit of processes"))?);
+    }
+    say(&format!("serving on port {} (the kernel's TCP, {lanes} thread(s))", args.port))?;
+    threads.into_iter().try_fold(Counts::default(), |sum, thread| {
+        let panicked = |_| Err(Failure::told("a server's thread panicked: please report this"));
+        Ok(sum.plus(thread.join().unwrap_or_else(panicked)?))
+    })
 }
 
 fn say(line: &str) -> Result<(), Failure> {
@@ -144,15 +179,20 @@ fn serve_lane(
     listen(&mut net, port)?;
     // The receiver leaves early only when another lane failed.
     ready.send(()).unwrap_or(());
+    let counts = serve_content(net, content, stop);
+    lane.drain(DRAIN);
+    counts
+}
+
+fn serve_content<N: Net>(net: N, content: &Content, stop: &Stop) -> Result<Counts, Failure> {
     let counts = match content {
         Content::Message(bytes) => serve_with(net, Fixed::new(*bytes), stop),
         Content::Directory(dir) => serve_with(net, Site::new(open_directory(dir)?, SystemTime::now()), stop),
     };
-    lane.drain(DRAIN);
     counts.map_err(|error| Failure::told(format!("waiting for connections: {}", words(&error))))
 }
 
-fn serve_with<H: Handler>(net: OnLane, handler: H, stop: &Stop) -> io::Result<Counts> {
+fn serve_with<N: Net, H: Handler>(net: N, handler: H, stop: &Stop) -> io::Result<Counts> {
     let mut server = Server::new(net, handler);
     server.run(stop)?;
     Ok(server.counts)
@@ -161,10 +201,14 @@ fn serve_with<H: Handler>(net: OnLane, handler: H, stop: &Stop) -> io::Result<Co
 /// One wildcard listener for both families, on all addresses of all devices.
 fn listen(net: &mut OnLane, port: u16) -> Result<(), Failure> {
     let address = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
-    net.listen(address).map_err(|error| match error.kind() {
+    net.listen(address).map_err(|error| refused(port, error))
+}
+
+fn refused(port: u16, error: io::Error) -> Failure {
+    match error.kind() {
         // The runtime's own errors say what to do.
         _ if error.get_ref().is_some() => Failure::told(error),
         io::ErrorKind::AddrInUse => Failure::new(format!("port {port} is in use"), "choose another --port"),
         _ => Failure::new(format!("port {port}: {}", words(&error)), "see whether the device has an address"),
-    })
+    }
 }

@@ -313,6 +313,7 @@ impl Stack {
                 rcv_nxt: c.tcb.rcv_nxt(),
                 ts: c.tcb.timestamps(),
                 until: now,
+                challenged: false,
             };
             self.remember(now, id, hash, record);
         }

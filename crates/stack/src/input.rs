@@ -237,6 +237,11 @@ impl Stack {
         let Some(record) = self.time_waits.get(t) else { return Err(DropReason::NoSocket) };
         let (snd_nxt, rcv_nxt, ts) = (record.snd_nxt, record.rcv_nxt, record.ts);
         if seg.flags.contains(Flags::RST) {
+            // RFC 1337 3: old RSTs must not end the wait. One that answers the ACK we sent to a SYN is not old: the peer has
+            // no memory of the connection and will send its SYN again.
+            if record.challenged && seg.seq == rcv_nxt {
+                self.drop_time_wait(value, hash);
+            }
             return Ok(());
         }
         let newer_ts = match (ts, seg.options.timestamps) {
@@ -251,6 +256,9 @@ impl Stack {
                 self.drop_time_wait(value, hash);
                 return self.without_connection(now, source, seg, key, hash, Some(snd_nxt));
             }
+        }
+        if seg.flags.contains(Flags::SYN) && !seg.flags.contains(Flags::ACK) {
+            self.time_waits.challenge(t);
         }
         let len = seg.payload.len() + seg.flags.contains(Flags::FIN) as usize + seg.flags.contains(Flags::SYN) as usize;
         if seg.flags.contains(Flags::FIN) {

@@ -16,6 +16,8 @@ pub(crate) struct TimeWait {
     /// Offset of our timestamp clock, and TS.Recent.
     pub ts: Option<(u32, u32)>,
     pub until: Instant,
+    /// A SYN was answered by an ACK: a RST that fits exactly is the peer's answer to that, not an old duplicate.
+    pub challenged: bool,
 }
 
 struct Node {
@@ -87,6 +89,13 @@ impl TimeWaits {
         self.slab.remove(id).map(|n| n.record)
     }
 
+    /// Remembers that a SYN was challenged.
+    pub fn challenge(&mut self, id: u32) {
+        if let Some(node) = self.slab.get_mut(id) {
+            node.record.challenged = true;
+        }
+    }
+
     /// RFC 9293 3.10.7.4: a retransmitted FIN restarts the wait.
     pub fn restart(&mut self, id: u32, now: Instant) {
         if self.slab.get(id).is_some() {
@@ -126,6 +135,7 @@ mod tests {
             rcv_nxt: SeqNum(2),
             ts: None,
             until: Instant::ZERO,
+            challenged: false,
         }
     }
 
