@@ -122,7 +122,8 @@ impl World {
             if done(self) {
                 return true;
             }
-            let smol = self.interface.poll_at(now, &self.sockets).map(|t| Instant::from_micros(t.total_micros() as u64));
+            let smol =
+                self.interface.poll_at(now, &self.sockets).map(|t| Instant::from_micros(t.total_micros() as u64));
             let all = [smol, self.out.next_at(), self.back.next_at(), self.host.stack.next_deadline()];
             let next = all.into_iter().flatten().min().unwrap_or(end);
             let soon = if self.host.stack.output_pending() { self.now.plus_micros(100) } else { next };
@@ -202,7 +203,11 @@ fn we_send_and_smoltcp_gives_everything_back() {
         let mut w = World::new(seed, bad(seed / 2 % 3));
         let handle = w.socket();
         w.sockets.get_mut::<tcp::Socket>(handle).listen(80).unwrap();
-        let addr = if v6 { Addr::from_v6([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]) } else { Addr::from_v4([10, 0, 0, 2]) };
+        let addr = if v6 {
+            Addr::from_v6([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2])
+        } else {
+            Addr::from_v4([10, 0, 0, 2])
+        };
         let mut sender = Sender::start(&mut w.host, 1, Endpoint { addr, port: 80 }, 200_000, seed);
         let mut pending = VecDeque::new();
         let ok = w.run(|w| {
