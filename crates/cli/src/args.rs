@@ -123,7 +123,8 @@ pub struct ServeArgs {
                         request of a connection asks the server to close."
 )]
 pub struct LoadArgs {
-    /// http://ADDRESS[:PORT]/PATH
+    /// What to fetch.
+    #[arg(help = "http://ADDRESS[:PORT]/PATH")]
     pub url: crate::load::target::Target,
     /// Devices and lanes.
     #[command(flatten)]

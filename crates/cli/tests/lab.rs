@@ -1,0 +1,384 @@
+//! The real command on real interfaces, beside the kernel: what DESIGN's sharing promises, each with a test.
+//!
+//! Every test makes its own network namespaces and removes them. Without root it says SKIPPED and passes.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+const BIN: &str = env!("CARGO_BIN_EXE_corelane");
+
+/// Namespaces a and b joined by a veth with two queues: 10.99.0.1 and .2, fd99::1 and ::2.
+struct Lab {
+    a: String,
+    b: String,
+    dir: PathBuf,
+}
+
+fn sh(command: &str) -> Output {
+    Command::new("sh").args(["-c", command]).stdin(Stdio::null()).output().expect("sh")
+}
+
+fn must(command: &str) -> String {
+    let out = sh(command);
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(out.status.success(), "{command}\n{text}{}", String::from_utf8_lossy(&out.stderr));
+    text
+}
+
+impl Lab {
+    fn new() -> Option<Lab> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        if !rustix::process::geteuid().is_root() || !sh("ip -V").status.success() {
+            eprintln!("SKIPPED: needs root and iproute2");
+            return None;
+        }
+        let id = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let dir = std::env::temp_dir().join(format!("corelane-lab-{id}"));
+        std::fs::create_dir_all(&dir).unwrap();
+        let lab = Lab { a: format!("clt-a-{id}"), b: format!("clt-b-{id}"), dir };
+        let (a, b) = (&lab.a, &lab.b);
+        must(&format!("ip netns add {a} && ip netns add {b}"));
+        must(&format!(
+            "ip link add va netns {a} numtxqueues 2 numrxqueues 2 type veth peer name vb netns {b} numtxqueues 2 numrxqueues 2"
+        ));
+        for (ns, dev, n) in [(a, "va", 1), (b, "vb", 2)] {
+            must(&format!(
+                "ip -n {ns} link set lo up && ip -n {ns} link set {dev} up && ip -n {ns} addr add 10.99.0.{n}/24 dev {dev} \
+                 && ip -n {ns} addr add fd99::{n}/64 dev {dev} nodad"
+            ));
+            // The peer's AF_XDP cannot take frames longer than the MTU.
+            sh(&format!("ip netns exec {ns} ethtool -K {dev} tso off gso off"));
+        }
+        Some(lab)
+    }
+
+    fn file(&self, name: &str, bytes: usize) -> Vec<u8> {
+        let mut x = bytes as u64 + 1;
+        let data: Vec<u8> = (0..bytes)
+            .map(|_| {
+                x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                (x >> 56) as u8
+            })
+            .collect();
+        std::fs::write(self.dir.join(name), &data).unwrap();
+        data
+    }
+
+    /// `corelane ARGS` in a namespace, once it says that it is ready.
+    fn serve(&self, ns: &str, args: &str) -> Running {
+        let mut child = Command::new("ip")
+            .args(["netns", "exec", ns, BIN, "serve", self.dir.to_str().unwrap()])
+            .args(args.split_whitespace())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = Vec::new();
+        let out = child.stdout.as_mut().unwrap();
+        let mut byte = [0];
+        while line.last() != Some(&b'\n') && matches!(out.read(&mut byte), Ok(1)) {
+            line.push(byte[0]);
+        }
+        let running = Running(child);
+        if !String::from_utf8_lossy(&line).starts_with("serving") {
+            panic!("serve {args}: {}", running.failure());
+        }
+        running
+    }
+
+    fn curl(&self, ns: &str, url: &str) -> Vec<u8> {
+        let out = Command::new("ip")
+            .args(["netns", "exec", ns, "curl", "-sS", "--fail", "-m", "60", url])
+            .output()
+            .expect("curl");
+        assert!(out.status.success(), "curl {url}: {}", String::from_utf8_lossy(&out.stderr));
+        out.stdout
+    }
+
+    /// Runs `f` with this thread in a namespace.
+    fn within<T: Send>(&self, ns: &str, f: impl FnOnce() -> T + Send) -> T {
+        let path = Path::new("/var/run/netns").join(ns);
+        std::thread::scope(|s| {
+            s.spawn(move || {
+                let file = std::fs::File::open(path).unwrap();
+                let kind = Some(rustix::thread::LinkNameSpaceType::Network);
+                rustix::thread::move_into_link_name_space(file.as_fd(), kind).unwrap();
+                f()
+            })
+            .join()
+            .unwrap()
+        })
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        sh(&format!("ip netns del {}; ip netns del {}", self.a, self.b));
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+struct Running(Child);
+
+impl Running {
+    fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.0);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    /// Ends it by SIGINT; its exit code.
+    fn stop(mut self) -> Option<i32> {
+        self.signal(rustix::process::Signal::INT);
+        self.0.wait().unwrap().code()
+    }
+
+    /// Its exit code, once it ends by itself.
+    fn stop_code(mut self) -> Option<i32> {
+        self.0.wait().unwrap().code()
+    }
+
+    fn failure(mut self) -> String {
+        let status = self.0.wait().unwrap();
+        let mut text = String::new();
+        self.0.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+        format!("{status}: {text}")
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Ok(None) = self.0.try_wait() {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+}
+
+const BOTH: [&str; 2] = ["http://10.99.0.2", "http://[fd99::2]"];
+
+fn fetch_all(lab: &Lab, ns: &str, hosts: &[&str]) {
+    for (name, bytes) in [("zero", 0), ("one", 1), ("k64", 65_536), ("m16", 16 << 20)] {
+        let data = lab.file(name, bytes);
+        for host in hosts {
+            assert!(lab.curl(ns, &format!("{host}/{name}")) == data, "{host}/{name} differs");
+        }
+    }
+}
+
+#[test]
+fn files_over_xdp_on_one_lane_and_on_two() {
+    let Some(lab) = Lab::new() else { return };
+    for lanes in ["--lanes 1", "--lanes 2", "--lanes 2 --model paired"] {
+        let server = lab.serve(&lab.b, &format!("--dev xdp:vb --port 80 {lanes}"));
+        fetch_all(&lab, &lab.a, &BOTH);
+        assert_eq!(server.stop(), Some(0), "{lanes}");
+    }
+}
+
+#[test]
+fn files_over_af_packet() {
+    let Some(lab) = Lab::new() else { return };
+    let _server = lab.serve(&lab.b, "--dev packet:vb --addr 10.99.0.3/24 --addr fd99::3/64 --port 80");
+    fetch_all(&lab, &lab.a, &["http://10.99.0.3", "http://[fd99::3]"]);
+}
+
+#[test]
+fn files_over_tap() {
+    let Some(lab) = Lab::new() else { return };
+    let _server = lab.serve(&lab.b, "--dev tap:t0 --addr 10.98.0.2/24 --addr fd98::2/64 --port 80");
+    must(&format!("ip -n {0} addr add 10.98.0.1/24 dev t0 && ip -n {0} addr add fd98::1/64 dev t0 nodad", lab.b));
+    fetch_all(&lab, &lab.b, &["http://10.98.0.2", "http://[fd98::2]"]);
+}
+
+#[test]
+fn load_tools_find_no_error() {
+    let Some(lab) = Lab::new() else { return };
+    lab.file("one", 1);
+    let server = lab.serve(&lab.b, "--dev xdp:vb --port 80");
+    for host in BOTH {
+        if sh("command -v ab").status.success() {
+            let text = must(&format!("ip netns exec {} ab -q -c 100 -n 20000 '{host}/one'", lab.a));
+            assert!(
+                text.contains("Complete requests:      20000") && text.contains("Failed requests:        0"),
+                "{text}"
+            );
+        } else {
+            eprintln!("SKIPPED: ab is not installed");
+        }
+        if sh("command -v wrk").status.success() {
+            let text = must(&format!("ip netns exec {} wrk -c 200 -d 2 '{host}/one'", lab.a));
+            assert!(text.contains("Requests/sec") && !text.contains("Socket errors"), "{text}");
+        } else {
+            eprintln!("SKIPPED: wrk is not installed");
+        }
+    }
+    assert_eq!(server.stop(), Some(0));
+    // The generator against a server on the kernel's TCP; the neighbour is cold.
+    must(&format!("ip -n {} neigh flush all; ip -n {} neigh flush all", lab.a, lab.b));
+    let python = format!("cd {} && exec ip netns exec {} python3 -m http.server 8080", lab.dir.display(), lab.b);
+    let child = Command::new("sh").args(["-c", &python]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let _web = Running(child);
+    let end = Instant::now() + Duration::from_secs(10);
+    while !sh(&format!("ip netns exec {} curl -s http://127.0.0.1:8080/one", lab.b)).status.success() {
+        assert!(Instant::now() < end, "python's web server does not start");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let text =
+        must(&format!("ip netns exec {} {BIN} load http://10.99.0.2:8080/one --dev xdp:va -c 4 -n 100 --json", lab.a));
+    assert!(text.contains("\"connections\": 100") && text.contains("\"errors\": {}"), "{text}");
+}
+
+#[test]
+fn the_kernel_keeps_what_it_has_and_what_is_not_ours() {
+    let Some(lab) = Lab::new() else { return };
+    lab.file("one", 1);
+    // A kernel connection on the port from before, whose listener has gone.
+    let at = |port: u16| SocketAddr::from(([10, 99, 0, 2], port));
+    let (listener, other) =
+        lab.within(&lab.b, || (TcpListener::bind(at(80)).unwrap(), TcpListener::bind(at(8022)).unwrap()));
+    let mut client = lab.within(&lab.a, || TcpStream::connect(at(80)).unwrap());
+    let (mut server, _) = listener.accept().unwrap();
+    drop(listener);
+
+    let corelane = lab.serve(&lab.b, "--dev xdp:vb --port 80");
+    let mut talk = |client: &mut TcpStream, server: &mut TcpStream| {
+        client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        server.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let mut buf = [0; 5];
+        client.write_all(b"hello").unwrap();
+        server.read_exact(&mut buf).unwrap();
+        server.write_all(b"there").unwrap();
+        client.read_exact(&mut buf).unwrap();
+        assert_eq!(&buf, b"there");
+    };
+    talk(&mut client, &mut server);
+    // New ones are ours, other ports and ping are the kernel's.
+    assert_eq!(lab.curl(&lab.a, "http://10.99.0.2/one").len(), 1);
+    let mut ssh = lab.within(&lab.a, || TcpStream::connect(at(8022)).unwrap());
+    let (mut sshd, _) = other.accept().unwrap();
+    talk(&mut ssh, &mut sshd);
+    talk(&mut client, &mut server);
+    // While it runs, nobody else gets the port, and nobody else the interface.
+    assert!(lab.within(&lab.b, || TcpListener::bind(at(80)).is_err()));
+    let second = sh(&format!("ip netns exec {} {BIN} serve {} --dev xdp:vb --port 81", lab.b, lab.dir.display()));
+    let text = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert_eq!((second.status.code(), text.lines().count()), (Some(1), 1), "{text}");
+    assert!(text.contains("already runs the XDP program \"corelane\""), "{text}");
+    // kill -9: the interface is as it was, connections and all.
+    corelane.signal(rustix::process::Signal::KILL);
+    drop(corelane);
+    assert!(!must(&format!("ip -n {} link show vb", lab.b)).contains("xdp"));
+    talk(&mut client, &mut server);
+    let again = lab.within(&lab.b, || TcpListener::bind(at(80)).unwrap());
+    let _c = lab.within(&lab.a, || TcpStream::connect(at(80)).unwrap());
+    again.accept().unwrap();
+}
+
+#[test]
+fn transit_to_the_same_port_passes() {
+    let Some(lab) = Lab::new() else { return };
+    lab.file("one", 1);
+    let c = format!("{}-c", lab.b);
+    let inner = || {
+        must(&format!(
+            "ip netns add {c} && ip link add vbc netns {b} type veth peer name vc netns {c} && ip -n {b} link set vbc up \
+             && ip -n {c} link set vc up && ip -n {b} addr add 10.97.0.1/24 dev vbc && ip -n {c} addr add 10.97.0.2/24 dev vc \
+             && ip -n {c} route add default via 10.97.0.1 && ip -n {a} route add 10.97.0.0/24 via 10.99.0.2 \
+             && ip netns exec {b} sh -c 'echo 1 >/proc/sys/net/ipv4/ip_forward'",
+            a = lab.a,
+            b = lab.b
+        ));
+        let _corelane = lab.serve(&lab.b, "--dev xdp:vb --port 80");
+        let behind: SocketAddr = "10.97.0.2:80".parse().unwrap();
+        let listener = lab.within(&c, || TcpListener::bind(behind).unwrap());
+        let mut client = lab.within(&lab.a, || TcpStream::connect_timeout(&behind, Duration::from_secs(10)).unwrap());
+        let (mut server, _) = listener.accept().unwrap();
+        server.write_all(b"through").unwrap();
+        let mut buf = [0; 7];
+        client.read_exact(&mut buf).unwrap();
+        assert_eq!(lab.curl(&lab.a, "http://10.99.0.2/one").len(), 1);
+    };
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(inner));
+    sh(&format!("ip netns del {c}"));
+    if let Err(cause) = result {
+        std::panic::resume_unwind(cause);
+    }
+}
+
+#[test]
+fn fragments_and_too_big_reach_our_flow() {
+    let Some(lab) = Lab::new() else { return };
+    let data = lab.file("m4", 4 << 20);
+    let _corelane = lab.serve(&lab.b, "--dev xdp:vb --port 80");
+    // A router with a smaller MTU between the client and us, made of policy: the route back is narrow for the kernel, so its
+    // own packets to us are fragmented where DF allows, and our full-sized ones meet "too big".
+    let c = format!("{}-r", lab.b);
+    let inner = || {
+        must(&format!(
+            "ip netns add {c} && ip link add vac netns {a} type veth peer name vca netns {c} && ip -n {a} link set vac up mtu 1300 \
+             && ip -n {c} link set vca up mtu 1300 && ip -n {a} addr add 10.96.0.1/24 dev vac && ip -n {c} addr add 10.96.0.2/24 dev vca \
+             && ip netns exec {a} sh -c 'echo 1 >/proc/sys/net/ipv4/ip_forward' && ip -n {c} route add default via 10.96.0.1 \
+             && ip -n {b} route add 10.96.0.0/24 via 10.99.0.1 \
+             && ip netns exec {c} sh -c 'echo 3 >/proc/sys/net/ipv4/tcp_mtu_probing; echo 1460 >/proc/sys/net/ipv4/route/min_adv_mss' 2>/dev/null || true",
+            a = lab.a,
+            b = lab.b
+        ));
+        // The client offers a segment size that its own link does not take, so that ours are too big for the router.
+        must(&format!("ip -n {c} route replace default via 10.96.0.1 advmss 1460"));
+        assert!(lab.curl(&c, "http://10.99.0.2/m4") == data);
+        // Fragments of the client's making: UDP-like sizes are no TCP's, so the request itself is cut by the router's link.
+        must(&format!("ip -n {} route replace 10.99.0.2/32 dev va mtu lock 600", lab.a));
+        must(&format!("ip netns exec {c} sh -c 'echo 1 >/proc/sys/net/ipv4/ip_no_pmtu_disc'"));
+        let long = "x".repeat(3000);
+        let out = must(&format!(
+            "ip netns exec {c} curl -sS -m 20 -o /dev/null -w '%{{http_code}}' -H 'X-Long: {long}' http://10.99.0.2/m4"
+        ));
+        assert_eq!(out.trim(), "200");
+    };
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(inner));
+    sh(&format!("ip netns del {c}"));
+    if let Err(cause) = result {
+        std::panic::resume_unwind(cause);
+    }
+}
+
+#[test]
+fn a_foreign_program_is_refused_by_name() {
+    let Some(lab) = Lab::new() else { return };
+    let held = lab.within(&lab.b, || {
+        let index = io::netlink::Netlink::open().unwrap().link("vb").unwrap().unwrap().index;
+        let mut pass = io::bpf::Asm::default();
+        pass.mov(0, 2).exit();
+        let program = io::bpf::Program::load_xdp("firewall", &pass.finish(), false).unwrap();
+        (program.attach(index, false).unwrap(), program)
+    });
+    let out = sh(&format!("ip netns exec {} {BIN} serve {} --dev xdp:vb --port 80", lab.b, lab.dir.display()));
+    let text = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!((out.status.code(), text.lines().count()), (Some(1), 1), "{text}");
+    assert!(text.contains("\"firewall\""), "{text}");
+    drop(held);
+    lab.serve(&lab.b, "--dev xdp:vb --port 80").stop();
+}
+
+#[test]
+fn a_signal_lets_a_download_finish() {
+    let Some(lab) = Lab::new() else { return };
+    let data = lab.file("m16", 16 << 20);
+    let server = lab.serve(&lab.b, "--dev xdp:vb --port 80");
+    let child = Command::new("ip")
+        .args(["netns", "exec", &lab.a, "curl", "-sS", "-m", "60", "--limit-rate", "20M", "http://10.99.0.2/m16"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    server.signal(rustix::process::Signal::INT);
+    let out = child.wait_with_output().unwrap();
+    assert!(out.stdout == data, "{} of {} bytes", out.stdout.len(), data.len());
+    assert_eq!(server.stop_code(), Some(0));
+}
