@@ -209,7 +209,7 @@ impl TcpListener {
 
 impl Drop for TcpListener {
     fn drop(&mut self) {
-        // The port leaves the XDP program first, so that nothing arrives for a listener that is gone.
+        // First the kernel may have what opens connections, so that no SYN arrives for a listener that is gone.
         drop(self.claim.take());
         if let Ok(mut app) = self.lane.app.try_borrow_mut() {
             // Closed already only if the table says so; nothing is left to do then.

@@ -87,7 +87,7 @@ fn frame(vlan: Option<u16>, packet: &[u8]) -> Vec<u8> {
 #[test]
 fn the_table() {
     let Some(b) = Bench::new() else { return };
-    let none = OwnFlags { kernel_may_hold: false };
+    let none = OwnFlags::LISTENING;
     let families = [("10.0.0.1", "10.0.0.2", "10.0.0.9"), ("fd00::1", "fd00::2", "fd00::9")];
     for (us, peer, other) in families.map(|(a, b, c)| (addr(a), addr(b), addr(c))) {
         b.maps.own(OwnKey { vlan: 0, addr: us, port: 80 }, none).unwrap();
@@ -139,7 +139,7 @@ fn the_table() {
 #[test]
 fn fragments_follow_their_first() {
     let Some(b) = Bench::new() else { return };
-    let none = OwnFlags { kernel_may_hold: false };
+    let none = OwnFlags::LISTENING;
     let (us4, us6) = (addr("10.0.0.1"), addr("fd00::1"));
     for us in [us4, us6] {
         b.maps.own(OwnKey { vlan: 0, addr: us, port: 80 }, none).unwrap();
@@ -198,15 +198,20 @@ fn the_kernel_keeps_the_connections_it_has() {
         let peer_port = client.local_addr().unwrap().port();
         let with = |port, flags| frame(None, &packet(peer, us, 6, &segment(port, local.port(), flags)));
 
-        b.maps.own(key, OwnFlags { kernel_may_hold: true }).unwrap();
+        b.maps.own(key, OwnFlags { kernel_may_hold: true, draining: false }).unwrap();
         assert_eq!(b.verdict(&with(peer_port, Flags::ACK)), Verdict::KernelFlow);
         assert_eq!(b.verdict(&with(peer_port, Flags::ACK | Flags::FIN)), Verdict::KernelFlow);
         // Another peer's segments are ours although the kernel listens there too; so is every SYN.
         assert_eq!(b.verdict(&with(1, Flags::ACK)), Verdict::Listen);
         assert_eq!(b.verdict(&with(peer_port, Flags::SYN)), Verdict::Listen);
         // Once the kernel holds nothing, nobody asks it.
-        b.maps.own(key, OwnFlags { kernel_may_hold: false }).unwrap();
+        b.maps.own(key, OwnFlags::LISTENING).unwrap();
         assert_eq!(b.verdict(&with(peer_port, Flags::ACK)), Verdict::Listen);
+        // A listener that has gone leaves its connections behind, and only those.
+        b.maps.own(key, OwnFlags::DRAINING).unwrap();
+        assert_eq!(b.verdict(&with(1, Flags::ACK)), Verdict::Listen);
+        assert_eq!(b.verdict(&with(1, Flags::SYN)), Verdict::Pass);
+        assert_eq!(b.verdict(&with(peer_port, Flags::ACK)), Verdict::KernelFlow);
         b.maps.disown(key).unwrap();
         assert_eq!(b.verdict(&with(peer_port, Flags::ACK)), Verdict::Pass);
         drop(server);

@@ -219,7 +219,7 @@ impl State {
         };
         let place = Placeholder::hold(socket)?;
         let key = OwnKey { vlan: p.vlan, addr: addr.into(), port: listen.addr.port() };
-        p.device.own(key, OwnFlags { kernel_may_hold: held.may_hold })?;
+        p.device.own(key, OwnFlags { kernel_may_hold: held.may_hold, draining: false })?;
         held.places.insert(addr, Some(place));
         Ok(())
     }
@@ -249,23 +249,28 @@ impl State {
             return;
         }
         let Some(held) = self.held.remove(&listen) else { return };
+        // The placeholders go, so that others may listen; connections that are still open, or end by their timers, stay ours.
         for addr in held.places.keys() {
-            for p in &self.ports {
-                let _ = p.device.disown(OwnKey { vlan: p.vlan, addr: (*addr).into(), port: listen.addr.port() });
+            let at = self.addresses.iter().find(|(_, a, _)| a == addr).map(|(port, _, _)| *port);
+            let Some(p) = self.ports.iter().find(|p| Some(p.port) == at) else { continue };
+            let key = OwnKey { vlan: p.vlan, addr: (*addr).into(), port: listen.addr.port() };
+            if let Err(error) = p.device.own(key, OwnFlags::DRAINING) {
+                tracing::warn!("{error}");
             }
         }
     }
 
     /// Ports whose last kernel connection has ended need no look-up any more.
     fn review_flows(&mut self) {
-        let State { ports, held, .. } = self;
+        let State { ports, addresses, held, .. } = self;
         for (listen, held) in held.iter_mut().filter(|(_, h)| h.may_hold) {
             if netlink::kernel_flows(listen.addr.port()).is_ok_and(|n| n == 0) {
                 held.may_hold = false;
                 for addr in held.places.keys() {
-                    for p in ports.iter() {
+                    for p in ports.iter().filter(|p| addresses.iter().any(|(port, a, _)| *port == p.port && a == addr))
+                    {
                         let key = OwnKey { vlan: p.vlan, addr: (*addr).into(), port: listen.addr.port() };
-                        if let Err(error) = p.device.own(key, OwnFlags { kernel_may_hold: false }) {
+                        if let Err(error) = p.device.own(key, OwnFlags::LISTENING) {
                             tracing::warn!("{error}");
                         }
                     }

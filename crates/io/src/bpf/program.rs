@@ -18,9 +18,19 @@ use super::sys::{Map, MapKind};
 pub struct OwnFlags {
     /// The kernel may have connections on it from before.
     pub kernel_may_hold: bool,
+    /// Nobody listens any more: what opens a connection is the kernel's, what belongs to one still comes here.
+    pub draining: bool,
+}
+
+impl OwnFlags {
+    /// A listener's port on which the kernel holds nothing.
+    pub const LISTENING: OwnFlags = OwnFlags { kernel_may_hold: false, draining: false };
+    /// A listener has gone; its connections have not, and the kernel may have new ones.
+    pub const DRAINING: OwnFlags = OwnFlags { kernel_may_hold: true, draining: true };
 }
 
 const MAY_HOLD: u32 = 2;
+const DRAINING: u32 = 4;
 const LISTEN: u32 = 1;
 
 /// An owned tuple.
@@ -90,7 +100,8 @@ impl Maps {
 
     /// Takes a port.
     pub fn own(&self, key: OwnKey, flags: OwnFlags) -> io::Result<()> {
-        let value = LISTEN | if flags.kernel_may_hold { MAY_HOLD } else { 0 };
+        let may_hold = if flags.kernel_may_hold { MAY_HOLD } else { 0 };
+        let value = LISTEN | may_hold | if flags.draining { DRAINING } else { 0 };
         self.owned.set(&key.bytes(), &value.to_ne_bytes())
     }
 
@@ -260,9 +271,10 @@ pub fn steer(maps: &Maps) -> Vec<Insn> {
 
     a.label("own").map(1, maps.owned.as_fd()).lea(2, FP, KEY as i32).call(MAP_LOOKUP).jump_if(If::Eq, 0, 0, "active");
     a.store_imm(Dw, FP, VERDICT, Verdict::Listen as i32);
-    a.load(W, 3, 0, 0).op(Op::And, 3, MAY_HOLD as i32).jump_if(If::Eq, 3, 0, "ours");
-    // SYN without ACK opens a connection: it is ours whatever the kernel holds.
-    a.load(Dw, 3, FP, FLAGS).op(Op::And, 3, 0x12).jump_if(If::Eq, 3, 0x02, "ours");
+    a.load(W, 4, 0, 0).load(Dw, 3, FP, FLAGS).op(Op::And, 3, 0x12);
+    // SYN without ACK opens a connection: whatever the kernel holds, it is ours while we listen and never afterwards.
+    a.jump_if(If::Ne, 3, 0x02, "opened").jump_if(If::Set, 4, DRAINING as i32, "out").jump("ours");
+    a.label("opened").op(Op::And, 4, MAY_HOLD as i32).jump_if(If::Eq, 4, 0, "ours");
     a.mov_reg(1, 6).lea(2, FP, TUPLE as i32).mov(4, -1).mov(5, 0);
     a.load(Dw, 3, FP, TUPLE_LEN).jump_if(If::Eq, 3, 36, "lookup6");
     a.mov(3, 12).call(SKC_LOOKUP_TCP).jump("found");
