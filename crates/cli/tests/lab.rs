@@ -247,7 +247,7 @@ fn the_kernel_keeps_what_it_has_and_what_is_not_ours() {
     drop(listener);
 
     let corelane = lab.serve(&lab.b, "--dev xdp:vb --port 80");
-    let mut talk = |client: &mut TcpStream, server: &mut TcpStream| {
+    let talk = |client: &mut TcpStream, server: &mut TcpStream| {
         client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         server.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         let mut buf = [0; 5];

@@ -206,12 +206,6 @@ impl FlowTable {
         })
     }
 
-    /// Fetches the slot that a lookup of `hash` will read.
-    #[allow(dead_code, reason = "for lookups that are hashed a burst ahead of their use")]
-    pub fn prefetch(&self, hash: u32) {
-        mem::prefetch::read(&self.now.slots[hash as usize & self.now.mask()]);
-    }
-
     #[cfg(test)]
     fn len(&self) -> usize {
         self.now.used + self.old.as_ref().map_or(0, |(t, _)| t.used)

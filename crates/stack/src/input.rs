@@ -30,8 +30,13 @@ impl Stack {
             return;
         }
         self.counters.bursts += 1;
-        for i in 0..burst.len() {
+        let len = burst.len();
+        for i in 0..len {
             let frame = burst.frame(i);
+            if i + 1 < len {
+                // Its headers arrive while this one is worked on.
+                mem::prefetch::slice(burst.frame(i + 1).data);
+            }
             self.counters.frames_in += 1;
             self.counters.bytes_in += frame.data.len() as u64;
             if let Err(reason) = self.take_frame(now, interface, frame) {
