@@ -23,7 +23,7 @@ impl Bell {
         Ok(Bell { fd, sleeping: AtomicBool::new(false) })
     }
 
-    /// The sleeper's first step; afterwards it must look for work once more before it waits for [`Bell::fd`].
+    /// The sleeper's first step; afterwards it must look for work once more before it waits for the descriptor.
     pub fn arm(&self) {
         self.sleeping.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
