@@ -28,7 +28,7 @@ const STATUS_CSUM_VALID: u32 = 1 << 7;
 
 /// One slot holds the largest packet that the kernel may have put together (GRO).
 const SLOT: usize = 1 << 17;
-const SLOTS: usize = 128;
+const SLOTS: usize = 512;
 /// Frames sent with one call.
 const BATCH: usize = 64;
 const MAX_GSO: usize = 65_535;
