@@ -8,6 +8,7 @@
 mod ack;
 mod config;
 pub mod congestion;
+mod cookie;
 mod info;
 mod input;
 mod knobs;
@@ -22,6 +23,7 @@ mod urgent;
 mod window;
 
 pub use config::Config;
+pub use cookie::{Offer, TS_BITS, stamp};
 pub use info::{State, TcpInfo};
 pub use output::{Outgoing, Reply, reset_for};
 pub use sent::SentPool;
