@@ -222,7 +222,7 @@ fn a_cookie_needs_no_record() {
         let scale = if options.timestamps.is_some() { 7 } else { 0 };
         let mss = options.mss.unwrap_or(536) as u64 - if options.timestamps.is_some() { 12 } else { 0 };
         assert_eq!((windows[0].0, windows[0].1), (0xffff << scale, mss));
-        p.seq = p.seq + 7;
+        p.seq += 7;
         let sent = b.write(b.accepted[0], b"answer");
         assert_eq!(sent[0].payload, b"answer");
         let c = b.host.stack.counters();
