@@ -159,6 +159,9 @@ impl Stack {
                 if source.ecn == CE {
                     tcb.congestion_experienced();
                 }
+                if seg.flags.contains(Flags::URG) {
+                    tcb.note_urgent(&seg);
+                }
                 let reply = tcb.on_segment(&seg, &mut cx);
                 if let Some(reply) = reply {
                     self.reply(source, &seg, reply);
@@ -205,7 +208,8 @@ impl Stack {
         if l.embryos >= syn_backlog {
             return Err(DropReason::SynBacklog);
         }
-        let receive_buffer = if l.receive_buffer == 0 { self.config.tcp.receive_buffer } else { l.receive_buffer };
+        let receive_buffer = l.receive_buffer;
+        let options = l.options.clone();
         let (mut iss, ts_offset) = self.initial_sequence(now, &key);
         if let Some(after) = after {
             // RFC 6191, RFC 9293 MAY-2: beyond everything the old connection may have sent.
@@ -214,10 +218,11 @@ impl Stack {
             }
         }
         let (mss, headers) = self.path_mss(now, source.interface, &key);
+        let (mss, receive_buffer) = options.limit(mss, receive_buffer, self.config.tcp.receive_buffer);
         let open = Open { iss, ts_offset, mss, receive_buffer, headers };
         let mut cx = context!(self, now);
         let tcb = Tcb::accept(&open, seg, &mut cx);
-        let conn = Conn {
+        let mut conn = Conn {
             tcb,
             key,
             hash,
@@ -225,9 +230,12 @@ impl Stack {
             epoch: 0,
             listener,
             interface: source.interface,
+            traffic_class: 0,
+            hop_limit: crate::output::TTL,
             stage: Stage::Embryo,
             linked: true,
         };
+        options.apply(&mut conn, &mut cx);
         let id = self.admit(now, conn).ok_or(DropReason::NoConnection)?;
         if let Some(l) = self.listeners.get(listener) {
             l.embryos += 1;
