@@ -53,8 +53,14 @@ drops! {
     NoRoute = "drop_no_route",
     /// The next hop's hardware address is unknown.
     NoNeighbor = "drop_no_neighbor",
-    /// A fragment beyond the limits, overlapping or too late.
+    /// A fragment that may not be: of wrong length, without the headers, of a neighbour message.
     Fragment = "drop_fragment",
+    /// A fragment that overlaps others, and what else comes of its datagram (RFC 5722).
+    FragmentOverlap = "drop_fragment_overlap",
+    /// A fragment or an incomplete datagram beyond the limits.
+    FragmentLimit = "drop_fragment_limit",
+    /// A datagram that was not complete in time.
+    FragmentTimeout = "drop_fragment_timeout",
     /// An ICMP message that means nothing here.
     Icmp = "drop_icmp",
     /// An ICMP error that fits no connection (RFC 5927).

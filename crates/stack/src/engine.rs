@@ -422,7 +422,7 @@ impl Stack {
         });
         if self.reassembler.next().is_some_and(|at| at <= now) {
             for _ in 0..self.reassembler.expire(now) {
-                self.counters.drop(crate::DropReason::Fragment);
+                self.counters.drop(crate::DropReason::FragmentTimeout);
             }
         }
         self.neighbors.expire(now);

@@ -2,7 +2,7 @@
 //! (RFC 792, RFC 1122 3.2.2, RFC 4443, RFC 4861, RFC 5927).
 
 use wire::quoted::Quoted;
-use wire::{Addr, Instant, MacAddr, arp, ethernet, icmpv4, icmpv6, ipv4, ipv6};
+use wire::{Addr, Instant, MacAddr, Malformed, arp, ethernet, icmpv4, icmpv6, ipv4, ipv6};
 
 use crate::Mode;
 use crate::counters::DropReason;
@@ -74,6 +74,10 @@ impl Stack {
     }
 
     pub(crate) fn take_icmpv6(&mut self, now: Instant, source: Source, ip: &ipv6::Packet) -> Result<(), DropReason> {
+        // RFC 6980 5: neighbour discovery comes whole.
+        if ip.fragment.is_some() && ip.payload.first().is_some_and(|kind| icmpv6::NDP.contains(kind)) {
+            return Err(DropReason::Neighbor);
+        }
         let message = icmpv6::Message::parse(source.src, source.dst, ip.payload).map_err(icmp_drop)?;
         match message {
             icmpv6::Message::EchoRequest { id, seq, data } => {
@@ -142,30 +146,72 @@ impl Stack {
         Ok(())
     }
 
-    /// RFC 1122 3.2.2.1: a datagram for a port or protocol that nobody serves.
-    pub(crate) fn send_unreachable(&mut self, now: Instant, source: Source, protocol: u8, packet: &[u8]) {
+    /// RFC 1122 3.2.2.1, RFC 4443 3.1: a datagram for a port or protocol that nobody serves; `named_at` is the byte of an
+    /// IPv6 packet that names the protocol.
+    pub(crate) fn send_unreachable(
+        &mut self,
+        now: Instant,
+        source: Source,
+        protocol: u8,
+        named_at: u16,
+        packet: &[u8],
+    ) {
+        let udp = protocol == wire::udp::PROTOCOL;
+        let (src, dst) = (source.dst, source.src);
+        self.send_error(now, source, packet, |b, quote| match (src.is_v4(), udp) {
+            (true, _) => icmpv4::emit_unreachable(b, if udp { 3 } else { 2 }, quote),
+            (false, true) => icmpv6::emit_unreachable(src, dst, b, 4, quote),
+            (false, false) => icmpv6::emit_parameter_problem(src, dst, b, 1, named_at as u32, quote),
+        });
+    }
+
+    /// A packet that the IPv6 parser refused: where RFC 8200 4 demands it, its sender hears of it.
+    pub(crate) fn refused_v6(
+        &mut self,
+        now: Instant,
+        interface: InterfaceId,
+        eth: &ethernet::Frame,
+        why: Malformed,
+    ) -> DropReason {
+        let Malformed::Parameter { code, pointer } = why else { return DropReason::Malformed };
+        let Some(ends) = eth.payload.get(8..40) else { return DropReason::Malformed };
+        let addr = |at| Addr::from_v6(core::array::from_fn(|i| ends[at + i]));
+        let (src, to) = (addr(0), addr(16));
+        let i = &self.interfaces[interface.index()];
+        // RFC 8200 4.2: options whose type begins with 10 are reported to those who sent them to a group, too.
+        let anyway = code == 2 && eth.payload.get(pointer as usize).is_some_and(|kind| kind >> 6 == 2);
+        let from = if to.is_multicast() { anyway.then(|| i.source_for(src)).flatten() } else { Some(to) };
+        // RFC 4443 2.4 e: never to a group, nor about what came to one.
+        let silent = src.is_multicast() || src.is_unspecified() || (eth.dst.is_multicast() && !anyway);
+        if let Some(dst) = from.filter(|a| self.dedicated(interface) && !silent && i.has(*a)) {
+            let source = Source { interface, mac: eth.src, src, dst };
+            self.send_error(now, source, eth.payload, |b, quote| {
+                icmpv6::emit_parameter_problem(dst, src, b, code, pointer as u32, quote)
+            });
+        }
+        DropReason::Malformed
+    }
+
+    /// An ICMP error about `packet`, as much of which is quoted as a packet that passes everywhere holds (RFC 1812 4.3.2.3,
+    /// RFC 4443 2.4 c).
+    fn send_error(
+        &mut self,
+        now: Instant,
+        source: Source,
+        packet: &[u8],
+        emit: impl FnOnce(&mut [u8], &[u8]) -> usize,
+    ) {
         if !self.icmp_budget.take(now) {
             return;
         }
-        let udp = protocol == wire::udp::PROTOCOL;
-        // RFC 1812 4.3.2.3, RFC 4443 3.1: as much of the packet as fits a minimum-MTU error.
-        let quote = &packet[..packet.len().min(548)];
+        let v4 = source.src.is_v4();
+        let (ethertype, protocol, header, most) =
+            if v4 { (ethernet::IPV4, ipv4::ICMP, 20, 576) } else { (ethernet::IPV6, ipv6::ICMPV6, 40, 1280) };
+        let quote = &packet[..packet.len().min(most - header - 8)];
         let key = FlowKey { local: source.dst, remote: source.src, local_port: 0, remote_port: 0 };
-        let (ethertype, bytes) = if source.src.is_v4() {
-            let mut bytes = vec![0; 20 + 8 + quote.len()];
-            emit_ip(&mut bytes, &key, ipv4::ICMP, 8 + quote.len());
-            icmpv4::emit_unreachable(&mut bytes[20..], if udp { 3 } else { 2 }, quote);
-            (ethernet::IPV4, bytes)
-        } else {
-            let mut bytes = vec![0; 40 + 8 + quote.len()];
-            emit_ip(&mut bytes, &key, ipv6::ICMPV6, 8 + quote.len());
-            if udp {
-                icmpv6::emit_unreachable(source.dst, source.src, &mut bytes[40..], 4, quote);
-            } else {
-                icmpv6::emit_unknown_header(source.dst, source.src, &mut bytes[40..], 6, quote);
-            }
-            (ethernet::IPV6, bytes)
-        };
+        let mut bytes = vec![0; header + 8 + quote.len()];
+        emit_ip(&mut bytes, &key, protocol, 8 + quote.len());
+        emit(&mut bytes[header..], quote);
         self.push_raw(source.interface, Raw::Packet { mac: source.mac, ethertype, bytes });
     }
 
@@ -325,9 +371,9 @@ pub(crate) fn solicit(
     at + bytes.len()
 }
 
-fn icmp_drop(m: wire::Malformed) -> DropReason {
+fn icmp_drop(m: Malformed) -> DropReason {
     match m {
-        wire::Malformed::BadChecksum => DropReason::IcmpChecksum,
+        Malformed::BadChecksum => DropReason::IcmpChecksum,
         _ => DropReason::Malformed,
     }
 }

@@ -5,6 +5,9 @@ use core::net::Ipv6Addr;
 use crate::quoted::Quoted;
 use crate::{Addr, MacAddr, Malformed, array, be16, be32, checksum};
 
+/// Types of neighbour discovery messages.
+pub const NDP: core::ops::RangeInclusive<u8> = 133..=137;
+
 /// A prefix that a router announces (RFC 4861 4.6.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefix {
@@ -167,7 +170,7 @@ impl<'a> Message<'a> {
             _ => {}
         };
         // RFC 4861 7.1: the code of every NDP message is zero.
-        if (133..=137).contains(&b[0]) && b[1] != 0 {
+        if NDP.contains(&b[0]) && b[1] != 0 {
             return Err(Malformed::BadField);
         }
         let long = |n| if b.len() < n { Err(Malformed::Truncated) } else { Ok(()) };
@@ -340,9 +343,9 @@ pub fn emit_too_big(src: Addr, dst: Addr, b: &mut [u8], mtu: u32, packet: &[u8])
     error(src, dst, b, 2, 0, mtu, packet)
 }
 
-/// Writes "unrecognised next header" at byte `pointer` with a quoted packet; its length.
-pub fn emit_unknown_header(src: Addr, dst: Addr, b: &mut [u8], pointer: u32, packet: &[u8]) -> usize {
-    error(src, dst, b, 4, 1, pointer, packet)
+/// Writes a parameter problem at byte `pointer` of a quoted packet; its length.
+pub fn emit_parameter_problem(src: Addr, dst: Addr, b: &mut [u8], code: u8, pointer: u32, packet: &[u8]) -> usize {
+    error(src, dst, b, 4, code, pointer, packet)
 }
 
 #[cfg(test)]
@@ -440,7 +443,7 @@ mod tests {
         assert_eq!(Message::parse(a, b, &buf), Ok(Message::PacketTooBig { mtu: 1280, quoted }));
         emit_unreachable(a, b, &mut buf, 4, &packet);
         assert_eq!(Message::parse(a, b, &buf), Ok(Message::Unreachable { code: 4, quoted }));
-        emit_unknown_header(a, b, &mut buf, 40, &packet);
+        emit_parameter_problem(a, b, &mut buf, 1, 40, &packet);
         assert_eq!(Message::parse(a, b, &buf), Ok(Message::ParameterProblem { code: 1, pointer: 40, quoted }));
         buf[0] = 3;
         seal(a, b, &mut buf);
