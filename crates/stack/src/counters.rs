@@ -112,6 +112,14 @@ pub struct Counters {
     pub echoes: u64,
     /// Path MTUs lowered.
     pub path_mtu: u64,
+    /// Other hosts seen with an address of ours.
+    pub address_conflicts: u64,
+    /// Addresses not used because another host has them.
+    pub addresses_lost: u64,
+    /// Router advertisements believed.
+    pub router_adverts: u64,
+    /// Redirects followed.
+    pub redirects: u64,
     /// Packets reassembled from fragments.
     pub reassembled: u64,
     /// Jobs done.
@@ -155,6 +163,10 @@ impl Counters {
             ("time_wait_evicted", self.time_wait_evicted),
             ("echoes", self.echoes),
             ("path_mtu", self.path_mtu),
+            ("address_conflicts", self.address_conflicts),
+            ("addresses_lost", self.addresses_lost),
+            ("router_adverts", self.router_adverts),
+            ("redirects", self.redirects),
             ("reassembled", self.reassembled),
             ("jobs", self.jobs),
             ("events", self.events),

@@ -25,6 +25,26 @@ pub struct Prefix {
     pub preferred: u32,
 }
 
+/// The prefixes of one router advertisement; more than eight are left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Prefixes {
+    list: [Option<Prefix>; 8],
+}
+
+impl Prefixes {
+    /// Adds one if there is room.
+    pub fn push(&mut self, prefix: Prefix) {
+        if let Some(slot) = self.list.iter_mut().find(|p| p.is_none()) {
+            *slot = Some(prefix);
+        }
+    }
+
+    /// In order.
+    pub fn iter(&self) -> impl Iterator<Item = Prefix> {
+        self.list.into_iter().flatten()
+    }
+}
+
 /// A message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message<'a> {
@@ -91,8 +111,8 @@ pub enum Message<'a> {
         source_mac: Option<MacAddr>,
         /// MTU option.
         mtu: Option<u32>,
-        /// First prefix option.
-        prefix: Option<Prefix>,
+        /// Prefix options.
+        prefixes: Prefixes,
     },
     /// Type 135.
     NeighborSolicit {
@@ -113,6 +133,15 @@ pub enum Message<'a> {
         solicited: bool,
         /// O.
         r#override: bool,
+    },
+    /// Type 137.
+    Redirect {
+        /// The better first hop; the destination itself where it is on the link.
+        target: Addr,
+        /// For packets to it.
+        destination: Addr,
+        /// Target link-layer address option.
+        target_mac: Option<MacAddr>,
     },
     /// Anything else.
     Other {
@@ -195,11 +224,11 @@ impl<'a> Message<'a> {
                 if !src.is_link_local() {
                     return Err(Malformed::BadField);
                 }
-                let (mut mtu, mut prefix) = (None, None);
+                let (mut mtu, mut prefixes) = (None, Prefixes::default());
                 options(&b[16..], |kind, o| match (kind, o.len()) {
                     (5, 8) => mtu = Some(be32(o, 4)),
-                    (3, 32) if prefix.is_none() && o[2] <= 128 => {
-                        prefix = Some(Prefix {
+                    (3, 32) if o[2] <= 128 => {
+                        prefixes.push(Prefix {
                             len: o[2],
                             on_link: o[3] & 0x80 != 0,
                             autonomous: o[3] & 0x40 != 0,
@@ -210,7 +239,7 @@ impl<'a> Message<'a> {
                     }
                     _ => lla(kind, o),
                 })?;
-                Message::RouterAdvert { lifetime: be16(b, 6), hop_limit: b[4], source_mac, mtu, prefix }
+                Message::RouterAdvert { lifetime: be16(b, 6), hop_limit: b[4], source_mac, mtu, prefixes }
             }
             135 => {
                 long(24)?;
@@ -240,11 +269,22 @@ impl<'a> Message<'a> {
                     r#override: bit(0x20),
                 }
             }
+            137 => {
+                long(40)?;
+                options(&b[40..], lla)?;
+                // RFC 4861 8.1.
+                let (target, destination) = (target(b)?, Addr::from_v6(array(b, 24)));
+                let foreign = destination.is_v4() || destination.is_multicast();
+                if !src.is_link_local() || foreign || !(target.is_link_local() || target == destination) {
+                    return Err(Malformed::BadField);
+                }
+                Message::Redirect { target, destination, target_mac }
+            }
             kind => Message::Other { kind },
         })
     }
 
-    /// Writes an echo or NDP message; its length, at most 64 for NDP. `b` must have room. Errors are written by
+    /// Writes an echo or NDP message; its length, at most 288 for NDP. `b` must have room. Errors are written by
     /// [`emit_unreachable`] and its like, which quote a packet; they and the rest give 0.
     pub fn emit(&self, src: Addr, dst: Addr, b: &mut [u8]) -> usize {
         let n = match *self {
@@ -259,7 +299,7 @@ impl<'a> Message<'a> {
                 b[..8].copy_from_slice(&[133, 0, 0, 0, 0, 0, 0, 0]);
                 8 + link_layer_option(&mut b[8..], 1, source_mac)
             }
-            Message::RouterAdvert { lifetime, hop_limit, source_mac, mtu, prefix } => {
+            Message::RouterAdvert { lifetime, hop_limit, source_mac, mtu, prefixes } => {
                 b[..16].fill(0);
                 b[0] = 134;
                 b[4] = hop_limit;
@@ -270,10 +310,16 @@ impl<'a> Message<'a> {
                     b[n + 4..n + 8].copy_from_slice(&mtu.to_be_bytes());
                     n += 8;
                 }
-                if let Some(p) = prefix {
+                for p in prefixes.iter() {
                     n += p.emit(&mut b[n..]);
                 }
                 n
+            }
+            Message::Redirect { target, destination, target_mac } => {
+                b[..8].copy_from_slice(&[137, 0, 0, 0, 0, 0, 0, 0]);
+                b[8..24].copy_from_slice(&target.octets());
+                b[24..40].copy_from_slice(&destination.octets());
+                40 + link_layer_option(&mut b[40..], 2, target_mac)
             }
             Message::Unreachable { .. }
             | Message::PacketTooBig { .. }
@@ -385,6 +431,27 @@ mod tests {
         assert_eq!(Message::parse(a, b, &buf), Err(Malformed::BadOption));
     }
 
+    #[test]
+    fn redirects() {
+        let router = Addr::from(core::net::IpAddr::V6(MacAddr([2; 6]).link_local()));
+        let other = Addr::from(core::net::IpAddr::V6(MacAddr([4; 6]).link_local()));
+        let (a, b) = ends();
+        let parse = |src, target, destination| {
+            let m = Message::Redirect { target, destination, target_mac: Some(MacAddr([4; 6])) };
+            let mut buf = [0; 48];
+            assert_eq!(m.emit(src, b, &mut buf), 48);
+            assert_eq!(Message::parse(src, b, &buf).unwrap_or(m), m);
+            Message::parse(src, b, &buf).map(|_| ())
+        };
+        assert_eq!(parse(router, other, a), Ok(()));
+        assert_eq!(parse(router, a, a), Ok(()));
+        // From no router of the link, to no router of the link, about a group, about IPv4.
+        assert_eq!(parse(a, other, a), Err(Malformed::BadField));
+        assert_eq!(parse(router, b, a), Err(Malformed::BadField));
+        assert_eq!(parse(router, other, Addr::from_v6([0xff; 16])), Err(Malformed::BadField));
+        assert_eq!(parse(router, other, Addr::from_v4([10, 0, 0, 1])), Err(Malformed::BadField));
+    }
+
     /// What a message parses to once `change` is made to its bytes.
     fn changed(m: Message, (a, b): (Addr, Addr), change: impl Fn(&mut [u8])) -> Result<(), Malformed> {
         let mut buf = [0; 64];
@@ -426,7 +493,13 @@ mod tests {
             Err(Malformed::BadOption)
         );
         // Only routers of this link announce.
-        let quiet = Message::RouterAdvert { lifetime: 1, hop_limit: 0, source_mac: None, mtu: None, prefix: None };
+        let quiet = Message::RouterAdvert {
+            lifetime: 1,
+            hop_limit: 0,
+            source_mac: None,
+            mtu: None,
+            prefixes: Prefixes::default(),
+        };
         assert_eq!(changed(quiet, (a, group), as_it_is), Err(Malformed::BadField));
     }
 
@@ -467,11 +540,13 @@ mod tests {
         #[test]
         fn router_messages_round_trip(
             lifetime: u16, hop_limit: u8, source_mac in mac(), mtu in proptest::option::of(any::<u32>()),
-            prefix in proptest::option::of(prefix()),
+            list in proptest::collection::vec(prefix(), 0..=8),
         ) {
+            let mut prefixes = Prefixes::default();
+            list.into_iter().for_each(|p| prefixes.push(p));
             let (a, b) = (Addr::from(core::net::IpAddr::V6(MacAddr([2; 6]).link_local())), ends().1);
-            for m in [Message::RouterSolicit { source_mac }, Message::RouterAdvert { lifetime, hop_limit, source_mac, mtu, prefix }] {
-                let mut buf = [0xff; 64];
+            for m in [Message::RouterSolicit { source_mac }, Message::RouterAdvert { lifetime, hop_limit, source_mac, mtu, prefixes }] {
+                let mut buf = [0xff; 288];
                 let n = m.emit(a, b, &mut buf);
                 prop_assert_eq!(Message::parse(a, b, &buf[..n]), Ok(m));
             }
