@@ -81,11 +81,12 @@ impl Stack {
                     ipv4::TCP if to_group => Err(DropReason::NotOurLink),
                     ipv4::TCP => self.take_tcp(now, source, ip.payload, frame.checksum),
                     ipv4::ICMP => self.take_icmpv4(now, source, &ip),
-                    protocol => self.take_other(now, source, protocol, eth.payload),
+                    protocol if !to_group => self.take_other(now, source, protocol, 0, eth.payload),
+                    _ => Err(DropReason::Protocol),
                 }
             }
             ethernet::IPV6 => {
-                let ip = ipv6::Packet::parse(eth.payload).map_err(ip_drop)?;
+                let ip = ipv6::Packet::parse(eth.payload).map_err(|m| self.refused_v6(now, interface, &eth, m))?;
                 let (src, dst) = (ip.src, ip.dst);
                 if src.is_multicast() || src.is_loopback() {
                     return Err(DropReason::BadSource);
@@ -105,7 +106,7 @@ impl Stack {
                     ipv6::TCP => self.take_tcp(now, source, ip.payload, frame.checksum),
                     ipv6::ICMPV6 => self.take_icmpv6(now, source, &ip),
                     ipv6::NO_NEXT_HEADER => Ok(()),
-                    protocol if ours => self.take_other(now, source, protocol, eth.payload),
+                    protocol if !to_group => self.take_other(now, source, protocol, ip.named_at, eth.payload),
                     _ => Err(DropReason::Protocol),
                 }
             }
@@ -118,9 +119,13 @@ impl Stack {
     }
 
     fn take_fragment(&mut self, now: Instant, interface: InterfaceId, frame: &[u8]) -> Result<(), DropReason> {
-        match self.reassembler.push(now, frame) {
+        let fate = self.reassembler.push(now, interface, frame);
+        for _ in 0..core::mem::take(&mut self.reassembler.evicted) {
+            self.counters.drop(DropReason::FragmentLimit);
+        }
+        match fate {
             Fragment::Kept => Ok(()),
-            Fragment::Dropped => Err(DropReason::Fragment),
+            Fragment::Dropped(reason) => Err(reason),
             Fragment::Complete(whole) => {
                 self.counters.reassembled += 1;
                 let lane = self.config.steering.lane_of_frame(&whole);
@@ -231,7 +236,7 @@ impl Stack {
             listener,
             interface: source.interface,
             traffic_class: 0,
-            hop_limit: crate::output::TTL,
+            hop_limit: 0,
             stage: Stage::Embryo,
             linked: true,
         };
@@ -318,10 +323,17 @@ impl Stack {
     }
 
     /// A protocol we do not speak: said so where we own the address (RFC 1122 3.2.2.1).
-    fn take_other(&mut self, now: Instant, source: Source, protocol: u8, packet: &[u8]) -> Result<(), DropReason> {
+    fn take_other(
+        &mut self,
+        now: Instant,
+        source: Source,
+        protocol: u8,
+        named_at: u16,
+        packet: &[u8],
+    ) -> Result<(), DropReason> {
         let dedicated = self.interfaces[source.interface.index()].config.mode == Mode::Dedicated;
-        if dedicated && !source.dst.is_multicast() {
-            self.send_unreachable(now, source, protocol, packet);
+        if dedicated && !source.dst.is_multicast() && !source.src.is_unspecified() {
+            self.send_unreachable(now, source, protocol, named_at, packet);
         }
         Err(DropReason::Protocol)
     }

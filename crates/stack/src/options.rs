@@ -4,7 +4,6 @@ use tcp::congestion::Algorithm;
 
 use crate::channel::ConnOption;
 use crate::conn::Conn;
-use crate::output::TTL;
 
 /// Options that wait for a connection: each at most once, so their number is bounded.
 #[derive(Clone, Debug, Default)]
@@ -75,6 +74,6 @@ pub(crate) fn apply(conn: &mut Conn, option: ConnOption, value: u32, cx: &mut tc
         ConnOption::NotSentLow => tcb.set_not_sent_low(value),
         // RFC 3168 5: the two low bits are TCP's.
         ConnOption::TrafficClass => conn.traffic_class = value as u8 & !3,
-        ConnOption::HopLimit => conn.hop_limit = if value == 0 { TTL } else { value.min(255) as u8 },
+        ConnOption::HopLimit => conn.hop_limit = value.min(255) as u8,
     }
 }
