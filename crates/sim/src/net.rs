@@ -82,11 +82,18 @@ impl Net {
         let to_a = drain(&mut self.b_to_a, self.now);
         self.delivered += (to_a.len() + to_b.len()) as u64;
         for frame in self.a.turn(self.now, to_a) {
-            self.a_to_b.push(self.now, &frame);
+            send(&mut self.a_to_b, &mut self.b_to_a, self.now, &frame);
         }
         for frame in self.b.turn(self.now, to_b) {
-            self.b_to_a.push(self.now, &frame);
+            send(&mut self.b_to_a, &mut self.a_to_b, self.now, &frame);
         }
+    }
+}
+
+/// A router's answer shares the fate of what comes back.
+fn send(out: &mut Path, back: &mut Path, now: Instant, frame: &[u8]) {
+    if let Some(answer) = out.push(now, frame) {
+        back.push(now, &answer);
     }
 }
 

@@ -4,7 +4,7 @@
 
 use core::time::Duration;
 
-use io::impair::{Burst, Impairment, Random};
+use io::impair::{Burst, Impairment, Queue, Random};
 use sim::{Echo, HostConfig, Net, NetConfig, Outcome, Sender};
 use stack::channel::Endpoint;
 use wire::{Addr, Instant};
@@ -21,8 +21,9 @@ fn impairment(r: &mut Random) -> Impairment {
         corrupt: part(r, 0.05),
         delay: us(r, 50_000),
         jitter: us(r, 5_000),
-        rate: if r.chance(0.3) { 100_000 + r.below(10_000_000) } else { 0 },
-        queue: 64 * 1024,
+        rate: if r.chance(0.3) { 1_000_000 + r.below(80_000_000) } else { 0 },
+        queue: Queue::bytes(64 * 1024),
+        ..Impairment::default()
     }
 }
 
