@@ -382,3 +382,37 @@ pub unsafe extern "C" fn getsockopt(fd: c_int, level: c_int, name: c_int, value:
         None => unsafe { libc::syscall(libc::SYS_getsockopt, fd, level, name, value, len) as c_int },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::mem::MaybeUninit;
+
+    #[test]
+    fn the_table_serves_and_sets_errno() {
+        let mut table = MaybeUninit::<Interface>::uninit();
+        // SAFETY: a C string and room for the table, which is then filled; calls get their own `userdata` and good pointers.
+        unsafe {
+            packetdrill_interface_init(c"local=10.0.0.1/8".as_ptr(), table.as_mut_ptr());
+            let t = table.assume_init();
+            let fd = (t.socket)(t.userdata, libc::AF_INET, libc::SOCK_STREAM, 0);
+            assert!(fd >= 0);
+            assert_eq!((t.listen)(t.userdata, fd, 1), 0);
+            assert_eq!((t.fcntl)(t.userdata, fd, libc::F_SETFL, libc::O_NONBLOCK as c_long), 0);
+            assert_eq!((t.accept)(t.userdata, fd, ptr::null_mut(), ptr::null_mut()), -1);
+            assert_eq!(*libc::__errno_location(), libc::EAGAIN);
+            let (mut kind, mut len) = (0i32, 4);
+            assert_eq!(getsockopt(fd, libc::SOL_SOCKET, libc::SO_TYPE, (&raw mut kind).cast(), &mut len), 0);
+            assert_eq!((kind, len), (libc::SOCK_STREAM, 4));
+            // What is not ours is the kernel's.
+            assert_eq!(getsockopt(-1, libc::SOL_SOCKET, libc::SO_TYPE, (&raw mut kind).cast(), &mut len), -1);
+            assert_eq!(*libc::__errno_location(), libc::EBADF);
+            let (mut n, mut at) = (99, 0);
+            assert_eq!((t.netdev_receive)(t.userdata, [0u8; 99].as_mut_ptr().cast(), &mut n, &mut at), 0);
+            assert_eq!(n, 0);
+            assert_eq!((t.close)(t.userdata, fd), 0);
+            assert_eq!((t.close)(t.userdata, fd), -1);
+            (t.free)(t.userdata);
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! The machine behind one lock, and how the tool's two threads share its clock.
 //!
-//! The tool's main thread moves the clock. Its second thread makes the calls that a script expects to block: there they
-//! really sleep, since the tool looks at the thread's state to know. Whenever the main thread has changed something, the
+//! The tool's second thread makes the calls that a script expects to block: there it really sleeps, since the tool looks
+//! at the thread's state to know. Meanwhile the main thread moves the clock. Whenever the main thread has changed something, the
 //! sleeper looks whether its call can finish; the main thread goes on when it has gone back to sleep, or has returned and
 //! read the clock. So a call finishes at the very instant that lets it.
 
@@ -221,14 +221,14 @@ impl Plugin {
     pub fn pause(&self, time: Duration) {
         let world = self.enter();
         let to = world.machine.now() + time;
-        let world = self.advance(world, to);
-        self.leave(world);
+        drop(self.advance(world, to));
     }
 
-    /// The clock. Looking at it takes a microsecond, since the tool waits by looking; only the main thread's look does.
+    /// The clock. Looking at it takes a microsecond, since the tool waits by looking; but not for a call that has just
+    /// ended, which looks when that was.
     pub fn now(&self) -> Instant {
         let mut world = self.enter();
-        if !self.is_main() {
+        if world.guest == Guest::Leaving && !self.is_main() {
             world.guest = Guest::Absent;
             self.looked.notify_all();
             return world.machine.now();
