@@ -1,15 +1,17 @@
 //! Deterministic networks and hosts under a virtual clock, for tests.
 //!
 //! A [`Host`] is one stack with the application's ends of its rings; a [`Net`] joins two hosts by an impaired path in each
-//! direction. Nothing here reads a clock or draws randomness but from its seed, so a seed reproduces a run.
+//! direction; a [`Machine`] is a stack with its sockets that speaks bare IP packets. Nothing here reads a clock or draws randomness but from its seed, so a seed reproduces a run.
 #![forbid(unsafe_code)]
 
 mod apps;
 mod burst;
 mod host;
+mod machine;
 mod net;
 
 pub use apps::{Echo, Outcome, Sender, digest, pattern};
 pub use burst::{Frames, Sink};
 pub use host::{Host, HostConfig};
+pub use machine::{Machine, MachineConfig};
 pub use net::{Net, NetConfig};
