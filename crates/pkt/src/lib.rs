@@ -7,6 +7,7 @@
 pub mod ast;
 mod lexer;
 mod parser;
+pub mod python;
 pub mod wire_options;
 
 pub use lexer::{Place, SyntaxError};

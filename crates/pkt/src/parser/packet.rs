@@ -193,7 +193,7 @@ impl Parser {
             }
         }
         let bytes = wire_options::emit(&options).len();
-        if bytes > 40 || bytes % 4 != 0 {
+        if bytes > 40 || !bytes.is_multiple_of(4) {
             let message = format!("expected options of 40 bytes at most, padded to a multiple of 4, got {bytes}");
             return Err(crate::lexer::SyntaxError { place, message });
         }
