@@ -2,9 +2,10 @@
 //!
 //! A script says what an application calls, what comes from the network, and what must go to it, each with its time. The
 //! parser makes an [`ast::Script`] of it. Nothing here reads a clock, so a verdict is the same each time.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod ast;
+pub mod kernel;
 mod lexer;
 mod parser;
 pub mod python;
