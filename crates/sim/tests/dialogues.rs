@@ -41,7 +41,12 @@ impl Heard {
                 }
                 Event::Fin { .. } => self.fin = true,
                 Event::Failed { failure, .. } | Event::Refused { failure, .. } => self.failed = Some(failure),
-                Event::Listening { .. } | Event::Acked { .. } | Event::Closed { .. } | Event::Info { .. } => {}
+                Event::Listening { .. }
+                | Event::Acked { .. }
+                | Event::Closed { .. }
+                | Event::Info { .. }
+                | Event::Sent { .. }
+                | Event::Urgent { .. } => {}
             }
         }
     }

@@ -17,6 +17,7 @@ use crate::fragments::Reassembler;
 use crate::interface::{Interface, network};
 use crate::listener::Listeners;
 use crate::neighbor::{Neighbors, Question};
+use crate::options::Options;
 use crate::path::PathMtus;
 use crate::ports::Ports;
 use crate::route::Routes;
@@ -47,6 +48,8 @@ pub struct Stack {
     /// Queue membership by connection id; outlives the connection.
     pub(crate) queued: Vec<u8>,
     pub(crate) listeners: Listeners,
+    /// Options of the request that comes next.
+    pub(crate) prepared: Options,
     pub(crate) time_waits: TimeWaits,
     pub(crate) ports: Ports,
     pub(crate) wheel: Wheel,
@@ -95,6 +98,7 @@ impl Stack {
             conns: Slab::new(config.max_connections.min(TIME_WAIT - 1)),
             queued: Vec::new(),
             listeners: Listeners::new(config.max_listeners),
+            prepared: Options::default(),
             time_waits: TimeWaits::new(config.time_wait, config.max_time_wait),
             ports: Ports::new(config.ports, secret),
             wheel: Wheel::new(Instant::ZERO),
@@ -298,6 +302,9 @@ impl Stack {
     /// over.
     pub(crate) fn settle(&mut self, now: Instant, id: u32) {
         let Some(c) = self.conns.get_mut(id) else { return };
+        let mut cx = context!(self, now);
+        c.tcb.time_fin_wait_2(&mut cx);
+        c.tcb.watch_unsent();
         let tcb = &c.tcb;
         let control = tcb.wants_control();
         let ack = tcb.wants_ack();

@@ -150,7 +150,11 @@ impl Stack {
             Some(value) if value & TIME_WAIT != 0 => self.in_time_wait(now, source, &seg, key, hash, value),
             Some(id) => {
                 let mut cx = context!(self, now);
-                let reply = self.conns[id].tcb.on_segment(&seg, &mut cx);
+                let tcb = &mut self.conns[id].tcb;
+                if seg.flags.contains(Flags::URG) {
+                    tcb.note_urgent(&seg);
+                }
+                let reply = tcb.on_segment(&seg, &mut cx);
                 if let Some(reply) = reply {
                     self.reply(source, &seg, reply);
                 }
@@ -197,6 +201,7 @@ impl Stack {
             return Err(DropReason::SynBacklog);
         }
         let receive_buffer = if l.receive_buffer == 0 { self.config.tcp.receive_buffer } else { l.receive_buffer };
+        let options = l.options.clone();
         let (mut iss, ts_offset) = self.initial_sequence(now, &key);
         if let Some(after) = after {
             // RFC 6191, RFC 9293 MAY-2: beyond everything the old connection may have sent.
@@ -205,10 +210,11 @@ impl Stack {
             }
         }
         let (mss, headers) = self.path_mss(now, source.interface, &key);
+        let (mss, receive_buffer) = options.limit(mss, receive_buffer);
         let open = Open { iss, ts_offset, mss, receive_buffer, headers };
         let mut cx = context!(self, now);
         let tcb = Tcb::accept(&open, seg, &mut cx);
-        let conn = Conn {
+        let mut conn = Conn {
             tcb,
             key,
             hash,
@@ -216,9 +222,12 @@ impl Stack {
             epoch: 0,
             listener,
             interface: source.interface,
+            traffic_class: 0,
+            hop_limit: crate::output::TTL,
             stage: Stage::Embryo,
             linked: true,
         };
+        options.apply(&mut conn, &mut cx);
         let id = self.admit(now, conn).ok_or(DropReason::NoConnection)?;
         if let Some(l) = self.listeners.get(listener) {
             l.embryos += 1;

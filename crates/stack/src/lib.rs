@@ -18,6 +18,7 @@ mod interface;
 mod jobs;
 mod listener;
 mod neighbor;
+mod options;
 mod output;
 mod path;
 mod ports;

@@ -16,7 +16,7 @@ use crate::route::InterfaceId;
 const RAW_LIMIT: usize = 512;
 /// Segments that one connection sends before the next one has its turn.
 const SHARE: usize = 32;
-const TTL: u8 = 64;
+pub(crate) const TTL: u8 = 64;
 
 /// A frame outside any connection.
 pub(crate) enum Raw {
@@ -193,9 +193,12 @@ impl Stack {
         let ip_header = if key.remote.is_v4() { 20 } else { 40 };
         let link = 14 + if vlan.is_some() { 4 } else { 0 };
         let smss = c.tcb.smss() as usize;
+        let urgent = c.tcb.urgent_out();
         let headers = link + ip_header + 60;
         let payload = match caps.max_gso {
             0 => smss,
+            // Hardware would repeat the pointer in every segment.
+            _ if urgent => smss,
             // The IP total length counts too: 64 KiB less headers.
             gso => (gso.min(65_535).saturating_sub(headers) / smss).max(1) * smss,
         };
@@ -209,11 +212,12 @@ impl Stack {
             let ethertype = if key.remote.is_v4() { ethernet::IPV4 } else { ethernet::IPV6 };
             let at = ethernet::emit(buf, mac, our_mac, vlan, ethertype);
             let tcp_at = at + ip_header;
-            let header = out.header(key.local_port, key.remote_port);
+            let mut header = out.header(key.local_port, key.remote_port);
+            c.tcb.mark_urgent(&mut header);
             let syn = out.flags.contains(Flags::SYN);
             let tcp_header = header.emit(&mut buf[tcp_at..], syn);
             let end = tcp_at + tcp_header + out.len as usize;
-            emit_ip(&mut buf[at..], &key, ipv4::TCP, end - tcp_at);
+            emit_tcp_ip(&mut buf[at..], &key, c.traffic_class, c.hop_limit, end - tcp_at);
             if out.len > 0 {
                 c.tcb.copy_payload(&out, &mut buf[tcp_at + tcp_header..end], &self.pool);
             }
@@ -294,6 +298,16 @@ pub(crate) fn emit_ip(buf: &mut [u8], key: &FlowKey, protocol: u8, payload: usiz
             ..ipv6::Header::default()
         };
         header.emit(buf, payload)
+    }
+}
+
+/// The IP header in front of `payload` bytes of TCP of a connection.
+fn emit_tcp_ip(buf: &mut [u8], key: &FlowKey, class: u8, hops: u8, payload: usize) -> usize {
+    let (src, dst) = (key.local, key.remote);
+    if dst.is_v4() {
+        ipv4::Header { src, dst, tos: class, ttl: hops, ..ipv4::Header::default() }.emit(buf, payload)
+    } else {
+        ipv6::Header { src, dst, traffic_class: class, hop_limit: hops, ..ipv6::Header::default() }.emit(buf, payload)
     }
 }
 

@@ -10,6 +10,7 @@ mod config;
 pub mod congestion;
 mod info;
 mod input;
+mod knobs;
 mod output;
 mod reassembly;
 mod recovery;
@@ -17,6 +18,7 @@ mod rtt;
 mod sent;
 mod tcb;
 mod timers;
+mod urgent;
 mod window;
 
 pub use config::Config;

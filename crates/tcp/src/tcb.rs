@@ -242,6 +242,7 @@ pub struct Tcb {
     pub(crate) keep_count: u8,
     pub(crate) challenges: u8,
     pub(crate) challenge_at: u32,
+    pub(crate) knobs: Option<Box<crate::knobs::Knobs>>,
 
     // Statistics.
     pub(crate) iss: SeqNum,
@@ -315,6 +316,7 @@ impl Tcb {
             keep_count: config.keep_count,
             challenges: 0,
             challenge_at: 0,
+            knobs: None,
             iss: open.iss,
             irs: SeqNum(0),
             segs_in: 0,
