@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
-use socket::{ListenOptions, Shutdown, SockId, SockOption, Sockets};
+use socket::{ListenOptions, RecvFlags, Shutdown, SockId, SockOption, Sockets};
 use stack::channel::Endpoint;
 use wire::Addr;
 
@@ -167,62 +167,55 @@ impl Plugin {
         }
     }
 
-    /// read(2), readv(2), recv(2) and what is like them.
+    /// read(2), readv(2), recv(2) and what is like them; the buffers are filled in order.
     pub fn receive(&self, fd: i32, out: &mut [&mut [u8]], flags: i32) -> Result<usize> {
-        const KNOWN: i32 =
-            libc::MSG_DONTWAIT | libc::MSG_PEEK | libc::MSG_WAITALL | libc::MSG_TRUNC | libc::MSG_NOSIGNAL;
         let (d, timeout) = self.start(fd, flags, SockOption::ReceiveTimeout(None))?;
         if flags & libc::MSG_ERRQUEUE != 0 {
             // No error is ever queued.
             return Err(Errno::AGAIN);
         }
-        if flags & !KNOWN != 0 {
-            return Err(Errno::OPNOTSUPP);
-        }
-        if flags & libc::MSG_PEEK != 0 {
-            let Some(first) = out.first_mut() else { return Ok(0) };
-            return self.block(timeout, |w| unless_again(w.with(|s| s.peek(d.id, first)), d.nonblocking));
-        }
-        if flags & libc::MSG_WAITALL == 0 {
-            return self.block(timeout, |w| unless_again(w.with(|s| s.readv(d.id, out)), d.nonblocking));
-        }
-        let wanted: usize = out.iter().map(|b| b.len()).sum();
-        let mut got = 0;
+        let flags = RecvFlags { dont_wait: d.nonblocking, ..RecvFlags::from_bits(flags) };
+        let mut buffer = vec![0; out.iter().map(|b| b.len()).sum()];
+        let mut done = 0;
         let end = self.block(timeout, |w| {
-            loop {
-                let mut skip = got;
-                let mut rest: Vec<&mut [u8]> = Vec::new();
-                for part in out.iter_mut() {
-                    let from = skip.min(part.len());
-                    skip -= from;
-                    rest.push(&mut part[from..]);
-                }
-                match unless_again(w.with(|s| s.readv(d.id, &mut rest)), d.nonblocking)? {
-                    Ok(0) => return Some(Ok(())),
-                    Ok(n) => got += n,
-                    Err(e) => return Some(Err(e)),
-                }
-                if got == wanted {
-                    return Some(Ok(()));
-                }
-            }
+            unless_again(w.with(|s| s.recv_on(d.id, &mut buffer, &mut done, flags)), d.nonblocking)
         });
-        if got > 0 { Ok(got) } else { end.map(|()| 0) }
+        let n = match end {
+            Err(_) if done > 0 => done,
+            other => other?,
+        };
+        let mut rest = &buffer[..n];
+        for part in out {
+            let (now, later) = rest.split_at(part.len().min(rest.len()));
+            part[..now.len()].copy_from_slice(now);
+            rest = later;
+        }
+        Ok(n)
+    }
+
+    /// Under TCP_INQ, what recvmsg(2) tells beside the bytes: how many are left.
+    pub fn left(&self, fd: i32) -> Option<i32> {
+        self.call(|w| {
+            let id = w.id(fd).ok()?;
+            w.with(|s| s.inq(id)).ok().flatten().map(|n| n as i32)
+        })
     }
 
     /// write(2), writev(2), send(2) and what is like them: a blocking one returns when all is written.
     pub fn send(&self, fd: i32, data: &[&[u8]], flags: i32) -> Result<usize> {
-        const KNOWN: i32 = libc::MSG_DONTWAIT | libc::MSG_MORE | libc::MSG_NOSIGNAL | libc::MSG_EOR;
+        const KNOWN: i32 = libc::MSG_DONTWAIT | libc::MSG_MORE | libc::MSG_NOSIGNAL | libc::MSG_EOR | libc::MSG_OOB;
         let (d, timeout) = self.start(fd, flags, SockOption::SendTimeout(None))?;
         if flags & !KNOWN != 0 {
             return Err(Errno::OPNOTSUPP);
         }
-        let more = flags & libc::MSG_MORE != 0;
+        let (more, urgent) = (flags & libc::MSG_MORE != 0, flags & libc::MSG_OOB != 0);
         let data = data.concat();
         let mut written = 0;
         let end = self.block(timeout, |w| {
             loop {
-                match unless_again(w.with(|s| s.write(d.id, &data[written..], more)), d.nonblocking)? {
+                let rest = &data[written..];
+                let result = w.with(|s| if urgent { s.write_urgent(d.id, rest) } else { s.write(d.id, rest, more) });
+                match unless_again(result, d.nonblocking)? {
                     Ok(n) => written += n,
                     Err(e) => return Some(Err(e)),
                 }
@@ -250,13 +243,15 @@ impl Plugin {
         })
     }
 
-    /// ioctl(2): `SIOCINQ`, `SIOCOUTQ`, `SIOCOUTQNSD`.
+    /// ioctl(2): `SIOCINQ`, `SIOCOUTQ`, `SIOCOUTQNSD`, `SIOCATMARK`.
     pub fn ioctl(&self, fd: i32, request: u64) -> Result<i32> {
         const NOT_SENT: u64 = 0x894b;
+        const AT_MARK: u64 = 0x8905;
         self.call(|w| {
             let id = w.id(fd)?;
             let bytes = match request {
                 libc::FIONREAD => w.with(|s| s.available(id)).map_err(errno)? as u64,
+                AT_MARK => w.with(|s| s.at_mark(id)).map_err(errno)? as u64,
                 libc::TIOCOUTQ => w.with(|s| s.unacknowledged(id)).map_err(errno)? as u64,
                 NOT_SENT => w.machine.info(id).map_err(errno)?.notsent_bytes,
                 _ => return Err(Errno::NOTTY),

@@ -218,6 +218,18 @@ unsafe fn give(value: &[u8], out: *mut c_void, len: LenOut, whole: bool) {
     }
 }
 
+/// Writes the control message of TCP_INQ, where there is room; its length.
+fn inq(room: &mut [u8], left: i32) -> usize {
+    const TCP_CM_INQ: i32 = 36;
+    // A `struct cmsghdr` and an int, padded to words.
+    let Some(room) = room.get_mut(..24) else { return 0 };
+    room[..8].copy_from_slice(&20usize.to_ne_bytes());
+    for (at, value) in [(8, libc::IPPROTO_TCP), (12, TCP_CM_INQ), (16, left), (20, 0)] {
+        room[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+    }
+    24
+}
+
 macro_rules! interface {
     ($($name:ident($plugin:ident $(, $arg:ident: $kind:ty)*) -> $result:ty $body:block)*) => {
         $(unsafe extern "C" fn $name(data: Data $(, $arg: $kind)*) -> $result {
@@ -262,7 +274,8 @@ interface! {
         let msg = &mut *msg;
         let result = p.receive(fd, &mut buffers(msg.msg_iov, msg.msg_iovlen), flags);
         if result.is_ok() {
-            (msg.msg_namelen, msg.msg_controllen, msg.msg_flags) = (0, 0, 0);
+            let room = bytes_mut(msg.msg_control, msg.msg_controllen);
+            (msg.msg_namelen, msg.msg_controllen, msg.msg_flags) = (0, p.left(fd).map_or(0, |n| inq(room, n)), 0);
         }
         answer(result)
     }

@@ -11,6 +11,10 @@ use crate::plugin::{Plugin, Result, World};
 
 /// Linux's `TCP_CC_INFO`.
 const TCP_CC_INFO: i32 = 26;
+/// Linux's `TCP_NOTSENT_LOWAT`.
+const TCP_NOTSENT_LOWAT: i32 = 25;
+/// Linux's `TCP_INQ`.
+const TCP_INQ: i32 = 36;
 /// Linux's `SO_MEMINFO`.
 const SO_MEMINFO: i32 = 55;
 
@@ -53,14 +57,20 @@ fn option(level: i32, name: i32, v: &[u8]) -> Result<SockOption> {
             let timeout = Duration::from_secs(u64::try_from(seconds).unwrap_or(u32::MAX as u64));
             SockOption::Linger(on()?.then_some(Linger { timeout }))
         }
-        // socket(7): the kernel doubles what is set, and shows the double.
-        (libc::SOL_SOCKET, libc::SO_SNDBUF) => SockOption::SendBuffer(positive(v)?.saturating_mul(2)),
-        (libc::SOL_SOCKET, libc::SO_RCVBUF) => SockOption::ReceiveBuffer(positive(v)?.saturating_mul(2)),
+        (libc::SOL_SOCKET, libc::SO_SNDBUF) => SockOption::SendBuffer(positive(v)?),
+        (libc::SOL_SOCKET, libc::SO_RCVBUF) => SockOption::ReceiveBuffer(positive(v)?),
+        (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => SockOption::ReceiveLow(positive(v)?),
+        (libc::SOL_SOCKET, libc::SO_OOBINLINE) => SockOption::OobInline(on()?),
+        (libc::SOL_SOCKET, libc::SO_PROTOCOL) => SockOption::Protocol(int(v)?),
         (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => SockOption::ReceiveTimeout(time(v)?),
         (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => SockOption::SendTimeout(time(v)?),
         (libc::SOL_SOCKET, libc::SO_TYPE) => SockOption::Type(int(v)?),
         (libc::SOL_SOCKET, libc::SO_DOMAIN) => SockOption::Domain(int(v)?),
         (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => SockOption::AcceptConn(on()?),
+        (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => SockOption::TrafficClass(int(v)?),
+        (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS) => {
+            SockOption::HopLimit(int(v)?)
+        }
         (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => SockOption::V6Only(on()?),
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => SockOption::NoDelay(on()?),
         (libc::IPPROTO_TCP, libc::TCP_CORK) => SockOption::Cork(on()?),
@@ -70,6 +80,12 @@ fn option(level: i32, name: i32, v: &[u8]) -> Result<SockOption> {
         (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL) => SockOption::KeepInterval(positive(v)?),
         (libc::IPPROTO_TCP, libc::TCP_KEEPCNT) => SockOption::KeepCount(positive(v)?),
         (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT) => SockOption::UserTimeout(positive(v)?),
+        (libc::IPPROTO_TCP, libc::TCP_SYNCNT) => SockOption::SynCount(positive(v)?),
+        (libc::IPPROTO_TCP, libc::TCP_LINGER2) => SockOption::Linger2(int(v)?),
+        (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => SockOption::DeferAccept(int(v)?.max(0) as u32),
+        (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP) => SockOption::WindowClamp(positive(v)?),
+        (libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT) => SockOption::NotSentLow(int(v)? as u32),
+        (libc::IPPROTO_TCP, TCP_INQ) => SockOption::Inq(on()?),
         _ => return Err(Errno::NOPROTOOPT),
     })
 }
@@ -85,6 +101,8 @@ fn shown(option: SockOption) -> Vec<u8> {
         | SockOption::NoDelay(on)
         | SockOption::Cork(on)
         | SockOption::QuickAck(on)
+        | SockOption::OobInline(on)
+        | SockOption::Inq(on)
         | SockOption::AcceptConn(on) => int(on as i32),
         SockOption::SendBuffer(n)
         | SockOption::ReceiveBuffer(n)
@@ -92,8 +110,25 @@ fn shown(option: SockOption) -> Vec<u8> {
         | SockOption::KeepIdle(n)
         | SockOption::KeepInterval(n)
         | SockOption::KeepCount(n)
+        | SockOption::ReceiveLow(n)
+        | SockOption::SynCount(n)
+        | SockOption::DeferAccept(n)
+        | SockOption::WindowClamp(n)
         | SockOption::UserTimeout(n) => int(n.min(i32::MAX as u32) as i32),
-        SockOption::Type(n) | SockOption::Domain(n) => int(n),
+        // Linux's "no limit" is all ones.
+        SockOption::NotSentLow(n) => int(n as i32),
+        SockOption::Type(n)
+        | SockOption::Domain(n)
+        | SockOption::Protocol(n)
+        | SockOption::Linger2(n)
+        | SockOption::TrafficClass(n)
+        | SockOption::HopLimit(n) => int(n),
+        // A name has 16 bytes on Linux.
+        SockOption::Congestion(algorithm) => {
+            let mut name = algorithm.name().as_bytes().to_vec();
+            name.resize(16, 0);
+            name
+        }
         SockOption::ReceiveTimeout(t) | SockOption::SendTimeout(t) => timeval(t),
         SockOption::Linger(linger) => {
             let seconds = linger.map_or(0, |l| l.timeout.as_secs() as i32);
@@ -107,7 +142,13 @@ impl Plugin {
     pub fn set_option(&self, fd: i32, level: i32, name: i32, value: &[u8]) -> Result<()> {
         self.call(|w| {
             let id = w.id(fd)?;
-            let option = option(level, name, value)?;
+            let option = match (level, name) {
+                (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => {
+                    let name = String::from_utf8_lossy(value);
+                    SockOption::congestion(name.trim_end_matches('\0')).map_err(errno)?
+                }
+                _ => option(level, name, value)?,
+            };
             w.with(|s| s.set_option(id, option)).map_err(errno)
         })
     }
@@ -127,7 +168,10 @@ impl Plugin {
                     Ok(error.map_or(0, |e| e.number()).to_ne_bytes().to_vec())
                 }
                 _ => {
-                    let like = option(level, name, &[0; 16])?;
+                    let like = match (level, name) {
+                        (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => SockOption::Congestion(Default::default()),
+                        _ => option(level, name, &[0; 16])?,
+                    };
                     w.machine.sockets().option(id, like).map(shown).map_err(errno)
                 }
             }
@@ -173,6 +217,9 @@ mod tests {
             (libc::IPPROTO_TCP, libc::TCP_MAXSEG, int(1000)),
             (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, int(11)),
             (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, int(3000)),
+            (libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT, int(4096)),
+            (libc::IPPROTO_TCP, libc::TCP_CONGESTION, b"reno\0\0\0\0\0\0\0\0\0\0\0\0".to_vec()),
+            (libc::IPPROTO_IP, libc::IP_TOS, int(0x10)),
         ] {
             p.set_option(fd, level, name, &value).unwrap();
             assert_eq!(p.option(fd, level, name), Ok(value), "{level} {name}");
