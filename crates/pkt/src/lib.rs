@@ -9,6 +9,7 @@ pub mod kernel;
 mod lexer;
 mod parser;
 pub mod python;
+pub mod system;
 pub mod wire_options;
 
 pub use lexer::{Place, SyntaxError};

@@ -56,12 +56,12 @@ impl Network {
         self.start.elapsed()
     }
 
-    /// Sleeps until then, and notes what the kernel sends meanwhile.
+    /// Sleeps until then, or until the kernel sends something.
     pub fn wait_until(&mut self, time: Duration) {
-        loop {
-            self.collect();
-            let Some(left) = time.checked_sub(self.now()).filter(|d| !d.is_zero()) else { return };
+        self.collect();
+        if let Some(left) = time.checked_sub(self.now()).filter(|_| self.sent.is_empty()) {
             raw::readable_within(self.tun.as_raw_fd(), left.as_micros().max(1) as u64);
+            self.collect();
         }
     }
 
@@ -71,20 +71,14 @@ impl Network {
         self.tun.write_all(packet)
     }
 
-    /// The next packet that the kernel sent, or sends until then.
-    pub fn next_packet(&mut self, until: Duration) -> Option<(Duration, Vec<u8>)> {
-        loop {
-            self.collect();
-            if let Some(packet) = self.sent.pop_front() {
-                return Some(packet);
-            }
-            let left = until.checked_sub(self.now()).filter(|d| !d.is_zero())?;
-            raw::readable_within(self.tun.as_raw_fd(), left.as_micros().max(1) as u64);
-        }
+    /// The next packet that the kernel sent, with the time at which it was seen.
+    pub fn pop(&mut self) -> Option<(Duration, Vec<u8>)> {
+        self.collect();
+        self.sent.pop_front()
     }
 
     /// Takes what the device has.
-    fn collect(&mut self) {
+    pub fn collect(&mut self) {
         let mut buffer = [0; 65_536];
         while let Ok(n) = self.tun.read(&mut buffer) {
             if !is_discovery(&buffer[..n]) {
@@ -140,7 +134,8 @@ mod tests {
             let mut peer = vec![2, 0, 0x1f, 0x90, 192, 0, 2, 1];
             peer.resize(16, 0);
             assert_eq!(raw::connect(fd, &peer), Err(libc::EINPROGRESS));
-            let (at, syn) = network.next_packet(Duration::from_secs(2)).expect("a SYN");
+            network.wait_until(network.now() + Duration::from_secs(2));
+            let (at, syn) = network.pop().expect("a SYN");
             assert!(at <= network.now());
             assert_eq!((syn[9], syn[33] & 0x3f, &syn[12..20]), (6, 2, &[192, 168, 0, 1, 192, 0, 2, 1][..]));
             // RST and ACK in answer.
@@ -159,7 +154,7 @@ mod tests {
             network.inject(&rst).unwrap();
             let soon = network.now() + Duration::from_millis(20);
             network.wait_until(soon);
-            assert!(network.now() >= soon);
+            assert_eq!(network.pop(), None);
             let error = raw::option(fd, libc::SOL_SOCKET, libc::SO_ERROR, 4).unwrap();
             assert_eq!(error, libc::ECONNREFUSED.to_ne_bytes());
             raw::close(fd).unwrap();
@@ -170,7 +165,9 @@ mod tests {
     fn a_quiet_network_is_quiet() {
         in_network("fd3d:fa7b:d17d::1", |mut network| {
             let soon = network.now() + Duration::from_millis(300);
-            assert_eq!(network.next_packet(soon), None);
+            network.wait_until(soon);
+            assert!(network.now() >= soon);
+            assert_eq!(network.pop(), None);
         });
     }
 }

@@ -50,26 +50,15 @@ pub fn listen(fd: i32, backlog: i32) -> Result<()> {
     number(unsafe { libc::listen(fd, backlog) }).map(drop)
 }
 
-/// accept(2): the descriptor and the peer's `struct sockaddr`.
+/// accept(2): the descriptor, which does not block, and the peer's `struct sockaddr`.
 pub fn accept(fd: i32) -> Result<(i32, Vec<u8>)> {
-    address(|out, len| {
-        // SAFETY: room for the address and its length.
-        number(unsafe { libc::accept4(fd, out, len, libc::SOCK_CLOEXEC) })
-    })
-}
-
-/// getsockname(2).
-pub fn local(fd: i32) -> Result<Vec<u8>> {
+    let mut address = vec![0; size_of::<libc::sockaddr_storage>()];
+    let mut len = address.len() as u32;
+    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: room for the address and its length.
-    address(|out, len| number(unsafe { libc::getsockname(fd, out, len) })).map(|(_, a)| a)
-}
-
-fn address(call: impl FnOnce(*mut libc::sockaddr, *mut u32) -> Result<i32>) -> Result<(i32, Vec<u8>)> {
-    let mut bytes = vec![0; size_of::<libc::sockaddr_storage>()];
-    let mut len = bytes.len() as u32;
-    let n = call(bytes.as_mut_ptr().cast(), &mut len)?;
-    bytes.truncate(len as usize);
-    Ok((n, bytes))
+    let accepted = number(unsafe { libc::accept4(fd, address.as_mut_ptr().cast(), &mut len, flags) })?;
+    address.truncate(len as usize);
+    Ok((accepted, address))
 }
 
 /// recvmsg(2) into several buffers, which are filled in order.
@@ -109,15 +98,6 @@ pub fn shutdown(fd: i32, how: i32) -> Result<()> {
 pub fn close(fd: i32) -> Result<()> {
     // SAFETY: whoever has the number owns the descriptor.
     number(unsafe { libc::close(fd) }).map(drop)
-}
-
-/// fcntl(2) with an integer.
-pub fn fcntl(fd: i32, command: i32, argument: i32) -> Result<i32> {
-    if !matches!(command, libc::F_GETFL | libc::F_SETFL | libc::F_GETFD | libc::F_SETFD) {
-        return Err(libc::EINVAL);
-    }
-    // SAFETY: integers; commands that take a pointer were refused.
-    number(unsafe { libc::fcntl(fd, command, argument) })
 }
 
 /// ioctl(2) that gives an integer: `SIOCINQ`, `SIOCOUTQ`, `SIOCOUTQNSD`.
