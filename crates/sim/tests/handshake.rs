@@ -60,7 +60,7 @@ fn a_repeated_syn_is_answered_but_not_too_often() {
     let again = b.send_with(&p, SYN, &[], plain());
     assert_eq!((again.len(), again[0].seq), (1, first.seq));
     assert!(b.send_with(&p, SYN, &[], plain()).is_empty());
-    assert_eq!(b.host.stack.counters().acks_limited, 1);
+    assert_eq!(b.host.stack.counters().tcp.acks_limited, 1);
     b.wait(Duration::from_millis(520));
     assert_eq!(b.send_with(&p, SYN, &[], plain()).len(), 1);
     assert_eq!(b.host.stack.half_open(), 1);
@@ -68,7 +68,7 @@ fn a_repeated_syn_is_answered_but_not_too_often() {
 
 #[test]
 fn what_does_not_fit_a_handshake() {
-    let mut b = Bench::listening(10, &[], |c| c.stack.invalid_ratelimit = Duration::ZERO);
+    let mut b = Bench::listening(10, &[], |c| c.stack.tcp.invalid_ratelimit = Duration::ZERO);
     let mut p = Peer::new(2, 4000);
     let synack = b.send_with(&p, SYN, &[], plain()).remove(0);
     p.answer(&synack);
@@ -188,7 +188,7 @@ fn accepted_connections_inherit() {
     let mut b = Bench::listening(10, &options, |_| {});
     let mut p = Peer::new(2, 4000);
     let synack = b.send_with(&p, SYN, &[], usual()).remove(0);
-    assert_eq!((synack.class, synack.hops, synack.window, synack.options.mss), (0x28, 9, 5000, Some(700)));
+    assert_eq!((synack.class, synack.hops, synack.window, synack.options.mss), (0x28, 9, 4900, Some(700)));
     p.answer(&synack);
     b.send(&p, ACK, &[]);
     let sent = b.write(b.accepted[0], &[7; 1000]);

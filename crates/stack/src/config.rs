@@ -29,6 +29,8 @@ pub struct StackConfig {
     pub time_wait: Duration,
     /// Most TIME-WAIT records; the oldest gives way.
     pub max_time_wait: u32,
+    /// Challenge ACKs a second of all connections together, about (RFC 5961 7); 0: no limit.
+    pub challenge_acks: u32,
     /// Local ports of active opens, first and last.
     pub ports: (u16, u16),
     /// Keys the flow hash, ISNs and port choice; drawn fresh for each process.
@@ -47,10 +49,6 @@ pub struct StackConfig {
     pub syn_cookies: SynCookies,
     /// A handshake that ends while the accept queue is full is reset rather than kept waiting.
     pub abort_on_overflow: bool,
-    /// Shortest time between two ACKs that answer invalid segments of one handshake or TIME-WAIT.
-    pub invalid_ratelimit: Duration,
-    /// Challenge ACKs in a second of all connections together (RFC 5961 7), give or take a half.
-    pub challenge_limit: u32,
     /// Most neighbours known at once.
     pub max_neighbors: usize,
 }
@@ -63,6 +61,7 @@ impl Default for StackConfig {
             tcp: tcp::Config::default(),
             time_wait: Duration::from_secs(60),
             max_time_wait: 262_144,
+            challenge_acks: 1000,
             ports: (49_152, 65_535),
             secret: [0; 16],
             steering: Steering::Single,
@@ -72,8 +71,6 @@ impl Default for StackConfig {
             max_half_open: 32_768,
             syn_cookies: SynCookies::default(),
             abort_on_overflow: false,
-            invalid_ratelimit: Duration::from_millis(500),
-            challenge_limit: 1000,
             max_neighbors: 4096,
         }
     }

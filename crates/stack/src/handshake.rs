@@ -11,8 +11,8 @@ use crate::conn::{Conn, Stage};
 use crate::counters::DropReason;
 use crate::engine::{EMBRYO, NO_NEIGHBOR, Stack, context};
 use crate::flows::FlowKey;
-use crate::input::{Source, bare};
-use crate::output::{Raw, TTL};
+use crate::input::{CE, Source, bare};
+use crate::output::Raw;
 use crate::syn_cache::Embryo;
 
 impl Stack {
@@ -49,7 +49,9 @@ impl Stack {
         let Some(mut open) = self.passive_open(now, source.interface, &key, listener) else {
             return Err(DropReason::NoSocket);
         };
-        let offer = Offer::of(seg);
+        let mut offer = Offer::of(seg);
+        // RFC 3168 6.1.1: a SYN must not be ECN-capable; a path that marks it cannot be trusted.
+        offer.ecn &= source.ecn != CE;
         self.counters.passive_opens += 1;
         if cookie {
             let offer = offer.for_cookie();
@@ -84,10 +86,10 @@ impl Stack {
     /// How a connection of `listener` is opened.
     fn passive_open(&mut self, now: Instant, interface: InterfaceId, key: &FlowKey, listener: u32) -> Option<Open> {
         let l = self.listeners.get(listener)?;
-        let receive_buffer = if l.receive_buffer == 0 { self.config.tcp.receive_buffer } else { l.receive_buffer };
+        let receive_buffer = l.receive_buffer;
         let options = l.options.clone();
         let (mss, headers) = self.path_mss(now, interface, key);
-        let (mss, receive_buffer) = options.limit(mss, receive_buffer);
+        let (mss, receive_buffer) = options.limit(mss, receive_buffer, self.config.tcp.receive_buffer);
         let (iss, ts_offset) = self.initial_sequence(now, key);
         Some(Open { iss, ts_offset, mss, receive_buffer, headers })
     }
@@ -97,6 +99,12 @@ impl Stack {
         let (_, ts_offset) = self.initial_sequence(now, &e.key);
         let headers = if e.key.remote.is_v4() { 40 } else { 60 };
         Open { iss: e.iss, ts_offset, mss: e.mss, receive_buffer: e.receive_buffer, headers }
+    }
+
+    /// What a handshake may receive.
+    fn first_window(&self, e: &Embryo) -> u16 {
+        let buffer = if e.receive_buffer == 0 { self.config.tcp.receive_buffer } else { e.receive_buffer };
+        buffer.min(0xffff) as u16
     }
 
     /// Sends a SYN/ACK back the way the SYN came.
@@ -121,7 +129,7 @@ impl Stack {
         let option = |l: &crate::listener::Listener, o| l.options.get(o);
         let l = self.listeners.get(listener);
         let class = l.as_ref().and_then(|l| option(l, ConnOption::TrafficClass)).unwrap_or(0) as u8 & !3;
-        let hops = l.and_then(|l| option(l, ConnOption::HopLimit)).filter(|h| *h > 0).unwrap_or(TTL as u32) as u8;
+        let hops = l.and_then(|l| option(l, ConnOption::HopLimit)).unwrap_or(0) as u8;
         self.push_raw(interface, Raw::Tcp { mac, key, header, class, hops });
     }
 
@@ -137,11 +145,11 @@ impl Stack {
     /// Whether a segment out of order is answered again: not more often than the limit (Linux's tcp_invalid_ratelimit).
     fn may_answer(&mut self, now: Instant, id: u32) -> bool {
         const UNIT_MS: u64 = 16;
-        let gap = (self.config.invalid_ratelimit.as_millis() as u64).div_ceil(UNIT_MS) as u16;
+        let gap = (self.config.tcp.invalid_ratelimit.as_millis() as u64).div_ceil(UNIT_MS) as u16;
         let at = ((now.millis() / UNIT_MS) as u16).max(1);
         let Some(e) = self.syns.get_mut(id) else { return false };
         if e.answered != 0 && at.wrapping_sub(e.answered) < gap {
-            self.counters.acks_limited += 1;
+            self.counters.tcp.acks_limited += 1;
             return false;
         }
         e.answered = at;
@@ -179,7 +187,7 @@ impl Stack {
             return Ok(());
         }
         let rcv_nxt = e.irs + 1;
-        let window = e.receive_buffer.min(0xffff);
+        let window = self.first_window(&e) as u32;
         let end = seg.seq + seg.payload.len() as u32 + syn as u32 + has(Flags::FIN) as u32;
         let inside = seg.seq == rcv_nxt || (end.after(rcv_nxt) && seg.seq.before(rcv_nxt + window));
         let exact = seg.seq == rcv_nxt;
@@ -190,7 +198,7 @@ impl Stack {
         }
         // RFC 5961 3.2 and 4.2: any other RST or SYN in the window is challenged.
         if old || !inside || rst || syn {
-            if (inside || !rst) && self.may_answer(now, id) && self.may_challenge(now) {
+            if (inside || !rst) && self.may_answer(now, id) && self.limits.challenge(now) {
                 self.acknowledge(now, source, &e);
             }
             return Ok(());
@@ -289,7 +297,7 @@ impl Stack {
             listener,
             interface: source.interface,
             traffic_class: 0,
-            hop_limit: TTL,
+            hop_limit: 0,
             stage: Stage::Embryo,
             linked: true,
         };
@@ -324,10 +332,10 @@ impl Stack {
         let value = (now.millis() as u32).wrapping_add(open.ts_offset);
         let timestamps = e.offer().timestamp.filter(|_| self.config.tcp.timestamps);
         let options = Options { timestamps: timestamps.map(|echo| Timestamps { value, echo }), ..Options::default() };
-        let window = e.receive_buffer.min(0xffff) as u16;
+        let window = self.first_window(e);
         let header = bare(&e.key, e.iss + 1, e.irs + 1, Flags::ACK, window, options);
         self.counters.tcp.challenge_acks += 1;
-        self.push_raw(source.interface, Raw::Tcp { mac: source.mac, key: e.key, header, class: 0, hops: TTL });
+        self.push_raw(source.interface, Raw::Tcp { mac: source.mac, key: e.key, header, class: 0, hops: 0 });
     }
 
     /// The record goes.

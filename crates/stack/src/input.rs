@@ -10,7 +10,7 @@ use crate::counters::DropReason;
 use crate::engine::{EMBRYO, Stack, TIME_WAIT, context};
 use crate::flows::FlowKey;
 use crate::fragments::Fragment;
-use crate::output::{Raw, TTL};
+use crate::output::Raw;
 use crate::route::InterfaceId;
 
 /// Where a packet came from, for replies.
@@ -20,7 +20,12 @@ pub(crate) struct Source {
     pub mac: MacAddr,
     pub src: Addr,
     pub dst: Addr,
+    /// The ECN bits of its IP header (RFC 3168 5).
+    pub ecn: u8,
 }
+
+/// Congestion experienced.
+pub(crate) const CE: u8 = 3;
 
 impl Stack {
     /// Takes a burst of frames from one interface.
@@ -70,16 +75,17 @@ impl Stack {
                 if ip.is_fragment() {
                     return self.take_fragment(now, interface, frame.data);
                 }
-                let source = Source { interface, mac: eth.src, src, dst };
+                let source = Source { interface, mac: eth.src, src, dst, ecn: ip.tos & 3 };
                 match ip.protocol {
                     ipv4::TCP if to_group => Err(DropReason::NotOurLink),
                     ipv4::TCP => self.take_tcp(now, source, ip.payload, frame.checksum),
                     ipv4::ICMP => self.take_icmpv4(now, source, &ip),
-                    protocol => self.take_other(now, source, protocol, eth.payload),
+                    protocol if !to_group => self.take_other(now, source, protocol, 0, eth.payload),
+                    _ => Err(DropReason::Protocol),
                 }
             }
             ethernet::IPV6 => {
-                let ip = ipv6::Packet::parse(eth.payload).map_err(ip_drop)?;
+                let ip = ipv6::Packet::parse(eth.payload).map_err(|m| self.refused_v6(now, interface, &eth, m))?;
                 let (src, dst) = (ip.src, ip.dst);
                 if src.is_multicast() || src.is_loopback() {
                     return Err(DropReason::BadSource);
@@ -93,13 +99,13 @@ impl Stack {
                 if ip.fragment.is_some_and(|f| f.offset != 0 || f.more) {
                     return self.take_fragment(now, interface, frame.data);
                 }
-                let source = Source { interface, mac: eth.src, src, dst };
+                let source = Source { interface, mac: eth.src, src, dst, ecn: ip.traffic_class & 3 };
                 match ip.next_header {
                     ipv6::TCP if to_group || src.is_unspecified() => Err(DropReason::BadSource),
                     ipv6::TCP => self.take_tcp(now, source, ip.payload, frame.checksum),
                     ipv6::ICMPV6 => self.take_icmpv6(now, source, &ip),
                     ipv6::NO_NEXT_HEADER => Ok(()),
-                    protocol if ours => self.take_other(now, source, protocol, eth.payload),
+                    protocol if !to_group => self.take_other(now, source, protocol, ip.named_at, eth.payload),
                     _ => Err(DropReason::Protocol),
                 }
             }
@@ -112,9 +118,13 @@ impl Stack {
     }
 
     fn take_fragment(&mut self, now: Instant, interface: InterfaceId, frame: &[u8]) -> Result<(), DropReason> {
-        match self.reassembler.push(now, frame) {
+        let fate = self.reassembler.push(now, interface, frame);
+        for _ in 0..core::mem::take(&mut self.reassembler.evicted) {
+            self.counters.drop(DropReason::FragmentLimit);
+        }
+        match fate {
             Fragment::Kept => Ok(()),
-            Fragment::Dropped => Err(DropReason::Fragment),
+            Fragment::Dropped(reason) => Err(reason),
             Fragment::Complete(whole) => {
                 self.counters.reassembled += 1;
                 let lane = self.config.steering.lane_of_frame(&whole);
@@ -151,6 +161,9 @@ impl Stack {
             Some(id) => {
                 let mut cx = context!(self, now);
                 let tcb = &mut self.conns[id].tcb;
+                if source.ecn == CE {
+                    tcb.congestion_experienced();
+                }
                 if seg.flags.contains(Flags::URG) {
                     tcb.note_urgent(&seg);
                 }
@@ -242,7 +255,7 @@ impl Stack {
             });
             let options = Options { timestamps, ..Options::default() };
             let header = bare(&key, snd_nxt, rcv_nxt, Flags::ACK, 0, options);
-            self.push_raw(source.interface, Raw::Tcp { mac: source.mac, key, header, class: 0, hops: TTL });
+            self.push_raw(source.interface, Raw::Tcp { mac: source.mac, key, header, class: 0, hops: 0 });
         }
         Ok(())
     }
@@ -252,14 +265,21 @@ impl Stack {
         let key =
             FlowKey { local: source.dst, remote: source.src, local_port: seg.dst_port, remote_port: seg.src_port };
         let header = bare(&key, reply.seq, reply.ack, reply.flags, 0, Options::default());
-        self.push_raw(source.interface, Raw::Tcp { mac: source.mac, key, header, class: 0, hops: TTL });
+        self.push_raw(source.interface, Raw::Tcp { mac: source.mac, key, header, class: 0, hops: 0 });
     }
 
     /// A protocol we do not speak: said so where we own the address (RFC 1122 3.2.2.1).
-    fn take_other(&mut self, now: Instant, source: Source, protocol: u8, packet: &[u8]) -> Result<(), DropReason> {
+    fn take_other(
+        &mut self,
+        now: Instant,
+        source: Source,
+        protocol: u8,
+        named_at: u16,
+        packet: &[u8],
+    ) -> Result<(), DropReason> {
         let dedicated = self.interfaces[source.interface.index()].config.mode == Mode::Dedicated;
-        if dedicated && !source.dst.is_multicast() {
-            self.send_unreachable(now, source, protocol, packet);
+        if dedicated && !source.dst.is_multicast() && !source.src.is_unspecified() {
+            self.send_unreachable(now, source, protocol, named_at, packet);
         }
         Err(DropReason::Protocol)
     }

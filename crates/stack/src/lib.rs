@@ -4,6 +4,8 @@
 //! The runtime calls it in the order of mTCP's main loop (NSDI'14 3.2): receive, expire, jobs, transmit, events.
 #![forbid(unsafe_code)]
 
+mod arp;
+mod autoconf;
 pub mod channel;
 mod config;
 mod conn;
@@ -18,8 +20,8 @@ mod icmp;
 mod input;
 mod interface;
 mod jobs;
-mod limits;
 mod listener;
+mod ndp;
 mod neighbor;
 mod options;
 mod output;
@@ -32,6 +34,7 @@ mod syn_cache;
 mod time_wait;
 mod wheel;
 
+pub use autoconf::Conflict;
 pub use config::{StackConfig, SynCookies};
 pub use counters::{Counters, DropReason};
 pub use engine::Stack;

@@ -94,7 +94,7 @@ impl Tcb {
     }
 
     /// The connection in SYN-RECEIVED whose SYN/ACK went out at `sent`, `retries` times more after that; where `sent` is
-    /// not known, the handshake measures no round trip.
+    /// not known, only an echoed timestamp measures the handshake's round trip: a cookie's reads up to 128 ms too long.
     pub fn resume(open: &Open, offer: &Offer, sent: Option<Instant>, retries: u8, cx: &mut Context) -> Tcb {
         let now = cx.now;
         cx.now = sent.unwrap_or(now);
@@ -108,12 +108,7 @@ impl Tcb {
             // Karn: which SYN/ACK the ACK answers is not known.
             s.marks |= mark::AGAIN;
         }
-        if retries > 0 {
-            // RFC 5681 3.1: a lost SYN/ACK makes the initial window one segment.
-            let smss = t.smss as u32;
-            t.control.get_mut().set_cwnd(smss);
-            t.retrans = retries as u32;
-        }
+        t.retrans = retries as u32;
         t
     }
 }

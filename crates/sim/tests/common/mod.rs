@@ -153,7 +153,7 @@ impl Bench {
                 Event::Failed { failure, .. } | Event::Refused { failure, .. } => self.failed = Some(failure),
                 Event::Urgent { beyond, .. } => self.urgent = Some(beyond),
                 Event::Closed { failure, .. } => self.closed = Some(failure),
-                Event::Acked { .. } | Event::Info { .. } | Event::Sent { .. } => {}
+                Event::Acked { .. } | Event::Info { .. } | Event::Sent { .. } | Event::Room { .. } => {}
             }
         }
     }
