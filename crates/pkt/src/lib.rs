@@ -5,10 +5,23 @@
 #![forbid(unsafe_code)]
 
 pub mod ast;
+mod calls;
+mod conn;
+mod info;
 mod lexer;
+mod options;
+mod packets;
 mod parser;
 pub mod python;
+mod report;
+mod run;
+pub mod segment;
+pub mod symbols;
+mod sysctl;
 pub mod wire_options;
 
 pub use lexer::{Place, SyntaxError};
+pub use options::{IpVersion, Options};
 pub use parser::{Defines, parse};
+pub use report::{Report, Verdict};
+pub use run::run;
