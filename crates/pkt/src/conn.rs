@@ -48,6 +48,8 @@ pub struct Conn {
     timestamps: HashMap<u32, u32>,
     /// The first of them: as written, as it is.
     first_timestamp: Option<(u32, u32)>,
+    /// An urgent byte came.
+    pub urgent: bool,
     /// IPv6's flow label: as written, as it is.
     pub flow_label: Option<(u32, u32)>,
 }
@@ -65,6 +67,7 @@ impl Conn {
             remote_isn: 0,
             timestamps: HashMap::new(),
             first_timestamp: None,
+            urgent: false,
             flow_label: None,
         }
     }

@@ -40,7 +40,6 @@ pub fn set(python: &mut Python, info: &TcpInfo) {
     for (name, value) in CONSTANTS {
         python.set(name, value);
     }
-    let segments = |bytes: u64| bytes.div_ceil(info.snd_mss.max(1));
     let fields = [
         ("state", info.state as u64),
         ("ca_state", info.ca_state),
@@ -51,7 +50,16 @@ pub fn set(python: &mut Python, info: &TcpInfo) {
         ("rto", info.rto_us),
         ("snd_mss", info.snd_mss),
         ("rcv_mss", info.rcv_mss),
-        ("unacked", segments(info.unacked_bytes)),
+        ("unacked", info.unacked),
+        ("sacked", info.sacked),
+        ("lost", info.lost),
+        ("retrans", info.retrans),
+        ("reordering", info.reordering),
+        ("retransmits", info.retransmits),
+        ("probes", info.probes),
+        ("rcv_space", info.rcv_space),
+        ("delivered", info.delivered),
+        ("dsack_dups", info.dsack_dups),
         ("pmtu", info.pmtu),
         ("rtt", info.srtt_us),
         ("rttvar", info.rttvar_us),

@@ -93,6 +93,7 @@ impl Runner<'_> {
         let (local, remote) = (self.options.local(), self.options.remote());
         let conn = &mut self.conns[conn];
         let (syn, ack) = (tcp.flags & flag::SYN != 0, tcp.flags & flag::ACK != 0);
+        conn.urgent |= tcp.flags & flag::URG != 0;
         match conn.phase {
             Phase::Answered if ack => conn.phase = Phase::Established,
             Phase::SynSent if syn => {

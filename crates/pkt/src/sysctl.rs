@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tcp::Config;
+use tcp::congestion::Algorithm;
+use tcp::{Config, Ecn};
 
 /// What the commands before the first event have set.
 #[derive(Clone, Debug, Default)]
@@ -18,7 +19,7 @@ pub struct Settings {
 }
 
 /// What Google's suite sets before each of its scripts, where it differs from what is set here anyway.
-const SUITE_DEFAULTS: [(&str, &str); 9] = [
+const SUITE_DEFAULTS: [(&str, &str); 11] = [
     ("tcp_rmem", "4096 540000 15728640"),
     ("tcp_wmem", "4096 262144 4194304"),
     ("tcp_timestamps", "1"),
@@ -28,6 +29,8 @@ const SUITE_DEFAULTS: [(&str, &str); 9] = [
     ("tcp_congestion_control", "cubic"),
     ("tcp_slow_start_after_idle", "0"),
     ("tcp_ecn", "0"),
+    ("tcp_frto", "2"),
+    ("tcp_early_retrans", "4"),
 ];
 
 impl Settings {
@@ -101,15 +104,37 @@ impl Settings {
             return;
         };
         let small = u8::try_from(first).unwrap_or(u8::MAX);
+        let size = |at: usize| numbers.get(at).map(|n| u32::try_from(*n).unwrap_or(u32::MAX));
         let tcp = &mut self.tcp;
         match name {
-            "tcp_rmem" => tcp.receive_buffer = numbers.get(2).copied().unwrap_or(first) as u32,
-            "tcp_wmem" => tcp.send_buffer = numbers.get(1).copied().unwrap_or(first) as u32,
+            "tcp_rmem" => {
+                tcp.receive_buffer = size(1).unwrap_or(tcp.receive_buffer);
+                tcp.receive_buffer_max = size(2).unwrap_or(tcp.receive_buffer_max);
+            }
+            "tcp_wmem" => {
+                tcp.send_buffer = size(1).unwrap_or(tcp.send_buffer);
+                tcp.send_buffer_max = size(2).unwrap_or(tcp.send_buffer_max);
+            }
             "tcp_timestamps" => tcp.timestamps = first != 0,
             "tcp_window_scaling" => tcp.window_scaling = first != 0,
+            "tcp_sack" => tcp.sack = first != 0,
+            "tcp_ecn" => {
+                tcp.ecn = match first {
+                    0 => Ecn::Never,
+                    1 => Ecn::Always,
+                    _ => Ecn::Passive,
+                }
+            }
+            "tcp_early_retrans" => tcp.tail_loss_probe = first != 0,
+            "tcp_frto" => tcp.frto = first != 0,
+            "tcp_slow_start_after_idle" => tcp.slow_start_after_idle = first != 0,
+            "tcp_mtu_probing" if first == 0 => tcp.black_hole_timeouts = 0,
+            "tcp_invalid_ratelimit" => tcp.invalid_ratelimit = Duration::from_millis(first),
+            "tcp_syn_linear_timeouts" => tcp.syn_linear_timeouts = small,
             "tcp_syn_retries" => tcp.syn_retries = small,
             "tcp_synack_retries" => tcp.synack_retries = small,
             "tcp_retries2" => tcp.retries = small,
+            "tcp_orphan_retries" => tcp.orphan_retries = small,
             "tcp_fin_timeout" => tcp.fin_timeout = Duration::from_secs(first),
             "tcp_keepalive_time" => tcp.keep_idle = Duration::from_secs(first),
             "tcp_keepalive_intvl" => tcp.keep_interval = Duration::from_secs(first),
@@ -123,7 +148,8 @@ impl Settings {
     /// Parameters that are names.
     fn named(&mut self, name: &str, value: &str) -> bool {
         match (name, value) {
-            ("tcp_congestion_control", "reno") => self.tcp.congestion = tcp::congestion::Algorithm::NewReno,
+            ("tcp_congestion_control", "reno") => self.tcp.congestion = Algorithm::NewReno,
+            ("tcp_congestion_control", "cubic") => self.tcp.congestion = Algorithm::Cubic,
             _ => return false,
         }
         true
@@ -157,7 +183,8 @@ mod tests {
     fn commands_set_parameters() {
         let mut s = Settings::default();
         s.command("../common/defaults.sh\n set_sysctls.py /proc/sys/net/ipv4/tcp_timestamps=0 \\\n  x/tcp_wmem=\"4096 50000 9\"");
-        assert_eq!((s.tcp.receive_buffer, s.tcp.send_buffer, s.tcp.timestamps), (15_728_640, 50_000, false));
+        assert_eq!((s.tcp.receive_buffer, s.tcp.receive_buffer_max), (540_000, 15_728_640));
+        assert_eq!((s.tcp.send_buffer, s.tcp.timestamps, s.tcp.ecn), (50_000, false, Ecn::Never));
         assert_eq!(s.tcp.syn_retries, 5);
         s.command("sysctl -q net.ipv4.tcp_syn_retries=2; ip route change 192.0.2.1 dev tun0 mtu lock 640 initcwnd 11 && echo 9 > a/tcp_fin_timeout");
         assert_eq!((s.tcp.syn_retries, s.mtu, s.tcp.initial_window), (2, Some(640), 11));

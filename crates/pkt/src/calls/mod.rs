@@ -24,8 +24,6 @@ pub(crate) struct Fd {
     /// Bytes written and read, which tell where in the streams the next ones are.
     pub written: u64,
     pub read: u64,
-    /// TCP_INQ: recvmsg tells how much is left.
-    pub inq: bool,
 }
 
 /// What a descriptor is.
@@ -58,6 +56,8 @@ pub(crate) struct Progress {
     pub asked: bool,
     /// Bytes moved.
     pub moved: usize,
+    /// What was received of them.
+    pub buffer: Vec<u8>,
     /// When it gives up waiting.
     pub until: Option<u64>,
 }

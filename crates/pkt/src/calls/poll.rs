@@ -45,7 +45,7 @@ impl Runner<'_> {
         args.exactly(1)?;
         match self.machine.sockets().epoll_create() {
             Ok(id) => {
-                let fd = Fd { id, nonblocking: false, kind: Kind::Epoll, written: 0, read: 0, inq: false };
+                let fd = Fd { id, nonblocking: false, kind: Kind::Epoll, written: 0, read: 0 };
                 self.name_fd(args.call, fd)?;
                 Ok(Ok(0).into())
             }

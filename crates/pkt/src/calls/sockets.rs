@@ -35,7 +35,7 @@ impl Runner<'_> {
         };
         self.conns.push(Conn::new(Phase::New, Some(id)));
         self.under_test = Some(self.conns.len() - 1);
-        let fd = Fd { id, nonblocking: kind & O_NONBLOCK != 0, kind: Kind::Socket, written: 0, read: 0, inq: false };
+        let fd = Fd { id, nonblocking: kind & O_NONBLOCK != 0, kind: Kind::Socket, written: 0, read: 0 };
         self.name_fd(args.call, fd)?;
         Ok(Ok(0).into())
     }
@@ -74,7 +74,7 @@ impl Runner<'_> {
         let conn = self.conns.iter_mut().find(|c| c.sock.is_none() && c.remote_port == remote.port);
         let Some(conn) = conn else { return Err(Stop::fail("a connection of the script", remote.port.to_string())) };
         conn.sock = Some(id);
-        self.name_fd(args.call, Fd { id, nonblocking: false, kind: Kind::Socket, written: 0, read: 0, inq: false })?;
+        self.name_fd(args.call, Fd { id, nonblocking: false, kind: Kind::Socket, written: 0, read: 0 })?;
         Ok(Ok(0).into())
     }
 

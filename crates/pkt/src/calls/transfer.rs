@@ -1,6 +1,6 @@
 //! Calls that move bytes. What is written and read follows [`pattern`], so that bytes in a wrong place are seen.
 
-use socket::{Errno, bits};
+use socket::{Errno, RecvFlags};
 
 use super::args::{Args, field, field_int, fields, integer, iovec};
 use super::{Fd, Progress, Try, is_buffer};
@@ -10,18 +10,12 @@ use crate::run::{Runner, Stop};
 
 const MSG_PEEK: i64 = 0x2;
 const MSG_DONTWAIT: i64 = 0x40;
-const MSG_WAITALL: i64 = 0x100;
-const MSG_NOSIGNAL: i64 = 0x4000;
 const MSG_MORE: i64 = 0x8000;
-/// Flags that mean what is not here.
-const ABSENT: [(&str, i64); 6] = [
-    ("MSG_OOB", 0x1),
-    ("MSG_TRUNC", 0x20),
-    ("MSG_EOR", 0x80),
-    ("MSG_ERRQUEUE", 0x2000),
-    ("MSG_ZEROCOPY", 0x400_0000),
-    ("MSG_FASTOPEN", 0x2000_0000),
-];
+/// Flags of sending that mean what is not here.
+const NOT_SENT: [(&str, i64); 4] =
+    [("MSG_OOB", 0x1), ("MSG_EOR", 0x80), ("MSG_ZEROCOPY", 0x400_0000), ("MSG_FASTOPEN", 0x2000_0000)];
+/// The same of receiving.
+const NOT_RECEIVED: [(&str, i64); 1] = [("MSG_ERRQUEUE", 0x2000)];
 /// More in one call than any script has.
 const MOST: usize = 64 << 20;
 
@@ -63,13 +57,10 @@ fn transfer(args: &Args) -> Result<Transfer, Stop> {
         "recvmsg" | "sendmsg" => args.int(2)?,
         _ => 0,
     };
-    if let Some((name, _)) = ABSENT.iter().find(|(_, bit)| flags & bit != 0) {
-        return Err(Stop::unsupported(*name));
-    }
-    let known = MSG_PEEK | MSG_DONTWAIT | MSG_WAITALL | MSG_NOSIGNAL | MSG_MORE;
-    match flags & !known {
-        0 => Ok(Transfer { bytes, null, flags }),
-        other => Err(Stop::unsupported(format!("flags {other:#x}"))),
+    let absent = if name.starts_with('r') { &NOT_RECEIVED[..] } else { &NOT_SENT[..] };
+    match absent.iter().find(|(_, bit)| flags & bit != 0) {
+        Some((name, _)) => Err(Stop::unsupported(*name)),
+        None => Ok(Transfer { bytes, null, flags }),
     }
 }
 
@@ -77,7 +68,9 @@ impl Runner<'_> {
     pub(super) fn sys_receive(&mut self, args: &Args, progress: &mut Progress) -> Result<Try, Stop> {
         let t = transfer(args)?;
         let (number, fd) = self.fd(args, 0)?;
-        let mut buffer = vec![0; t.bytes - progress.moved];
+        let flags = RecvFlags::from_bits(t.flags as i32);
+        let wait = !fd.nonblocking && !flags.dont_wait;
+        let flags = RecvFlags { dont_wait: !wait, ..flags };
         let sockets = self.machine.sockets();
         if t.null && t.bytes > 0 {
             // Linux finds out when it copies.
@@ -87,30 +80,23 @@ impl Runner<'_> {
                 Err(e) => Err::<i64, _>(e).into(),
             });
         }
-        let peek = t.flags & MSG_PEEK != 0;
-        let got = if peek { sockets.peek(fd.id, &mut buffer) } else { sockets.read(fd.id, &mut buffer) };
-        let wait = !fd.nonblocking && t.flags & MSG_DONTWAIT == 0;
-        let n = match got {
+        progress.buffer.resize(t.bytes, 0);
+        let n = match sockets.recv_on(fd.id, &mut progress.buffer, &mut progress.moved, flags) {
             Ok(n) => n,
             Err(Errno::EAGAIN) if wait => return Ok(Try::Wait),
-            Err(_) if progress.moved > 0 => return Ok(Ok(progress.moved as i64).into()),
             Err(e) => return Ok(Err::<i64, _>(e).into()),
         };
+        // An urgent byte is not where the stream has it.
+        let urgent = flags.urgent || self.conns.iter().any(|c| c.urgent && c.sock == Some(fd.id));
         let start = 1 + fd.read as u32;
-        if let Some(i) = (0..n).find(|i| buffer[*i] != pattern(start.wrapping_add(*i as u32))) {
+        let right = |i: &usize| progress.buffer[*i] == pattern(start.wrapping_add(*i as u32));
+        if let (Some(i), false) = ((0..n).find(|i| !right(i)), urgent || flags.truncate) {
             return Err(Stop::fail("the bytes sent, in order", format!("others from byte {} on", fd.read + i as u64)));
         }
-        if peek {
-            return self.received(args, &fd, n);
-        }
-        if let Some(fd) = self.fds.get_mut(&number) {
+        if let (Some(fd), false) = (self.fds.get_mut(&number), flags.peek || flags.urgent) {
             fd.read += n as u64;
         }
-        progress.moved += n;
-        if t.flags & MSG_WAITALL != 0 && wait && n > 0 && progress.moved < t.bytes {
-            return Ok(Try::Wait);
-        }
-        self.received(args, &fd, progress.moved)
+        self.received(args, &fd, n)
     }
 
     /// The end of a call that received; recvmsg tells more.
@@ -133,18 +119,13 @@ impl Runner<'_> {
                 expected.push(field_int(one, "cmsg_data")?);
             }
         }
-        let mut got = Vec::new();
-        if fd.inq {
-            // Linux's tcp_inq_hint: the end of the stream counts as a byte.
-            let sockets = self.machine.sockets();
-            let over = sockets.readiness(fd.id).is_ok_and(|holds| holds & bits::RDHUP != 0);
-            got.push((sockets.available(fd.id).unwrap_or_default() as i64).max(over as i64));
-        }
-        let show = |messages: &[i64]| format!("flags 0 and {messages:?} left");
+        let left = self.machine.sockets().inq(fd.id).ok().flatten();
+        let got: Vec<_> = left.map(|n| n as i64).into_iter().collect();
         if flags != 0 {
             return Ok(Try::with(n as i64, "msg_flags", flags, 0));
         }
-        Ok(Try::with(n as i64, "the message", show(&expected), show(&got)))
+        let show = |left: &[i64]| format!("{left:?} as what is left");
+        Ok(Try::with(n as i64, "a message with", show(&expected), show(&got)))
     }
 
     pub(super) fn sys_send(&mut self, args: &Args, progress: &mut Progress) -> Result<Try, Stop> {
