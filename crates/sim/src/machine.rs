@@ -84,6 +84,8 @@ impl Machine {
             mtu: config.mtu,
             vlan: None,
             mode: Mode::Dedicated,
+            dad: 0,
+            autoconf: false,
             caps: TxCaps { max_frame: config.mtu as usize + 14, checksum: false, max_gso: 0 },
         });
         for (addr, prefix) in &config.addresses {
