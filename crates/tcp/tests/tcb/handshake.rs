@@ -154,7 +154,9 @@ fn resets_in_syn_sent_count_only_with_our_ack() {
 #[test]
 fn other_segments_in_syn_sent_are_dropped() {
     let mut p = syn_sent();
-    for text in [". 0:0(0) ack 1 win 20000", "P. 1:101(100) ack 1 win 20000", "F. 1:1(0) ack 1 win 20000", "P 1:9(8) win 1"] {
+    for text in
+        [". 0:0(0) ack 1 win 20000", "P. 1:101(100) ack 1 win 20000", "F. 1:1(0) ack 1 win 20000", "P 1:9(8) win 1"]
+    {
         p.exchange(text, "");
         assert_eq!(p.state(), State::SynSent);
     }
@@ -340,7 +342,9 @@ fn closed_connections_answer_with_resets() {
     assert_eq!(p.reply_to("R 1:1(0) win 0"), None);
     let rst = Reply { seq: ISS + 77, ack: SeqNum(0), flags: Flags::RST };
     assert_eq!(p.reply_to("P. 1:11(10) ack 77 win 0"), Some(rst));
-    for (text, len) in [("P 5:15(10) win 0", 10), ("S 5:5(0) win 0", 1), ("SF 5:5(0) win 0", 2), ("F 5:15(10) win 0", 11)] {
+    for (text, len) in
+        [("P 5:15(10) win 0", 10), ("S 5:5(0) win 0", 1), ("SF 5:5(0) win 0", 2), ("F 5:15(10) win 0", 11)]
+    {
         let rst = Reply { seq: SeqNum(0), ack: IRS + 5 + len, flags: Flags::RST | Flags::ACK };
         assert_eq!(p.reply_to(text), Some(rst), "{text}");
     }

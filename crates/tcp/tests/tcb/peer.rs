@@ -71,8 +71,8 @@ pub struct Peer {
     pub now: Instant,
     pub config: Config,
     pub counters: Counters,
-    /// The longest payload a frame may have, for ports that cut segments.
-    pub max: u32,
+    /// Segments that a frame may carry, for ports that cut them.
+    pub segments: u32,
     pool: Side,
     _app: Side,
     sent: SentPool,
@@ -131,7 +131,7 @@ impl Peer {
             now: START,
             config,
             counters: Counters::default(),
-            max: 1000,
+            segments: 1,
             pool,
             _app: app,
             sent: SentPool::new(),
@@ -230,7 +230,7 @@ impl Peer {
 
     /// One more segment, if any may go now, its payload compared with what was written.
     pub fn next(&mut self) -> Option<String> {
-        let max = self.max;
+        let max = self.segments * self.smss() as u32;
         let out = self.tcb.as_mut().expect("lives").next_segment(max, cx!(self))?;
         let mut payload = vec![0; out.len as usize];
         let tcb = self.tcb.as_mut().expect("lives");

@@ -68,7 +68,8 @@ fn an_ack_outside_what_can_be_is_challenged() {
     p.drain();
     // SND.UNA is 30001, SND.NXT 30011, the largest window was 20000.
     let mut seq = 1;
-    for (ack, ok) in [(10_000, false), (10_001, true), (30_000, true), (30_001, true), (30_012, false), (30_011, true)] {
+    for (ack, ok) in [(10_000, false), (10_001, true), (30_000, true), (30_001, true), (30_012, false), (30_011, true)]
+    {
         let before = p.counters;
         p.inject(&format!("P. {seq}:{}(10) ack {ack} win 20000", seq + 10));
         p.drain();
@@ -120,5 +121,8 @@ fn an_orphan_is_told_nothing() {
     p.close();
     p.expect("F. 11:11(0) ack 1 win 20000");
     p.inject("R 1:1(0) win 0");
-    assert_eq!((p.state(), p.error(), p.notice(), p.orphaned()), (State::Closed, Some(Error::Reset), Notice::default(), true));
+    assert_eq!(
+        (p.state(), p.error(), p.notice(), p.orphaned()),
+        (State::Closed, Some(Error::Reset), Notice::default(), true)
+    );
 }
