@@ -86,13 +86,7 @@ pub struct Peer {
 
 macro_rules! cx {
     ($p:expr) => {
-        &mut Context {
-            now: $p.now,
-            pool: &mut $p.pool,
-            sent: &mut $p.sent,
-            config: &$p.config,
-            counters: &mut $p.counters,
-        }
+        Context { now: $p.now, pool: &mut $p.pool, sent: &mut $p.sent, config: &$p.config, counters: &mut $p.counters }
     };
 }
 
@@ -117,7 +111,7 @@ impl Drop for Peer {
             println!("{}", self.log);
             return;
         }
-        tcb.release(cx!(self));
+        tcb.release(&mut cx!(self));
         assert_eq!(self.sent.used(), 0, "records of sent segments left");
         assert_eq!(self.pool.stats().in_use_estimate, 0, "chunks left");
     }
@@ -139,7 +133,7 @@ impl Peer {
             taken: 0,
             log: String::new(),
         };
-        p.tcb = Some(make(cx!(p)));
+        p.tcb = Some(make(&mut cx!(p)));
         p
     }
 
@@ -163,22 +157,7 @@ impl Peer {
         })
     }
 
-    /// An established connection that we opened, without options: both windows 20,000, both segments 1,000 bytes.
-    pub fn client() -> Peer {
-        Peer::client_with(plain())
-    }
-
-    pub fn client_with(config: Config) -> Peer {
-        let mut p = Peer::connecting(config, open());
-        assert_eq!(p.drain().len(), 1);
-        p.wait_ms(20);
-        p.inject("S. 0:0(0) ack 1 win 20000 <mss 1000>");
-        p.expect(". 1:1(0) ack 1 win 20000");
-        p.established_now();
-        p
-    }
-
-    /// An established connection that the peer opened, as [`Peer::client`].
+    /// An established connection that the peer opened, without options: both windows 20,000, both segments 1,000 bytes.
     pub fn server() -> Peer {
         Peer::server_with(plain())
     }
@@ -220,7 +199,7 @@ impl Peer {
         self.note('<', text);
         parsed(text, |seg| {
             let tcb = self.tcb.as_mut().expect("lives");
-            tcb.on_segment(seg, cx!(self))
+            tcb.on_segment(seg, &mut cx!(self))
         })
     }
 
@@ -231,7 +210,7 @@ impl Peer {
     /// One more segment, if any may go now, its payload compared with what was written.
     pub fn next(&mut self) -> Option<String> {
         let max = self.segments * self.smss() as u32;
-        let out = self.tcb.as_mut().expect("lives").next_segment(max, cx!(self))?;
+        let out = self.tcb.as_mut().expect("lives").next_segment(max, &mut cx!(self))?;
         let mut payload = vec![0; out.len as usize];
         let tcb = self.tcb.as_mut().expect("lives");
         tcb.copy_payload(&out, &mut payload, &self.pool);
@@ -312,7 +291,7 @@ impl Peer {
         let mut chain = Chain::default();
         assert_eq!(chain.push_slice(&mut self.pool, &bytes), n);
         self.written += n as u32;
-        self.tcb.as_mut().expect("lives").write(chain, more, cx!(self));
+        self.tcb.as_mut().expect("lives").write(chain, more, &mut cx!(self));
     }
 
     /// Bytes that the connection has for the application, compared with what the peer sent; they stay in the buffer.
@@ -334,43 +313,43 @@ impl Peer {
     }
 
     pub fn consumed(&mut self, n: u32) {
-        self.tcb.as_mut().expect("lives").consumed(n, cx!(self));
+        self.tcb.as_mut().expect("lives").consumed(n, &mut cx!(self));
     }
 
     pub fn shutdown(&mut self) {
-        self.tcb.as_mut().expect("lives").shutdown(cx!(self));
+        self.tcb.as_mut().expect("lives").shutdown(&mut cx!(self));
     }
 
     pub fn close(&mut self) {
-        self.tcb.as_mut().expect("lives").close(false, cx!(self));
+        self.tcb.as_mut().expect("lives").close(false, &mut cx!(self));
     }
 
     pub fn close_unread(&mut self) {
-        self.tcb.as_mut().expect("lives").close(true, cx!(self));
+        self.tcb.as_mut().expect("lives").close(true, &mut cx!(self));
     }
 
     pub fn abort(&mut self) {
-        self.tcb.as_mut().expect("lives").abort(cx!(self));
+        self.tcb.as_mut().expect("lives").abort(&mut cx!(self));
     }
 
     /// An ICMP error that quotes our sequence number `seq`.
     pub fn unreachable(&mut self, hard: bool, seq: Option<i64>) -> bool {
         let seq = seq.map(|s| relative(ISS, s));
-        self.tcb.as_mut().expect("lives").unreachable(hard, seq, cx!(self))
+        self.tcb.as_mut().expect("lives").unreachable(hard, seq, &mut cx!(self))
     }
 
     /// An ICMP "too big" that leaves `mss` bytes and quotes `seq`.
     pub fn too_big(&mut self, mss: u16, seq: Option<i64>) -> bool {
         let seq = seq.map(|s| relative(ISS, s));
-        self.tcb.as_mut().expect("lives").shrink_mss(mss, seq, cx!(self))
+        self.tcb.as_mut().expect("lives").shrink_mss(mss, seq, &mut cx!(self))
     }
 
     pub fn keepalive(&mut self, on: Option<bool>, idle: Option<u16>, interval: Option<u16>, count: Option<u8>) {
-        self.tcb.as_mut().expect("lives").set_keepalive(on, idle, interval, count, cx!(self));
+        self.tcb.as_mut().expect("lives").set_keepalive(on, idle, interval, count, &cx!(self));
     }
 
     pub fn cork(&mut self, on: bool) {
-        self.tcb.as_mut().expect("lives").set_cork(on, cx!(self));
+        self.tcb.as_mut().expect("lives").set_cork(on, &cx!(self));
     }
 
     pub fn info(&self) -> TcpInfo {
@@ -420,7 +399,7 @@ impl Peer {
     }
 
     pub fn run_timers(&mut self) {
-        self.tcb.as_mut().expect("lives").on_timer(cx!(self));
+        self.tcb.as_mut().expect("lives").on_timer(&mut cx!(self));
     }
 }
 

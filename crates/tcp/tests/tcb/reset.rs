@@ -86,7 +86,7 @@ fn an_ack_outside_what_can_be_is_challenged() {
 #[test]
 fn challenges_are_limited() {
     let mut p = Peer::server();
-    let mut round = |p: &mut Peer, expected| {
+    let round = |p: &mut Peer, expected| {
         let before = p.counters.challenge_acks;
         for i in 0..30 {
             p.exchange("R 5:5(0) win 0", if i < expected { CHALLENGE } else { "" });
