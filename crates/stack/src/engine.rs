@@ -37,6 +37,7 @@ pub struct Stack {
     pub(crate) jobs: Consumer,
     pub(crate) events: Producer,
     pub(crate) sent: SentPool,
+    pub(crate) limits: tcp::Limits,
     pub(crate) counters: Counters,
     pub(crate) interfaces: Vec<Interface>,
     pub(crate) routes: Routes,
@@ -70,6 +71,7 @@ macro_rules! context {
             sent: &mut $stack.sent,
             config: &$stack.config.tcp,
             counters: &mut $stack.counters.tcp,
+            limits: &mut $stack.limits,
         }
     };
 }
@@ -86,6 +88,7 @@ impl Stack {
             jobs,
             events,
             sent: SentPool::new(),
+            limits: tcp::Limits::new(word(b) as u32, config.challenge_acks),
             counters: Counters::default(),
             interfaces: Vec::new(),
             routes: Routes::default(),

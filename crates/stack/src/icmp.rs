@@ -135,7 +135,7 @@ impl Stack {
         }
         let key = FlowKey { local: source.dst, remote: source.src, local_port: 0, remote_port: 0 };
         let mut bytes = vec![0; ip_header + len];
-        emit_ip(&mut bytes, &key, protocol, len);
+        emit_ip(&mut bytes, &key, protocol, 0, len);
         emit(&mut bytes[ip_header..]);
         self.counters.echoes += 1;
         self.push_raw(source.interface, Raw::Packet { mac: source.mac, ethertype, bytes });
@@ -153,12 +153,12 @@ impl Stack {
         let key = FlowKey { local: source.dst, remote: source.src, local_port: 0, remote_port: 0 };
         let (ethertype, bytes) = if source.src.is_v4() {
             let mut bytes = vec![0; 20 + 8 + quote.len()];
-            emit_ip(&mut bytes, &key, ipv4::ICMP, 8 + quote.len());
+            emit_ip(&mut bytes, &key, ipv4::ICMP, 0, 8 + quote.len());
             icmpv4::emit_unreachable(&mut bytes[20..], if udp { 3 } else { 2 }, quote);
             (ethernet::IPV4, bytes)
         } else {
             let mut bytes = vec![0; 40 + 8 + quote.len()];
-            emit_ip(&mut bytes, &key, ipv6::ICMPV6, 8 + quote.len());
+            emit_ip(&mut bytes, &key, ipv6::ICMPV6, 0, 8 + quote.len());
             if udp {
                 icmpv6::emit_unreachable(source.dst, source.src, &mut bytes[40..], 4, quote);
             } else {

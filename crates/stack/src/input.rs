@@ -21,7 +21,12 @@ pub(crate) struct Source {
     pub mac: MacAddr,
     pub src: Addr,
     pub dst: Addr,
+    /// The ECN bits of its IP header (RFC 3168 5).
+    pub ecn: u8,
 }
+
+/// Congestion experienced.
+const CE: u8 = 3;
 
 impl Stack {
     /// Takes a burst of frames from one interface.
@@ -71,7 +76,7 @@ impl Stack {
                 if ip.is_fragment() {
                     return self.take_fragment(now, interface, frame.data);
                 }
-                let source = Source { interface, mac: eth.src, src, dst };
+                let source = Source { interface, mac: eth.src, src, dst, ecn: ip.tos & 3 };
                 match ip.protocol {
                     ipv4::TCP if to_group => Err(DropReason::NotOurLink),
                     ipv4::TCP => self.take_tcp(now, source, ip.payload, frame.checksum),
@@ -94,7 +99,7 @@ impl Stack {
                 if ip.fragment.is_some_and(|f| f.offset != 0 || f.more) {
                     return self.take_fragment(now, interface, frame.data);
                 }
-                let source = Source { interface, mac: eth.src, src, dst };
+                let source = Source { interface, mac: eth.src, src, dst, ecn: ip.traffic_class & 3 };
                 match ip.next_header {
                     ipv6::TCP if to_group || src.is_unspecified() => Err(DropReason::BadSource),
                     ipv6::TCP => self.take_tcp(now, source, ip.payload, frame.checksum),
@@ -150,7 +155,11 @@ impl Stack {
             Some(value) if value & TIME_WAIT != 0 => self.in_time_wait(now, source, &seg, key, hash, value),
             Some(id) => {
                 let mut cx = context!(self, now);
-                let reply = self.conns[id].tcb.on_segment(&seg, &mut cx);
+                let tcb = &mut self.conns[id].tcb;
+                if source.ecn == CE {
+                    tcb.congestion_experienced();
+                }
+                let reply = tcb.on_segment(&seg, &mut cx);
                 if let Some(reply) = reply {
                     self.reply(source, &seg, reply);
                 }

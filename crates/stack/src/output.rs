@@ -213,7 +213,7 @@ impl Stack {
             let syn = out.flags.contains(Flags::SYN);
             let tcp_header = header.emit(&mut buf[tcp_at..], syn);
             let end = tcp_at + tcp_header + out.len as usize;
-            emit_ip(&mut buf[at..], &key, ipv4::TCP, end - tcp_at);
+            emit_ip(&mut buf[at..], &key, ipv4::TCP, out.ecn, end - tcp_at);
             if out.len > 0 {
                 c.tcb.copy_payload(&out, &mut buf[tcp_at + tcp_header..end], &self.pool);
             }
@@ -255,7 +255,7 @@ impl Stack {
                     options: Options { timestamps: *timestamps, ..Options::default() },
                 };
                 let end = tcp_at + header.emit(&mut buf[tcp_at..], false);
-                emit_ip(&mut buf[at..], key, ipv4::TCP, end - tcp_at);
+                emit_ip(&mut buf[at..], key, ipv4::TCP, 0, end - tcp_at);
                 self.counters.segments_out += 1;
                 (end, finish(key, &mut buf[tcp_at..end], tcp_at, caps, None))
             }
@@ -280,10 +280,10 @@ impl Stack {
     }
 }
 
-/// The IP header in front of `payload` bytes of `protocol`.
-pub(crate) fn emit_ip(buf: &mut [u8], key: &FlowKey, protocol: u8, payload: usize) -> usize {
+/// The IP header in front of `payload` bytes of `protocol`; `tos` is the type of service or traffic class, ECN included.
+pub(crate) fn emit_ip(buf: &mut [u8], key: &FlowKey, protocol: u8, tos: u8, payload: usize) -> usize {
     if key.remote.is_v4() {
-        let header = ipv4::Header { src: key.local, dst: key.remote, protocol, ttl: TTL, ..ipv4::Header::default() };
+        let header = ipv4::Header { src: key.local, dst: key.remote, protocol, ttl: TTL, tos, ..ipv4::Header::default() };
         header.emit(buf, payload)
     } else {
         let header = ipv6::Header {
@@ -291,6 +291,7 @@ pub(crate) fn emit_ip(buf: &mut [u8], key: &FlowKey, protocol: u8, payload: usiz
             dst: key.remote,
             next_header: protocol,
             hop_limit: TTL,
+            traffic_class: tos,
             ..ipv6::Header::default()
         };
         header.emit(buf, payload)

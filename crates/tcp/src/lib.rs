@@ -6,21 +6,29 @@
 #![forbid(unsafe_code)]
 
 mod ack;
+mod acking;
 mod config;
 pub mod congestion;
+mod ecn;
 mod info;
 mod input;
+mod limits;
 mod output;
+mod path;
+mod rack;
 mod reassembly;
 mod recovery;
 mod rtt;
+mod sack;
 mod sent;
 mod tcb;
 mod timers;
+mod usage;
 mod window;
 
-pub use config::Config;
+pub use config::{Config, Ecn};
 pub use info::{State, TcpInfo};
+pub use limits::Limits;
 pub use output::{Outgoing, Reply, reset_for};
 pub use sent::SentPool;
 pub use tcb::{Context, Counters, Error, Notice, Open, Tcb};
