@@ -54,7 +54,7 @@ pub struct Config {
     pub max_rto: Duration,
     /// Delayed acknowledgment (RFC 9293 3.8.6.3: below 500 ms).
     pub delayed_ack: Duration,
-    /// SYN retransmissions before an active open fails.
+    /// SYN retransmissions, beside the steady ones, before an active open fails (RFC 9293 3.8.3, MUST-23: three minutes).
     pub syn_retries: u8,
     /// Least time between answers to segments out of the window.
     pub invalid_ratelimit: Duration,
@@ -101,7 +101,7 @@ impl Default for Config {
             min_rto: Duration::from_millis(200),
             max_rto: Duration::from_secs(120),
             delayed_ack: Duration::from_millis(40),
-            syn_retries: 6,
+            syn_retries: 7,
             invalid_ratelimit: Duration::from_millis(500),
             syn_linear_timeouts: 4,
             synack_retries: 5,

@@ -115,8 +115,6 @@ impl Tcb {
             return None;
         }
         self.acknowledge_syn(seg, cx);
-        self.state = State::Established;
-        self.put_notice(Notice::CONNECTED);
         self.set(flag::ACK_NOW | flag::ACK_LATER, true);
         // RFC 9293 3.10.7.3: data and FIN on a SYN/ACK are processed as in the other states.
         if !seg.payload.is_empty() || seg.flags.contains(Flags::FIN) {
@@ -139,6 +137,8 @@ impl Tcb {
             // RFC 6298 5.7.
             self.rtt.unmeasured();
         }
+        self.state = State::Established;
+        self.put_notice(Notice::CONNECTED);
         self.arm_keepalive(cx);
     }
 
@@ -221,8 +221,6 @@ impl Tcb {
             // RFC 9293 3.10.7.4: the window of the ACK counts from here on.
             self.snd_wl1 = seg.seq - 1;
             self.acknowledge_syn(seg, cx);
-            self.state = State::Established;
-            self.put_notice(Notice::CONNECTED);
         } else {
             if !self.ack_ok(seg) {
                 cx.counters.bad_ack += 1;

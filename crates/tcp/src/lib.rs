@@ -12,6 +12,7 @@ pub mod congestion;
 mod ecn;
 mod info;
 mod input;
+mod knobs;
 mod limits;
 mod output;
 mod path;
@@ -23,6 +24,7 @@ mod sack;
 mod sent;
 mod tcb;
 mod timers;
+mod urgent;
 mod usage;
 mod window;
 

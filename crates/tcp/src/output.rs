@@ -177,7 +177,7 @@ impl Tcb {
         let i = self.sent.next_retransmit(cx.sent)?;
         let s = self.sent.get(cx.sent, i);
         let right = self.snd_una + self.snd_wnd;
-        let smss = self.smss as u32;
+        let smss = self.segment_size() as u32;
         let room = match s.seq.before(right) {
             true => right.since(s.seq).min(smss),
             // The first goes even into a closed window, as a probe (RFC 9293 3.8.6, SHLD-15's other side).
@@ -248,7 +248,7 @@ impl Tcb {
         if !core::mem::take(&mut self.recovery.probe_due) || self.packets_out == 0 {
             return None;
         }
-        let smss = self.smss as u32;
+        let smss = self.segment_size() as u32;
         let room = self.snd_wnd.saturating_sub(self.snd_nxt.since(self.snd_una));
         let len = self.unsent().min(smss);
         let out = if len > 0 && len <= room {
@@ -258,11 +258,12 @@ impl Tcb {
         } else {
             let mut i = self.sent.tail()?;
             let s = self.sent.get(cx.sent, i);
-            let last = (s.segs as u32).saturating_sub(1) * smss;
-            if s.segs > 1 && s.len > last {
-                i = self.sent.split(cx.sent, i, last, smss);
-                let after = s.segs as u32 - 1 + self.sent.get(cx.sent, i).segs as u32;
+            let front = s.bytes().saturating_sub(1) / smss * smss;
+            if front > 0 {
+                let j = self.sent.split(cx.sent, i, front, smss);
+                let after = self.sent.get(cx.sent, i).segs as u32 + self.sent.get(cx.sent, j).segs as u32;
                 self.recount(s.segs as u32, after, s.marks);
+                i = j;
             }
             self.recovery.probe_again = true;
             self.sent_again(i, cx);
@@ -295,7 +296,7 @@ impl Tcb {
         if unsent == 0 && !fin_due {
             return None;
         }
-        let smss = self.smss as u32;
+        let smss = self.segment_size() as u32;
         let outstanding = self.snd_nxt.since(self.snd_una);
         let peer_room = self.snd_wnd.saturating_sub(outstanding);
         if self.packets_out == 0 {
@@ -317,6 +318,8 @@ impl Tcb {
         if self.paced_out(cx) {
             return None;
         }
+        // CWR belongs on one segment, so that one goes alone.
+        let max = if self.has(flag::CWR) { max.min(smss) } else { max };
         let mut len = unsent.min(max).min(peer_room).min(quota.saturating_mul(smss));
         // Whole segments only, unless this ends the queue and its last part may go.
         if len > smss && (len < unsent || !self.may_send_partial(len % smss, fin_due)) {
@@ -331,6 +334,9 @@ impl Tcb {
             let last = len == unsent;
             if last {
                 if !self.may_send_partial(len, fin_due) {
+                    if self.has(flag::CORK | flag::MORE) && self.cork_at == Instant::FAR {
+                        self.cork_at = cx.now + cx.config.cork_limit;
+                    }
                     return None;
                 }
             } else if len < self.max_wnd / 2 {
@@ -365,7 +371,7 @@ impl Tcb {
     fn send(&mut self, len: u32, fin: bool, cx: &mut Context) -> Outgoing {
         let seq = self.snd_nxt;
         let offset = seq.since(self.base);
-        let smss = self.smss as u32;
+        let smss = self.segment_size() as u32;
         let mut flags = Flags::ACK;
         let mut marks = 0;
         if self.unsent() == len && len > 0 {
@@ -373,6 +379,7 @@ impl Tcb {
             flags = flags | Flags::PSH;
             marks |= mark::PSH;
             self.set(flag::PUSH_NOW, false);
+            self.cork_at = Instant::FAR;
         }
         if fin {
             flags = flags | Flags::FIN;
@@ -433,7 +440,7 @@ impl Tcb {
         let persist = self.pending == Pending::Persist;
         cx.counters.window_probes += persist as u64;
         // RFC 9293 3.8.6.2.1: the override timeout sends what a small window takes.
-        let room = self.snd_wnd.saturating_sub(self.snd_nxt.since(self.snd_una)).min(self.smss as u32);
+        let room = self.snd_wnd.saturating_sub(self.snd_nxt.since(self.snd_una)).min(self.segment_size() as u32);
         let len = room.min(self.unsent());
         if persist && len > 0 && self.sent.is_empty() {
             return Some(self.send(len, false, cx));
@@ -479,9 +486,17 @@ impl Tcb {
         };
     }
 
-    /// The segment size now, bytes of payload.
-    pub fn smss(&self) -> u16 {
-        self.smss
+    /// Most bytes of payload of the next segment: what its SACK blocks take is missing (RFC 9293 3.7.1, MUST-16; RFC 6691).
+    pub fn segment_size(&self) -> u16 {
+        if self.ooo.is_none() && self.dsack.is_none() || !self.has(flag::SACK) {
+            return self.smss;
+        }
+        let most = if self.has(flag::TIMESTAMPS) { 3 } else { 4 };
+        let blocks = self.ooo.as_ref().map_or(0, |o| o.blocks().count()) + self.dsack.is_some() as usize;
+        match blocks.min(most) as u16 {
+            0 => self.smss,
+            n => self.smss.saturating_sub(4 + 8 * n).max(8),
+        }
     }
 }
 

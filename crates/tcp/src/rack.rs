@@ -141,12 +141,10 @@ impl Tcb {
         if let Some(wait) = wait {
             self.set_timer(Pending::Reorder, wait + SMALLEST_TIMER, cx);
         }
-        if self.in_flight() != before {
-            if self.recovery.phase != Phase::Recovery {
-                self.enter_recovery(false, cx);
-                let lost = self.recovery.lost.wrapping_sub(lost);
-                self.reduce_window(1, lost, 0);
-            }
+        if self.in_flight() != before && self.recovery.phase != Phase::Recovery {
+            self.enter_recovery(false, cx);
+            let lost = self.recovery.lost.wrapping_sub(lost);
+            self.reduce_window(1, lost, 0);
         }
         if self.pending == Pending::None && self.packets_out > 0 {
             self.arm_rto(cx);

@@ -183,10 +183,7 @@ impl Tcb {
         if acked > 0 {
             let delivered = (acked as i64 - self.sacked_out as i64).max(1) as u32;
             self.recovery.delivered = self.recovery.delivered.wrapping_add(delivered);
-            self.sacked_out = match acked - 1 >= self.sacked_out {
-                true => 0,
-                false => self.sacked_out - (acked - 1),
-            };
+            self.sacked_out = self.sacked_out.saturating_sub(acked - 1);
         }
         self.limit_reno_sacks();
     }

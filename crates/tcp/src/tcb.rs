@@ -5,8 +5,8 @@ use mem::{Chain, Cursor, Side};
 use wire::tcp::Options;
 use wire::{Instant, SeqNum};
 
-use crate::congestion::{Controller, Window};
 use crate::config::Ecn;
+use crate::congestion::{Controller, Window};
 use crate::reassembly::Reassembly;
 use crate::recovery::Recovery;
 use crate::rtt::Rtt;
@@ -218,7 +218,7 @@ pub struct Open {
     pub ts_offset: u32,
     /// Largest segment we can receive on this path: MTU less IP and TCP headers.
     pub mss: u16,
-    /// SO_RCVBUF, bytes.
+    /// SO_RCVBUF, bytes; 0: the configuration's, and it may grow by itself.
     pub receive_buffer: u32,
     /// Bytes of IP and TCP header that `mss` left room for, for `pmtu` in snapshots.
     pub headers: u16,
@@ -310,6 +310,8 @@ pub struct Tcb {
     pub(crate) rto_at: Instant,
     pub(crate) ack_at: Instant,
     pub(crate) pace_at: Instant,
+    /// When a corked partial segment goes after all.
+    pub(crate) cork_at: Instant,
     /// FIN-WAIT-2, keepalive or cork.
     pub(crate) life_at: Instant,
     pub(crate) heard_at: Instant,
@@ -321,6 +323,7 @@ pub struct Tcb {
     pub(crate) keep_count: u8,
     /// When a segment out of the window was answered last, ms, low bits (Linux's tcp_invalid_ratelimit).
     pub(crate) invalid_at: Option<u32>,
+    pub(crate) knobs: Option<Box<crate::knobs::Knobs>>,
 
     // Statistics.
     pub(crate) iss: SeqNum,
@@ -338,22 +341,27 @@ pub struct Tcb {
 impl Tcb {
     fn new(state: State, open: &Open, config: &Config) -> Tcb {
         let tx = Chain::default();
+        let locked = open.receive_buffer > 0;
+        let receive_buffer = if locked { open.receive_buffer } else { config.receive_buffer };
         let smss = open.mss.min(536);
         Tcb {
             state,
             notice: Notice::default(),
             error: None,
             pending: Pending::None,
-            flags: 0,
+            flags: if locked { flag::RCVBUF_LOCKED } else { 0 },
             rcv_nxt: SeqNum(0),
             rcv_adv: SeqNum(0),
             occupied: 0,
-            receive_buffer: open.receive_buffer,
+            receive_buffer,
             unacked_in: 0,
             ts_recent: 0,
             ts_recent_age: 0,
             last_ack_sent: SeqNum(0),
-            rcv_scale: scale_for(open.receive_buffer.max(config.receive_buffer_max), config),
+            rcv_scale: scale_for(
+                if locked { receive_buffer } else { config.receive_buffer_max.max(receive_buffer) },
+                config,
+            ),
             snd_scale: 0,
             quick_acks: 0,
             keep_probes: 0,
@@ -400,6 +408,7 @@ impl Tcb {
             max_pacing: u64::MAX,
             rto_at: Instant::FAR,
             pace_at: Instant::FAR,
+            cork_at: Instant::FAR,
             ack_at: Instant::FAR,
             life_at: Instant::FAR,
             heard_at: Instant::ZERO,
@@ -410,6 +419,7 @@ impl Tcb {
             keep_interval: config.keep_interval.as_secs() as u16,
             keep_count: config.keep_count,
             invalid_at: None,
+            knobs: None,
             iss: open.iss,
             irs: SeqNum(0),
             segs_in: 0,
@@ -577,9 +587,6 @@ impl Tcb {
         }
         self.tx.append(cx.pool, chain);
         self.set(flag::MORE, more);
-        if more && self.life_at == Instant::FAR {
-            self.life_at = cx.now + cx.config.cork_limit;
-        }
     }
 
     /// CLOSE of the sending half (RFC 9293 3.10.4): FIN after what is queued.
@@ -631,6 +638,7 @@ impl Tcb {
         self.stop_transmit_timer();
         self.ack_at = Instant::FAR;
         self.life_at = Instant::FAR;
+        self.cork_at = Instant::FAR;
         (self.packets_out, self.sacked_out, self.lost_out, self.retrans_out) = (0, 0, 0, 0);
         self.recovery.probe_due = false;
         self.sent.clear(cx.sent);

@@ -26,7 +26,7 @@ pub(crate) enum Pending {
 impl Tcb {
     /// When [`Tcb::on_timer`] must be called at the latest.
     pub fn deadline(&self) -> Instant {
-        let at = self.rto_at.min(self.ack_at).min(self.life_at);
+        let at = self.rto_at.min(self.ack_at).min(self.life_at).min(self.cork_at);
         if self.has(flag::PACED) { at.min(self.pace_at) } else { at }
     }
 
@@ -127,6 +127,11 @@ impl Tcb {
                 Pending::Reorder => self.on_reorder_timer(cx),
             }
         }
+        if self.cork_at <= now {
+            // Linux: what is corked waits 200 ms at most.
+            self.cork_at = Instant::FAR;
+            self.set(flag::PUSH_NOW, self.unsent() > 0);
+        }
         if self.life_at <= now {
             self.life_at = Instant::FAR;
             self.life_expired(cx);
@@ -152,7 +157,7 @@ impl Tcb {
         }
         // RFC 9293 3.8.3 (MUST-20, MUST-21): R2 closes the connection; a SYN has its own limit (MUST-23).
         let limit = match self.state {
-            State::SynSent => self.syn_retries(cx.config),
+            State::SynSent => self.syn_retries(cx.config).saturating_add(cx.config.syn_linear_timeouts),
             State::SynReceived => cx.config.synack_retries,
             // Nobody waits for an orphan's data for long.
             _ if self.orphaned() => cx.config.orphan_retries,
@@ -206,13 +211,7 @@ impl Tcb {
             | State::FinWait1
             | State::FinWait2
             | State::LastAck
-            | State::Closing => {
-                if self.has(flag::MORE) || self.has(flag::CORK) {
-                    self.set(flag::MORE, false);
-                    self.set(flag::PUSH_NOW, true);
-                }
-                self.keepalive_due(cx);
-            }
+            | State::Closing => self.keepalive_due(cx),
             _ => {}
         }
     }
@@ -284,10 +283,10 @@ impl Tcb {
     }
 
     /// TCP_CORK.
-    pub fn set_cork(&mut self, on: bool, cx: &Context) {
+    pub fn set_cork(&mut self, on: bool) {
         self.set(flag::CORK, on);
-        if on && self.life_at == Instant::FAR {
-            self.life_at = cx.now + cx.config.cork_limit;
+        if !on {
+            self.cork_at = Instant::FAR;
         }
     }
 

@@ -25,8 +25,7 @@ impl Tcb {
             self.max_packets_out = self.packets_out;
             self.cwnd_usage_seq = self.snd_nxt;
         }
-        let full = self.has(flag::CWND_LIMITED)
-            || (self.cc.slow_start() && self.cc.cwnd < 2 * self.max_packets_out);
+        let full = self.has(flag::CWND_LIMITED) || (self.cc.slow_start() && self.cc.cwnd < 2 * self.max_packets_out);
         if full {
             self.cwnd_used = 0;
             self.cwnd_stamp = cx.now;

@@ -52,7 +52,7 @@ impl Tcb {
         let step = (self.receive_buffer / 2).min(self.mss_clamp as u32);
         let limit = 0xffff << self.rcv_scale;
         let mut window = offered;
-        if free > offered && free - offered >= step.min(free) {
+        if free > offered && free - offered >= step {
             window = free.min(limit);
         }
         // RFC 7323 2.2: the window of a segment with SYN is not scaled. Rounding up never pulls the edge back.
@@ -99,7 +99,9 @@ impl Tcb {
         // Twice what was read, and the growth once more: the sender doubles each round trip.
         let mut want = copied as u64 * 2 + 16 * self.mss_clamp as u64;
         want += want * (copied - space).min(space) as u64 / space as u64;
-        let want = want.min(cx.config.receive_buffer_max as u64) as u32;
+        let clamp = self.knobs.as_ref().map_or(0, |k| k.window_clamp);
+        let most = if clamp > 0 { clamp.min(cx.config.receive_buffer_max) } else { cx.config.receive_buffer_max };
+        let want = want.min(most as u64) as u32;
         // Not while memory is short: what one connection gains all would pay for.
         if want > self.receive_buffer && cx.pool.plenty() {
             self.receive_buffer = want;

@@ -160,6 +160,9 @@ impl CongestionControl for Cubic {
 
 /// Cube root, rounded down.
 fn cube_root(n: u64) -> u64 {
+    if n == 0 {
+        return 0;
+    }
     let mut x = 1u64 << (64 - n.leading_zeros()).div_ceil(3);
     loop {
         // Newton from above.
