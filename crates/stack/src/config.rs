@@ -47,6 +47,8 @@ pub struct StackConfig {
     pub max_half_open: u32,
     /// What happens beyond these.
     pub syn_cookies: SynCookies,
+    /// Most connections that the application has closed and that are not over; beyond, they are reset.
+    pub max_orphans: u32,
     /// A handshake that ends while the accept queue is full is reset rather than kept waiting.
     pub abort_on_overflow: bool,
     /// Most neighbours known at once.
@@ -70,6 +72,7 @@ impl Default for StackConfig {
             syn_backlog: 4096,
             max_half_open: 32_768,
             syn_cookies: SynCookies::default(),
+            max_orphans: 65_536,
             abort_on_overflow: false,
             max_neighbors: 4096,
         }

@@ -62,6 +62,8 @@ pub struct Stack {
     pub(crate) syns: SynCache,
     pub(crate) cookies: Cookies,
     pub(crate) time_waits: TimeWaits,
+    /// Connections that the application has closed.
+    pub(crate) orphans: u32,
     pub(crate) ports: Ports,
     pub(crate) wheel: Wheel,
     pub(crate) due: Vec<u32>,
@@ -117,6 +119,7 @@ impl Stack {
             syns: SynCache::new(config.max_half_open.min(EMBRYO - 1), config.tcp.initial_rto, config.tcp.max_rto),
             cookies: Cookies::new(secret),
             time_waits: TimeWaits::new(config.time_wait, config.max_time_wait.min(TIME_WAIT - 2)),
+            orphans: 0,
             ports: Ports::new(config.ports, secret),
             wheel: Wheel::new(Instant::ZERO),
             due: Vec::with_capacity(256),
@@ -222,6 +225,11 @@ impl Stack {
     /// Closed four-tuples being remembered.
     pub fn time_waits(&self) -> usize {
         self.time_waits.len()
+    }
+
+    /// Connections that the application has closed, and that are not over.
+    pub fn orphans(&self) -> usize {
+        self.orphans as usize
     }
 
     /// Listeners now.
@@ -348,7 +356,9 @@ impl Stack {
                 key,
                 snd_nxt: c.tcb.snd_nxt(),
                 rcv_nxt: c.tcb.rcv_nxt(),
-                ts: c.tcb.timestamps(),
+                ts: c.tcb.timestamps().map(|(_, recent)| recent),
+                window: c.tcb.window_field(),
+                answered: 0,
                 until: now,
                 challenged: false,
             };
@@ -430,6 +440,7 @@ impl Stack {
                 Stage::Owned | Stage::Released | Stage::Lingering => {}
             }
         }
+        self.orphans -= c.orphan as u32;
         self.counters.closed += 1;
         if c.tcb.error().is_some() {
             self.counters.failed += 1;
