@@ -4,7 +4,7 @@ use mem::Side;
 use wire::tcp::{Flags, Header, Options, Segment};
 use wire::{Instant, SeqNum};
 
-use crate::State;
+use crate::{Config, State};
 use crate::sent::mark;
 use crate::tcb::{Context, Tcb, flag};
 use crate::timers::Pending;
@@ -378,19 +378,21 @@ impl Tcb {
         let mut flags = Flags::ACK;
         let mut marks = 0;
         if self.unsent() == len && len > 0 {
-            // RFC 9293 3.9.1 (SHLD-27): PSH on the last segment of what was queued.
-            flags = flags | Flags::PSH;
-            marks |= mark::PSH;
+            // RFC 9293 3.9.1 (SHLD-27): PSH on the last segment of what was queued, unless more was announced.
+            if !self.has(flag::UNPUSHED) {
+                flags = flags | Flags::PSH;
+                marks |= mark::PSH;
+            }
             self.set(flag::PUSH_NOW, false);
             self.cork_at = Instant::FAR;
         }
         let segs = len.div_ceil(smss).max(1);
         self.burst += segs;
-        if self.burst > 1 && !fin && self.burst_ends(len, segs) {
+        if self.burst > 1 && !fin && self.burst_ends(len, segs, cx.config) {
+            // Not remembered: it says nothing about the data.
             flags = flags | Flags::PSH;
-            marks |= mark::PSH;
         }
-        if marks & mark::PSH != 0 {
+        if flags.contains(Flags::PSH) {
             self.burst = 0;
         }
         if fin {
@@ -441,14 +443,15 @@ impl Tcb {
         out
     }
 
-    /// Linux's habit: the last segment of each burst, of half a window at most, carries PSH, so that the receiver's
-    /// coalescing does not hold it back. `len` bytes are about to go as `segs` segments.
-    fn burst_ends(&self, len: u32, segs: u32) -> bool {
+    /// Linux's habit: the last segment of each burst carries PSH, so that the receiver's coalescing does not hold it back.
+    /// A burst is what a millisecond of the path takes, at least two segments, at most half of either window. `len` bytes
+    /// are about to go as `segs` segments.
+    fn burst_ends(&self, len: u32, segs: u32, config: &Config) -> bool {
         let smss = self.smss as u32;
         let left = self.unsent() - len;
         let room = self.snd_wnd.saturating_sub(self.snd_nxt.since(self.snd_una) + len);
         let quota = self.cc.cwnd.saturating_sub(self.in_flight() + segs);
-        let goal = (self.cc.cwnd / 2).min(self.max_wnd / 2 / smss).max(1);
+        let goal = (self.cc.cwnd / 2).min(self.max_wnd / 2 / smss).min(self.burst_segments(config)).max(1);
         self.burst >= goal || quota == 0 || room < left.min(smss)
     }
 

@@ -201,6 +201,8 @@ pub(crate) mod flag {
     pub const SENT_NEW: u32 = 1 << 24;
     /// Nothing may go before `pace_at`.
     pub const PACED: u32 = 1 << 25;
+    /// The last write said that more follows: no PSH at its end.
+    pub const UNPUSHED: u32 = 1 << 29;
     /// SO_RCVBUF was set: the receive buffer does not grow by itself.
     pub const RCVBUF_LOCKED: u32 = 1 << 26;
     /// The same for SO_SNDBUF.
@@ -589,7 +591,7 @@ impl Tcb {
             return;
         }
         self.tx.append(cx.pool, chain);
-        self.set(flag::MORE, more);
+        self.set(flag::MORE | flag::UNPUSHED, more);
     }
 
     /// CLOSE of the sending half (RFC 9293 3.10.4): FIN after what is queued.
