@@ -142,8 +142,7 @@ pub(crate) struct Runner<'a> {
 impl<'a> Runner<'a> {
     fn new(options: Options, settings: Settings) -> Runner<'a> {
         let tcp = settings.tcp.clone();
-        let socket =
-            SocketConfig { max_sockets: 1024, send_buffer: tcp.send_buffer, receive_buffer: tcp.receive_buffer };
+        let socket = SocketConfig { max_sockets: 1024, tcp: tcp.clone(), ..SocketConfig::default() };
         let stack = StackConfig { max_connections: 1024, tcp, ..StackConfig::default() };
         let config = MachineConfig {
             addresses: vec![(options.local(), if options.v6() { 48 } else { 16 })],
@@ -204,6 +203,9 @@ impl<'a> Runner<'a> {
                 self.wait_for(due)?;
                 let mut after = self.settings.clone();
                 after.command(command);
+                if let Some(reason) = after.unsupported {
+                    return Err(Stop::Unsupported(reason));
+                }
                 let notices = std::mem::take(&mut after.notices);
                 let changed = format!("{:?}", after.tcp) != format!("{:?}", self.settings.tcp);
                 self.settings.notices = notices;
@@ -279,7 +281,7 @@ impl<'a> Runner<'a> {
     }
 
     /// `tcp_info`; of a connection that is gone, that it is closed.
-    fn info(&mut self, sock: SockId) -> tcp::TcpInfo {
+    pub fn info(&mut self, sock: SockId) -> tcp::TcpInfo {
         let Ok(token) = self.machine.sockets().query_info(sock) else { return tcp::TcpInfo::default() };
         self.machine.settle();
         let answer = self.machine.sockets().info_result(token);
