@@ -2,12 +2,13 @@
 //!
 //! A script says what an application calls, what comes from the network, and what must go to it, each with its time. The
 //! parser makes an [`ast::Script`] of it. Nothing here reads a clock, so a verdict is the same each time.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod ast;
 mod calls;
 mod conn;
 mod info;
+pub mod kernel;
 mod lexer;
 mod options;
 mod packets;
@@ -18,6 +19,7 @@ mod run;
 pub mod segment;
 pub mod symbols;
 mod sysctl;
+pub mod system;
 pub mod wire_options;
 
 pub use lexer::{Place, SyntaxError};

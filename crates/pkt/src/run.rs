@@ -142,7 +142,12 @@ pub(crate) struct Runner<'a> {
 impl<'a> Runner<'a> {
     fn new(options: Options, settings: Settings) -> Runner<'a> {
         let tcp = settings.tcp.clone();
-        let socket = SocketConfig { max_sockets: 1024, tcp: tcp.clone(), ..SocketConfig::default() };
+        let socket = SocketConfig {
+            max_sockets: 1024,
+            send_buffer: tcp.send_buffer,
+            receive_buffer: tcp.receive_buffer,
+            tcp: tcp.clone(),
+        };
         let stack = StackConfig { max_connections: 1024, tcp, ..StackConfig::default() };
         let config = MachineConfig {
             addresses: vec![(options.local(), if options.v6() { 48 } else { 16 })],

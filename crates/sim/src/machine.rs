@@ -4,8 +4,9 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::collections::VecDeque;
 
 use mem::{Pool, PoolConfig};
-use socket::{SocketConfig, Sockets};
+use socket::{Errno, SockId, SocketConfig, Sockets};
 use stack::{InterfaceConfig, InterfaceId, Mode, Route, Stack, StackConfig};
+use tcp::TcpInfo;
 use wire::burst::{RxChecksum, TxCaps};
 use wire::{Instant, MacAddr, ethernet};
 
@@ -110,6 +111,13 @@ impl Machine {
     /// The sockets; after a call, [`Machine::settle`] makes the stack do what it asked for.
     pub fn sockets(&mut self) -> &mut Sockets {
         &mut self.sockets
+    }
+
+    /// A connection's snapshot (TCP_INFO).
+    pub fn info(&mut self, id: SockId) -> Result<TcpInfo, Errno> {
+        let query = self.sockets.query_info(id)?;
+        self.settle();
+        self.sockets.info_result(query).unwrap_or(Err(Errno::EAGAIN))
     }
 
     /// The stack, for its counters and views.

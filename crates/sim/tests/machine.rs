@@ -110,6 +110,8 @@ fn bytes_go_both_ways_in_both_families_without_a_question_for_a_neighbour() {
         assert_eq!(&buf[..4], b"ping");
         m.sockets().write(id, b"pong", false).unwrap();
         m.settle();
+        let info = m.info(id).unwrap();
+        assert_eq!((info.bytes_received, info.unacked_bytes), (4, 4));
         let last = all(&mut m).pop().unwrap();
         assert_eq!((last.at, last.payload.as_slice(), last.ack), (m.now(), &b"pong"[..], peer.seq + 4));
     }

@@ -273,6 +273,8 @@ pub struct Tcb {
     pub(crate) tx: Chain,
     pub(crate) cursor: Cursor,
     pub(crate) sent: SentList,
+    /// Segments of the burst being sent, for PSH.
+    pub(crate) burst: u32,
     /// Segments sent and not acknowledged cumulatively; of these those SACKed, judged lost, and sent again.
     pub(crate) packets_out: u32,
     pub(crate) sacked_out: u32,
@@ -382,6 +384,7 @@ impl Tcb {
             cursor: tx.cursor(),
             tx,
             sent: SentList::new(),
+            burst: 0,
             packets_out: 0,
             sacked_out: 0,
             lost_out: 0,
