@@ -196,6 +196,13 @@ impl Stack {
                 let c = &mut self.conns[id];
                 let mut cx = context!(self, now);
                 c.tcb.unreachable(true, None, &mut cx);
+                // Lost like on any link: an open connection's timers send it again, or give up in the end.
+                for _ in 0..SHARE {
+                    let smss = c.tcb.segment_size() as u32;
+                    if c.tcb.next_segment(smss, &mut cx).is_none() {
+                        break;
+                    }
+                }
                 return Progress::Idle;
             }
         };
@@ -307,8 +314,7 @@ impl Stack {
 /// The IP header in front of `payload` bytes of `protocol`; `hops` is IPv6's hop limit, which routers may suggest.
 pub(crate) fn emit_ip(buf: &mut [u8], key: &FlowKey, protocol: u8, payload: usize, hops: u8) -> usize {
     if key.remote.is_v4() {
-        let header =
-            ipv4::Header { src: key.local, dst: key.remote, protocol, ttl: TTL, ..ipv4::Header::default() };
+        let header = ipv4::Header { src: key.local, dst: key.remote, protocol, ttl: TTL, ..ipv4::Header::default() };
         header.emit(buf, payload)
     } else {
         let header = ipv6::Header {
