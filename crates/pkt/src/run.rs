@@ -208,6 +208,9 @@ impl<'a> Runner<'a> {
                 self.wait_for(due)?;
                 let mut after = self.settings.clone();
                 after.command(command);
+                if let Some(reason) = after.unsupported {
+                    return Err(Stop::Unsupported(reason));
+                }
                 let notices = std::mem::take(&mut after.notices);
                 let changed = format!("{:?}", after.tcp) != format!("{:?}", self.settings.tcp);
                 self.settings.notices = notices;
@@ -283,7 +286,7 @@ impl<'a> Runner<'a> {
     }
 
     /// `tcp_info`; of a connection that is gone, that it is closed.
-    fn info(&mut self, sock: SockId) -> tcp::TcpInfo {
+    pub fn info(&mut self, sock: SockId) -> tcp::TcpInfo {
         let Ok(token) = self.machine.sockets().query_info(sock) else { return tcp::TcpInfo::default() };
         self.machine.settle();
         let answer = self.machine.sockets().info_result(token);

@@ -151,7 +151,7 @@ fn a_loss_is_told_by_cwr() {
     p.drain();
     p.inject(". 1:1(0) ack 10001 win 20000");
     let sent = p.drain();
-    assert_eq!(sent, ["[ect0] PW. 10001:11001(1000) ack 1 win 20000"]);
+    assert_eq!(sent, ["[ect0] W. 10001:11001(1000) ack 1 win 20000"]);
     // ECE without ECN means nothing.
     let mut p = Peer::server();
     p.write(5000);

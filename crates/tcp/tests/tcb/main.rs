@@ -13,6 +13,7 @@ mod nagle;
 mod options;
 mod peer;
 mod probes;
+mod push;
 mod rack;
 mod recovery;
 mod reset;
