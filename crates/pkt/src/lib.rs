@@ -5,12 +5,25 @@
 #![deny(unsafe_code)]
 
 pub mod ast;
+mod calls;
+mod conn;
+mod info;
 pub mod kernel;
 mod lexer;
+mod options;
+mod packets;
 mod parser;
 pub mod python;
+mod report;
+mod run;
+pub mod segment;
+pub mod symbols;
+mod sysctl;
 pub mod system;
 pub mod wire_options;
 
 pub use lexer::{Place, SyntaxError};
+pub use options::{IpVersion, Options};
 pub use parser::{Defines, parse};
+pub use report::{Report, Verdict};
+pub use run::run;

@@ -198,6 +198,7 @@ impl Echo {
             | Event::Connected { .. }
             | Event::Closed { .. }
             | Event::Sent { .. }
+            | Event::Room { .. }
             | Event::Urgent { .. } => {}
             Event::Opened { .. } | Event::Info { .. } => panic!("not asked for"),
         }

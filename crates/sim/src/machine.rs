@@ -85,6 +85,8 @@ impl Machine {
             vlan: None,
             mode: Mode::Dedicated,
             caps: TxCaps { max_frame: config.mtu as usize + 14, checksum: false, max_gso: 0 },
+            dad: 0,
+            autoconf: false,
         });
         for (addr, prefix) in &config.addresses {
             stack.add_address(interface, *addr, *prefix);

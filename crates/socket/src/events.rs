@@ -177,6 +177,13 @@ impl Sockets {
                     self.mark_space(id);
                 }
             }
+            Event::Room { conn, bytes } => {
+                let Some(id) = self.sock(conn) else { return };
+                if let Some(t) = self.table.tcp(id) {
+                    t.send_buffer = t.send_buffer.max(bytes);
+                    self.mark_space(id);
+                }
+            }
             Event::Sent { conn, total } => {
                 let Some(id) = self.sock(conn) else { return };
                 if let Some(t) = self.table.tcp(id) {

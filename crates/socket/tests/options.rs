@@ -56,7 +56,7 @@ fn defaults_are_the_stacks() {
     let id = l.s.socket(false).unwrap();
     for default in [
         SockOption::ReceiveLow(1),
-        SockOption::SynCount(6),
+        SockOption::SynCount(tcp::Config::default().syn_retries.into()),
         SockOption::Linger2(60),
         SockOption::KeepIdle(7200),
         SockOption::KeepInterval(75),

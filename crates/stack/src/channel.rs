@@ -366,6 +366,13 @@ pub enum Event {
         /// How many bytes, after those delivered so far, come before it.
         beyond: u32,
     },
+    /// The send buffer has grown by itself (it does until SO_SNDBUF is set).
+    Room {
+        /// Which.
+        conn: ConnId,
+        /// Its size now.
+        bytes: u32,
+    },
     /// The connection is over by error; data that arrived before was delivered before. The number stays the
     /// application's until it closes.
     Failed {
@@ -531,6 +538,7 @@ impl Event {
                 msg([w0(10, 0, conn.0), failure.map_or(0, |f| f as u64), 0, 0, 0, 0], none)
             }
             Event::Info { conn, token, chain } => msg([w0(11, 0, conn.0), token.0 as u64, 0, 0, 0, 0], chain),
+            Event::Room { conn, bytes } => msg([w0(14, 0, conn.0), bytes as u64, 0, 0, 0, 0], none),
             Event::Sent { conn, total } => msg([w0(12, 0, conn.0), total as u64, 0, 0, 0, 0], none),
             Event::Urgent { conn, beyond } => msg([w0(13, 0, conn.0), beyond as u64, 0, 0, 0, 0], none),
         }
@@ -570,6 +578,7 @@ impl Event {
             10 => Event::Closed { conn, failure: Failure::from_word(w[1]) },
             11 => Event::Info { conn, token, chain },
             12 => Event::Sent { conn, total: w[1] as u32 },
+            14 => Event::Room { conn, bytes: w[1] as u32 },
             13 => Event::Urgent { conn, beyond: w[1] as u32 },
             _ => return Err(chain),
         })

@@ -33,7 +33,7 @@ pub(crate) struct Conn {
     pub interface: InterfaceId,
     /// IP_TOS or IPV6_TCLASS, without the ECN bits.
     pub traffic_class: u8,
-    /// IP_TTL or IPV6_UNICAST_HOPS.
+    /// IP_TTL or IPV6_UNICAST_HOPS; 0 is the default, which for IPv6 a router may suggest.
     pub hop_limit: u8,
     pub stage: Stage,
     /// In the flow table (TIME-WAIT hands the place to its record).

@@ -158,7 +158,7 @@ impl Stack {
         let interface = hop.interface;
         let addr = match local.addr.is_unspecified() {
             true => self.interfaces[interface.index()].source_for(remote.addr).ok_or(Failure::AddressNotAvailable)?,
-            false if self.interfaces.iter().any(|i| i.has(local.addr)) => local.addr,
+            false if self.interfaces.iter().any(|i| i.owns(local.addr)) => local.addr,
             false => return Err(Failure::AddressNotAvailable),
         };
         if addr.is_v4() != remote.addr.is_v4() {
@@ -176,8 +176,7 @@ impl Stack {
         }
         let (iss, ts_offset) = self.initial_sequence(now, &key);
         let (mss, headers) = self.path_mss(now, interface, &key);
-        let receive_buffer = if receive_buffer == 0 { self.config.tcp.receive_buffer } else { receive_buffer };
-        let (mss, receive_buffer) = options.limit(mss, receive_buffer);
+        let (mss, receive_buffer) = options.limit(mss, receive_buffer, self.config.tcp.receive_buffer);
         let open = Open { iss, ts_offset, mss, receive_buffer, headers };
         let mut cx = context!(self, now);
         let tcb = Tcb::connect(&open, &mut cx);
@@ -190,7 +189,7 @@ impl Stack {
             listener: u32::MAX,
             interface,
             traffic_class: 0,
-            hop_limit: crate::output::TTL,
+            hop_limit: 0,
             stage: Stage::Owned,
             linked: true,
         };
@@ -239,7 +238,7 @@ impl Stack {
 
     fn listen(&mut self, token: Token, mut listener: Listener) {
         let local = listener.local;
-        let ours = local.addr.is_unspecified() || self.interfaces.iter().any(|i| i.has(local.addr));
+        let ours = local.addr.is_unspecified() || self.interfaces.iter().any(|i| i.owns(local.addr));
         let refusal = if !ours {
             Some(Failure::AddressNotAvailable)
         } else if local.port != 0 && self.listeners.conflicts(local, listener.v6_only, listener.reuse_port) {

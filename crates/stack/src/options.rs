@@ -4,7 +4,6 @@ use tcp::congestion::Algorithm;
 
 use crate::channel::ConnOption;
 use crate::conn::Conn;
-use crate::output::TTL;
 
 /// Options that wait for a connection: each at most once, so their number is bounded.
 #[derive(Clone, Debug, Default)]
@@ -22,12 +21,17 @@ impl Options {
         self.0.iter().find(|(o, _)| *o == option).map(|(_, v)| *v)
     }
 
-    /// What a SYN must know before there is a connection: the largest segment and the largest window.
-    pub fn limit(&self, mss: u16, receive_buffer: u32) -> (u16, u32) {
+    /// What a SYN must know before there is a connection: the largest segment and the receive buffer, 0 where nobody set
+    /// one and `default` is where it starts.
+    pub fn limit(&self, mss: u16, receive_buffer: u32, default: u32) -> (u16, u32) {
         let positive = |option| self.get(option).filter(|v| *v > 0);
         let mss = positive(ConnOption::MaxSegment).map_or(mss, |v| mss.min(short(v).max(36)));
         let buffer = positive(ConnOption::ReceiveBuffer).unwrap_or(receive_buffer);
-        (mss, positive(ConnOption::WindowClamp).map_or(buffer, |v| buffer.min(v)))
+        match positive(ConnOption::WindowClamp) {
+            Some(clamp) if buffer > 0 => (mss, buffer.min(clamp)),
+            Some(clamp) if clamp < default => (mss, clamp),
+            _ => (mss, buffer),
+        }
     }
 
     /// Sets them all on a connection.
@@ -47,7 +51,7 @@ pub(crate) fn apply(conn: &mut Conn, option: ConnOption, value: u32, cx: &mut tc
     let tcb = &mut conn.tcb;
     match option {
         ConnOption::NoDelay => tcb.set_nodelay(value != 0),
-        ConnOption::Cork => tcb.set_cork(value != 0, cx),
+        ConnOption::Cork => tcb.set_cork(value != 0),
         ConnOption::ReceiveBuffer => tcb.set_receive_buffer(value),
         ConnOption::SendBuffer => tcb.set_send_buffer(value),
         ConnOption::KeepAlive => tcb.set_keepalive(Some(value != 0), None, None, None, cx),
@@ -70,6 +74,6 @@ pub(crate) fn apply(conn: &mut Conn, option: ConnOption, value: u32, cx: &mut tc
         ConnOption::NotSentLow => tcb.set_not_sent_low(value),
         // RFC 3168 5: the two low bits are TCP's.
         ConnOption::TrafficClass => conn.traffic_class = value as u8 & !3,
-        ConnOption::HopLimit => conn.hop_limit = if value == 0 { TTL } else { value.min(255) as u8 },
+        ConnOption::HopLimit => conn.hop_limit = value.min(255) as u8,
     }
 }

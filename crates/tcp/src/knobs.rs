@@ -80,8 +80,7 @@ impl Tcb {
 
     /// TCP_CONGESTION: `algorithm` goes on from the present window.
     pub fn set_congestion(&mut self, algorithm: Algorithm) {
-        let window = self.control.get().cwnd();
-        self.control = Controller::new(algorithm, window);
+        self.control = Controller::new(algorithm);
     }
 
     /// TCP_NOTSENT_LOWAT, bytes; 0 is none.
@@ -119,7 +118,7 @@ impl Tcb {
 
 impl Algorithm {
     /// All that there are, with Linux's names.
-    pub const ALL: &'static [(Algorithm, &'static str)] = &[(Algorithm::NewReno, "reno")];
+    pub const ALL: &'static [(Algorithm, &'static str)] = &[(Algorithm::Cubic, "cubic"), (Algorithm::NewReno, "reno")];
 
     /// Its name for TCP_CONGESTION.
     pub fn name(self) -> &'static str {
