@@ -32,6 +32,9 @@ struct Cli {
     /// The interface's MTU [default: 1500]
     #[arg(long, value_name = "BYTES")]
     mtu: Option<String>,
+    /// The size of segments that come joined to larger ones
+    #[arg(long, value_name = "BYTES")]
+    mss: Option<String>,
     /// How far from its time an event may be [default: 4000]
     #[arg(long = "tolerance_usecs", value_name = "MICROSECONDS")]
     tolerance_usecs: Option<String>,
@@ -66,7 +69,7 @@ struct Cli {
     #[arg(long)]
     json: bool,
     /// The original's means to reach a kernel; they change nothing here
-    #[arg(long = "gateway_ip", alias = "netmask_ip", alias = "speed", alias = "mss", value_name = "ANY", hide = true)]
+    #[arg(long = "gateway_ip", alias = "netmask_ip", alias = "speed", value_name = "ANY", hide = true)]
     ignored: Vec<String>,
 }
 
@@ -80,6 +83,7 @@ impl Cli {
             ("bind_port", &self.bind_port),
             ("connect_port", &self.connect_port),
             ("mtu", &self.mtu),
+            ("mss", &self.mss),
             ("tolerance_usecs", &self.tolerance_usecs),
             ("tolerance_percent", &self.tolerance_percent),
             ("tcp_ts_tick_usecs", &self.tcp_ts_tick_usecs),

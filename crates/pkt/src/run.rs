@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use sim::Machine;
+use socket::SockId;
 use wire::Instant;
 
 use crate::ast::{Action, Direction, Event, Script, Time};
@@ -229,6 +230,9 @@ impl<'a> Runner<'a> {
                 }
                 let mut after = self.settings.clone();
                 after.command(command);
+                if let Some(reason) = after.unsupported {
+                    return Err(Stop::Unsupported(reason));
+                }
                 let notices = std::mem::take(&mut after.notices);
                 let changed = format!("{:?}", after.tcp) != format!("{:?}", self.settings.tcp);
                 self.settings.notices = notices;
@@ -294,14 +298,18 @@ impl<'a> Runner<'a> {
     fn code(&mut self, code: &str) -> Result<(), Stop> {
         let sock = self.under_test.and_then(|c| self.conns[c].sock);
         let Some(sock) = sock else { return Err(Stop::fail("a socket for tcp_info", "none")) };
-        // Of a connection that is gone: that it is closed.
-        let info = self.machine.info(sock).unwrap_or_default();
+        let info = self.info(sock);
         info::set(&mut self.python, &info);
         self.python.run(code).map_err(|trouble| match trouble {
             Trouble::Assertion { condition, got } => Stop::fail(condition, got),
             Trouble::Unknown(name) if name.starts_with("tcpi_") => Stop::unsupported(format!("{name} of tcp_info")),
             other => Stop::fail("an assertion", other.to_string()),
         })
+    }
+
+    /// `tcp_info`; of a connection that is gone, that it is closed.
+    pub fn info(&mut self, sock: SockId) -> tcp::TcpInfo {
+        self.machine.info(sock).unwrap_or_default()
     }
 
     /// A call may be under way a little longer; then nothing may be left that nobody expected.

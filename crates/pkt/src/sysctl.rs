@@ -47,6 +47,9 @@ impl Settings {
                 "sysctl" => arguments.iter().filter(|a| a.contains('=')).for_each(|a| self.assignment(a)),
                 "echo" => self.echo(arguments),
                 "ip" => self.ip(arguments),
+                "tc" if line.contains("limit 0") => {
+                    self.unsupported = Some("a queue that drops everything (tc)".into())
+                }
                 // Undoes what a script has set; nothing outlives it here.
                 _ if program.starts_with("sysctl_restore") || program == "true" => {}
                 _ => self.notices.push(format!("not run: {}", line.trim())),
