@@ -51,7 +51,12 @@ impl Setup {
         MachineConfig {
             addresses: vec![(self.options.local(), if self.options.v6() { 48 } else { 16 })],
             mtu: self.mtu(),
-            socket: SocketConfig { max_sockets: 1024, tcp: tcp.clone(), ..SocketConfig::default() },
+            socket: SocketConfig {
+                max_sockets: 1024,
+                send_buffer: tcp.send_buffer,
+                receive_buffer: tcp.receive_buffer,
+                tcp: tcp.clone(),
+            },
             stack: StackConfig { max_connections: 1024, tcp, ..StackConfig::default() },
             ..MachineConfig::default()
         }

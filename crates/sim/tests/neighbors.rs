@@ -307,7 +307,7 @@ fn a_host_configures_itself() {
         "{sent:?}"
     );
     let mut mss = Vec::new();
-    host.stack.each_connection(|_, _, tcb| mss.push(tcb.smss()));
+    host.stack.each_connection(|_, _, tcb| mss.push(tcb.segment_size()));
     assert!(mss.iter().all(|m| *m <= 1400 - 60), "{mss:?}");
 }
 

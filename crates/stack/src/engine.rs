@@ -236,6 +236,11 @@ impl Stack {
         &mut self.pool
     }
 
+    /// Segments sent and not acknowledged, of all connections.
+    pub fn sent_records(&self) -> usize {
+        self.sent.used()
+    }
+
     /// Ids, tuples and states of all connections, for `ss`-like views and tests.
     pub fn each_connection(&self, mut f: impl FnMut(u32, &FlowKey, &Tcb)) {
         for id in self.conns.iter_ids() {

@@ -196,6 +196,13 @@ impl Stack {
                 let c = &mut self.conns[id];
                 let mut cx = context!(self, now);
                 c.tcb.unreachable(true, None, &mut cx);
+                // Lost like on any link: an open connection's timers send it again, or give up in the end.
+                for _ in 0..SHARE {
+                    let smss = c.tcb.segment_size() as u32;
+                    if c.tcb.next_segment(smss, &mut cx).is_none() {
+                        break;
+                    }
+                }
                 return Progress::Idle;
             }
         };
