@@ -73,10 +73,10 @@ pub unsafe extern "C" fn packetdrill_interface_init(flags: *const c_char, interf
         // SAFETY: a C string, says the caller.
         false => unsafe { CStr::from_ptr(flags) }.to_str().unwrap_or("?"),
     };
-    let Ok(config) = config::machine(text) else {
-        eprintln!("corelane: --so_flags: expected local=ADDRESS/PREFIX or mtu=BYTES, separated by commas, got {text}");
+    let config = config::machine(text).unwrap_or_else(|error| {
+        eprintln!("corelane: --so_flags: {error}");
         std::process::exit(1);
-    };
+    });
     let plugin = Arc::new(Plugin::new(config));
     *CURRENT.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&plugin);
     let table = Interface {
