@@ -114,6 +114,8 @@ impl Tcb {
         if r.seen & seen::UNA_ADVANCED != 0 {
             self.snd_una = ack;
             self.progress_at = cx.now;
+            // Linux: MSG_MORE holds until an acknowledgment; TCP_CORK does longer.
+            self.set(flag::MORE, false);
         }
         if self.has(flag::SACK) && !seg.options.sack.as_slice().is_empty() {
             self.take_sack(seg, &mut r, cx);

@@ -272,6 +272,8 @@ impl Tcb {
     /// TCP_NODELAY.
     pub fn set_nodelay(&mut self, on: bool) {
         self.set(flag::NO_DELAY, on);
+        // Linux: what is held, even by TCP_CORK, goes.
+        self.set(flag::PUSH_NOW, on && self.unsent() > 0);
     }
 
     /// TCP_QUICKACK.

@@ -71,6 +71,7 @@ pub struct Peer {
     pub now: Instant,
     pub config: Config,
     pub counters: Counters,
+    pub limits: tcp::Limits,
     /// Segments that a frame may carry, for ports that cut them.
     pub segments: u32,
     pool: Side,
@@ -86,7 +87,14 @@ pub struct Peer {
 
 macro_rules! cx {
     ($p:expr) => {
-        Context { now: $p.now, pool: &mut $p.pool, sent: &mut $p.sent, config: &$p.config, counters: &mut $p.counters }
+        Context {
+            now: $p.now,
+            pool: &mut $p.pool,
+            sent: &mut $p.sent,
+            config: &$p.config,
+            counters: &mut $p.counters,
+            limits: &mut $p.limits,
+        }
     };
 }
 
@@ -125,6 +133,7 @@ impl Peer {
             now: START,
             config,
             counters: Counters::default(),
+            limits: tcp::Limits::default(),
             segments: 1,
             pool,
             _app: app,
@@ -349,7 +358,7 @@ impl Peer {
     }
 
     pub fn cork(&mut self, on: bool) {
-        self.tcb.as_mut().expect("lives").set_cork(on, &cx!(self));
+        self.tcb.as_mut().expect("lives").set_cork(on);
     }
 
     pub fn info(&self) -> TcpInfo {

@@ -62,7 +62,7 @@ fn three_duplicates_start_fast_retransmit() {
     p.wait_ms(20);
     p.exchange(&ack(1), "");
     p.exchange(&ack(1), "");
-    assert_eq!((p.info().dupacks, p.info().ca_state, p.cwnd().0), (2, 0, 10));
+    assert_eq!((p.info().sacked, p.info().ca_state, p.cwnd().0), (2, 0, 10));
     // RFC 5681 3.2: ssthresh is half of what is outstanding, the window three segments more.
     p.exchange(&ack(1), &again(1));
     assert_eq!((p.cwnd(), p.info().ca_state, p.counters.fast_retransmits), ((8, 5), 3, 1));
@@ -73,7 +73,7 @@ fn three_duplicates_start_fast_retransmit() {
     assert_eq!(p.cwnd().0, 10);
     p.exchange(&ack(1), &seg(10_001));
     p.exchange(&ack(1), &seg(11_001));
-    assert_eq!((p.info().dupacks, p.counters.dup_acks), (7, 7));
+    assert_eq!((p.info().sacked, p.counters.dup_acks), (7, 7));
 }
 
 /// RFC 3042: the first two duplicates let a new segment out each, the window unchanged.
@@ -83,7 +83,7 @@ fn limited_transmit() {
     p.expect(&all(0..10));
     p.exchange(&ack(1), &seg(10_001));
     p.exchange(&ack(1), &seg(11_001));
-    assert_eq!((p.info().dupacks, p.cwnd().0), (2, 10));
+    assert_eq!((p.info().sacked, p.cwnd().0), (2, 10));
     p.exchange(&ack(1), &again(1));
     // Not when the peer's window does not allow it.
     let mut p = flight(40_000);
@@ -126,7 +126,7 @@ fn only_real_duplicates_count() {
     // Nothing outstanding, nothing duplicated.
     let mut p = Peer::server();
     p.inject(". 1:1(0) ack 1 win 20000");
-    assert_eq!((p.counters.dup_acks, p.info().dupacks), (0, 0));
+    assert_eq!((p.counters.dup_acks, p.info().sacked), (0, 0));
     // An older one is none.
     let mut p = flight(5000);
     p.drain();
@@ -143,7 +143,7 @@ fn duplicates_count_in_a_row() {
     p.inject(&ack(1));
     p.inject(&ack(1));
     p.inject(&ack(1001));
-    assert_eq!(p.info().dupacks, 0);
+    assert_eq!(p.info().sacked, 0);
     p.inject(&ack(1001));
     p.inject(&ack(1001));
     p.quiet();
