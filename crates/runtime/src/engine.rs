@@ -303,6 +303,7 @@ impl Engine {
                 max_sockets: config.max_sockets,
                 send_buffer: tcp.send_buffer,
                 receive_buffer: tcp.receive_buffer,
+                tcp: tcp.clone(),
             };
             let sockets = Sockets::new(sockets, app_side, jobs, events);
             let core = config.cores.get(index).copied();

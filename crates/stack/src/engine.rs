@@ -18,6 +18,7 @@ use crate::fragments::Reassembler;
 use crate::interface::{Address, Interface, network};
 use crate::listener::Listeners;
 use crate::neighbor::{Neighbors, Question};
+use crate::options::Options;
 use crate::path::PathMtus;
 use crate::ports::Ports;
 use crate::route::Routes;
@@ -38,6 +39,7 @@ pub struct Stack {
     pub(crate) jobs: Consumer,
     pub(crate) events: Producer,
     pub(crate) sent: SentPool,
+    pub(crate) limits: tcp::Limits,
     pub(crate) counters: Counters,
     pub(crate) interfaces: Vec<Interface>,
     pub(crate) routes: Routes,
@@ -51,6 +53,8 @@ pub struct Stack {
     /// Queue membership by connection id; outlives the connection.
     pub(crate) queued: Vec<u8>,
     pub(crate) listeners: Listeners,
+    /// Options of the request that comes next.
+    pub(crate) prepared: Options,
     pub(crate) time_waits: TimeWaits,
     pub(crate) ports: Ports,
     pub(crate) wheel: Wheel,
@@ -74,6 +78,7 @@ macro_rules! context {
             sent: &mut $stack.sent,
             config: &$stack.config.tcp,
             counters: &mut $stack.counters.tcp,
+            limits: &mut $stack.limits,
         }
     };
 }
@@ -90,6 +95,7 @@ impl Stack {
             jobs,
             events,
             sent: SentPool::new(),
+            limits: tcp::Limits::new(word(b) as u32, config.challenge_acks),
             counters: Counters::default(),
             interfaces: Vec::new(),
             routes: Routes::default(),
@@ -101,6 +107,7 @@ impl Stack {
             conns: Slab::new(config.max_connections.min(TIME_WAIT - 1)),
             queued: Vec::new(),
             listeners: Listeners::new(config.max_listeners),
+            prepared: Options::default(),
             time_waits: TimeWaits::new(config.time_wait, config.max_time_wait),
             ports: Ports::new(config.ports, secret),
             wheel: Wheel::new(Instant::ZERO),
@@ -310,6 +317,9 @@ impl Stack {
     /// over.
     pub(crate) fn settle(&mut self, now: Instant, id: u32) {
         let Some(c) = self.conns.get_mut(id) else { return };
+        let mut cx = context!(self, now);
+        c.tcb.time_fin_wait_2(&mut cx);
+        c.tcb.watch_unsent();
         let tcb = &c.tcb;
         let control = tcb.wants_control();
         let ack = tcb.wants_ack();

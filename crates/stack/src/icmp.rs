@@ -170,7 +170,7 @@ impl Stack {
         // RFC 4443 2.4 e: never to a group, nor about what came to one.
         let silent = src.is_multicast() || src.is_unspecified() || (eth.dst.is_multicast() && !anyway);
         if let Some(dst) = from.filter(|a| self.dedicated(interface) && !silent && i.has(*a)) {
-            let source = Source { interface, mac: eth.src, src, dst };
+            let source = Source { interface, mac: eth.src, src, dst, ecn: 0 };
             self.send_error(now, source, eth.payload, |b, quote| {
                 icmpv6::emit_parameter_problem(dst, src, b, code, pointer as u32, quote)
             });

@@ -21,7 +21,12 @@ pub(crate) struct Source {
     pub mac: MacAddr,
     pub src: Addr,
     pub dst: Addr,
+    /// The ECN bits of its IP header (RFC 3168 5).
+    pub ecn: u8,
 }
+
+/// Congestion experienced.
+const CE: u8 = 3;
 
 impl Stack {
     /// Takes a burst of frames from one interface.
@@ -71,7 +76,7 @@ impl Stack {
                 if ip.is_fragment() {
                     return self.take_fragment(now, interface, frame.data);
                 }
-                let source = Source { interface, mac: eth.src, src, dst };
+                let source = Source { interface, mac: eth.src, src, dst, ecn: ip.tos & 3 };
                 match ip.protocol {
                     ipv4::TCP if to_group => Err(DropReason::NotOurLink),
                     ipv4::TCP => self.take_tcp(now, source, ip.payload, frame.checksum),
@@ -95,7 +100,7 @@ impl Stack {
                 if ip.fragment.is_some_and(|f| f.offset != 0 || f.more) {
                     return self.take_fragment(now, interface, frame.data);
                 }
-                let source = Source { interface, mac: eth.src, src, dst };
+                let source = Source { interface, mac: eth.src, src, dst, ecn: ip.traffic_class & 3 };
                 match ip.next_header {
                     ipv6::TCP if to_group || src.is_unspecified() => Err(DropReason::BadSource),
                     ipv6::TCP => self.take_tcp(now, source, ip.payload, frame.checksum),
@@ -155,7 +160,14 @@ impl Stack {
             Some(value) if value & TIME_WAIT != 0 => self.in_time_wait(now, source, &seg, key, hash, value),
             Some(id) => {
                 let mut cx = context!(self, now);
-                let reply = self.conns[id].tcb.on_segment(&seg, &mut cx);
+                let tcb = &mut self.conns[id].tcb;
+                if source.ecn == CE {
+                    tcb.congestion_experienced();
+                }
+                if seg.flags.contains(Flags::URG) {
+                    tcb.note_urgent(&seg);
+                }
+                let reply = tcb.on_segment(&seg, &mut cx);
                 if let Some(reply) = reply {
                     self.reply(source, &seg, reply);
                 }
@@ -201,7 +213,8 @@ impl Stack {
         if l.embryos >= syn_backlog {
             return Err(DropReason::SynBacklog);
         }
-        let receive_buffer = if l.receive_buffer == 0 { self.config.tcp.receive_buffer } else { l.receive_buffer };
+        let receive_buffer = l.receive_buffer;
+        let options = l.options.clone();
         let (mut iss, ts_offset) = self.initial_sequence(now, &key);
         if let Some(after) = after {
             // RFC 6191, RFC 9293 MAY-2: beyond everything the old connection may have sent.
@@ -210,10 +223,11 @@ impl Stack {
             }
         }
         let (mss, headers) = self.path_mss(now, source.interface, &key);
+        let (mss, receive_buffer) = options.limit(mss, receive_buffer, self.config.tcp.receive_buffer);
         let open = Open { iss, ts_offset, mss, receive_buffer, headers };
         let mut cx = context!(self, now);
         let tcb = Tcb::accept(&open, seg, &mut cx);
-        let conn = Conn {
+        let mut conn = Conn {
             tcb,
             key,
             hash,
@@ -221,9 +235,12 @@ impl Stack {
             epoch: 0,
             listener,
             interface: source.interface,
+            traffic_class: 0,
+            hop_limit: 0,
             stage: Stage::Embryo,
             linked: true,
         };
+        options.apply(&mut conn, &mut cx);
         let id = self.admit(now, conn).ok_or(DropReason::NoConnection)?;
         if let Some(l) = self.listeners.get(listener) {
             l.embryos += 1;

@@ -21,6 +21,7 @@ mod jobs;
 mod listener;
 mod ndp;
 mod neighbor;
+mod options;
 mod output;
 mod path;
 mod ports;

@@ -201,33 +201,42 @@ impl Stack {
         };
         let config = &self.interfaces[interface.index()].config;
         let (our_mac, vlan, mtu) = (config.mac, config.vlan, config.mtu as usize);
-        let hops = self.interfaces[interface.index()].auto.hop_limit;
+        let suggested = self.interfaces[interface.index()].auto.hop_limit;
         let c = &mut self.conns[id];
         let key = c.key;
         let ip_header = if key.remote.is_v4() { 20 } else { 40 };
-        let link = 14 + if vlan.is_some() { 4 } else { 0 };
-        let smss = c.tcb.smss() as usize;
-        let headers = link + ip_header + 60;
-        let payload = match caps.max_gso {
-            0 => smss,
-            // The IP total length counts too: 64 KiB less headers.
-            gso => (gso.min(65_535).saturating_sub(headers) / smss).max(1) * smss,
+        let hops = match c.hop_limit {
+            0 if key.remote.is_v4() => TTL,
+            0 => suggested,
+            chosen => chosen,
         };
-        // Room for the largest segment that may come, options included.
-        let room = if caps.max_gso == 0 { link + mtu } else { headers + payload };
+        let link = 14 + if vlan.is_some() { 4 } else { 0 };
+        let urgent = c.tcb.urgent_out();
+        let headers = link + ip_header + 60;
 
         for _ in 0..SHARE {
+            let smss = c.tcb.segment_size() as usize;
+            let payload = match caps.max_gso {
+                0 => smss,
+                // Hardware would repeat the pointer in every segment.
+                _ if urgent => smss,
+                // The IP total length counts too: 64 KiB less headers.
+                gso => (gso.min(65_535).saturating_sub(headers) / smss).max(1) * smss,
+            };
+            // Room for the largest segment that may come, options included.
+            let room = if caps.max_gso == 0 { link + mtu } else { headers + payload };
             let Some(buf) = sink.reserve(room) else { return Progress::Full };
             let mut cx = context!(self, now);
             let Some(out) = c.tcb.next_segment(payload as u32, &mut cx) else { return Progress::Idle };
             let ethertype = if key.remote.is_v4() { ethernet::IPV4 } else { ethernet::IPV6 };
             let at = ethernet::emit(buf, mac, our_mac, vlan, ethertype);
             let tcp_at = at + ip_header;
-            let header = out.header(key.local_port, key.remote_port);
+            let mut header = out.header(key.local_port, key.remote_port);
+            c.tcb.mark_urgent(&mut header);
             let syn = out.flags.contains(Flags::SYN);
             let tcp_header = header.emit(&mut buf[tcp_at..], syn);
             let end = tcp_at + tcp_header + out.len as usize;
-            emit_ip(&mut buf[at..], &key, ipv4::TCP, end - tcp_at, hops);
+            emit_tcp_ip(&mut buf[at..], &key, c.traffic_class | out.ecn, hops, end - tcp_at);
             if out.len > 0 {
                 c.tcb.copy_payload(&out, &mut buf[tcp_at + tcp_header..end], &self.pool);
             }
@@ -298,7 +307,8 @@ impl Stack {
 /// The IP header in front of `payload` bytes of `protocol`; `hops` is IPv6's hop limit, which routers may suggest.
 pub(crate) fn emit_ip(buf: &mut [u8], key: &FlowKey, protocol: u8, payload: usize, hops: u8) -> usize {
     if key.remote.is_v4() {
-        let header = ipv4::Header { src: key.local, dst: key.remote, protocol, ttl: TTL, ..ipv4::Header::default() };
+        let header =
+            ipv4::Header { src: key.local, dst: key.remote, protocol, ttl: TTL, ..ipv4::Header::default() };
         header.emit(buf, payload)
     } else {
         let header = ipv6::Header {
@@ -309,6 +319,16 @@ pub(crate) fn emit_ip(buf: &mut [u8], key: &FlowKey, protocol: u8, payload: usiz
             ..ipv6::Header::default()
         };
         header.emit(buf, payload)
+    }
+}
+
+/// The IP header in front of `payload` bytes of TCP of a connection.
+fn emit_tcp_ip(buf: &mut [u8], key: &FlowKey, class: u8, hops: u8, payload: usize) -> usize {
+    let (src, dst) = (key.local, key.remote);
+    if dst.is_v4() {
+        ipv4::Header { src, dst, tos: class, ttl: hops, ..ipv4::Header::default() }.emit(buf, payload)
+    } else {
+        ipv6::Header { src, dst, traffic_class: class, hop_limit: hops, ..ipv6::Header::default() }.emit(buf, payload)
     }
 }
 
