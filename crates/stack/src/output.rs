@@ -307,8 +307,7 @@ impl Stack {
 /// The IP header in front of `payload` bytes of `protocol`; `hops` is IPv6's hop limit, which routers may suggest.
 pub(crate) fn emit_ip(buf: &mut [u8], key: &FlowKey, protocol: u8, payload: usize, hops: u8) -> usize {
     if key.remote.is_v4() {
-        let header =
-            ipv4::Header { src: key.local, dst: key.remote, protocol, ttl: TTL, ..ipv4::Header::default() };
+        let header = ipv4::Header { src: key.local, dst: key.remote, protocol, ttl: TTL, ..ipv4::Header::default() };
         header.emit(buf, payload)
     } else {
         let header = ipv6::Header {
