@@ -459,6 +459,12 @@ impl Side {
         }
     }
 
+    /// Whether at least a quarter of the chunks is free: buffers may grow.
+    pub fn plenty(&self) -> bool {
+        let stats = self.stats();
+        stats.in_use_estimate < stats.capacity / 4 * 3
+    }
+
     /// Chunks that are in no magazine: in chains, in messages, or lost. For tests, with both sides at hand; walks every
     /// free list and panics if a chunk is in two.
     pub fn outstanding(&mut self, other: &mut Side) -> u32 {

@@ -118,6 +118,11 @@ pub struct PortConfig {
     pub vlan: Option<u16>,
     /// Largest IP packet, bytes; the device's own when missing.
     pub mtu: Option<u16>,
+    /// How often an address is asked for before it is ours (RFC 4862, RFC 5227); 0 does not ask. Once when missing, not at
+    /// all in memory.
+    pub dad: Option<u8>,
+    /// Whether a link-local address is formed and routers are believed (RFC 4861, RFC 4862). Yes when missing, no in memory.
+    pub autoconf: Option<bool>,
     /// Frames are also written to this pcapng file.
     pub pcap: Option<std::path::PathBuf>,
 }
@@ -125,7 +130,16 @@ pub struct PortConfig {
 impl PortConfig {
     /// A device with nothing but its name.
     pub fn new(device: Device) -> PortConfig {
-        PortConfig { device, addresses: Vec::new(), gateways: Vec::new(), vlan: None, mtu: None, pcap: None }
+        PortConfig {
+            device,
+            addresses: Vec::new(),
+            gateways: Vec::new(),
+            vlan: None,
+            mtu: None,
+            dad: None,
+            autoconf: None,
+            pcap: None,
+        }
     }
 }
 
@@ -272,6 +286,9 @@ impl Config {
             }
             if p.mtu.is_some_and(|m| m < 576) {
                 return Err(("mtu", "mtu: expected at least 576".into()));
+            }
+            if p.dad.is_some_and(|n| n > 10) {
+                return Err(("dad", "dad: expected 0 to 10".into()));
             }
         }
         Ok(())

@@ -205,7 +205,7 @@ impl Engine {
                 let only = device.addresses.iter().map(|(a, _)| *a).collect::<Vec<_>>();
                 let only = (!only.is_empty()).then_some(only);
                 shared.push(SharedPort { port, vlan: device.vlan.unwrap_or(0), device: xdp, only });
-                devices.push((device.mode, device.vlan, Vec::new(), Vec::new()));
+                devices.push(((device.mode, device.vlan, 0, false), Vec::new(), Vec::new()));
                 continue;
             }
             for (addr, prefix) in &device.addresses {
@@ -215,7 +215,8 @@ impl Engine {
                 let any = if gateway.is_ipv4() { [0u8; 4].into() } else { [0u8; 16].into() };
                 fixed.push(Route { dst: any, prefix: 0, gateway: Some(*gateway), interface, metric: 100 });
             }
-            devices.push((device.mode, device.vlan, device.addresses, device.gateways));
+            let kind = (device.mode, device.vlan, device.dad, device.autoconf);
+            devices.push((kind, device.addresses, device.gateways));
         }
         let mut kernel = if shared.is_empty() { None } else { Some(Kernel::new(shared, fixed)?) };
         let local_ports = match &kernel {
@@ -250,7 +251,7 @@ impl Engine {
                 ..StackConfig::default()
             };
             let mut stack = Stack::new(stack_config, stack_side, stack_jobs, stack_events);
-            for (port, (mode, vlan, addresses, gateways)) in ports.iter().zip(&devices) {
+            for (port, ((mode, vlan, dad, autoconf), addresses, gateways)) in ports.iter().zip(&devices) {
                 let caps = port.caps_of();
                 let interface = stack.add_interface(InterfaceConfig {
                     name: caps.name.clone(),
@@ -259,6 +260,8 @@ impl Engine {
                     vlan: *vlan,
                     mode: *mode,
                     caps: caps.tx,
+                    dad: *dad,
+                    autoconf: *autoconf,
                 });
                 for (addr, prefix) in addresses {
                     stack.add_address(interface, *addr, *prefix);
@@ -300,6 +303,7 @@ impl Engine {
                 max_sockets: config.max_sockets,
                 send_buffer: tcp.send_buffer,
                 receive_buffer: tcp.receive_buffer,
+                tcp: tcp.clone(),
             };
             let sockets = Sockets::new(sockets, app_side, jobs, events);
             let core = config.cores.get(index).copied();

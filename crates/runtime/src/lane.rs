@@ -111,6 +111,10 @@ impl Lane {
         if work.events > 0 && self.app_bell.ring_if_sleeping() {
             add(&self.stats.wakeups, 1);
         }
+        for c in self.stack.take_conflicts() {
+            let what = if c.lost { "is not used" } else { "is used all the same" };
+            tracing::warn!("{}: {} has our address {}, which {what}", self.port_name(c.interface), c.mac, c.addr);
+        }
         if let Some((wanted, bell)) = &self.wanted {
             self.stack.wanted_neighbors(&mut self.asked);
             if !self.asked.is_empty() {
@@ -175,6 +179,10 @@ impl Lane {
         }
         self.ports[i].release();
         n
+    }
+
+    fn port_name(&self, interface: InterfaceId) -> String {
+        self.ports.get(interface.0 as usize).map_or_else(String::new, |p| p.caps_of().name.clone())
     }
 
     fn lanes(&self) -> u16 {

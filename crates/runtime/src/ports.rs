@@ -17,6 +17,8 @@ pub(crate) struct Opened {
     pub queues: Vec<AnyPort>,
     pub mode: Mode,
     pub vlan: Option<u16>,
+    pub dad: u8,
+    pub autoconf: bool,
     /// Addresses and prefix lengths.
     pub addresses: Vec<(IpAddr, u8)>,
     pub gateways: Vec<IpAddr>,
@@ -26,10 +28,14 @@ pub(crate) struct Opened {
 
 impl Opened {
     pub fn dedicated(port: &PortConfig, queues: Vec<AnyPort>) -> Opened {
+        // Nobody else is on a wire in memory.
+        let memory = matches!(port.device, Device::Memory(_));
         Opened {
             queues,
             mode: Mode::Dedicated,
             vlan: port.vlan,
+            dad: port.dad.unwrap_or(!memory as u8),
+            autoconf: port.autoconf.unwrap_or(!memory),
             addresses: port.addresses.iter().map(|c| (c.addr, c.prefix)).collect(),
             gateways: port.gateways.clone(),
             shared: None,

@@ -20,6 +20,12 @@ pub struct HostConfig {
     pub mac: MacAddr,
     /// Its interface's MTU, bytes.
     pub mtu: u16,
+    /// How often it asks for an address before it has it.
+    pub dad: u8,
+    /// Whether it looks for routers.
+    pub autoconf: bool,
+    /// Tag of its frames.
+    pub vlan: Option<u16>,
     /// Its stack.
     pub stack: StackConfig,
     /// Chunks in its pool.
@@ -39,6 +45,9 @@ impl HostConfig {
             ],
             mac: MacAddr([2, 0, 0, 0, 0, n]),
             mtu: 1500,
+            dad: 0,
+            autoconf: false,
+            vlan: None,
             stack,
             chunks: 1 << 14,
             tx_room: 256,
@@ -73,9 +82,11 @@ impl Host {
             name: "sim0".into(),
             mac: config.mac,
             mtu: config.mtu,
-            vlan: None,
+            vlan: config.vlan,
             mode: Mode::Dedicated,
-            caps: TxCaps { max_frame: config.mtu as usize + 14, checksum: false, max_gso: 0 },
+            caps: TxCaps { max_frame: config.mtu as usize + 18, checksum: false, max_gso: 0 },
+            dad: config.dad,
+            autoconf: config.autoconf,
         });
         for (addr, prefix) in &config.addresses {
             stack.add_address(interface, *addr, *prefix);

@@ -243,6 +243,9 @@ impl World {
             | Event::Data { conn, .. }
             | Event::Fin { conn }
             | Event::Acked { conn, .. }
+            | Event::Sent { conn, .. }
+            | Event::Room { conn, .. }
+            | Event::Urgent { conn, .. }
             | Event::Failed { conn, .. }
             | Event::Closed { conn, .. } => conn,
         };

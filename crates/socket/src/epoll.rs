@@ -14,7 +14,7 @@ use crate::table::{ListenPhase, Listening, Phase, SockId, Socket, Tcp, flag};
 pub mod bits {
     /// Something to read, or to accept.
     pub const IN: u32 = 0x001;
-    /// Urgent data; never reported.
+    /// An urgent byte that has not been read.
     pub const PRI: u32 = 0x002;
     /// Room to write.
     pub const OUT: u32 = 0x004;
@@ -158,8 +158,11 @@ fn tcp_bits(t: &Tcp) -> u32 {
             let no_more_in = t.receive_over();
             let no_more_out = t.is(flag::SHUT_WRITE) || failed;
             let mut b = 0;
-            if !t.rx.is_empty() || no_more_in {
+            if t.readable() {
                 b |= bits::IN;
+            }
+            if t.urgent_waits() {
+                b |= bits::PRI;
             }
             if no_more_in {
                 b |= bits::RDHUP;

@@ -100,7 +100,7 @@ impl Sockets {
                             t.conn = conn;
                             t.set_local(local);
                         }
-                        self.send_options(id);
+                        self.send_late(id);
                     }
                     _ => {
                         self.counters.unasked += 1;
@@ -116,6 +116,7 @@ impl Sockets {
                             l.phase = ListenPhase::Open(listener);
                             l.local.port = port;
                         }
+                        self.relisten(id, listener);
                         return;
                     }
                     Some(ListenPhase::Closing) => true,
@@ -162,7 +163,9 @@ impl Sockets {
                     Some(t) if t.phase != Phase::Lingering => t.rx.append(side, chain),
                     _ => chain.free(side),
                 }
-                if let Some(id) = id {
+                if let Some(id) = id
+                    && self.table.tcp(id).is_some_and(|t| t.readable())
+                {
                     self.mark(id, bits::IN);
                 }
             }
@@ -174,6 +177,23 @@ impl Sockets {
                     self.mark_space(id);
                 }
             }
+            Event::Room { conn, bytes } => {
+                let Some(id) = self.sock(conn) else { return };
+                if let Some(t) = self.table.tcp(id) {
+                    t.send_buffer = t.send_buffer.max(bytes);
+                    self.mark_space(id);
+                }
+            }
+            Event::Sent { conn, total } => {
+                let Some(id) = self.sock(conn) else { return };
+                if let Some(t) = self.table.tcp(id) {
+                    if let Some(cold) = &mut t.cold {
+                        cold.sent = total;
+                    }
+                    self.mark_space(id);
+                }
+            }
+            Event::Urgent { conn, beyond } => self.on_tcp(conn, bits::PRI, |t| t.urgent_at(beyond)),
             Event::Failed { conn, failure } => {
                 let Some(id) = self.sock(conn) else { return };
                 let Some(t) = self.table.tcp(id) else { return };
@@ -237,7 +257,6 @@ impl Sockets {
             self.job(Job::Abort { conn });
             return;
         }
-        self.send_options(new);
         if let Some(l) = self.table.listener(id) {
             l.queue.push_back(new);
         }

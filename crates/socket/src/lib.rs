@@ -12,15 +12,18 @@ mod errno;
 mod events;
 mod listen;
 mod options;
+mod receive;
 mod sockets;
 mod table;
 mod transfer;
+mod urgent;
 
 pub use counters::Counters;
 pub use epoll::{Interest, Ready, Trigger, bits};
 pub use errno::Errno;
 pub use listen::ListenOptions;
 pub use options::{Linger, SockOption};
+pub use receive::RecvFlags;
 pub use sockets::{SocketConfig, Sockets};
 pub use table::SockId;
 pub use transfer::Shutdown;

@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 
-use stack::channel::{Endpoint, Job, ListenerId, Token};
+use stack::channel::{ConnOption, Endpoint, Job, ListenerId, Token};
 
 use crate::epoll::ANY;
 use crate::errno::Errno;
+use crate::options::FLAGGED;
 use crate::sockets::{NONE, Sockets};
 use crate::table::{ListenPhase, Listening, Phase, SockId, Socket, flag};
 
@@ -18,14 +19,24 @@ pub struct ListenOptions {
 
 impl Sockets {
     /// listen: asks the stack; [`Sockets::listen_result`] tells. Without `bind` the stack chooses the port. After a failure
-    /// it may be tried again; on an open listener it changes nothing.
+    /// it may be tried again; on an open listener it changes the backlog.
     pub fn listen(&mut self, id: SockId, options: ListenOptions) -> Result<(), Errno> {
         let backlog = options.backlog.max(1);
         match self.table.open_mut(id)? {
             Socket::Epoll(_) => return Err(Errno::ENOTSOCK),
             Socket::Listener(l) => match l.phase {
                 ListenPhase::Failed(_) => (l.phase, l.backlog) = (ListenPhase::Asked, backlog),
-                ListenPhase::Asked | ListenPhase::Open(_) | ListenPhase::Closing => return Ok(()),
+                ListenPhase::Open(listener) => {
+                    l.backlog = backlog;
+                    self.job(Job::SetBacklog { listener, backlog });
+                    return Ok(());
+                }
+                ListenPhase::Asked => {
+                    l.backlog = backlog;
+                    l.cold.get_or_insert_default().late = true;
+                    return Ok(());
+                }
+                ListenPhase::Closing => return Ok(()),
             },
             socket => {
                 let Socket::Tcp(t) = socket else { return Err(Errno::ENOTSOCK) };
@@ -48,17 +59,36 @@ impl Sockets {
             }
         }
         if let Some(l) = self.table.listener(id) {
+            let cold = l.cold.as_deref();
+            let options = Sockets::to_tell(l.flags, cold);
             let job = Job::Listen {
                 token: Token(id.0),
                 local: l.local,
                 backlog,
                 v6_only: l.flags & flag::V6_ONLY != 0,
                 reuse_port: l.flags & flag::REUSE_PORT != 0,
-                receive_buffer: l.receive_buffer,
+                receive_buffer: cold.and_then(|c| c.told(ConnOption::ReceiveBuffer)).unwrap_or(0),
             };
+            self.prepare(options);
             self.job(job);
         }
         Ok(())
+    }
+
+    /// The stack has named a listener: it hears of what was changed meanwhile.
+    pub(crate) fn relisten(&mut self, id: SockId, listener: ListenerId) {
+        let Some(l) = self.table.listener(id) else { return };
+        let Some(cold) = l.cold.as_mut().filter(|c| c.late) else { return };
+        cold.late = false;
+        let backlog = l.backlog;
+        let mut options = cold.stack.clone();
+        for (bit, option) in FLAGGED {
+            options.push((option, (l.flags & bit != 0) as u32));
+        }
+        self.job(Job::SetBacklog { listener, backlog });
+        for (option, value) in options {
+            self.job(Job::SetListenerOption { listener, option, value });
+        }
     }
 
     /// What became of `listen`; `None` while the stack has not answered.

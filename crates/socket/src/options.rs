@@ -2,11 +2,14 @@
 
 use core::time::Duration;
 
-use stack::channel::{ConnOption, Job};
+use stack::channel::{ConnId, ConnOption, Job, ListenerId};
+use tcp::congestion::Algorithm;
 
+use crate::epoll::bits;
 use crate::errno::Errno;
 use crate::sockets::Sockets;
-use crate::table::{Phase, SockId, Socket, flag};
+use crate::table::{ListenPhase, Phase, SockId, Socket, flag};
+use crate::urgent::Urgent;
 
 /// SO_LINGER.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,9 +31,9 @@ pub enum SockOption {
     KeepAlive(bool),
     /// SO_LINGER.
     Linger(Option<Linger>),
-    /// SO_SNDBUF, bytes.
+    /// SO_SNDBUF, bytes; the answer is the double.
     SendBuffer(u32),
-    /// SO_RCVBUF, bytes.
+    /// SO_RCVBUF, bytes; the answer is the double.
     ReceiveBuffer(u32),
     /// SO_RCVTIMEO; `None` waits for ever.
     ReceiveTimeout(Option<Duration>),
@@ -52,17 +55,56 @@ pub enum SockOption {
     KeepCount(u32),
     /// TCP_USER_TIMEOUT, milliseconds.
     UserTimeout(u32),
+    /// SO_RCVLOWAT, bytes: with less there is nothing to read, but at the end of the stream.
+    ReceiveLow(u32),
+    /// SO_OOBINLINE: urgent bytes stay in the stream.
+    OobInline(bool),
+    /// TCP_SYNCNT, retransmissions of a SYN.
+    SynCount(u32),
+    /// TCP_LINGER2, seconds; below 0 an orphan does not wait in FIN-WAIT-2 at all.
+    Linger2(i32),
+    /// TCP_DEFER_ACCEPT, seconds: rounded up to what a number of SYN/ACK retransmissions takes.
+    DeferAccept(u32),
+    /// TCP_WINDOW_CLAMP, bytes; 0 lifts it.
+    WindowClamp(u32),
+    /// TCP_CONGESTION; [`SockOption::congestion`] finds it by name.
+    Congestion(Algorithm),
+    /// TCP_NOTSENT_LOWAT, bytes: a socket with as much unsent is not writable; 0 is no limit.
+    NotSentLow(u32),
+    /// TCP_INQ: [`Sockets::inq`] tells what a recvmsg's control message would.
+    Inq(bool),
+    /// IP_TOS, and IPV6_TCLASS (-1 is the default there). The ECN bits are TCP's own.
+    TrafficClass(i32),
+    /// IP_TTL (1 to 255), and IPV6_UNICAST_HOPS; -1 is the default.
+    HopLimit(i32),
     /// SO_TYPE: SOCK_STREAM. Cannot be set.
     Type(i32),
     /// SO_DOMAIN: AF_INET or AF_INET6. Cannot be set.
     Domain(i32),
+    /// SO_PROTOCOL: IPPROTO_TCP. Cannot be set.
+    Protocol(i32),
     /// SO_ACCEPTCONN: whether it listens. Cannot be set.
     AcceptConn(bool),
+}
+
+impl SockOption {
+    /// TCP_CONGESTION by name ("cubic", "reno"); `ENOENT` where there is none of this name.
+    pub fn congestion(name: &str) -> Result<SockOption, Errno> {
+        Algorithm::from_name(name).map(SockOption::Congestion).ok_or(Errno::ENOENT)
+    }
 }
 
 const SOCK_STREAM: i32 = 1;
 const AF_INET: i32 = 2;
 const AF_INET6: i32 = 10;
+const IPPROTO_TCP: i32 = 6;
+/// Linux's TCP_FIN_TIMEOUT_MAX, seconds.
+const LINGER2_MAX: i32 = 120;
+const HOPS: u32 = 64;
+
+/// Options that live in a flag.
+pub(crate) const FLAGGED: [(u16, ConnOption); 3] =
+    [(flag::NO_DELAY, ConnOption::NoDelay), (flag::CORK, ConnOption::Cork), (flag::KEEPALIVE, ConnOption::KeepAlive)];
 
 /// Options that few sockets set.
 #[derive(Clone, Default)]
@@ -70,7 +112,19 @@ pub(crate) struct Cold {
     pub linger: Option<Linger>,
     pub receive_timeout: Option<Duration>,
     pub send_timeout: Option<Duration>,
-    /// What the stack must be told once the connection has a number.
+    /// SO_RCVLOWAT; 0 is 1.
+    pub receive_low: u32,
+    /// TCP_NOTSENT_LOWAT; 0 is none.
+    pub not_sent_low: u32,
+    /// Bytes of the stream that the stack has sent, as it said last.
+    pub sent: u32,
+    pub oob_inline: bool,
+    pub inq: bool,
+    /// Where in the stream the urgent byte lies.
+    pub urgent: Option<Urgent>,
+    /// Something was set while the stack's answer was on its way: told once more when it is there.
+    pub late: bool,
+    /// What the stack must be told.
     pub stack: Vec<(ConnOption, u32)>,
 }
 
@@ -79,36 +133,50 @@ impl Cold {
         self.stack.retain(|(o, _)| *o != option);
         self.stack.push((option, value));
     }
+
+    pub fn told(&self, option: ConnOption) -> Option<u32> {
+        self.stack.iter().find(|(o, _)| *o == option).map(|(_, v)| *v)
+    }
+}
+
+/// Whom the stack is to be told of an option.
+enum Whom {
+    /// Nobody yet.
+    Later,
+    Conn(ConnId),
+    Listener(ListenerId),
 }
 
 impl Sockets {
     /// setsockopt.
     pub fn set_option(&mut self, id: SockId, option: SockOption) -> Result<(), Errno> {
-        let mut carried = false;
-        let (flags, cold, conn) = match self.table.open_mut(id)? {
+        let (flags, cold, whom, asked, closed) = match self.table.open_mut(id)? {
             Socket::Tcp(t) => {
                 match option {
-                    SockOption::SendBuffer(n) => t.send_buffer = buffer(n),
-                    SockOption::ReceiveBuffer(n) => t.receive_buffer = buffer(n),
+                    SockOption::SendBuffer(n) => t.send_buffer = buffer(n, SEND_MIN),
+                    SockOption::ReceiveBuffer(n) => t.receive_buffer = buffer(n, RECEIVE_MIN),
                     _ => {}
                 }
-                // Connect and Listen carry the buffer that is set before them.
-                carried = t.phase == Phase::Fresh && matches!(option, SockOption::ReceiveBuffer(_));
                 let live = matches!(t.phase, Phase::Opening | Phase::Open) && t.error.is_none();
-                (&mut t.flags, &mut t.cold, live.then_some(t.conn))
+                let whom = if live { Whom::Conn(t.conn) } else { Whom::Later };
+                (&mut t.flags, &mut t.cold, whom, t.phase == Phase::Asked, !live && t.phase != Phase::Asked)
             }
             Socket::Listener(l) => {
                 match option {
-                    SockOption::SendBuffer(n) => l.send_buffer = buffer(n),
-                    SockOption::ReceiveBuffer(n) => l.receive_buffer = buffer(n),
+                    SockOption::SendBuffer(n) => l.send_buffer = buffer(n, SEND_MIN),
+                    SockOption::ReceiveBuffer(n) => l.receive_buffer = buffer(n, RECEIVE_MIN),
                     _ => {}
                 }
-                (&mut l.flags, &mut l.cold, None)
+                let (whom, asked) = match l.phase {
+                    ListenPhase::Open(listener) => (Whom::Listener(listener), false),
+                    _ => (Whom::Later, matches!(l.phase, ListenPhase::Asked)),
+                };
+                (&mut l.flags, &mut l.cold, whom, asked, false)
             }
             Socket::Epoll(_) => return Err(Errno::ENOTSOCK),
         };
         let mut bit = |bit: u16, on: bool| if on { *flags |= bit } else { *flags &= !bit };
-        let seconds = |n: u32| if (1..=32_767).contains(&n) { Ok(n) } else { Err(Errno::EINVAL) };
+        let within = |n: u32, max: u32| if (1..=max).contains(&n) { Ok(n) } else { Err(Errno::EINVAL) };
         let (option, value) = match option {
             SockOption::ReuseAddr(on) => {
                 bit(flag::REUSE_ADDR, on);
@@ -134,6 +202,19 @@ impl Sockets {
                 cold.get_or_insert_default().send_timeout = t;
                 return Ok(());
             }
+            SockOption::ReceiveLow(n) => {
+                cold.get_or_insert_default().receive_low = n;
+                self.mark(id, bits::IN);
+                return Ok(());
+            }
+            SockOption::OobInline(on) => {
+                cold.get_or_insert_default().oob_inline = on;
+                return Ok(());
+            }
+            SockOption::Inq(on) => {
+                cold.get_or_insert_default().inq = on;
+                return Ok(());
+            }
             SockOption::KeepAlive(on) => {
                 bit(flag::KEEPALIVE, on);
                 (ConnOption::KeepAlive, on as u32)
@@ -146,29 +227,51 @@ impl Sockets {
                 bit(flag::CORK, on);
                 (ConnOption::Cork, on as u32)
             }
-            SockOption::SendBuffer(n) => (ConnOption::SendBuffer, buffer(n)),
-            SockOption::ReceiveBuffer(n) => (ConnOption::ReceiveBuffer, buffer(n)),
+            SockOption::SendBuffer(n) => (ConnOption::SendBuffer, buffer(n, SEND_MIN)),
+            SockOption::ReceiveBuffer(n) => (ConnOption::ReceiveBuffer, buffer(n, RECEIVE_MIN)),
             SockOption::QuickAck(on) => (ConnOption::QuickAck, on as u32),
             SockOption::MaxSegment(n) if n == 0 || (88..=32_767).contains(&n) => (ConnOption::MaxSegment, n),
             SockOption::MaxSegment(_) => return Err(Errno::EINVAL),
-            SockOption::KeepIdle(n) => (ConnOption::KeepIdle, seconds(n)?),
-            SockOption::KeepInterval(n) => (ConnOption::KeepInterval, seconds(n)?),
-            SockOption::KeepCount(n) if (1..=127).contains(&n) => (ConnOption::KeepCount, n),
-            SockOption::KeepCount(_) => return Err(Errno::EINVAL),
-            SockOption::UserTimeout(ms) => (ConnOption::UserTimeout, ms),
-            SockOption::Type(_) | SockOption::Domain(_) | SockOption::AcceptConn(_) => return Err(Errno::ENOPROTOOPT),
+            SockOption::KeepIdle(n) => (ConnOption::KeepIdle, within(n, 32_767)?),
+            SockOption::KeepInterval(n) => (ConnOption::KeepInterval, within(n, 32_767)?),
+            SockOption::KeepCount(n) => (ConnOption::KeepCount, within(n, 127)?),
+            SockOption::UserTimeout(ms) if ms <= i32::MAX as u32 => (ConnOption::UserTimeout, ms),
+            SockOption::UserTimeout(_) => return Err(Errno::EINVAL),
+            SockOption::SynCount(n) => (ConnOption::SynCount, within(n, 127)?),
+            SockOption::Linger2(n) => (ConnOption::Linger2, n.clamp(-1, LINGER2_MAX) as u32),
+            SockOption::DeferAccept(n) => (ConnOption::DeferAccept, retransmissions(n)),
+            SockOption::WindowClamp(0) if !closed => return Err(Errno::EINVAL),
+            SockOption::WindowClamp(n) => (ConnOption::WindowClamp, if n == 0 { 0 } else { n.max(RECEIVE_MIN) }),
+            SockOption::Congestion(algorithm) => (ConnOption::Congestion, algorithm.number()),
+            SockOption::NotSentLow(n) => {
+                cold.get_or_insert_default().not_sent_low = n;
+                (ConnOption::NotSentLow, n)
+            }
+            SockOption::TrafficClass(n @ -1..=255) => (ConnOption::TrafficClass, n.max(0) as u32 & !3),
+            SockOption::HopLimit(-1) => (ConnOption::HopLimit, 0),
+            SockOption::HopLimit(n @ 1..=255) => (ConnOption::HopLimit, n as u32),
+            SockOption::TrafficClass(_) | SockOption::HopLimit(_) => return Err(Errno::EINVAL),
+            SockOption::Type(_) | SockOption::Domain(_) | SockOption::Protocol(_) | SockOption::AcceptConn(_) => {
+                return Err(Errno::ENOPROTOOPT);
+            }
         };
-        // Flags travel by themselves when the connection opens.
-        if !carried && !matches!(option, ConnOption::KeepAlive | ConnOption::NoDelay | ConnOption::Cork) {
+        // These have a flag, and no place of their own.
+        if FLAGGED.iter().all(|(_, flagged)| *flagged != option) {
             cold.get_or_insert_default().put(option, value);
         }
-        if let Some(conn) = conn {
-            self.job(Job::SetOption { conn, option, value });
+        if asked {
+            cold.get_or_insert_default().late = true;
+        }
+        match whom {
+            Whom::Conn(conn) => self.job(Job::SetOption { conn, option, value }),
+            Whom::Listener(listener) => self.job(Job::SetListenerOption { listener, option, value }),
+            Whom::Later => {}
         }
         Ok(())
     }
 
-    /// getsockopt for what this half knows: the option that `like` names, with its value now.
+    /// getsockopt for what this half knows: the option that `like` names, with its value now. Buffers come back doubled,
+    /// as on Linux.
     pub fn option(&self, id: SockId, like: SockOption) -> Result<SockOption, Errno> {
         let (flags, cold, send, receive, listens) = match self.table.open(id)? {
             Socket::Tcp(t) => (t.flags, &t.cold, t.send_buffer, t.receive_buffer, false),
@@ -177,9 +280,8 @@ impl Sockets {
         };
         let on = |bit: u16| flags & bit != 0;
         let cold = cold.as_deref();
-        let told = |option: ConnOption, default: u32| {
-            cold.and_then(|c| c.stack.iter().find(|(o, _)| *o == option)).map_or(default, |(_, v)| *v)
-        };
+        let told = |option: ConnOption, default: u32| cold.and_then(|c| c.told(option)).unwrap_or(default);
+        let tcp = &self.config.tcp;
         Ok(match like {
             SockOption::ReuseAddr(_) => SockOption::ReuseAddr(on(flag::REUSE_ADDR)),
             SockOption::ReusePort(_) => SockOption::ReusePort(on(flag::REUSE_PORT)),
@@ -190,18 +292,64 @@ impl Sockets {
             SockOption::Linger(_) => SockOption::Linger(cold.and_then(|c| c.linger)),
             SockOption::ReceiveTimeout(_) => SockOption::ReceiveTimeout(cold.and_then(|c| c.receive_timeout)),
             SockOption::SendTimeout(_) => SockOption::SendTimeout(cold.and_then(|c| c.send_timeout)),
-            SockOption::SendBuffer(_) => SockOption::SendBuffer(send),
-            SockOption::ReceiveBuffer(_) => SockOption::ReceiveBuffer(receive),
+            SockOption::SendBuffer(_) => SockOption::SendBuffer(send.saturating_mul(2)),
+            SockOption::ReceiveBuffer(_) => SockOption::ReceiveBuffer(receive.saturating_mul(2)),
+            SockOption::ReceiveLow(_) => SockOption::ReceiveLow(cold.map_or(1, |c| c.receive_low.max(1))),
+            SockOption::OobInline(_) => SockOption::OobInline(cold.is_some_and(|c| c.oob_inline)),
+            SockOption::Inq(_) => SockOption::Inq(cold.is_some_and(|c| c.inq)),
             SockOption::QuickAck(_) => SockOption::QuickAck(told(ConnOption::QuickAck, 0) != 0),
-            SockOption::MaxSegment(_) => SockOption::MaxSegment(told(ConnOption::MaxSegment, 0)),
-            SockOption::KeepIdle(_) => SockOption::KeepIdle(told(ConnOption::KeepIdle, 7200)),
-            SockOption::KeepInterval(_) => SockOption::KeepInterval(told(ConnOption::KeepInterval, 75)),
-            SockOption::KeepCount(_) => SockOption::KeepCount(told(ConnOption::KeepCount, 9)),
+            SockOption::MaxSegment(_) => match told(ConnOption::MaxSegment, 0) {
+                0 => SockOption::MaxSegment(536),
+                n => SockOption::MaxSegment(n),
+            },
+            SockOption::KeepIdle(_) => SockOption::KeepIdle(told(ConnOption::KeepIdle, tcp.keep_idle.as_secs() as u32)),
+            SockOption::KeepInterval(_) => {
+                SockOption::KeepInterval(told(ConnOption::KeepInterval, tcp.keep_interval.as_secs() as u32))
+            }
+            SockOption::KeepCount(_) => SockOption::KeepCount(told(ConnOption::KeepCount, tcp.keep_count as u32)),
             SockOption::UserTimeout(_) => SockOption::UserTimeout(told(ConnOption::UserTimeout, 0)),
+            SockOption::SynCount(_) => SockOption::SynCount(told(ConnOption::SynCount, tcp.syn_retries as u32)),
+            SockOption::Linger2(_) => match told(ConnOption::Linger2, 0) as i32 {
+                0 => SockOption::Linger2(tcp.fin_timeout.as_secs() as i32),
+                n => SockOption::Linger2(n),
+            },
+            SockOption::DeferAccept(_) => SockOption::DeferAccept(seconds(told(ConnOption::DeferAccept, 0))),
+            SockOption::WindowClamp(_) => SockOption::WindowClamp(told(ConnOption::WindowClamp, 0)),
+            SockOption::Congestion(_) => {
+                let number = told(ConnOption::Congestion, tcp.congestion.number());
+                SockOption::Congestion(Algorithm::from_number(number).unwrap_or(tcp.congestion))
+            }
+            SockOption::NotSentLow(_) => SockOption::NotSentLow(told(ConnOption::NotSentLow, 0)),
+            SockOption::TrafficClass(_) => SockOption::TrafficClass(told(ConnOption::TrafficClass, 0) as i32),
+            SockOption::HopLimit(_) => match told(ConnOption::HopLimit, HOPS) {
+                0 => SockOption::HopLimit(HOPS as i32),
+                n => SockOption::HopLimit(n as i32),
+            },
             SockOption::Type(_) => SockOption::Type(SOCK_STREAM),
             SockOption::Domain(_) => SockOption::Domain(if on(flag::V6) { AF_INET6 } else { AF_INET }),
+            SockOption::Protocol(_) => SockOption::Protocol(IPPROTO_TCP),
             SockOption::AcceptConn(_) => SockOption::AcceptConn(listens),
         })
+    }
+
+    /// Options of a socket that the stack has still to hear of, those with a flag among them.
+    pub(crate) fn to_tell(flags: u16, cold: Option<&Cold>) -> Vec<(ConnOption, u32)> {
+        // SO_RCVBUF travels in the request itself.
+        let of_stack = cold.iter().flat_map(|c| &c.stack).filter(|(o, _)| *o != ConnOption::ReceiveBuffer);
+        let mut all: Vec<_> = of_stack.copied().collect();
+        for (bit, option) in FLAGGED {
+            if flags & bit != 0 {
+                all.push((option, 1));
+            }
+        }
+        all
+    }
+
+    /// Options that the connection or listener of the next request must know from the start.
+    pub(crate) fn prepare(&mut self, options: Vec<(ConnOption, u32)>) {
+        for (option, value) in options {
+            self.job(Job::Prepare { option, value });
+        }
     }
 
     /// SO_ERROR: the pending error, which is then no longer pending.
@@ -214,7 +362,27 @@ impl Sockets {
     }
 }
 
-/// Linux's bounds, in spirit: never below a segment or two, never above what a scaled window can name.
-fn buffer(bytes: u32) -> u32 {
-    bytes.clamp(4096, 1 << 30)
+/// Half of Linux's SOCK_MIN_SNDBUF and SOCK_MIN_RCVBUF: buffers here count payload, Linux's twice as much for its overhead.
+const SEND_MIN: u32 = 2304;
+const RECEIVE_MIN: u32 = 1152;
+
+/// A buffer's bytes of payload.
+fn buffer(bytes: u32, min: u32) -> u32 {
+    bytes.clamp(min, 1 << 30)
+}
+
+/// Linux's secs_to_retrans: how many SYN/ACK retransmissions take `seconds`, the first after 1 s, doubling up to 120 s.
+fn retransmissions(seconds: u32) -> u32 {
+    let (mut n, mut timeout, mut period) = ((seconds > 0) as u32, 1u32, 1u32);
+    while seconds > period && n < 255 {
+        n += 1;
+        timeout = (timeout * 2).min(120);
+        period += timeout;
+    }
+    n
+}
+
+/// Linux's retrans_to_secs: the other way round.
+fn seconds(retransmissions: u32) -> u32 {
+    (0..retransmissions.min(255)).map(|i| (1u32 << i.min(7)).min(120)).sum()
 }

@@ -11,6 +11,7 @@ use wire::Addr;
 use crate::counters::Counters;
 use crate::epoll::ANY;
 use crate::errno::Errno;
+use crate::options::FLAGGED;
 use crate::table::{Phase, SockId, Socket, Table, Tcp, flag};
 
 /// Sizes of one lane's application half.
@@ -22,12 +23,14 @@ pub struct SocketConfig {
     pub send_buffer: u32,
     /// SO_RCVBUF of new sockets, bytes; must be the stack's.
     pub receive_buffer: u32,
+    /// The stack's parameters, for what getsockopt tells of options that were never set.
+    pub tcp: tcp::Config,
 }
 
 impl Default for SocketConfig {
     fn default() -> SocketConfig {
         let tcp = tcp::Config::default();
-        SocketConfig { max_sockets: 1 << 20, send_buffer: tcp.send_buffer, receive_buffer: tcp.receive_buffer }
+        SocketConfig { max_sockets: 1 << 20, send_buffer: tcp.send_buffer, receive_buffer: tcp.receive_buffer, tcp }
     }
 }
 
@@ -157,6 +160,7 @@ impl Sockets {
             conn: ConnId(NONE),
             rx: Chain::default(),
             unreported: 0,
+            written: 0,
             in_flight: 0,
             send_buffer: self.config.send_buffer,
             receive_buffer: self.config.receive_buffer,
@@ -225,7 +229,12 @@ impl Sockets {
         }
         t.phase = Phase::Asked;
         t.set_remote(remote);
-        let (local, receive_buffer) = (t.local(), t.receive_buffer);
+        let local = t.local();
+        let cold = t.cold.as_deref();
+        // A buffer that nobody has set is the stack's to choose, and to tune.
+        let receive_buffer = cold.and_then(|c| c.told(ConnOption::ReceiveBuffer)).unwrap_or(0);
+        let options = Sockets::to_tell(t.flags, cold);
+        self.prepare(options);
         self.job(Job::Connect { token: Token(id.0), local, remote, receive_buffer });
         self.mark(id, ANY);
         Err(Errno::EINPROGRESS)
@@ -266,26 +275,18 @@ impl Sockets {
         }
     }
 
-    /// Tells the stack the options that differ from its defaults, once the connection has a number.
-    pub(crate) fn send_options(&mut self, id: SockId) {
+    /// Tells the stack the options that were set while its answer was on its way.
+    pub(crate) fn send_late(&mut self, id: SockId) {
         let Some(t) = self.table.tcp(id) else { return };
-        let (conn, flags) = (t.conn, t.flags);
-        if let Some(cold) = t.cold.take() {
-            for (option, value) in &cold.stack {
-                self.job(Job::SetOption { conn, option: *option, value: *value });
-            }
-            if let Some(t) = self.table.tcp(id) {
-                t.cold = Some(cold);
-            }
+        let Some(cold) = t.cold.as_mut().filter(|c| c.late) else { return };
+        cold.late = false;
+        let conn = t.conn;
+        let mut options = cold.stack.clone();
+        for (bit, option) in FLAGGED {
+            options.push((option, (t.flags & bit != 0) as u32));
         }
-        for (bit, option) in [
-            (flag::NO_DELAY, ConnOption::NoDelay),
-            (flag::CORK, ConnOption::Cork),
-            (flag::KEEPALIVE, ConnOption::KeepAlive),
-        ] {
-            if flags & bit != 0 {
-                self.job(Job::SetOption { conn, option, value: 1 });
-            }
+        for (option, value) in options {
+            self.job(Job::SetOption { conn, option, value });
         }
     }
 

@@ -72,6 +72,8 @@ pub(crate) struct Tcp {
     pub rx: Chain,
     /// Read and not reported to the stack.
     pub unreported: u32,
+    /// Written since the stream began, modulo 2^32.
+    pub written: u32,
     /// Written and, as far as reported, not acknowledged.
     pub in_flight: u32,
     pub send_buffer: u32,
@@ -108,9 +110,33 @@ impl Tcp {
         (self.remote_addr, self.remote_port) = (at.addr, at.port);
     }
 
+    /// Bytes that a read waits for (SO_RCVLOWAT): within what the window lets arrive.
+    pub fn receive_low(&self) -> usize {
+        let low = self.cold.as_ref().map_or(1, |c| c.receive_low);
+        low.clamp(1, self.receive_buffer / 2) as usize
+    }
+
+    /// Whether a read would give something, or the end.
+    pub fn readable(&self) -> bool {
+        self.rx.len() >= self.receive_low() || self.receive_over()
+    }
+
+    /// What TCP_NOTSENT_LOWAT allows to be written.
+    pub fn unsent_room(&self) -> u32 {
+        let limit = self.cold.as_ref().filter(|c| c.not_sent_low > 0);
+        limit.map_or(u32::MAX, |c| c.not_sent_low.saturating_sub(self.written.wrapping_sub(c.sent)))
+    }
+
+    /// Linux's `tcp_stream_memory_free` for who is to be woken: less than half of TCP_NOTSENT_LOWAT waits.
+    fn unsent_is_low(&self) -> bool {
+        self.cold.as_ref().is_none_or(|c| c.not_sent_low == 0 || self.unsent_room() > c.not_sent_low / 2)
+    }
+
     /// Linux's `sk_stream_is_writeable`: a third of the buffer is free.
     pub fn has_space(&self) -> bool {
-        !self.is(flag::STARVED) && self.send_buffer.saturating_sub(self.in_flight) >= self.send_buffer / 3
+        self.unsent_is_low()
+            && !self.is(flag::STARVED)
+            && self.send_buffer.saturating_sub(self.in_flight) >= self.send_buffer / 3
     }
 
     /// As `socket` and `bind` had left it.
@@ -119,7 +145,7 @@ impl Tcp {
         self.phase = Phase::Fresh;
         self.error = None;
         self.flags &= flag::INHERITED | flag::BOUND;
-        (self.unreported, self.in_flight) = (0, 0);
+        (self.unreported, self.in_flight, self.written) = (0, 0, 0);
         self.set_remote(Endpoint { addr: any, port: 0 });
         if !self.is(flag::BOUND) {
             self.set_local(Endpoint { addr: any, port: 0 });

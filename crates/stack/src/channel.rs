@@ -106,6 +106,22 @@ pub enum ConnOption {
     MaxSegment = 10,
     /// SO_SNDBUF in bytes: paces how acknowledged bytes are reported back.
     SendBuffer = 11,
+    /// TCP_SYNCNT: retransmissions of a SYN.
+    SynCount = 12,
+    /// TCP_LINGER2, seconds as `i32`: how long an orphan stays in FIN-WAIT-2; 0 is the configured time, below 0 not at all.
+    Linger2 = 13,
+    /// TCP_DEFER_ACCEPT, SYN/ACK retransmissions: how long a connection without data is kept from the application.
+    DeferAccept = 14,
+    /// TCP_WINDOW_CLAMP, bytes: the largest window to offer; 0 lifts the clamp.
+    WindowClamp = 15,
+    /// TCP_CONGESTION: the number of a [`tcp::congestion::Algorithm`].
+    Congestion = 16,
+    /// TCP_NOTSENT_LOWAT, bytes: below it, what waits unsent is reported by [`Event::Sent`]; 0 switches the reports off.
+    NotSentLow = 17,
+    /// IP_TOS, IPV6_TCLASS: DSCP in place; the ECN bits are TCP's.
+    TrafficClass = 18,
+    /// IP_TTL, IPV6_UNICAST_HOPS; 0 is the default.
+    HopLimit = 19,
 }
 
 impl ConnOption {
@@ -123,6 +139,14 @@ impl ConnOption {
             QuickAck,
             MaxSegment,
             SendBuffer,
+            SynCount,
+            Linger2,
+            DeferAccept,
+            WindowClamp,
+            Congestion,
+            NotSentLow,
+            TrafficClass,
+            HopLimit,
         ]
         .into_iter()
         .find(|o| *o as u64 == w)
@@ -224,6 +248,36 @@ pub enum Job {
         /// Its value, in the option's unit.
         value: u32,
     },
+    /// Sets an option of the connection or listener that the next `Connect` or `Listen` asks for: its SYN knows it.
+    Prepare {
+        /// Which option.
+        option: ConnOption,
+        /// Its value, in the option's unit.
+        value: u32,
+    },
+    /// Sets an option that connections accepted from now on inherit.
+    SetListenerOption {
+        /// Which listener.
+        listener: ListenerId,
+        /// Which option.
+        option: ConnOption,
+        /// Its value, in the option's unit.
+        value: u32,
+    },
+    /// Changes a listener's backlog.
+    SetBacklog {
+        /// Which.
+        listener: ListenerId,
+        /// Most connections that are complete and not yet taken.
+        backlog: u32,
+    },
+    /// The last of the next `bytes` written is urgent (MSG_OOB).
+    Urgent {
+        /// Where.
+        conn: ConnId,
+        /// How many the next `Write` carries.
+        bytes: u32,
+    },
     /// Asks for a [`TcpInfo`](tcp::TcpInfo); answered by [`Event::Info`].
     Query {
         /// Which.
@@ -234,7 +288,7 @@ pub enum Job {
 }
 
 /// From the stack to the application. For one connection the order is: `Accepted` or `Opened`, `Connected`, any number of
-/// `Data` and `Acked`, at most one `Fin`, at most one `Failed`. Nothing follows the processing of its `Close` but
+/// `Data`, `Urgent`, `Acked` and `Sent`, at most one `Fin`, at most one `Failed`. Nothing follows the processing of its `Close` but
 /// `Closed`.
 #[derive(Debug)]
 pub enum Event {
@@ -296,6 +350,27 @@ pub enum Event {
         /// Which.
         conn: ConnId,
         /// How many since the last report.
+        bytes: u32,
+    },
+    /// What waits unsent fell below TCP_NOTSENT_LOWAT.
+    Sent {
+        /// Which.
+        conn: ConnId,
+        /// Bytes of the stream sent at least once since it began, modulo 2^32.
+        total: u32,
+    },
+    /// The peer marked a byte as urgent.
+    Urgent {
+        /// Which.
+        conn: ConnId,
+        /// How many bytes, after those delivered so far, come before it.
+        beyond: u32,
+    },
+    /// The send buffer has grown by itself (it does until SO_SNDBUF is set).
+    Room {
+        /// Which.
+        conn: ConnId,
+        /// Its size now.
         bytes: u32,
     },
     /// The connection is over by error; data that arrived before was delivered before. The number stays the
@@ -373,6 +448,12 @@ impl Job {
                 msg([w0(10, option as u16, conn.0), value as u64, 0, 0, 0, 0], none)
             }
             Job::Query { conn, token } => msg([w0(11, 0, conn.0), token.0 as u64, 0, 0, 0, 0], none),
+            Job::Prepare { option, value } => msg([w0(12, option as u16, 0), value as u64, 0, 0, 0, 0], none),
+            Job::SetListenerOption { listener, option, value } => {
+                msg([w0(13, option as u16, listener.0), value as u64, 0, 0, 0, 0], none)
+            }
+            Job::SetBacklog { listener, backlog } => msg([w0(14, 0, listener.0), backlog as u64, 0, 0, 0, 0], none),
+            Job::Urgent { conn, bytes } => msg([w0(15, 0, conn.0), bytes as u64, 0, 0, 0, 0], none),
         }
     }
 
@@ -387,6 +468,7 @@ impl Job {
         let listener = ListenerId(id(w[0]));
         let token = Token(id(w[0]));
         let number = w[1] as u32;
+        let option = ConnOption::from_word(small(w[0]) as u64);
         Ok(match w[0] as u16 {
             1 => {
                 let (local, remote) = ends(w[1], &w);
@@ -415,11 +497,15 @@ impl Job {
                 },
             },
             9 => Job::Abort { conn },
-            10 => match ConnOption::from_word(small(w[0]) as u64) {
-                Some(option) => Job::SetOption { conn, option, value: number },
-                None => return Err(chain),
+            kind @ (10 | 12 | 13) => match (kind, option) {
+                (10, Some(option)) => Job::SetOption { conn, option, value: number },
+                (12, Some(option)) => Job::Prepare { option, value: number },
+                (13, Some(option)) => Job::SetListenerOption { listener, option, value: number },
+                _ => return Err(chain),
             },
             11 => Job::Query { conn, token: Token(number) },
+            14 => Job::SetBacklog { listener, backlog: number },
+            15 => Job::Urgent { conn, bytes: number },
             _ => return Err(chain),
         })
     }
@@ -452,6 +538,9 @@ impl Event {
                 msg([w0(10, 0, conn.0), failure.map_or(0, |f| f as u64), 0, 0, 0, 0], none)
             }
             Event::Info { conn, token, chain } => msg([w0(11, 0, conn.0), token.0 as u64, 0, 0, 0, 0], chain),
+            Event::Room { conn, bytes } => msg([w0(14, 0, conn.0), bytes as u64, 0, 0, 0, 0], none),
+            Event::Sent { conn, total } => msg([w0(12, 0, conn.0), total as u64, 0, 0, 0, 0], none),
+            Event::Urgent { conn, beyond } => msg([w0(13, 0, conn.0), beyond as u64, 0, 0, 0, 0], none),
         }
     }
 
@@ -488,6 +577,9 @@ impl Event {
             },
             10 => Event::Closed { conn, failure: Failure::from_word(w[1]) },
             11 => Event::Info { conn, token, chain },
+            12 => Event::Sent { conn, total: w[1] as u32 },
+            14 => Event::Room { conn, bytes: w[1] as u32 },
+            13 => Event::Urgent { conn, beyond: w[1] as u32 },
             _ => return Err(chain),
         })
     }

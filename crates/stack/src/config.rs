@@ -17,6 +17,8 @@ pub struct StackConfig {
     pub time_wait: Duration,
     /// Most TIME-WAIT records; the oldest gives way.
     pub max_time_wait: u32,
+    /// Challenge ACKs a second of all connections together, about (RFC 5961 7); 0: no limit.
+    pub challenge_acks: u32,
     /// Local ports of active opens, first and last.
     pub ports: (u16, u16),
     /// Keys the flow hash, ISNs and port choice; drawn fresh for each process.
@@ -41,6 +43,7 @@ impl Default for StackConfig {
             tcp: tcp::Config::default(),
             time_wait: Duration::from_secs(60),
             max_time_wait: 262_144,
+            challenge_acks: 1000,
             ports: (49_152, 65_535),
             secret: [0; 16],
             steering: Steering::Single,

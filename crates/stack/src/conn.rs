@@ -31,6 +31,10 @@ pub(crate) struct Conn {
     /// The listener it came by, while `Embryo` or `Ready`.
     pub listener: u32,
     pub interface: InterfaceId,
+    /// IP_TOS or IPV6_TCLASS, without the ECN bits.
+    pub traffic_class: u8,
+    /// IP_TTL or IPV6_UNICAST_HOPS; 0 is the default, which for IPv6 a router may suggest.
+    pub hop_limit: u8,
     pub stage: Stage,
     /// In the flow table (TIME-WAIT hands the place to its record).
     pub linked: bool,

@@ -53,8 +53,14 @@ drops! {
     NoRoute = "drop_no_route",
     /// The next hop's hardware address is unknown.
     NoNeighbor = "drop_no_neighbor",
-    /// A fragment beyond the limits, overlapping or too late.
+    /// A fragment that may not be: of wrong length, without the headers, of a neighbour message.
     Fragment = "drop_fragment",
+    /// A fragment that overlaps others, and what else comes of its datagram (RFC 5722).
+    FragmentOverlap = "drop_fragment_overlap",
+    /// A fragment or an incomplete datagram beyond the limits.
+    FragmentLimit = "drop_fragment_limit",
+    /// A datagram that was not complete in time.
+    FragmentTimeout = "drop_fragment_timeout",
     /// An ICMP message that means nothing here.
     Icmp = "drop_icmp",
     /// An ICMP error that fits no connection (RFC 5927).
@@ -106,6 +112,14 @@ pub struct Counters {
     pub echoes: u64,
     /// Path MTUs lowered.
     pub path_mtu: u64,
+    /// Other hosts seen with an address of ours.
+    pub address_conflicts: u64,
+    /// Addresses not used because another host has them.
+    pub addresses_lost: u64,
+    /// Router advertisements believed.
+    pub router_adverts: u64,
+    /// Redirects followed.
+    pub redirects: u64,
     /// Packets reassembled from fragments.
     pub reassembled: u64,
     /// Jobs done.
@@ -149,6 +163,10 @@ impl Counters {
             ("time_wait_evicted", self.time_wait_evicted),
             ("echoes", self.echoes),
             ("path_mtu", self.path_mtu),
+            ("address_conflicts", self.address_conflicts),
+            ("addresses_lost", self.addresses_lost),
+            ("router_adverts", self.router_adverts),
+            ("redirects", self.redirects),
             ("reassembled", self.reassembled),
             ("jobs", self.jobs),
             ("events", self.events),

@@ -9,14 +9,16 @@ use siphasher::sip::SipHasher13;
 use tcp::{SentPool, State, Tcb};
 use wire::{Addr, Instant, MacAddr, SeqNum};
 
+use crate::autoconf::Conflict;
 use crate::channel::{Endpoint, Failure};
 use crate::conn::{Conn, Stage, queued};
 use crate::counters::Counters;
 use crate::flows::{FlowKey, FlowTable};
 use crate::fragments::Reassembler;
-use crate::interface::{Interface, network};
+use crate::interface::{Address, Interface, network};
 use crate::listener::Listeners;
 use crate::neighbor::{Neighbors, Question};
+use crate::options::Options;
 use crate::path::PathMtus;
 use crate::ports::Ports;
 use crate::route::Routes;
@@ -37,16 +39,22 @@ pub struct Stack {
     pub(crate) jobs: Consumer,
     pub(crate) events: Producer,
     pub(crate) sent: SentPool,
+    pub(crate) limits: tcp::Limits,
     pub(crate) counters: Counters,
     pub(crate) interfaces: Vec<Interface>,
     pub(crate) routes: Routes,
     pub(crate) neighbors: Neighbors,
+    /// When addresses and routers need to be looked at again.
+    pub(crate) configure_at: Instant,
+    pub(crate) conflicts: Vec<Conflict>,
     pub(crate) paths: PathMtus,
     pub(crate) flows: FlowTable,
     pub(crate) conns: Slab<Conn>,
     /// Queue membership by connection id; outlives the connection.
     pub(crate) queued: Vec<u8>,
     pub(crate) listeners: Listeners,
+    /// Options of the request that comes next.
+    pub(crate) prepared: Options,
     pub(crate) time_waits: TimeWaits,
     pub(crate) ports: Ports,
     pub(crate) wheel: Wheel,
@@ -70,6 +78,7 @@ macro_rules! context {
             sent: &mut $stack.sent,
             config: &$stack.config.tcp,
             counters: &mut $stack.counters.tcp,
+            limits: &mut $stack.limits,
         }
     };
 }
@@ -86,15 +95,19 @@ impl Stack {
             jobs,
             events,
             sent: SentPool::new(),
+            limits: tcp::Limits::new(word(b) as u32, config.challenge_acks),
             counters: Counters::default(),
             interfaces: Vec::new(),
             routes: Routes::default(),
             neighbors: Neighbors::new(config.max_neighbors),
+            configure_at: Instant::FAR,
+            conflicts: Vec::new(),
             paths: PathMtus::default(),
             flows: FlowTable::new(secret),
             conns: Slab::new(config.max_connections.min(TIME_WAIT - 1)),
             queued: Vec::new(),
             listeners: Listeners::new(config.max_listeners),
+            prepared: Options::default(),
             time_waits: TimeWaits::new(config.time_wait, config.max_time_wait),
             ports: Ports::new(config.ports, secret),
             wheel: Wheel::new(Instant::ZERO),
@@ -112,14 +125,17 @@ impl Stack {
     /// Adds an interface; its number names it from now on.
     pub fn add_interface(&mut self, config: InterfaceConfig) -> InterfaceId {
         self.interfaces.push(Interface::new(config));
-        InterfaceId((self.interfaces.len() - 1) as u8)
+        let id = InterfaceId((self.interfaces.len() - 1) as u8);
+        self.form_link_local(id);
+        id
     }
 
     /// Gives an interface an address; the route to its subnet comes with it.
     pub fn add_address(&mut self, interface: InterfaceId, addr: IpAddr, prefix: u8) {
         let Some(i) = self.interfaces.get_mut(interface.index()) else { return };
-        if !i.has(addr.into()) {
-            i.addresses.push((addr.into(), prefix));
+        if i.address(addr.into()).is_none() {
+            i.addresses.push(Address::new(addr.into(), prefix, i.config.dad));
+            self.configure_at = Instant::ZERO;
         }
         self.routes.add(Route { dst: network(addr, prefix), prefix, gateway: None, interface, metric: 0 });
     }
@@ -128,10 +144,11 @@ impl Stack {
     pub fn remove_address(&mut self, interface: InterfaceId, addr: IpAddr) {
         let Some(i) = self.interfaces.get_mut(interface.index()) else { return };
         let addr16 = Addr::from(addr);
-        if let Some(at) = i.addresses.iter().position(|(a, _)| *a == addr16) {
-            let (_, prefix) = i.addresses.remove(at);
+        if let Some(at) = i.addresses.iter().position(|a| a.addr == addr16) {
+            let prefix = i.addresses.remove(at).prefix;
+            self.configure_at = Instant::ZERO;
             let dst = network(addr, prefix);
-            let shared = i.addresses.iter().any(|(a, p)| *p == prefix && network(a.to_ip(), *p) == dst);
+            let shared = i.addresses.iter().any(|a| a.prefix == prefix && network(a.addr.to_ip(), prefix) == dst);
             if !shared {
                 self.routes.remove(&Route { dst, prefix, gateway: None, interface, metric: 0 });
             }
@@ -150,15 +167,17 @@ impl Stack {
         self.routes.remove(route)
     }
 
-    /// Removes every route.
+    /// Removes every route of shared interfaces, before the kernel says them anew.
     pub fn clear_routes(&mut self) {
         self.neighbors.epoch += 1;
-        self.routes.clear();
+        let interfaces = &self.interfaces;
+        let shared = |r: &Route| interfaces.get(r.interface.index()).is_some_and(|i| i.config.mode == Mode::Shared);
+        self.routes.retain(|r| !shared(r));
     }
 
     /// The kernel's or the administrator's word on a next hop.
     pub fn set_neighbor(&mut self, now: Instant, interface: InterfaceId, addr: IpAddr, mac: MacAddr) {
-        self.neighbors.learn(now, interface, addr.into(), mac, true, true);
+        self.neighbors.set(now, interface, addr.into(), mac);
         self.wake_resolved(now);
     }
 
@@ -257,7 +276,7 @@ impl Stack {
     /// The segment size that interface and path allow towards `key.remote`: (MSS, header bytes).
     pub(crate) fn path_mss(&self, now: Instant, interface: InterfaceId, key: &FlowKey) -> (u16, u16) {
         let headers = if key.remote.is_v4() { 40 } else { 60 };
-        let mtu = self.interfaces[interface.index()].config.mtu;
+        let mtu = self.interfaces[interface.index()].mtu(key.remote);
         let mtu = self.paths.get(now, key.remote).map_or(mtu, |p| p.min(mtu));
         (mtu.saturating_sub(headers).max(88), headers)
     }
@@ -303,6 +322,9 @@ impl Stack {
     /// over.
     pub(crate) fn settle(&mut self, now: Instant, id: u32) {
         let Some(c) = self.conns.get_mut(id) else { return };
+        let mut cx = context!(self, now);
+        c.tcb.time_fin_wait_2(&mut cx);
+        c.tcb.watch_unsent();
         let tcb = &c.tcb;
         let control = tcb.wants_control();
         let ack = tcb.wants_ack();
@@ -427,10 +449,12 @@ impl Stack {
         });
         if self.reassembler.next().is_some_and(|at| at <= now) {
             for _ in 0..self.reassembler.expire(now) {
-                self.counters.drop(crate::DropReason::Fragment);
+                self.counters.drop(crate::DropReason::FragmentTimeout);
             }
         }
+        self.configure(now);
         self.neighbors.expire(now);
+        self.give_up_hops();
         self.ask_neighbors(now);
         self.wake_resolved(now);
         self.fail_unreachable(now);
@@ -438,7 +462,7 @@ impl Stack {
 
     /// Earliest time at which [`Stack::expire`] has something to do.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let at = self.neighbors.next();
+        let at = self.neighbors.next().min(self.configure_at);
         let neighbors = (at != Instant::FAR).then_some(at);
         [self.wheel.next(), self.time_waits.next(), self.reassembler.next(), neighbors].into_iter().flatten().min()
     }
@@ -477,7 +501,8 @@ impl Stack {
     }
 
     fn ask(&mut self, q: &Question) {
-        let Some(source) = self.interfaces[q.interface.index()].source_for(q.addr) else { return };
+        let i = &self.interfaces[q.interface.index()];
+        let Some(source) = i.source_for(q.addr).filter(|a| i.has(*a)) else { return };
         self.push_raw(q.interface, crate::output::Raw::Solicit { target: q.addr, source, unicast: q.unicast });
     }
 

@@ -58,7 +58,7 @@ impl Stack {
         let conn = ConnId(id);
         let mut count = 0;
         // Room for everything that one connection may have to say, so that nothing needs to be put back half-told.
-        if self.events.room() < 6 {
+        if self.events.room() < 9 {
             return (0, true);
         }
         let mut say = |event: Event| {
@@ -92,6 +92,17 @@ impl Stack {
                 }
                 if notice.has(Notice::ACKED) {
                     told &= say(Event::Acked { conn, bytes: c.tcb.take_acked() });
+                }
+                if notice.has(Notice::ROOM) {
+                    told &= say(Event::Room { conn, bytes: c.tcb.send_buffer() });
+                }
+                if notice.has(Notice::SENT) {
+                    told &= say(Event::Sent { conn, total: c.tcb.stream_sent() });
+                }
+                if notice.has(Notice::URGENT)
+                    && let Some(beyond) = c.tcb.urgent_in()
+                {
+                    told &= say(Event::Urgent { conn, beyond });
                 }
                 if notice.has(Notice::DATA) {
                     let chain = c.tcb.take_received();

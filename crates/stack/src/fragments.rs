@@ -4,7 +4,9 @@
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use wire::{Addr, Instant, ethernet, ipv4, ipv6};
+use wire::{Addr, Instant, ethernet, icmpv6, ipv4, ipv6};
+
+use crate::{DropReason, InterfaceId};
 
 /// Limits of reassembly.
 #[derive(Clone, Debug)]
@@ -31,11 +33,12 @@ pub(crate) enum Fragment {
     /// The whole frame.
     Complete(Vec<u8>),
     /// Not kept.
-    Dropped,
+    Dropped(DropReason),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
+    interface: u8,
     src: Addr,
     dst: Addr,
     id: u32,
@@ -72,6 +75,7 @@ struct Head {
 
 /// For a piece's place, its allocation, and its share of the datagram's.
 const PIECE_COST: usize = 64;
+const BAD: Fragment = Fragment::Dropped(DropReason::Fragment);
 const NOT_ECT: u8 = 1 << 0;
 const CE: u8 = 1 << 3;
 
@@ -81,6 +85,8 @@ pub(crate) struct Reassembler {
     map: BTreeMap<Key, Datagram>,
     bytes: usize,
     serial: u64,
+    /// Datagrams that gave way to newer ones.
+    pub evicted: usize,
 }
 
 struct Piece<'a> {
@@ -90,23 +96,23 @@ struct Piece<'a> {
     data: &'a [u8],
     ecn: u8,
     head: Head,
-    /// The first fragment of a TCP segment without the whole TCP header.
-    tiny: bool,
+    /// A first fragment that hides what it begins, or begins what may not come in pieces.
+    refused: bool,
 }
 
 impl Reassembler {
     pub fn new(limits: FragmentLimits) -> Reassembler {
-        Reassembler { limits, map: BTreeMap::new(), bytes: 0, serial: 0 }
+        Reassembler { limits, map: BTreeMap::new(), bytes: 0, serial: 0, evicted: 0 }
     }
 
     /// Takes an Ethernet frame that carries a fragment.
-    pub fn push(&mut self, now: Instant, frame: &[u8]) -> Fragment {
-        let Some(piece) = parse(frame) else { return Fragment::Dropped };
+    pub fn push(&mut self, now: Instant, interface: InterfaceId, frame: &[u8]) -> Fragment {
+        let Some(piece) = parse(interface.0, frame) else { return BAD };
         let len = piece.data.len();
         let end = piece.offset as usize + len;
         // Middle pieces come in eights; a first fragment holds the whole TCP header (RFC 1858, RFC 7112).
-        if len == 0 || (piece.more && !len.is_multiple_of(8)) || end > 65_535 || piece.tiny {
-            return Fragment::Dropped;
+        if len == 0 || (piece.more && !len.is_multiple_of(8)) || end > 65_535 || piece.refused {
+            return BAD;
         }
         let ecn = 1 << piece.ecn;
         if piece.offset == 0 && !piece.more {
@@ -115,7 +121,7 @@ impl Reassembler {
         }
         if let Some(d) = self.map.get_mut(&piece.key) {
             if d.dead {
-                return Fragment::Dropped;
+                return Fragment::Dropped(DropReason::FragmentOverlap);
             }
             let at = d.pieces.partition_point(|(offset, _)| *offset < piece.offset);
             let next = d.pieces.get(at);
@@ -132,13 +138,13 @@ impl Reassembler {
                 || (!piece.more && next.is_some());
             if overlaps {
                 self.bury(&piece.key);
-                return Fragment::Dropped;
+                return Fragment::Dropped(DropReason::FragmentOverlap);
             }
         }
         let cost = len + PIECE_COST + if piece.offset == 0 { piece.head.bytes.len() } else { 0 };
         if !self.make_room(cost, &piece.key) {
             self.forget(&piece.key);
-            return Fragment::Dropped;
+            return Fragment::Dropped(DropReason::FragmentLimit);
         }
         self.serial += 1;
         let d = self.map.entry(piece.key).or_insert_with(|| Datagram {
@@ -171,7 +177,7 @@ impl Reassembler {
             Some(Datagram { head: Some(head), pieces, bytes, ecn, .. }) => {
                 finish(head, pieces.iter().map(|(_, data)| &**data), bytes, ecn)
             }
-            _ => Fragment::Dropped,
+            _ => BAD,
         }
     }
 
@@ -197,6 +203,7 @@ impl Reassembler {
             let others = self.map.iter().filter(|(k, _)| *k != key);
             let Some(oldest) = others.min_by_key(|(_, d)| (d.until, d.serial)).map(|(k, _)| *k) else { return false };
             self.forget(&oldest);
+            self.evicted += 1;
         }
         true
     }
@@ -213,7 +220,7 @@ impl Reassembler {
     }
 }
 
-fn parse(frame: &[u8]) -> Option<Piece<'_>> {
+fn parse(interface: u8, frame: &[u8]) -> Option<Piece<'_>> {
     let eth = ethernet::Frame::parse(frame).ok()?;
     let vlan = eth.vlan.map_or(0, |v| v.id);
     let link = frame.len() - eth.payload.len();
@@ -221,13 +228,13 @@ fn parse(frame: &[u8]) -> Option<Piece<'_>> {
         ethernet::IPV4 => {
             let ip = ipv4::Packet::parse(eth.payload).ok()?;
             Some(Piece {
-                key: Key { src: ip.src, dst: ip.dst, id: ip.id as u32, protocol: ip.protocol, vlan },
+                key: Key { interface, src: ip.src, dst: ip.dst, id: ip.id as u32, protocol: ip.protocol, vlan },
                 offset: ip.fragment_offset,
                 more: ip.more_fragments,
                 data: ip.payload,
                 ecn: ip.tos & 3,
                 head: Head { bytes: frame[..link + ip.header.len()].to_vec(), link },
-                tiny: ip.fragment_offset == 0 && ip.protocol == ipv4::TCP && cuts_tcp(ip.payload),
+                refused: ip.fragment_offset == 0 && ip.protocol == ipv4::TCP && cuts_tcp(ip.payload),
             })
         }
         ethernet::IPV6 => {
@@ -243,13 +250,19 @@ fn parse(frame: &[u8]) -> Option<Piece<'_>> {
             head[link + slot] = next;
             Some(Piece {
                 // RFC 8200 4.5: protocol is no part of the key.
-                key: Key { src: ip.src, dst: ip.dst, id: f.id, protocol: 0, vlan },
+                key: Key { interface, src: ip.src, dst: ip.dst, id: f.id, protocol: 0, vlan },
                 offset: f.offset,
                 more: f.more,
                 data: &eth.payload[at + 8..end],
                 ecn: ip.traffic_class & 3,
                 head: Head { bytes: head, link },
-                tiny: f.offset == 0 && ip.next_header == ipv6::TCP && cuts_tcp(ip.payload),
+                refused: f.offset == 0
+                    && match ip.next_header {
+                        ipv6::TCP => cuts_tcp(ip.payload),
+                        // RFC 6980 5: neighbour discovery comes whole. RFC 7112 5: what it is must be seen.
+                        ipv6::ICMPV6 => ip.payload.first().is_none_or(|kind| icmpv6::NDP.contains(kind)),
+                        _ => false,
+                    },
             })
         }
         _ => None,
@@ -284,10 +297,10 @@ fn finish<'a>(head: Head, pieces: impl Iterator<Item = &'a [u8]>, len: usize, ec
     let headers = frame.len() - link;
     let v4 = frame[link] >> 4 == 4;
     // The fixed IPv6 header does not count itself.
-    let Ok(length) = u16::try_from(headers + len - if v4 { 0 } else { 40 }) else { return Fragment::Dropped };
+    let Ok(length) = u16::try_from(headers + len - if v4 { 0 } else { 40 }) else { return BAD };
     // RFC 3168 5.3: congestion met by any fragment was met by the packet, which must be ECN-capable throughout.
     if ecn & CE != 0 && ecn & NOT_ECT != 0 {
-        return Fragment::Dropped;
+        return BAD;
     }
     frame.reserve_exact(len);
     pieces.for_each(|data| frame.extend_from_slice(data));

@@ -1,8 +1,8 @@
-//! ICMP, ICMPv6, ARP and NDP: echo and address resolution in dedicated mode, errors about our connections in any mode
-//! (RFC 792, RFC 1122 3.2.2, RFC 4443, RFC 4861, RFC 5927).
+//! ICMP and ICMPv6: echo and errors of ours in dedicated mode, errors about our connections in any mode (RFC 792,
+//! RFC 1122 3.2.2, RFC 4443, RFC 5927).
 
 use wire::quoted::Quoted;
-use wire::{Addr, Instant, MacAddr, arp, ethernet, icmpv4, icmpv6, ipv4, ipv6};
+use wire::{Addr, Instant, Malformed, ethernet, icmpv4, icmpv6, ipv4, ipv6};
 
 use crate::Mode;
 use crate::counters::DropReason;
@@ -42,7 +42,7 @@ enum Trouble {
 }
 
 impl Stack {
-    fn dedicated(&self, interface: InterfaceId) -> bool {
+    pub(crate) fn dedicated(&self, interface: InterfaceId) -> bool {
         self.interfaces[interface.index()].config.mode == Mode::Dedicated
     }
 
@@ -74,6 +74,11 @@ impl Stack {
     }
 
     pub(crate) fn take_icmpv6(&mut self, now: Instant, source: Source, ip: &ipv6::Packet) -> Result<(), DropReason> {
+        // RFC 4861 6.1 and 7.1: neighbour discovery comes from the link itself; RFC 6980 5: and whole.
+        let ndp = ip.payload.first().is_some_and(|kind| icmpv6::NDP.contains(kind));
+        if ndp && (ip.hop_limit != 255 || ip.fragment.is_some()) {
+            return Err(DropReason::Neighbor);
+        }
         let message = icmpv6::Message::parse(source.src, source.dst, ip.payload).map_err(icmp_drop)?;
         match message {
             icmpv6::Message::EchoRequest { id, seq, data } => {
@@ -94,27 +99,12 @@ impl Stack {
             icmpv6::Message::TimeExceeded { quoted, .. } | icmpv6::Message::ParameterProblem { quoted, .. } => {
                 self.trouble(now, quoted, Trouble::Soft)
             }
-            icmpv6::Message::NeighborSolicit { target, source_mac } => {
-                // RFC 4861 7.1.1: only from the link itself.
-                if ip.hop_limit != 255 {
-                    return Err(DropReason::Neighbor);
-                }
-                self.solicited(now, source, target, source_mac)
-            }
-            icmpv6::Message::NeighborAdvert { target, target_mac, solicited, .. } => {
-                if ip.hop_limit != 255 || (solicited && source.dst.is_multicast()) {
-                    return Err(DropReason::Neighbor);
-                }
-                if self.dedicated(source.interface)
-                    && let Some(mac) = target_mac
-                {
-                    self.neighbors.learn(now, source.interface, target, mac, false, false);
-                }
-                Ok(())
-            }
             icmpv6::Message::RouterSolicit { .. }
             | icmpv6::Message::RouterAdvert { .. }
-            | icmpv6::Message::EchoReply { .. } => Ok(()),
+            | icmpv6::Message::NeighborSolicit { .. }
+            | icmpv6::Message::NeighborAdvert { .. }
+            | icmpv6::Message::Redirect { .. } => self.take_ndp(now, source, &message),
+            icmpv6::Message::EchoReply { .. } => Ok(()),
             icmpv6::Message::Other { .. } => Err(DropReason::Icmp),
         }
     }
@@ -135,37 +125,80 @@ impl Stack {
         }
         let key = FlowKey { local: source.dst, remote: source.src, local_port: 0, remote_port: 0 };
         let mut bytes = vec![0; ip_header + len];
-        emit_ip(&mut bytes, &key, protocol, len);
+        emit_ip(&mut bytes, &key, protocol, len, self.interfaces[source.interface.index()].auto.hop_limit);
         emit(&mut bytes[ip_header..]);
         self.counters.echoes += 1;
         self.push_raw(source.interface, Raw::Packet { mac: source.mac, ethertype, bytes });
         Ok(())
     }
 
-    /// RFC 1122 3.2.2.1: a datagram for a port or protocol that nobody serves.
-    pub(crate) fn send_unreachable(&mut self, now: Instant, source: Source, protocol: u8, packet: &[u8]) {
+    /// RFC 1122 3.2.2.1, RFC 4443 3.1: a datagram for a port or protocol that nobody serves; `named_at` is the byte of an
+    /// IPv6 packet that names the protocol.
+    pub(crate) fn send_unreachable(
+        &mut self,
+        now: Instant,
+        source: Source,
+        protocol: u8,
+        named_at: u16,
+        packet: &[u8],
+    ) {
+        let udp = protocol == wire::udp::PROTOCOL;
+        let (src, dst) = (source.dst, source.src);
+        self.send_error(now, source, packet, |b, quote| match (src.is_v4(), udp) {
+            (true, _) => icmpv4::emit_unreachable(b, if udp { 3 } else { 2 }, quote),
+            (false, true) => icmpv6::emit_unreachable(src, dst, b, 4, quote),
+            (false, false) => icmpv6::emit_parameter_problem(src, dst, b, 1, named_at as u32, quote),
+        });
+    }
+
+    /// A packet that the IPv6 parser refused: where RFC 8200 4 demands it, its sender hears of it.
+    pub(crate) fn refused_v6(
+        &mut self,
+        now: Instant,
+        interface: InterfaceId,
+        eth: &ethernet::Frame,
+        why: Malformed,
+    ) -> DropReason {
+        let Malformed::Parameter { code, pointer } = why else { return DropReason::Malformed };
+        let Some(ends) = eth.payload.get(8..40) else { return DropReason::Malformed };
+        let addr = |at| Addr::from_v6(core::array::from_fn(|i| ends[at + i]));
+        let (src, to) = (addr(0), addr(16));
+        let i = &self.interfaces[interface.index()];
+        // RFC 8200 4.2: options whose type begins with 10 are reported to those who sent them to a group, too.
+        let anyway = code == 2 && eth.payload.get(pointer as usize).is_some_and(|kind| kind >> 6 == 2);
+        let from = if to.is_multicast() { anyway.then(|| i.source_for(src)).flatten() } else { Some(to) };
+        // RFC 4443 2.4 e: never to a group, nor about what came to one.
+        let silent = src.is_multicast() || src.is_unspecified() || (eth.dst.is_multicast() && !anyway);
+        if let Some(dst) = from.filter(|a| self.dedicated(interface) && !silent && i.has(*a)) {
+            let source = Source { interface, mac: eth.src, src, dst, ecn: 0 };
+            self.send_error(now, source, eth.payload, |b, quote| {
+                icmpv6::emit_parameter_problem(dst, src, b, code, pointer as u32, quote)
+            });
+        }
+        DropReason::Malformed
+    }
+
+    /// An ICMP error about `packet`, as much of which is quoted as a packet that passes everywhere holds (RFC 1812 4.3.2.3,
+    /// RFC 4443 2.4 c).
+    fn send_error(
+        &mut self,
+        now: Instant,
+        source: Source,
+        packet: &[u8],
+        emit: impl FnOnce(&mut [u8], &[u8]) -> usize,
+    ) {
         if !self.icmp_budget.take(now) {
             return;
         }
-        let udp = protocol == wire::udp::PROTOCOL;
-        // RFC 1812 4.3.2.3, RFC 4443 3.1: as much of the packet as fits a minimum-MTU error.
-        let quote = &packet[..packet.len().min(548)];
+        let v4 = source.src.is_v4();
+        let (ethertype, protocol, header, most) =
+            if v4 { (ethernet::IPV4, ipv4::ICMP, 20, 576) } else { (ethernet::IPV6, ipv6::ICMPV6, 40, 1280) };
+        let quote = &packet[..packet.len().min(most - header - 8)];
         let key = FlowKey { local: source.dst, remote: source.src, local_port: 0, remote_port: 0 };
-        let (ethertype, bytes) = if source.src.is_v4() {
-            let mut bytes = vec![0; 20 + 8 + quote.len()];
-            emit_ip(&mut bytes, &key, ipv4::ICMP, 8 + quote.len());
-            icmpv4::emit_unreachable(&mut bytes[20..], if udp { 3 } else { 2 }, quote);
-            (ethernet::IPV4, bytes)
-        } else {
-            let mut bytes = vec![0; 40 + 8 + quote.len()];
-            emit_ip(&mut bytes, &key, ipv6::ICMPV6, 8 + quote.len());
-            if udp {
-                icmpv6::emit_unreachable(source.dst, source.src, &mut bytes[40..], 4, quote);
-            } else {
-                icmpv6::emit_unknown_header(source.dst, source.src, &mut bytes[40..], 6, quote);
-            }
-            (ethernet::IPV6, bytes)
-        };
+        let mut bytes = vec![0; header + 8 + quote.len()];
+        let hops = self.interfaces[source.interface.index()].auto.hop_limit;
+        emit_ip(&mut bytes, &key, protocol, 8 + quote.len(), hops);
+        emit(&mut bytes[header..], quote);
         self.push_raw(source.interface, Raw::Packet { mac: source.mac, ethertype, bytes });
     }
 
@@ -206,128 +239,11 @@ impl Stack {
         self.settle(now, id);
         if matched { Ok(()) } else { Err(DropReason::IcmpUnmatched) }
     }
-
-    /// RFC 826, RFC 5227.
-    pub(crate) fn take_arp(
-        &mut self,
-        now: Instant,
-        interface: InterfaceId,
-        packet: &arp::Packet,
-    ) -> Result<(), DropReason> {
-        if !self.dedicated(interface) {
-            return Ok(());
-        }
-        let (sender, target) = (Addr::from_v4(packet.sender_ip), Addr::from_v4(packet.target_ip));
-        let i = &self.interfaces[interface.index()];
-        let our_mac = i.config.mac;
-        // Somebody else claims our address, or a group's.
-        if i.has(sender) || packet.sender_mac.is_multicast() || sender.is_multicast() || sender.is_broadcast() {
-            return Err(DropReason::Neighbor);
-        }
-        let for_us = i.has(target);
-        let request = packet.op == arp::Op::Request;
-        if !sender.is_unspecified() {
-            self.neighbors.learn(now, interface, sender, packet.sender_mac, for_us && request, false);
-        }
-        if for_us && request {
-            let reply = arp::Packet {
-                op: arp::Op::Reply,
-                sender_mac: our_mac,
-                sender_ip: packet.target_ip,
-                target_mac: packet.sender_mac,
-                target_ip: packet.sender_ip,
-            };
-            self.push_raw(interface, Raw::Arp { mac: packet.sender_mac, packet: reply });
-        }
-        Ok(())
-    }
-
-    /// RFC 4861 7.2.3, 7.2.4.
-    fn solicited(
-        &mut self,
-        now: Instant,
-        source: Source,
-        target: Addr,
-        source_mac: Option<MacAddr>,
-    ) -> Result<(), DropReason> {
-        let i = &self.interfaces[source.interface.index()];
-        if i.config.mode != Mode::Dedicated || !i.has(target) {
-            return Ok(());
-        }
-        let our_mac = i.config.mac;
-        // Duplicate address detection asks from the unspecified address: answered to all nodes.
-        let probing = source.src.is_unspecified();
-        let (dst, mac) = match probing {
-            true => (all_nodes(), MacAddr([0x33, 0x33, 0, 0, 0, 1])),
-            false => {
-                let mac = source_mac.unwrap_or(source.mac);
-                self.neighbors.learn(now, source.interface, source.src, mac, true, false);
-                (source.src, mac)
-            }
-        };
-        let advert = icmpv6::Message::NeighborAdvert {
-            target,
-            target_mac: Some(our_mac),
-            router: false,
-            solicited: !probing,
-            r#override: true,
-        };
-        let bytes = ndp_packet(target, dst, 32, |buf| advert.emit(target, dst, buf));
-        self.push_raw(source.interface, Raw::Packet { mac, ethertype: ethernet::IPV6, bytes });
-        Ok(())
-    }
 }
 
-fn all_nodes() -> Addr {
-    Addr::from_v6([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1])
-}
-
-/// An NDP packet: hop limit 255 (RFC 4861 4).
-fn ndp_packet(src: Addr, dst: Addr, len: usize, emit: impl FnOnce(&mut [u8]) -> usize) -> Vec<u8> {
-    let mut bytes = vec![0; 40 + len];
-    let header = ipv6::Header { src, dst, next_header: ipv6::ICMPV6, hop_limit: 255, ..ipv6::Header::default() };
-    header.emit(&mut bytes, len);
-    emit(&mut bytes[40..]);
-    bytes
-}
-
-/// An ARP request or neighbour solicitation for `target`; the frame's length.
-pub(crate) fn solicit(
-    buf: &mut [u8],
-    our_mac: MacAddr,
-    vlan: Option<u16>,
-    target: Addr,
-    source: Addr,
-    unicast: Option<MacAddr>,
-) -> usize {
-    if target.is_v4() {
-        let at = ethernet::emit(buf, unicast.unwrap_or(MacAddr::BROADCAST), our_mac, vlan, ethernet::ARP);
-        let packet = arp::Packet {
-            op: arp::Op::Request,
-            sender_mac: our_mac,
-            sender_ip: source.v4_octets(),
-            target_mac: MacAddr([0; 6]),
-            target_ip: target.v4_octets(),
-        };
-        return at + packet.emit(&mut buf[at..]);
-    }
-    // RFC 4291 2.7.1: the solicited-node group of the target.
-    let t = target.octets();
-    let group = Addr::from_v6([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, t[13], t[14], t[15]]);
-    let (dst, mac) = match unicast {
-        Some(mac) => (target, mac),
-        None => (group, MacAddr([0x33, 0x33, 0xff, t[13], t[14], t[15]])),
-    };
-    let solicit = icmpv6::Message::NeighborSolicit { target, source_mac: Some(our_mac) };
-    let bytes = ndp_packet(source, dst, 32, |b| solicit.emit(source, dst, b));
-    let at = ethernet::emit(buf, mac, our_mac, vlan, ethernet::IPV6);
-    buf[at..at + bytes.len()].copy_from_slice(&bytes);
-    at + bytes.len()
-}
-
-fn icmp_drop(m: wire::Malformed) -> DropReason {
+fn icmp_drop(m: Malformed) -> DropReason {
     match m {
-        wire::Malformed::BadChecksum => DropReason::IcmpChecksum,
+        Malformed::BadChecksum => DropReason::IcmpChecksum,
         _ => DropReason::Malformed,
     }
 }

@@ -21,7 +21,12 @@ pub(crate) struct Source {
     pub mac: MacAddr,
     pub src: Addr,
     pub dst: Addr,
+    /// The ECN bits of its IP header (RFC 3168 5).
+    pub ecn: u8,
 }
+
+/// Congestion experienced.
+const CE: u8 = 3;
 
 impl Stack {
     /// Takes a burst of frames from one interface.
@@ -71,16 +76,17 @@ impl Stack {
                 if ip.is_fragment() {
                     return self.take_fragment(now, interface, frame.data);
                 }
-                let source = Source { interface, mac: eth.src, src, dst };
+                let source = Source { interface, mac: eth.src, src, dst, ecn: ip.tos & 3 };
                 match ip.protocol {
                     ipv4::TCP if to_group => Err(DropReason::NotOurLink),
                     ipv4::TCP => self.take_tcp(now, source, ip.payload, frame.checksum),
                     ipv4::ICMP => self.take_icmpv4(now, source, &ip),
-                    protocol => self.take_other(now, source, protocol, eth.payload),
+                    protocol if !to_group => self.take_other(now, source, protocol, 0, eth.payload),
+                    _ => Err(DropReason::Protocol),
                 }
             }
             ethernet::IPV6 => {
-                let ip = ipv6::Packet::parse(eth.payload).map_err(ip_drop)?;
+                let ip = ipv6::Packet::parse(eth.payload).map_err(|m| self.refused_v6(now, interface, &eth, m))?;
                 let (src, dst) = (ip.src, ip.dst);
                 if src.is_multicast() || src.is_loopback() {
                     return Err(DropReason::BadSource);
@@ -94,13 +100,13 @@ impl Stack {
                 if ip.fragment.is_some_and(|f| f.offset != 0 || f.more) {
                     return self.take_fragment(now, interface, frame.data);
                 }
-                let source = Source { interface, mac: eth.src, src, dst };
+                let source = Source { interface, mac: eth.src, src, dst, ecn: ip.traffic_class & 3 };
                 match ip.next_header {
                     ipv6::TCP if to_group || src.is_unspecified() => Err(DropReason::BadSource),
                     ipv6::TCP => self.take_tcp(now, source, ip.payload, frame.checksum),
                     ipv6::ICMPV6 => self.take_icmpv6(now, source, &ip),
                     ipv6::NO_NEXT_HEADER => Ok(()),
-                    protocol if ours => self.take_other(now, source, protocol, eth.payload),
+                    protocol if !to_group => self.take_other(now, source, protocol, ip.named_at, eth.payload),
                     _ => Err(DropReason::Protocol),
                 }
             }
@@ -113,9 +119,13 @@ impl Stack {
     }
 
     fn take_fragment(&mut self, now: Instant, interface: InterfaceId, frame: &[u8]) -> Result<(), DropReason> {
-        match self.reassembler.push(now, frame) {
+        let fate = self.reassembler.push(now, interface, frame);
+        for _ in 0..core::mem::take(&mut self.reassembler.evicted) {
+            self.counters.drop(DropReason::FragmentLimit);
+        }
+        match fate {
             Fragment::Kept => Ok(()),
-            Fragment::Dropped => Err(DropReason::Fragment),
+            Fragment::Dropped(reason) => Err(reason),
             Fragment::Complete(whole) => {
                 self.counters.reassembled += 1;
                 let lane = self.config.steering.lane_of_frame(&whole);
@@ -150,7 +160,14 @@ impl Stack {
             Some(value) if value & TIME_WAIT != 0 => self.in_time_wait(now, source, &seg, key, hash, value),
             Some(id) => {
                 let mut cx = context!(self, now);
-                let reply = self.conns[id].tcb.on_segment(&seg, &mut cx);
+                let tcb = &mut self.conns[id].tcb;
+                if source.ecn == CE {
+                    tcb.congestion_experienced();
+                }
+                if seg.flags.contains(Flags::URG) {
+                    tcb.note_urgent(&seg);
+                }
+                let reply = tcb.on_segment(&seg, &mut cx);
                 if let Some(reply) = reply {
                     self.reply(source, &seg, reply);
                 }
@@ -196,7 +213,8 @@ impl Stack {
         if l.embryos >= syn_backlog {
             return Err(DropReason::SynBacklog);
         }
-        let receive_buffer = if l.receive_buffer == 0 { self.config.tcp.receive_buffer } else { l.receive_buffer };
+        let receive_buffer = l.receive_buffer;
+        let options = l.options.clone();
         let (mut iss, ts_offset) = self.initial_sequence(now, &key);
         if let Some(after) = after {
             // RFC 6191, RFC 9293 MAY-2: beyond everything the old connection may have sent.
@@ -205,10 +223,11 @@ impl Stack {
             }
         }
         let (mss, headers) = self.path_mss(now, source.interface, &key);
+        let (mss, receive_buffer) = options.limit(mss, receive_buffer, self.config.tcp.receive_buffer);
         let open = Open { iss, ts_offset, mss, receive_buffer, headers };
         let mut cx = context!(self, now);
         let tcb = Tcb::accept(&open, seg, &mut cx);
-        let conn = Conn {
+        let mut conn = Conn {
             tcb,
             key,
             hash,
@@ -216,9 +235,12 @@ impl Stack {
             epoch: 0,
             listener,
             interface: source.interface,
+            traffic_class: 0,
+            hop_limit: 0,
             stage: Stage::Embryo,
             linked: true,
         };
+        options.apply(&mut conn, &mut cx);
         let id = self.admit(now, conn).ok_or(DropReason::NoConnection)?;
         if let Some(l) = self.listeners.get(listener) {
             l.embryos += 1;
@@ -301,10 +323,17 @@ impl Stack {
     }
 
     /// A protocol we do not speak: said so where we own the address (RFC 1122 3.2.2.1).
-    fn take_other(&mut self, now: Instant, source: Source, protocol: u8, packet: &[u8]) -> Result<(), DropReason> {
+    fn take_other(
+        &mut self,
+        now: Instant,
+        source: Source,
+        protocol: u8,
+        named_at: u16,
+        packet: &[u8],
+    ) -> Result<(), DropReason> {
         let dedicated = self.interfaces[source.interface.index()].config.mode == Mode::Dedicated;
-        if dedicated && !source.dst.is_multicast() {
-            self.send_unreachable(now, source, protocol, packet);
+        if dedicated && !source.dst.is_multicast() && !source.src.is_unspecified() {
+            self.send_unreachable(now, source, protocol, named_at, packet);
         }
         Err(DropReason::Protocol)
     }

@@ -4,9 +4,10 @@ use core::net::IpAddr;
 use std::collections::VecDeque;
 
 use wire::burst::TxCaps;
-use wire::{Addr, MacAddr};
+use wire::{Addr, Instant, MacAddr};
 
 use crate::InterfaceId;
+use crate::autoconf::Autoconf;
 use crate::output::Raw;
 
 /// Who answers for the interface's addresses.
@@ -33,11 +34,55 @@ pub struct InterfaceConfig {
     pub mode: Mode,
     /// What its transmit side can do.
     pub caps: TxCaps,
+    /// In dedicated mode: how often an address is asked for before it is ours (RFC 4862 5.1, RFC 5227 1.1); 0 believes
+    /// that nobody else has it.
+    pub dad: u8,
+    /// In dedicated mode: form a link-local address, look for routers and believe them (RFC 4861 6.3, RFC 4862 5).
+    pub autoconf: bool,
+}
+
+/// How far an address is ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Being asked for, `left` more times: not used yet (RFC 4862 5.4, RFC 5227 2.1).
+    Tentative { left: u8, next: Instant },
+    /// Ours; `left` announcements are still to be made (RFC 5227 2.3).
+    Ours { left: u8, next: Instant },
+    /// Somebody else's.
+    Duplicate,
+}
+
+/// An address of an interface.
+#[derive(Clone, Debug)]
+pub(crate) struct Address {
+    pub addr: Addr,
+    pub prefix: u8,
+    pub phase: Phase,
+    /// Not for new connections after this (RFC 4862 5.5.4).
+    pub preferred: Instant,
+    pub deprecated: bool,
+    /// Gone after this.
+    pub valid: Instant,
+    /// Formed here, after so many that somebody else had (RFC 7217 5's DAD_Counter).
+    pub formed: Option<u8>,
+}
+
+impl Address {
+    /// An address for ever; asked for `dad` times first.
+    pub fn new(addr: Addr, prefix: u8, dad: u8) -> Address {
+        let phase = match dad {
+            0 => Phase::Ours { left: 0, next: Instant::FAR },
+            left => Phase::Tentative { left, next: Instant::ZERO },
+        };
+        let (preferred, valid) = (Instant::FAR, Instant::FAR);
+        Address { addr, prefix, phase, preferred, deprecated: false, valid, formed: None }
+    }
 }
 
 pub(crate) struct Interface {
     pub config: InterfaceConfig,
-    pub addresses: Vec<(Addr, u8)>,
+    pub addresses: Vec<Address>,
+    pub auto: Autoconf,
     /// Replies outside connections.
     pub raw: VecDeque<Raw>,
     /// The paper's control, ACK and data lists: connection ids.
@@ -47,10 +92,14 @@ pub(crate) struct Interface {
 }
 
 impl Interface {
-    pub fn new(config: InterfaceConfig) -> Interface {
+    pub fn new(mut config: InterfaceConfig) -> Interface {
+        if config.mode == Mode::Shared {
+            (config.dad, config.autoconf) = (0, false);
+        }
         Interface {
             config,
             addresses: Vec::new(),
+            auto: Autoconf::default(),
             raw: VecDeque::with_capacity(64),
             control: VecDeque::with_capacity(256),
             acks: VecDeque::with_capacity(256),
@@ -58,23 +107,42 @@ impl Interface {
         }
     }
 
+    /// Whether packets may come to and go from `addr`.
     pub fn has(&self, addr: Addr) -> bool {
-        self.addresses.iter().any(|(a, _)| *a == addr)
+        self.addresses.iter().any(|a| a.addr == addr && matches!(a.phase, Phase::Ours { .. }))
+    }
+
+    /// Whether `addr` is ours or is about to be.
+    pub fn owns(&self, addr: Addr) -> bool {
+        self.addresses.iter().any(|a| a.addr == addr && a.phase != Phase::Duplicate)
+    }
+
+    pub fn address(&self, addr: Addr) -> Option<&Address> {
+        self.addresses.iter().find(|a| a.addr == addr)
     }
 
     pub fn waiting(&self) -> bool {
         !(self.raw.is_empty() && self.control.is_empty() && self.acks.is_empty() && self.data.is_empty())
     }
 
-    /// The address to speak from towards `to`: same family, longest common prefix, link-local only to link-local
-    /// (RFC 6724 rules 2 and 8).
+    /// Largest packet towards `to`: routers may say less than the link (RFC 4861 6.3.4).
+    pub fn mtu(&self, to: Addr) -> u16 {
+        if to.is_v4() { self.config.mtu } else { self.config.mtu.min(self.auto.mtu) }
+    }
+
+    /// The address to speak from towards `to`: same family, link-local only to link-local, not deprecated, longest common
+    /// prefix (RFC 6724 5, rules 2, 3 and 8). One that is still being asked for is taken where there is no other.
     pub fn source_for(&self, to: Addr) -> Option<Addr> {
         let bits = |a: Addr| u128::from_be_bytes(a.octets());
         self.addresses
             .iter()
-            .map(|(a, _)| *a)
-            .filter(|a| a.is_v4() == to.is_v4())
-            .max_by_key(|a| (a.is_link_local() == to.is_link_local(), (bits(*a) ^ bits(to)).leading_zeros()))
+            .filter(|a| a.addr.is_v4() == to.is_v4() && a.phase != Phase::Duplicate)
+            .max_by_key(|a| {
+                let ours = matches!(a.phase, Phase::Ours { .. });
+                let scope = a.addr.is_link_local() == to.is_link_local();
+                (scope, ours, !a.deprecated, (bits(a.addr) ^ bits(to)).leading_zeros())
+            })
+            .map(|a| a.addr)
     }
 }
 

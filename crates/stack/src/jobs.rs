@@ -3,12 +3,13 @@
 use tcp::{Open, Tcb, TcpInfo};
 use wire::Instant;
 
-use crate::channel::{CloseMode, ConnId, ConnOption, Endpoint, Event, Failure, Job, ListenerId, Token};
+use crate::channel::{CloseMode, ConnId, Endpoint, Event, Failure, Job, ListenerId, Token};
 use crate::conn::{Conn, Stage};
 use crate::counters::DropReason;
 use crate::engine::{NO_NEIGHBOR, Stack, context};
 use crate::flows::FlowKey;
 use crate::listener::Listener;
+use crate::options::{Options, apply};
 
 impl Stack {
     /// Does every job that waits; how many there were.
@@ -36,7 +37,8 @@ impl Stack {
     fn run(&mut self, now: Instant, job: Job) {
         match job {
             Job::Connect { token, local, remote, receive_buffer } => {
-                if let Err(failure) = self.connect(now, token, local, remote, receive_buffer) {
+                let options = core::mem::take(&mut self.prepared);
+                if let Err(failure) = self.connect(now, token, local, remote, receive_buffer, options) {
                     self.counters.failed_opens += 1;
                     self.answers.push_back(Event::Refused { token, failure });
                 }
@@ -48,6 +50,7 @@ impl Stack {
                     v6_only,
                     reuse_port,
                     receive_buffer,
+                    options: core::mem::take(&mut self.prepared),
                     embryos: 0,
                     ready: 0,
                 };
@@ -94,22 +97,24 @@ impl Stack {
                     self.counters.drop(DropReason::BadJob);
                 }
             }
-            Job::SetOption { conn, option, value } => self.on_conn(now, conn, |tcb, cx| {
-                let short = value.min(u16::MAX as u32) as u16;
-                match option {
-                    ConnOption::NoDelay => tcb.set_nodelay(value != 0),
-                    ConnOption::Cork => tcb.set_cork(value != 0, cx),
-                    ConnOption::ReceiveBuffer => tcb.set_receive_buffer(value),
-                    ConnOption::SendBuffer => tcb.set_send_buffer(value),
-                    ConnOption::KeepAlive => tcb.set_keepalive(Some(value != 0), None, None, None, cx),
-                    ConnOption::KeepIdle => tcb.set_keepalive(None, Some(short), None, None, cx),
-                    ConnOption::KeepInterval => tcb.set_keepalive(None, None, Some(short), None, cx),
-                    ConnOption::KeepCount => tcb.set_keepalive(None, None, None, Some(value.min(127) as u8), cx),
-                    ConnOption::UserTimeout => tcb.set_user_timeout(value),
-                    ConnOption::QuickAck => tcb.set_quickack(value != 0),
-                    ConnOption::MaxSegment => tcb.clamp_mss(short),
+            Job::SetOption { conn, option, value } => match owned(&mut self.conns, conn) {
+                Some(c) => {
+                    let mut cx = context!(self, now);
+                    apply(c, option, value, &mut cx);
+                    self.settle(now, conn.0);
                 }
-            }),
+                None => self.counters.drop(DropReason::BadJob),
+            },
+            Job::Prepare { option, value } => self.prepared.set(option, value),
+            Job::SetListenerOption { listener, option, value } => match self.listeners.get(listener.0) {
+                Some(l) => l.options.set(option, value),
+                None => self.counters.drop(DropReason::BadJob),
+            },
+            Job::SetBacklog { listener, backlog } => match self.listeners.get(listener.0) {
+                Some(l) => l.backlog = backlog.max(1),
+                None => self.counters.drop(DropReason::BadJob),
+            },
+            Job::Urgent { conn, bytes } => self.on_conn(now, conn, |tcb, _| tcb.write_urgent(bytes)),
             Job::Query { conn, token } => {
                 let info = owned(&mut self.conns, conn).map(|c| c.tcb.info(&self.config.tcp));
                 let mut chain = mem::Chain::default();
@@ -143,6 +148,7 @@ impl Stack {
         local: Endpoint,
         remote: Endpoint,
         receive_buffer: u32,
+        options: Options,
     ) -> Result<(), Failure> {
         if remote.port == 0 || remote.addr.is_unspecified() || remote.addr.is_multicast() || remote.addr.is_broadcast()
         {
@@ -152,7 +158,7 @@ impl Stack {
         let interface = hop.interface;
         let addr = match local.addr.is_unspecified() {
             true => self.interfaces[interface.index()].source_for(remote.addr).ok_or(Failure::AddressNotAvailable)?,
-            false if self.interfaces.iter().any(|i| i.has(local.addr)) => local.addr,
+            false if self.interfaces.iter().any(|i| i.owns(local.addr)) => local.addr,
             false => return Err(Failure::AddressNotAvailable),
         };
         if addr.is_v4() != remote.addr.is_v4() {
@@ -170,11 +176,11 @@ impl Stack {
         }
         let (iss, ts_offset) = self.initial_sequence(now, &key);
         let (mss, headers) = self.path_mss(now, interface, &key);
-        let receive_buffer = if receive_buffer == 0 { self.config.tcp.receive_buffer } else { receive_buffer };
+        let (mss, receive_buffer) = options.limit(mss, receive_buffer, self.config.tcp.receive_buffer);
         let open = Open { iss, ts_offset, mss, receive_buffer, headers };
         let mut cx = context!(self, now);
         let tcb = Tcb::connect(&open, &mut cx);
-        let conn = Conn {
+        let mut conn = Conn {
             tcb,
             key,
             hash,
@@ -182,9 +188,12 @@ impl Stack {
             epoch: 0,
             listener: u32::MAX,
             interface,
+            traffic_class: 0,
+            hop_limit: 0,
             stage: Stage::Owned,
             linked: true,
         };
+        options.apply(&mut conn, &mut cx);
         let id = self.admit(now, conn).ok_or(Failure::NoBuffers)?;
         self.counters.active_opens += 1;
         let local = Endpoint { addr, port: key.local_port };
@@ -229,7 +238,7 @@ impl Stack {
 
     fn listen(&mut self, token: Token, mut listener: Listener) {
         let local = listener.local;
-        let ours = local.addr.is_unspecified() || self.interfaces.iter().any(|i| i.has(local.addr));
+        let ours = local.addr.is_unspecified() || self.interfaces.iter().any(|i| i.owns(local.addr));
         let refusal = if !ours {
             Some(Failure::AddressNotAvailable)
         } else if local.port != 0 && self.listeners.conflicts(local, listener.v6_only, listener.reuse_port) {

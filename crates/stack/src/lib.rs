@@ -4,6 +4,8 @@
 //! The runtime calls it in the order of mTCP's main loop (NSDI'14 3.2): receive, expire, jobs, transmit, events.
 #![forbid(unsafe_code)]
 
+mod arp;
+mod autoconf;
 pub mod channel;
 mod config;
 mod conn;
@@ -17,7 +19,9 @@ mod input;
 mod interface;
 mod jobs;
 mod listener;
+mod ndp;
 mod neighbor;
+mod options;
 mod output;
 mod path;
 mod ports;
@@ -27,6 +31,7 @@ mod steering;
 mod time_wait;
 mod wheel;
 
+pub use autoconf::Conflict;
 pub use config::StackConfig;
 pub use counters::{Counters, DropReason};
 pub use engine::Stack;

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use wire::Addr;
 
 use crate::channel::Endpoint;
+use crate::options::Options;
 use crate::slab::Slab;
 
 pub(crate) struct Listener {
@@ -13,6 +14,8 @@ pub(crate) struct Listener {
     pub v6_only: bool,
     pub reuse_port: bool,
     pub receive_buffer: u32,
+    /// What accepted connections inherit.
+    pub options: Options,
     /// Handshakes under way.
     pub embryos: u32,
     /// Established and not yet taken by the application.

@@ -1,4 +1,4 @@
-//! Next hops and their hardware addresses: learned by ARP and NDP in dedicated mode (RFC 826, RFC 4861 7.3), told by the
+//! Next hops and their hardware addresses: learned by ARP and NDP in dedicated mode (RFC 826, RFC 4861 7), told by the
 //! kernel in shared mode. Connections keep an index, so a frame costs no lookup.
 
 use core::time::Duration;
@@ -8,32 +8,31 @@ use wire::{Addr, Instant, MacAddr};
 
 use crate::route::InterfaceId;
 
-/// Unicast or multicast questions before giving up (RFC 4861 10).
+/// Unicast or multicast questions before giving up, and the times of RFC 4861 10.
 const TRIES: u8 = 3;
 const RETRANS: Duration = Duration::from_secs(1);
 const REACHABLE: Duration = Duration::from_secs(30);
+const DELAY_FIRST_PROBE: Duration = Duration::from_secs(5);
 /// A hop that did not answer is not asked again for so long.
 const HOLD_DOWN: Duration = Duration::from_secs(3);
+/// Entries looked at for one that may give way to hearsay.
+const SAMPLE: usize = 16;
 
+/// RFC 4861 7.3.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
     /// Asked, no answer yet.
-    Incomplete {
-        tries: u8,
-        next: Instant,
-    },
+    Incomplete { tries: u8, next: Instant },
     /// Confirmed not longer ago than `REACHABLE`; the kernel's word has no end.
-    Reachable {
-        until: Instant,
-    },
-    /// Confirmed some time ago; used while being asked again.
-    Probe {
-        tries: u8,
-        next: Instant,
-    },
-    Failed {
-        until: Instant,
-    },
+    Reachable { until: Instant },
+    /// Not confirmed lately, or only heard of; used, and then confirmed.
+    Stale,
+    /// Used while stale: the peer has until then to show that it is there.
+    Delay { until: Instant },
+    /// Used while being asked directly.
+    Probe { tries: u8, next: Instant },
+    /// Did not answer, or was never asked.
+    Failed { until: Instant },
 }
 
 pub(crate) struct Neighbor {
@@ -42,8 +41,10 @@ pub(crate) struct Neighbor {
     pub mac: MacAddr,
     state: Known,
     used: Instant,
+    /// Somebody keeps its index: it is more than hearsay.
+    indexed: bool,
     /// Connections to send again once it is resolved.
-    pub waiting: Vec<u32>,
+    waiting: Vec<u32>,
 }
 
 /// A question for a hop: ARP or NDP in dedicated mode, the kernel's job in shared mode.
@@ -61,15 +62,42 @@ pub(crate) enum Hop {
     Unreachable,
 }
 
+/// What a claim may do to a hardware address that is known already.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Strength {
+    /// ARP: anyone may say anything, so one that was confirmed is asked before it is replaced.
+    Weak,
+    /// NDP without the override flag: makes a confirmed one doubtful.
+    Plain,
+    /// NDP with it, or a source link-layer address: replaces.
+    Override,
+}
+
+/// What an ARP or NDP message says of its sender or target.
+pub(crate) struct Claim {
+    pub mac: Option<MacAddr>,
+    /// It answers our question.
+    pub solicited: bool,
+    pub strength: Strength,
+    /// It asked us, and will be answered: remembered though it was unknown.
+    pub create: bool,
+}
+
+/// A hop that did not answer, with the connections that wait for it.
+pub(crate) type Lost = (InterfaceId, Addr, Vec<u32>);
+
 pub(crate) struct Neighbors {
     list: Vec<Neighbor>,
     map: HashMap<(InterfaceId, Addr), u32>,
     max: usize,
+    /// Where the next search for room begins.
+    hand: usize,
     /// Moves on when an index may mean another hop, or routes have changed: connections look theirs up again.
     pub epoch: u32,
     /// Earliest time at which `expire` has something to do.
     next: Instant,
     pub questions: Vec<Question>,
+    pub lost: Vec<Lost>,
     /// Connections whose hop turned out unreachable.
     pub failed: Vec<u32>,
     /// Connections whose hop is resolved.
@@ -82,56 +110,70 @@ impl Neighbors {
             list: Vec::new(),
             map: HashMap::new(),
             max: max.max(1),
+            hand: 0,
             epoch: 1,
             next: Instant::FAR,
             questions: Vec::new(),
+            lost: Vec::new(),
             failed: Vec::new(),
             resolved: Vec::new(),
         }
     }
 
-    /// The index for a hop; `now` decides who gives way when the table is full. Entries with waiters or in use by many
-    /// keep their index for life: a reused index only ever means another lookup.
+    /// The index for a hop, which is kept until another one needs its place.
     pub fn index(&mut self, now: Instant, interface: InterfaceId, addr: Addr) -> u32 {
-        if let Some(i) = self.map.get(&(interface, addr)) {
-            return *i;
-        }
-        let fresh = Neighbor {
-            addr,
-            interface,
-            mac: MacAddr([0; 6]),
-            state: Known::Failed { until: Instant::ZERO },
-            used: now,
-            waiting: Vec::new(),
+        let i = match self.map.get(&(interface, addr)) {
+            Some(i) => *i,
+            None => self.insert(now, interface, addr, true).unwrap_or(0),
         };
-        let i = if self.list.len() < self.max {
-            self.list.push(fresh);
-            self.list.len() as u32 - 1
-        } else {
-            let oldest = (0..self.list.len()).min_by_key(|i| self.list[*i].used).unwrap_or(0);
-            let old = core::mem::replace(&mut self.list[oldest], fresh);
-            self.resolved.extend(old.waiting);
-            self.map.remove(&(old.interface, old.addr));
-            self.epoch += 1;
-            oldest as u32
-        };
-        self.map.insert((interface, addr), i);
+        self.list[i as usize].indexed = true;
         i
     }
 
-    /// Where frames for hop `i` go now; asks when nothing fresh is known.
+    /// A new entry. When the table is full one that nobody uses gives way, the longest unused first; hearsay
+    /// (`!needed`) takes no place of one in use, so that no flood of claims costs a connection its next hop.
+    fn insert(&mut self, now: Instant, interface: InterfaceId, addr: Addr, needed: bool) -> Option<u32> {
+        let state = Known::Failed { until: Instant::ZERO };
+        let mac = MacAddr([0; 6]);
+        let fresh = Neighbor { addr, interface, mac, state, used: now, indexed: false, waiting: Vec::new() };
+        let i = if self.list.len() < self.max {
+            self.list.push(fresh);
+            self.list.len() - 1
+        } else {
+            let from = self.hand;
+            self.hand = (self.hand + SAMPLE) % self.max;
+            // Hearsay comes in floods and looks at a few; needs are rare and look at all.
+            let size = if needed { self.max } else { SAMPLE.min(self.max) };
+            let sample = (from..from + size).map(|i| i % self.max);
+            let victim = sample.min_by_key(|i| (self.list[*i].indexed, self.list[*i].used))?;
+            if self.list[victim].indexed {
+                if !needed {
+                    return None;
+                }
+                self.epoch += 1;
+            }
+            let old = core::mem::replace(&mut self.list[victim], fresh);
+            self.resolved.extend(old.waiting);
+            self.map.remove(&(old.interface, old.addr));
+            victim
+        };
+        self.map.insert((interface, addr), i as u32);
+        Some(i as u32)
+    }
+
+    /// Where frames for hop `i` go now; asks when nothing fresh is known (RFC 4861 7.3.3).
     pub fn hop(&mut self, now: Instant, i: u32) -> Hop {
         let Some(n) = self.list.get_mut(i as usize) else { return Hop::Unreachable };
         n.used = now;
         match n.state {
             Known::Reachable { until } if now < until => Hop::Known(n.mac),
-            Known::Reachable { .. } => {
-                n.state = Known::Probe { tries: 1, next: now + RETRANS };
-                self.next = self.next.min(now + RETRANS);
-                self.questions.push(Question { interface: n.interface, addr: n.addr, unicast: Some(n.mac) });
+            Known::Reachable { .. } | Known::Stale => {
+                let until = now + DELAY_FIRST_PROBE;
+                n.state = Known::Delay { until };
+                self.next = self.next.min(until);
                 Hop::Known(n.mac)
             }
-            Known::Probe { .. } => Hop::Known(n.mac),
+            Known::Delay { .. } | Known::Probe { .. } => Hop::Known(n.mac),
             Known::Incomplete { .. } => Hop::Wait,
             Known::Failed { until } if now < until => Hop::Unreachable,
             Known::Failed { .. } => {
@@ -150,29 +192,56 @@ impl Neighbors {
         }
     }
 
-    /// An answer, or a claim. Unsolicited claims change only what is already known (so that the table cannot be filled
-    /// from outside); `create` is for requests to us and for the kernel's word. `lasting` entries are the kernel's.
-    pub fn learn(
-        &mut self,
-        now: Instant,
-        interface: InterfaceId,
-        addr: Addr,
-        mac: MacAddr,
-        create: bool,
-        lasting: bool,
-    ) {
-        if mac.is_multicast() || mac == MacAddr([0; 6]) {
-            return;
-        }
-        let known = self.map.contains_key(&(interface, addr));
-        if !known && !create {
+    /// The kernel's or the administrator's word: true until it is taken back.
+    pub fn set(&mut self, now: Instant, interface: InterfaceId, addr: Addr, mac: MacAddr) {
+        if !one_host(mac) {
             return;
         }
         let i = self.index(now, interface, addr) as usize;
         let n = &mut self.list[i];
-        n.mac = mac;
-        n.state = Known::Reachable { until: if lasting { Instant::FAR } else { now + REACHABLE } };
+        (n.mac, n.state) = (mac, Known::Reachable { until: Instant::FAR });
         self.resolved.append(&mut n.waiting);
+    }
+
+    /// What ARP or NDP says (RFC 4861 7.2.3 and 7.2.5). Who did not ask us is believed only about hops that are known.
+    pub fn claim(&mut self, now: Instant, interface: InterfaceId, addr: Addr, claim: Claim) {
+        if claim.mac.is_some_and(|mac| !one_host(mac)) {
+            return;
+        }
+        let known = self.map.get(&(interface, addr)).copied();
+        let fresh = || if claim.create && claim.mac.is_some() { Some(()) } else { None };
+        let Some(i) = known.or_else(|| fresh().and_then(|()| self.insert(now, interface, addr, false))) else {
+            return;
+        };
+        let n = &mut self.list[i as usize];
+        let confirmed = Known::Reachable { until: now + REACHABLE };
+        let differs = claim.mac.filter(|mac| *mac != n.mac);
+        match (n.state, claim.mac) {
+            // Nobody overrules the kernel.
+            (Known::Reachable { until: Instant::FAR }, _) => {}
+            (Known::Incomplete { .. } | Known::Failed { .. }, None) => {}
+            (Known::Incomplete { .. } | Known::Failed { .. }, Some(mac)) => {
+                n.mac = mac;
+                n.state = if claim.solicited { confirmed } else { Known::Stale };
+                self.resolved.append(&mut n.waiting);
+            }
+            _ if differs.is_none() || claim.strength == Strength::Override => {
+                if let Some(mac) = differs {
+                    (n.mac, n.state) = (mac, Known::Stale);
+                }
+                if claim.solicited {
+                    n.state = confirmed;
+                }
+            }
+            (Known::Reachable { .. }, _) if claim.strength == Strength::Weak => {
+                n.state = Known::Probe { tries: 1, next: now + RETRANS };
+                self.next = self.next.min(now + RETRANS);
+                self.questions.push(Question { interface, addr, unicast: Some(n.mac) });
+            }
+            (Known::Reachable { .. }, _) => n.state = Known::Stale,
+            (Known::Stale, Some(mac)) if claim.strength == Strength::Weak => n.mac = mac,
+            (Known::Stale | Known::Delay { .. } | Known::Probe { .. }, _) => {}
+        }
     }
 
     /// The kernel has lost it.
@@ -193,32 +262,40 @@ impl Neighbors {
         }
         let mut next = Instant::FAR;
         for n in &mut self.list {
-            match n.state {
-                Known::Incomplete { tries, next: at } if at <= now => {
-                    if tries >= TRIES {
-                        n.state = Known::Failed { until: now + HOLD_DOWN };
-                        self.failed.append(&mut n.waiting);
-                    } else {
-                        n.state = Known::Incomplete { tries: tries + 1, next: now + RETRANS };
-                        next = next.min(now + RETRANS);
-                        self.questions.push(Question { interface: n.interface, addr: n.addr, unicast: None });
-                    }
+            let (state, unicast) = match n.state {
+                Known::Incomplete { tries, next } if next <= now && tries >= TRIES => {
+                    n.state = Known::Failed { until: now + HOLD_DOWN };
+                    self.lost.push((n.interface, n.addr, core::mem::take(&mut n.waiting)));
+                    continue;
                 }
-                Known::Probe { tries, next: at } if at <= now => {
-                    if tries >= TRIES {
-                        // Ask everyone: the hop may have another hardware address now.
-                        n.state = Known::Incomplete { tries: 1, next: now + RETRANS };
-                        self.questions.push(Question { interface: n.interface, addr: n.addr, unicast: None });
-                    } else {
-                        n.state = Known::Probe { tries: tries + 1, next: now + RETRANS };
-                        self.questions.push(Question { interface: n.interface, addr: n.addr, unicast: Some(n.mac) });
-                    }
-                    next = next.min(now + RETRANS);
+                Known::Incomplete { tries, next } if next <= now => {
+                    (Known::Incomplete { tries: tries + 1, next: now + RETRANS }, None)
                 }
-                Known::Incomplete { next: at, .. } | Known::Probe { next: at, .. } => next = next.min(at),
-                Known::Reachable { .. } | Known::Failed { .. } => {}
-            }
+                Known::Delay { until } if until <= now => (Known::Probe { tries: 1, next: now + RETRANS }, Some(n.mac)),
+                // RFC 7048 3: the hop may have another hardware address now, so everyone is asked.
+                Known::Probe { tries, next } if next <= now && tries >= TRIES => {
+                    (Known::Incomplete { tries: 1, next: now + RETRANS }, None)
+                }
+                Known::Probe { tries, next } if next <= now => {
+                    (Known::Probe { tries: tries + 1, next: now + RETRANS }, Some(n.mac))
+                }
+                Known::Incomplete { next: at, .. } | Known::Probe { next: at, .. } | Known::Delay { until: at } => {
+                    next = next.min(at);
+                    continue;
+                }
+                Known::Reachable { .. } | Known::Stale | Known::Failed { .. } => continue,
+            };
+            n.state = state;
+            next = next.min(now + RETRANS);
+            self.questions.push(Question { interface: n.interface, addr: n.addr, unicast });
         }
         self.next = next;
     }
 }
+
+fn one_host(mac: MacAddr) -> bool {
+    !mac.is_multicast() && mac != MacAddr([0; 6])
+}
+
+#[cfg(test)]
+mod tests;

@@ -16,7 +16,7 @@ use crate::route::InterfaceId;
 const RAW_LIMIT: usize = 512;
 /// Segments that one connection sends before the next one has its turn.
 const SHARE: usize = 32;
-const TTL: u8 = 64;
+pub(crate) const TTL: u8 = 64;
 
 /// A frame outside any connection.
 pub(crate) enum Raw {
@@ -65,18 +65,28 @@ impl Stack {
         }
         let before = self.counters.frames_out;
         let caps = sink.caps();
+        let full = self.drain_raw(interface, sink, caps)
+            || [queued::CONTROL, queued::ACK, queued::DATA]
+                .iter()
+                .any(|bit| self.drain(now, interface, *bit, sink, caps));
+        if !full && !self.neighbors.questions.is_empty() {
+            // Hops that turned out to be unknown are asked for at once.
+            self.ask_neighbors(now);
+            self.drain_raw(interface, sink, caps);
+        }
+        (self.counters.frames_out - before) as usize
+    }
+
+    /// The replies; whether the port is full.
+    fn drain_raw<S: TxSink + ?Sized>(&mut self, interface: InterfaceId, sink: &mut S, caps: TxCaps) -> bool {
+        let i = interface.index();
         while let Some(raw) = self.interfaces[i].raw.pop_front() {
             if !self.send_raw(interface, &raw, sink, caps) {
                 self.interfaces[i].raw.push_front(raw);
-                return (self.counters.frames_out - before) as usize;
+                return true;
             }
         }
-        for bit in [queued::CONTROL, queued::ACK, queued::DATA] {
-            if self.drain(now, interface, bit, sink, caps) {
-                break;
-            }
-        }
-        (self.counters.frames_out - before) as usize
+        false
     }
 
     /// One list, each connection at most once; whether the port is full.
@@ -167,6 +177,9 @@ impl Stack {
         sink: &mut S,
         caps: TxCaps,
     ) -> Progress {
+        if self.hold(id) {
+            return Progress::Idle;
+        }
         let mac = match self.hop(now, id) {
             None => return Progress::Idle,
             Some(Hop::Known(mac)) => mac,
@@ -185,7 +198,7 @@ impl Stack {
                 c.tcb.unreachable(true, None, &mut cx);
                 // Lost like on any link: an open connection's timers send it again, or give up in the end.
                 for _ in 0..SHARE {
-                    let smss = c.tcb.smss() as u32;
+                    let smss = c.tcb.segment_size() as u32;
                     if c.tcb.next_segment(smss, &mut cx).is_none() {
                         break;
                     }
@@ -195,32 +208,42 @@ impl Stack {
         };
         let config = &self.interfaces[interface.index()].config;
         let (our_mac, vlan, mtu) = (config.mac, config.vlan, config.mtu as usize);
+        let suggested = self.interfaces[interface.index()].auto.hop_limit;
         let c = &mut self.conns[id];
         let key = c.key;
         let ip_header = if key.remote.is_v4() { 20 } else { 40 };
-        let link = 14 + if vlan.is_some() { 4 } else { 0 };
-        let smss = c.tcb.smss() as usize;
-        let headers = link + ip_header + 60;
-        let payload = match caps.max_gso {
-            0 => smss,
-            // The IP total length counts too: 64 KiB less headers.
-            gso => (gso.min(65_535).saturating_sub(headers) / smss).max(1) * smss,
+        let hops = match c.hop_limit {
+            0 if key.remote.is_v4() => TTL,
+            0 => suggested,
+            chosen => chosen,
         };
-        // Room for the largest segment that may come, options included.
-        let room = if caps.max_gso == 0 { link + mtu } else { headers + payload };
+        let link = 14 + if vlan.is_some() { 4 } else { 0 };
+        let urgent = c.tcb.urgent_out();
+        let headers = link + ip_header + 60;
 
         for _ in 0..SHARE {
+            let smss = c.tcb.segment_size() as usize;
+            let payload = match caps.max_gso {
+                0 => smss,
+                // Hardware would repeat the pointer in every segment.
+                _ if urgent => smss,
+                // The IP total length counts too: 64 KiB less headers.
+                gso => (gso.min(65_535).saturating_sub(headers) / smss).max(1) * smss,
+            };
+            // Room for the largest segment that may come, options included.
+            let room = if caps.max_gso == 0 { link + mtu } else { headers + payload };
             let Some(buf) = sink.reserve(room) else { return Progress::Full };
             let mut cx = context!(self, now);
             let Some(out) = c.tcb.next_segment(payload as u32, &mut cx) else { return Progress::Idle };
             let ethertype = if key.remote.is_v4() { ethernet::IPV4 } else { ethernet::IPV6 };
             let at = ethernet::emit(buf, mac, our_mac, vlan, ethertype);
             let tcp_at = at + ip_header;
-            let header = out.header(key.local_port, key.remote_port);
+            let mut header = out.header(key.local_port, key.remote_port);
+            c.tcb.mark_urgent(&mut header);
             let syn = out.flags.contains(Flags::SYN);
             let tcp_header = header.emit(&mut buf[tcp_at..], syn);
             let end = tcp_at + tcp_header + out.len as usize;
-            emit_ip(&mut buf[at..], &key, ipv4::TCP, end - tcp_at);
+            emit_tcp_ip(&mut buf[at..], &key, c.traffic_class | out.ecn, hops, end - tcp_at);
             if out.len > 0 {
                 c.tcb.copy_payload(&out, &mut buf[tcp_at + tcp_header..end], &self.pool);
             }
@@ -237,6 +260,7 @@ impl Stack {
     fn send_raw<S: TxSink + ?Sized>(&mut self, interface: InterfaceId, raw: &Raw, sink: &mut S, caps: TxCaps) -> bool {
         let config = &self.interfaces[interface.index()].config;
         let (our_mac, vlan) = (config.mac, config.vlan);
+        let hops = self.interfaces[interface.index()].auto.hop_limit;
         let room = match raw {
             Raw::Packet { bytes, .. } => 18 + bytes.len(),
             _ => 128,
@@ -262,12 +286,12 @@ impl Stack {
                     options: Options { timestamps: *timestamps, ..Options::default() },
                 };
                 let end = tcp_at + header.emit(&mut buf[tcp_at..], false);
-                emit_ip(&mut buf[at..], key, ipv4::TCP, end - tcp_at);
+                emit_ip(&mut buf[at..], key, ipv4::TCP, end - tcp_at, hops);
                 self.counters.segments_out += 1;
                 (end, finish(key, &mut buf[tcp_at..end], tcp_at, caps, None))
             }
             Raw::Solicit { target, source, unicast } => {
-                (crate::icmp::solicit(buf, our_mac, vlan, *target, *source, *unicast), TxOffload::default())
+                (crate::ndp::solicit(buf, our_mac, vlan, *target, *source, *unicast), TxOffload::default())
             }
             Raw::Arp { mac, packet } => {
                 let at = ethernet::emit(buf, *mac, our_mac, vlan, ethernet::ARP);
@@ -287,8 +311,8 @@ impl Stack {
     }
 }
 
-/// The IP header in front of `payload` bytes of `protocol`.
-pub(crate) fn emit_ip(buf: &mut [u8], key: &FlowKey, protocol: u8, payload: usize) -> usize {
+/// The IP header in front of `payload` bytes of `protocol`; `hops` is IPv6's hop limit, which routers may suggest.
+pub(crate) fn emit_ip(buf: &mut [u8], key: &FlowKey, protocol: u8, payload: usize, hops: u8) -> usize {
     if key.remote.is_v4() {
         let header = ipv4::Header { src: key.local, dst: key.remote, protocol, ttl: TTL, ..ipv4::Header::default() };
         header.emit(buf, payload)
@@ -297,10 +321,20 @@ pub(crate) fn emit_ip(buf: &mut [u8], key: &FlowKey, protocol: u8, payload: usiz
             src: key.local,
             dst: key.remote,
             next_header: protocol,
-            hop_limit: TTL,
+            hop_limit: hops,
             ..ipv6::Header::default()
         };
         header.emit(buf, payload)
+    }
+}
+
+/// The IP header in front of `payload` bytes of TCP of a connection.
+fn emit_tcp_ip(buf: &mut [u8], key: &FlowKey, class: u8, hops: u8, payload: usize) -> usize {
+    let (src, dst) = (key.local, key.remote);
+    if dst.is_v4() {
+        ipv4::Header { src, dst, tos: class, ttl: hops, ..ipv4::Header::default() }.emit(buf, payload)
+    } else {
+        ipv6::Header { src, dst, traffic_class: class, hop_limit: hops, ..ipv6::Header::default() }.emit(buf, payload)
     }
 }
 

@@ -76,9 +76,13 @@ impl Routes {
         removed
     }
 
-    pub fn clear(&mut self) {
-        self.v4.clear();
-        self.v6.clear();
+    /// Keeps only the routes that `keep` wants.
+    pub fn retain(&mut self, keep: impl Fn(&Route) -> bool) {
+        for family in [&mut self.v4, &mut self.v6] {
+            family.values_mut().flat_map(HashMap::values_mut).for_each(|list| list.retain(&keep));
+            family.values_mut().for_each(|map| map.retain(|_, list| !list.is_empty()));
+            family.retain(|_, map| !map.is_empty());
+        }
     }
 
     /// The way to `to`.
@@ -145,8 +149,10 @@ mod tests {
         assert_eq!(to(&routes, "10.0.0.1"), Some(2));
         assert!(routes.remove(&route("10.0.0.0", 8, None, 2, 100)));
         assert_eq!(to(&routes, "10.0.0.1"), Some(1));
-        routes.clear();
-        assert_eq!(to(&routes, "10.0.0.1"), None);
+        routes.add(route("::", 0, None, 3, 0));
+        routes.retain(|r| r.interface.0 == 3);
+        assert_eq!((to(&routes, "10.0.0.1"), to(&routes, "::1")), (None, Some(3)));
+        assert!(routes.v4.is_empty());
     }
 
     #[test]

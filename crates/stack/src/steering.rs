@@ -1,6 +1,6 @@
 //! Which lane a flow belongs to: symmetric receive-side scaling, computed as a NIC would (Woo and Park's repeated key).
 
-use wire::{Addr, arp, ethernet, icmpv4, icmpv6, ipv4, ipv6};
+use wire::{Addr, ethernet, icmpv4, icmpv6, ipv4, ipv6};
 
 /// The map from flows to lanes.
 #[derive(Clone, Debug)]
@@ -176,13 +176,16 @@ impl Steering {
     }
 }
 
-/// Frames that every lane must see: neighbour discovery keeps each lane's table fresh.
+/// Frames that every lane must see: each has its own table of neighbours, routers and addresses.
 pub fn is_for_all(frame: &[u8]) -> bool {
     let Ok(eth) = ethernet::Frame::parse(frame) else { return false };
     match eth.ethertype {
-        ethernet::ARP => arp::Packet::parse(eth.payload).is_ok_and(|p| p.op == arp::Op::Reply),
-        ethernet::IPV6 => ipv6::Packet::parse(eth.payload)
-            .is_ok_and(|ip| ip.next_header == ipv6::ICMPV6 && ip.payload.first() == Some(&136)),
+        ethernet::ARP => true,
+        ethernet::IPV6 => ipv6::Packet::parse(eth.payload).is_ok_and(|ip| {
+            // Routers' advertisements, neighbours' and redirects; solicitations from nobody ask for an address.
+            let kind = ip.payload.first().filter(|_| ip.next_header == ipv6::ICMPV6);
+            matches!(kind, Some(134 | 136 | 137)) || (kind == Some(&135) && ip.src.is_unspecified())
+        }),
         _ => false,
     }
 }
@@ -191,6 +194,7 @@ pub fn is_for_all(frame: &[u8]) -> bool {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use wire::MacAddr;
 
     /// The key of Microsoft's "Verifying the RSS Hash Calculation".
     const MICROSOFT: [u8; 40] = [
@@ -236,7 +240,7 @@ mod tests {
     const B: [&str; 2] = ["10.0.0.2", "fd00::2"];
 
     fn eth(vlan: Option<u16>, ethertype: u16, packet: &[u8]) -> Vec<u8> {
-        let mac = wire::MacAddr([2, 0, 0, 0, 0, 1]);
+        let mac = MacAddr([2, 0, 0, 0, 0, 1]);
         let mut b = vec![0; 18];
         let n = ethernet::emit(&mut b, mac, mac, vlan, ethertype);
         b.truncate(n);
@@ -388,5 +392,25 @@ mod tests {
             }
             prop_assert!(Steering::spread(4).lane_of_frame(&bytes) < 4);
         }
+    }
+
+    #[test]
+    fn what_every_lane_hears() {
+        let icmp = |kind: u8, src: Addr| {
+            let dst = Addr::from_v6([0xfd; 16]);
+            let mut b = vec![0; 54];
+            ethernet::emit(&mut b, MacAddr([2; 6]), MacAddr([4; 6]), None, ethernet::IPV6);
+            ipv6::Header { src, dst, next_header: ipv6::ICMPV6, ..Default::default() }.emit(&mut b[14..], 8);
+            b.extend([kind, 0, 0, 0, 0, 0, 0, 0]);
+            b
+        };
+        let somebody = Addr::from_v6([0xfe; 16]);
+        for (kind, all) in [(128, false), (133, false), (134, true), (135, false), (136, true), (137, true)] {
+            assert_eq!(is_for_all(&icmp(kind, somebody)), all, "{kind}");
+        }
+        assert!(is_for_all(&icmp(135, Addr::UNSPECIFIED_V6)));
+        let mut arp = vec![0; 42];
+        ethernet::emit(&mut arp, MacAddr::BROADCAST, MacAddr([4; 6]), None, ethernet::ARP);
+        assert!(is_for_all(&arp) && !is_for_all(&arp[..13]));
     }
 }

@@ -1,15 +1,70 @@
-//! What an acknowledgment does: frees what was sent, measures the path, moves the send window (RFC 9293 3.10.7.4).
+//! What an acknowledgment does (RFC 9293 3.10.7.4): moves the send window, frees what was delivered, measures the path,
+//! feeds the scoreboard, loss detection and congestion control.
 
-use wire::tcp::Segment;
+use wire::SeqNum;
+use wire::tcp::{Flags, Segment};
 
 use crate::State;
-use crate::congestion::AckSample;
+use crate::congestion::{AckSample, CongestionControl};
+use crate::recovery::Phase;
 use crate::sent::mark;
 use crate::tcb::{Context, Notice, Tcb, flag};
+use crate::timers::Pending;
+
+/// What one acknowledgment said, as bits.
+pub(crate) mod seen {
+    /// The segment carried data.
+    pub const DATA: u32 = 1 << 0;
+    pub const WINDOW: u32 = 1 << 1;
+    pub const UNA_ADVANCED: u32 = 1 << 2;
+    /// Data, or our SYN, was acknowledged cumulatively.
+    pub const ACKED: u32 = 1 << 3;
+    /// Of what was acknowledged some had been sent again.
+    pub const AGAIN_ACKED: u32 = 1 << 4;
+    /// New SACKed data.
+    pub const SACKED: u32 = 1 << 5;
+    pub const DSACK: u32 = 1 << 6;
+    /// The D-SACK answers a tail loss probe.
+    pub const DSACK_TLP: u32 = 1 << 7;
+    pub const ECE: u32 = 1 << 8;
+    /// Data below `high_seq`, never sent again, was delivered.
+    pub const ORIGINAL: u32 = 1 << 9;
+    /// A retransmission was found lost.
+    pub const LOST_AGAIN: u32 = 1 << 10;
+    /// The peer forgot what it had SACKed (RFC 2018 8).
+    pub const RENEGED: u32 = 1 << 11;
+    pub const SET_TIMER: u32 = 1 << 12;
+
+    pub const NOT_DUP: u32 = DATA | WINDOW | ACKED;
+    pub const ALERT: u32 = SACKED | ECE | DSACK;
+    pub const PROGRESS: u32 = ACKED | SACKED;
+}
+
+/// One acknowledgment while it is worked on.
+pub(crate) struct Round {
+    pub seen: u32,
+    /// `snd.una` before it.
+    pub prior_una: SeqNum,
+    /// Highest SACKed sequence number before it.
+    pub prior_fack: SeqNum,
+    pub prior_in_flight: u32,
+    pub prior_delivered: u32,
+    pub prior_lost: u32,
+    /// Lowest sequence number delivered late, without having been sent again.
+    pub reordered: SeqNum,
+    /// Segments acknowledged cumulatively.
+    pub acked_segs: u32,
+    /// Transmission of the first and the last segment acknowledged cumulatively and sent once.
+    pub first_at: Option<u32>,
+    pub last_at: Option<u32>,
+    /// The same for what was SACKed.
+    pub sack_first_at: Option<u32>,
+    pub sack_last_at: Option<u32>,
+}
 
 impl Tcb {
     /// Sequence number of the first byte not yet queued.
-    pub(crate) fn tx_end(&self) -> wire::SeqNum {
+    pub(crate) fn tx_end(&self) -> SeqNum {
         self.base + self.tx.len() as u32
     }
 
@@ -25,117 +80,273 @@ impl Tcb {
         }
     }
 
-    /// Takes an acceptable acknowledgment; `true` when our FIN is covered by it.
+    /// Takes an acceptable acknowledgment.
     pub(crate) fn take_ack(&mut self, seg: &Segment, cx: &mut Context) {
         let ack = seg.ack;
-        let window = (seg.window as u32) << self.snd_scale;
-        if ack.after(self.snd_una) {
-            self.advance(ack, cx);
-            self.update_window(seg, window);
-        } else {
-            // RFC 5681 2: outstanding data, no payload, neither SYN nor FIN, same acknowledgment, same window.
-            let dup = ack == self.snd_una
-                && self.snd_nxt != self.snd_una
-                && seg.payload.is_empty()
-                && !seg.flags.contains(wire::tcp::Flags::FIN)
-                && window == self.snd_wnd;
-            self.update_window(seg, window);
-            if dup {
-                self.on_dup_ack(cx);
-            }
+        let mut r = Round {
+            seen: 0,
+            prior_una: self.snd_una,
+            prior_fack: if self.sacked_out > 0 { self.recovery.fack } else { self.snd_una },
+            prior_in_flight: self.in_flight(),
+            prior_delivered: self.recovery.delivered,
+            prior_lost: self.recovery.lost,
+            reordered: self.snd_nxt,
+            acked_segs: 0,
+            first_at: None,
+            last_at: None,
+            sack_first_at: None,
+            sack_last_at: None,
+        };
+        if !seg.payload.is_empty() || seg.flags.contains(Flags::FIN) {
+            r.seen |= seen::DATA;
         }
-    }
-
-    /// RFC 9293 3.10.7.4: SND.WL1 and SND.WL2 keep old segments from setting the window.
-    fn update_window(&mut self, seg: &Segment, window: u32) {
-        let newer = self.snd_wl1.before(seg.seq) || (self.snd_wl1 == seg.seq && self.snd_wl2.before_eq(seg.ack));
-        if !newer || seg.ack.before(self.snd_una) {
+        if ack.after(self.snd_una) {
+            r.seen |= seen::UNA_ADVANCED;
+            self.retries = 0;
+        }
+        if self.update_window(seg) {
+            r.seen |= seen::WINDOW;
+        }
+        // RFC 3168 6.1.2; the SYN's bits mean something else.
+        if seg.flags.contains(Flags::ECE) && self.has(flag::ECN) && !seg.flags.contains(Flags::SYN) {
+            r.seen |= seen::ECE;
+        }
+        if r.seen & seen::UNA_ADVANCED != 0 {
+            self.snd_una = ack;
+            self.progress_at = cx.now;
+        }
+        if self.has(flag::SACK) && !seg.options.sack.as_slice().is_empty() {
+            self.take_sack(seg, &mut r, cx);
+        }
+        self.probes = 0;
+        if self.packets_out == 0 {
+            if r.seen & seen::DSACK != 0 {
+                self.alert(&mut r, 0, cx);
+            }
+            self.process_probe_ack(ack, &r, cx);
             return;
         }
+        let had_limit = self.has(flag::CWND_LIMITED);
+        self.clean(&mut r, seg, cx);
+        self.update_reorder_window();
+        self.process_probe_ack(ack, &r, cx);
+        let dubious = r.seen & seen::NOT_DUP == 0 || r.seen & seen::ALERT != 0 || self.recovery.phase != Phase::Open;
+        if dubious {
+            let dup = r.seen & (seen::UNA_ADVANCED | seen::NOT_DUP | seen::DSACK) == 0;
+            cx.counters.dup_acks += dup as u64;
+            self.alert(&mut r, dup as u32, cx);
+        }
+        if r.seen & seen::SET_TIMER != 0 {
+            self.set_transmit_timer(cx);
+        }
+        self.control_congestion(&r, had_limit, cx);
+    }
+
+    /// An ACK older than `snd.una` moves nothing, but its SACK blocks may be news (RFC 2018 5).
+    pub(crate) fn take_old_ack(&mut self, seg: &Segment, cx: &mut Context) {
+        if !self.has(flag::SACK) || seg.options.sack.as_slice().is_empty() || self.packets_out == 0 {
+            return;
+        }
+        let mut r = Round {
+            seen: 0,
+            prior_una: self.snd_una,
+            prior_fack: if self.sacked_out > 0 { self.recovery.fack } else { self.snd_una },
+            prior_in_flight: self.in_flight(),
+            prior_delivered: self.recovery.delivered,
+            prior_lost: self.recovery.lost,
+            reordered: self.snd_nxt,
+            acked_segs: 0,
+            first_at: None,
+            last_at: None,
+            sack_first_at: None,
+            sack_last_at: None,
+        };
+        self.take_sack(seg, &mut r, cx);
+        self.alert(&mut r, 0, cx);
+    }
+
+    /// RFC 9293 3.10.7.4: SND.WL1 and SND.WL2 keep old segments from setting the window. Whether this one did: it is no
+    /// duplicate then.
+    fn update_window(&mut self, seg: &Segment) -> bool {
+        let shift = if seg.flags.contains(Flags::SYN) { 0 } else { self.snd_scale };
+        let window = (seg.window as u32) << shift;
+        let newer = seg.ack.after(self.snd_una)
+            || self.snd_wl1.before(seg.seq)
+            || (self.snd_wl1 == seg.seq && (window > self.snd_wnd || window == 0));
+        if !newer || seg.ack.before(self.snd_una) {
+            return false;
+        }
+        self.snd_wl1 = seg.seq;
         self.snd_wnd = window;
         self.max_wnd = self.max_wnd.max(window);
-        self.snd_wl1 = seg.seq;
-        self.snd_wl2 = seg.ack;
-        if window > 0 && self.has(flag::PERSIST) {
-            self.set(flag::PERSIST | flag::PROBE_NOW, false);
-            self.probes = 0;
+        if self.pending == Pending::Persist && window > 0 {
+            self.set(flag::PROBE_NOW, false);
             self.rtt.backoff = 0;
-            self.rto_at = wire::Instant::FAR;
+            self.stop_transmit_timer();
+        }
+        true
+    }
+
+    /// Frees what was acknowledged cumulatively and takes the round trip (RFC 6298 3, RFC 7323 4.1).
+    fn clean(&mut self, r: &mut Round, seg: &Segment, cx: &mut Context) {
+        let una = self.snd_una;
+        let now = cx.now.micros() as u32;
+        let mut head_at = None;
+        while let Some(i) = self.sent.head() {
+            let mut s = self.sent.get(cx.sent, i);
+            if s.end().after(una) {
+                if !s.seq.before(una) {
+                    head_at = Some(s.at);
+                    if s.is(mark::SACKED) {
+                        r.seen |= seen::RENEGED;
+                    }
+                    break;
+                }
+                // The front of a record: cut it off, so that what remains is counted right.
+                let before = s.segs as u32;
+                let j = self.sent.split(cx.sent, i, una.since(s.seq), self.smss as u32);
+                s = self.sent.get(cx.sent, i);
+                let rest = self.sent.get(cx.sent, j).segs as u32;
+                self.recount(before, s.segs as u32 + rest, s.marks);
+            }
+            self.sent.pop(cx.sent);
+            let segs = s.segs as u32;
+            if s.is(mark::AGAIN) {
+                if s.is(mark::RETRANS) {
+                    self.retrans_out = self.retrans_out.saturating_sub(segs);
+                }
+                r.seen |= seen::AGAIN_ACKED;
+            } else if !s.is(mark::SACKED) {
+                r.last_at = Some(s.at);
+                r.first_at = r.first_at.or(r.last_at);
+                if s.seq.before(r.reordered) {
+                    r.reordered = s.seq;
+                }
+                if !s.end().after(self.recovery.high_seq) {
+                    r.seen |= seen::ORIGINAL;
+                }
+            }
+            if s.is(mark::SACKED) {
+                self.sacked_out = self.sacked_out.saturating_sub(segs);
+            } else if self.has(flag::SACK) {
+                self.recovery.delivered = self.recovery.delivered.wrapping_add(segs);
+                self.rack_advance(&s, now);
+            }
+            if s.is(mark::LOST) {
+                self.lost_out = self.lost_out.saturating_sub(segs);
+            }
+            self.packets_out = self.packets_out.saturating_sub(segs);
+            r.acked_segs += segs;
+            r.seen |= seen::ACKED;
+            if s.is(mark::SYN) {
+                self.recovery.retrans_stamp = None;
+            }
+        }
+
+        // RFC 6298 3 (Karn): what was sent more than once is not timed; RFC 7323 4.1: the echo tells it apart.
+        let first = if r.seen & seen::AGAIN_ACKED == 0 { r.first_at } else { None };
+        let sample = first.or(r.sack_first_at).map(|at| now.wrapping_sub(at));
+        let least = first.and(r.last_at).or(r.sack_last_at).map(|at| now.wrapping_sub(at));
+        let measured = match (sample, seg.options.timestamps) {
+            (Some(rtt), _) => Some(rtt),
+            (None, Some(ts)) if self.has(flag::TIMESTAMPS) && ts.echo != 0 && r.seen & seen::ACKED != 0 => {
+                let sent_ms = ts.echo.wrapping_sub(self.ts_offset);
+                let rtt = (cx.now.millis() as u32).wrapping_sub(sent_ms);
+                // A clock of milliseconds: half of one is the least it can mean. An echo from the future means nothing.
+                (rtt < 1 << 21).then(|| (rtt * 1000).max(500))
+            }
+            _ => None,
+        };
+        if let Some(rtt) = measured {
+            self.rtt.sample(rtt, least, cx.config);
+            self.control.on_rtt(least.unwrap_or(rtt), r.acked_segs, self.snd_una, self.snd_nxt, &self.cc);
+        }
+        if r.seen & seen::ACKED != 0 {
+            r.seen |= seen::SET_TIMER;
+            self.free_acknowledged(cx);
+            if !self.has(flag::SACK) {
+                self.remove_reno_sacks(r);
+                if r.seen & seen::AGAIN_ACKED != 0 {
+                    r.seen &= !seen::ORIGINAL;
+                }
+            } else if r.reordered.before(r.prior_fack) {
+                self.note_reordering(r.reordered);
+            }
+        } else if let (Some(head), Some(sack)) = (head_at, r.sack_first_at)
+            && (sack.wrapping_sub(head) as i32) < 0
+        {
+            // Linux: the timer moves only when the SACK is not for data sent after the head, or it would move for ever.
+            r.seen |= seen::SET_TIMER;
+        }
+        if self.packets_out == 0 {
+            self.sacked_out = 0;
+            self.lost_out = 0;
+            self.retrans_out = 0;
         }
     }
 
-    fn advance(&mut self, ack: wire::SeqNum, cx: &mut Context) {
-        let flight = self.snd_nxt.since(self.snd_una);
-        self.snd_una = ack;
-        self.progress_at = cx.now;
-        self.retries = 0;
-
-        let mut timed = None;
-        while let Some(s) = self.sent.front(cx.sent) {
-            if s.end().after(ack) {
-                if s.seq.before(ack) {
-                    let cut = ack.since(s.seq);
-                    let lost = s.is(mark::LOST);
-                    s.seq = ack;
-                    s.len -= cut;
-                    s.marks &= !mark::SYN;
-                    if lost {
-                        self.lost -= cut;
-                    }
-                }
-                break;
-            }
-            let s = self.sent.pop(cx.sent).expect("front exists");
-            if s.is(mark::LOST) {
-                self.lost -= s.len;
-            }
-            // RFC 6298 3 (Karn): only what was sent once; the oldest of them, so that a delayed ACK counts.
-            if !s.is(mark::AGAIN) && timed.is_none() {
-                timed = Some((cx.now.micros() as u32).wrapping_sub(s.at));
-            }
+    /// A record's count of segments changed from `before` to `after`.
+    pub(crate) fn recount(&mut self, before: u32, after: u32, marks: u8) {
+        let fix = |n: &mut u32| *n = (*n + after).saturating_sub(before);
+        fix(&mut self.packets_out);
+        if marks & mark::SACKED != 0 {
+            fix(&mut self.sacked_out);
         }
-        match timed {
-            Some(r) => self.rtt.sample(r, cx.config),
-            // RFC 6298 5.7 leaves the backed-off RTO until a sample comes; new data acknowledged ends the series.
-            None => self.rtt.backoff = 0,
+        if marks & mark::LOST != 0 {
+            fix(&mut self.lost_out);
         }
+        if marks & mark::RETRANS != 0 {
+            fix(&mut self.retrans_out);
+        }
+    }
 
-        let end = self.tx_end();
+    /// Bytes that need not be kept any more.
+    fn free_acknowledged(&mut self, cx: &mut Context) {
+        let (ack, end) = (self.snd_una, self.tx_end());
         let data = if ack.before_eq(self.base) { 0 } else { ack.min(end).since(self.base) };
-        if data > 0 {
-            self.tx.consume(cx.pool, data as usize);
-            self.base += data;
-            self.bytes_acked += data as u64;
-            self.unreported += data;
-            // Reported when it is worth an event: a quarter of the buffer.
-            if self.unreported >= self.send_buffer / 4 && !self.orphaned() {
-                self.put_notice(Notice::ACKED);
-            }
-            let acked =
-                AckSample { acked: data, flight, smss: self.smss as u32, window_limited: self.has(flag::CWND_LIMITED) };
-            if self.on_new_ack(data, cx) {
-                self.control.get_mut().on_ack(&acked);
-            }
-        } else {
-            self.dup_acks = 0;
+        if data == 0 {
+            return;
         }
-        // RFC 6298 5.2, 5.3.
-        if self.sent.is_empty() {
-            self.rto_at = wire::Instant::FAR;
-            self.set(flag::CWND_LIMITED, false);
-        } else {
-            self.arm_rto(cx);
+        self.tx.consume(cx.pool, data as usize);
+        self.base += data;
+        self.bytes_acked += data as u64;
+        self.unreported += data;
+        // Reported when it is worth an event: a quarter of the buffer.
+        if self.unreported >= self.send_buffer / 4 && !self.orphaned() {
+            self.put_notice(Notice::ACKED);
+        }
+    }
+
+    /// What the acknowledgment means for the window: reduction while one is under way, growth otherwise.
+    fn control_congestion(&mut self, r: &Round, was_limited: bool, cx: &mut Context) {
+        let delivered = self.recovery.delivered.wrapping_sub(r.prior_delivered);
+        if self.recovery.reducing() {
+            let lost = self.recovery.lost.wrapping_sub(r.prior_lost);
+            self.reduce_window(delivered, lost, r.seen);
+            return;
+        }
+        // Linux: with much reordering, SACKed data counts as progress too.
+        let raise = match self.recovery.reordering > 3 {
+            true => r.seen & seen::PROGRESS != 0,
+            false => r.seen & seen::ACKED != 0,
+        };
+        if raise {
+            let sample = AckSample {
+                acked: delivered,
+                in_flight: r.prior_in_flight,
+                limited: was_limited,
+                max_out: self.max_packets_out,
+                now: cx.now,
+                srtt: self.rtt.srtt,
+            };
+            self.control.on_ack(&sample, &mut self.cc);
+            self.expand_send_buffer(cx);
         }
     }
 
     /// Whether our FIN was sent and acknowledged.
     pub(crate) fn fin_acked(&self) -> bool {
         self.has(flag::FIN_SENT) && self.snd_una == self.snd_nxt
-    }
-
-    /// SO_SNDBUF, for the rhythm of reports.
-    pub fn set_send_buffer(&mut self, bytes: u32) {
-        self.send_buffer = bytes.max(2048);
     }
 
     /// Whether the connection exists for the application: past the handshake.

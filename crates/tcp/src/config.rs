@@ -2,17 +2,48 @@
 
 use core::time::Duration;
 
+/// Who may turn on ECN (RFC 3168), as Linux's `tcp_ecn`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ecn {
+    /// Nobody.
+    Never,
+    /// The peer: we answer.
+    #[default]
+    Passive,
+    /// We ask for it, too.
+    Always,
+}
+
 /// Parameters of every connection of a stack.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Largest receive window, bytes (SO_RCVBUF unless the socket says otherwise).
+    /// Receive buffer at the start, bytes (SO_RCVBUF unless the socket says otherwise).
     pub receive_buffer: u32,
-    /// Largest send queue, bytes (SO_SNDBUF unless the socket says otherwise); paces reports of acknowledged bytes.
+    /// What it grows to where the application keeps up, bytes; also sets the window scale.
+    pub receive_buffer_max: u32,
+    /// Send queue at the start, bytes (SO_SNDBUF unless the socket says otherwise); paces reports of acknowledged bytes.
     pub send_buffer: u32,
+    /// What it grows to where the window does, bytes.
+    pub send_buffer_max: u32,
     /// Offer timestamps (RFC 7323).
     pub timestamps: bool,
     /// Offer window scaling (RFC 7323).
     pub window_scaling: bool,
+    /// Offer SACK (RFC 2018).
+    pub sack: bool,
+    /// ECN (RFC 3168).
+    pub ecn: Ecn,
+    /// Probe tails before the RTO (RFC 8985 7).
+    pub tail_loss_probe: bool,
+    /// Find out whether a timeout was spurious (RFC 5682).
+    pub frto: bool,
+    /// Start again from the initial window after an idle RTO (RFC 5681 4.1).
+    pub slow_start_after_idle: bool,
+    /// Spread segments over the round trip instead of sending bursts.
+    pub pacing: bool,
+    /// Segments that are probed for vanishing when large, so that the path MTU may be lower than told (RFC 4821): after
+    /// this many timeouts in a row; 0: never.
+    pub black_hole_timeouts: u8,
     /// Initial window, segments (RFC 6928).
     pub initial_window: u32,
     /// RTO before the first measurement (RFC 6298 2.1).
@@ -23,12 +54,18 @@ pub struct Config {
     pub max_rto: Duration,
     /// Delayed acknowledgment (RFC 9293 3.8.6.3: below 500 ms).
     pub delayed_ack: Duration,
-    /// SYN retransmissions before an active open fails.
+    /// SYN retransmissions, beside the steady ones, before an active open fails (RFC 9293 3.8.3, MUST-23: three minutes).
     pub syn_retries: u8,
+    /// Least time between answers to segments out of the window.
+    pub invalid_ratelimit: Duration,
+    /// Of the SYN retransmissions the first that are not backed off (Linux's tcp_syn_linear_timeouts).
+    pub syn_linear_timeouts: u8,
     /// SYN/ACK retransmissions before a passive open is forgotten.
     pub synack_retries: u8,
     /// Retransmissions of data before the connection fails (RFC 9293 3.8.3, R2).
     pub retries: u8,
+    /// The same when the application has closed.
+    pub orphan_retries: u8,
     /// How long an orphaned FIN-WAIT-2 waits for the peer's FIN.
     pub fin_timeout: Duration,
     /// Idle time before the first keepalive probe.
@@ -46,24 +83,36 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Config {
         Config {
-            receive_buffer: 256 * 1024,
+            receive_buffer: 128 * 1024,
+            receive_buffer_max: 6 * 1024 * 1024,
             send_buffer: 256 * 1024,
+            send_buffer_max: 4 * 1024 * 1024,
             timestamps: true,
             window_scaling: true,
+            sack: true,
+            ecn: Ecn::Passive,
+            tail_loss_probe: true,
+            frto: true,
+            slow_start_after_idle: true,
+            pacing: false,
+            black_hole_timeouts: 2,
             initial_window: 10,
             initial_rto: Duration::from_secs(1),
             min_rto: Duration::from_millis(200),
             max_rto: Duration::from_secs(120),
             delayed_ack: Duration::from_millis(40),
-            syn_retries: 6,
+            syn_retries: 7,
+            invalid_ratelimit: Duration::from_millis(500),
+            syn_linear_timeouts: 4,
             synack_retries: 5,
             retries: 15,
+            orphan_retries: 8,
             fin_timeout: Duration::from_secs(60),
             keep_idle: Duration::from_secs(7200),
             keep_interval: Duration::from_secs(75),
             keep_count: 9,
             cork_limit: Duration::from_millis(200),
-            congestion: crate::congestion::Algorithm::NewReno,
+            congestion: crate::congestion::Algorithm::Cubic,
         }
     }
 }

@@ -1,74 +1,164 @@
-//! Congestion control behind one interface: an algorithm sees acknowledgments and losses and owns `cwnd` and `ssthresh`.
+//! Congestion control behind one interface: the window, and an algorithm that says how it grows and what a loss leaves of
+//! it. When losses are and how a reduction is spread over a round trip is `recovery`'s. Windows count segments, as Linux's
+//! do: a path's queues hold packets.
 
+mod cubic;
+mod hystart;
 mod newreno;
 
+pub use cubic::Cubic;
+pub use hystart::HyStart;
 pub use newreno::NewReno;
+
+use wire::{Instant, SeqNum};
 
 /// Which algorithm a connection runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {
-    /// RFC 5681.
+    /// RFC 9438, with RFC 9406's slow start.
     #[default]
+    Cubic,
+    /// RFC 5681.
     NewReno,
 }
 
-/// What an acknowledgment of new data tells.
+/// The window of a connection.
 #[derive(Clone, Copy, Debug)]
-pub struct AckSample {
-    /// Bytes newly acknowledged.
-    pub acked: u32,
-    /// Bytes in flight before the acknowledgment.
-    pub flight: u32,
-    /// Sender maximum segment size, bytes.
-    pub smss: u32,
-    /// The sender had used up its window (RFC 7661: an unused window does not grow).
-    pub window_limited: bool,
+pub struct Window {
+    /// Congestion window, segments.
+    pub cwnd: u32,
+    /// Slow-start threshold, segments; `u32::MAX` until the first reduction.
+    pub ssthresh: u32,
+    /// Acknowledged segments not yet turned into growth.
+    pub counted: u32,
 }
 
-/// An algorithm. Sizes are bytes.
+impl Window {
+    /// At its start, with an initial window of `cwnd` segments.
+    pub fn new(cwnd: u32) -> Window {
+        Window { cwnd, ssthresh: u32::MAX, counted: 0 }
+    }
+
+    /// RFC 5681 3.1.
+    pub fn slow_start(&self) -> bool {
+        self.cwnd < self.ssthresh
+    }
+
+    /// Three quarters of the window were used without loss, so the threshold need not be lower (RFC 7661 4.4's spirit).
+    pub fn borne(&self) -> u32 {
+        self.ssthresh.max(self.cwnd / 2 + self.cwnd / 4)
+    }
+
+    /// Slow start for `acked` segments; what is left of them past the threshold.
+    pub fn grow_slow_start(&mut self, acked: u32) -> u32 {
+        let cwnd = self.cwnd.saturating_add(acked).min(self.ssthresh);
+        let left = acked - (cwnd - self.cwnd);
+        self.cwnd = cwnd;
+        left
+    }
+
+    /// One segment for every `each` acknowledged.
+    pub fn grow_linear(&mut self, each: u32, acked: u32) {
+        let each = each.max(1);
+        if self.counted >= each {
+            self.counted = 0;
+            self.cwnd += 1;
+        }
+        self.counted += acked;
+        if self.counted >= each {
+            let n = self.counted / each;
+            self.counted -= n * each;
+            self.cwnd = self.cwnd.saturating_add(n);
+        }
+    }
+}
+
+/// What an acknowledgment tells.
+#[derive(Clone, Copy, Debug)]
+pub struct AckSample {
+    /// Segments newly delivered.
+    pub acked: u32,
+    /// Segments in flight before the acknowledgment.
+    pub in_flight: u32,
+    /// The sender was held by its window.
+    pub limited: bool,
+    /// Most segments that were out at once in the last window.
+    pub max_out: u32,
+    /// When.
+    pub now: Instant,
+    /// Smoothed round-trip time, µs.
+    pub srtt: u32,
+}
+
+impl AckSample {
+    /// RFC 7661 4.3, as Linux does it: a window that is not used does not grow, but slow start may reach twice what was.
+    pub fn validates(&self, w: &Window) -> bool {
+        self.limited || (w.slow_start() && w.cwnd < 2 * self.max_out)
+    }
+}
+
+/// An algorithm.
 pub trait CongestionControl {
-    /// The congestion window.
-    fn cwnd(&self) -> u32;
-    /// The slow-start threshold.
-    fn ssthresh(&self) -> u32;
-    /// New data was acknowledged outside recovery.
-    fn on_ack(&mut self, ack: &AckSample);
-    /// A loss was found by duplicate ACKs; `flight` bytes were outstanding.
-    fn on_loss(&mut self, flight: u32, smss: u32);
-    /// Recovery inflates or deflates the window (RFC 6582).
-    fn set_cwnd(&mut self, cwnd: u32);
-    /// The retransmission timer expired; `first` when this segment had not timed out before.
-    fn on_timeout(&mut self, flight: u32, smss: u32, first: bool);
-    /// The connection was idle for longer than an RTO (RFC 5681 4.1).
-    fn on_idle_restart(&mut self, initial_window: u32);
+    /// Data was acknowledged outside a reduction.
+    fn on_ack(&mut self, ack: &AckSample, window: &mut Window);
+    /// The threshold that a loss or a mark leaves.
+    fn ssthresh(&mut self, window: &Window) -> u32;
+    /// A round trip of `rtt` µs was measured on the acknowledgment of `acked` segments up to `una`; `nxt` is `snd.nxt`.
+    fn on_rtt(&mut self, _rtt: u32, _acked: u32, _una: SeqNum, _nxt: SeqNum, _window: &Window) {}
+    /// The retransmission timer expired.
+    fn on_timeout(&mut self) {}
+    /// A reduction was undone.
+    fn on_undo(&mut self) {}
+    /// Sending begins again after `idle` µs with nothing in flight.
+    fn on_restart(&mut self, _now: Instant, _idle: u64) {}
 }
 
 /// The algorithm of one connection, without a pointer.
 #[derive(Clone, Debug)]
 pub enum Controller {
+    /// RFC 9438.
+    Cubic(Cubic),
     /// RFC 5681.
     NewReno(NewReno),
 }
 
 impl Controller {
-    /// `algorithm` at its start, with an initial window of `window` bytes.
-    pub fn new(algorithm: Algorithm, window: u32) -> Controller {
+    /// `algorithm` at its start.
+    pub fn new(algorithm: Algorithm) -> Controller {
         match algorithm {
-            Algorithm::NewReno => Controller::NewReno(NewReno::new(window)),
+            Algorithm::Cubic => Controller::Cubic(Cubic::default()),
+            Algorithm::NewReno => Controller::NewReno(NewReno),
         }
     }
 
-    /// The interface of whichever it is.
-    pub fn get(&self) -> &dyn CongestionControl {
+    /// Which one it is.
+    pub fn algorithm(&self) -> Algorithm {
         match self {
-            Controller::NewReno(c) => c,
+            Controller::Cubic(_) => Algorithm::Cubic,
+            Controller::NewReno(_) => Algorithm::NewReno,
         }
     }
+}
 
-    /// The interface of whichever it is.
-    pub fn get_mut(&mut self) -> &mut dyn CongestionControl {
-        match self {
-            Controller::NewReno(c) => c,
+/// Each call goes to whichever it is.
+macro_rules! forward {
+    ($($name:ident($($arg:ident: $type:ty),*) $(-> $out:ty)?;)*) => {
+        impl CongestionControl for Controller {
+            $(fn $name(&mut self, $($arg: $type),*) $(-> $out)? {
+                match self {
+                    Controller::Cubic(c) => c.$name($($arg),*),
+                    Controller::NewReno(c) => c.$name($($arg),*),
+                }
+            })*
         }
-    }
+    };
+}
+
+forward! {
+    on_ack(ack: &AckSample, window: &mut Window);
+    ssthresh(window: &Window) -> u32;
+    on_rtt(rtt: u32, acked: u32, una: SeqNum, nxt: SeqNum, window: &Window);
+    on_timeout();
+    on_undo();
+    on_restart(now: Instant, idle: u64);
 }

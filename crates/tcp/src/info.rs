@@ -95,7 +95,7 @@ info! {
     options,
     /// Our window scale (low 4 bits: theirs).
     window_scale,
-    /// Congestion state: 0 open, 2 CWR, 3 recovery, 4 loss.
+    /// Congestion state: 0 open, 1 disorder, 2 CWR, 3 recovery, 4 loss.
     ca_state,
     /// Unacknowledged retransmission timeouts in a row.
     backoff,
@@ -141,6 +141,24 @@ info! {
     total_retrans,
     /// Segments that arrived out of order.
     rcv_ooopack,
-    /// Duplicate ACKs in a row.
-    dupacks,
+    /// Segments sent and not acknowledged.
+    unacked,
+    /// Of these those SACKed (without SACK: the duplicate ACKs that stand for them).
+    sacked,
+    /// Of these those judged lost.
+    lost,
+    /// Of these those sent again.
+    retrans,
+    /// Segments by which the path reorders.
+    reordering,
+    /// Retransmission timeouts in a row.
+    retransmits,
+    /// Zero-window or keepalive probes unanswered.
+    probes,
+    /// Receive buffer, bytes.
+    rcv_space,
+    /// Segments delivered in all.
+    delivered,
+    /// Duplicates reported by the peer.
+    dsack_dups,
 }

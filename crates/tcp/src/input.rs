@@ -11,14 +11,21 @@ impl Tcb {
     /// Processes one segment of this connection. A `Reply` is a segment outside the connection's own flow (a RST).
     pub fn on_segment(&mut self, seg: &Segment, cx: &mut Context) -> Option<Reply> {
         self.segs_in = self.segs_in.wrapping_add(1);
-        if self.predict(seg, cx) {
-            return None;
-        }
-        match self.state {
-            State::Closed | State::TimeWait | State::Listen => reset_for(seg),
-            State::SynSent => self.in_syn_sent(seg, cx),
-            _ => self.in_synchronized(seg, cx),
-        }
+        self.echo = match seg.options.timestamps {
+            Some(ts) if ts.echo != 0 && self.has(flag::TIMESTAMPS) => Some(ts.echo.wrapping_sub(self.ts_offset)),
+            _ => None,
+        };
+        let reply = if self.predict(seg, cx) {
+            None
+        } else {
+            match self.state {
+                State::Closed | State::TimeWait | State::Listen => reset_for(seg),
+                State::SynSent => self.in_syn_sent(seg, cx),
+                _ => self.in_synchronized(seg, cx),
+            }
+        };
+        self.set(flag::CE_NOW, false);
+        reply
     }
 
     /// Header prediction: the next segment of an established connection with nothing unusual about it.
@@ -32,6 +39,7 @@ impl Tcb {
             || seg.ack.after(self.snd_nxt)
             || self.orphaned()
             || self.snd_wnd == 0
+            || !seg.options.sack.as_slice().is_empty()
         {
             return false;
         }
@@ -87,6 +95,14 @@ impl Tcb {
         if !seg.flags.contains(Flags::SYN) {
             return None;
         }
+        // RFC 7323 5 as Linux has it: an echo that is none of ours is an old segment.
+        if let (true, Some(echo)) = (has_ack, self.echo) {
+            let since = echo.wrapping_sub(self.progress_at.millis() as u32) as i32;
+            if since < 0 || (cx.now.millis() as u32).wrapping_sub(echo) as i32 <= -1 {
+                cx.counters.paws += 1;
+                return reset_for(seg);
+            }
+        }
         self.heard(cx);
         self.take_syn(seg, cx);
         self.snd_wnd = seg.window as u32;
@@ -95,12 +111,10 @@ impl Tcb {
         if !has_ack {
             // Simultaneous open (RFC 9293 3.5, figure 8; MUST-10): SYN-RECEIVED, our SYN goes out again with ACK.
             self.state = State::SynReceived;
-            self.mark_lost(cx, |_| true);
+            self.mark_all_lost(cx, |_| true);
             return None;
         }
         self.acknowledge_syn(seg, cx);
-        self.state = State::Established;
-        self.put_notice(Notice::CONNECTED);
         self.set(flag::ACK_NOW | flag::ACK_LATER, true);
         // RFC 9293 3.10.7.3: data and FIN on a SYN/ACK are processed as in the other states.
         if !seg.payload.is_empty() || seg.flags.contains(Flags::FIN) {
@@ -111,7 +125,20 @@ impl Tcb {
     }
 
     fn acknowledge_syn(&mut self, seg: &Segment, cx: &mut Context) {
+        let again = self.retrans;
         self.take_ack(seg, cx);
+        // RFC 6928 2, RFC 5681 3.1: several lost SYNs say that the path is bad; one may just have been slow.
+        self.cc = crate::congestion::Window::new(if again > 1 { 1 } else { self.initial_window(cx.config) });
+        self.recovery.phase = crate::recovery::Phase::Open;
+        self.recovery.undo_marker = None;
+        self.cwnd_stamp = cx.now;
+        self.cwnd_usage_seq = self.snd_nxt;
+        if self.rtt.srtt == 0 {
+            // RFC 6298 5.7.
+            self.rtt.unmeasured();
+        }
+        self.state = State::Established;
+        self.put_notice(Notice::CONNECTED);
         self.arm_keepalive(cx);
     }
 
@@ -127,7 +154,7 @@ impl Tcb {
             let idle = (cx.now.millis() / 1000) as u32 - self.ts_recent_age.min((cx.now.millis() / 1000) as u32);
             if old && !rst && !syn && idle < 24 * 86400 {
                 cx.counters.paws += 1;
-                self.duplicate_ack(cx);
+                self.answer_invalid(seg, cx);
                 return None;
             }
         }
@@ -139,14 +166,19 @@ impl Tcb {
                 let rest = Segment { seq: seg.seq + 1, flags: Flags::ACK, ..*seg };
                 return self.in_synchronized(&rest, cx);
             }
-            self.mark_lost(cx, |_| true);
+            self.mark_all_lost(cx, |_| true);
             return None;
         }
 
         if !self.acceptable(seg) {
             cx.counters.unacceptable += 1;
             if !rst {
-                self.duplicate_ack(cx);
+                // RFC 2883 4: what came again is reported.
+                let end = seg.seq + seg.payload.len() as u32;
+                if seg.seq.before(self.rcv_nxt) {
+                    self.note_duplicate(seg.seq, end.min(self.rcv_nxt));
+                }
+                self.answer_invalid(seg, cx);
                 // RFC 9293 MUST-66: with a zero window, RST and URG are looked at, and the acknowledgment still counts.
                 let zero_window = self.rcv_adv == self.rcv_nxt && seg.seq == self.rcv_nxt;
                 if zero_window && seg.flags.contains(Flags::ACK) && self.ack_ok(seg) && self.state != State::SynReceived
@@ -189,8 +221,6 @@ impl Tcb {
             // RFC 9293 3.10.7.4: the window of the ACK counts from here on.
             self.snd_wl1 = seg.seq - 1;
             self.acknowledge_syn(seg, cx);
-            self.state = State::Established;
-            self.put_notice(Notice::CONNECTED);
         } else {
             if !self.ack_ok(seg) {
                 cx.counters.bad_ack += 1;
@@ -198,9 +228,13 @@ impl Tcb {
                 self.challenge(cx);
                 return None;
             }
-            self.take_ack(seg, cx);
+            match seg.ack.before(self.snd_una) {
+                true => self.take_old_ack(seg, cx),
+                false => self.take_ack(seg, cx),
+            }
         }
         self.heard(cx);
+        self.note_cwr(seg);
 
         // RFC 7323 4.3: TS.Recent follows what the last ACK covered.
         if let (true, Some(ts)) = (self.has(flag::TIMESTAMPS), seg.options.timestamps)
@@ -279,9 +313,11 @@ impl Tcb {
         let end = seq + data.len() as u32;
         if seq.before(self.rcv_nxt) {
             let known = (self.rcv_nxt.since(seq) as usize).min(data.len());
+            self.note_duplicate(seq, seq + known as u32);
             data = &data[known..];
             seq += known as u32;
             self.set(flag::ACK_NOW, true);
+            self.quick_acks = self.quick_acks.max(2);
         }
         let window = self.rcv_adv.since(self.rcv_nxt);
         let beyond = (seq + data.len() as u32).since(self.rcv_nxt);
@@ -330,31 +366,31 @@ impl Tcb {
         self.occupied += bytes;
         self.unacked_in += bytes;
         self.bytes_received += bytes as u64;
-        self.rcv_mss = self.rcv_mss.max(segment.min(0xffff) as u16);
         self.put_notice(Notice::DATA);
-        // RFC 9293 3.8.6.3 (SHLD-19): at least every second full-sized segment, otherwise delayed. The first full-sized
-        // ones are acknowledged at once, so that the peer's slow start is not held back (Linux's quick ACKs).
-        let full = self.rcv_mss as u32;
-        let quick = self.has(flag::QUICK_ACK) || (self.quick_acks > 0 && segment as u32 >= (self.smss as u32).min(536));
-        if self.unacked_in > full || quick || self.ooo.is_some() {
-            self.quick_acks = self.quick_acks.saturating_sub(1);
-            self.set(flag::ACK_NOW, true);
-        } else if !self.has(flag::ACK_DELAYED) {
-            self.set(flag::ACK_DELAYED, true);
-            self.ack_at = cx.now + cx.config.delayed_ack;
-        }
+        self.note_ce(cx);
+        self.measure_as_receiver(segment, cx);
+        self.schedule_ack(segment, cx);
     }
 
     fn take_out_of_order(&mut self, seq: SeqNum, data: &[u8], fin: Option<SeqNum>, cx: &mut Context) {
         self.ooo_in = self.ooo_in.wrapping_add(1);
+        self.note_ce(cx);
         let ooo = self.ooo.get_or_insert_with(Box::<Reassembly>::default);
-        let kept = data.is_empty() || ooo.insert(cx.pool, seq, data);
+        let mut kept = true;
+        let mut duplicate = None;
+        if !data.is_empty() {
+            let done = ooo.insert(cx.pool, seq, data);
+            (kept, duplicate) = (done.kept, done.duplicate);
+        }
         match kept {
             true => cx.counters.out_of_order += 1,
             false => cx.counters.out_of_order_dropped += 1,
         }
         if let (true, Some(end)) = (kept, fin) {
             ooo.set_fin(end);
+        }
+        if let Some((left, right)) = duplicate {
+            self.note_duplicate(left, right);
         }
         // RFC 5681 4.2: at once, so that the sender sees duplicates.
         self.duplicate_ack(cx);
@@ -409,22 +445,42 @@ impl Tcb {
         self.life_at = wire::Instant::FAR;
     }
 
-    /// An ACK that only repeats; not more often than the peer sends (RFC 9293 3.8.6.3), bounded against ACK loops.
+    /// An ACK that only repeats (RFC 9293 3.10.7.4).
     pub(crate) fn duplicate_ack(&mut self, _cx: &mut Context) {
         self.set(flag::ACK_NOW, true);
     }
 
-    /// RFC 5961 7: challenge ACKs are limited, here to ten a second for each connection.
+    /// The ACK that a segment out of the window asks for. One that carries no data may itself be such an answer: twice a
+    /// second is enough, or two ends could answer each other for ever (RFC 5961 10, Linux's tcp_invalid_ratelimit).
+    fn answer_invalid(&mut self, seg: &Segment, cx: &mut Context) {
+        let loops = seg.payload.is_empty() || seg.flags.contains(Flags::SYN);
+        if loops && !self.may_answer(cx) {
+            return;
+        }
+        self.duplicate_ack(cx);
+    }
+
+    fn may_answer(&mut self, cx: &mut Context) -> bool {
+        let now = cx.now.millis() as u32;
+        let wait = cx.config.invalid_ratelimit.as_millis() as u32;
+        if self.invalid_at.is_some_and(|at| now.wrapping_sub(at) < wait) {
+            cx.counters.acks_limited += 1;
+            return false;
+        }
+        self.invalid_at = Some(now);
+        true
+    }
+
+    /// RFC 5961 7: challenge ACKs are limited for each connection and for all together.
     fn challenge(&mut self, cx: &mut Context) {
-        let second = (cx.now.millis() / 1000) as u32;
-        if self.challenge_at != second {
-            self.challenge_at = second;
-            self.challenges = 0;
+        if !self.may_answer(cx) {
+            return;
         }
-        if self.challenges < 10 {
-            self.challenges += 1;
-            cx.counters.challenge_acks += 1;
-            self.set(flag::ACK_NOW, true);
+        if !cx.limits.challenge(cx.now) {
+            cx.counters.acks_limited += 1;
+            return;
         }
+        cx.counters.challenge_acks += 1;
+        self.set(flag::ACK_NOW, true);
     }
 }

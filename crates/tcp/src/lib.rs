@@ -6,21 +6,31 @@
 #![forbid(unsafe_code)]
 
 mod ack;
+mod acking;
 mod config;
 pub mod congestion;
+mod ecn;
 mod info;
 mod input;
+mod knobs;
+mod limits;
 mod output;
+mod path;
+mod rack;
 mod reassembly;
 mod recovery;
 mod rtt;
+mod sack;
 mod sent;
 mod tcb;
 mod timers;
+mod urgent;
+mod usage;
 mod window;
 
-pub use config::Config;
+pub use config::{Config, Ecn};
 pub use info::{State, TcpInfo};
+pub use limits::Limits;
 pub use output::{Outgoing, Reply, reset_for};
 pub use sent::SentPool;
 pub use tcb::{Context, Counters, Error, Notice, Open, Tcb};

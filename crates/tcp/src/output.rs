@@ -7,6 +7,7 @@ use wire::{Instant, SeqNum};
 use crate::State;
 use crate::sent::mark;
 use crate::tcb::{Context, Tcb, flag};
+use crate::timers::Pending;
 
 /// A segment of a connection, ready to be framed.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +20,8 @@ pub struct Outgoing {
     pub flags: Flags,
     /// The window field as it goes on the wire.
     pub window: u16,
+    /// The two ECN bits of the IP header (RFC 3168 5): 0, or 2 for ECT(0).
+    pub ecn: u8,
     /// Options.
     pub options: Options,
     /// Where the payload starts in the send queue.
@@ -57,7 +60,7 @@ impl Tcb {
     pub fn wants_control(&self) -> bool {
         self.has(flag::RST_PENDING)
             || match self.state {
-                State::SynSent | State::SynReceived => self.snd_nxt == self.iss || self.lost > 0,
+                State::SynSent | State::SynReceived => self.snd_nxt == self.iss || self.lost_out > self.retrans_out,
                 _ => false,
             }
     }
@@ -80,7 +83,8 @@ impl Tcb {
         if !self.can_send() {
             return false;
         }
-        self.lost > 0
+        self.lost_out > self.retrans_out
+            || self.recovery.probe_due
             || self.has(flag::PROBE_NOW)
             || self.unsent() > 0
             || (self.has(flag::SHUTDOWN) && !self.has(flag::FIN_SENT))
@@ -109,6 +113,17 @@ impl Tcb {
             State::TimeWait => return self.bare_ack(cx),
             _ => {}
         }
+        if let Some(out) = self.tail_probe(cx) {
+            return Some(out);
+        }
+        // RFC 5682 2.1, step 2.b: after one acknowledgment new data shows whether the timeout was spurious.
+        if self.recovery.new_first {
+            if let Some(out) = self.new_data(max, cx) {
+                return Some(out);
+            }
+            self.recovery.new_first = false;
+            self.recovery.frto = self.snd_nxt.after(self.recovery.high_seq);
+        }
         self.retransmission(cx)
             .or_else(|| self.new_data(max, cx))
             .or_else(|| self.probe(cx))
@@ -117,27 +132,29 @@ impl Tcb {
 
     fn next_syn(&mut self, cx: &mut Context) -> Option<Outgoing> {
         let first = self.snd_nxt == self.iss;
-        if !first && self.lost == 0 {
+        if !first && self.lost_out <= self.retrans_out {
             return None;
         }
-        let flags = if self.state == State::SynSent { Flags::SYN } else { Flags::SYN | Flags::ACK };
-        let now = cx.now.micros() as u32;
+        let mut flags = if self.state == State::SynSent { Flags::SYN } else { Flags::SYN | Flags::ACK };
         if first {
-            self.sent.push(cx.sent, self.iss, 1, now, mark::SYN);
+            self.sent.push(cx.sent, self.iss, 1, 1, cx.now.micros() as u32, mark::SYN);
+            self.packets_out += 1;
             self.snd_nxt = self.iss + 1;
             self.progress_at = cx.now;
+            self.sent_at = cx.now;
         } else {
             cx.counters.syn_retransmits += 1;
-            self.retrans += 1;
-            self.lost = 0;
-            if let Some(s) = self.sent.front(cx.sent) {
-                s.marks = mark::SYN | mark::AGAIN;
-                s.at = now;
+            if let Some(i) = self.sent.head() {
+                self.count_retransmission(i, cx);
             }
-            // RFC 6298 5.7: a lost SYN makes the RTO three seconds when data starts; Linux keeps one second. The initial
-            // window is one segment then (RFC 5681 3.1).
-            let smss = self.smss as u32;
-            self.control.get_mut().set_cwnd(smss);
+            // RFC 3168 6.1.1.1: a SYN that asked for ECN may have been dropped for that.
+            if self.state == State::SynSent {
+                self.set(flag::ECN, false);
+            }
+        }
+        if self.has(flag::ECN) {
+            // RFC 3168 6.1.1.
+            flags = flags | if self.state == State::SynSent { Flags::ECE | Flags::CWR } else { Flags::ECE };
         }
         if self.rto_at == Instant::FAR || first {
             self.arm_rto(cx);
@@ -145,41 +162,132 @@ impl Tcb {
         Some(self.segment(self.iss, flags, 0, 0, cx))
     }
 
-    /// A segment marked lost, cut to the present segment size.
+    /// A segment marked lost, cut to the present segment size and to the peer's window (RFC 6675 5, RFC 5681 3.2).
     fn retransmission(&mut self, cx: &mut Context) -> Option<Outgoing> {
-        if self.lost == 0 {
+        if self.lost_out <= self.retrans_out || self.cc.cwnd <= self.in_flight() {
             return None;
         }
-        // RFC 5681 3.2, RFC 6675 5: the window holds for retransmissions too, but the first one always goes.
-        let flight = self.flight();
-        let smss = self.smss as u32;
-        if flight > 0 && flight + smss > self.send_window() {
-            let front_lost = self.sent.front(cx.sent).is_some_and(|s| s.is(mark::LOST) && !s.is(mark::AGAIN));
-            if !front_lost {
-                return None;
-            }
+        // F-RTO waits for what its new data brings.
+        if self.recovery.frto && self.snd_nxt.after(self.recovery.high_seq) {
+            return None;
         }
-        let s = self.sent.find_cut(cx.sent, smss, |s| s.is(mark::LOST))?;
-        s.marks = (s.marks & !mark::LOST) | mark::AGAIN;
-        s.at = cx.now.micros() as u32;
-        let (seq, len, fin) = (s.seq, s.len, s.is(mark::FIN));
-        self.lost = self.lost.saturating_sub(len);
-        let bytes = len - fin as u32;
+        if self.paced_out(cx) {
+            return None;
+        }
+        let i = self.sent.next_retransmit(cx.sent)?;
+        let s = self.sent.get(cx.sent, i);
+        let right = self.snd_una + self.snd_wnd;
+        let smss = self.segment_size() as u32;
+        let room = match s.seq.before(right) {
+            true => right.since(s.seq).min(smss),
+            // The first goes even into a closed window, as a probe (RFC 9293 3.8.6, SHLD-15's other side).
+            false if s.seq == self.snd_una => smss,
+            false => return None,
+        };
+        if s.bytes() > room {
+            let j = self.sent.split(cx.sent, i, room, smss);
+            let after = self.sent.get(cx.sent, i).segs as u32 + self.sent.get(cx.sent, j).segs as u32;
+            self.recount(s.segs as u32, after, s.marks);
+        }
         match self.recovery.phase {
-            crate::recovery::Phase::Recovery => cx.counters.fast_retransmits += 1,
-            _ => cx.counters.timeout_retransmits += 1,
+            crate::recovery::Phase::Loss => cx.counters.timeout_retransmits += 1,
+            _ => cx.counters.fast_retransmits += 1,
         }
-        self.retrans += 1;
-        self.bytes_retrans += bytes as u64;
-        if self.rto_at == Instant::FAR || self.has(flag::PERSIST) {
+        if Some(i) == self.sent.head() && self.pending != Pending::Reorder {
             self.arm_rto(cx);
         }
-        let offset = seq.since(self.base);
-        let flags = Flags::ACK | if fin { Flags::FIN } else { Flags::PSH };
-        Some(self.segment(seq, flags, offset, bytes, cx))
+        self.count_retransmission(i, cx);
+        Some(self.again(i, cx))
     }
 
+    /// Record `i` is sent again, and counts as under way.
+    fn count_retransmission(&mut self, i: u32, cx: &mut Context) {
+        let s = self.sent.get_mut(cx.sent, i);
+        let segs = s.segs as u32;
+        if !s.is(mark::RETRANS) {
+            s.marks |= mark::RETRANS;
+            self.retrans_out += segs;
+        }
+        self.recovery.retrans_stamp.get_or_insert(cx.now.millis() as u32);
+        self.recovery.undo_retrans = self.recovery.undo_retrans.max(0) + segs as i32;
+        if self.recovery.reducing() {
+            self.recovery.prr_out += segs;
+        }
+        self.sent_again(i, cx);
+    }
+
+    fn sent_again(&mut self, i: u32, cx: &mut Context) {
+        let s = self.sent.get_mut(cx.sent, i);
+        s.marks |= mark::AGAIN;
+        s.at = cx.now.micros() as u32;
+        let (segs, bytes) = (s.segs as u32, s.bytes());
+        self.sent.sent_last(cx.sent, i);
+        self.retrans = self.retrans.wrapping_add(segs);
+        self.bytes_retrans += bytes as u64;
+        self.bytes_sent += bytes as u64;
+        self.sent_at = cx.now;
+    }
+
+    /// The segment of record `i`.
+    fn again(&mut self, i: u32, cx: &mut Context) -> Outgoing {
+        let s = self.sent.get(cx.sent, i);
+        let mut flags = Flags::ACK;
+        if s.is(mark::FIN) {
+            flags = flags | Flags::FIN;
+        }
+        if s.is(mark::PSH) {
+            flags = flags | Flags::PSH;
+        }
+        self.paced(s.bytes(), cx);
+        // RFC 3168 6.1.5: retransmissions are not ECN-capable.
+        self.segment(s.seq, flags, s.seq.since(self.base), s.bytes(), cx)
+    }
+
+    /// RFC 8985 7.3: new data if there is some and the peer takes it, whatever the window says; else the last segment.
+    fn tail_probe(&mut self, cx: &mut Context) -> Option<Outgoing> {
+        if !core::mem::take(&mut self.recovery.probe_due) || self.packets_out == 0 {
+            return None;
+        }
+        let smss = self.segment_size() as u32;
+        let room = self.snd_wnd.saturating_sub(self.snd_nxt.since(self.snd_una));
+        let len = self.unsent().min(smss);
+        let out = if len > 0 && len <= room {
+            let fin = self.has(flag::SHUTDOWN) && !self.has(flag::FIN_SENT) && len == self.unsent() && len < room;
+            self.recovery.probe_again = false;
+            self.send(len, fin, cx)
+        } else {
+            let mut i = self.sent.tail()?;
+            let s = self.sent.get(cx.sent, i);
+            let front = s.bytes().saturating_sub(1) / smss * smss;
+            if front > 0 {
+                let j = self.sent.split(cx.sent, i, front, smss);
+                let after = self.sent.get(cx.sent, i).segs as u32 + self.sent.get(cx.sent, j).segs as u32;
+                self.recount(s.segs as u32, after, s.marks);
+                i = j;
+            }
+            self.recovery.probe_again = true;
+            self.sent_again(i, cx);
+            self.again(i, cx)
+        };
+        cx.counters.loss_probes += 1;
+        self.recovery.probe_high = Some(self.snd_nxt);
+        self.pending = Pending::None;
+        self.rearm_rto(cx);
+        Some(out)
+    }
+
+    /// New data as the windows allow; when there is no more to send, the use of the window is judged.
     fn new_data(&mut self, max: u32, cx: &mut Context) -> Option<Outgoing> {
+        let out = self.fresh_data(max, cx);
+        if out.is_none() && self.has(flag::SENT_NEW) {
+            self.set(flag::SENT_NEW, false);
+            self.judge_window(cx);
+            self.schedule_probe(false, cx);
+        }
+        out
+    }
+
+    fn fresh_data(&mut self, max: u32, cx: &mut Context) -> Option<Outgoing> {
         if self.has(flag::FIN_SENT) {
             return None;
         }
@@ -188,83 +296,94 @@ impl Tcb {
         if unsent == 0 && !fin_due {
             return None;
         }
-        let smss = self.smss as u32;
-        let flight = self.flight();
+        let smss = self.segment_size() as u32;
         let outstanding = self.snd_nxt.since(self.snd_una);
-        let window = self.send_window();
-        let cwnd_room = window.saturating_sub(flight);
         let peer_room = self.snd_wnd.saturating_sub(outstanding);
-
+        if self.packets_out == 0 {
+            self.restart_after_idle(cx);
+        }
         if unsent == 0 {
-            // A bare FIN takes no window (Linux's habit); it does not wait for Nagle either.
+            // A bare FIN waits for neither Nagle nor the congestion window, but it takes a number of the peer's window.
+            if peer_room == 0 {
+                self.wait_for_window(outstanding, cx);
+                return None;
+            }
             return Some(self.send(0, true, cx));
         }
-        if cwnd_room < unsent.min(smss) {
+        let quota = self.cc.cwnd.saturating_sub(self.in_flight());
+        if quota == 0 {
             self.set(flag::CWND_LIMITED, true);
             return None;
         }
-        let mut len = unsent.min(max).min(peer_room);
-        if cwnd_room < len {
-            self.set(flag::CWND_LIMITED, true);
-            len = cwnd_room;
+        if self.paced_out(cx) {
+            return None;
         }
+        // CWR belongs on one segment, so that one goes alone.
+        let max = if self.has(flag::CWR) { max.min(smss) } else { max };
+        let mut len = unsent.min(max).min(peer_room).min(quota.saturating_mul(smss));
         // Whole segments only, unless this ends the queue and its last part may go.
-        if len > smss && (len < unsent || !self.may_send_partial(len % smss, outstanding, fin_due)) {
+        if len > smss && (len < unsent || !self.may_send_partial(len % smss, fin_due)) {
             len -= len % smss;
         }
         if len == 0 {
             // RFC 9293 3.8.6.1 (MUST-36): the window is closed and nothing is under way to reopen it.
-            if outstanding == 0 && !self.has(flag::PERSIST) {
-                self.arm_persist(cx);
-            }
+            self.wait_for_window(outstanding, cx);
             return None;
         }
         if len < smss {
             let last = len == unsent;
             if last {
-                if !self.may_send_partial(len, outstanding, fin_due) {
+                if !self.may_send_partial(len, fin_due) {
+                    if self.has(flag::CORK | flag::MORE) && self.cork_at == Instant::FAR {
+                        self.cork_at = cx.now + cx.config.cork_limit;
+                    }
                     return None;
                 }
             } else if len < self.max_wnd / 2 {
                 // RFC 9293 3.8.6.2.1 (MUST-38): a window too small for a segment waits for more, or for the override.
-                if outstanding == 0 && !self.has(flag::PERSIST) {
-                    self.arm_persist(cx);
-                }
+                self.wait_for_window(outstanding, cx);
                 return None;
             }
         }
-        let fin = fin_due && len == unsent;
-        if !fin && flight + len + smss > window {
-            self.set(flag::CWND_LIMITED, true);
-        }
+        let fin = fin_due && len == unsent && len < peer_room;
         Some(self.send(len, fin, cx))
+    }
+
+    fn wait_for_window(&mut self, outstanding: u32, cx: &mut Context) {
+        if outstanding == 0 && self.pending != Pending::Persist {
+            self.zero_probes = 0;
+            self.arm_persist(cx);
+        }
     }
 
     /// Nagle's algorithm (RFC 9293 3.7.4, MUST-17) as Minshall amended it: a partial segment waits only for an earlier
     /// partial one; corked ones wait for more.
-    fn may_send_partial(&self, len: u32, outstanding: u32, fin_due: bool) -> bool {
+    fn may_send_partial(&self, len: u32, fin_due: bool) -> bool {
         if fin_due || len == 0 || self.has(flag::PUSH_NOW) {
             return true;
         }
         if self.has(flag::CORK | flag::MORE) {
             return false;
         }
-        self.has(flag::NO_DELAY) || outstanding == 0 || !self.snd_sml.after(self.snd_una)
+        self.has(flag::NO_DELAY) || self.packets_out == 0 || !self.snd_sml.after(self.snd_una)
     }
 
     fn send(&mut self, len: u32, fin: bool, cx: &mut Context) -> Outgoing {
         let seq = self.snd_nxt;
         let offset = seq.since(self.base);
+        let smss = self.segment_size() as u32;
         let mut flags = Flags::ACK;
         let mut marks = 0;
         if self.unsent() == len && len > 0 {
             // RFC 9293 3.9.1 (SHLD-27): PSH on the last segment of what was queued.
             flags = flags | Flags::PSH;
+            marks |= mark::PSH;
             self.set(flag::PUSH_NOW, false);
+            self.cork_at = Instant::FAR;
         }
         if fin {
             flags = flags | Flags::FIN;
-            marks = mark::FIN;
+            marks |= mark::FIN;
             self.set(flag::FIN_SENT, true);
             self.state = match self.state {
                 State::CloseWait => State::LastAck,
@@ -275,20 +394,39 @@ impl Tcb {
             }
         }
         let occupied = len + fin as u32;
+        let segs = len.div_ceil(smss).max(1);
         if self.sent.is_empty() {
             self.progress_at = cx.now;
         }
-        self.sent.push(cx.sent, seq, occupied, cx.now.micros() as u32, marks);
+        self.sent.push(cx.sent, seq, occupied, segs.min(u16::MAX as u32) as u16, cx.now.micros() as u32, marks);
+        let first = self.packets_out == 0;
+        self.packets_out += segs;
         self.snd_nxt += occupied;
-        if !len.is_multiple_of(self.smss as u32) {
+        if !len.is_multiple_of(smss) {
             self.snd_sml = self.snd_nxt;
         }
         self.bytes_sent += len as u64;
-        if self.rto_at == Instant::FAR || self.has(flag::PERSIST) {
-            self.arm_rto(cx);
+        self.sent_at = cx.now;
+        self.set(flag::SENT_NEW, true);
+        if self.recovery.reducing() {
+            self.recovery.prr_out += segs;
+        }
+        if first || matches!(self.pending, Pending::Probe | Pending::Persist | Pending::None) {
+            self.rearm_rto(cx);
+        }
+        self.note_answer(cx);
+        self.paced(len, cx);
+        if len > 0 && self.has(flag::CWR) {
+            // RFC 3168 6.1.2.
+            flags = flags | Flags::CWR;
+            self.set(flag::CWR, false);
         }
         let mut out = self.segment(seq, flags, offset, len, cx);
         out.fresh = true;
+        if len > 0 && self.has(flag::ECN) {
+            // RFC 3168 6.1.4, 6.1.5: data sent for the first time, not bare ACKs.
+            out.ecn = 2;
+        }
         out
     }
 
@@ -299,11 +437,12 @@ impl Tcb {
             return None;
         }
         self.set(flag::PROBE_NOW, false);
-        cx.counters.window_probes += self.has(flag::PERSIST) as u64;
+        let persist = self.pending == Pending::Persist;
+        cx.counters.window_probes += persist as u64;
         // RFC 9293 3.8.6.2.1: the override timeout sends what a small window takes.
-        let room = self.snd_wnd.saturating_sub(self.snd_nxt.since(self.snd_una)).min(self.smss as u32);
+        let room = self.snd_wnd.saturating_sub(self.snd_nxt.since(self.snd_una)).min(self.segment_size() as u32);
         let len = room.min(self.unsent());
-        if self.has(flag::PERSIST) && len > 0 && self.sent.is_empty() {
+        if persist && len > 0 && self.sent.is_empty() {
             return Some(self.send(len, false, cx));
         }
         Some(self.segment(self.snd_una - 1, Flags::ACK, 0, 0, cx))
@@ -316,7 +455,7 @@ impl Tcb {
         Some(self.segment(self.snd_nxt, Flags::ACK, 0, 0, cx))
     }
 
-    fn segment(&mut self, seq: SeqNum, flags: Flags, offset: u32, len: u32, cx: &Context) -> Outgoing {
+    fn segment(&mut self, seq: SeqNum, mut flags: Flags, offset: u32, len: u32, cx: &mut Context) -> Outgoing {
         let syn = flags.contains(Flags::SYN);
         let window = self.offer_window();
         let ack = if flags.contains(Flags::ACK) { self.rcv_nxt } else { SeqNum(0) };
@@ -324,12 +463,19 @@ impl Tcb {
             // Everything received is acknowledged by this (RFC 9293 3.8.6.3).
             self.set(flag::ACK_NOW | flag::ACK_DELAYED | flag::ACK_LATER, false);
             self.ack_at = Instant::FAR;
+            if self.unacked_in > 0 {
+                self.acknowledged_now();
+            }
             self.unacked_in = 0;
             self.last_ack_sent = self.rcv_nxt;
         }
         self.segs_out = self.segs_out.wrapping_add(1);
         let options = self.options(syn, cx);
-        Outgoing { seq, ack, flags, window, options, offset, len, fresh: false }
+        // RFC 3168 6.1.3.
+        if self.has(flag::ECE) && !syn && !flags.contains(Flags::RST) {
+            flags = flags | Flags::ECE;
+        }
+        Outgoing { seq, ack, flags, window, ecn: 0, options, offset, len, fresh: false }
     }
 
     /// Copies the payload of `out` into `to`, which has its length.
@@ -340,9 +486,17 @@ impl Tcb {
         };
     }
 
-    /// The segment size now, bytes of payload.
-    pub fn smss(&self) -> u16 {
-        self.smss
+    /// Most bytes of payload of the next segment: what its SACK blocks take is missing (RFC 9293 3.7.1, MUST-16; RFC 6691).
+    pub fn segment_size(&self) -> u16 {
+        if self.ooo.is_none() && self.dsack.is_none() || !self.has(flag::SACK) {
+            return self.smss;
+        }
+        let most = if self.has(flag::TIMESTAMPS) { 3 } else { 4 };
+        let blocks = self.ooo.as_ref().map_or(0, |o| o.blocks().count()) + self.dsack.is_some() as usize;
+        match blocks.min(most) as u16 {
+            0 => self.smss,
+            n => self.smss.saturating_sub(4 + 8 * n).max(8),
+        }
     }
 }
 

@@ -12,6 +12,17 @@ pub(crate) struct Reassembly {
     runs: Vec<Run>,
     /// Sequence number after the last data byte, once the FIN was seen.
     fin: Option<SeqNum>,
+    /// Left edges of the runs that grew last, latest first, for SACK.
+    recent: [Option<SeqNum>; 4],
+}
+
+/// What became of a segment's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Inserted {
+    /// Nothing had to be dropped.
+    pub kept: bool,
+    /// The first bytes that were there already (RFC 2883).
+    pub duplicate: Option<(SeqNum, SeqNum)>,
 }
 
 #[derive(Debug)]
@@ -27,8 +38,40 @@ impl Run {
 }
 
 impl Reassembly {
-    /// Keeps what is new of `data` at `seq`; `false` when something had to be dropped.
-    pub fn insert(&mut self, pool: &mut Side, mut seq: SeqNum, mut data: &[u8]) -> bool {
+    /// Keeps what is new of `data` at `seq`.
+    pub fn insert(&mut self, pool: &mut Side, seq: SeqNum, data: &[u8]) -> Inserted {
+        let mut duplicate = None;
+        let kept = self.merge(pool, seq, data, &mut duplicate);
+        self.touch(seq);
+        Inserted { kept, duplicate }
+    }
+
+    /// The run that holds `seq` is reported first from now on (RFC 2018 4).
+    fn touch(&mut self, seq: SeqNum) {
+        let at = self.runs.partition_point(|r| !r.end().after(seq));
+        let Some(left) = self.runs.get(at).filter(|r| r.seq.before_eq(seq)).map(|r| r.seq) else { return };
+        // Edges that a run has swallowed go.
+        let runs = &self.runs;
+        let mut kept = self.recent.iter().flatten().filter(|l| **l != left && runs.iter().any(|r| r.seq == **l));
+        let next = [kept.next(), kept.next(), kept.next()].map(|l| l.copied());
+        self.recent = [Some(left), next[0], next[1], next[2]];
+    }
+
+    /// Blocks for a SACK option, the one that grew last first.
+    pub fn blocks(&self) -> impl Iterator<Item = (SeqNum, SeqNum)> + '_ {
+        self.recent.iter().flatten().filter_map(|left| {
+            let at = self.runs.partition_point(|r| r.seq.before(*left));
+            self.runs.get(at).filter(|r| r.seq == *left).map(|r| (r.seq, r.end()))
+        })
+    }
+
+    fn merge(
+        &mut self,
+        pool: &mut Side,
+        mut seq: SeqNum,
+        mut data: &[u8],
+        duplicate: &mut Option<(SeqNum, SeqNum)>,
+    ) -> bool {
         let mut i = self.runs.partition_point(|r| r.end().before(seq));
         // `runs[i]` is the first that ends at or after `seq`: it may touch, overlap or lie behind.
         while !data.is_empty() {
@@ -48,6 +91,9 @@ impl Reassembly {
             }
             let end = run.end();
             let known = (end.since(seq) as usize).min(data.len());
+            if known > 0 && duplicate.is_none() {
+                *duplicate = Some((seq, seq + known as u32));
+            }
             data = &data[known..];
             seq += known as u32;
             if data.is_empty() {

@@ -1,15 +1,24 @@
-//! Loss detection and recovery: NewReno (RFC 5681 3.2, RFC 6582) with limited transmit (RFC 3042), and what a
-//! retransmission timeout marks. Every way of finding losses ends in [`Tcb::mark_lost`]; what is marked is sent again by
-//! `output` as the window allows.
+//! Loss recovery: when it begins and ends, what is marked lost, how fast it sends (PRR, RFC 6937), how a spurious one is
+//! recognised and undone (F-RTO, RFC 5682; D-SACK, RFC 3708; timestamps, RFC 3522). The states are Linux's, which join
+//! these RFCs into one machine: Open, Disorder (something is odd), Cwr (the network asked to slow down), Recovery, Loss.
+//!
+//! Every way of finding losses ends in [`Tcb::mark_lost`]; what is marked is sent again by `output` as the window allows.
 
 use wire::SeqNum;
 
-use crate::sent::{Sent, mark};
+use crate::ack::{Round, seen};
+use crate::congestion::CongestionControl;
+use crate::rack::Rack;
+use crate::sent::mark;
 use crate::tcb::{Context, Tcb};
+use crate::timers::Pending;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
     Open,
+    Disorder,
+    /// The window is being reduced because of ECN or a probe's loss.
+    Cwr,
     /// Fast recovery.
     Recovery,
     /// After a timeout.
@@ -19,138 +28,600 @@ pub(crate) enum Phase {
 #[derive(Clone, Debug)]
 pub(crate) struct Recovery {
     pub phase: Phase,
-    /// RFC 6582 3.2: `snd.nxt` when the last loss was found.
-    pub recover: SeqNum,
+    /// RFC 5682: a timeout may have been spurious.
+    pub frto: bool,
+    /// F-RTO step 2.b: new data goes before retransmissions.
+    pub new_first: bool,
+    pub reordering_seen: bool,
+    /// Segments by which the path reorders; also the duplicate-ACK threshold without SACK (RFC 5681: 3).
+    pub reordering: u16,
+    /// `snd.nxt` when the phase began (RFC 6582 `recover`, RFC 6675 `RecoveryPoint`).
+    pub high_seq: SeqNum,
+    /// End of the highest SACKed record.
+    pub fack: SeqNum,
+    /// `snd.una` when the window was reduced; `None` when there is nothing to undo.
+    pub undo_marker: Option<SeqNum>,
+    /// Retransmissions not yet shown to be superfluous; -1: none was made.
+    pub undo_retrans: i32,
+    /// To come back to; 0: not to be undone.
+    pub prior_ssthresh: u32,
+    /// RFC 6937 `RecoverFS` (Linux: the window when recovery began), `prr_delivered`, `prr_out`; segments.
+    pub prior_cwnd: u32,
+    pub prr_delivered: u32,
+    pub prr_out: u32,
+    /// Our timestamp clock when the first retransmission of this episode went, ms.
+    pub retrans_stamp: Option<u32>,
+    /// Segments delivered in all.
+    pub delivered: u32,
+    /// Segments found lost in all.
+    pub lost: u32,
+    pub dsack_dups: u32,
+    /// `snd.nxt` when the tail loss probe under way was sent (`TLP.end_seq`).
+    pub probe_high: Option<SeqNum>,
+    /// It was a retransmission.
+    pub probe_again: bool,
+    /// It is to be sent.
+    pub probe_due: bool,
+    pub rack: Rack,
 }
 
 impl Recovery {
     pub fn new(iss: SeqNum) -> Recovery {
-        Recovery { phase: Phase::Open, recover: iss }
+        Recovery {
+            phase: Phase::Open,
+            frto: false,
+            new_first: false,
+            reordering_seen: false,
+            reordering: 3,
+            high_seq: iss,
+            fack: iss,
+            undo_marker: None,
+            undo_retrans: -1,
+            prior_ssthresh: 0,
+            prior_cwnd: 0,
+            prr_delivered: 0,
+            prr_out: 0,
+            retrans_stamp: None,
+            delivered: 0,
+            lost: 0,
+            dsack_dups: 0,
+            probe_high: None,
+            probe_again: false,
+            probe_due: false,
+            rack: Rack::default(),
+        }
     }
 
-    pub fn ca_state(&self) -> u64 {
-        match self.phase {
-            Phase::Open => 0,
-            Phase::Recovery => 3,
-            Phase::Loss => 4,
-        }
+    /// A reduction of the window is under way.
+    pub fn reducing(&self) -> bool {
+        matches!(self.phase, Phase::Cwr | Phase::Recovery)
     }
 }
 
 impl Tcb {
-    /// Marks records for retransmission.
-    pub(crate) fn mark_lost(&mut self, cx: &mut Context, mut pick: impl FnMut(&Sent) -> bool) {
-        let mut lost = 0;
-        self.sent.each(cx.sent, |s| {
-            if !s.is(mark::LOST) && pick(s) {
-                s.marks |= mark::LOST;
-                lost += s.len;
-            }
-            true
-        });
-        self.lost += lost;
+    /// Segments believed to be in the network (RFC 6675's `pipe`).
+    pub(crate) fn in_flight(&self) -> u32 {
+        (self.packets_out + self.retrans_out).saturating_sub(self.sacked_out + self.lost_out)
     }
 
-    fn mark_first(&mut self, cx: &mut Context) {
-        if let Some(s) = self.sent.front(cx.sent)
-            && !s.is(mark::LOST)
-        {
+    /// Marks record `i` lost, again where its retransmission was lost too.
+    pub(crate) fn mark_lost(&mut self, i: u32, cx: &mut Context) {
+        let s = self.sent.get_mut(cx.sent, i);
+        if s.is(mark::SACKED) {
+            return;
+        }
+        let segs = s.segs as u32;
+        if s.is(mark::LOST) {
+            if !s.is(mark::RETRANS) {
+                return;
+            }
+            s.marks &= !mark::RETRANS;
+            self.retrans_out = self.retrans_out.saturating_sub(segs);
+            cx.counters.lost_retransmits += 1;
+        } else {
             s.marks |= mark::LOST;
-            self.lost += s.len;
+            if s.is(mark::RETRANS) {
+                s.marks &= !mark::RETRANS;
+                self.retrans_out = self.retrans_out.saturating_sub(segs);
+            }
+            self.lost_out += segs;
+        }
+        self.recovery.lost = self.recovery.lost.wrapping_add(segs);
+        self.sent.forget_time(cx.sent, i);
+        self.sent.wants_retransmit(cx.sent, i);
+    }
+
+    /// Every record not SACKed, and those that `pick` accepts.
+    pub(crate) fn mark_all_lost(&mut self, cx: &mut Context, mut pick: impl FnMut(&crate::sent::Sent) -> bool) {
+        let mut at = self.sent.head();
+        while let Some(i) = at {
+            let s = self.sent.get(cx.sent, i);
+            at = self.sent.next(cx.sent, i);
+            if pick(&s) {
+                self.mark_lost(i, cx);
+            }
         }
     }
 
-    /// Bytes believed to be in the network (RFC 6675's `pipe` without SACK).
-    pub(crate) fn flight(&self) -> u32 {
-        self.snd_nxt.since(self.snd_una).saturating_sub(self.lost)
+    /// Whether anything outstanding was sent again.
+    fn any_sent_again(&self, cx: &mut Context) -> bool {
+        self.retrans_out > 0 || self.sent.front(cx.sent).is_some_and(|s| s.is(mark::AGAIN))
     }
 
-    /// What may be in flight now.
-    pub(crate) fn send_window(&self) -> u32 {
-        let cwnd = self.control.get().cwnd();
-        // RFC 3042: the first two duplicate ACKs each let one new segment out.
-        let limited = match (self.recovery.phase, self.dup_acks) {
-            (Phase::Open, n @ 1..=2) => n as u32 * self.smss as u32,
-            _ => 0,
-        };
-        cwnd.saturating_add(limited)
-    }
-
-    /// A duplicate ACK (RFC 5681 2).
-    pub(crate) fn on_dup_ack(&mut self, cx: &mut Context) {
-        cx.counters.dup_acks += 1;
-        self.dup_acks = self.dup_acks.saturating_add(1);
-        let smss = self.smss as u32;
-        match self.recovery.phase {
-            Phase::Open if self.dup_acks == 3 => {
-                // RFC 6582 3.2 step 2: not for losses that the last recovery or timeout already covers.
-                if !(self.snd_una - 1).after(self.recovery.recover) {
-                    return;
-                }
-                self.recovery.recover = self.snd_nxt;
-                self.recovery.phase = Phase::Recovery;
-                let flight = self.snd_nxt.since(self.snd_una);
-                let control = self.control.get_mut();
-                control.on_loss(flight, smss);
-                let inflated = control.ssthresh().saturating_add(3 * smss);
-                control.set_cwnd(inflated);
-                self.mark_first(cx);
-            }
-            Phase::Recovery => {
-                // RFC 5681 3.2 step 4: each further one says that a segment has left the network.
-                let control = self.control.get_mut();
-                let cwnd = control.cwnd().saturating_add(smss);
-                control.set_cwnd(cwnd);
-            }
-            Phase::Open | Phase::Loss => {}
+    /// Linux's `tcp_current_ssthresh`: what growth has shown the path to bear.
+    fn borne(&self) -> u32 {
+        match self.recovery.reducing() {
+            true => self.cc.ssthresh,
+            false => self.cc.borne(),
         }
     }
 
-    /// `acked` bytes of new data were acknowledged; `flight` were outstanding before. Returns whether the window may grow.
-    pub(crate) fn on_new_ack(&mut self, acked: u32, cx: &mut Context) -> bool {
-        self.dup_acks = 0;
-        let smss = self.smss as u32;
+    // -- Without SACK (RFC 6582): each duplicate ACK stands for one segment delivered.
+
+    fn add_reno_sack(&mut self, dups: u32) {
+        if dups == 0 {
+            return;
+        }
+        let before = self.sacked_out;
+        self.sacked_out += dups;
+        self.limit_reno_sacks();
+        let delivered = self.sacked_out.saturating_sub(before);
+        self.recovery.delivered = self.recovery.delivered.wrapping_add(delivered);
+    }
+
+    /// No more than can have been delivered: what is left out less the hole.
+    fn limit_reno_sacks(&mut self) {
+        let holes = self.lost_out.max(1).min(self.packets_out);
+        if self.sacked_out + holes > self.packets_out {
+            self.sacked_out = self.packets_out - holes;
+        }
+    }
+
+    /// Cumulatively acknowledged segments were the ones that the duplicates stood for, but the first filled the hole.
+    pub(crate) fn remove_reno_sacks(&mut self, r: &Round) {
+        let acked = r.acked_segs;
+        if acked > 0 {
+            let delivered = (acked as i64 - self.sacked_out as i64).max(1) as u32;
+            self.recovery.delivered = self.recovery.delivered.wrapping_add(delivered);
+            self.sacked_out = self.sacked_out.saturating_sub(acked - 1);
+        }
+        self.limit_reno_sacks();
+    }
+
+    fn reset_reno_sacks(&mut self) {
+        if !self.sack_on() {
+            self.sacked_out = 0;
+        }
+    }
+
+    /// RFC 6582 3.2 steps 2 and 3: the first segment, at the third duplicate and at each partial acknowledgment.
+    fn newreno_mark_lost(&mut self, advanced: bool, cx: &mut Context) {
+        let phase = self.recovery.phase;
+        let due = (phase < Phase::Recovery && self.sacked_out >= self.recovery.reordering as u32)
+            || (phase == Phase::Recovery && advanced);
+        let Some(i) = self.sent.head().filter(|_| due) else { return };
+        let s = self.sent.get(cx.sent, i);
+        if s.is(mark::LOST) {
+            return;
+        }
+        let keep = self.smss as u32 + s.is(mark::SYN) as u32;
+        if s.segs > 1 && s.len > keep {
+            let j = self.sent.split(cx.sent, i, keep, self.smss as u32);
+            let after = self.sent.get(cx.sent, i).segs as u32 + self.sent.get(cx.sent, j).segs as u32;
+            self.recount(s.segs as u32, after, s.marks);
+        }
+        self.mark_lost(i, cx);
+    }
+
+    // -- The machine.
+
+    /// Something about the acknowledgment is not as in an undisturbed transfer (Linux's `tcp_fastretrans_alert`).
+    pub(crate) fn alert(&mut self, r: &mut Round, dups: u32, cx: &mut Context) {
+        let ece = r.seen & seen::ECE != 0;
+        let advanced = r.seen & seen::UNA_ADVANCED != 0;
+        if self.packets_out == 0 {
+            self.sacked_out = 0;
+        }
+        if ece {
+            self.recovery.prior_ssthresh = 0;
+        }
+        if r.seen & seen::RENEGED != 0 && advanced {
+            // RFC 2018 8: the peer dropped what it had SACKed; the timer clears the board after a little patience.
+            let patience = (self.rtt.srtt / 2).max(10_000);
+            self.set_timer(Pending::Rto, patience, cx);
+            r.seen &= !seen::SET_TIMER;
+            return;
+        }
         match self.recovery.phase {
-            Phase::Open => true,
-            Phase::Recovery if self.snd_una.before(self.recovery.recover) => {
-                // RFC 6582 3.2 step 3, partial acknowledgment: the next hole is lost too.
-                self.mark_first(cx);
-                let control = self.control.get_mut();
-                let mut cwnd = control.cwnd().saturating_sub(acked);
-                if acked >= smss {
-                    cwnd += smss;
-                }
-                control.set_cwnd(cwnd.max(smss));
-                false
-            }
-            Phase::Recovery => {
-                // RFC 6582 3.2 step 3, full acknowledgment, option 1: no burst.
-                self.recovery.phase = Phase::Open;
-                let flight = self.snd_nxt.since(self.snd_una);
-                let control = self.control.get_mut();
-                let cwnd = control.ssthresh().min(flight.max(smss) + smss);
-                control.set_cwnd(cwnd);
-                false
-            }
-            Phase::Loss => {
-                if !self.snd_una.before(self.recovery.recover) {
+            Phase::Open => self.recovery.retrans_stamp = None,
+            _ if self.snd_una.before(self.recovery.high_seq) => {}
+            Phase::Cwr => {
+                // Something above `high_seq` must be acknowledged, or one ECE would reduce twice.
+                if self.snd_una != self.recovery.high_seq {
+                    self.end_reduction();
                     self.recovery.phase = Phase::Open;
                 }
-                true
+            }
+            Phase::Recovery => {
+                self.reset_reno_sacks();
+                if self.undo_recovery(cx) {
+                    return;
+                }
+                self.end_reduction();
+            }
+            Phase::Disorder | Phase::Loss => {}
+        }
+        match self.recovery.phase {
+            Phase::Recovery => {
+                if !advanced {
+                    if !self.sack_on() {
+                        self.add_reno_sack(dups);
+                    }
+                } else if self.undo_partial(r, cx) {
+                    return;
+                }
+                if self.undo_by_dsack(cx) {
+                    self.keep_open_at(cx);
+                }
+                self.find_losses(r, cx);
+                if self.recovery.phase != Phase::Recovery {
+                    if self.lost_out == 0 {
+                        return;
+                    }
+                    self.enter_recovery(ece, cx);
+                }
+            }
+            Phase::Loss => {
+                self.process_loss(r, dups, cx);
+                self.find_losses(r, cx);
+                if !(self.recovery.phase == Phase::Open || r.seen & seen::LOST_AGAIN != 0) {
+                    return;
+                }
+                // Undone, or retransmissions were lost: as in Open.
+                self.alert_open(r, dups, ece, cx);
+            }
+            Phase::Open | Phase::Disorder | Phase::Cwr => self.alert_open(r, dups, ece, cx),
+        }
+    }
+
+    fn alert_open(&mut self, r: &mut Round, dups: u32, ece: bool, cx: &mut Context) {
+        if !self.sack_on() {
+            if r.seen & seen::UNA_ADVANCED != 0 {
+                self.reset_reno_sacks();
+            }
+            self.add_reno_sack(dups);
+        }
+        if self.recovery.phase <= Phase::Disorder {
+            self.undo_by_dsack(cx);
+        }
+        self.find_losses(r, cx);
+        if self.lost_out == 0 {
+            self.try_to_open(ece, cx);
+        } else {
+            self.enter_recovery(ece, cx);
+        }
+    }
+
+    fn find_losses(&mut self, r: &mut Round, cx: &mut Context) {
+        if self.sent.is_empty() {
+            return;
+        }
+        if !self.sack_on() {
+            self.newreno_mark_lost(r.seen & seen::UNA_ADVANCED != 0, cx);
+            return;
+        }
+        let before = self.retrans_out;
+        if self.rack_mark_lost(cx) {
+            r.seen &= !seen::SET_TIMER;
+        }
+        if before > self.retrans_out {
+            r.seen |= seen::LOST_AGAIN;
+        }
+    }
+
+    fn try_to_open(&mut self, ece: bool, cx: &mut Context) {
+        if !self.any_sent_again(cx) {
+            self.recovery.retrans_stamp = None;
+        }
+        if ece {
+            self.enter_cwr(cx);
+        }
+        if self.recovery.phase != Phase::Cwr {
+            self.keep_open_at(cx);
+        }
+    }
+
+    fn keep_open_at(&mut self, cx: &mut Context) {
+        let odd = self.sacked_out + self.lost_out > 0 || self.any_sent_again(cx);
+        self.settle_phase(odd);
+    }
+
+    /// As `keep_open_at` where nothing was sent again for certain.
+    pub(crate) fn keep_open(&mut self) {
+        let odd = self.sacked_out + self.lost_out + self.retrans_out > 0;
+        self.settle_phase(odd);
+    }
+
+    fn settle_phase(&mut self, odd: bool) {
+        let phase = if odd { Phase::Disorder } else { Phase::Open };
+        if self.recovery.phase != phase {
+            self.recovery.phase = phase;
+            self.recovery.high_seq = self.snd_nxt;
+        }
+    }
+
+    /// RFC 6937 3, RFC 5681 3.2, RFC 3168 6.1.2: the new threshold; the window follows as data is delivered.
+    pub(crate) fn begin_reduction(&mut self) {
+        self.recovery.high_seq = self.snd_nxt;
+        self.recovery.probe_high = None;
+        self.cc.counted = 0;
+        self.recovery.prior_cwnd = self.cc.cwnd;
+        self.recovery.prr_delivered = 0;
+        self.recovery.prr_out = 0;
+        self.cc.ssthresh = self.control.ssthresh(&self.cc);
+        self.queue_cwr();
+    }
+
+    /// RFC 6937 3.1: how much may be sent for what `delivered` segments freed.
+    pub(crate) fn reduce_window(&mut self, delivered: u32, lost: u32, seen: u32) {
+        let prior = self.recovery.prior_cwnd;
+        if delivered == 0 || prior == 0 {
+            return;
+        }
+        let ssthresh = self.cc.ssthresh;
+        let in_flight = self.in_flight();
+        self.recovery.prr_delivered += delivered;
+        let (done, out) = (self.recovery.prr_delivered, self.recovery.prr_out);
+        let count = if in_flight > ssthresh {
+            let due = (ssthresh as u64 * done as u64).div_ceil(prior as u64) as i64;
+            due - out as i64
+        } else {
+            // Slow-start reduction bound, one more where the acknowledgment shows progress and nothing new is lost.
+            let mut n = (done as i64 - out as i64).max(delivered as i64);
+            if seen & seen::UNA_ADVANCED != 0 && lost == 0 {
+                n += 1;
+            }
+            n.min(ssthresh as i64 - in_flight as i64)
+        };
+        // The first retransmission goes at once.
+        let count = count.max((out == 0) as i64).max(0) as u32;
+        self.cc.cwnd = in_flight + count;
+    }
+
+    pub(crate) fn end_reduction(&mut self) {
+        if self.cc.ssthresh < u32::MAX && (self.recovery.phase == Phase::Cwr || self.recovery.undo_marker.is_some()) {
+            self.cc.cwnd = self.cc.ssthresh;
+        }
+    }
+
+    pub(crate) fn enter_cwr(&mut self, cx: &mut Context) {
+        self.recovery.prior_ssthresh = 0;
+        if self.recovery.phase < Phase::Cwr {
+            self.recovery.undo_marker = None;
+            self.begin_reduction();
+            self.recovery.phase = Phase::Cwr;
+            cx.counters.ecn_reductions += 1;
+        }
+    }
+
+    fn remember_for_undo(&mut self) {
+        self.recovery.undo_marker = Some(self.snd_una);
+        self.recovery.undo_retrans = match self.retrans_out {
+            0 => -1,
+            n => n as i32,
+        };
+    }
+
+    pub(crate) fn enter_recovery(&mut self, ece: bool, cx: &mut Context) {
+        cx.counters.recoveries += 1;
+        self.recovery.prior_ssthresh = 0;
+        self.remember_for_undo();
+        if !self.recovery.reducing() {
+            if !ece {
+                self.recovery.prior_ssthresh = self.borne();
+            }
+            self.begin_reduction();
+        }
+        self.recovery.phase = Phase::Recovery;
+    }
+
+    /// The retransmission timer expired (RFC 6298 5.4–5.7, RFC 5681 3.1).
+    pub(crate) fn enter_loss(&mut self, cx: &mut Context) {
+        cx.counters.timeouts += 1;
+        let fresh = self.recovery.phase < Phase::Recovery;
+        let reneged = self.sent.front(cx.sent).is_some_and(|s| s.is(mark::SACKED));
+        if reneged {
+            // RFC 2018 8: what was SACKed must be sent again after a timeout.
+            cx.counters.reneged += 1;
+            self.sacked_out = 0;
+        } else {
+            self.reset_reno_sacks();
+        }
+        let now = cx.now.micros() as u32;
+        let head = self.sent.head();
+        let mut at = head;
+        while let Some(i) = at {
+            at = self.sent.next(cx.sent, i);
+            let s = self.sent.get_mut(cx.sent, i);
+            let sent_at = s.at;
+            if reneged {
+                s.marks &= !mark::SACKED;
+            } else if self.sack_on() && Some(i) != head && self.rack_timeout(sent_at, now) > 0 {
+                // RFC 8985 6.3: what was sent a moment ago is not lost yet.
+                continue;
+            }
+            self.mark_lost(i, cx);
+        }
+        if self.recovery.phase <= Phase::Disorder
+            || !self.recovery.high_seq.after(self.snd_una)
+            || (self.recovery.phase == Phase::Loss && self.retries == 0)
+        {
+            self.recovery.prior_ssthresh = self.borne();
+            self.recovery.prior_cwnd = self.cc.cwnd;
+            self.cc.ssthresh = self.control.ssthresh(&self.cc);
+            self.control.on_timeout();
+            self.remember_for_undo();
+        }
+        self.cc.cwnd = self.in_flight() + 1;
+        self.cc.counted = 0;
+        if self.recovery.phase <= Phase::Disorder && self.sacked_out >= 3 {
+            self.recovery.reordering = self.recovery.reordering.min(3);
+        }
+        self.recovery.phase = Phase::Loss;
+        self.recovery.high_seq = self.snd_nxt;
+        self.recovery.probe_high = None;
+        self.recovery.probe_due = false;
+        self.queue_cwr();
+        // RFC 5682 2.1 step 1: not while an earlier recovery is under way.
+        self.recovery.frto = cx.config.frto && (fresh || self.retries > 0);
+        self.recovery.new_first = false;
+    }
+
+    /// RFC 5682 2.1 and 3.1.
+    fn process_loss(&mut self, r: &Round, dups: u32, cx: &mut Context) {
+        let recovered = !self.snd_una.before(self.recovery.high_seq);
+        let advanced = r.seen & seen::UNA_ADVANCED != 0;
+        if advanced && self.undo_loss(false, cx) {
+            return;
+        }
+        if self.recovery.frto {
+            // Step 3.b: never-retransmitted data was delivered, so not all was lost.
+            if r.seen & seen::ORIGINAL != 0 && self.undo_loss(true, cx) {
+                return;
+            }
+            if self.snd_nxt.after(self.recovery.high_seq) {
+                if r.seen & seen::SACKED != 0 || dups > 0 {
+                    // Step 3.a: the loss was real.
+                    self.recovery.frto = false;
+                }
+            } else if advanced && !recovered {
+                self.recovery.high_seq = self.snd_nxt;
+                // Step 2.b: new data, if there is any and the window takes it.
+                let room = self.snd_wnd > self.snd_nxt.since(self.snd_una);
+                if self.unsent() > 0 && room {
+                    self.recovery.new_first = true;
+                    return;
+                }
+                self.recovery.frto = false;
+            }
+        }
+        if recovered {
+            // Step 2.a.
+            self.undo_recovery(cx);
+            return;
+        }
+        if !self.sack_on() {
+            if self.snd_nxt.after(self.recovery.high_seq) && dups > 0 {
+                self.add_reno_sack(dups);
+            } else if advanced {
+                self.reset_reno_sacks();
             }
         }
     }
 
-    /// The retransmission timer expired (RFC 6298 5.4–5.7): everything outstanding counts as lost.
-    pub(crate) fn on_retransmission_timeout(&mut self, cx: &mut Context) {
-        cx.counters.timeouts += 1;
-        let smss = self.smss as u32;
-        let first = self.recovery.phase != Phase::Loss || self.snd_una.after(self.recovery.recover);
-        let flight = self.flight();
-        self.control.get_mut().on_timeout(flight, smss, first && self.retries == 0);
-        self.recovery.phase = Phase::Loss;
-        self.recovery.recover = self.snd_nxt;
-        self.dup_acks = 0;
-        self.mark_lost(cx, |_| true);
+    // -- Undo.
+
+    /// RFC 3522: the acknowledgment echoes a timestamp from before the first retransmission.
+    fn delayed_not_lost(&self) -> bool {
+        match (self.recovery.retrans_stamp, self.echo) {
+            (Some(stamp), Some(echo)) => (echo.wrapping_sub(stamp) as i32) < 0,
+            _ => false,
+        }
+    }
+
+    fn may_undo(&self) -> bool {
+        self.recovery.undo_marker.is_some() && (self.recovery.undo_retrans == 0 || self.delayed_not_lost())
+    }
+
+    fn undo_reduction(&mut self, unmark: bool, cx: &mut Context) {
+        cx.counters.undone += 1;
+        if unmark {
+            let mut at = self.sent.head();
+            while let Some(i) = at {
+                at = self.sent.next(cx.sent, i);
+                let s = self.sent.get_mut(cx.sent, i);
+                if s.is(mark::LOST) {
+                    s.marks &= !mark::LOST;
+                    if !s.is(mark::TIMED | mark::SACKED) {
+                        self.sent.sent_last(cx.sent, i);
+                    }
+                }
+            }
+            self.lost_out = 0;
+        }
+        if self.recovery.prior_ssthresh > 0 {
+            self.cc.cwnd = self.cc.cwnd.max(self.recovery.prior_cwnd);
+            self.cc.ssthresh = self.cc.ssthresh.max(self.recovery.prior_ssthresh);
+            self.control.on_undo();
+            self.withdraw_cwr();
+        }
+        self.recovery.undo_marker = None;
+        self.recovery.rack.advanced = true;
+    }
+
+    /// Without SACK the phase is kept until something above `high_seq` is acknowledged, or old duplicates would start
+    /// another recovery (RFC 6582 3.2 step 2).
+    fn must_stay(&self) -> bool {
+        self.snd_una == self.recovery.high_seq && !self.sack_on()
+    }
+
+    fn undo_recovery(&mut self, cx: &mut Context) -> bool {
+        if self.may_undo() {
+            self.undo_reduction(false, cx);
+        }
+        if self.must_stay() {
+            if !self.any_sent_again(cx) {
+                self.recovery.retrans_stamp = None;
+            }
+            return true;
+        }
+        if self.recovery.phase == Phase::Recovery {
+            let rack = &mut self.recovery.rack;
+            rack.persist = rack.persist.saturating_sub(1);
+        }
+        self.recovery.phase = Phase::Open;
+        false
+    }
+
+    fn undo_by_dsack(&mut self, cx: &mut Context) -> bool {
+        if self.recovery.undo_marker.is_none() || self.recovery.undo_retrans != 0 {
+            return false;
+        }
+        self.keep_reorder_window();
+        self.undo_reduction(false, cx);
+        true
+    }
+
+    fn undo_loss(&mut self, by_frto: bool, cx: &mut Context) -> bool {
+        if !by_frto && !self.may_undo() {
+            return false;
+        }
+        self.undo_reduction(true, cx);
+        cx.counters.spurious_timeouts += 1;
+        self.retries = 0;
+        if self.must_stay() {
+            return true;
+        }
+        if by_frto || self.sack_on() {
+            self.recovery.phase = Phase::Open;
+        }
+        true
+    }
+
+    /// A partial acknowledgment for data that was only late: no more is marked.
+    fn undo_partial(&mut self, r: &Round, cx: &mut Context) -> bool {
+        if self.recovery.undo_marker.is_none() || !self.delayed_not_lost() {
+            return false;
+        }
+        self.note_reordering(r.prior_una);
+        if self.retrans_out > 0 {
+            return true;
+        }
+        if !self.any_sent_again(cx) {
+            self.recovery.retrans_stamp = None;
+        }
+        self.undo_reduction(true, cx);
+        self.keep_open_at(cx);
+        false
     }
 }

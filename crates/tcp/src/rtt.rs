@@ -20,10 +20,16 @@ impl Rtt {
         Rtt { srtt: 0, rttvar: 0, min: u32::MAX, base: config.initial_rto.as_micros() as u32, backoff: 0 }
     }
 
-    /// RFC 6298 2.2, 2.3.
-    pub fn sample(&mut self, r: u32, config: &Config) {
+    /// RFC 6298 5.7: the SYN's round trip could not be measured.
+    pub fn unmeasured(&mut self) {
+        self.base = self.base.max(3_000_000);
+        self.backoff = 0;
+    }
+
+    /// RFC 6298 2.2, 2.3; `least` is the quickest of what the acknowledgment covered.
+    pub fn sample(&mut self, r: u32, least: Option<u32>, config: &Config) {
         let r = r.max(1);
-        self.min = self.min.min(r);
+        self.min = self.min.min(least.unwrap_or(r).max(1));
         if self.srtt == 0 {
             self.srtt = r;
             self.rttvar = r / 2;
@@ -55,10 +61,10 @@ mod tests {
         let config = Config::default();
         let mut r = Rtt::new(&config);
         assert_eq!(r.rto(&config), 1_000_000);
-        r.sample(100_000, &config);
+        r.sample(100_000, None, &config);
         assert_eq!((r.srtt, r.rttvar), (100_000, 50_000));
         assert_eq!(r.rto(&config), 300_000);
-        r.sample(200_000, &config);
+        r.sample(200_000, None, &config);
         assert_eq!((r.srtt, r.rttvar), (112_500, 62_500));
         assert_eq!(r.rto(&config), 362_500);
         r.backoff = 2;

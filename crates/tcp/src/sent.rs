@@ -1,6 +1,8 @@
-//! Records of segments sent and not yet acknowledged: what retransmission, RTT and loss detection work on.
+//! Records of segments sent and not yet acknowledged: the retransmission queue and the SACK scoreboard.
 //!
 //! They live in one slab per stack, so a connection with nothing in flight holds none, and a busy one allocates nothing.
+//! Each record stands in two orders: of sequence numbers, and of the last transmission, which is what RACK walks
+//! (RFC 8985 6.2) and what keeps loss detection proportional to what was lost.
 
 use wire::SeqNum;
 
@@ -13,10 +15,18 @@ pub(crate) mod mark {
     pub const SYN: u8 = 1;
     /// It carries FIN, which occupies the last.
     pub const FIN: u8 = 2;
-    /// Judged lost and not sent again since.
+    /// Judged lost, and not delivered since.
     pub const LOST: u8 = 4;
     /// Sent more than once (Karn: not timed).
     pub const AGAIN: u8 = 8;
+    /// The peer has it (RFC 2018); it may still forget it.
+    pub const SACKED: u8 = 16;
+    /// Its retransmission is believed to be under way.
+    pub const RETRANS: u8 = 32;
+    /// It went out with PSH.
+    pub const PSH: u8 = 64;
+    /// In the order of transmission: under way for all we know.
+    pub const TIMED: u8 = 128;
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +36,11 @@ pub(crate) struct Sent {
     pub len: u32,
     /// Low bits of the time it was last sent, µs; differences below 71 minutes are right.
     pub at: u32,
-    pub next: u32,
+    next: u32,
+    older: u32,
+    newer: u32,
+    /// Segments it went out as: what the window counts.
+    pub segs: u16,
     pub marks: u8,
 }
 
@@ -37,6 +51,11 @@ impl Sent {
 
     pub fn is(&self, mark: u8) -> bool {
         self.marks & mark != 0
+    }
+
+    /// Bytes of payload.
+    pub fn bytes(&self) -> u32 {
+        self.len - self.is(mark::SYN) as u32 - self.is(mark::FIN) as u32
     }
 }
 
@@ -75,53 +94,92 @@ impl SentPool {
         }
     }
 
-    fn release(&mut self, i: u32) -> Sent {
-        let sent = self.slots[i as usize];
+    fn release(&mut self, i: u32) {
         self.slots[i as usize].next = self.free.unwrap_or(NIL);
         self.free = Some(i);
         self.used -= 1;
-        sent
+    }
+
+    fn at(&mut self, i: u32) -> &mut Sent {
+        &mut self.slots[i as usize]
     }
 }
 
-/// One connection's records, oldest first.
+/// One connection's records.
 #[derive(Debug)]
 pub(crate) struct SentList {
     head: u32,
     tail: u32,
+    oldest: u32,
+    newest: u32,
+    /// No record before this one waits for its retransmission; `NIL`: begin at the head.
+    retransmit_hint: u32,
+    /// Where the last SACK walk ended; `NIL`: begin at the head.
+    sack_hint: u32,
 }
 
 impl SentList {
     pub const fn new() -> SentList {
-        SentList { head: NIL, tail: NIL }
+        SentList { head: NIL, tail: NIL, oldest: NIL, newest: NIL, retransmit_hint: NIL, sack_hint: NIL }
     }
 
     pub fn is_empty(&self) -> bool {
         self.head == NIL
     }
 
-    pub fn push(&mut self, pool: &mut SentPool, seq: SeqNum, len: u32, at: u32, marks: u8) {
-        let i = pool.alloc(Sent { seq, len, at, next: NIL, marks });
-        match self.tail {
-            NIL => self.head = i,
-            tail => pool.slots[tail as usize].next = i,
-        }
-        self.tail = i;
+    /// The lowest sequence number's record.
+    pub fn head(&self) -> Option<u32> {
+        (self.head != NIL).then_some(self.head)
+    }
+
+    /// The highest sequence number's record.
+    pub fn tail(&self) -> Option<u32> {
+        (self.tail != NIL).then_some(self.tail)
+    }
+
+    /// The record after `i` in sequence.
+    pub fn next(&self, pool: &SentPool, i: u32) -> Option<u32> {
+        let next = pool.slots[i as usize].next;
+        (next != NIL).then_some(next)
+    }
+
+    pub fn get(&self, pool: &SentPool, i: u32) -> Sent {
+        pool.slots[i as usize]
+    }
+
+    pub fn get_mut<'p>(&self, pool: &'p mut SentPool, i: u32) -> &'p mut Sent {
+        pool.at(i)
     }
 
     pub fn front<'p>(&self, pool: &'p mut SentPool) -> Option<&'p mut Sent> {
-        (self.head != NIL).then(|| &mut pool.slots[self.head as usize])
+        (self.head != NIL).then(|| pool.at(self.head))
+    }
+
+    pub fn push(&mut self, pool: &mut SentPool, seq: SeqNum, len: u32, segs: u16, at: u32, marks: u8) {
+        let i = pool.alloc(Sent { seq, len, at, next: NIL, older: NIL, newer: NIL, segs, marks });
+        match self.tail {
+            NIL => self.head = i,
+            tail => pool.at(tail).next = i,
+        }
+        self.tail = i;
+        self.sent_last(pool, i);
     }
 
     pub fn pop(&mut self, pool: &mut SentPool) -> Option<Sent> {
-        if self.head == NIL {
-            return None;
-        }
-        let sent = pool.release(self.head);
+        let i = self.head()?;
+        self.forget_time(pool, i);
+        let sent = pool.slots[i as usize];
         self.head = sent.next;
         if self.head == NIL {
             self.tail = NIL;
         }
+        if self.retransmit_hint == i {
+            self.retransmit_hint = sent.next;
+        }
+        if self.sack_hint == i {
+            self.sack_hint = NIL;
+        }
+        pool.release(i);
         Some(sent)
     }
 
@@ -129,45 +187,201 @@ impl SentList {
         while self.pop(pool).is_some() {}
     }
 
-    /// Calls `f` for each record until it says stop.
-    pub fn each(&self, pool: &mut SentPool, mut f: impl FnMut(&mut Sent) -> bool) {
-        let mut i = self.head;
-        while i != NIL {
-            let sent = &mut pool.slots[i as usize];
-            i = sent.next;
-            if !f(sent) {
-                return;
+    /// Cuts record `i` after `keep` sequence numbers, `0 < keep < len`; the rest's index. `mss` counts the segments anew.
+    pub fn split(&mut self, pool: &mut SentPool, i: u32, keep: u32, mss: u32) -> u32 {
+        let whole = pool.slots[i as usize];
+        debug_assert!(keep > 0 && keep < whole.len);
+        let segs = |bytes: u32| bytes.div_ceil(mss.max(1)).clamp(1, u16::MAX as u32) as u16;
+        let rest =
+            Sent { seq: whole.seq + keep, len: whole.len - keep, marks: whole.marks & !mark::SYN, older: i, ..whole };
+        let j = pool.alloc(rest);
+        if whole.next == NIL {
+            self.tail = j;
+        }
+        if whole.is(mark::TIMED) {
+            match whole.newer {
+                NIL => self.newest = j,
+                newer => pool.at(newer).older = j,
             }
+        }
+        let second = pool.at(j);
+        second.segs = segs(second.bytes());
+        let first = pool.at(i);
+        first.len = keep;
+        first.marks &= !(mark::FIN | mark::PSH);
+        first.next = j;
+        first.segs = segs(first.bytes());
+        if first.is(mark::TIMED) {
+            first.newer = j;
+        }
+        j
+    }
+
+    /// Puts record `i` at the end of the order of transmission: it was sent just now.
+    pub fn sent_last(&mut self, pool: &mut SentPool, i: u32) {
+        self.forget_time(pool, i);
+        let newest = self.newest;
+        let s = pool.at(i);
+        s.marks |= mark::TIMED;
+        s.older = newest;
+        s.newer = NIL;
+        match newest {
+            NIL => self.oldest = i,
+            n => pool.at(n).newer = i,
+        }
+        self.newest = i;
+    }
+
+    /// Takes record `i` out of the order of transmission: it is delivered, or lost and not sent again.
+    pub fn forget_time(&mut self, pool: &mut SentPool, i: u32) {
+        let s = pool.slots[i as usize];
+        if !s.is(mark::TIMED) {
+            return;
+        }
+        match s.older {
+            NIL => self.oldest = s.newer,
+            o => pool.at(o).newer = s.newer,
+        }
+        match s.newer {
+            NIL => self.newest = s.older,
+            n => pool.at(n).older = s.older,
+        }
+        pool.at(i).marks &= !mark::TIMED;
+    }
+
+    /// The record sent longest ago among those under way.
+    pub fn oldest(&self) -> Option<u32> {
+        (self.oldest != NIL).then_some(self.oldest)
+    }
+
+    /// The one sent after `i`.
+    pub fn newer(&self, pool: &SentPool, i: u32) -> Option<u32> {
+        let newer = pool.slots[i as usize].newer;
+        (newer != NIL).then_some(newer)
+    }
+
+    /// Record `i` waits for its retransmission.
+    pub fn wants_retransmit(&mut self, pool: &SentPool, i: u32) {
+        let hint = self.retransmit_hint;
+        if hint == NIL || pool.slots[i as usize].seq.before(pool.slots[hint as usize].seq) {
+            self.retransmit_hint = i;
         }
     }
 
-    /// The first record that `pick` accepts, cut after `max` sequence numbers of data so that it fits one segment.
-    pub fn find_cut<'p>(
-        &mut self,
-        pool: &'p mut SentPool,
-        max: u32,
-        mut pick: impl FnMut(&Sent) -> bool,
-    ) -> Option<&'p mut Sent> {
-        let mut i = self.head;
-        while i != NIL && !pick(&pool.slots[i as usize]) {
-            i = pool.slots[i as usize].next;
-        }
-        if i == NIL {
-            return None;
-        }
-        let whole = pool.slots[i as usize];
-        let keep = max + whole.is(mark::SYN) as u32;
-        if whole.len > keep + whole.is(mark::FIN) as u32 {
-            let rest = Sent { seq: whole.seq + keep, len: whole.len - keep, marks: whole.marks & !mark::SYN, ..whole };
-            let j = pool.alloc(rest);
-            if whole.next == NIL {
-                self.tail = j;
+    /// The first record that waits for its retransmission.
+    pub fn next_retransmit(&mut self, pool: &SentPool) -> Option<u32> {
+        let mut i = if self.retransmit_hint == NIL { self.head } else { self.retransmit_hint };
+        while i != NIL {
+            let s = &pool.slots[i as usize];
+            if s.is(mark::LOST) && !s.is(mark::RETRANS | mark::SACKED) {
+                self.retransmit_hint = i;
+                return Some(i);
             }
-            let first = &mut pool.slots[i as usize];
-            first.len = keep;
-            first.marks &= !mark::FIN;
-            first.next = j;
+            i = s.next;
         }
-        Some(&mut pool.slots[i as usize])
+        None
+    }
+
+    /// Where to begin looking for `seq`: at or before its record.
+    pub fn sack_start(&self, pool: &SentPool, seq: SeqNum) -> Option<u32> {
+        let hint = self.sack_hint;
+        if hint != NIL && pool.slots[hint as usize].seq.before_eq(seq) { Some(hint) } else { self.head() }
+    }
+
+    /// Remembers where a SACK walk ended.
+    pub fn set_sack_hint(&mut self, i: u32) {
+        self.sack_hint = i;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn three(pool: &mut SentPool) -> SentList {
+        let mut list = SentList::new();
+        for n in 0..3u32 {
+            list.push(pool, SeqNum(1000 * n), 1000, 1, n, 0);
+        }
+        list
+    }
+
+    fn by_time(list: &SentList, pool: &SentPool) -> Vec<u32> {
+        let mut out = Vec::new();
+        let mut i = list.oldest();
+        while let Some(n) = i {
+            out.push(list.get(pool, n).seq.0);
+            i = list.newer(pool, n);
+        }
+        out
+    }
+
+    #[test]
+    fn two_orders() {
+        let mut pool = SentPool::new();
+        let mut list = three(&mut pool);
+        assert_eq!(by_time(&list, &pool), [0, 1000, 2000]);
+        list.sent_last(&mut pool, 0);
+        assert_eq!(by_time(&list, &pool), [1000, 2000, 0]);
+        list.forget_time(&mut pool, 2);
+        list.forget_time(&mut pool, 2);
+        assert_eq!(by_time(&list, &pool), [1000, 0]);
+        assert_eq!(list.pop(&mut pool).unwrap().seq, SeqNum(0));
+        assert_eq!(by_time(&list, &pool), [1000]);
+        list.clear(&mut pool);
+        assert_eq!((pool.used(), list.oldest(), list.head(), list.tail()), (0, None, None, None));
+    }
+
+    #[test]
+    fn a_cut_keeps_both_orders_and_moves_the_ends() {
+        let mut pool = SentPool::new();
+        let mut list = SentList::new();
+        list.push(&mut pool, SeqNum(0), 3001, 3, 7, mark::FIN | mark::PSH);
+        let j = list.split(&mut pool, 0, 1000, 1000);
+        let (a, b) = (list.get(&pool, 0), list.get(&pool, j));
+        assert_eq!((a.seq.0, a.len, a.segs, a.is(mark::FIN | mark::PSH)), (0, 1000, 1, false));
+        assert_eq!((b.seq.0, b.len, b.segs, b.is(mark::FIN), b.is(mark::PSH)), (1000, 2001, 2, true, true));
+        assert_eq!(by_time(&list, &pool), [0, 1000]);
+        assert_eq!(list.tail(), Some(j));
+        list.push(&mut pool, SeqNum(3001), 10, 1, 9, 0);
+        assert_eq!(by_time(&list, &pool), [0, 1000, 3001]);
+        list.forget_time(&mut pool, 0);
+        let k = list.split(&mut pool, j, 1000, 1000);
+        assert_eq!(by_time(&list, &pool), [1000, 2000, 3001]);
+        assert_eq!(list.next(&pool, j), Some(k));
+    }
+
+    #[test]
+    fn the_first_that_waits() {
+        let mut pool = SentPool::new();
+        let mut list = three(&mut pool);
+        assert_eq!(list.next_retransmit(&pool), None);
+        for i in [2, 1] {
+            list.get_mut(&mut pool, i).marks |= mark::LOST;
+            list.wants_retransmit(&pool, i);
+        }
+        assert_eq!(list.next_retransmit(&pool), Some(1));
+        list.get_mut(&mut pool, 1).marks |= mark::RETRANS;
+        assert_eq!(list.next_retransmit(&pool), Some(2));
+        list.get_mut(&mut pool, 2).marks |= mark::SACKED;
+        assert_eq!(list.next_retransmit(&pool), None);
+        list.get_mut(&mut pool, 0).marks |= mark::LOST;
+        list.wants_retransmit(&pool, 0);
+        assert_eq!(list.next_retransmit(&pool), Some(0));
+    }
+
+    #[test]
+    fn hints_survive_what_is_acknowledged() {
+        let mut pool = SentPool::new();
+        let mut list = three(&mut pool);
+        list.set_sack_hint(1);
+        assert_eq!(list.sack_start(&pool, SeqNum(2500)), Some(1));
+        assert_eq!(list.sack_start(&pool, SeqNum(500)), Some(0));
+        list.get_mut(&mut pool, 2).marks |= mark::LOST;
+        list.wants_retransmit(&pool, 2);
+        list.pop(&mut pool);
+        list.pop(&mut pool);
+        assert_eq!(list.sack_start(&pool, SeqNum(2500)), Some(2));
+        assert_eq!(list.next_retransmit(&pool), Some(2));
     }
 }

@@ -5,13 +5,15 @@ use mem::{Chain, Cursor, Side};
 use wire::tcp::Options;
 use wire::{Instant, SeqNum};
 
-use crate::congestion::Controller;
+use crate::config::Ecn;
+use crate::congestion::{Controller, Window};
 use crate::reassembly::Reassembly;
 use crate::recovery::Recovery;
 use crate::rtt::Rtt;
 use crate::sent::SentList;
-use crate::window::{self, scale_for};
-use crate::{Config, SentPool, State, TcpInfo};
+use crate::timers::Pending;
+use crate::window::{self, Autotune, scale_for};
+use crate::{Config, Limits, SentPool, State, TcpInfo};
 
 /// What every call needs from outside.
 pub struct Context<'a> {
@@ -25,6 +27,8 @@ pub struct Context<'a> {
     pub config: &'a Config,
     /// Statistics of all connections together.
     pub counters: &'a mut Counters,
+    /// What all connections together may do.
+    pub limits: &'a mut Limits,
 }
 
 macro_rules! counters {
@@ -67,6 +71,8 @@ counters! {
     dup_acks,
     /// Challenge ACKs sent (RFC 5961).
     challenge_acks,
+    /// Challenge ACKs and answers to segments out of the window that were not sent: too many.
+    acks_limited,
     /// RST accepted.
     resets_in,
     /// RST sent by connections.
@@ -77,10 +83,38 @@ counters! {
     timeout_retransmits,
     /// Segments retransmitted in fast recovery.
     fast_retransmits,
+    /// Retransmissions found lost (RFC 8985).
+    lost_retransmits,
+    /// Fast recoveries begun.
+    recoveries,
+    /// Reductions undone because nothing had been lost.
+    undone,
+    /// Timeouts undone (RFC 5682).
+    spurious_timeouts,
+    /// Tail loss probes sent (RFC 8985).
+    loss_probes,
+    /// Losses that a probe repaired.
+    probe_recoveries,
+    /// Duplicates reported by the peer (RFC 2883).
+    dsacks_in,
+    /// Duplicates reported to the peer.
+    dsacks_out,
+    /// SACK blocks that cannot be (RFC 2018).
+    sack_discarded,
+    /// Peers that forgot what they had SACKed.
+    reneged,
+    /// Reductions because of ECN (RFC 3168).
+    ecn_reductions,
+    /// Segments that arrived marked CE.
+    ecn_ce,
     /// SYN or SYN/ACK retransmitted.
     syn_retransmits,
     /// Zero-window probes sent.
     window_probes,
+    /// Connections given up because their window stayed closed.
+    persist_timeouts,
+    /// Segment sizes lowered because large ones vanished (RFC 4821).
+    black_holes,
     /// Keepalive probes sent.
     keepalives,
     /// ACKs delayed that went out by timer.
@@ -120,6 +154,8 @@ impl Notice {
     pub const ACKED: Notice = Notice(8);
     /// The connection failed.
     pub const FAILED: Notice = Notice(16);
+    /// The send buffer has grown.
+    pub const ROOM: Notice = Notice(128);
 
     /// Whether any bit of `other` is set.
     pub fn has(self, other: Notice) -> bool {
@@ -142,8 +178,8 @@ pub(crate) mod flag {
     /// The application has closed: nobody will read.
     pub const ORPHAN: u32 = 1 << 10;
     pub const RST_PENDING: u32 = 1 << 11;
-    /// The timer in `rto_at` is the persist timer.
-    pub const PERSIST: u32 = 1 << 12;
+    /// RFC 2018 on both sides.
+    pub const SACK: u32 = 1 << 12;
     pub const PROBE_NOW: u32 = 1 << 13;
     pub const KEEPALIVE: u32 = 1 << 14;
     pub const PASSIVE: u32 = 1 << 15;
@@ -153,6 +189,24 @@ pub(crate) mod flag {
     pub const PUSH_NOW: u32 = 1 << 18;
     /// The application is about to hear of it and will probably send: the ACK waits one turn for that.
     pub const ACK_LATER: u32 = 1 << 19;
+    /// RFC 3168 on both sides.
+    pub const ECN: u32 = 1 << 20;
+    /// ECE goes out until the peer says CWR.
+    pub const ECE: u32 = 1 << 21;
+    /// CWR goes out with the next new data.
+    pub const CWR: u32 = 1 << 22;
+    /// The segment being worked on was marked CE.
+    pub const CE_NOW: u32 = 1 << 23;
+    /// New data was sent since the window's use was judged.
+    pub const SENT_NEW: u32 = 1 << 24;
+    /// Nothing may go before `pace_at`.
+    pub const PACED: u32 = 1 << 25;
+    /// SO_RCVBUF was set: the receive buffer does not grow by itself.
+    pub const RCVBUF_LOCKED: u32 = 1 << 26;
+    /// The same for SO_SNDBUF.
+    pub const SNDBUF_LOCKED: u32 = 1 << 27;
+    /// The application answers what it reads: ACKs can ride on its data (Linux's ping-pong mode).
+    pub const PINGPONG: u32 = 1 << 28;
 }
 
 /// How a connection is opened.
@@ -164,7 +218,7 @@ pub struct Open {
     pub ts_offset: u32,
     /// Largest segment we can receive on this path: MTU less IP and TCP headers.
     pub mss: u16,
-    /// SO_RCVBUF, bytes.
+    /// SO_RCVBUF, bytes; 0: the configuration's, and it may grow by itself.
     pub receive_buffer: u32,
     /// Bytes of IP and TCP header that `mss` left room for, for `pmtu` in snapshots.
     pub headers: u16,
@@ -176,7 +230,7 @@ pub struct Tcb {
     pub(crate) state: State,
     pub(crate) notice: Notice,
     pub(crate) error: Option<Error>,
-    pub(crate) dup_acks: u8,
+    pub(crate) pending: Pending,
     pub(crate) flags: u32,
 
     // Receive half.
@@ -199,6 +253,11 @@ pub struct Tcb {
     /// In order, not yet handed to the application.
     pub(crate) rx: Chain,
     pub(crate) ooo: Option<Box<Reassembly>>,
+    /// What came twice and has not been reported (RFC 2883).
+    pub(crate) dsack: Option<(SeqNum, SeqNum)>,
+    pub(crate) tune: Autotune,
+    /// When data arrived last.
+    pub(crate) data_at: Instant,
 
     // Send half.
     pub(crate) snd_una: SeqNum,
@@ -214,23 +273,45 @@ pub struct Tcb {
     pub(crate) tx: Chain,
     pub(crate) cursor: Cursor,
     pub(crate) sent: SentList,
-    /// Bytes marked lost and not sent again.
-    pub(crate) lost: u32,
+    /// Segments sent and not acknowledged cumulatively; of these those SACKed, judged lost, and sent again.
+    pub(crate) packets_out: u32,
+    pub(crate) sacked_out: u32,
+    pub(crate) lost_out: u32,
+    pub(crate) retrans_out: u32,
+    /// Most segments out at once in the present window, which began below `cwnd_usage_seq` (RFC 7661).
+    pub(crate) max_packets_out: u32,
+    pub(crate) cwnd_usage_seq: SeqNum,
+    pub(crate) cwnd_used: u32,
+    pub(crate) cwnd_stamp: Instant,
+    /// The timestamp that the segment being worked on echoes, in our clock, ms.
+    pub(crate) echo: Option<u32>,
     pub(crate) smss: u16,
     pub(crate) mss_clamp: u16,
     pub(crate) headers: u16,
     pub(crate) retries: u8,
     pub(crate) probes: u8,
+    /// Probes into the present zero window, answered or not.
+    pub(crate) zero_probes: u8,
+    /// An ICMP error that counts only if the connection fails anyhow (RFC 9293 3.9.2.2).
+    pub(crate) soft_error: Option<Error>,
     /// Acknowledged bytes not reported to the application.
     pub(crate) unreported: u32,
     pub(crate) send_buffer: u32,
     pub(crate) recovery: Recovery,
     pub(crate) rtt: Rtt,
+    pub(crate) cc: Window,
     pub(crate) control: Controller,
+    /// When data was sent last.
+    pub(crate) sent_at: Instant,
+    /// Most bytes a second, SO_MAX_PACING_RATE; `u64::MAX`: no limit.
+    pub(crate) max_pacing: u64,
 
     // Timers.
     pub(crate) rto_at: Instant,
     pub(crate) ack_at: Instant,
+    pub(crate) pace_at: Instant,
+    /// When a corked partial segment goes after all.
+    pub(crate) cork_at: Instant,
     /// FIN-WAIT-2, keepalive or cork.
     pub(crate) life_at: Instant,
     pub(crate) heard_at: Instant,
@@ -240,8 +321,9 @@ pub struct Tcb {
     pub(crate) keep_idle: u16,
     pub(crate) keep_interval: u16,
     pub(crate) keep_count: u8,
-    pub(crate) challenges: u8,
-    pub(crate) challenge_at: u32,
+    /// When a segment out of the window was answered last, ms, low bits (Linux's tcp_invalid_ratelimit).
+    pub(crate) invalid_at: Option<u32>,
+    pub(crate) knobs: Option<Box<crate::knobs::Knobs>>,
 
     // Statistics.
     pub(crate) iss: SeqNum,
@@ -259,28 +341,36 @@ pub struct Tcb {
 impl Tcb {
     fn new(state: State, open: &Open, config: &Config) -> Tcb {
         let tx = Chain::default();
+        let locked = open.receive_buffer > 0;
+        let receive_buffer = if locked { open.receive_buffer } else { config.receive_buffer };
         let smss = open.mss.min(536);
         Tcb {
             state,
             notice: Notice::default(),
             error: None,
-            dup_acks: 0,
-            flags: 0,
+            pending: Pending::None,
+            flags: if locked { flag::RCVBUF_LOCKED } else { 0 },
             rcv_nxt: SeqNum(0),
             rcv_adv: SeqNum(0),
             occupied: 0,
-            receive_buffer: open.receive_buffer,
+            receive_buffer,
             unacked_in: 0,
             ts_recent: 0,
             ts_recent_age: 0,
             last_ack_sent: SeqNum(0),
-            rcv_scale: scale_for(open.receive_buffer, config),
+            rcv_scale: scale_for(
+                if locked { receive_buffer } else { config.receive_buffer_max.max(receive_buffer) },
+                config,
+            ),
             snd_scale: 0,
-            quick_acks: 16,
+            quick_acks: 0,
             keep_probes: 0,
-            rcv_mss: 0,
+            rcv_mss: open.mss.min(536),
             rx: Chain::default(),
             ooo: None,
+            dsack: None,
+            tune: Autotune::default(),
+            data_at: Instant::ZERO,
             snd_una: open.iss,
             snd_nxt: open.iss,
             snd_wnd: 0,
@@ -292,18 +382,33 @@ impl Tcb {
             cursor: tx.cursor(),
             tx,
             sent: SentList::new(),
-            lost: 0,
+            packets_out: 0,
+            sacked_out: 0,
+            lost_out: 0,
+            retrans_out: 0,
+            max_packets_out: 0,
+            cwnd_usage_seq: open.iss,
+            cwnd_used: 0,
+            cwnd_stamp: Instant::ZERO,
+            echo: None,
             smss,
             mss_clamp: open.mss,
             headers: open.headers,
             retries: 0,
             probes: 0,
+            zero_probes: 0,
+            soft_error: None,
             unreported: 0,
             send_buffer: config.send_buffer,
             recovery: Recovery::new(open.iss),
             rtt: Rtt::new(config),
-            control: Controller::new(config.congestion, config.initial_window * smss as u32),
+            cc: Window::new(config.initial_window),
+            control: Controller::new(config.congestion),
+            sent_at: Instant::ZERO,
+            max_pacing: u64::MAX,
             rto_at: Instant::FAR,
+            pace_at: Instant::FAR,
+            cork_at: Instant::FAR,
             ack_at: Instant::FAR,
             life_at: Instant::FAR,
             heard_at: Instant::ZERO,
@@ -313,8 +418,8 @@ impl Tcb {
             keep_idle: config.keep_idle.as_secs() as u16,
             keep_interval: config.keep_interval.as_secs() as u16,
             keep_count: config.keep_count,
-            challenges: 0,
-            challenge_at: 0,
+            invalid_at: None,
+            knobs: None,
             iss: open.iss,
             irs: SeqNum(0),
             segs_in: 0,
@@ -335,6 +440,8 @@ impl Tcb {
         // What the SYN will ask for; a SYN/ACK without the option switches it off again.
         t.set(flag::TIMESTAMPS, cx.config.timestamps);
         t.set(flag::SCALED, cx.config.window_scaling);
+        t.set(flag::SACK, cx.config.sack);
+        t.set(flag::ECN, cx.config.ecn == Ecn::Always);
         t
     }
 
@@ -345,6 +452,8 @@ impl Tcb {
         t.flags |= flag::PASSIVE;
         t.set(flag::TIMESTAMPS, cx.config.timestamps);
         t.set(flag::SCALED, cx.config.window_scaling);
+        t.set(flag::SACK, cx.config.sack);
+        t.set(flag::ECN, cx.config.ecn != Ecn::Never);
         t.take_syn(syn, cx);
         t.snd_wnd = syn.window as u32;
         t.max_wnd = t.snd_wnd;
@@ -356,7 +465,7 @@ impl Tcb {
         let o: &Options = &syn.options;
         self.irs = syn.seq;
         self.rcv_nxt = syn.seq + 1;
-        self.rcv_adv = self.rcv_nxt + window::initial(self.receive_buffer);
+        self.rcv_adv = self.rcv_nxt + window::initial(self.receive_buffer, self.mss_clamp);
         self.last_ack_sent = self.rcv_nxt;
         self.snd_wl1 = syn.seq;
         self.snd_wl2 = self.snd_una;
@@ -373,6 +482,9 @@ impl Tcb {
             (true, Some(ts)) => self.take_ts(ts.value, cx.now),
             _ => self.set(flag::TIMESTAMPS, false),
         }
+        let sack = self.has(flag::SACK) && o.sack_permitted;
+        self.set(flag::SACK, sack);
+        self.negotiate_ecn(syn);
         // RFC 9293 3.7.1, MUST-15: without the option the default is 536 (IPv6: 1220, RFC 8200 8.3).
         let default = if self.headers >= 60 { 1220 } else { 536 };
         // Tiny offers would make every byte a packet; Linux's floor of 48 bytes holds.
@@ -381,13 +493,6 @@ impl Tcb {
         if self.has(flag::TIMESTAMPS) {
             self.smss = self.smss.saturating_sub(12).max(36);
         }
-        let window = self.initial_window(cx.config);
-        self.control = Controller::new(cx.config.congestion, window);
-    }
-
-    /// RFC 6928: IW = 10 segments by default.
-    pub(crate) fn initial_window(&self, config: &Config) -> u32 {
-        config.initial_window * self.smss as u32
     }
 
     pub(crate) fn take_ts(&mut self, value: u32, now: Instant) {
@@ -480,25 +585,8 @@ impl Tcb {
             chain.free(cx.pool);
             return;
         }
-        if self.tx.is_empty() {
-            self.restart_after_idle(cx);
-        }
         self.tx.append(cx.pool, chain);
         self.set(flag::MORE, more);
-        if more && self.life_at == Instant::FAR {
-            self.life_at = cx.now + cx.config.cork_limit;
-        }
-    }
-
-    /// RFC 5681 4.1: after an idle RTO the window starts from at most the initial one.
-    fn restart_after_idle(&mut self, cx: &mut Context) {
-        if self.sent.is_empty()
-            && self.bytes_sent > 0
-            && cx.now.micros_since(self.progress_at) > self.rtt.rto(cx.config) as u64
-        {
-            let window = self.initial_window(cx.config);
-            self.control.get_mut().on_idle_restart(window);
-        }
     }
 
     /// CLOSE of the sending half (RFC 9293 3.10.4): FIN after what is queued.
@@ -546,11 +634,13 @@ impl Tcb {
     /// CLOSED: nothing is queued or timed any more.
     pub(crate) fn close_now(&mut self, error: Option<Error>, cx: &mut Context) {
         self.state = State::Closed;
-        self.flags &= flag::ORPHAN | flag::PASSIVE | flag::TIMESTAMPS | flag::SCALED;
-        self.rto_at = Instant::FAR;
+        self.flags &= flag::ORPHAN | flag::PASSIVE | flag::TIMESTAMPS | flag::SCALED | flag::SACK | flag::ECN;
+        self.stop_transmit_timer();
         self.ack_at = Instant::FAR;
         self.life_at = Instant::FAR;
-        self.lost = 0;
+        self.cork_at = Instant::FAR;
+        (self.packets_out, self.sacked_out, self.lost_out, self.retrans_out) = (0, 0, 0, 0);
+        self.recovery.probe_due = false;
         self.sent.clear(cx.sent);
         core::mem::take(&mut self.tx).free(cx.pool);
         if let Some(ooo) = self.ooo.take() {
@@ -570,49 +660,16 @@ impl Tcb {
         self.rx.free(cx.pool);
     }
 
-    /// An ICMP error about it (RFC 9293 3.9.2.2): soft while established, fatal while being opened.
-    pub fn unreachable(&mut self, hard: bool, seq: Option<SeqNum>, cx: &mut Context) -> bool {
-        // RFC 5927 4: the quoted sequence number must be one that is in flight.
-        if let Some(seq) = seq
-            && (seq.before(self.snd_una) || seq.after(self.snd_nxt))
-        {
-            return false;
-        }
-        match self.state {
-            State::SynSent | State::SynReceived if hard => self.close_now(Some(Error::Unreachable), cx),
-            _ => {}
-        }
-        true
-    }
-
-    /// The path takes packets of at most `mss` + headers bytes (RFC 1191, RFC 8201).
-    pub fn shrink_mss(&mut self, mss: u16, seq: Option<SeqNum>, cx: &mut Context) -> bool {
-        if let Some(seq) = seq
-            && (seq.before(self.snd_una) || seq.after(self.snd_nxt))
-        {
-            return false;
-        }
-        let mss = if self.has(flag::TIMESTAMPS) { mss.saturating_sub(12) } else { mss }.max(36);
-        if mss >= self.smss {
-            return false;
-        }
-        let old = self.smss as u32;
-        self.smss = mss;
-        self.mss_clamp = self.mss_clamp.min(mss);
-        // What was too big is lost for certain: send it again at once, smaller, without taking it for congestion.
-        self.mark_lost(cx, |s| s.len > mss as u32 && s.len <= old + 2);
-        true
-    }
-
     /// The snapshot; fields as Linux fills them.
     pub fn info(&self, config: &Config) -> TcpInfo {
-        let control = self.control.get();
-        let mss = (self.smss as u64).max(1);
         TcpInfo {
             state: self.state,
-            options: self.has(flag::TIMESTAMPS) as u64 | (self.has(flag::SCALED) as u64) << 2,
+            options: self.has(flag::TIMESTAMPS) as u64
+                | (self.has(flag::SACK) as u64) << 1
+                | (self.has(flag::SCALED) as u64) << 2
+                | (self.has(flag::ECN) as u64) << 3,
             window_scale: (self.rcv_scale as u64) << 4 | self.snd_scale as u64,
-            ca_state: self.recovery.ca_state(),
+            ca_state: self.recovery.phase as u64,
             backoff: self.rtt.backoff as u64,
             rto_us: self.rtt.rto(config) as u64,
             srtt_us: self.rtt.srtt as u64,
@@ -621,8 +678,8 @@ impl Tcb {
             snd_mss: self.smss as u64,
             rcv_mss: self.rcv_mss as u64,
             pmtu: self.smss as u64 + self.headers as u64 + if self.has(flag::TIMESTAMPS) { 12 } else { 0 },
-            snd_cwnd: control.cwnd() as u64 / mss,
-            snd_ssthresh: if control.ssthresh() == u32::MAX { 0x7fff_ffff } else { control.ssthresh() as u64 / mss },
+            snd_cwnd: self.cc.cwnd as u64,
+            snd_ssthresh: if self.cc.ssthresh == u32::MAX { 0x7fff_ffff } else { self.cc.ssthresh as u64 },
             snd_wnd: self.snd_wnd as u64,
             rcv_wnd: self.rcv_adv.since(self.rcv_nxt) as u64,
             unacked_bytes: self.snd_nxt.since(self.snd_una) as u64,
@@ -635,7 +692,16 @@ impl Tcb {
             segs_in: self.segs_in as u64,
             total_retrans: self.retrans as u64,
             rcv_ooopack: self.ooo_in as u64,
-            dupacks: self.dup_acks as u64,
+            unacked: self.packets_out as u64,
+            sacked: self.sacked_out as u64,
+            lost: self.lost_out as u64,
+            retrans: self.retrans_out as u64,
+            reordering: self.recovery.reordering as u64,
+            retransmits: self.retries as u64,
+            probes: self.probes as u64,
+            rcv_space: self.receive_buffer as u64,
+            delivered: self.recovery.delivered as u64,
+            dsack_dups: self.recovery.dsack_dups as u64,
         }
     }
 }

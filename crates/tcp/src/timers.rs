@@ -8,22 +8,88 @@ use wire::Instant;
 use crate::State;
 use crate::tcb::{Context, Error, Notice, Tcb, flag};
 
+/// What the timer in `rto_at` is for; a connection runs one of these at a time (as Linux does).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Pending {
+    #[default]
+    None,
+    /// Retransmission timeout (RFC 6298).
+    Rto,
+    /// Zero-window probe (RFC 9293 3.8.6.1).
+    Persist,
+    /// Tail loss probe (RFC 8985 7).
+    Probe,
+    /// Reordering window (RFC 8985 6.3).
+    Reorder,
+}
+
 impl Tcb {
     /// When [`Tcb::on_timer`] must be called at the latest.
     pub fn deadline(&self) -> Instant {
-        self.rto_at.min(self.ack_at).min(self.life_at)
+        let at = self.rto_at.min(self.ack_at).min(self.life_at).min(self.cork_at);
+        if self.has(flag::PACED) { at.min(self.pace_at) } else { at }
     }
 
-    /// RFC 6298 5.1, 5.3.
+    /// Runs `pending` for `micros` from now.
+    pub(crate) fn set_timer(&mut self, pending: Pending, micros: u32, cx: &Context) {
+        self.pending = pending;
+        self.rto_at = cx.now.plus_micros(micros.max(1) as u64);
+    }
+
+    pub(crate) fn stop_transmit_timer(&mut self) {
+        self.pending = Pending::None;
+        self.rto_at = Instant::FAR;
+    }
+
+    /// RFC 6298 5.1, 5.3: the timeout starts anew.
     pub(crate) fn arm_rto(&mut self, cx: &Context) {
-        self.set(flag::PERSIST, false);
-        self.rto_at = cx.now.plus_micros(self.rtt.rto(cx.config) as u64);
+        let rto = self.clamp_to_user_timeout(self.rtt.rto(cx.config), cx);
+        self.set_timer(Pending::Rto, rto, cx);
+    }
+
+    /// RFC 5482 3.1: the connection ends at its user timeout, not at the next RTO after it.
+    fn clamp_to_user_timeout(&self, rto: u32, cx: &Context) -> u32 {
+        if self.user_timeout == 0 || self.retries == 0 {
+            return rto;
+        }
+        let left = (self.user_timeout as u64 * 1000).saturating_sub(cx.now.micros_since(self.progress_at));
+        (rto as u64).min(left.max(1000)) as u32
+    }
+
+    /// µs until the first outstanding segment's RTO, counted from its last transmission; `None` when it has passed.
+    pub(crate) fn rto_left(&self, cx: &mut Context) -> Option<u32> {
+        let now = cx.now.micros() as u32;
+        let rto = self.rtt.rto(cx.config);
+        let at = self.sent.front(cx.sent)?.at;
+        let left = at.wrapping_add(rto).wrapping_sub(now) as i32;
+        (left > 0).then_some(left as u32)
+    }
+
+    /// The RTO takes the place of whatever was pending; a probe's or reordering timer's time counts towards it.
+    pub(crate) fn rearm_rto(&mut self, cx: &mut Context) {
+        if self.packets_out == 0 {
+            self.stop_transmit_timer();
+            return;
+        }
+        let rto = match self.pending {
+            Pending::Probe | Pending::Reorder => self.rto_left(cx).unwrap_or(1),
+            _ => self.rtt.rto(cx.config),
+        };
+        let rto = self.clamp_to_user_timeout(rto, cx);
+        self.set_timer(Pending::Rto, rto, cx);
+    }
+
+    /// After progress: a tail loss probe where one may help, else the RTO.
+    pub(crate) fn set_transmit_timer(&mut self, cx: &mut Context) {
+        if !self.schedule_probe(true, cx) {
+            self.rearm_rto(cx);
+        }
     }
 
     /// RFC 9293 3.8.6.1: probes start after an RTO and back off (MUST-35, SHLD-29, SHLD-30).
     pub(crate) fn arm_persist(&mut self, cx: &Context) {
-        self.set(flag::PERSIST, true);
-        self.rto_at = cx.now.plus_micros(self.rtt.rto(cx.config) as u64);
+        let rto = self.rtt.rto(cx.config);
+        self.set_timer(Pending::Persist, rto, cx);
     }
 
     pub(crate) fn arm_keepalive(&mut self, cx: &Context) {
@@ -41,14 +107,30 @@ impl Tcb {
                 cx.counters.delayed_acks += 1;
                 self.set(flag::ACK_DELAYED, false);
                 self.set(flag::ACK_NOW, true);
+                self.delayed_ack_expired();
             }
+        }
+        if self.pace_at <= now {
+            self.set(flag::PACED, false);
         }
         if self.rto_at <= now {
             self.rto_at = Instant::FAR;
-            match self.has(flag::PERSIST) {
-                true => self.persist_expired(cx),
-                false => self.rto_expired(cx),
+            match core::mem::take(&mut self.pending) {
+                Pending::None => {}
+                Pending::Rto => self.rto_expired(cx),
+                Pending::Persist => self.persist_expired(cx),
+                Pending::Probe => {
+                    // So that the RTO that follows is counted from the transmission, not from now.
+                    self.pending = Pending::Probe;
+                    self.on_probe_timer(cx);
+                }
+                Pending::Reorder => self.on_reorder_timer(cx),
             }
+        }
+        if self.cork_at <= now {
+            // Linux: what is corked waits 200 ms at most.
+            self.cork_at = Instant::FAR;
+            self.set(flag::PUSH_NOW, self.unsent() > 0);
         }
         if self.life_at <= now {
             self.life_at = Instant::FAR;
@@ -58,7 +140,8 @@ impl Tcb {
 
     fn give_up(&mut self, cx: &mut Context) {
         let reset = self.established();
-        self.close_now(Some(Error::TimedOut), cx);
+        let error = self.soft_error.take().unwrap_or(Error::TimedOut);
+        self.close_now(Some(error), cx);
         // Linux's habit: the peer, should it still live, learns that we gave up.
         self.set(flag::RST_PENDING, reset);
     }
@@ -74,32 +157,46 @@ impl Tcb {
         }
         // RFC 9293 3.8.3 (MUST-20, MUST-21): R2 closes the connection; a SYN has its own limit (MUST-23).
         let limit = match self.state {
-            State::SynSent => cx.config.syn_retries,
+            State::SynSent => self.syn_retries(cx.config).saturating_add(cx.config.syn_linear_timeouts),
             State::SynReceived => cx.config.synack_retries,
+            // Nobody waits for an orphan's data for long.
+            _ if self.orphaned() => cx.config.orphan_retries,
             _ => cx.config.retries,
         };
-        if self.retries >= limit || self.user_timed_out(cx.now) {
+        if self.snd_wnd == 0 && self.established() {
+            // The peer shrank its window to nothing over what we had sent: these are probes (RFC 9293 3.8.6, SHLD-15), and
+            // the connection stays while it answers (3.8.6.1, MUST-37).
+            let silent = cx.now.micros_since(self.heard_at) > cx.config.max_rto.as_micros() as u64;
+            if (silent && self.retries >= limit) || self.user_timed_out(cx.now) {
+                self.give_up(cx);
+                return;
+            }
+        } else if self.retries >= limit || self.user_timed_out(cx.now) {
             self.give_up(cx);
             return;
         }
-        self.on_retransmission_timeout(cx);
-        self.retries += 1;
-        self.rtt.backoff = self.rtt.backoff.saturating_add(1);
+        self.detect_black_hole(cx);
+        self.enter_loss(cx);
+        self.retries = self.retries.saturating_add(1);
+        // Linux: the first SYNs go at a steady pace, so that one lost on the way costs little.
+        if !(self.state == State::SynSent && self.retries <= cx.config.syn_linear_timeouts) {
+            self.rtt.backoff = self.rtt.backoff.saturating_add(1);
+        }
         self.arm_rto(cx);
     }
 
     fn persist_expired(&mut self, cx: &mut Context) {
         // RFC 9293 3.8.6.1 (MUST-37): as long as the peer answers probes, the connection stays; an orphan is not kept
         // for ever.
-        let silent = cx.now.micros_since(self.heard_at) > cx.config.max_rto.as_micros() as u64 * 2;
-        if (silent && self.probes >= cx.config.retries)
-            || self.user_timed_out(cx.now)
-            || (self.orphaned() && self.probes >= 8)
-        {
+        let silent = self.probes >= cx.config.retries
+            && cx.now.micros_since(self.heard_at) > cx.config.max_rto.as_micros() as u64;
+        if silent || self.user_timed_out(cx.now) || (self.orphaned() && self.zero_probes >= cx.config.orphan_retries) {
+            cx.counters.persist_timeouts += 1;
             self.give_up(cx);
             return;
         }
         self.probes = self.probes.saturating_add(1);
+        self.zero_probes = self.zero_probes.saturating_add(1);
         self.rtt.backoff = self.rtt.backoff.saturating_add(1);
         self.set(flag::PROBE_NOW, true);
         self.arm_persist(cx);
@@ -114,13 +211,7 @@ impl Tcb {
             | State::FinWait1
             | State::FinWait2
             | State::LastAck
-            | State::Closing => {
-                if self.has(flag::MORE) || self.has(flag::CORK) {
-                    self.set(flag::MORE, false);
-                    self.set(flag::PUSH_NOW, true);
-                }
-                self.keepalive_due(cx);
-            }
+            | State::Closing => self.keepalive_due(cx),
             _ => {}
         }
     }
@@ -192,17 +283,10 @@ impl Tcb {
     }
 
     /// TCP_CORK.
-    pub fn set_cork(&mut self, on: bool, cx: &Context) {
+    pub fn set_cork(&mut self, on: bool) {
         self.set(flag::CORK, on);
-        if on && self.life_at == Instant::FAR {
-            self.life_at = cx.now + cx.config.cork_limit;
-        }
-    }
-
-    /// TCP_MAXSEG: clamps what is sent.
-    pub fn clamp_mss(&mut self, mss: u16) {
-        if mss > 0 {
-            self.smss = self.smss.min(mss.max(36));
+        if !on {
+            self.cork_at = Instant::FAR;
         }
     }
 

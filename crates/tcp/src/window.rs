@@ -1,8 +1,9 @@
 //! The receive window: what is offered, when it grows, and silly-window avoidance on the receiving side.
 
 use wire::tcp::Options;
+use wire::{Instant, SeqNum};
 
-use crate::tcb::{Context, Tcb, flag};
+use crate::tcb::{Context, Notice, Tcb, flag};
 use crate::{Config, State};
 
 /// The shift that lets 16 bits name `buffer` bytes (RFC 7323 2.2).
@@ -13,9 +14,28 @@ pub(crate) fn scale_for(buffer: u32, config: &Config) -> u8 {
     (0..14).find(|s| (buffer >> s) <= 0xffff).unwrap_or(14)
 }
 
-/// The window of a SYN, which is never scaled (RFC 7323 2.2).
-pub(crate) fn initial(buffer: u32) -> u32 {
-    buffer.min(0xffff)
+/// The window of a SYN, which is never scaled (RFC 7323 2.2): whole segments, as Linux offers.
+pub(crate) fn initial(buffer: u32, mss: u16) -> u32 {
+    let window = buffer.min(0xffff);
+    let mss = mss.max(1) as u32;
+    if window > mss { window - window % mss } else { window }
+}
+
+/// Receive-buffer autotuning: as much as the application reads in a round trip, twice over, so that a sender in slow start
+/// is never held back (dynamic right-sizing; Linux's `tcp_rcv_space_adjust`).
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Autotune {
+    /// Bytes that the application read in the present round, and most in a round before.
+    copied: u32,
+    space: u32,
+    /// When the round began.
+    round: Instant,
+    /// Our estimate of the round trip as the receiver, µs; 0: none.
+    rtt: u32,
+    /// A window from here on is being timed.
+    timed: Option<(SeqNum, Instant)>,
+    /// The echo that was measured last.
+    echo: u32,
 }
 
 impl Tcb {
@@ -25,14 +45,14 @@ impl Tcb {
     /// left (SHLD-14).
     pub(crate) fn offer_window(&mut self) -> u16 {
         if self.state == State::SynSent {
-            return initial(self.receive_buffer) as u16;
+            return initial(self.receive_buffer, self.mss_clamp) as u16;
         }
         let free = self.receive_buffer.saturating_sub(self.occupied);
         let offered = self.rcv_adv.since(self.rcv_nxt);
         let step = (self.receive_buffer / 2).min(self.mss_clamp as u32);
         let limit = 0xffff << self.rcv_scale;
         let mut window = offered;
-        if free > offered && free - offered >= step.min(free) {
+        if free > offered && free - offered >= step {
             window = free.min(limit);
         }
         // RFC 7323 2.2: the window of a segment with SYN is not scaled. Rounding up never pulls the edge back.
@@ -45,11 +65,12 @@ impl Tcb {
     }
 
     /// The application read `bytes`: tell the peer when the window opens by a useful step.
-    pub fn consumed(&mut self, bytes: u32, _cx: &mut Context) {
+    pub fn consumed(&mut self, bytes: u32, cx: &mut Context) {
         self.occupied = self.occupied.saturating_sub(bytes);
         if !matches!(self.state, State::Established | State::FinWait1 | State::FinWait2) {
             return;
         }
+        self.autotune(bytes, cx);
         let free = self.receive_buffer.saturating_sub(self.occupied).min(0xffff << self.rcv_scale);
         let offered = self.rcv_adv.since(self.rcv_nxt);
         // Linux's habit: an unsolicited update when the window at least doubles, or opens from nothing.
@@ -59,17 +80,99 @@ impl Tcb {
         }
     }
 
-    /// SO_RCVBUF: a smaller buffer takes effect as data arrives; the window does not shrink.
+    fn autotune(&mut self, bytes: u32, cx: &mut Context) {
+        let t = &mut self.tune;
+        t.copied = t.copied.saturating_add(bytes);
+        if t.rtt == 0 || cx.now.micros_since(t.round) < t.rtt as u64 {
+            return;
+        }
+        let (copied, space) = (t.copied, t.space.max(1));
+        t.copied = 0;
+        t.round = cx.now;
+        if copied <= space {
+            return;
+        }
+        t.space = copied;
+        if self.has(flag::RCVBUF_LOCKED) || copied < self.receive_buffer / 8 {
+            return;
+        }
+        // Twice what was read, and the growth once more: the sender doubles each round trip.
+        let mut want = copied as u64 * 2 + 16 * self.mss_clamp as u64;
+        want += want * (copied - space).min(space) as u64 / space as u64;
+        let clamp = self.knobs.as_ref().map_or(0, |k| k.window_clamp);
+        let most = if clamp > 0 { clamp.min(cx.config.receive_buffer_max) } else { cx.config.receive_buffer_max };
+        let want = want.min(most as u64) as u32;
+        // Not while memory is short: what one connection gains all would pay for.
+        if want > self.receive_buffer && cx.pool.plenty() {
+            self.receive_buffer = want;
+        }
+    }
+
+    /// `seg` brought data in order: the receiver's estimate of the round trip, from the echo of our timestamps or else from
+    /// how long a window takes.
+    pub(crate) fn measure_as_receiver(&mut self, len: usize, cx: &Context) {
+        let now = cx.now;
+        if let Some(echo) = self.echo {
+            if echo == self.tune.echo || len < self.rcv_mss as usize {
+                return;
+            }
+            self.tune.echo = echo;
+            let ms = (now.millis() as u32).wrapping_sub(echo);
+            if ms < 1 << 20 {
+                self.tune.take(ms.max(1) * 1000, false);
+            }
+            return;
+        }
+        match self.tune.timed {
+            Some((end, since)) if !self.rcv_nxt.before(end) => {
+                let rtt = now.micros_since(since).clamp(1, 1 << 30) as u32;
+                self.tune.take(rtt, true);
+            }
+            Some(_) => return,
+            None => {}
+        }
+        self.tune.timed = Some((self.rcv_nxt + self.rcv_adv.since(self.rcv_nxt).max(1), now));
+    }
+
+    /// SO_RCVBUF: a smaller buffer takes effect as data arrives; the window does not shrink, and no longer grows by itself.
     pub fn set_receive_buffer(&mut self, bytes: u32) {
         self.receive_buffer = bytes.max(2048);
+        self.set(flag::RCVBUF_LOCKED, true);
+    }
+
+    /// SO_SNDBUF, for the rhythm of reports; it no longer grows by itself.
+    pub fn set_send_buffer(&mut self, bytes: u32) {
+        self.send_buffer = bytes.max(2048);
+        self.set(flag::SNDBUF_LOCKED, true);
+    }
+
+    /// Bytes that the application should queue at most.
+    pub fn send_buffer(&self) -> u32 {
+        self.send_buffer
+    }
+
+    /// Send-buffer autotuning: two windows, so that one can be acknowledged while the next is queued (Linux's
+    /// `tcp_sndbuf_expand`).
+    pub(crate) fn expand_send_buffer(&mut self, cx: &Context) {
+        let want = 2 * self.cc.cwnd as u64 * self.smss as u64;
+        let want = want.min(cx.config.send_buffer_max as u64) as u32;
+        // In steps of an eighth: each is an event.
+        if want <= self.send_buffer + self.send_buffer / 8 || self.has(flag::SNDBUF_LOCKED) || !cx.pool.plenty() {
+            return;
+        }
+        self.send_buffer = want;
+        if !self.orphaned() {
+            self.put_notice(Notice::ROOM);
+        }
     }
 
     /// Options of an outgoing segment.
-    pub(crate) fn options(&self, syn: bool, cx: &Context) -> Options {
+    pub(crate) fn options(&mut self, syn: bool, cx: &mut Context) -> Options {
         let mut o = Options::default();
         if syn {
             o.mss = Some(self.mss_clamp);
             o.window_scale = self.has(flag::SCALED).then_some(self.rcv_scale);
+            o.sack_permitted = self.has(flag::SACK);
         }
         if self.has(flag::TIMESTAMPS) {
             let value = (cx.now.millis() as u32).wrapping_add(self.ts_offset);
@@ -77,6 +180,36 @@ impl Tcb {
             let echo = if self.state == State::SynSent { 0 } else { self.ts_recent };
             o.timestamps = Some(wire::tcp::Timestamps { value, echo });
         }
+        if !syn && self.has(flag::SACK) {
+            // RFC 2883 4: a duplicate is reported once, first.
+            if let Some((left, right)) = self.dsack.take() {
+                cx.counters.dsacks_out += 1;
+                o.sack.push(left, right);
+            }
+            if let Some(ooo) = &self.ooo {
+                for (left, right) in ooo.blocks() {
+                    o.sack.push(left, right);
+                }
+            }
+        }
         o
+    }
+
+    /// `left..right` came twice (RFC 2883 4).
+    pub(crate) fn note_duplicate(&mut self, left: SeqNum, right: SeqNum) {
+        if self.has(flag::SACK) && left.before(right) {
+            self.dsack = Some((left, right));
+        }
+    }
+}
+
+impl Autotune {
+    /// RFC 6298's smoothing where the sample is good, the least where it is an upper bound.
+    fn take(&mut self, sample: u32, bound: bool) {
+        self.rtt = match (self.rtt, bound) {
+            (0, _) => sample,
+            (old, true) => old.min(sample),
+            (old, false) => ((old as u64 * 7 + sample as u64) / 8) as u32,
+        };
     }
 }

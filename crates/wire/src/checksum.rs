@@ -67,20 +67,28 @@ pub fn sum(data: &[u8]) -> Sum {
         total = total
             .add(Sum(u64::from_ne_bytes([word[0], word[1], word[2], word[3], word[4], word[5], word[6], word[7]])));
     }
-    let rest = words.remainder();
-    if !rest.is_empty() {
-        let mut last = [0; 8];
-        last[..rest.len()].copy_from_slice(rest);
-        total = total.add(Sum(u64::from_ne_bytes(last)));
+    // Up to seven bytes: small loads, whose sum cannot overflow.
+    let mut rest = words.remainder();
+    let mut tail = 0;
+    if let [a, b, c, d, more @ ..] = rest {
+        tail += u32::from_ne_bytes([*a, *b, *c, *d]) as u64;
+        rest = more;
     }
-    total
+    if let [a, b, more @ ..] = rest {
+        tail += u16::from_ne_bytes([*a, *b]) as u64;
+        rest = more;
+    }
+    if let [a] = rest {
+        tail += u16::from_ne_bytes([*a, 0]) as u64;
+    }
+    total.add(Sum(tail))
 }
 
 /// Copies `from` to the same length of `to` and sums it.
 pub fn copy_and_sum(to: &mut [u8], from: &[u8]) -> Sum {
-    let to = &mut to[..from.len()];
-    to.copy_from_slice(from);
-    sum(to)
+    to[..from.len()].copy_from_slice(from);
+    // The source is in registers or cache already; what was just written may still be on its way there.
+    sum(from)
 }
 
 /// The pseudo-header's sum (RFC 9293 3.1; RFC 8200 8.1); `len` counts the transport header and payload.
@@ -141,6 +149,14 @@ mod tests {
         #[test]
         fn is_the_rfc_s_sum(data in proptest::collection::vec(any::<u8>(), 0..300)) {
             prop_assert!(same(sum(&data).folded(), reference(&data)));
+        }
+
+        #[test]
+        fn copies_are_summed(data in proptest::collection::vec(any::<u8>(), 0..80)) {
+            let mut to = vec![0xaa; data.len() + 3];
+            prop_assert_eq!(copy_and_sum(&mut to, &data), sum(&data));
+            prop_assert_eq!(&to[..data.len()], &data[..]);
+            prop_assert_eq!(&to[data.len()..], &[0xaa; 3][..]);
         }
 
         #[test]

@@ -93,8 +93,31 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes(bytes: Vec<u8>) {
-            let _ = Frame::parse(&bytes);
+        fn oracle(mut bytes in proptest::collection::vec(any::<u8>(), 0..40), tag in proptest::option::of(proptest::sample::select(vec![VLAN, SERVICE_VLAN]))) {
+            use etherparse::{Ethernet2Slice, SingleVlanSlice};
+            if let (Some(tag), Some(at)) = (tag, bytes.get_mut(12..14)) {
+                at.copy_from_slice(&tag.to_be_bytes());
+            }
+            let ours = Frame::parse(&bytes);
+            let Ok(eth) = Ethernet2Slice::from_slice_without_fcs(&bytes) else {
+                prop_assert_eq!(ours.err(), Some(Malformed::Truncated));
+                return Ok(());
+            };
+            if !matches!(eth.ether_type().0, VLAN | SERVICE_VLAN) {
+                let f = ours.unwrap();
+                prop_assert_eq!((f.dst.0, f.src.0, f.vlan, f.ethertype), (eth.destination(), eth.source(), None, eth.ether_type().0));
+                prop_assert_eq!(f.payload, eth.payload_slice());
+                return Ok(());
+            }
+            match SingleVlanSlice::from_slice(eth.payload_slice()) {
+                Ok(o) => {
+                    let f = ours.unwrap();
+                    let vlan = Vlan { id: o.vlan_identifier().value(), pcp: o.priority_code_point().value() };
+                    prop_assert_eq!((f.vlan, f.ethertype), (Some(vlan), o.ether_type().0));
+                    prop_assert_eq!(f.payload, o.payload_slice());
+                }
+                Err(_) => prop_assert_eq!(ours.err(), Some(Malformed::Truncated)),
+            }
         }
     }
 }

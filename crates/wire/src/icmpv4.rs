@@ -135,20 +135,40 @@ mod tests {
         assert_eq!(Message::parse(&b), Ok(Message::Unreachable { code: 4, mtu: 1400, quoted }));
         b[20] ^= 1;
         assert_eq!(Message::parse(&b), Err(Malformed::BadChecksum));
+        b[20] ^= 1;
+        emit_unreachable(&mut b, 3, &packet);
+        assert_eq!(Message::parse(&b), Ok(Message::Unreachable { code: 3, mtu: 0, quoted }));
+        for (kind, message) in [
+            (11, Message::TimeExceeded { code: 3, quoted }),
+            (12, Message::ParameterProblem { pointer: 9, quoted }),
+            (5, Message::Other { kind: 5 }),
+        ] {
+            (b[0], b[4]) = (kind, 9);
+            seal(&mut b);
+            assert_eq!(Message::parse(&b), Ok(message));
+        }
+        let n = emit_unreachable(&mut b, 3, &packet[..27]);
+        assert_eq!(Message::parse(&b[..n]), Err(Malformed::Truncated));
     }
 
     proptest! {
         #[test]
-        fn echo_round_trip(id: u16, seq: u16, data in proptest::collection::vec(any::<u8>(), 0..100)) {
-            let m = Message::EchoReply { id, seq, data: &data };
+        fn echo_round_trip_and_oracle(id: u16, seq: u16, data in proptest::collection::vec(any::<u8>(), 0..100), reply: bool) {
+            let m = match reply {
+                true => Message::EchoReply { id, seq, data: &data },
+                false => Message::EchoRequest { id, seq, data: &data },
+            };
             let mut b = vec![0; 8 + data.len()];
             m.emit(&mut b);
             prop_assert_eq!(Message::parse(&b), Ok(m));
+            let oracle = etherparse::Icmpv4Slice::from_slice(&b).unwrap();
+            prop_assert_eq!(oracle.icmp_type().calc_checksum(&data), oracle.checksum());
         }
 
         #[test]
-        fn any_bytes(mut bytes in proptest::collection::vec(any::<u8>(), 0..100), sealed: bool) {
-            if sealed && bytes.len() >= 4 {
+        fn any_bytes(mut bytes in proptest::collection::vec(any::<u8>(), 0..100), kind in 0u8..14, sealed: bool) {
+            if sealed && bytes.len() >= 9 {
+                (bytes[0], bytes[8]) = (kind, 0x45 | bytes[8] & 2);
                 seal(&mut bytes);
             }
             let _ = Message::parse(&bytes);

@@ -12,6 +12,8 @@ const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
 const DESTINATION: u8 = 60;
+/// The one option without a length.
+const PAD1: u8 = 0;
 /// More extension headers than this are an attack, not a packet.
 const MAX_HEADERS: usize = 8;
 
@@ -41,6 +43,8 @@ pub struct Packet<'a> {
     pub hop_limit: u8,
     /// The protocol behind the extension headers; in a later fragment, that of the first.
     pub next_header: u8,
+    /// Where `next_header` is named, bytes from the packet's start.
+    pub named_at: u16,
     /// Its fragment header.
     pub fragment: Option<Fragment>,
     /// Where `payload` starts, bytes from the packet's start.
@@ -55,82 +59,110 @@ impl<'a> Packet<'a> {
         if b.len() < 40 {
             return Err(Malformed::Truncated);
         }
-        let word = be32(b, 0);
-        if word >> 28 != 6 {
+        if b[0] >> 4 != 6 {
             return Err(Malformed::BadVersion);
         }
         let end = 40 + be16(b, 4) as usize;
         if end > b.len() {
             return Err(Malformed::BadTotalLength);
         }
+        Packet::parse_cut(&b[..end])
+    }
+
+    /// Reads what is there of a packet whose tail may be cut off (RFC 4443 2.4 c).
+    pub(crate) fn parse_cut(b: &'a [u8]) -> Result<Packet<'a>, Malformed> {
+        let end = b.len();
+        if end < 40 {
+            return Err(Malformed::Truncated);
+        }
         let (src, dst) = (Addr::from_v6(array(b, 8)), Addr::from_v6(array(b, 24)));
         // RFC 4291 2.5.5.2 addresses have no place on the wire; here they would pass for IPv4 flows.
         if src.is_v4() || dst.is_v4() {
             return Err(Malformed::BadOption);
         }
-        let mut next = b[6];
-        let mut at = 40;
+        let word = be32(b, 0);
+        let (mut next, mut named_at, mut at) = (b[6], 6, 40);
         let mut fragment = None;
-        for _ in 0..=MAX_HEADERS {
+        for headers in 0.. {
             match next {
+                // RFC 8200 4.1: only behind the fixed header; elsewhere it is no header that we know.
+                HOP_BY_HOP if at != 40 => return Err(problem(UNKNOWN_HEADER, named_at)),
                 HOP_BY_HOP | ROUTING | DESTINATION => {
-                    if end < at + 8 {
+                    let after = b.get(at + 1).map_or(usize::MAX, |len| at + 8 + *len as usize * 8);
+                    if after > end {
                         return Err(Malformed::BadHeaderLength);
                     }
-                    // RFC 5095: type 0 routing headers are dead.
-                    if next == ROUTING && b[at + 2] == 0 && b[at + 3] != 0 {
-                        return Err(Malformed::BadOption);
+                    if next != ROUTING {
+                        options(b, at + 2, after)?;
+                    } else if b[at + 3] != 0 {
+                        // RFC 8200 4.4: no type is known here, and type 0 must not be (RFC 5095 3).
+                        return Err(problem(ERRONEOUS_FIELD, at + 2));
                     }
-                    next = b[at];
-                    at += 8 + b[at + 1] as usize * 8;
-                    if at > end {
-                        return Err(Malformed::BadHeaderLength);
-                    }
+                    (next, named_at, at) = (b[at], at, after);
                 }
-                FRAGMENT => {
-                    if end < at + 8 || fragment.is_some() {
+                FRAGMENT if fragment.is_none() => {
+                    if end < at + 8 {
                         return Err(Malformed::BadHeaderLength);
                     }
                     let word = be16(b, at + 2);
                     fragment = Some(Fragment { offset: word & !7, more: word & 1 != 0, id: be32(b, at + 4) });
-                    next = b[at];
-                    at += 8;
+                    (next, named_at, at) = (b[at], at, at + 8);
                     if word & !7 != 0 {
                         // What follows is the middle of something.
-                        return Ok(Packet::new(b, word_parts(be32(b, 0)), (src, dst), next, fragment, at, end));
+                        break;
                     }
                 }
-                _ => return Ok(Packet::new(b, word_parts(be32(b, 0)), (src, dst), next, fragment, at, end)),
+                FRAGMENT => return Err(Malformed::BadHeaderLength),
+                _ => break,
+            }
+            if headers == MAX_HEADERS {
+                return Err(Malformed::BadOption);
             }
         }
-        Err(Malformed::BadOption)
-    }
-
-    fn new(
-        b: &'a [u8],
-        (traffic_class, flow_label): (u8, u32),
-        (src, dst): (Addr, Addr),
-        next_header: u8,
-        fragment: Option<Fragment>,
-        at: usize,
-        end: usize,
-    ) -> Packet<'a> {
-        Packet {
+        Ok(Packet {
             src,
             dst,
-            traffic_class,
-            flow_label,
+            traffic_class: (word >> 20) as u8,
+            flow_label: word & 0xf_ffff,
             hop_limit: b[7],
-            next_header,
+            next_header: next,
+            named_at: named_at as u16,
             fragment,
             upper_offset: at,
-            payload: &b[at..end],
-        }
+            payload: &b[at..],
+        })
     }
 }
 
-fn word_parts(word: u32) -> (u8, u32) {
-    ((word >> 20) as u8, word & 0xf_ffff)
+/// RFC 4443 3.4: codes of parameter problems.
+const ERRONEOUS_FIELD: u8 = 0;
+const UNKNOWN_HEADER: u8 = 1;
+const UNKNOWN_OPTION: u8 = 2;
+
+fn problem(code: u8, pointer: usize) -> Malformed {
+    Malformed::Parameter { code, pointer: pointer as u16 }
+}
+
+/// The options from `at` to `end` of a header: none is known here beside padding, so the high bits of their types say what
+/// becomes of the packet (RFC 8200 4.2).
+fn options(b: &[u8], mut at: usize, end: usize) -> Result<(), Malformed> {
+    while at < end {
+        if b[at] == PAD1 {
+            at += 1;
+            continue;
+        }
+        let after = b[..end].get(at + 1).map_or(usize::MAX, |len| at + 2 + *len as usize);
+        if after > end {
+            return Err(Malformed::BadOption);
+        }
+        match b[at] >> 6 {
+            0 => {}
+            1 => return Err(Malformed::BadOption),
+            _ => return Err(problem(UNKNOWN_OPTION, at)),
+        }
+        at = after;
+    }
+    Ok(())
 }
 
 /// A header to write, without extensions.
@@ -199,6 +231,46 @@ mod tests {
         assert_eq!((p.payload, p.upper_offset), (&[1u8, 2, 3][..], 64));
         b[41] = 200;
         assert_eq!(Packet::parse(&b).err(), Some(Malformed::BadHeaderLength));
+    }
+
+    /// A packet of `first`, then these extension headers, then `[1, 2, 3]`.
+    fn packet(first: u8, extensions: &[&[u8]]) -> Vec<u8> {
+        let mut b = [&[0; 40][..], &extensions.concat(), &[1, 2, 3]].concat();
+        let n = b.len() - 40;
+        header(first).emit(&mut b, n);
+        b
+    }
+
+    #[test]
+    fn extension_headers_that_may_not_be() {
+        let parse = |first, extensions: &[&[u8]]| {
+            Packet::parse(&packet(first, extensions)).map(|p| (p.next_header, p.named_at, p.upper_offset))
+        };
+        let problem = |code, pointer| Err(Malformed::Parameter { code, pointer });
+        let padded = |next| [next, 0, 1, 4, 0, 0, 0, 0];
+        assert_eq!(parse(HOP_BY_HOP, &[&padded(TCP)]), Ok((TCP, 40, 48)));
+        assert_eq!(parse(DESTINATION, &[&padded(DESTINATION), &padded(99)]), Ok((99, 48, 56)));
+        // Hop-by-hop options only first.
+        assert_eq!(parse(DESTINATION, &[&padded(HOP_BY_HOP), &padded(TCP)]), problem(1, 40));
+        // Routing headers only when they are used up, whatever their type.
+        for kind in [0, 2, 4, 255] {
+            assert_eq!(parse(ROUTING, &[&[TCP, 0, kind, 0, 0, 0, 0, 0]]), Ok((TCP, 40, 48)));
+            assert_eq!(parse(ROUTING, &[&[TCP, 0, kind, 1, 0, 0, 0, 0]]), problem(0, 42));
+        }
+        // Unknown options: skipped, dropped, reported, reported unless to a group.
+        for first in [HOP_BY_HOP, DESTINATION] {
+            assert_eq!(parse(first, &[&[TCP, 0, 0x1e, 4, 9, 9, 9, 9]]), Ok((TCP, 40, 48)));
+            assert_eq!(parse(first, &[&[TCP, 0, 0x5e, 4, 9, 9, 9, 9]]), Err(Malformed::BadOption));
+            assert_eq!(parse(first, &[&[TCP, 0, 0x9e, 4, 9, 9, 9, 9]]), problem(2, 42));
+            assert_eq!(parse(first, &[&[TCP, 0, PAD1, PAD1, 0xde, 2, 9, 9]]), problem(2, 44));
+            // Past the header's end, and without a length.
+            assert_eq!(parse(first, &[&[TCP, 0, 1, 5, 0, 0, 0, 0]]), Err(Malformed::BadOption));
+            assert_eq!(parse(first, &[&[TCP, 0, 1, 3, 0, 0, 0, 7]]), Err(Malformed::BadOption));
+        }
+        let fragment = |offset: u8| [TCP, 0, 0, offset, 0, 0, 0, 1];
+        assert_eq!(parse(FRAGMENT, &[&[FRAGMENT, 0, 0, 1, 0, 0, 0, 1], &fragment(1)]), Err(Malformed::BadHeaderLength));
+        // In a later fragment nothing is a header.
+        assert_eq!(parse(FRAGMENT, &[&[HOP_BY_HOP, 0, 0, 8, 0, 0, 0, 1]]), Ok((HOP_BY_HOP, 40, 48)));
     }
 
     #[test]

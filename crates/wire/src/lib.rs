@@ -42,6 +42,13 @@ pub enum Malformed {
     BadOption,
     /// A field has a value that the protocol does not know.
     BadField,
+    /// IPv6 headers that RFC 8200 wants answered by a parameter problem.
+    Parameter {
+        /// Of the ICMPv6 message (RFC 4443 3.4).
+        code: u8,
+        /// The byte at fault, from the packet's start.
+        pointer: u16,
+    },
 }
 
 pub(crate) fn be16(b: &[u8], at: usize) -> u16 {

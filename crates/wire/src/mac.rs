@@ -61,7 +61,8 @@ impl FromStr for MacAddr {
         let mut out = [0; 6];
         let mut parts = s.split(':');
         for slot in &mut out {
-            let part = parts.next().filter(|p| p.len() == 2).ok_or(BadMac)?;
+            let part =
+                parts.next().filter(|p| p.len() == 2 && p.bytes().all(|b| b.is_ascii_hexdigit())).ok_or(BadMac)?;
             *slot = u8::from_str_radix(part, 16).map_err(|_| BadMac)?;
         }
         if parts.next().is_some() { Err(BadMac) } else { Ok(MacAddr(out)) }
@@ -77,7 +78,9 @@ mod tests {
         let m = MacAddr([2, 0xab, 0, 0xff, 9, 0x10]);
         assert_eq!(m.to_string(), "02:ab:00:ff:09:10");
         assert_eq!(m.to_string().parse(), Ok(m));
-        for bad in ["", "02:ab:00:ff:09", "02:ab:00:ff:09:10:11", "2:ab:00:ff:09:10", "zz:ab:00:ff:09:10"] {
+        for bad in
+            ["", "02:ab:00:ff:09", "02:ab:00:ff:09:10:11", "2:ab:00:ff:09:10", "zz:ab:00:ff:09:10", "+2:ab:00:ff:09:10"]
+        {
             assert_eq!(bad.parse::<MacAddr>(), Err(BadMac), "{bad}");
         }
     }

@@ -67,7 +67,12 @@ impl Echo {
                 self.conns.remove(&conn);
                 host.job(Job::Close { conn, mode: CloseMode::Graceful });
             }
-            Event::Acked { .. } | Event::Connected { .. } | Event::Closed { .. } => {}
+            Event::Acked { .. }
+            | Event::Connected { .. }
+            | Event::Closed { .. }
+            | Event::Sent { .. }
+            | Event::Room { .. }
+            | Event::Urgent { .. } => {}
             Event::Opened { .. } | Event::Info { .. } => panic!("not asked for"),
         }
     }

@@ -85,6 +85,7 @@ impl Stream {
                 self.acked += bytes as u64;
                 assert!(self.acked <= self.written, "{} of {} bytes acknowledged", self.acked, self.written);
             }
+            Event::Sent { .. } | Event::Room { .. } | Event::Urgent { .. } => {}
             Event::Data { chain, .. } => self.verify(host, chain),
             Event::Fin { .. } => {
                 assert!(!self.fin && self.failure.is_none(), "FIN after the end");

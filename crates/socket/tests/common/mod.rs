@@ -37,7 +37,8 @@ impl Lane {
         let (side, app) = Pool::new(&PoolConfig { chunks, ..PoolConfig::default() }).unwrap();
         let (to_stack, jobs) = ring(slots).unwrap();
         let (events, from_stack) = ring(1024).unwrap();
-        let config = SocketConfig { max_sockets, send_buffer: SEND, receive_buffer: RECEIVE };
+        let config =
+            SocketConfig { max_sockets, send_buffer: SEND, receive_buffer: RECEIVE, tcp: tcp::Config::default() };
         Lane { s: Sockets::new(config, app, to_stack, from_stack), side, jobs, events }
     }
 

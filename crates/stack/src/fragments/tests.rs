@@ -4,6 +4,9 @@ use super::*;
 use proptest::prelude::*;
 use wire::MacAddr;
 
+const I: InterfaceId = InterfaceId(0);
+const OVERLAP: Fragment = Fragment::Dropped(DropReason::FragmentOverlap);
+
 fn frame(v6: bool, id: u32, offset: usize, more: bool, data: &[u8]) -> Vec<u8> {
     let mac = MacAddr([2, 0, 0, 0, 0, 1]);
     let mut b = vec![0; 14];
@@ -66,10 +69,10 @@ proptest! {
         }
         let mut r = Reassembler::new(FragmentLimits::default());
         for (i, p) in pieces.iter().enumerate() {
-            let got = r.push(Instant::ZERO, p);
+            let got = r.push(Instant::ZERO, I, p);
             if i + 1 < n {
                 prop_assert_eq!(got, Fragment::Kept);
-                prop_assert_eq!(r.push(Instant::ZERO, p), Fragment::Kept);
+                prop_assert_eq!(r.push(Instant::ZERO, I, p), Fragment::Kept);
             } else {
                 let Fragment::Complete(whole) = got else { panic!("not complete") };
                 prop_assert_eq!(payload(&whole), data.clone());
@@ -86,7 +89,7 @@ proptest! {
         let mut r = Reassembler::new(FragmentLimits { datagrams: 8, bytes, ..FragmentLimits::default() });
         for (i, (v6, id, at, more, len)) in frames.into_iter().enumerate() {
             let len = if more { len.next_multiple_of(8) } else { len };
-            r.push(Instant::from_micros(i as u64 / 3), &frame(v6, id, at * 8, more, &vec![0x50; len]));
+            r.push(Instant::from_micros(i as u64 / 3), I, &frame(v6, id, at * 8, more, &vec![0x50; len]));
             prop_assert!(r.bytes <= bytes && r.map.len() <= 8);
             prop_assert_eq!(r.bytes, r.map.values().map(|d| d.cost).sum::<usize>());
             for d in r.map.values() {
@@ -102,13 +105,13 @@ proptest! {
     fn any_frame(bytes in proptest::collection::vec(any::<u8>(), 0..200), v6: bool, cut in 0usize..200) {
         // Noise, noise behind good link headers, and a good fragment whose tail is noise or missing.
         let mut r = Reassembler::new(FragmentLimits::default());
-        r.push(Instant::ZERO, &bytes);
+        r.push(Instant::ZERO, I, &bytes);
         let mut good = frame(v6, 1, 8, true, &[0; 64]);
-        r.push(Instant::ZERO, &good[..cut.min(good.len())]);
+        r.push(Instant::ZERO, I, &good[..cut.min(good.len())]);
         let at = 14 + cut % (good.len() - 14);
         let n = bytes.len().min(good.len() - at);
         good[at..at + n].copy_from_slice(&bytes[..n]);
-        if let Fragment::Complete(whole) = r.push(Instant::ZERO, &good) {
+        if let Fragment::Complete(whole) = r.push(Instant::ZERO, I, &good) {
             payload(&whole);
         }
     }
@@ -141,14 +144,14 @@ fn an_overlap_ends_the_datagram_for_good() {
         ];
         for (at, more, data) in overlaps {
             let mut r = reassembler();
-            let push = |r: &mut Reassembler, at, more, data: &[u8]| r.push(T, &frame(v6, 1, at, more, data));
+            let push = |r: &mut Reassembler, at, more, data: &[u8]| r.push(T, I, &frame(v6, 1, at, more, data));
             assert_eq!(push(&mut r, 0, true, &first(32)), Fragment::Kept);
             assert_eq!(push(&mut r, 32, true, &[1; 32]), Fragment::Kept);
             assert_eq!(push(&mut r, 128, true, &[1; 8]), Fragment::Kept);
-            assert_eq!(push(&mut r, at, more, &data), Fragment::Dropped, "{at}");
+            assert_eq!(push(&mut r, at, more, &data), OVERLAP, "{at}");
             // Not even a full set completes it now.
-            assert_eq!(push(&mut r, 0, true, &first(32)), Fragment::Dropped);
-            assert_eq!(push(&mut r, 32, false, &[1; 32]), Fragment::Dropped);
+            assert_eq!(push(&mut r, 0, true, &first(32)), OVERLAP);
+            assert_eq!(push(&mut r, 32, false, &[1; 32]), OVERLAP);
             assert_eq!((r.bytes, r.map.len()), (0, 1));
             // Counted once already; after its time the id is free.
             assert_eq!(
@@ -166,9 +169,9 @@ fn what_contradicts_the_end_is_an_overlap() {
     for v6 in [false, true] {
         for (at, more) in [(128, true), (128, false), (8, false)] {
             let mut r = reassembler();
-            assert_eq!(r.push(T, &frame(v6, 3, 64, false, &[1; 8])), Fragment::Kept);
-            assert_eq!(r.push(T, &frame(v6, 3, at, more, &[1; 8])), Fragment::Dropped);
-            assert_eq!(r.push(T, &frame(v6, 3, 0, true, &first(64))), Fragment::Dropped);
+            assert_eq!(r.push(T, I, &frame(v6, 3, 64, false, &[1; 8])), Fragment::Kept);
+            assert_eq!(r.push(T, I, &frame(v6, 3, at, more, &[1; 8])), OVERLAP);
+            assert_eq!(r.push(T, I, &frame(v6, 3, 0, true, &first(64))), OVERLAP);
         }
     }
 }
@@ -188,7 +191,7 @@ fn bad_pieces_are_dropped_alone() {
             (65_528, false, &[1; 8]),
         ];
         for (at, more, data) in bad {
-            assert_eq!(r.push(T, &frame(v6, 1, at, more, data)), Fragment::Dropped, "{at} {}", data.len());
+            assert_eq!(r.push(T, I, &frame(v6, 1, at, more, data)), BAD, "{at} {}", data.len());
         }
         assert_eq!((r.bytes, r.map.len()), (0, 0));
     }
@@ -204,11 +207,11 @@ fn the_largest_packet_and_one_byte_more() {
             let mut last = None;
             for (i, c) in data.chunks(1400).enumerate() {
                 let end = i * 1400 + c.len();
-                last = Some(r.push(T, &frame(v6, 5, i * 1400, end < data.len(), c)));
+                last = Some(r.push(T, I, &frame(v6, 5, i * 1400, end < data.len(), c)));
             }
             match (over, last.unwrap()) {
                 (0, Fragment::Complete(whole)) => assert_eq!(payload(&whole), data),
-                (1, Fragment::Dropped) => {}
+                (1, BAD) => {}
                 (_, other) => panic!("{v6} {over} {other:?}"),
             }
         }
@@ -241,8 +244,8 @@ fn congestion_met_by_one_fragment_is_not_lost() {
             [(0, 0, Some(0)), (2, 2, Some(2)), (2, 3, Some(3)), (3, 1, Some(3)), (0, 3, None), (3, 0, None)]
         {
             let mut r = reassembler();
-            assert_eq!(r.push(T, &with_ecn(frame(v6, 1, 0, true, &first(64)), v6, a)), Fragment::Kept);
-            let got = match r.push(T, &with_ecn(frame(v6, 1, 64, false, &[1; 5]), v6, b)) {
+            assert_eq!(r.push(T, I, &with_ecn(frame(v6, 1, 0, true, &first(64)), v6, a)), Fragment::Kept);
+            let got = match r.push(T, I, &with_ecn(frame(v6, 1, 64, false, &[1; 5]), v6, b)) {
                 Fragment::Complete(f) => Some(ecn_of(&f)),
                 _ => None,
             };
@@ -254,10 +257,10 @@ fn congestion_met_by_one_fragment_is_not_lost() {
 #[test]
 fn an_atomic_fragment_is_whole_whatever_else_waits() {
     let mut r = reassembler();
-    assert_eq!(r.push(T, &frame(true, 1, 0, true, &first(64))), Fragment::Kept);
-    let Fragment::Complete(whole) = r.push(T, &frame(true, 1, 0, false, &first(33))) else { panic!("not whole") };
+    assert_eq!(r.push(T, I, &frame(true, 1, 0, true, &first(64))), Fragment::Kept);
+    let Fragment::Complete(whole) = r.push(T, I, &frame(true, 1, 0, false, &first(33))) else { panic!("not whole") };
     assert_eq!(payload(&whole), first(33));
-    assert!(matches!(r.push(T, &frame(true, 1, 64, false, &[1; 5])), Fragment::Complete(_)));
+    assert!(matches!(r.push(T, I, &frame(true, 1, 64, false, &[1; 5])), Fragment::Complete(_)));
 }
 
 #[test]
@@ -277,10 +280,10 @@ fn link_and_extension_headers_stay() {
         b
     };
     let mut r = reassembler();
-    assert_eq!(r.push(T, &piece(64, false, 7, &[2; 3])), Fragment::Kept);
+    assert_eq!(r.push(T, I, &piece(64, false, 7, &[2; 3])), Fragment::Kept);
     // Another VLAN is another network.
-    assert_eq!(r.push(T, &piece(0, true, 8, &first(64))), Fragment::Kept);
-    let Fragment::Complete(whole) = r.push(T, &piece(0, true, 7, &first(64))) else { panic!("not whole") };
+    assert_eq!(r.push(T, I, &piece(0, true, 8, &first(64))), Fragment::Kept);
+    let Fragment::Complete(whole) = r.push(T, I, &piece(0, true, 7, &first(64))) else { panic!("not whole") };
     assert_eq!(ethernet::Frame::parse(&whole).unwrap().vlan.unwrap().id, 7);
     assert_eq!(payload(&whole), [first(64), vec![2; 3]].concat());
 }
@@ -291,15 +294,44 @@ fn the_oldest_gives_way_and_the_rest_time_out() {
     let mut r = Reassembler::new(limits);
     let at = |s: u64| Instant::from_micros(s * 1_000_000);
     for id in 1..=3 {
-        assert_eq!(r.push(at(id as u64), &frame(false, id, 0, true, &first(64))), Fragment::Kept);
+        assert_eq!(r.push(at(id as u64), I, &frame(false, id, 0, true, &first(64))), Fragment::Kept);
     }
     // 1 went, so its end waits alone; that made 2 go.
-    assert_eq!(r.push(at(4), &frame(false, 1, 64, false, &[1; 5])), Fragment::Kept);
-    assert!(matches!(r.push(at(4), &frame(false, 3, 64, false, &[1; 5])), Fragment::Complete(_)));
+    assert_eq!(r.push(at(4), I, &frame(false, 1, 64, false, &[1; 5])), Fragment::Kept);
+    assert!(matches!(r.push(at(4), I, &frame(false, 3, 64, false, &[1; 5])), Fragment::Complete(_)));
+    assert_eq!(r.evicted, 2);
     assert_eq!((r.next(), r.expire(at(33))), (Some(at(34)), 0));
     assert_eq!((r.expire(at(34)), r.next()), (1, None));
     // A piece that can never fit is not kept.
     let mut r = Reassembler::new(FragmentLimits { bytes: 100, ..FragmentLimits::default() });
-    assert_eq!(r.push(T, &frame(false, 1, 0, true, &first(64))), Fragment::Dropped);
+    assert_eq!(r.push(T, I, &frame(false, 1, 0, true, &first(64))), Fragment::Dropped(DropReason::FragmentLimit));
     assert_eq!((r.bytes, r.map.len()), (0, 0));
+}
+
+#[test]
+fn interfaces_do_not_mix() {
+    for v6 in [false, true] {
+        let mut r = reassembler();
+        assert_eq!(r.push(T, InterfaceId(0), &frame(v6, 1, 0, true, &first(64))), Fragment::Kept);
+        assert_eq!(r.push(T, InterfaceId(1), &frame(v6, 1, 64, false, &[1; 5])), Fragment::Kept);
+        assert!(matches!(r.push(T, InterfaceId(0), &frame(v6, 1, 64, false, &[1; 5])), Fragment::Complete(_)));
+        assert_eq!(r.map.len(), 1);
+    }
+}
+
+#[test]
+fn neighbour_messages_come_whole() {
+    let icmp = |kind: u8, more| {
+        let mut f = frame(true, 1, 0, more, &[kind, 0, 0, 0, 0, 0, 0, 0]);
+        f[54] = ipv6::ICMPV6;
+        f
+    };
+    for kind in 133..=137 {
+        assert_eq!(reassembler().push(T, I, &icmp(kind, true)), BAD);
+    }
+    assert_eq!(reassembler().push(T, I, &icmp(128, true)), Fragment::Kept);
+    // Destination options that hide what follows them.
+    let mut hidden = frame(true, 1, 0, true, &[ipv6::ICMPV6, 0, 1, 4, 0, 0, 0, 0]);
+    hidden[54] = 60;
+    assert_eq!(reassembler().push(T, I, &hidden), BAD);
 }

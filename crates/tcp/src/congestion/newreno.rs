@@ -1,113 +1,84 @@
 //! RFC 5681: slow start and congestion avoidance; fast recovery's arithmetic is RFC 6582's, in `recovery`.
 
-use super::{AckSample, CongestionControl};
+use super::{AckSample, CongestionControl, Window};
 
-/// State of RFC 5681.
-#[derive(Clone, Debug)]
-pub struct NewReno {
-    cwnd: u32,
-    ssthresh: u32,
-    /// Bytes acknowledged towards the next increase in congestion avoidance (RFC 3465 style counting).
-    counted: u32,
-}
-
-impl NewReno {
-    /// Starts in slow start with `window` bytes.
-    pub fn new(window: u32) -> NewReno {
-        NewReno { cwnd: window, ssthresh: u32::MAX, counted: 0 }
-    }
-}
+/// RFC 5681 keeps nothing beside the window.
+#[derive(Clone, Debug, Default)]
+pub struct NewReno;
 
 impl CongestionControl for NewReno {
-    fn cwnd(&self) -> u32 {
-        self.cwnd
-    }
-
-    fn ssthresh(&self) -> u32 {
-        self.ssthresh
-    }
-
-    fn on_ack(&mut self, ack: &AckSample) {
-        // RFC 7661 4.3: a window that was not used is not validated, so it does not grow.
-        if !ack.window_limited {
+    fn on_ack(&mut self, ack: &AckSample, w: &mut Window) {
+        if !ack.validates(w) {
             return;
         }
-        if self.cwnd < self.ssthresh {
-            // RFC 5681 3.1, equation 2, with RFC 3465's limit of two segments an ACK.
-            self.cwnd = self.cwnd.saturating_add(ack.acked.min(2 * ack.smss));
-            return;
+        let mut acked = ack.acked;
+        if w.slow_start() {
+            // RFC 5681 3.1, equation 2, counting what is acknowledged (RFC 3465).
+            acked = w.grow_slow_start(acked);
         }
-        // RFC 5681 3.1: one segment a window.
-        self.counted = self.counted.saturating_add(ack.acked);
-        if self.counted >= self.cwnd {
-            self.counted -= self.cwnd;
-            self.cwnd = self.cwnd.saturating_add(ack.smss);
+        if acked > 0 {
+            // One segment a window.
+            let each = w.cwnd;
+            w.grow_linear(each, acked);
         }
     }
 
-    fn on_loss(&mut self, flight: u32, smss: u32) {
+    fn ssthresh(&mut self, w: &Window) -> u32 {
         // RFC 5681 3.1, equation 4.
-        self.ssthresh = (flight / 2).max(2 * smss);
-        self.cwnd = self.ssthresh;
-        self.counted = 0;
-    }
-
-    fn set_cwnd(&mut self, cwnd: u32) {
-        self.cwnd = cwnd;
-    }
-
-    fn on_timeout(&mut self, flight: u32, smss: u32, first: bool) {
-        // RFC 5681 3.1: ssthresh is set once for a segment that times out again and again.
-        if first {
-            self.ssthresh = (flight / 2).max(2 * smss);
-        }
-        self.cwnd = smss;
-        self.counted = 0;
-    }
-
-    fn on_idle_restart(&mut self, initial_window: u32) {
-        self.cwnd = self.cwnd.min(initial_window);
+        (w.cwnd / 2).max(2)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const MSS: u32 = 1000;
+    use wire::Instant;
 
     fn ack(acked: u32) -> AckSample {
-        AckSample { acked, flight: 10_000, smss: MSS, window_limited: true }
+        AckSample { acked, in_flight: 10, limited: true, max_out: 10, now: Instant::ZERO, srtt: 1000 }
     }
 
     #[test]
     fn slow_start_doubles_and_avoidance_adds_one_segment_a_window() {
-        let mut c = NewReno::new(10 * MSS);
+        let mut w = Window::new(10);
         for _ in 0..10 {
-            c.on_ack(&ack(MSS));
+            NewReno.on_ack(&ack(1), &mut w);
         }
-        assert_eq!(c.cwnd(), 20 * MSS);
-        c.on_loss(20 * MSS, MSS);
-        assert_eq!((c.cwnd(), c.ssthresh()), (10 * MSS, 10 * MSS));
-        for _ in 0..10 {
-            c.on_ack(&ack(MSS));
+        assert_eq!(w.cwnd, 20);
+        w.ssthresh = NewReno.ssthresh(&w);
+        w.cwnd = w.ssthresh;
+        assert_eq!(w.cwnd, 10);
+        for _ in 0..9 {
+            NewReno.on_ack(&ack(1), &mut w);
         }
-        assert_eq!(c.cwnd(), 11 * MSS);
+        assert_eq!(w.cwnd, 10);
+        NewReno.on_ack(&ack(1), &mut w);
+        assert_eq!(w.cwnd, 11);
+    }
+
+    #[test]
+    fn slow_start_ends_at_the_threshold_and_the_rest_counts_on() {
+        let mut w = Window { cwnd: 8, ssthresh: 10, counted: 0 };
+        NewReno.on_ack(&ack(5), &mut w);
+        assert_eq!((w.cwnd, w.counted), (10, 3));
     }
 
     #[test]
     fn an_unused_window_does_not_grow() {
-        let mut c = NewReno::new(10 * MSS);
-        c.on_ack(&AckSample { window_limited: false, ..ack(MSS) });
-        assert_eq!(c.cwnd(), 10 * MSS);
+        let mut w = Window { cwnd: 10, ssthresh: 5, counted: 0 };
+        NewReno.on_ack(&AckSample { limited: false, ..ack(20) }, &mut w);
+        assert_eq!(w.cwnd, 10);
+        // In slow start up to twice what was out.
+        let mut w = Window::new(10);
+        NewReno.on_ack(&AckSample { limited: false, max_out: 5, ..ack(1) }, &mut w);
+        assert_eq!(w.cwnd, 10);
+        NewReno.on_ack(&AckSample { limited: false, max_out: 6, ..ack(1) }, &mut w);
+        assert_eq!(w.cwnd, 11);
     }
 
     #[test]
-    fn a_timeout_restarts_from_one_segment_and_halves_once() {
-        let mut c = NewReno::new(40 * MSS);
-        c.on_timeout(40 * MSS, MSS, true);
-        assert_eq!((c.cwnd(), c.ssthresh()), (MSS, 20 * MSS));
-        c.on_timeout(MSS, MSS, false);
-        assert_eq!((c.cwnd(), c.ssthresh()), (MSS, 20 * MSS));
+    fn never_below_two() {
+        assert_eq!(NewReno.ssthresh(&Window::new(3)), 2);
+        assert_eq!(NewReno.ssthresh(&Window::new(41)), 20);
     }
 }

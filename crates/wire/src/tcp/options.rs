@@ -81,7 +81,8 @@ impl Options {
                 (2, 4) => self.mss = Some(be16(b, 2)),
                 (3, 3) => self.window_scale = Some(b[2]),
                 (4, 2) => self.sack_permitted = true,
-                (5, _) => {
+                // RFC 2018 3: 8n + 2.
+                (5, 10..) if len % 8 == 2 => {
                     for pair in b[2..len].chunks_exact(8) {
                         self.sack.push(SeqNum(be32(pair, 0)), SeqNum(be32(pair, 4)));
                     }
@@ -180,6 +181,12 @@ mod tests {
         assert_eq!(Options::parse(&after), Options { window_scale: Some(7), ..Options::default() });
         // Known kinds with another length are unknown.
         assert_eq!(Options::parse(&[2, 3, 5, 1]), Options::default());
+        for len in 2..20 {
+            let mut b = [7; 20];
+            b[..2].copy_from_slice(&[5, len]);
+            let blocks = Options::parse(&b[..len as usize]).sack.as_slice().len();
+            assert_eq!(blocks, if matches!(len, 10 | 18) { len as usize / 8 } else { 0 }, "length {len}");
+        }
     }
 
     proptest! {

@@ -1,0 +1,476 @@
+//! A host that owns its addresses among others on the link: address resolution, duplicate address detection, routers.
+
+use std::net::IpAddr;
+
+use sim::{Echo, Host, HostConfig, Net, NetConfig, Outcome, Sender};
+use stack::channel::{Endpoint, Event, Failure, Job, Token};
+use stack::{Conflict, DropReason};
+use wire::icmpv6::{Message, Prefix, Prefixes};
+use wire::{Addr, Instant, MacAddr, arp, ethernet, ipv4, ipv6};
+
+const US: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+const PEER: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
+const OTHER: MacAddr = MacAddr([2, 0, 0, 0, 0, 10]);
+
+fn addr(text: &str) -> Addr {
+    ip(text).into()
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn at(ms: u64) -> Instant {
+    Instant::from_micros(1_000_000 + ms * 1000)
+}
+
+/// A frame with an NDP message.
+fn ndp(from: (&str, MacAddr), to: (&str, MacAddr), message: Message) -> Vec<u8> {
+    let (src, dst) = (addr(from.0), addr(to.0));
+    let mut b = vec![0; 14 + 40 + 288];
+    let n = message.emit(src, dst, &mut b[54..]);
+    ethernet::emit(&mut b, to.1, from.1, None, ethernet::IPV6);
+    let header = ipv6::Header { src, dst, next_header: ipv6::ICMPV6, hop_limit: 255, ..ipv6::Header::default() };
+    header.emit(&mut b[14..], n);
+    b.truncate(54 + n);
+    b
+}
+
+fn arp_frame(op: arp::Op, from: (&str, MacAddr), to: (&str, MacAddr)) -> Vec<u8> {
+    let v4 = |text: &str| addr(text).v4_octets();
+    let packet = arp::Packet { op, sender_mac: from.1, sender_ip: v4(from.0), target_mac: to.1, target_ip: v4(to.0) };
+    let mut b = vec![0; 42];
+    let dst = if op == arp::Op::Request { MacAddr::BROADCAST } else { to.1 };
+    ethernet::emit(&mut b, dst, from.1, None, ethernet::ARP);
+    packet.emit(&mut b[14..]);
+    b
+}
+
+/// A frame that a host sent, as far as these tests look into it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Sent {
+    Arp { op: arp::Op, sender: Addr, target: Addr, to: MacAddr },
+    Solicit { src: Addr, target: Addr, to: MacAddr },
+    Advert { dst: Addr, target: Addr, solicited: bool },
+    RouterSolicit { src: Addr },
+    Tcp { src: Addr, dst: Addr, to: MacAddr, hops: u8 },
+    Else,
+}
+
+fn read(frame: &[u8]) -> Sent {
+    let eth = ethernet::Frame::parse(frame).unwrap();
+    assert_eq!(eth.src, US);
+    if eth.ethertype == ethernet::ARP {
+        let p = arp::Packet::parse(eth.payload).unwrap();
+        let (sender, target) = (Addr::from_v4(p.sender_ip), Addr::from_v4(p.target_ip));
+        return Sent::Arp { op: p.op, sender, target, to: eth.dst };
+    }
+    if eth.ethertype == ethernet::IPV4 {
+        let p = ipv4::Packet::parse(eth.payload).unwrap();
+        return Sent::Tcp { src: p.src, dst: p.dst, to: eth.dst, hops: p.ttl };
+    }
+    let p = ipv6::Packet::parse(eth.payload).unwrap();
+    if p.next_header == ipv6::TCP {
+        return Sent::Tcp { src: p.src, dst: p.dst, to: eth.dst, hops: p.hop_limit };
+    }
+    match Message::parse(p.src, p.dst, p.payload).unwrap() {
+        Message::NeighborSolicit { target, .. } => Sent::Solicit { src: p.src, target, to: eth.dst },
+        Message::NeighborAdvert { target, solicited, .. } => Sent::Advert { dst: p.dst, target, solicited },
+        Message::RouterSolicit { .. } => Sent::RouterSolicit { src: p.src },
+        _ => Sent::Else,
+    }
+}
+
+fn turn(host: &mut Host, ms: u64, frames: Vec<Vec<u8>>) -> Vec<Sent> {
+    host.turn(at(ms), frames).iter().map(|f| read(f)).collect()
+}
+
+fn connect(host: &mut Host, remote: &str) {
+    let remote = Endpoint { addr: addr(remote), port: 80 };
+    let any = if remote.addr.is_v4() { Addr::UNSPECIFIED_V4 } else { Addr::UNSPECIFIED_V6 };
+    host.job(Job::Connect { token: Token(1), local: Endpoint { addr: any, port: 0 }, remote, receive_buffer: 0 });
+}
+
+fn group(target: Addr) -> MacAddr {
+    let o = target.octets();
+    MacAddr([0x33, 0x33, 0xff, o[13], o[14], o[15]])
+}
+
+#[test]
+fn an_advertisement_cannot_move_an_ipv4_neighbour() {
+    let mut host = Host::new(HostConfig::new(1));
+    turn(&mut host, 0, vec![arp_frame(arp::Op::Request, ("10.0.0.9", PEER), ("10.0.0.1", MacAddr([0; 6])))]);
+    for target in ["::ffff:10.0.0.9", "ff02::9"] {
+        let target = Addr::from_v6(target.parse::<std::net::Ipv6Addr>().unwrap().octets());
+        let (target_mac, r#override) = (Some(OTHER), true);
+        let message = Message::NeighborAdvert { target, target_mac, router: false, solicited: false, r#override };
+        turn(&mut host, 1, vec![ndp(("fd00::a", OTHER), ("ff02::1", MacAddr([0x33, 0x33, 0, 0, 0, 1])), message)]);
+    }
+    assert_eq!(host.stack.counters().dropped(DropReason::Malformed), 2);
+    connect(&mut host, "10.0.0.9");
+    let sent = turn(&mut host, 2, vec![]);
+    assert!(matches!(sent[..], [Sent::Tcp { to: PEER, .. }]), "{sent:?}");
+}
+
+#[test]
+fn neighbour_messages_from_beyond_the_link_are_not_believed() {
+    let mut host = Host::new(HostConfig::new(1));
+    let ask = Message::NeighborSolicit { target: addr("fd00::1"), source_mac: Some(PEER) };
+    let mut frame = ndp(("fd00::9", PEER), ("fd00::1", US), ask);
+    assert_eq!(
+        turn(&mut host, 0, vec![frame.clone()]),
+        [Sent::Advert { dst: addr("fd00::9"), target: addr("fd00::1"), solicited: true }]
+    );
+    // The hop limit that only a neighbour can give.
+    frame[21] = 254;
+    assert_eq!(turn(&mut host, 0, vec![frame.clone()]), []);
+    // An atomic fragment (RFC 6980).
+    frame[21] = 255;
+    frame[20] = 44;
+    frame[18..20].copy_from_slice(&40u16.to_be_bytes());
+    frame.splice(54..54, [ipv6::ICMPV6, 0, 0, 0, 0, 0, 0, 7]);
+    assert_eq!(turn(&mut host, 0, vec![frame]), []);
+    assert_eq!(host.stack.counters().dropped(DropReason::Neighbor), 2);
+}
+
+#[test]
+fn addresses_are_asked_for_before_they_are_used() {
+    let mut host = Host::new(HostConfig { dad: 2, ..HostConfig::new(1) });
+    let (v4, v6) = (addr("10.0.0.1"), addr("fd00::1"));
+    let probes = [
+        Sent::Arp { op: arp::Op::Request, sender: Addr::UNSPECIFIED_V4, target: v4, to: MacAddr::BROADCAST },
+        Sent::Solicit { src: Addr::UNSPECIFIED_V6, target: v6, to: group(v6) },
+    ];
+    connect(&mut host, "fd00::9");
+    let ask =
+        || ndp(("fd00::9", PEER), ("fd00::1", US), Message::NeighborSolicit { target: v6, source_mac: Some(PEER) });
+    assert_eq!(turn(&mut host, 0, vec![]), probes);
+    // RFC 4862 5.4.3: nobody is answered yet, nobody is asked.
+    assert_eq!(turn(&mut host, 1, vec![ask()]), []);
+    assert_eq!(host.stack.addresses(host.interface()).filter(|(_, usable)| *usable).count(), 0);
+    assert_eq!(turn(&mut host, 1000, vec![]), probes);
+    assert_eq!(turn(&mut host, 1999, vec![]), []);
+    // IPv6 is ours, and who waited for it goes on.
+    assert_eq!(
+        turn(&mut host, 2000, vec![]),
+        [Sent::Solicit { src: v6, target: addr("fd00::9"), to: group(addr("fd00::9")) }]
+    );
+    let answer = turn(&mut host, 2001, vec![ask()]);
+    assert_eq!(answer[0], Sent::Advert { dst: addr("fd00::9"), target: v6, solicited: true });
+    assert!(matches!(answer[1], Sent::Tcp { to: PEER, .. }), "{answer:?}");
+    // RFC 5227 2.3: IPv4 two seconds after the last probe, announced twice.
+    let announcement = Sent::Arp { op: arp::Op::Request, sender: v4, target: v4, to: MacAddr::BROADCAST };
+    let arps = |host: &mut Host, ms| {
+        turn(host, ms, vec![]).into_iter().filter(|s| matches!(s, Sent::Arp { .. })).collect::<Vec<_>>()
+    };
+    assert_eq!(arps(&mut host, 2999), []);
+    assert_eq!(arps(&mut host, 3000), [announcement]);
+    assert_eq!(arps(&mut host, 4999), []);
+    assert_eq!(arps(&mut host, 5000), [announcement]);
+    assert_eq!(arps(&mut host, 60_000), []);
+    assert_eq!(host.stack.addresses(host.interface()).filter(|(_, usable)| *usable).count(), 2);
+}
+
+#[test]
+fn an_address_that_somebody_has_is_not_used() {
+    let all = ("ff02::1", MacAddr([0x33, 0x33, 0, 0, 0, 1]));
+    let v6 = addr("fd00::1");
+    let advert = Message::NeighborAdvert {
+        target: v6,
+        target_mac: Some(PEER),
+        router: false,
+        solicited: false,
+        r#override: true,
+    };
+    let probe = Message::NeighborSolicit { target: v6, source_mac: None };
+    let solicited_node = ("ff02::1:ff00:1", group(v6));
+    let nobody = MacAddr([0; 6]);
+    let cases = [
+        (ndp(("fd00::1", PEER), all, advert), "fd00::1", "fd00::9"),
+        (ndp(("::", PEER), solicited_node, probe), "fd00::1", "fd00::9"),
+        (arp_frame(arp::Op::Reply, ("10.0.0.1", PEER), ("0.0.0.0", US)), "10.0.0.1", "10.0.0.9"),
+        (arp_frame(arp::Op::Request, ("10.0.0.1", PEER), ("10.0.0.1", nobody)), "10.0.0.1", "10.0.0.9"),
+        (arp_frame(arp::Op::Request, ("0.0.0.0", PEER), ("10.0.0.1", nobody)), "10.0.0.1", "10.0.0.9"),
+    ];
+    for (frame, lost, remote) in cases {
+        let mut host = Host::new(HostConfig { dad: 1, ..HostConfig::new(1) });
+        connect(&mut host, remote);
+        assert_eq!(turn(&mut host, 0, vec![]).len(), 2);
+        turn(&mut host, 500, vec![frame]);
+        turn(&mut host, 10_000, vec![]);
+        turn(&mut host, 20_000, vec![]);
+        let usable: Vec<_> =
+            host.stack.addresses(host.interface()).filter(|(_, usable)| *usable).map(|(a, _)| a).collect();
+        assert!(usable.len() == 1 && usable[0] != ip(lost), "{usable:?}");
+        let conflict = Conflict { interface: host.interface(), addr: ip(lost), mac: PEER, lost: true };
+        assert_eq!(host.stack.take_conflicts(), [conflict]);
+        let c = host.stack.counters();
+        assert_eq!((c.address_conflicts, c.addresses_lost), (1, 1));
+        // What waited for the address fails, and nothing more starts from it.
+        connect(&mut host, remote);
+        turn(&mut host, 20_001, vec![]);
+        turn(&mut host, 20_002, vec![]);
+        let events: Vec<_> = core::iter::from_fn(|| host.event()).collect();
+        let failed = |e: &Event| matches!(e, Event::Failed { failure: Failure::HostUnreachable, .. });
+        let refused = |e: &Event| matches!(e, Event::Refused { failure: Failure::AddressNotAvailable, .. });
+        assert!(events.iter().any(failed) && events.iter().any(refused), "{events:?}");
+    }
+}
+
+#[test]
+fn an_address_in_use_is_defended_once_in_a_while() {
+    let mut host = Host::new(HostConfig::new(1));
+    let claim = || arp_frame(arp::Op::Request, ("10.0.0.1", PEER), ("10.0.0.1", MacAddr([0; 6])));
+    let v4 = addr("10.0.0.1");
+    let defence = Sent::Arp { op: arp::Op::Request, sender: v4, target: v4, to: MacAddr::BROADCAST };
+    assert_eq!(turn(&mut host, 0, vec![claim()]), [defence]);
+    assert_eq!(turn(&mut host, 5000, vec![claim()]), []);
+    assert_eq!(turn(&mut host, 10_000, vec![claim()]), [defence]);
+    let conflict = Conflict { interface: host.interface(), addr: ip("10.0.0.1"), mac: PEER, lost: false };
+    assert_eq!(host.stack.take_conflicts(), [conflict; 2]);
+    assert_eq!((host.stack.counters().address_conflicts, host.stack.counters().addresses_lost), (3, 0));
+    // Who asks whether it is free is told (RFC 5227 2.6).
+    let probe = arp_frame(arp::Op::Request, ("0.0.0.0", PEER), ("10.0.0.1", MacAddr([0; 6])));
+    assert!(matches!(turn(&mut host, 10_001, vec![probe])[..], [Sent::Arp { op: arp::Op::Reply, to: PEER, .. }]));
+    assert_eq!(host.stack.addresses(host.interface()).filter(|(_, usable)| *usable).count(), 2);
+}
+
+fn prefix(text: &str, on_link: bool, autonomous: bool, valid: u32, preferred: u32) -> Prefix {
+    let IpAddr::V6(prefix) = ip(text) else { panic!("{text}") };
+    Prefix { prefix, len: 64, on_link, autonomous, valid, preferred }
+}
+
+const ROUTER: &str = "fe80::9";
+
+fn advert(lifetime: u16, mtu: Option<u32>, list: &[Prefix]) -> Vec<u8> {
+    advert_from((ROUTER, PEER), lifetime, mtu, list)
+}
+
+fn advert_from(router: (&str, MacAddr), lifetime: u16, mtu: Option<u32>, list: &[Prefix]) -> Vec<u8> {
+    let mut prefixes = Prefixes::default();
+    list.iter().for_each(|p| prefixes.push(*p));
+    let message = Message::RouterAdvert { lifetime, hop_limit: 33, source_mac: Some(router.1), mtu, prefixes };
+    ndp(router, ("ff02::1", MacAddr([0x33, 0x33, 0, 0, 0, 1])), message)
+}
+
+/// A host with no address but what it forms itself.
+fn alone(dad: u8) -> Host {
+    Host::new(HostConfig { dad, autoconf: true, addresses: vec![], ..HostConfig::new(1) })
+}
+
+/// Its addresses that may be used now, in a prefix.
+fn usable(host: &Host, prefix: &str) -> Vec<Addr> {
+    let high = addr(prefix).as_words()[0];
+    let list = host.stack.addresses(host.interface()).filter(|(_, usable)| *usable).map(|(a, _)| Addr::from(a));
+    list.filter(|a| a.as_words()[0] == high).collect()
+}
+
+#[test]
+fn a_host_configures_itself() {
+    let mut host = alone(1);
+    let Sent::Solicit { src, target: link_local, .. } = turn(&mut host, 0, vec![]).remove(0) else {
+        panic!("no probe")
+    };
+    assert!(src.is_unspecified() && link_local.is_link_local());
+    turn(&mut host, 1000, vec![]);
+    assert_eq!(usable(&host, "fe80::"), [link_local]);
+    // RFC 4861 6.3.7: three questions, four seconds apart, the first within a second.
+    let asked: Vec<u64> = (1000..30_000)
+        .step_by(100)
+        .filter(|ms| turn(&mut host, *ms, vec![]).contains(&Sent::RouterSolicit { src: link_local }))
+        .collect();
+    assert!(
+        asked.len() == 3 && asked[0] <= 2000 && asked[1] - asked[0] == 4000 && asked[2] - asked[1] == 4000,
+        "{asked:?}"
+    );
+    // A prefix is asked for like any address; two that no link has are not taken.
+    let list = [
+        prefix("2001:db8:1::", true, true, 86_400, 3600),
+        prefix("fe80::", true, true, 86_400, 3600),
+        prefix("::", true, true, 86_400, 3600),
+    ];
+    let Sent::Solicit { target, .. } = turn(&mut host, 30_000, vec![advert(1800, Some(1400), &list)]).remove(0) else {
+        panic!("no probe")
+    };
+    assert_eq!(usable(&host, "2001:db8:1::"), []);
+    turn(&mut host, 31_000, vec![]);
+    assert_eq!(usable(&host, "2001:db8:1::"), [target]);
+    assert_eq!(host.stack.addresses(host.interface()).count(), 2);
+    // Beyond the link by the router, whose hardware address came along; on the link directly.
+    connect(&mut host, "2001:db8:2::5");
+    let sent = turn(&mut host, 31_001, vec![]);
+    assert_eq!(sent, [Sent::Tcp { src: target, dst: addr("2001:db8:2::5"), to: PEER, hops: 33 }]);
+    connect(&mut host, "2001:db8:1::5");
+    let sent = turn(&mut host, 31_002, vec![]);
+    assert!(
+        sent.contains(&Sent::Solicit { src: target, target: addr("2001:db8:1::5"), to: group(addr("::5")) }),
+        "{sent:?}"
+    );
+    let mut mss = Vec::new();
+    host.stack.each_connection(|_, _, tcb| mss.push(tcb.segment_size()));
+    assert!(mss.iter().all(|m| *m <= 1400 - 60), "{mss:?}");
+}
+
+#[test]
+fn what_routers_say_ends() {
+    let mut host = alone(0);
+    let lasting = [prefix("2001:db8:1::", true, true, 10_000, 20)];
+    turn(&mut host, 0, vec![advert(60, None, &lasting)]);
+    let [a] = usable(&host, "2001:db8:1::")[..] else { panic!("no address") };
+    let way = |host: &mut Host, ms: u64, to: &str| {
+        connect(host, to);
+        turn(host, ms, vec![]);
+        let events: Vec<_> = core::iter::from_fn(|| host.event()).collect();
+        !events.iter().any(|e| matches!(e, Event::Refused { failure: Failure::NetworkUnreachable, .. }))
+    };
+    assert!(way(&mut host, 1, "2001:db8:2::1"));
+    // RFC 4862 5.5.3 e: an advertisement cannot end an address within two hours, only make it deprecated.
+    turn(&mut host, 2, vec![advert(60, None, &[prefix("2001:db8:1::", true, true, 1, 0)])]);
+    turn(&mut host, 7_000_000, vec![]);
+    assert_eq!(usable(&host, "2001:db8:1::"), [a]);
+    // The router's minute is over.
+    assert!(!way(&mut host, 7_000_001, "2001:db8:2::1"));
+    turn(&mut host, 7_200_003, vec![]);
+    assert_eq!(usable(&host, "2001:db8:1::"), []);
+    // A router that says so itself, or is no router any more.
+    for last in [
+        advert(0, None, &[]),
+        ndp(
+            (ROUTER, PEER),
+            ("ff02::1", MacAddr([0x33, 0x33, 0, 0, 0, 1])),
+            Message::NeighborAdvert {
+                target: addr(ROUTER),
+                target_mac: Some(PEER),
+                router: false,
+                solicited: false,
+                r#override: true,
+            },
+        ),
+    ] {
+        turn(&mut host, 7_300_000, vec![advert(1800, None, &[prefix("2001:db8:3::", true, true, 10_000, 9_000)])]);
+        assert!(way(&mut host, 7_300_001, "2001:db8:2::1"));
+        turn(&mut host, 7_300_002, vec![last]);
+        assert!(!way(&mut host, 7_300_003, "2001:db8:2::1"));
+        assert!(way(&mut host, 7_300_004, "2001:db8:3::1"));
+    }
+    // A deprecated address gives way to another (RFC 6724 5, rule 3).
+    let list = [prefix("2001:db8:4::", true, true, 10_000, 10), prefix("2001:db8:5::", true, true, 10_000, 9_000)];
+    turn(&mut host, 7_400_000, vec![advert(1800, None, &list)]);
+    turn(&mut host, 7_420_000, vec![]);
+    connect(&mut host, "2001:db8:4::1");
+    turn(&mut host, 7_420_001, vec![]);
+    let mut from = Vec::new();
+    host.stack.each_connection(|_, key, _| from.push((key.remote, key.local)));
+    let used = from.iter().find(|(to, _)| *to == addr("2001:db8:4::1")).unwrap().1;
+    assert_ne!(used.as_words()[0], addr("2001:db8:4::").as_words()[0], "{used}");
+}
+
+#[test]
+fn a_formed_address_that_is_taken_is_formed_anew() {
+    let mut host = alone(1);
+    let mut tried = Vec::new();
+    let mut frames = turn(&mut host, 0, vec![]);
+    while let Some(Sent::Solicit { target, .. }) = frames.first().copied() {
+        assert!(!tried.contains(&target));
+        tried.push(target);
+        // RFC 4291 2.7.1.
+        let low = target.as_words()[1] & 0xff_ffff;
+        let to = Addr::from_words([0xff02 << 48, 0x1_ff00_0000 | low]).to_string();
+        let probe = Message::NeighborSolicit { target, source_mac: None };
+        frames = turn(&mut host, 1, vec![ndp(("::", PEER), (&to, group(target)), probe)]);
+    }
+    // RFC 7217 7: three more, then none.
+    assert_eq!((tried.len(), host.stack.counters().addresses_lost), (4, 4));
+    turn(&mut host, 20_000, vec![]);
+    assert_eq!(usable(&host, "fe80::"), []);
+}
+
+#[test]
+fn routers_cannot_fill_the_memory() {
+    let mut host = alone(0);
+    for n in 0..200u16 {
+        let list: Vec<_> = (0..8).map(|k| prefix(&format!("2001:db8:{n:x}:{k}::"), true, true, 9000, 9000)).collect();
+        turn(&mut host, n as u64, vec![advert_from((&format!("fe80::{n:x}"), PEER), 1800, None, &list)]);
+    }
+    assert_eq!(host.stack.addresses(host.interface()).count(), 8);
+    assert_eq!(host.stack.counters().router_adverts, 200);
+}
+
+#[test]
+fn only_the_first_hop_redirects() {
+    let mut host = alone(0);
+    let list = [prefix("2001:db8:1::", true, true, 10_000, 10_000)];
+    turn(&mut host, 0, vec![advert(1800, None, &list)]);
+    let us = usable(&host, "2001:db8:1::")[0].to_string();
+    let redirect = |from: (&str, MacAddr), target: &str, destination: &str| {
+        let message =
+            Message::Redirect { target: addr(target), destination: addr(destination), target_mac: Some(OTHER) };
+        ndp(from, (&us, US), message)
+    };
+    let to = |host: &mut Host, ms: u64, frame: Vec<u8>, destination: &str| {
+        turn(host, ms, vec![frame]);
+        connect(host, destination);
+        let sent = turn(host, ms + 1, vec![]);
+        sent.iter().find_map(|s| match s {
+            Sent::Tcp { dst, to, .. } if *dst == addr(destination) => Some(*to),
+            _ => None,
+        })
+    };
+    // Another neighbour has no say.
+    assert_eq!(
+        to(&mut host, 10, redirect(("fe80::a", OTHER), "fe80::a", "2001:db8:2::1"), "2001:db8:2::1"),
+        Some(PEER)
+    );
+    // The router has: to another router, and to the destination itself.
+    assert_eq!(to(&mut host, 20, redirect((ROUTER, PEER), "fe80::a", "2001:db8:2::2"), "2001:db8:2::2"), Some(OTHER));
+    assert_eq!(
+        to(&mut host, 30, redirect((ROUTER, PEER), "2001:db8:2::3", "2001:db8:2::3"), "2001:db8:2::3"),
+        Some(OTHER)
+    );
+    assert_eq!((host.stack.counters().redirects, host.stack.counters().dropped(DropReason::Neighbor)), (2, 1));
+    // One that redirected once is no first hop for it any more.
+    assert_eq!(to(&mut host, 40, redirect((ROUTER, PEER), ROUTER, "2001:db8:2::2"), "2001:db8:2::9"), Some(PEER));
+    assert_eq!(host.stack.counters().redirects, 2);
+}
+
+#[test]
+fn another_router_has_its_turn_when_one_is_silent() {
+    let mut host = alone(0);
+    let list = [prefix("2001:db8:1::", true, true, 10_000, 10_000)];
+    turn(&mut host, 0, vec![advert(9000, None, &list), advert_from(("fe80::a", OTHER), 9000, None, &[])]);
+    connect(&mut host, "2001:db8:2::1");
+    let mut macs = Vec::new();
+    for ms in (0..60_000).step_by(250) {
+        for s in turn(&mut host, ms, vec![]) {
+            if let Sent::Tcp { to, .. } = s
+                && macs.last() != Some(&to)
+            {
+                macs.push(to);
+            }
+        }
+    }
+    assert_eq!(macs[..2], [PEER, OTHER], "{macs:?}");
+}
+
+/// Two hosts that form their addresses talk to each other.
+#[test]
+fn two_hosts_meet_by_their_formed_addresses() {
+    let host = |n| HostConfig { dad: 1, autoconf: true, addresses: vec![], ..HostConfig::new(n) };
+    let clean = Default::default;
+    let mut net = Net::new(NetConfig { a: host(1), b: host(2), a_to_b: clean(), b_to_a: clean(), seed: 1 });
+    net.run(at(1500), |_| false);
+    let b = Addr::from(net.b.stack.addresses(net.b.interface()).next().unwrap().0);
+    let mut echo = Echo::start(&mut net.b, Endpoint { addr: b, port: 7 });
+    let mut sender = Sender::start(&mut net.a, 1, Endpoint { addr: b, port: 7 }, 100_000, 3);
+    let done = net.run(at(30_000), |net| {
+        while let Some(e) = net.b.event() {
+            echo.on_event(&mut net.b, e);
+        }
+        while let Some(e) = net.a.event() {
+            sender.on_event(&mut net.a, e);
+        }
+        sender.poll(&mut net.a);
+        sender.outcome != Outcome::Running
+    });
+    assert!(done && sender.outcome == Outcome::Complete, "{:?}", sender.outcome);
+}

@@ -1,0 +1,149 @@
+//! recv's flags, TCP_INQ, and the urgent mark.
+
+mod common;
+
+use common::Lane;
+use socket::{Errno, RecvFlags, SockOption, bits};
+use stack::channel::{ConnId, Event, Failure, Job};
+
+fn flags(bits: i32) -> RecvFlags {
+    RecvFlags::from_bits(bits)
+}
+const OOB: i32 = 1;
+const PEEK: i32 = 2;
+const TRUNC: i32 = 0x20;
+const WAITALL: i32 = 0x100;
+
+#[test]
+fn waiting_for_everything() {
+    let mut l = Lane::new();
+    let id = l.connected(1);
+    let (mut buf, mut done) = ([0; 10], 0);
+    assert_eq!(l.s.recv_on(id, &mut buf, &mut done, flags(WAITALL)), Err(Errno::EAGAIN));
+    l.data(1, b"abcd");
+    assert_eq!(l.s.recv_on(id, &mut buf, &mut done, flags(WAITALL)), Err(Errno::EAGAIN));
+    assert_eq!(done, 4);
+    l.data(1, b"efghijkl");
+    assert_eq!(l.s.recv_on(id, &mut buf, &mut done, flags(WAITALL)), Ok(10));
+    assert_eq!(&buf, b"abcdefghij");
+    // Without waiting it is what is there.
+    assert_eq!(l.s.recv(id, &mut buf, flags(WAITALL)), Ok(2));
+    // The end ends it; the error after some bytes waits for the next call.
+    l.data(1, b"xyz");
+    l.tell(Event::Failed { conn: ConnId(1), failure: Failure::Reset });
+    assert_eq!(l.s.recv_on(id, &mut buf, &mut 0, flags(WAITALL)), Ok(3));
+    assert_eq!(l.s.recv(id, &mut buf, flags(0)), Err(Errno::ECONNRESET));
+    assert_eq!(l.s.recv(id, &mut buf, flags(0)), Ok(0));
+    l.end();
+}
+
+#[test]
+fn a_waiting_peek_takes_nothing() {
+    let mut l = Lane::new();
+    let id = l.connected(1);
+    let (mut buf, mut done) = ([0; 6], 0);
+    l.data(1, b"abc");
+    assert_eq!(l.s.recv_on(id, &mut buf, &mut done, flags(WAITALL | PEEK)), Err(Errno::EAGAIN));
+    l.data(1, b"def");
+    assert_eq!(l.s.recv_on(id, &mut buf, &mut done, flags(WAITALL | PEEK)), Ok(6));
+    assert_eq!(&buf, b"abcdef");
+    assert_eq!(l.s.available(id), Ok(6));
+    l.end();
+}
+
+#[test]
+fn the_low_water_mark_holds_for_waiting_reads() {
+    let mut l = Lane::new();
+    let id = l.connected(1);
+    l.s.set_option(id, SockOption::ReceiveLow(5)).unwrap();
+    let (mut buf, mut done) = ([0; 100], 0);
+    l.data(1, b"abc");
+    assert_eq!(l.s.recv_on(id, &mut buf, &mut done, flags(0)), Err(Errno::EAGAIN));
+    l.data(1, b"def");
+    assert_eq!(l.s.recv_on(id, &mut buf, &mut done, flags(0)), Ok(6));
+    l.data(1, b"g");
+    assert_eq!(l.s.recv(id, &mut buf, flags(0)), Ok(1));
+    l.end();
+}
+
+#[test]
+fn truncated_bytes_are_dropped() {
+    let mut l = Lane::new();
+    let id = l.connected(1);
+    let mut buf = *b"......";
+    l.data(1, b"abcdefgh");
+    assert_eq!(l.s.recv(id, &mut buf, flags(TRUNC)), Ok(6));
+    assert_eq!(&buf, b"......");
+    assert_eq!(l.s.recv(id, &mut buf, flags(0)), Ok(2));
+    assert_eq!(&buf, b"gh....");
+    l.end();
+}
+
+#[test]
+fn inq_tells_what_is_left() {
+    let mut l = Lane::new();
+    let id = l.connected(1);
+    l.data(1, &[0; 100]);
+    assert_eq!(l.s.inq(id), Ok(None));
+    l.s.set_option(id, SockOption::Inq(true)).unwrap();
+    l.s.recv(id, &mut [0; 40], flags(0)).unwrap();
+    assert_eq!(l.s.inq(id), Ok(Some(60)));
+    l.tell(Event::Fin { conn: ConnId(1) });
+    l.s.recv(id, &mut [0; 60], flags(0)).unwrap();
+    assert_eq!(l.s.inq(id), Ok(Some(1)));
+    l.end();
+}
+
+#[test]
+fn the_urgent_byte_is_read_apart() {
+    let mut l = Lane::new();
+    let id = l.connected(1);
+    let mut buf = [0; 8];
+    assert_eq!(l.s.recv(id, &mut buf, flags(OOB)), Err(Errno::EINVAL));
+    // The pointer is known before the byte.
+    l.tell(Event::Urgent { conn: ConnId(1), beyond: 3 });
+    assert_eq!(l.s.recv(id, &mut buf, flags(OOB)), Err(Errno::EAGAIN));
+    assert_eq!(l.s.readiness(id).unwrap() & bits::PRI, 0);
+    l.data(1, b"abc!def");
+    assert_eq!(l.s.readiness(id).unwrap() & bits::PRI, bits::PRI);
+    assert_eq!(l.s.available(id), Ok(3));
+    assert_eq!(l.s.recv(id, &mut buf, flags(OOB | PEEK)), Ok(1));
+    assert_eq!((l.s.recv(id, &mut buf, flags(OOB)), buf[0]), (Ok(1), b'!'));
+    assert_eq!(l.s.recv(id, &mut buf, flags(OOB)), Err(Errno::EINVAL));
+    assert_eq!(l.s.at_mark(id), Ok(false));
+    // Reading stops at the mark, then goes on behind it.
+    assert_eq!((l.s.read(id, &mut buf), &buf[..3]), (Ok(3), &b"abc"[..]));
+    assert_eq!(l.s.at_mark(id), Ok(true));
+    assert_eq!((l.s.read(id, &mut buf), &buf[..3]), (Ok(3), &b"def"[..]));
+    assert_eq!(l.s.at_mark(id), Ok(false));
+    l.end();
+}
+
+#[test]
+fn or_in_line() {
+    let mut l = Lane::new();
+    let id = l.connected(1);
+    l.s.set_option(id, SockOption::OobInline(true)).unwrap();
+    let mut buf = [0; 8];
+    l.data(1, b"ab");
+    l.tell(Event::Urgent { conn: ConnId(1), beyond: 0 });
+    l.data(1, b"!cd");
+    assert_eq!(l.s.recv(id, &mut buf, flags(OOB)), Err(Errno::EINVAL));
+    assert_eq!((l.s.read(id, &mut buf), &buf[..2]), (Ok(2), &b"ab"[..]));
+    assert_eq!(l.s.at_mark(id), Ok(true));
+    assert_eq!((l.s.read(id, &mut buf), &buf[..3]), (Ok(3), &b"!cd"[..]));
+    assert_eq!(l.s.at_mark(id), Ok(false));
+    l.end();
+}
+
+#[test]
+fn an_urgent_write_names_its_last_byte() {
+    let mut l = Lane::new();
+    let id = l.connected(1);
+    assert_eq!(l.s.write_urgent(id, b"abc"), Ok(3));
+    let mut jobs = l.jobs();
+    assert!(matches!(jobs[0], Job::Urgent { conn: ConnId(1), bytes: 3 }), "{jobs:?}");
+    let Some(Job::Write { chain, .. }) = jobs.pop() else { panic!("{jobs:?}") };
+    assert_eq!(l.bytes(chain), b"abc");
+    l.end();
+}

@@ -1,0 +1,96 @@
+//! What the path tells beside acknowledgments: ICMP errors (RFC 9293 3.9.2.2, RFC 5927) and its MTU (RFC 1191, RFC 8201),
+//! or that large segments vanish (RFC 4821 7.7).
+
+use wire::SeqNum;
+
+use crate::State;
+use crate::tcb::{Context, Error, Tcb, flag};
+
+/// Smallest segment that a black hole takes us down to: IPv6's least MTU less headers, and what every IPv4 host takes.
+const HOLE_V4: u16 = 536;
+const HOLE_V6: u16 = 1220;
+
+impl Tcb {
+    /// RFC 5927 4.1: the quoted sequence number must be one that is in flight.
+    fn quoted_ours(&self, seq: Option<SeqNum>) -> bool {
+        seq.is_none_or(|seq| !seq.before(self.snd_una) && !seq.after(self.snd_nxt))
+    }
+
+    /// An ICMP error about it: fatal while being opened where it is `hard`, else only remembered (RFC 9293 3.9.2.2,
+    /// SHLD-25, MUST-56; RFC 5927 5.2: a synchronized connection is not reset). Whether it was about this connection.
+    pub fn unreachable(&mut self, hard: bool, seq: Option<SeqNum>, cx: &mut Context) -> bool {
+        if !self.quoted_ours(seq) {
+            return false;
+        }
+        match self.state {
+            State::SynSent | State::SynReceived if hard => self.close_now(Some(Error::Unreachable), cx),
+            State::Closed | State::TimeWait => {}
+            _ => self.soft_error = Some(Error::Unreachable),
+        }
+        true
+    }
+
+    /// The path takes segments of at most `mss` bytes, options of the TCP header included (RFC 1191 6.5, RFC 8201 5.4).
+    pub fn shrink_mss(&mut self, mss: u16, seq: Option<SeqNum>, cx: &mut Context) -> bool {
+        if !self.quoted_ours(seq) {
+            return false;
+        }
+        let mss = if self.has(flag::TIMESTAMPS) { mss.saturating_sub(12) } else { mss }.max(36);
+        if mss >= self.smss {
+            return false;
+        }
+        self.lower_mss(mss, cx);
+        true
+    }
+
+    fn lower_mss(&mut self, mss: u16, cx: &mut Context) {
+        self.smss = mss;
+        self.mss_clamp = self.mss_clamp.min(mss + if self.has(flag::TIMESTAMPS) { 12 } else { 0 });
+        // Each record is counted in segments of the new size; what was too big is lost for certain and goes again at
+        // once, smaller, without being taken for congestion (RFC 1191 6.4).
+        let mut at = self.sent.head();
+        while let Some(i) = at {
+            let s = self.sent.get(cx.sent, i);
+            at = self.sent.next(cx.sent, i);
+            let too_big = s.bytes().div_ceil(s.segs as u32) > mss as u32;
+            let segs = s.bytes().div_ceil(mss as u32).max(1);
+            self.recount(s.segs as u32, segs, s.marks);
+            self.sent.get_mut(cx.sent, i).segs = segs.min(u16::MAX as u32) as u16;
+            if too_big {
+                self.mark_lost(i, cx);
+            }
+        }
+        if self.lost_out > 0 && self.recovery.phase < crate::recovery::Phase::Recovery {
+            // Linux: Loss without a reduction, so that what is sent again is clocked out.
+            self.recovery.high_seq = self.snd_nxt;
+            self.cc.ssthresh = self.cc.borne();
+            self.recovery.prior_ssthresh = 0;
+            self.recovery.undo_marker = None;
+            self.recovery.phase = crate::recovery::Phase::Loss;
+        }
+    }
+
+    /// A timeout has come: if full-sized segments have vanished again and again while small ones pass, the path has a
+    /// smaller MTU and does not say so.
+    pub(crate) fn detect_black_hole(&mut self, cx: &mut Context) {
+        let after = cx.config.black_hole_timeouts;
+        let floor = if self.headers >= 60 { HOLE_V6 } else { HOLE_V4 };
+        if after == 0 || self.retries < after || self.smss <= floor || !self.established() {
+            return;
+        }
+        let smss = self.smss as u32;
+        let full = self.sent.front(cx.sent).is_some_and(|s| s.bytes() >= smss);
+        if full {
+            cx.counters.black_holes += 1;
+            let half = (self.smss / 2).max(floor);
+            self.lower_mss(half, cx);
+        }
+    }
+
+    /// TCP_MAXSEG: clamps what is sent.
+    pub fn clamp_mss(&mut self, mss: u16) {
+        if mss > 0 {
+            self.smss = self.smss.min(mss.max(36));
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! How much of the congestion window is really used (RFC 7661, as Linux does it), restart after idle (RFC 5681 4.1), and
+//! pacing.
+
+use wire::Instant;
+
+use crate::Config;
+use crate::congestion::CongestionControl;
+use crate::recovery::Phase;
+use crate::tcb::{Context, Tcb, flag};
+
+impl Tcb {
+    /// RFC 6928: IW = 10 segments by default, for every segment size this stack uses (RFC 6928 2's byte limit included).
+    pub(crate) fn initial_window(&self, config: &Config) -> u32 {
+        config.initial_window.max(1)
+    }
+
+    /// A burst of new data has ended: was the window or the application the limit?
+    pub(crate) fn judge_window(&mut self, cx: &mut Context) {
+        let limited = self.in_flight() >= self.cc.cwnd || self.recovery_limited();
+        if !self.snd_una.before(self.cwnd_usage_seq)
+            || limited
+            || (!self.has(flag::CWND_LIMITED) && self.packets_out > self.max_packets_out)
+        {
+            self.set(flag::CWND_LIMITED, limited);
+            self.max_packets_out = self.packets_out;
+            self.cwnd_usage_seq = self.snd_nxt;
+        }
+        let full = self.has(flag::CWND_LIMITED) || (self.cc.slow_start() && self.cc.cwnd < 2 * self.max_packets_out);
+        if full {
+            self.cwnd_used = 0;
+            self.cwnd_stamp = cx.now;
+            return;
+        }
+        self.cwnd_used = self.cwnd_used.max(self.packets_out);
+        let rto = self.rtt.rto(cx.config) as u64;
+        if cx.config.slow_start_after_idle && cx.now.micros_since(self.cwnd_stamp) >= rto {
+            self.application_limited(cx);
+        }
+    }
+
+    fn recovery_limited(&self) -> bool {
+        self.unsent() > 0 && self.cc.cwnd <= self.in_flight()
+    }
+
+    /// RFC 7661 4.4.3: a window that has not been used for an RTO decays halfway towards what was.
+    fn application_limited(&mut self, cx: &mut Context) {
+        if self.recovery.phase == Phase::Open {
+            let used = self.cwnd_used.max(self.initial_window(cx.config));
+            if used < self.cc.cwnd {
+                self.cc.ssthresh = self.cc.borne();
+                self.cc.cwnd = (self.cc.cwnd + used) / 2;
+            }
+            self.cwnd_used = 0;
+        }
+        self.cwnd_stamp = cx.now;
+    }
+
+    /// RFC 5681 4.1: after an idle RTO the window starts from at most the initial one; one halving for each RTO gone by.
+    pub(crate) fn restart_after_idle(&mut self, cx: &mut Context) {
+        if self.bytes_sent == 0 {
+            return;
+        }
+        let rto = self.rtt.rto(cx.config) as u64;
+        let idle = cx.now.micros_since(self.sent_at);
+        self.control.on_restart(cx.now, idle.min(cx.now.micros_since(self.progress_at)));
+        if !cx.config.slow_start_after_idle || idle <= rto {
+            return;
+        }
+        let floor = self.initial_window(cx.config).min(self.cc.cwnd);
+        if self.cc.ssthresh != u32::MAX || self.cc.cwnd > floor {
+            self.cc.ssthresh = self.cc.borne();
+        }
+        let mut left = idle.saturating_sub(rto);
+        while left > 0 && self.cc.cwnd > floor {
+            self.cc.cwnd /= 2;
+            left = left.saturating_sub(rto);
+        }
+        self.cc.cwnd = self.cc.cwnd.max(floor);
+        self.cwnd_stamp = cx.now;
+        self.cwnd_used = 0;
+        // What was judged lay before the pause.
+        self.sent_at = cx.now;
+    }
+
+    /// Bytes a second: twice the window a round trip in slow start, a fifth more than it afterwards (Linux's ratios).
+    fn pacing_rate(&self, config: &Config) -> Option<u64> {
+        let own = match (config.pacing, self.rtt.srtt) {
+            (true, srtt) if srtt > 0 => {
+                let ratio = if self.cc.cwnd < self.cc.ssthresh / 2 { 200 } else { 120 };
+                let window = self.cc.cwnd.max(self.packets_out) as u64 * self.smss as u64;
+                Some(window.saturating_mul(ratio * 10_000) / srtt as u64)
+            }
+            _ => None,
+        };
+        match (own, self.max_pacing) {
+            (own, u64::MAX) => own,
+            (Some(own), max) => Some(own.min(max)),
+            (None, max) => Some(max),
+        }
+    }
+
+    /// Nothing may be sent yet.
+    pub(crate) fn paced_out(&self, cx: &Context) -> bool {
+        self.has(flag::PACED) && self.pace_at > cx.now
+    }
+
+    /// `bytes` were sent: the next may go when they would have left at the pacing rate.
+    pub(crate) fn paced(&mut self, bytes: u32, cx: &Context) {
+        let Some(rate) = self.pacing_rate(cx.config) else { return };
+        let gap = (bytes as u64 * 1_000_000).div_ceil(rate.max(1));
+        // Credit of one millisecond, so that a late turn does not slow the flow down.
+        let from = match self.pace_at {
+            Instant::FAR => cx.now,
+            at => at.max(Instant::from_micros(cx.now.micros().saturating_sub(1000))),
+        };
+        self.pace_at = from.plus_micros(gap);
+        let wait = self.pace_at > cx.now;
+        self.set(flag::PACED, wait);
+    }
+
+    /// SO_MAX_PACING_RATE, bytes a second; `u64::MAX` is none.
+    pub fn set_max_pacing_rate(&mut self, rate: u64) {
+        self.max_pacing = rate.max(1);
+        if rate == u64::MAX {
+            self.pace_at = Instant::FAR;
+            self.set(flag::PACED, false);
+        }
+    }
+}
