@@ -47,6 +47,9 @@ impl Settings {
                 "sysctl" => arguments.iter().filter(|a| a.contains('=')).for_each(|a| self.assignment(a)),
                 "echo" => self.echo(arguments),
                 "ip" => self.ip(arguments),
+                "tc" if line.contains("limit 0") => {
+                    self.unsupported = Some("a queue that drops everything (tc)".into())
+                }
                 // Undoes what a script has set; nothing outlives it here.
                 _ if program.starts_with("sysctl_restore") || program == "true" => {}
                 _ => self.notices.push(format!("not run: {}", line.trim())),
@@ -108,7 +111,8 @@ impl Settings {
         let tcp = &mut self.tcp;
         match name {
             "tcp_rmem" => {
-                tcp.receive_buffer = size(1).unwrap_or(tcp.receive_buffer);
+                // Linux counts the memory of buffers, of which half is for data.
+                tcp.receive_buffer = size(1).map_or(tcp.receive_buffer, |n| n / 2);
                 tcp.receive_buffer_max = size(2).unwrap_or(tcp.receive_buffer_max);
             }
             "tcp_wmem" => {
@@ -116,6 +120,7 @@ impl Settings {
                 tcp.send_buffer_max = size(2).unwrap_or(tcp.send_buffer_max);
             }
             "tcp_timestamps" => tcp.timestamps = first != 0,
+            "tcp_min_tso_segs" => tcp.min_burst = small,
             "tcp_window_scaling" => tcp.window_scaling = first != 0,
             "tcp_sack" => tcp.sack = first != 0,
             "tcp_ecn" => {
