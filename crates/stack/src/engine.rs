@@ -64,6 +64,8 @@ pub struct Stack {
     pub(crate) time_waits: TimeWaits,
     /// Connections that the application has closed.
     pub(crate) orphans: u32,
+    /// Where the next look for memory to free begins.
+    hand: u32,
     pub(crate) ports: Ports,
     pub(crate) wheel: Wheel,
     pub(crate) due: Vec<u32>,
@@ -120,6 +122,7 @@ impl Stack {
             cookies: Cookies::new(secret),
             time_waits: TimeWaits::new(config.time_wait, config.max_time_wait.min(TIME_WAIT - 2)),
             orphans: 0,
+            hand: 0,
             ports: Ports::new(config.ports, secret),
             wheel: Wheel::new(Instant::ZERO),
             due: Vec::with_capacity(256),
@@ -475,11 +478,31 @@ impl Stack {
             }
         }
         self.configure(now);
+        self.relieve(now);
         self.neighbors.expire(now);
         self.give_up_hops();
         self.ask_neighbors(now);
         self.wake_resolved(now);
         self.fail_unreachable(now);
+    }
+
+    /// Short of chunks: what came out of order goes, of a few connections each time, until there are enough again.
+    fn relieve(&mut self, now: Instant) {
+        const STEP: u32 = 64;
+        if self.pool.plenty() || self.conns.len() == 0 {
+            return;
+        }
+        for _ in 0..STEP {
+            let id = self.hand;
+            self.hand = if id + 1 < self.conns.slots() { id + 1 } else { 0 };
+            let Some(c) = self.conns.get_mut(id) else { continue };
+            let mut cx = context!(self, now);
+            let shed = c.tcb.shed_out_of_order(&mut cx);
+            self.counters.shed += shed as u64;
+            if shed > 0 && self.pool.plenty() {
+                return;
+            }
+        }
     }
 
     /// Earliest time at which [`Stack::expire`] has something to do.
