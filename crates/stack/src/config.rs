@@ -41,6 +41,8 @@ pub struct StackConfig {
     pub lane: u16,
     /// Limits of fragment reassembly.
     pub fragments: FragmentLimits,
+    /// Smallest path MTU that an ICMP message may tell of over IPv4, bytes (Linux's min_pmtu); IPv6's is 1280.
+    pub min_path_mtu: u16,
     /// Most handshakes under way of one listener; its backlog limits them too.
     pub syn_backlog: u32,
     /// Most handshakes under way of all listeners.
@@ -69,6 +71,7 @@ impl Default for StackConfig {
             steering: Steering::Single,
             lane: 0,
             fragments: FragmentLimits::default(),
+            min_path_mtu: 552,
             syn_backlog: 4096,
             max_half_open: 32_768,
             syn_cookies: SynCookies::default(),

@@ -334,6 +334,19 @@ impl Stack {
         self.push_raw(source.interface, Raw::Tcp { mac: source.mac, key: e.key, header, class: 0, hops: 0 });
     }
 
+    /// An ICMP error about a SYN/ACK: believed when it quotes ours (RFC 5927 4.1), fatal where it is hard (RFC 9293
+    /// 3.9.2.2).
+    pub(crate) fn handshake_trouble(&mut self, id: u32, seq: Option<SeqNum>, hard: bool) -> Result<(), DropReason> {
+        let ours = self.syns.get(id).is_some_and(|e| seq.is_none_or(|seq| seq == e.iss));
+        if !ours {
+            return Err(DropReason::IcmpUnmatched);
+        }
+        if hard {
+            self.forget_embryo(id);
+        }
+        Ok(())
+    }
+
     /// The record goes.
     pub(crate) fn forget_embryo(&mut self, id: u32) {
         let Some(e) = self.syns.remove(id) else { return };
