@@ -4,10 +4,10 @@ use mem::Side;
 use wire::tcp::{Flags, Header, Options, Segment};
 use wire::{Instant, SeqNum};
 
-use crate::{Config, State};
 use crate::sent::mark;
 use crate::tcb::{Context, Tcb, flag};
 use crate::timers::Pending;
+use crate::{Config, State};
 
 /// A segment of a connection, ready to be framed.
 #[derive(Clone, Copy, Debug)]
