@@ -227,6 +227,7 @@ impl Peer {
             if marked.is_some() {
                 tcb.congestion_experienced();
             }
+            tcb.note_urgent(seg);
             tcb.on_segment(seg, &mut cx!(self))
         })
     }
@@ -247,7 +248,12 @@ impl Peer {
             assert!(payload == pattern(offset, payload.len()), "the payload at {} is not what was written", offset + 1);
             assert!(offset + out.len <= self.written, "sent what was not written");
         }
-        let mut text = shown(&out);
+        let mut header = out.header(1, 2);
+        self.mark_urgent(&mut header);
+        let mut text = shown(&out, header.flags);
+        if header.flags.contains(Flags::URG) {
+            text += &format!(" urg {}", header.urgent);
+        }
         if !self.push {
             text = without_push(&text);
         }
@@ -378,6 +384,10 @@ impl Peer {
 
     pub fn keepalive(&mut self, on: Option<bool>, idle: Option<u16>, interval: Option<u16>, count: Option<u8>) {
         self.tcb.as_mut().expect("lives").set_keepalive(on, idle, interval, count, &cx!(self));
+    }
+
+    pub fn time_fin_wait_2(&mut self) {
+        self.tcb.as_mut().expect("lives").time_fin_wait_2(&mut cx!(self));
     }
 
     pub fn cork(&mut self, on: bool) {
@@ -513,8 +523,8 @@ fn without_push(line: &str) -> String {
     format!("{}{}{}", &line[..from], line[from..to].replace('P', ""), &line[to..])
 }
 
-fn shown(out: &Outgoing) -> String {
-    let flags: String = LETTERS.iter().filter(|(_, f)| out.flags.contains(*f)).map(|(c, _)| *c).collect();
+fn shown(out: &Outgoing, flags: Flags) -> String {
+    let flags: String = LETTERS.iter().filter(|(_, f)| flags.contains(*f)).map(|(c, _)| *c).collect();
     let rel = |n: SeqNum, base: SeqNum| n.since(base) as i32;
     let seq = rel(out.seq, ISS);
     let ecn = match out.ecn {
