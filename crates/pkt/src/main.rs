@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use pkt::{Defines, Options, Report, Verdict};
+use pkt::{Defines, Options, Report, Under, Verdict};
 
 /// Runs scripts in packetdrill's language against the stack, in this process and under a virtual clock.
 ///
@@ -59,6 +59,9 @@ struct Cli {
     /// Only parse the scripts
     #[arg(long = "dry_run")]
     dry_run: bool,
+    /// Run against this machine's kernel, in real time and in a network namespace of its own; needs root's privileges
+    #[arg(long, conflicts_with = "exact")]
+    kernel: bool,
     /// Say what passes, what was ignored and what scripts print, too
     #[arg(short, long)]
     verbose: bool,
@@ -110,6 +113,11 @@ fn main() -> ExitCode {
         (name.to_string(), value.to_string())
     };
     let defines: Defines = cli.define.iter().map(definition).collect();
+    let under = match (cli.dry_run, cli.kernel) {
+        (true, _) => Under::Nothing,
+        (_, true) => Under::Kernel,
+        _ => Under::Stack,
+    };
     let mut code = 0;
     let mut counts = [0; 3];
     for path in &cli.scripts {
@@ -121,7 +129,7 @@ fn main() -> ExitCode {
                 continue;
             }
         };
-        let report = pkt::run(path, &text, &given, &defines, cli.dry_run);
+        let report = pkt::run(path, &text, &given, &defines, under);
         code = code.max(report.exit_code());
         match report.verdict {
             Verdict::Pass => counts[0] += 1,
