@@ -252,7 +252,7 @@ fn black_holes() {
     let mut p = Peer::accepting(config.clone(), open, "S 0:0(0) win 20000 <mss 1400>");
     p.drain();
     p.inject(". 1:1(0) ack 1 win 20000");
-    p.write(1399);
+    p.write(536);
     p.drain();
     for _ in 0..6 {
         let us = p.deadline().micros() - p.now.micros();
