@@ -469,7 +469,8 @@ fn parsed<R>(text: &str, f: impl FnOnce(&Segment) -> R) -> R {
     let (end, len) = rest.strip_suffix(')').and_then(|r| r.split_once('(')).expect("SEQ:END(LEN)");
     let (first, end, len): (i64, i64, usize) = (number(first), number(end), number(len));
     assert_eq!(first + len as i64, end, "{text}");
-    let payload = pattern((first - 1) as u32, len);
+    // SYN comes before the text.
+    let payload = pattern((first - !flags.contains(Flags::SYN) as i64) as u32, len);
     let mut seg = Segment {
         src_port: 2,
         dst_port: 1,
