@@ -2,10 +2,16 @@
 //!
 //! One seed draws everything, so a run can be repeated exactly.
 
+mod random;
+mod router;
+
 use core::time::Duration;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 
 use wire::Instant;
+
+pub use random::Random;
+use router::Ip;
 
 /// What a path does to frames; probabilities from 0 to 1. The default does nothing.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -20,16 +26,40 @@ pub struct Impairment {
     pub reorder: f64,
     /// Longest that a reordered frame is held back.
     pub reorder_by: Duration,
-    /// A byte of a frame changes.
+    /// A byte that a checksum guards changes: of IPv4 any, of IPv6 any behind its header, of other frames none.
     pub corrupt: f64,
     /// Every frame takes so long.
     pub delay: Duration,
     /// And up to so much longer, order kept.
     pub jitter: Duration,
-    /// Bytes a second; 0 is unlimited.
+    /// Bits a second; 0 is unlimited.
     pub rate: u64,
-    /// Most bytes that wait for the rate; what comes then is dropped. 0 is unlimited.
-    pub queue: usize,
+    /// What waits for the rate.
+    pub queue: Queue,
+    /// Longest IP packet, bytes; longer ones are dropped. 0 takes any.
+    pub mtu: u16,
+    /// Nobody tells the sender of a packet that was too long: a black hole.
+    pub silent: bool,
+    /// Nothing passes.
+    pub down: bool,
+}
+
+/// A queue in front of a link of some rate. The default is unlimited and marks nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Queue {
+    /// Most bytes that wait; what comes then is dropped. 0 is unlimited.
+    pub bytes: usize,
+    /// The same in frames.
+    pub frames: usize,
+    /// Bytes waiting from which on ECN-capable packets are marked (RFC 3168). 0 never.
+    pub mark: usize,
+}
+
+impl Queue {
+    /// Tail drop behind `bytes`.
+    pub fn bytes(bytes: usize) -> Queue {
+        Queue { bytes, ..Queue::default() }
+    }
 }
 
 /// Gilbert's and Elliott's two-state loss.
@@ -58,47 +88,12 @@ pub struct PathCounters {
     pub reordered: u64,
     /// Damaged.
     pub corrupted: u64,
-}
-
-/// xoshiro256** (Blackman and Vigna), seeded by splitmix64.
-#[derive(Clone, Debug)]
-pub struct Random([u64; 4]);
-
-impl Random {
-    /// The sequence of `seed`.
-    pub fn new(mut seed: u64) -> Random {
-        Random(core::array::from_fn(|_| {
-            seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut z = seed;
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            z ^ (z >> 31)
-        }))
-    }
-
-    /// The next 64 bits.
-    pub fn bits(&mut self) -> u64 {
-        let s = &mut self.0;
-        let out = s[1].wrapping_mul(5).rotate_left(7).wrapping_mul(9);
-        let t = s[1] << 17;
-        s[2] ^= s[0];
-        s[3] ^= s[1];
-        s[1] ^= s[2];
-        s[0] ^= s[3];
-        s[2] ^= t;
-        s[3] = s[3].rotate_left(45);
-        out
-    }
-
-    /// Below `n`, which is not zero.
-    pub fn below(&mut self, n: u64) -> u64 {
-        ((self.bits() as u128 * n as u128) >> 64) as u64
-    }
-
-    /// True with probability `p`.
-    pub fn chance(&mut self, p: f64) -> bool {
-        p > 0.0 && ((self.bits() >> 11) as f64) < p * (1u64 << 53) as f64
-    }
+    /// Marked "congestion experienced".
+    pub marked: u64,
+    /// Dropped because they were longer than the MTU.
+    pub too_big: u64,
+    /// Dropped because the path was down.
+    pub cut: u64,
 }
 
 struct Waiting {
@@ -136,8 +131,10 @@ pub struct Path {
     waiting: BinaryHeap<Waiting>,
     number: u64,
     bad: bool,
-    /// When the rate has served everything accepted so far.
-    busy_until: Instant,
+    /// When the rate has served everything accepted so far, ns.
+    busy_until: u64,
+    /// When each frame that waits for the rate will have been served, ns.
+    queued: VecDeque<u64>,
     /// Jitter never lets a frame overtake an earlier one; reordering does.
     latest: Instant,
     counters: PathCounters,
@@ -152,7 +149,8 @@ impl Path {
             waiting: BinaryHeap::new(),
             number: 0,
             bad: false,
-            busy_until: Instant::ZERO,
+            busy_until: 0,
+            queued: VecDeque::new(),
             latest: Instant::ZERO,
             counters: PathCounters::default(),
         }
@@ -178,30 +176,25 @@ impl Path {
         self.waiting.is_empty()
     }
 
-    /// Sends a frame.
-    pub fn push(&mut self, now: Instant, frame: &[u8]) {
+    /// Sends a frame. What a router on the way answers comes back, for its sender.
+    pub fn push(&mut self, now: Instant, frame: &[u8]) -> Option<Vec<u8>> {
         self.counters.frames += 1;
-        let c = &self.config;
-        if let Some(burst) = c.burst {
-            let flip = if self.bad { burst.leave } else { burst.enter };
-            self.bad ^= self.random.chance(flip);
+        if self.config.down {
+            self.counters.cut += 1;
+            return None;
         }
-        let burst = self.bad && c.burst.is_some_and(|b| self.random.chance(b.loss));
-        if burst || self.random.chance(c.loss) {
+        if self.is_lost() {
             self.counters.lost += 1;
-            return;
+            return None;
         }
-        let mut start = now;
-        if c.rate > 0 {
-            let backlog = self.busy_until.micros_since(now) * c.rate / 1_000_000;
-            if c.queue > 0 && backlog as usize + frame.len() > c.queue {
-                self.counters.overflow += 1;
-                return;
-            }
-            let us = (frame.len() as u64 * 1_000_000).div_ceil(c.rate);
-            self.busy_until = self.busy_until.max(now).plus_micros(us);
-            start = self.busy_until;
+        let mtu = self.config.mtu;
+        if mtu > 0 && router::packet_len(frame) > mtu as usize {
+            self.counters.too_big += 1;
+            return if self.config.silent { None } else { router::too_big(frame, mtu) };
         }
+        let mut frame = frame.to_vec();
+        let start = self.serve(now, &mut frame)?;
+        let c = &self.config;
         let jitter = match c.jitter.as_micros() as u64 {
             0 => 0,
             j => self.random.below(j),
@@ -212,20 +205,64 @@ impl Path {
             at = at.plus_micros(self.random.below(c.reorder_by.as_micros().max(1) as u64));
             self.counters.reordered += 1;
         }
-        let mut frame = frame.to_vec();
-        if self.random.chance(c.corrupt) && frame.len() > 14 {
-            // Behind the Ethernet header, so that it is the Internet checksum that must notice; within one byte, because
-            // two bits of one column can cancel out and pass it.
-            let at = 14 + self.random.below(frame.len() as u64 - 14) as usize;
-            frame[at] ^= 1 + self.random.below(255) as u8;
-            self.counters.corrupted += 1;
+        if self.random.chance(c.corrupt)
+            && let Some(ip) = Ip::find(&frame)
+        {
+            self.damage(&mut frame, ip.guarded());
         }
-        if self.random.chance(c.duplicate) {
-            let later = at.plus_micros(self.random.below(c.delay.as_micros().max(1) as u64));
+        if self.random.chance(self.config.duplicate) {
+            let later = at.plus_micros(self.random.below(self.config.delay.as_micros().max(1) as u64));
             self.enqueue(later, frame.clone());
             self.counters.duplicated += 1;
         }
         self.enqueue(at, frame);
+        None
+    }
+
+    fn is_lost(&mut self) -> bool {
+        let c = &self.config;
+        if let Some(burst) = c.burst {
+            let flip = if self.bad { burst.leave } else { burst.enter };
+            self.bad ^= self.random.chance(flip);
+        }
+        let burst = self.bad && c.burst.is_some_and(|b| self.random.chance(b.loss));
+        burst || self.random.chance(c.loss)
+    }
+
+    /// The queue and the rate behind it: when the frame's last bit leaves, or `None` where there was no room.
+    fn serve(&mut self, now: Instant, frame: &mut [u8]) -> Option<Instant> {
+        let Impairment { rate, queue, .. } = self.config;
+        if rate == 0 {
+            return Some(now);
+        }
+        let now = now.micros() * 1000;
+        while self.queued.front().is_some_and(|at| *at <= now) {
+            self.queued.pop_front();
+        }
+        let bits = self.busy_until.saturating_sub(now) as u128 * rate as u128 / 1_000_000_000;
+        let waiting = (bits / 8) as usize;
+        if (queue.bytes > 0 && waiting + frame.len() > queue.bytes)
+            || (queue.frames > 0 && self.queued.len() >= queue.frames)
+        {
+            self.counters.overflow += 1;
+            return None;
+        }
+        if queue.mark > 0 && waiting >= queue.mark && router::mark(frame) {
+            self.counters.marked += 1;
+        }
+        self.busy_until = self.busy_until.max(now) + (frame.len() as u64 * 8_000_000_000).div_ceil(rate);
+        self.queued.push_back(self.busy_until);
+        Some(Instant::from_micros(self.busy_until.div_ceil(1000)))
+    }
+
+    /// Changes one byte from `first` on. The Internet checksum must notice, so it is one byte: two bits of one column can
+    /// cancel out and pass it.
+    fn damage(&mut self, frame: &mut [u8], first: usize) {
+        if frame.len() > first {
+            let at = first + self.random.below((frame.len() - first) as u64) as usize;
+            frame[at] ^= 1 + self.random.below(255) as u8;
+            self.counters.corrupted += 1;
+        }
     }
 
     fn enqueue(&mut self, at: Instant, frame: Vec<u8>) {
@@ -248,63 +285,4 @@ impl Path {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn run(config: &Impairment, seed: u64, n: u32) -> (Vec<(u64, Vec<u8>)>, PathCounters) {
-        let mut path = Path::new(config.clone(), seed);
-        for i in 0..n {
-            let mut frame = vec![0; 60];
-            frame[..4].copy_from_slice(&i.to_be_bytes());
-            path.push(Instant::from_micros(i as u64 * 10), &frame);
-        }
-        let mut out = Vec::new();
-        while let Some(at) = path.next_at() {
-            assert!(path.pop(Instant::from_micros(at.micros() - 1)).is_none());
-            out.push((at.micros(), path.pop(at).unwrap()));
-        }
-        (out, path.counters())
-    }
-
-    #[test]
-    fn a_clean_path_is_a_delay_line() {
-        let config = Impairment { delay: Duration::from_millis(5), ..Impairment::default() };
-        let (out, _) = run(&config, 1, 100);
-        for (i, (at, frame)) in out.iter().enumerate() {
-            assert_eq!((*at, &frame[..4]), (5000 + i as u64 * 10, &(i as u32).to_be_bytes()[..]));
-        }
-        assert_eq!(out.len(), 100);
-    }
-
-    #[test]
-    fn a_seed_repeats_and_another_differs() {
-        let ms = Duration::from_millis;
-        let config = Impairment {
-            loss: 0.1,
-            burst: Some(Burst { enter: 0.01, leave: 0.2, loss: 0.9 }),
-            duplicate: 0.05,
-            reorder: 0.1,
-            reorder_by: ms(3),
-            corrupt: 0.05,
-            delay: ms(2),
-            jitter: ms(1),
-            ..Impairment::default()
-        };
-        assert_eq!(run(&config, 7, 5000), run(&config, 7, 5000));
-        let (_, c) = run(&config, 7, 5000);
-        assert_ne!(c, run(&config, 8, 5000).1);
-        // 10 % and the bursts' share of about 4 %; the others of what is left.
-        assert!((500..1000).contains(&c.lost), "{c:?}");
-        assert!((150..300).contains(&c.duplicated) && (150..300).contains(&c.corrupted), "{c:?}");
-        assert!((300..550).contains(&c.reordered), "{c:?}");
-    }
-
-    #[test]
-    fn a_rate_spreads_frames_and_its_queue_overflows() {
-        let config = Impairment { rate: 600_000, queue: 600, ..Impairment::default() };
-        let mut path = Path::new(config, 1);
-        (0..20).for_each(|_| path.push(Instant::ZERO, &[0; 60]));
-        assert_eq!((path.len(), path.counters().overflow), (10, 10));
-        assert_eq!(path.next_at(), Some(Instant::from_micros(100)));
-    }
-}
+mod tests;

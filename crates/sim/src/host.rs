@@ -127,10 +127,14 @@ impl Host {
         }
         self.stack.expire(now);
         self.stack.run_jobs(now);
-        let mut sink = Sink::new(self.mtu, self.tx_room);
-        self.stack.transmit(now, self.interface, &mut sink);
+        let mut sent = Vec::new();
+        if self.stack.output_pending() {
+            let mut sink = Sink::new(self.mtu, self.tx_room);
+            self.stack.transmit(now, self.interface, &mut sink);
+            sent = sink.frames;
+        }
         self.events.release();
         self.stack.flush_events(now);
-        sink.frames
+        sent
     }
 }

@@ -28,8 +28,10 @@ pub struct Net {
     pub b: Host,
     /// The clock.
     pub now: Instant,
-    a_to_b: Path,
-    b_to_a: Path,
+    /// Where a's frames go.
+    pub a_to_b: Path,
+    /// Where b's frames go.
+    pub b_to_a: Path,
     /// Frames that arrived, both directions.
     pub delivered: u64,
 }
@@ -58,22 +60,32 @@ impl Net {
                     return true;
                 }
             }
-            let next = [
-                self.a_to_b.next_at(),
-                self.b_to_a.next_at(),
-                self.a.stack.next_deadline(),
-                self.b.stack.next_deadline(),
-            ];
-            let pending = self.a.stack.output_pending() || self.b.stack.output_pending();
-            let step = self.now.plus_micros(100);
-            let next = next.into_iter().flatten().min().unwrap_or(Instant::FAR);
-            self.now =
-                if pending { step.min(next.max(self.now.plus_micros(1))) } else { next.max(self.now.plus_micros(1)) };
+            self.now = self.next_at().max(self.now.plus_micros(1));
             if self.now > until {
                 self.now = until;
                 return false;
             }
         }
+    }
+
+    /// When something happens next without the applications; never, as far as can be known, where nothing is under way.
+    pub fn next_at(&self) -> Instant {
+        let paths = [self.a_to_b.next_at(), self.b_to_a.next_at()];
+        let timers = [self.a.stack.next_deadline(), self.b.stack.next_deadline()];
+        let next = paths.into_iter().chain(timers).flatten().min().unwrap_or(Instant::FAR);
+        // A port that was full has room again soon.
+        let pending = self.a.stack.output_pending() || self.b.stack.output_pending();
+        if pending { next.min(self.now.plus_micros(100)) } else { next }
+    }
+
+    /// Both hosts.
+    pub fn hosts(&mut self) -> [&mut Host; 2] {
+        [&mut self.a, &mut self.b]
+    }
+
+    /// Host a is 0, host b is 1.
+    pub fn host(&mut self, i: usize) -> &mut Host {
+        if i == 0 { &mut self.a } else { &mut self.b }
     }
 
     /// Both hosts once, with the frames that are due.
@@ -82,11 +94,18 @@ impl Net {
         let to_a = drain(&mut self.b_to_a, self.now);
         self.delivered += (to_a.len() + to_b.len()) as u64;
         for frame in self.a.turn(self.now, to_a) {
-            self.a_to_b.push(self.now, &frame);
+            send(&mut self.a_to_b, &mut self.b_to_a, self.now, &frame);
         }
         for frame in self.b.turn(self.now, to_b) {
-            self.b_to_a.push(self.now, &frame);
+            send(&mut self.b_to_a, &mut self.a_to_b, self.now, &frame);
         }
+    }
+}
+
+/// A router's answer shares the fate of what comes back.
+fn send(out: &mut Path, back: &mut Path, now: Instant, frame: &[u8]) {
+    if let Some(answer) = out.push(now, frame) {
+        back.push(now, &answer);
     }
 }
 

@@ -18,6 +18,14 @@ macro_rules! errnos {
                 self as i32
             }
 
+            /// The error with that number, if sockets have it.
+            pub const fn from_number(number: i32) -> Option<Errno> {
+                match number {
+                    $($number => Some(Errno::$name),)*
+                    _ => None,
+                }
+            }
+
             /// Its name in `<errno.h>`.
             pub const fn name(self) -> &'static str {
                 match self {

@@ -1,0 +1,202 @@
+//! A stack, its sockets and one interface of bare IP packets, under a virtual clock.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::collections::VecDeque;
+
+use mem::{Pool, PoolConfig};
+use socket::{Errno, SockId, SocketConfig, Sockets};
+use stack::{InterfaceConfig, InterfaceId, Mode, Route, Stack, StackConfig};
+use tcp::TcpInfo;
+use wire::burst::{RxChecksum, TxCaps};
+use wire::{Instant, MacAddr, ethernet};
+
+use crate::burst::{Frames, Sink};
+
+/// Our end of the link, which nobody outside sees.
+const OURS: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+/// Everybody else's end.
+const THEIRS: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+/// The next hops towards everybody, always known; link-local, so that no test means them.
+const HOP_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 255, 254));
+const HOP_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0xffff, 0xfffe));
+/// Frames that the stack sends between two looks at its events.
+const TX_ROOM: usize = 256;
+/// Rounds at one instant before the machine is left to the next one: only a stack that talks to itself needs them.
+const ROUNDS: usize = 100_000;
+
+/// What a machine is made of.
+#[derive(Clone)]
+pub struct MachineConfig {
+    /// Its addresses with prefix lengths. Every other address is beyond the link.
+    pub addresses: Vec<(IpAddr, u8)>,
+    /// Largest IP packet, bytes.
+    pub mtu: u16,
+    /// Its stack; the seed takes the place of the secret.
+    pub stack: StackConfig,
+    /// Its sockets.
+    pub socket: SocketConfig,
+    /// Draws sequence numbers and ports.
+    pub seed: u64,
+    /// Chunks in its pool.
+    pub chunks: u32,
+}
+
+impl Default for MachineConfig {
+    /// 192.168.0.1 and fd3d::1 on an Ethernet's MTU.
+    fn default() -> MachineConfig {
+        MachineConfig {
+            addresses: vec![(IpAddr::from([192, 168, 0, 1]), 16), (IpAddr::from([0xfd3d, 0, 0, 0, 0, 0, 0, 1]), 64)],
+            mtu: 1500,
+            stack: StackConfig { max_connections: 4096, ..StackConfig::default() },
+            socket: SocketConfig { max_sockets: 4096, ..SocketConfig::default() },
+            seed: 1,
+            chunks: 1 << 14,
+        }
+    }
+}
+
+/// A stack, its sockets and one interface of bare IP packets, under a virtual clock. One thread runs all of it, and the
+/// same calls give the same answers.
+pub struct Machine {
+    stack: Stack,
+    sockets: Sockets,
+    interface: InterfaceId,
+    mtu: u16,
+    now: Instant,
+    sent: VecDeque<(Instant, Vec<u8>)>,
+}
+
+impl Machine {
+    /// A machine whose clock is at one second.
+    pub fn new(config: MachineConfig) -> Machine {
+        let now = Instant::from_micros(1_000_000);
+        let pool = PoolConfig { chunks: config.chunks, ..PoolConfig::default() };
+        let (stack_side, side) = Pool::new(&pool).expect("memory for the pool");
+        let (jobs, stack_jobs) = mem::spsc::ring(1 << 12).expect("memory for jobs");
+        let (stack_events, events) = mem::spsc::ring(1 << 12).expect("memory for events");
+        let mut secret = [0x5a; 16];
+        secret[..8].copy_from_slice(&config.seed.to_le_bytes());
+        let stack = StackConfig { secret, ..config.stack };
+        let mut stack = Stack::new(stack, stack_side, stack_jobs, stack_events);
+        let interface = stack.add_interface(InterfaceConfig {
+            name: "sim0".into(),
+            mac: OURS,
+            mtu: config.mtu,
+            vlan: None,
+            mode: Mode::Dedicated,
+            caps: TxCaps { max_frame: config.mtu as usize + 14, checksum: false, max_gso: 0 },
+            dad: 0,
+            autoconf: false,
+        });
+        for (addr, prefix) in &config.addresses {
+            stack.add_address(interface, *addr, *prefix);
+        }
+        // No neighbour is ever asked for: all lie behind hops that are known for good.
+        stack.clear_routes();
+        for (dst, hop) in [(Ipv4Addr::UNSPECIFIED.into(), HOP_V4), (Ipv6Addr::UNSPECIFIED.into(), HOP_V6)] {
+            stack.add_route(Route { dst, prefix: 0, gateway: Some(hop), interface, metric: 0 });
+            stack.set_neighbor(now, interface, hop, THEIRS);
+        }
+        let sockets = Sockets::new(config.socket, side, jobs, events);
+        let mut machine = Machine { stack, sockets, interface, mtu: config.mtu, now, sent: VecDeque::new() };
+        machine.settle();
+        machine
+    }
+
+    /// The clock.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// The sockets; after a call, [`Machine::settle`] makes the stack do what it asked for.
+    pub fn sockets(&mut self) -> &mut Sockets {
+        &mut self.sockets
+    }
+
+    /// A connection's snapshot (TCP_INFO).
+    pub fn info(&mut self, id: SockId) -> Result<TcpInfo, Errno> {
+        let query = self.sockets.query_info(id)?;
+        self.settle();
+        self.sockets.info_result(query).unwrap_or(Err(Errno::EAGAIN))
+    }
+
+    /// The stack, for its counters and views.
+    pub fn stack(&self) -> &Stack {
+        &self.stack
+    }
+
+    /// When the next timer is due.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.stack.next_deadline()
+    }
+
+    /// Moves the clock to `t`, never back, past every timer that is due on the way, each at its own instant.
+    pub fn advance_to(&mut self, t: Instant) {
+        while let Some(at) = self.next_deadline().filter(|at| *at <= t) {
+            // A timer that stays due after its turn must not hold the clock.
+            let next = at.max(self.now.plus_micros(1));
+            if next > t {
+                break;
+            }
+            self.now = next;
+            self.settle();
+        }
+        self.now = self.now.max(t);
+        self.settle();
+    }
+
+    /// An IP packet arrives. What is neither IPv4 nor IPv6 by its first byte is dropped, as a link of bare IP would.
+    pub fn inject(&mut self, packet: &[u8]) {
+        let ethertype = match packet.first().map(|b| b >> 4) {
+            Some(4) => ethernet::IPV4,
+            Some(6) => ethernet::IPV6,
+            _ => return,
+        };
+        let mut frame = vec![0; 14 + packet.len()];
+        let at = ethernet::emit(&mut frame, OURS, THEIRS, None, ethertype);
+        frame[at..].copy_from_slice(packet);
+        let burst = Frames { frames: vec![frame], checksum: RxChecksum::Unknown };
+        self.stack.receive(self.now, self.interface, &burst);
+        self.settle();
+    }
+
+    /// The next IP packet sent, with its instant.
+    pub fn pop(&mut self) -> Option<(Instant, Vec<u8>)> {
+        self.sent.pop_front()
+    }
+
+    /// When the packet was sent that [`Machine::pop`] would give.
+    pub fn next_sent(&self) -> Option<Instant> {
+        self.sent.front().map(|(at, _)| *at)
+    }
+
+    /// Lets jobs go to the stack and events come back until nothing moves at this instant.
+    pub fn settle(&mut self) {
+        for _ in 0..ROUNDS {
+            if !self.turn() {
+                break;
+            }
+        }
+    }
+
+    /// One turn in a lane's order; whether there is reason for another.
+    fn turn(&mut self) -> bool {
+        let now = self.now;
+        let asked = self.sockets.flush();
+        self.stack.expire(now);
+        let jobs = self.stack.run_jobs(now);
+        let mut sink = Sink::new(self.mtu, TX_ROOM);
+        self.stack.transmit(now, self.interface, &mut sink);
+        let sent = sink.frames.len();
+        self.sent.extend(sink.frames.into_iter().filter_map(|frame| Some((now, bare(&frame)?))));
+        self.stack.flush_events(now);
+        let events = self.sockets.process();
+        asked || jobs + sent + events > 0 || self.stack.output_pending() || self.sockets.backlogged()
+    }
+}
+
+/// The IP packet of a frame; ARP is no packet.
+fn bare(frame: &[u8]) -> Option<Vec<u8>> {
+    let frame = ethernet::Frame::parse(frame).ok()?;
+    matches!(frame.ethertype, ethernet::IPV4 | ethernet::IPV6).then(|| frame.payload.to_vec())
+}

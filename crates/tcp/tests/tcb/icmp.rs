@@ -1,0 +1,125 @@
+//! What ICMP errors do (RFC 9293 3.9.2.2, RFC 5927), and smaller segments for a smaller path (RFC 1191, RFC 8201).
+
+use tcp::{Config, Error, Notice, State};
+
+use crate::peer::{Peer, open, plain};
+
+/// RFC 5927 4: only an error that quotes a number in flight counts.
+#[test]
+fn the_quoted_number_must_be_in_flight() {
+    let mut p = Peer::server();
+    p.write(3000);
+    p.drain();
+    p.inject(". 1:1(0) ack 1001 win 20000");
+    for (seq, ok) in [(1000, false), (1001, true), (2000, true), (3001, true), (3002, false)] {
+        assert_eq!(p.unreachable(true, Some(seq)), ok, "{seq}");
+    }
+    assert!(p.unreachable(true, None));
+    // MUST-56: established connections survive even hard errors.
+    assert_eq!((p.state(), p.error()), (State::Established, None));
+    p.quiet();
+}
+
+/// RFC 9293 3.9.2.2 (SHLD-26): a hard error ends an opening; a soft one does not (MUST-56).
+#[test]
+fn hard_errors_end_an_opening() {
+    let mut p = Peer::connecting(plain(), open());
+    p.drain();
+    assert!(p.unreachable(false, Some(0)));
+    assert!(!p.unreachable(true, Some(-1)));
+    assert!(!p.unreachable(true, Some(2)));
+    assert_eq!(p.state(), State::SynSent);
+    assert!(p.unreachable(true, Some(0)));
+    assert_eq!((p.state(), p.error(), p.take_notice()), (State::Closed, Some(Error::Unreachable), Notice::FAILED));
+    p.quiet();
+    p.no_timer();
+    let mut p = Peer::accepting(plain(), open(), "S 0:0(0) win 20000");
+    p.drain();
+    assert!(p.unreachable(false, Some(0)));
+    assert_eq!(p.state(), State::SynReceived);
+    assert!(p.unreachable(true, Some(0)));
+    assert_eq!((p.state(), p.error()), (State::Closed, Some(Error::Unreachable)));
+}
+
+/// RFC 1191: what was too big is sent again at once in smaller segments, and it is no sign of congestion.
+#[test]
+fn too_big_segments_are_cut() {
+    let mut p = Peer::server();
+    p.write(2500);
+    p.drain();
+    assert!(p.too_big(600, Some(1)));
+    assert_eq!((p.segment_size(), p.info().pmtu), (600, 640));
+    p.expect(
+        ". 1:601(600) ack 1 win 20000
+         . 601:1001(400) ack 1 win 20000
+         . 1001:1601(600) ack 1 win 20000
+         . 1601:2001(400) ack 1 win 20000",
+    );
+    assert_eq!(p.cwnd(), (10, 0x7fff_ffff));
+    p.write(1000);
+    p.inject(". 1:1(0) ack 2501 win 20000");
+    p.expect(
+        ". 2501:3101(600) ack 1 win 20000
+         P. 3101:3501(400) ack 1 win 20000",
+    );
+    // A segment cut so is acknowledged piece by piece.
+    p.inject(". 1:1(0) ack 3101 win 20000");
+    p.inject(". 1:1(0) ack 3501 win 20000");
+    p.no_timer();
+}
+
+/// RFC 5927 7: not for numbers that are not in flight, nor to a larger size.
+#[test]
+fn forged_errors_are_ignored() {
+    let mut p = Peer::server();
+    p.write(2000);
+    p.drain();
+    p.inject(". 1:1(0) ack 1001 win 20000");
+    assert!(!p.too_big(600, Some(1000)));
+    assert!(!p.too_big(600, Some(2002)));
+    assert!(!p.too_big(1000, Some(1001)));
+    assert!(!p.too_big(1001, None));
+    assert_eq!(p.segment_size(), 1000);
+    assert!(p.too_big(999, Some(2001)));
+    assert_eq!(p.segment_size(), 999);
+    assert!(p.too_big(900, Some(1001)));
+    p.drain();
+    assert!(p.too_big(1, None));
+    assert_eq!(p.segment_size(), 36);
+    p.drain();
+}
+
+/// Timestamps take their room.
+#[test]
+fn the_size_counts_options() {
+    let mut p = Peer::server_offered(Config { timestamps: true, ..plain() }, "mss 1000,TS val 100 ecr 0");
+    assert_eq!((p.segment_size(), p.info().pmtu), (988, 1040));
+    assert!(!p.too_big(1000, None));
+    assert!(p.too_big(999, None));
+    assert_eq!((p.segment_size(), p.info().pmtu), (987, 1039));
+}
+
+/// A path that shrinks while the SYN is under way clamps what the peer may offer.
+#[test]
+fn a_smaller_path_clamps_the_offer() {
+    let mut p = Peer::connecting(plain(), open());
+    p.drain();
+    assert!(p.too_big(400, Some(0)));
+    p.exchange("S. 0:0(0) ack 1 win 20000 <mss 1000>", ". 1:1(0) ack 1 win 20000");
+    assert_eq!(p.segment_size(), 400);
+}
+
+/// What is small enough is not sent again.
+#[test]
+fn small_segments_stay() {
+    let mut p = Peer::server();
+    p.write(1000);
+    p.drain();
+    p.write(600);
+    p.drain();
+    assert!(p.too_big(600, Some(1)));
+    p.expect(
+        ". 1:601(600) ack 1 win 20000
+         P. 601:1001(400) ack 1 win 20000",
+    );
+}

@@ -1,0 +1,25 @@
+//! What one connection does on the wire, by the RFCs: a [`tcp::Tcb`] alone under a virtual clock, every segment compared in
+//! full. `docs/conformance.md` says which requirement each test shows.
+
+mod close;
+mod congestion;
+mod delack;
+mod ecn;
+mod handshake;
+mod icmp;
+mod info;
+mod keepalive;
+mod nagle;
+mod options;
+mod peer;
+mod probes;
+mod push;
+mod rack;
+mod recovery;
+mod reset;
+mod rto;
+mod sack;
+mod sequence;
+mod timestamps;
+mod undo;
+mod window;
