@@ -9,6 +9,7 @@
 pub mod apps;
 mod burst;
 mod draw;
+pub mod flows;
 mod host;
 mod machine;
 mod net;
