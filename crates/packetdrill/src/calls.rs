@@ -193,6 +193,18 @@ impl Plugin {
         Ok(n)
     }
 
+    /// What a receive or a send says of a buffer at NULL: `EFAULT`, once it would come to that.
+    pub fn nowhere(&self, fd: i32, flags: i32, receive: bool) -> Result<usize> {
+        match receive {
+            true if self.receive(fd, &mut [&mut [0]], flags | libc::MSG_PEEK)? == 0 => return Ok(0),
+            true => {}
+            false => {
+                self.send(fd, &[], flags)?;
+            }
+        }
+        Err(Errno::FAULT)
+    }
+
     /// Under TCP_INQ, what recvmsg(2) tells beside the bytes: how many are left.
     pub fn left(&self, fd: i32) -> Option<i32> {
         self.call(|w| {

@@ -73,10 +73,10 @@ pub unsafe extern "C" fn packetdrill_interface_init(flags: *const c_char, interf
         // SAFETY: a C string, says the caller.
         false => unsafe { CStr::from_ptr(flags) }.to_str().unwrap_or("?"),
     };
-    let Ok(config) = config::machine(text) else {
-        eprintln!("corelane: --so_flags: expected local=ADDRESS/PREFIX or mtu=BYTES, separated by commas, got {text}");
+    let config = config::machine(text).unwrap_or_else(|error| {
+        eprintln!("corelane: --so_flags: {error}");
         std::process::exit(1);
-    };
+    });
     let plugin = Arc::new(Plugin::new(config));
     *CURRENT.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&plugin);
     let table = Interface {
@@ -201,6 +201,26 @@ unsafe fn sources<'a>(iov: *const iovec, n: usize) -> Vec<&'a [u8]> {
     parts.iter().map(|v| unsafe { bytes(v.iov_base, v.iov_len) }).collect()
 }
 
+/// # Safety
+/// As [`bytes_mut`].
+unsafe fn take(p: &Plugin, fd: c_int, buf: *mut c_void, n: usize, flags: c_int) -> Result<usize> {
+    if buf.is_null() && n > 0 {
+        return p.nowhere(fd, flags, true);
+    }
+    // SAFETY: the caller's word.
+    p.receive(fd, &mut [unsafe { bytes_mut(buf, n) }], flags)
+}
+
+/// # Safety
+/// As [`bytes`].
+unsafe fn put(p: &Plugin, fd: c_int, buf: *const c_void, n: usize, flags: c_int) -> Result<usize> {
+    if buf.is_null() && n > 0 {
+        return p.nowhere(fd, flags, false);
+    }
+    // SAFETY: the caller's word.
+    p.send(fd, &[unsafe { bytes(buf, n) }], flags)
+}
+
 /// Copies what fits of `value` to `out`, and its length to `len`, as accept and getsockopt do: the one gives the whole
 /// length, the other what was copied.
 ///
@@ -254,21 +274,17 @@ interface! {
         }))
     }
     connect(p, fd: c_int, addr: Addr, len: socklen_t) -> c_int { done(p.connect(fd, bytes(addr.cast(), len as usize))) }
-    read(p, fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t {
-        answer(p.receive(fd, &mut [bytes_mut(buf, n)], 0))
-    }
+    read(p, fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t { answer(take(p, fd, buf, n, 0)) }
     readv(p, fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
         answer(p.receive(fd, &mut buffers(iov, n.max(0) as usize), 0))
     }
-    recv(p, fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> ssize_t {
-        answer(p.receive(fd, &mut [bytes_mut(buf, n)], flags))
-    }
+    recv(p, fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> ssize_t { answer(take(p, fd, buf, n, flags)) }
     recvfrom(p, fd: c_int, buf: *mut c_void, n: size_t, flags: c_int, _addr: AddrOut, len: LenOut) -> ssize_t {
         // A stream names no sender.
         if !len.is_null() {
             *len = 0;
         }
-        answer(p.receive(fd, &mut [bytes_mut(buf, n)], flags))
+        answer(take(p, fd, buf, n, flags))
     }
     recvmsg(p, fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
         let msg = &mut *msg;
@@ -279,16 +295,16 @@ interface! {
         }
         answer(result)
     }
-    write(p, fd: c_int, buf: *const c_void, n: size_t) -> ssize_t { answer(p.send(fd, &[bytes(buf, n)], 0)) }
+    write(p, fd: c_int, buf: *const c_void, n: size_t) -> ssize_t { answer(put(p, fd, buf, n, 0)) }
     writev(p, fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
         answer(p.send(fd, &sources(iov, n.max(0) as usize), 0))
     }
     send(p, fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> ssize_t {
-        answer(p.send(fd, &[bytes(buf, n)], flags))
+        answer(put(p, fd, buf, n, flags))
     }
     sendto(p, fd: c_int, buf: *const c_void, n: size_t, flags: c_int, _addr: Addr, _len: socklen_t) -> ssize_t {
         // A stream has its address; one given here is ignored, as Linux does.
-        answer(p.send(fd, &[bytes(buf, n)], flags))
+        answer(put(p, fd, buf, n, flags))
     }
     sendmsg(p, fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
         let msg = &*msg;

@@ -29,12 +29,11 @@ impl Layout {
 /// The structure's bytes; what the stack does not keep is zero.
 pub(crate) fn tcp_info(i: &TcpInfo) -> Vec<u8> {
     let small = |v: u64| v.min(255) as u8;
-    let packets = i.unacked_bytes.div_ceil(i.snd_mss.max(1));
     let head = [
         i.state as u8,
         small(i.ca_state),
-        small(i.backoff),
-        0,
+        small(i.retransmits),
+        small(i.probes),
         small(i.backoff),
         small(i.options),
         // Linux keeps the peer's shift in the low half.
@@ -46,13 +45,13 @@ pub(crate) fn tcp_info(i: &TcpInfo) -> Vec<u8> {
         // rto, ato, snd_mss, rcv_mss.
         .words(&[i.rto_us, 0, i.snd_mss, i.rcv_mss])
         // unacked, sacked, lost, retrans, fackets.
-        .words(&[packets, 0, 0, 0, 0])
+        .words(&[i.unacked, i.sacked, i.lost, i.retrans, 0])
         // last_data_sent, last_ack_sent, last_data_recv, last_ack_recv.
         .words(&[0; 4])
         // pmtu, rcv_ssthresh, rtt, rttvar, snd_ssthresh, snd_cwnd, advmss, reordering.
-        .words(&[i.pmtu, i.rcv_wnd, i.srtt_us, i.rttvar_us, i.snd_ssthresh, i.snd_cwnd, i.snd_mss, 3])
+        .words(&[i.pmtu, i.rcv_wnd, i.srtt_us, i.rttvar_us, i.snd_ssthresh, i.snd_cwnd, i.snd_mss, i.reordering])
         // rcv_rtt, rcv_space, total_retrans.
-        .words(&[0, i.rcv_wnd, i.total_retrans])
+        .words(&[0, i.rcv_space, i.total_retrans])
         // pacing_rate, max_pacing_rate, bytes_acked, bytes_received.
         .longs(&[0, u64::MAX, i.bytes_acked, i.bytes_received])
         // segs_out, segs_in, notsent_bytes, min_rtt, data_segs_in, data_segs_out.
@@ -60,11 +59,11 @@ pub(crate) fn tcp_info(i: &TcpInfo) -> Vec<u8> {
         // delivery_rate, busy_time, rwnd_limited, sndbuf_limited.
         .longs(&[0; 4])
         // delivered, delivered_ce.
-        .words(&[0; 2])
+        .words(&[i.delivered, 0])
         // bytes_sent, bytes_retrans.
         .longs(&[i.bytes_sent, i.bytes_retrans])
         // dsack_dups, reord_seen, rcv_ooopack, snd_wnd, rcv_wnd.
-        .words(&[0, 0, i.rcv_ooopack, i.snd_wnd, i.rcv_wnd]);
+        .words(&[i.dsack_dups, 0, i.rcv_ooopack, i.snd_wnd, i.rcv_wnd]);
     let mut bytes = out.0;
     bytes.resize(BYTES, 0);
     bytes
@@ -88,7 +87,7 @@ mod tests {
             state: tcp::State::CloseWait,
             rto_us: 204_000,
             snd_mss: 1460,
-            unacked_bytes: 2921,
+            unacked: 3,
             snd_cwnd: 12,
             bytes_received: 1 << 40,
             notsent_bytes: 77,

@@ -177,6 +177,8 @@ fn unanswered_segments_are_sniffed_at_their_instants() {
     assert!(second.micros_since(first) >= 200_000);
     assert!(p.now().micros_since(second) <= 1);
     assert_eq!(p.ioctl(fd, libc::TIOCOUTQ), Ok(4));
+    assert_eq!(p.nowhere(fd, 0, false), Err(Errno::FAULT));
+    assert_eq!(p.nowhere(fd, libc::MSG_DONTWAIT, true), Err(Errno::AGAIN));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use pkt::{Defines, Options, Report, Verdict};
+use pkt::{Defines, Options, Report, Under, Verdict};
 
 /// Runs scripts in packetdrill's language against the stack, in this process and under a virtual clock.
 ///
@@ -32,6 +32,9 @@ struct Cli {
     /// The interface's MTU [default: 1500]
     #[arg(long, value_name = "BYTES")]
     mtu: Option<String>,
+    /// The size of segments that come joined to larger ones
+    #[arg(long, value_name = "BYTES")]
+    mss: Option<String>,
     /// How far from its time an event may be [default: 4000]
     #[arg(long = "tolerance_usecs", value_name = "MICROSECONDS")]
     tolerance_usecs: Option<String>,
@@ -56,6 +59,9 @@ struct Cli {
     /// Only parse the scripts
     #[arg(long = "dry_run")]
     dry_run: bool,
+    /// Run against this machine's kernel, in real time and in a network namespace of its own; needs root's privileges
+    #[arg(long, conflicts_with = "exact")]
+    kernel: bool,
     /// Say what passes, what was ignored and what scripts print, too
     #[arg(short, long)]
     verbose: bool,
@@ -63,7 +69,7 @@ struct Cli {
     #[arg(long)]
     json: bool,
     /// The original's means to reach a kernel; they change nothing here
-    #[arg(long = "gateway_ip", alias = "netmask_ip", alias = "speed", alias = "mss", value_name = "ANY", hide = true)]
+    #[arg(long = "gateway_ip", alias = "netmask_ip", alias = "speed", value_name = "ANY", hide = true)]
     ignored: Vec<String>,
 }
 
@@ -77,6 +83,7 @@ impl Cli {
             ("bind_port", &self.bind_port),
             ("connect_port", &self.connect_port),
             ("mtu", &self.mtu),
+            ("mss", &self.mss),
             ("tolerance_usecs", &self.tolerance_usecs),
             ("tolerance_percent", &self.tolerance_percent),
             ("tcp_ts_tick_usecs", &self.tcp_ts_tick_usecs),
@@ -106,6 +113,11 @@ fn main() -> ExitCode {
         (name.to_string(), value.to_string())
     };
     let defines: Defines = cli.define.iter().map(definition).collect();
+    let under = match (cli.dry_run, cli.kernel) {
+        (true, _) => Under::Nothing,
+        (_, true) => Under::Kernel,
+        _ => Under::Stack,
+    };
     let mut code = 0;
     let mut counts = [0; 3];
     for path in &cli.scripts {
@@ -117,7 +129,7 @@ fn main() -> ExitCode {
                 continue;
             }
         };
-        let report = pkt::run(path, &text, &given, &defines, cli.dry_run);
+        let report = pkt::run(path, &text, &given, &defines, under);
         code = code.max(report.exit_code());
         match report.verdict {
             Verdict::Pass => counts[0] += 1,

@@ -42,6 +42,8 @@ pub struct Options {
     pub connect_port: u16,
     /// `--mtu`, bytes.
     pub mtu: u16,
+    /// `--mss`: larger segments come as if a network card had joined them.
+    pub mss: Option<u16>,
     /// `--tolerance_usecs`: how far from its time an event may be.
     pub tolerance_usecs: u64,
     /// `--tolerance_percent`: the same as a part of the time since the event before, when that is more.
@@ -65,6 +67,7 @@ impl Default for Options {
             bind_port: 8080,
             connect_port: 8080,
             mtu: 1500,
+            mss: None,
             tolerance_usecs: 4000,
             tolerance_percent: 12.5,
             ts_tick_usecs: 0,
@@ -76,11 +79,10 @@ impl Default for Options {
 }
 
 /// Names that mean something to the original alone: its devices, processes and threads.
-const IGNORED: [&str; 12] = [
+const IGNORED: [&str; 11] = [
     "gateway_ip",
     "netmask_ip",
     "speed",
-    "mss",
     "init_scripts",
     "code_command",
     "code_format",
@@ -112,6 +114,7 @@ impl Options {
             "bind_port" => self.bind_port = parsed(name, value, "a port")?,
             "connect_port" => self.connect_port = parsed(name, value, "a port")?,
             "mtu" => self.mtu = parsed(name, value, "bytes")?,
+            "mss" => self.mss = Some(parsed(name, value, "bytes")?),
             "tolerance_usecs" => self.tolerance_usecs = parsed(name, value, "microseconds")?,
             "tolerance_percent" => self.tolerance_percent = parsed(name, value, "a percentage")?,
             "tcp_ts_tick_usecs" => self.ts_tick_usecs = parsed(name, value, "microseconds")?,

@@ -104,6 +104,9 @@ impl Runner<'_> {
             }
             _ => {}
         }
+        if self.options.mss.is_some_and(|mss| tcp.payload > mss) {
+            return Err(Stop::unsupported("segments joined by a network card (GRO)"));
+        }
         let or = |given: u16, known: u16| if given == 0 { known } else { given };
         let mut segment = Segment {
             ports: (or(tcp.ports.0, conn.remote_port), or(tcp.ports.1, conn.local_port)),

@@ -1,21 +1,24 @@
 //! The loop over a script's events on the machine's clock.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use sim::{Machine, MachineConfig};
-use socket::{SockId, SocketConfig};
-use stack::StackConfig;
+use sim::Machine;
+use socket::SockId;
 use wire::Instant;
 
 use crate::ast::{Action, Direction, Event, Script, Time};
 use crate::calls::{Fd, Pending};
 use crate::conn::Conn;
 use crate::info;
+use crate::kernel::Kernel;
 use crate::options::{IpVersion, Options};
-use crate::parser::{Defines, parse};
+use crate::parser::Defines;
 use crate::python::{Python, Trouble};
 use crate::report::{Report, Verdict};
+use crate::setup::{Setup, Unreadable};
 use crate::sysctl::Settings;
+use crate::system::System;
 
 /// Why a script ends before its end.
 #[derive(Clone, Debug, PartialEq)]
@@ -75,41 +78,53 @@ impl Due {
     }
 }
 
-/// Runs the text of a script, or only parses it. The options `given` have the last word over the script's own.
-pub fn run(path: &str, text: &str, given: &[(&str, Option<&str>)], defines: &Defines, parse_only: bool) -> Report {
+/// What a script runs against.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Under {
+    /// Our stack, in virtual time.
+    #[default]
+    Stack,
+    /// This machine's kernel, in real time. Needs root's privileges; the calling thread moves to another network namespace.
+    Kernel,
+    /// Nothing: it is only parsed.
+    Nothing,
+}
+
+/// The longest script that is run in real time, µs.
+const LONGEST: u64 = 120_000_000;
+
+/// Runs the text of a script. The options `given` have the last word over the script's own.
+pub fn run(path: &str, text: &str, given: &[(&str, Option<&str>)], defines: &Defines, under: Under) -> Report {
     let mut report = Report { path: path.into(), ..Report::default() };
-    let syntax = |line, column, message| Verdict::Syntax { line, column, message };
-    let script = match parse(text, defines) {
-        Ok(script) => script,
-        Err(error) => {
-            report.verdict = syntax(error.place.line, error.place.column, error.message);
+    let setup = match Setup::read(text, given, defines) {
+        Ok(setup) => setup,
+        Err(Unreadable(line, column, message)) => {
+            report.verdict = Verdict::Syntax { line, column, message };
             return report;
         }
     };
-    let mut options = Options::default();
-    let own = script.options.iter().map(|(line, name, value)| (*line, name.as_str(), value.as_deref()));
-    for (line, name, value) in own.chain(given.iter().map(|(name, value)| (1, *name, *value))) {
-        if let Err(message) = options.set(name, value) {
-            report.verdict = syntax(line, 1, message);
+    report.over = setup.options.ip_version;
+    if under == Under::Nothing {
+        return report;
+    }
+    let reason = match setup.options.ip_version {
+        IpVersion::Mapped => Some("IPv4 over sockets of IPv6".into()),
+        _ if under == Under::Stack => setup.settings.unsupported.clone(),
+        _ => None,
+    };
+    let system = match reason {
+        None => system(&setup, under),
+        Some(reason) => Err(reason),
+    };
+    let system = match system {
+        Ok(system) => system,
+        Err(reason) => {
+            report.verdict = Verdict::Unsupported { line: 1, reason };
             return report;
         }
-    }
-    report.over = options.ip_version;
-    if parse_only {
-        return report;
-    }
-    let mut settings = Settings::default();
-    if let Some((_, command)) = &script.init {
-        settings.command(command);
-    }
-    if options.ip_version == IpVersion::Mapped {
-        settings.unsupported = Some("IPv4 over sockets of IPv6".into());
-    }
-    if let Some(reason) = settings.unsupported {
-        report.verdict = Verdict::Unsupported { line: 1, reason };
-        return report;
-    }
-    let mut runner = Runner::new(options, settings);
+    };
+    let Setup { script, options, settings } = setup;
+    let mut runner = Runner::new(options, settings, system);
     report.verdict = match runner.script(&script) {
         Ok(()) => Verdict::Pass,
         Err((line, Stop::Unsupported(reason))) => Verdict::Unsupported { line, reason },
@@ -122,11 +137,31 @@ pub fn run(path: &str, text: &str, given: &[(&str, Option<&str>)], defines: &Def
     report
 }
 
+/// What the script runs against, made as it wants it; the error says why it cannot be.
+fn system(setup: &Setup, under: Under) -> Result<Box<dyn System>, String> {
+    if under != Under::Kernel {
+        return Ok(Box::new(Machine::new(setup.machine())));
+    }
+    let duration = setup.duration();
+    if duration > LONGEST {
+        return Err(format!("{} s of real time", duration / 1_000_000));
+    }
+    let limit = Duration::from_micros(duration) + Duration::from_secs(5);
+    let congestion = setup.settings.tcp.congestion.name();
+    let mut kernel = Kernel::new(setup.options.local(), setup.mtu(), congestion, limit)
+        .map_err(|e| format!("a network of the kernel's own: {e}"))?;
+    if let Some((_, command)) = &setup.script.init {
+        // What the kernel does not know, the script may not need.
+        let _ = kernel.command(command);
+    }
+    Ok(Box::new(kernel))
+}
+
 /// A script being run.
 pub(crate) struct Runner<'a> {
     pub options: Options,
     pub settings: Settings,
-    pub machine: Machine,
+    pub machine: Box<dyn System>,
     /// Zero of the script's clock.
     pub start: Instant,
     /// Descriptors by the script's numbers.
@@ -140,23 +175,7 @@ pub(crate) struct Runner<'a> {
 }
 
 impl<'a> Runner<'a> {
-    fn new(options: Options, settings: Settings) -> Runner<'a> {
-        let tcp = settings.tcp.clone();
-        let socket = SocketConfig {
-            max_sockets: 1024,
-            send_buffer: tcp.send_buffer,
-            receive_buffer: tcp.receive_buffer,
-            tcp: tcp.clone(),
-        };
-        let stack = StackConfig { max_connections: 1024, tcp, ..StackConfig::default() };
-        let config = MachineConfig {
-            addresses: vec![(options.local(), if options.v6() { 48 } else { 16 })],
-            mtu: settings.mtu.unwrap_or(options.mtu),
-            stack,
-            socket,
-            ..MachineConfig::default()
-        };
-        let machine = Machine::new(config);
+    fn new(options: Options, settings: Settings, machine: Box<dyn System>) -> Runner<'a> {
         let start = machine.now();
         Runner {
             options,
@@ -206,8 +225,14 @@ impl<'a> Runner<'a> {
             Action::Call(call) => self.call(event, call, due),
             Action::Command(command) => {
                 self.wait_for(due)?;
+                if let Some(done) = self.machine.command(command) {
+                    return done.map_err(|e| Stop::fail("the command to be done", e));
+                }
                 let mut after = self.settings.clone();
                 after.command(command);
+                if let Some(reason) = after.unsupported {
+                    return Err(Stop::Unsupported(reason));
+                }
                 let notices = std::mem::take(&mut after.notices);
                 let changed = format!("{:?}", after.tcp) != format!("{:?}", self.settings.tcp);
                 self.settings.notices = notices;
@@ -283,11 +308,8 @@ impl<'a> Runner<'a> {
     }
 
     /// `tcp_info`; of a connection that is gone, that it is closed.
-    fn info(&mut self, sock: SockId) -> tcp::TcpInfo {
-        let Ok(token) = self.machine.sockets().query_info(sock) else { return tcp::TcpInfo::default() };
-        self.machine.settle();
-        let answer = self.machine.sockets().info_result(token);
-        answer.and_then(Result::ok).unwrap_or_default()
+    pub fn info(&mut self, sock: SockId) -> tcp::TcpInfo {
+        self.machine.info(sock).unwrap_or_default()
     }
 
     /// A call may be under way a little longer; then nothing may be left that nobody expected.

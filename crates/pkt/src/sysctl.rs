@@ -47,6 +47,9 @@ impl Settings {
                 "sysctl" => arguments.iter().filter(|a| a.contains('=')).for_each(|a| self.assignment(a)),
                 "echo" => self.echo(arguments),
                 "ip" => self.ip(arguments),
+                "tc" if line.contains("limit 0") => {
+                    self.unsupported = Some("a queue that drops everything (tc)".into())
+                }
                 // Undoes what a script has set; nothing outlives it here.
                 _ if program.starts_with("sysctl_restore") || program == "true" => {}
                 _ => self.notices.push(format!("not run: {}", line.trim())),
@@ -108,7 +111,8 @@ impl Settings {
         let tcp = &mut self.tcp;
         match name {
             "tcp_rmem" => {
-                tcp.receive_buffer = size(1).unwrap_or(tcp.receive_buffer);
+                // Linux counts the memory of buffers, of which half is for data.
+                tcp.receive_buffer = size(1).map_or(tcp.receive_buffer, |n| n / 2);
                 tcp.receive_buffer_max = size(2).unwrap_or(tcp.receive_buffer_max);
             }
             "tcp_wmem" => {
@@ -116,6 +120,7 @@ impl Settings {
                 tcp.send_buffer_max = size(2).unwrap_or(tcp.send_buffer_max);
             }
             "tcp_timestamps" => tcp.timestamps = first != 0,
+            "tcp_min_tso_segs" => tcp.min_burst = small,
             "tcp_window_scaling" => tcp.window_scaling = first != 0,
             "tcp_sack" => tcp.sack = first != 0,
             "tcp_ecn" => {
@@ -183,7 +188,7 @@ mod tests {
     fn commands_set_parameters() {
         let mut s = Settings::default();
         s.command("../common/defaults.sh\n set_sysctls.py /proc/sys/net/ipv4/tcp_timestamps=0 \\\n  x/tcp_wmem=\"4096 50000 9\"");
-        assert_eq!((s.tcp.receive_buffer, s.tcp.receive_buffer_max), (540_000, 15_728_640));
+        assert_eq!((s.tcp.receive_buffer, s.tcp.receive_buffer_max), (270_000, 15_728_640));
         assert_eq!((s.tcp.send_buffer, s.tcp.timestamps, s.tcp.ecn), (50_000, false, Ecn::Never));
         assert_eq!(s.tcp.syn_retries, 5);
         s.command("sysctl -q net.ipv4.tcp_syn_retries=2; ip route change 192.0.2.1 dev tun0 mtu lock 640 initcwnd 11 && echo 9 > a/tcp_fin_timeout");

@@ -24,6 +24,8 @@ pub trait System {
     fn sockets(&mut self) -> &mut dyn Calls;
     /// TCP_INFO.
     fn info(&mut self, id: SockId) -> Result<TcpInfo, Errno>;
+    /// Runs a shell's command line; `None` where there is no shell, and it is the runner's to understand.
+    fn command(&mut self, line: &str) -> Option<Result<(), String>>;
 }
 
 impl System for Machine {
@@ -57,6 +59,10 @@ impl System for Machine {
 
     fn info(&mut self, id: SockId) -> Result<TcpInfo, Errno> {
         Machine::info(self, id)
+    }
+
+    fn command(&mut self, _: &str) -> Option<Result<(), String>> {
+        None
     }
 }
 

@@ -84,9 +84,9 @@ impl Machine {
             mtu: config.mtu,
             vlan: None,
             mode: Mode::Dedicated,
+            caps: TxCaps { max_frame: config.mtu as usize + 14, checksum: false, max_gso: 0 },
             dad: 0,
             autoconf: false,
-            caps: TxCaps { max_frame: config.mtu as usize + 14, checksum: false, max_gso: 0 },
         });
         for (addr, prefix) in &config.addresses {
             stack.add_address(interface, *addr, *prefix);

@@ -44,6 +44,8 @@ pub struct Config {
     /// Segments that are probed for vanishing when large, so that the path MTU may be lower than told (RFC 4821): after
     /// this many timeouts in a row; 0: never.
     pub black_hole_timeouts: u8,
+    /// Segments of a burst, at least, before PSH ends it (Linux's tcp_min_tso_segs).
+    pub min_burst: u8,
     /// Initial window, segments (RFC 6928).
     pub initial_window: u32,
     /// RTO before the first measurement (RFC 6298 2.1).
@@ -83,7 +85,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Config {
         Config {
-            receive_buffer: 128 * 1024,
+            receive_buffer: 64 * 1024,
             receive_buffer_max: 6 * 1024 * 1024,
             send_buffer: 256 * 1024,
             send_buffer_max: 4 * 1024 * 1024,
@@ -96,6 +98,7 @@ impl Default for Config {
             slow_start_after_idle: true,
             pacing: false,
             black_hole_timeouts: 2,
+            min_burst: 2,
             initial_window: 10,
             initial_rto: Duration::from_secs(1),
             min_rto: Duration::from_millis(200),

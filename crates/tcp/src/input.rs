@@ -304,8 +304,9 @@ impl Tcb {
         if self.orphaned() && !seg.payload.is_empty() && (seg.seq + seg.payload.len() as u32).after(self.rcv_nxt) {
             // RFC 2525 2.17, RFC 9293 3.10.4: nobody will read it.
             cx.counters.data_after_close += 1;
-            self.abort(cx);
-            return None;
+            self.close_now(None, cx);
+            cx.counters.resets_out += 1;
+            return reset_for(seg);
         }
         // Trim to the window.
         let mut seq = seg.seq;

@@ -4,10 +4,10 @@ use mem::Side;
 use wire::tcp::{Flags, Header, Options, Segment};
 use wire::{Instant, SeqNum};
 
-use crate::State;
 use crate::sent::mark;
 use crate::tcb::{Context, Tcb, flag};
 use crate::timers::Pending;
+use crate::{Config, State};
 
 /// A segment of a connection, ready to be framed.
 #[derive(Clone, Copy, Debug)]
@@ -254,7 +254,10 @@ impl Tcb {
         let out = if len > 0 && len <= room {
             let fin = self.has(flag::SHUTDOWN) && !self.has(flag::FIN_SENT) && len == self.unsent() && len < room;
             self.recovery.probe_again = false;
-            self.send(len, fin, cx)
+            let out = self.send(len, fin, cx);
+            // No probe follows a probe.
+            self.set(flag::SENT_NEW, false);
+            out
         } else {
             let mut i = self.sent.tail()?;
             let s = self.sent.get(cx.sent, i);
@@ -279,6 +282,9 @@ impl Tcb {
     /// New data as the windows allow; when there is no more to send, the use of the window is judged.
     fn new_data(&mut self, max: u32, cx: &mut Context) -> Option<Outgoing> {
         let out = self.fresh_data(max, cx);
+        if out.is_none() {
+            self.burst = 0;
+        }
         if out.is_none() && self.has(flag::SENT_NEW) {
             self.set(flag::SENT_NEW, false);
             self.judge_window(cx);
@@ -375,11 +381,22 @@ impl Tcb {
         let mut flags = Flags::ACK;
         let mut marks = 0;
         if self.unsent() == len && len > 0 {
-            // RFC 9293 3.9.1 (SHLD-27): PSH on the last segment of what was queued.
-            flags = flags | Flags::PSH;
-            marks |= mark::PSH;
+            // RFC 9293 3.9.1 (SHLD-27): PSH on the last segment of what was queued, unless more was announced.
+            if !self.has(flag::UNPUSHED) {
+                flags = flags | Flags::PSH;
+                marks |= mark::PSH;
+            }
             self.set(flag::PUSH_NOW, false);
             self.cork_at = Instant::FAR;
+        }
+        let segs = len.div_ceil(smss).max(1);
+        self.burst += segs;
+        if self.burst > 1 && !fin && self.burst_ends(len, segs, cx.config) {
+            // Not remembered: it says nothing about the data.
+            flags = flags | Flags::PSH;
+        }
+        if flags.contains(Flags::PSH) {
+            self.burst = 0;
         }
         if fin {
             flags = flags | Flags::FIN;
@@ -394,7 +411,6 @@ impl Tcb {
             }
         }
         let occupied = len + fin as u32;
-        let segs = len.div_ceil(smss).max(1);
         if self.sent.is_empty() {
             self.progress_at = cx.now;
         }
@@ -428,6 +444,18 @@ impl Tcb {
             out.ecn = 2;
         }
         out
+    }
+
+    /// Linux's habit: the last segment of each burst carries PSH, so that the receiver's coalescing does not hold it back.
+    /// A burst is what a millisecond of the path takes, at least two segments, at most half of either window. `len` bytes
+    /// are about to go as `segs` segments.
+    fn burst_ends(&self, len: u32, segs: u32, config: &Config) -> bool {
+        let smss = self.smss as u32;
+        let left = self.unsent() - len;
+        let room = self.snd_wnd.saturating_sub(self.snd_nxt.since(self.snd_una) + len);
+        let quota = self.cc.cwnd.saturating_sub(self.in_flight() + segs);
+        let goal = (self.cc.cwnd / 2).min(self.max_wnd / 2 / smss).min(self.burst_segments(config)).max(1);
+        self.burst >= goal || quota == 0 || room < left.min(smss)
     }
 
     /// A zero-window or keepalive probe: one sequence number below the window, as Linux sends it, so that any answer
@@ -484,6 +512,11 @@ impl Tcb {
             true => self.tx.copy_from(pool, &mut self.cursor, out.offset as usize, to),
             false => self.tx.copy_at(pool, out.offset as usize, to),
         };
+    }
+
+    /// SMSS (RFC 5681 2), bytes of payload beside timestamps.
+    pub fn smss(&self) -> u16 {
+        self.smss
     }
 
     /// Most bytes of payload of the next segment: what its SACK blocks take is missing (RFC 9293 3.7.1, MUST-16; RFC 6691).

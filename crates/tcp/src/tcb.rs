@@ -201,6 +201,8 @@ pub(crate) mod flag {
     pub const SENT_NEW: u32 = 1 << 24;
     /// Nothing may go before `pace_at`.
     pub const PACED: u32 = 1 << 25;
+    /// The last write said that more follows: no PSH at its end.
+    pub const UNPUSHED: u32 = 1 << 29;
     /// SO_RCVBUF was set: the receive buffer does not grow by itself.
     pub const RCVBUF_LOCKED: u32 = 1 << 26;
     /// The same for SO_SNDBUF.
@@ -273,6 +275,8 @@ pub struct Tcb {
     pub(crate) tx: Chain,
     pub(crate) cursor: Cursor,
     pub(crate) sent: SentList,
+    /// Segments of the burst being sent, for PSH.
+    pub(crate) burst: u32,
     /// Segments sent and not acknowledged cumulatively; of these those SACKed, judged lost, and sent again.
     pub(crate) packets_out: u32,
     pub(crate) sacked_out: u32,
@@ -382,6 +386,7 @@ impl Tcb {
             cursor: tx.cursor(),
             tx,
             sent: SentList::new(),
+            burst: 0,
             packets_out: 0,
             sacked_out: 0,
             lost_out: 0,
@@ -586,7 +591,7 @@ impl Tcb {
             return;
         }
         self.tx.append(cx.pool, chain);
-        self.set(flag::MORE, more);
+        self.set(flag::MORE | flag::UNPUSHED, more);
     }
 
     /// CLOSE of the sending half (RFC 9293 3.10.4): FIN after what is queued.

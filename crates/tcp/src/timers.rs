@@ -131,6 +131,7 @@ impl Tcb {
             // Linux: what is corked waits 200 ms at most.
             self.cork_at = Instant::FAR;
             self.set(flag::PUSH_NOW, self.unsent() > 0);
+            self.set(flag::UNPUSHED, false);
         }
         if self.life_at <= now {
             self.life_at = Instant::FAR;
@@ -272,6 +273,8 @@ impl Tcb {
     /// TCP_NODELAY.
     pub fn set_nodelay(&mut self, on: bool) {
         self.set(flag::NO_DELAY, on);
+        // Linux: what is held, even by TCP_CORK, goes.
+        self.set(flag::PUSH_NOW, on && self.unsent() > 0);
     }
 
     /// TCP_QUICKACK.

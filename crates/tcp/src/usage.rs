@@ -82,6 +82,15 @@ impl Tcb {
         self.sent_at = cx.now;
     }
 
+    /// Segments that go as one: what the path takes in a millisecond or, where round trips are short, in a fraction of one.
+    pub(crate) fn burst_segments(&self, config: &Config) -> u32 {
+        let window = self.cc.cwnd.max(self.packets_out) as u64 * self.smss as u64;
+        let ratio = if self.cc.cwnd < self.cc.ssthresh / 2 { 200 } else { 120 };
+        let second = window.saturating_mul(ratio * 10_000) / self.rtt.srtt.max(1) as u64;
+        let near = 65_536u64 >> (self.rtt.min >> 9).min(17);
+        ((second / 1024 + near) / self.smss as u64).clamp(config.min_burst.into(), 64) as u32
+    }
+
     /// Bytes a second: twice the window a round trip in slow start, a fifth more than it afterwards (Linux's ratios).
     fn pacing_rate(&self, config: &Config) -> Option<u64> {
         let own = match (config.pacing, self.rtt.srtt) {

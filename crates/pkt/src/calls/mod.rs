@@ -245,10 +245,9 @@ impl<'a> Runner<'a> {
         if number < 0 {
             return Ok(());
         }
-        match self.fds.insert(number, fd) {
-            Some(_) => Err(Stop::fail("a number for the descriptor that is free", number.to_string())),
-            None => Ok(()),
-        }
+        // A number that is taken from now on means the new one, as in the original.
+        self.fds.insert(number, fd);
+        Ok(())
     }
 
     /// Until when a call with a timeout of `ms` waits; for ever when it is negative.

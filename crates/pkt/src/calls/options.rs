@@ -117,6 +117,14 @@ impl Runner<'_> {
             };
         }
         let like = option(level, name, 0).ok_or_else(|| unknown(args))?;
+        if matches!(like, SockOption::MaxSegment(_)) {
+            // Of a connection, Linux tells what it sends.
+            let info = self.info(fd.id);
+            if info.snd_mss > 0 {
+                return Ok(Try::with(0, "a value of", args.bracketed(3)?, info.snd_mss));
+            }
+        }
+        let sockets = self.machine.sockets();
         match sockets.option(fd.id, like) {
             Ok(option) => {
                 let got = value(option).ok_or_else(|| unknown(args))?;

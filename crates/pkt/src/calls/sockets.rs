@@ -71,7 +71,7 @@ impl Runner<'_> {
             Err(Errno::EAGAIN) if !fd.nonblocking => return Ok(Try::Wait),
             Err(e) => return Ok(Err::<i64, _>(e).into()),
         };
-        let conn = self.conns.iter_mut().find(|c| c.sock.is_none() && c.remote_port == remote.port);
+        let conn = self.conns.iter_mut().rev().find(|c| c.sock.is_none() && c.remote_port == remote.port);
         let Some(conn) = conn else { return Err(Stop::fail("a connection of the script", remote.port.to_string())) };
         conn.sock = Some(id);
         self.name_fd(args.call, Fd { id, nonblocking: false, kind: Kind::Socket, written: 0, read: 0 })?;
@@ -125,6 +125,8 @@ impl Runner<'_> {
             self.machine.sockets().linger_give_up(fd.id);
         }
         self.fds.remove(&number);
+        // Its number may soon mean another socket.
+        self.conns.iter_mut().filter(|c| c.sock == Some(fd.id)).for_each(|c| c.sock = None);
         Ok(Ok(0).into())
     }
 

@@ -8,7 +8,6 @@ use crate::ast::Expr;
 use crate::conn::pattern;
 use crate::run::{Runner, Stop};
 
-const MSG_PEEK: i64 = 0x2;
 const MSG_DONTWAIT: i64 = 0x40;
 const MSG_MORE: i64 = 0x8000;
 /// Flags of sending that mean what is not here.

@@ -21,12 +21,13 @@ const STATES: [State; 12] = [
 ];
 
 /// Reads it (`<linux/tcp.h>`); what an older kernel does not have is zero.
+#[allow(clippy::needless_update, reason = "what the snapshot learns to tell is not always in the structure")]
 pub fn parse(bytes: &[u8]) -> TcpInfo {
     let byte = |at: usize| bytes.get(at).copied().unwrap_or(0) as u64;
     let word =
         |at: usize| bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, |b| u32::from_ne_bytes(b) as u64);
     let long = |at: usize| bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes);
-    let snd_mss = word(16);
+    let (snd_mss, unacked) = (word(16), word(24));
     TcpInfo {
         state: STATES.get(byte(0) as usize).copied().unwrap_or(State::Closed),
         ca_state: byte(1),
@@ -36,8 +37,18 @@ pub fn parse(bytes: &[u8]) -> TcpInfo {
         rto_us: word(8),
         snd_mss,
         rcv_mss: word(20),
+        unacked,
         // The kernel counts segments.
-        unacked_bytes: word(24) * snd_mss,
+        unacked_bytes: unacked * snd_mss,
+        retransmits: byte(2),
+        probes: byte(3),
+        sacked: word(28),
+        lost: word(32),
+        retrans: word(36),
+        reordering: word(88),
+        rcv_space: word(96),
+        delivered: word(192),
+        dsack_dups: word(216),
         pmtu: word(60),
         srtt_us: word(68),
         rttvar_us: word(72),

@@ -43,16 +43,6 @@ impl Kernel {
         let network = Network::new(local, mtu)?;
         Ok(Kernel { network, sockets: KernelSockets::new(congestion), limit, jumped: Duration::ZERO })
     }
-
-    /// Runs a command line in the namespace.
-    pub fn command(&self, line: &str) -> io::Result<()> {
-        network::shell(line)
-    }
-
-    /// The clock starts.
-    pub fn start(&mut self) {
-        self.network.start();
-    }
 }
 
 impl System for Kernel {
@@ -92,5 +82,9 @@ impl System for Kernel {
 
     fn info(&mut self, id: SockId) -> Result<TcpInfo, Errno> {
         self.sockets.info(id)
+    }
+
+    fn command(&mut self, line: &str) -> Option<Result<(), String>> {
+        Some(network::shell(line).map_err(|e| e.to_string()))
     }
 }

@@ -46,11 +46,6 @@ impl Network {
         Ok(network)
     }
 
-    /// Starts the clock anew.
-    pub fn start(&mut self) {
-        self.start = Instant::now();
-    }
-
     /// Time since the start.
     pub fn now(&self) -> Duration {
         self.start.elapsed()

@@ -9,8 +9,6 @@ const MIN_RTT_DIVISOR: u32 = 8;
 const N_RTT_SAMPLE: u8 = 8;
 const CSS_GROWTH_DIVISOR: u32 = 4;
 const CSS_ROUNDS: u8 = 5;
-/// Most segments that one acknowledgment grows the window by, where sending is not paced.
-const L: u32 = 8;
 
 /// RFC 9406 4.2's variables.
 #[derive(Clone, Debug)]
@@ -88,7 +86,8 @@ impl HyStart {
 
     /// What slow start may add for `acked` segments.
     pub fn growth(&mut self, acked: u32) -> u32 {
-        let acked = acked.min(L);
+        // RFC 9406 4.3 advises 8 segments an acknowledgment at most where sending is not paced; with receivers that coalesce
+        // (GRO) that would hold slow start back, so there is no such limit here, as in Linux.
         if self.baseline.is_none() || self.done {
             return acked;
         }
@@ -117,7 +116,7 @@ mod tests {
         let mut h = HyStart::default();
         assert!(!round(&mut h, 0, 40_000, 10));
         assert!(!round(&mut h, 1000, 40_000, 10));
-        assert_eq!((h.growth(4), h.growth(20)), (4, L));
+        assert_eq!((h.growth(4), h.growth(20)), (4, 20));
         // An eighth of 40 ms is 5 ms: 44.9 is not enough, 45 is.
         assert!(!round(&mut h, 2000, 44_999, 10));
         assert_eq!(h.growth(4), 4);
