@@ -111,7 +111,8 @@ impl Settings {
         let tcp = &mut self.tcp;
         match name {
             "tcp_rmem" => {
-                tcp.receive_buffer = size(1).unwrap_or(tcp.receive_buffer);
+                // Linux counts the memory of buffers, of which half is for data.
+                tcp.receive_buffer = size(1).map_or(tcp.receive_buffer, |n| n / 2);
                 tcp.receive_buffer_max = size(2).unwrap_or(tcp.receive_buffer_max);
             }
             "tcp_wmem" => {
@@ -119,6 +120,7 @@ impl Settings {
                 tcp.send_buffer_max = size(2).unwrap_or(tcp.send_buffer_max);
             }
             "tcp_timestamps" => tcp.timestamps = first != 0,
+            "tcp_min_tso_segs" => tcp.min_burst = small,
             "tcp_window_scaling" => tcp.window_scaling = first != 0,
             "tcp_sack" => tcp.sack = first != 0,
             "tcp_ecn" => {

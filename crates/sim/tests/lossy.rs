@@ -16,7 +16,7 @@ fn every_byte_once_and_in_order() {
         println!("{:?}", world::run(Plan::draw(seed)));
         return;
     }
-    let seeds = number("CORELANE_SEEDS").unwrap_or(2_000);
+    let seeds = number("CORELANE_SEEDS").unwrap_or(4_000);
     let next = AtomicU64::new(0);
     let total = Mutex::new(Report::default());
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());

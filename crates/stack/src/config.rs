@@ -4,6 +4,18 @@ use core::time::Duration;
 
 use crate::{FragmentLimits, Steering};
 
+/// When SYNs are answered by cookies (RFC 4987 3.6).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SynCookies {
+    /// Not at all: what finds no place is dropped, or pushes out the oldest.
+    Never,
+    /// When a listener's, or the whole, number of handshakes under way is reached.
+    #[default]
+    WhenFull,
+    /// Always.
+    Always,
+}
+
 /// Parameters of one lane's stack.
 #[derive(Clone, Debug)]
 pub struct StackConfig {
@@ -29,8 +41,14 @@ pub struct StackConfig {
     pub lane: u16,
     /// Limits of fragment reassembly.
     pub fragments: FragmentLimits,
-    /// Most half-open connections of one listener.
+    /// Most handshakes under way of one listener; its backlog limits them too.
     pub syn_backlog: u32,
+    /// Most handshakes under way of all listeners.
+    pub max_half_open: u32,
+    /// What happens beyond these.
+    pub syn_cookies: SynCookies,
+    /// A handshake that ends while the accept queue is full is reset rather than kept waiting.
+    pub abort_on_overflow: bool,
     /// Most neighbours known at once.
     pub max_neighbors: usize,
 }
@@ -50,6 +68,9 @@ impl Default for StackConfig {
             lane: 0,
             fragments: FragmentLimits::default(),
             syn_backlog: 4096,
+            max_half_open: 32_768,
+            syn_cookies: SynCookies::default(),
+            abort_on_overflow: false,
             max_neighbors: 4096,
         }
     }

@@ -108,6 +108,20 @@ pub struct Counters {
     pub time_wait_reused: u64,
     /// TIME-WAIT records dropped because there were too many.
     pub time_wait_evicted: u64,
+    /// SYNs answered by a cookie.
+    pub cookies_sent: u64,
+    /// Cookies that came back.
+    pub cookies_received: u64,
+    /// ACKs that might have carried a cookie and did not.
+    pub cookies_failed: u64,
+    /// Handshakes dropped for newer ones.
+    pub half_open_evicted: u64,
+    /// Handshakes that were not answered.
+    pub half_open_expired: u64,
+    /// Handshakes that ended while the accept queue was full.
+    pub accept_overflows: u64,
+    /// ACKs of handshakes that did not count for want of data (TCP_DEFER_ACCEPT).
+    pub accepts_deferred: u64,
     /// ICMP echo requests answered.
     pub echoes: u64,
     /// Path MTUs lowered.
@@ -161,6 +175,13 @@ impl Counters {
             ("time_waits", self.time_waits),
             ("time_wait_reused", self.time_wait_reused),
             ("time_wait_evicted", self.time_wait_evicted),
+            ("cookies_sent", self.cookies_sent),
+            ("cookies_received", self.cookies_received),
+            ("cookies_failed", self.cookies_failed),
+            ("half_open_evicted", self.half_open_evicted),
+            ("half_open_expired", self.half_open_expired),
+            ("accept_overflows", self.accept_overflows),
+            ("accepts_deferred", self.accepts_deferred),
             ("echoes", self.echoes),
             ("path_mtu", self.path_mtu),
             ("address_conflicts", self.address_conflicts),

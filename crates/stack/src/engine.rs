@@ -12,6 +12,7 @@ use wire::{Addr, Instant, MacAddr, SeqNum};
 use crate::autoconf::Conflict;
 use crate::channel::{Endpoint, Failure};
 use crate::conn::{Conn, Stage, queued};
+use crate::cookies::Cookies;
 use crate::counters::Counters;
 use crate::flows::{FlowKey, FlowTable};
 use crate::fragments::Reassembler;
@@ -23,12 +24,15 @@ use crate::path::PathMtus;
 use crate::ports::Ports;
 use crate::route::Routes;
 use crate::slab::Slab;
+use crate::syn_cache::SynCache;
 use crate::time_wait::{TimeWait, TimeWaits};
 use crate::wheel::Wheel;
 use crate::{InterfaceConfig, InterfaceId, Mode, Route, StackConfig};
 
 /// Flow-table values with this bit name TIME-WAIT records.
 pub(crate) const TIME_WAIT: u32 = 1 << 31;
+/// Flow-table values with this bit, and not the one above, name handshakes.
+pub(crate) const EMBRYO: u32 = 1 << 30;
 /// No neighbour was looked up yet.
 pub(crate) const NO_NEIGHBOR: u32 = u32::MAX;
 
@@ -55,6 +59,8 @@ pub struct Stack {
     pub(crate) listeners: Listeners,
     /// Options of the request that comes next.
     pub(crate) prepared: Options,
+    pub(crate) syns: SynCache,
+    pub(crate) cookies: Cookies,
     pub(crate) time_waits: TimeWaits,
     pub(crate) ports: Ports,
     pub(crate) wheel: Wheel,
@@ -104,11 +110,13 @@ impl Stack {
             conflicts: Vec::new(),
             paths: PathMtus::default(),
             flows: FlowTable::new(secret),
-            conns: Slab::new(config.max_connections.min(TIME_WAIT - 1)),
+            conns: Slab::new(config.max_connections.min(EMBRYO - 1)),
             queued: Vec::new(),
             listeners: Listeners::new(config.max_listeners),
             prepared: Options::default(),
-            time_waits: TimeWaits::new(config.time_wait, config.max_time_wait),
+            syns: SynCache::new(config.max_half_open.min(EMBRYO - 1), config.tcp.initial_rto, config.tcp.max_rto),
+            cookies: Cookies::new(secret),
+            time_waits: TimeWaits::new(config.time_wait, config.max_time_wait.min(TIME_WAIT - 2)),
             ports: Ports::new(config.ports, secret),
             wheel: Wheel::new(Instant::ZERO),
             due: Vec::with_capacity(256),
@@ -267,6 +275,8 @@ impl Stack {
         self.flows.find(hash, |value| {
             if value & TIME_WAIT != 0 {
                 self.time_waits.get(value & !TIME_WAIT).is_some_and(|t| t.key == *key)
+            } else if value & EMBRYO != 0 {
+                self.syns.get(value & !EMBRYO).is_some_and(|e| e.key == *key)
             } else {
                 self.conns.get(value).is_some_and(|c| c.key == *key)
             }
@@ -442,6 +452,7 @@ impl Stack {
         }
         self.due = due;
 
+        self.expire_handshakes(now);
         let flows = &mut self.flows;
         self.time_waits.expire(now, |t, record| {
             let hash = flows.hash(&record.key);
@@ -464,7 +475,10 @@ impl Stack {
     pub fn next_deadline(&self) -> Option<Instant> {
         let at = self.neighbors.next().min(self.configure_at);
         let neighbors = (at != Instant::FAR).then_some(at);
-        [self.wheel.next(), self.time_waits.next(), self.reassembler.next(), neighbors].into_iter().flatten().min()
+        [self.wheel.next(), self.syns.next(), self.time_waits.next(), self.reassembler.next(), neighbors]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Jobs wait.

@@ -1,14 +1,13 @@
 //! From frames to connections: Ethernet, IP, and the demultiplexing of TCP segments.
 
-use tcp::{Open, State, Tcb, reset_for};
+use tcp::State;
 use wire::burst::{RxBurst, RxChecksum, RxFrame};
-use wire::tcp::{Flags, Segment};
+use wire::tcp::{Flags, Header, Options, Segment};
 use wire::{Addr, Instant, MacAddr, Malformed, SeqNum, arp, ethernet, ipv4, ipv6};
 
 use crate::Mode;
-use crate::conn::{Conn, Stage};
 use crate::counters::DropReason;
-use crate::engine::{NO_NEIGHBOR, Stack, TIME_WAIT, context};
+use crate::engine::{EMBRYO, Stack, TIME_WAIT, context};
 use crate::flows::FlowKey;
 use crate::fragments::Fragment;
 use crate::output::Raw;
@@ -26,7 +25,7 @@ pub(crate) struct Source {
 }
 
 /// Congestion experienced.
-const CE: u8 = 3;
+pub(crate) const CE: u8 = 3;
 
 impl Stack {
     /// Takes a burst of frames from one interface.
@@ -158,6 +157,7 @@ impl Stack {
         let hash = self.flows.hash(&key);
         match self.find_flow(&key, hash) {
             Some(value) if value & TIME_WAIT != 0 => self.in_time_wait(now, source, &seg, key, hash, value),
+            Some(value) if value & EMBRYO != 0 => self.in_handshake(now, source, &seg, hash, value & !EMBRYO),
             Some(id) => {
                 let mut cx = context!(self, now);
                 let tcb = &mut self.conns[id].tcb;
@@ -194,60 +194,17 @@ impl Stack {
             && !seg.flags.contains(Flags::RST)
             && !seg.flags.contains(Flags::FIN);
         let listener = if opens { self.listeners.find(key.local, key.local_port, hash) } else { None };
-        let Some(listener) = listener else {
-            if seg.flags.contains(Flags::RST) {
-                return Ok(());
-            }
-            if let Some(reply) = reset_for(seg) {
-                self.counters.resets_out += 1;
-                self.reply(source, seg, reply);
-            }
-            return Err(DropReason::NoSocket);
-        };
-        let syn_backlog = self.config.syn_backlog;
-        let l = self.listeners.get(listener).ok_or(DropReason::NoSocket)?;
-        // Linux's habit: a full accept queue makes SYNs wait for their retransmission.
-        if l.ready > l.backlog {
-            return Err(DropReason::Backlog);
+        if let Some(listener) = listener {
+            return self.take_syn(now, source, seg, key, hash, listener, after);
         }
-        if l.embryos >= syn_backlog {
-            return Err(DropReason::SynBacklog);
+        if let Some(taken) = self.take_cookie(now, source, seg, key, hash) {
+            return taken;
         }
-        let receive_buffer = l.receive_buffer;
-        let options = l.options.clone();
-        let (mut iss, ts_offset) = self.initial_sequence(now, &key);
-        if let Some(after) = after {
-            // RFC 6191, RFC 9293 MAY-2: beyond everything the old connection may have sent.
-            if !iss.after(after + 65_536) {
-                iss = after + 65_538;
-            }
+        if seg.flags.contains(Flags::RST) {
+            return Ok(());
         }
-        let (mss, headers) = self.path_mss(now, source.interface, &key);
-        let (mss, receive_buffer) = options.limit(mss, receive_buffer, self.config.tcp.receive_buffer);
-        let open = Open { iss, ts_offset, mss, receive_buffer, headers };
-        let mut cx = context!(self, now);
-        let tcb = Tcb::accept(&open, seg, &mut cx);
-        let mut conn = Conn {
-            tcb,
-            key,
-            hash,
-            neighbor: NO_NEIGHBOR,
-            epoch: 0,
-            listener,
-            interface: source.interface,
-            traffic_class: 0,
-            hop_limit: 0,
-            stage: Stage::Embryo,
-            linked: true,
-        };
-        options.apply(&mut conn, &mut cx);
-        let id = self.admit(now, conn).ok_or(DropReason::NoConnection)?;
-        if let Some(l) = self.listeners.get(listener) {
-            l.embryos += 1;
-        }
-        self.counters.passive_opens += 1;
-        self.settle(now, id);
-        Ok(())
+        self.refuse(source, seg);
+        Err(DropReason::NoSocket)
     }
 
     /// RFC 9293 3.10.7.4 for TIME-WAIT, with RFC 6191's reuse and RFC 1337's deafness to RST.
@@ -296,30 +253,19 @@ impl Stack {
                 value: (now.millis() as u32).wrapping_add(offset),
                 echo: recent,
             });
-            self.push_raw(
-                source.interface,
-                Raw::Tcp { mac: source.mac, key, seq: snd_nxt, ack: rcv_nxt, flags: Flags::ACK, window: 0, timestamps },
-            );
+            let options = Options { timestamps, ..Options::default() };
+            let header = bare(&key, snd_nxt, rcv_nxt, Flags::ACK, 0, options);
+            self.push_raw(source.interface, Raw::Tcp { mac: source.mac, key, header, class: 0, hops: 0 });
         }
         Ok(())
     }
 
     /// A segment outside any connection goes back the way its cause came.
-    fn reply(&mut self, source: Source, seg: &Segment, reply: tcp::Reply) {
+    pub(crate) fn reply(&mut self, source: Source, seg: &Segment, reply: tcp::Reply) {
         let key =
             FlowKey { local: source.dst, remote: source.src, local_port: seg.dst_port, remote_port: seg.src_port };
-        self.push_raw(
-            source.interface,
-            Raw::Tcp {
-                mac: source.mac,
-                key,
-                seq: reply.seq,
-                ack: reply.ack,
-                flags: reply.flags,
-                window: 0,
-                timestamps: None,
-            },
-        );
+        let header = bare(&key, reply.seq, reply.ack, reply.flags, 0, Options::default());
+        self.push_raw(source.interface, Raw::Tcp { mac: source.mac, key, header, class: 0, hops: 0 });
     }
 
     /// A protocol we do not speak: said so where we own the address (RFC 1122 3.2.2.1).
@@ -342,6 +288,11 @@ impl Stack {
     pub(crate) fn live(&self, id: u32) -> bool {
         self.conns.get(id).is_some_and(|c| !matches!(c.tcb.state(), State::Closed | State::TimeWait))
     }
+}
+
+/// A segment without text.
+pub(crate) fn bare(key: &FlowKey, seq: SeqNum, ack: SeqNum, flags: Flags, window: u16, options: Options) -> Header {
+    Header { src_port: key.local_port, dst_port: key.remote_port, seq, ack, flags, window, urgent: 0, options }
 }
 
 fn ip_drop(m: Malformed) -> DropReason {

@@ -6,7 +6,7 @@ use wire::Instant;
 use crate::channel::{CloseMode, ConnId, Endpoint, Event, Failure, Job, ListenerId, Token};
 use crate::conn::{Conn, Stage};
 use crate::counters::DropReason;
-use crate::engine::{NO_NEIGHBOR, Stack, context};
+use crate::engine::{EMBRYO, NO_NEIGHBOR, Stack, TIME_WAIT, context};
 use crate::flows::FlowKey;
 use crate::listener::Listener;
 use crate::options::{Options, apply};
@@ -205,7 +205,7 @@ impl Stack {
     /// A local port for an active open: free for this remote end, and such that the reply comes back to this lane
     /// (mTCP 4.2, Fastsocket 3.3).
     fn choose_port(&mut self, now: Instant, key: FlowKey) -> Option<u16> {
-        let Stack { ports, flows, conns, time_waits, listeners, config, .. } = self;
+        let Stack { ports, flows, conns, syns, time_waits, listeners, config, .. } = self;
         ports.pick(key.local, key.remote, key.remote_port, |port| {
             let key = FlowKey { local_port: port, ..key };
             if config.steering.lane_of(key.remote, key.local, key.remote_port, port) != config.lane {
@@ -215,8 +215,9 @@ impl Stack {
                 return false;
             }
             let hash = flows.hash(&key);
-            let taken = flows.find(hash, |value| match value & crate::engine::TIME_WAIT {
+            let taken = flows.find(hash, |value| match value & (TIME_WAIT | EMBRYO) {
                 0 => conns.get(value).is_some_and(|c| c.key == key),
+                EMBRYO => syns.get(value & !EMBRYO).is_some_and(|e| e.key == key),
                 bit => time_waits.get(value & !bit).is_some_and(|t| t.key == key),
             });
             match taken {
@@ -231,7 +232,7 @@ impl Stack {
     }
 
     pub(crate) fn drop_time_wait(&mut self, value: u32, hash: u32) {
-        self.time_waits.remove(value & !crate::engine::TIME_WAIT);
+        self.time_waits.remove(value & !TIME_WAIT);
         self.flows.remove(hash, value);
         self.counters.time_wait_reused += 1;
     }
@@ -270,6 +271,9 @@ impl Stack {
 
     /// RFC 9293 3.10.4: what the application has not taken is reset; what it has taken lives on.
     fn close_listener(&mut self, now: Instant, listener: ListenerId) {
+        for id in self.syns.of_listener(listener.0) {
+            self.forget_embryo(id);
+        }
         if self.listeners.remove(listener.0).is_none() {
             self.counters.drop(DropReason::BadJob);
             return;
@@ -291,10 +295,10 @@ impl Stack {
 /// RFC 6191: a TIME-WAIT tuple may be used again by an active open when timestamps tell the generations apart, a second
 /// after the old one ended (Linux's `tcp_tw_reuse`).
 fn reusable(time_waits: &crate::time_wait::TimeWaits, now: Instant, length: core::time::Duration, value: u32) -> bool {
-    if value & crate::engine::TIME_WAIT == 0 {
+    if value & TIME_WAIT == 0 {
         return false;
     }
-    time_waits.get(value & !crate::engine::TIME_WAIT).is_some_and(|t| {
+    time_waits.get(value & !TIME_WAIT).is_some_and(|t| {
         let age = length.as_micros() as u64 - t.until.micros_since(now).min(length.as_micros() as u64);
         t.ts.is_some() && age > 1_000_000
     })

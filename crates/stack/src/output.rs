@@ -2,8 +2,8 @@
 //! memory.
 
 use wire::burst::{Gso, PartialChecksum, TxCaps, TxOffload, TxSink};
-use wire::tcp::{Flags, Header, Options, Timestamps};
-use wire::{Addr, Instant, MacAddr, SeqNum, arp, ethernet, ipv4, ipv6};
+use wire::tcp::{Flags, Header};
+use wire::{Addr, Instant, MacAddr, arp, ethernet, ipv4, ipv6};
 
 use crate::conn::queued;
 use crate::counters::DropReason;
@@ -20,16 +20,9 @@ pub(crate) const TTL: u8 = 64;
 
 /// A frame outside any connection.
 pub(crate) enum Raw {
-    /// A bare TCP segment: RST, or an ACK for TIME-WAIT.
-    Tcp {
-        mac: MacAddr,
-        key: FlowKey,
-        seq: SeqNum,
-        ack: SeqNum,
-        flags: Flags,
-        window: u16,
-        timestamps: Option<Timestamps>,
-    },
+    /// A bare TCP segment: a handshake's SYN/ACK, a RST, an ACK for TIME-WAIT.
+    /// `hops` of 0 is the default.
+    Tcp { mac: MacAddr, key: FlowKey, header: Header, class: u8, hops: u8 },
     /// Who has `target`?
     Solicit { target: Addr, source: Addr, unicast: Option<MacAddr> },
     /// An ARP reply.
@@ -212,11 +205,7 @@ impl Stack {
         let c = &mut self.conns[id];
         let key = c.key;
         let ip_header = if key.remote.is_v4() { 20 } else { 40 };
-        let hops = match c.hop_limit {
-            0 if key.remote.is_v4() => TTL,
-            0 => suggested,
-            chosen => chosen,
-        };
+        let hops = hop_limit(&key, c.hop_limit, suggested);
         let link = 14 + if vlan.is_some() { 4 } else { 0 };
         let urgent = c.tcb.urgent_out();
         let headers = link + ip_header + 60;
@@ -260,7 +249,7 @@ impl Stack {
     fn send_raw<S: TxSink + ?Sized>(&mut self, interface: InterfaceId, raw: &Raw, sink: &mut S, caps: TxCaps) -> bool {
         let config = &self.interfaces[interface.index()].config;
         let (our_mac, vlan) = (config.mac, config.vlan);
-        let hops = self.interfaces[interface.index()].auto.hop_limit;
+        let suggested = self.interfaces[interface.index()].auto.hop_limit;
         let room = match raw {
             Raw::Packet { bytes, .. } => 18 + bytes.len(),
             _ => 128,
@@ -271,22 +260,12 @@ impl Stack {
         }
         let Some(buf) = sink.reserve(room) else { return false };
         let (end, offload) = match raw {
-            Raw::Tcp { mac, key, seq, ack, flags, window, timestamps } => {
+            Raw::Tcp { mac, key, header, class, hops } => {
                 let ethertype = if key.remote.is_v4() { ethernet::IPV4 } else { ethernet::IPV6 };
                 let at = ethernet::emit(buf, *mac, our_mac, vlan, ethertype);
                 let tcp_at = at + if key.remote.is_v4() { 20 } else { 40 };
-                let header = Header {
-                    src_port: key.local_port,
-                    dst_port: key.remote_port,
-                    seq: *seq,
-                    ack: *ack,
-                    flags: *flags,
-                    window: *window,
-                    urgent: 0,
-                    options: Options { timestamps: *timestamps, ..Options::default() },
-                };
-                let end = tcp_at + header.emit(&mut buf[tcp_at..], false);
-                emit_ip(&mut buf[at..], key, ipv4::TCP, end - tcp_at, hops);
+                let end = tcp_at + header.emit(&mut buf[tcp_at..], header.flags.contains(Flags::SYN));
+                emit_tcp_ip(&mut buf[at..], key, *class, hop_limit(key, *hops, suggested), end - tcp_at);
                 self.counters.segments_out += 1;
                 (end, finish(key, &mut buf[tcp_at..end], tcp_at, caps, None))
             }
@@ -325,6 +304,15 @@ pub(crate) fn emit_ip(buf: &mut [u8], key: &FlowKey, protocol: u8, payload: usiz
             ..ipv6::Header::default()
         };
         header.emit(buf, payload)
+    }
+}
+
+/// What was chosen, or the default (0): IPv6 routers may suggest one.
+fn hop_limit(key: &FlowKey, chosen: u8, suggested: u8) -> u8 {
+    match chosen {
+        0 if key.remote.is_v4() => TTL,
+        0 => suggested,
+        chosen => chosen,
     }
 }
 

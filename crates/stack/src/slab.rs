@@ -106,6 +106,12 @@ impl<T> core::ops::IndexMut<u32> for Slab<T> {
     }
 }
 
+/// Bytes of a slot.
+#[cfg(test)]
+pub(crate) const fn slot_bytes<T>() -> usize {
+    size_of::<Slot<T>>()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

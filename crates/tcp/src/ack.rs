@@ -172,13 +172,13 @@ impl Tcb {
     fn update_window(&mut self, seg: &Segment) -> bool {
         let shift = if seg.flags.contains(Flags::SYN) { 0 } else { self.snd_scale };
         let window = (seg.window as u32) << shift;
-        let newer = seg.ack.after(self.snd_una)
-            || self.snd_wl1.before(seg.seq)
-            || (self.snd_wl1 == seg.seq && (window > self.snd_wnd || window == 0));
+        let newer = self.snd_wl1.before(seg.seq) || (self.snd_wl1 == seg.seq && self.snd_wl2.before_eq(seg.ack));
         if !newer || seg.ack.before(self.snd_una) {
             return false;
         }
+        let told = seg.ack.after(self.snd_una) || self.snd_wl1.before(seg.seq) || window != self.snd_wnd;
         self.snd_wl1 = seg.seq;
+        self.snd_wl2 = seg.ack;
         self.snd_wnd = window;
         self.max_wnd = self.max_wnd.max(window);
         if self.pending == Pending::Persist && window > 0 {
@@ -186,7 +186,7 @@ impl Tcb {
             self.rtt.backoff = 0;
             self.stop_transmit_timer();
         }
-        true
+        told
     }
 
     /// Frees what was acknowledged cumulatively and takes the round trip (RFC 6298 3, RFC 7323 4.1).

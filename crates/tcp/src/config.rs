@@ -85,7 +85,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Config {
         Config {
-            receive_buffer: 128 * 1024,
+            receive_buffer: 64 * 1024,
             receive_buffer_max: 6 * 1024 * 1024,
             send_buffer: 256 * 1024,
             send_buffer_max: 4 * 1024 * 1024,

@@ -9,6 +9,7 @@ mod ack;
 mod acking;
 mod config;
 pub mod congestion;
+mod cookie;
 mod ecn;
 mod info;
 mod input;
@@ -29,6 +30,7 @@ mod usage;
 mod window;
 
 pub use config::{Config, Ecn};
+pub use cookie::{Offer, TS_BITS, stamp};
 pub use info::{State, TcpInfo};
 pub use limits::Limits;
 pub use output::{Outgoing, Reply, reset_for};

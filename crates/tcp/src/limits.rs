@@ -20,7 +20,7 @@ impl Limits {
     }
 
     /// Whether another challenge ACK may go (RFC 5961 7).
-    pub(crate) fn challenge(&mut self, now: Instant) -> bool {
+    pub fn challenge(&mut self, now: Instant) -> bool {
         if self.per_second == 0 {
             return true;
         }

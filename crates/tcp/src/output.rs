@@ -254,7 +254,10 @@ impl Tcb {
         let out = if len > 0 && len <= room {
             let fin = self.has(flag::SHUTDOWN) && !self.has(flag::FIN_SENT) && len == self.unsent() && len < room;
             self.recovery.probe_again = false;
-            self.send(len, fin, cx)
+            let out = self.send(len, fin, cx);
+            // No probe follows a probe.
+            self.set(flag::SENT_NEW, false);
+            out
         } else {
             let mut i = self.sent.tail()?;
             let s = self.sent.get(cx.sent, i);

@@ -78,9 +78,8 @@ impl Tcb {
         if after == 0 || self.retries < after || self.smss <= floor || !self.established() {
             return;
         }
-        let smss = self.smss as u32;
-        let full = self.sent.front(cx.sent).is_some_and(|s| s.bytes() >= smss);
-        if full {
+        let large = self.sent.front(cx.sent).is_some_and(|s| s.bytes() > floor as u32);
+        if large {
             cx.counters.black_holes += 1;
             let half = (self.smss / 2).max(floor);
             self.lower_mss(half, cx);

@@ -57,12 +57,14 @@ impl Reassembly {
         self.recent = [Some(left), next[0], next[1], next[2]];
     }
 
-    /// Blocks for a SACK option, the one that grew last first.
+    /// Blocks for a SACK option, the one that grew last first; then what else there is, as far as there is room.
     pub fn blocks(&self) -> impl Iterator<Item = (SeqNum, SeqNum)> + '_ {
-        self.recent.iter().flatten().filter_map(|left| {
+        let recent = self.recent.iter().flatten().filter_map(|left| {
             let at = self.runs.partition_point(|r| r.seq.before(*left));
-            self.runs.get(at).filter(|r| r.seq == *left).map(|r| (r.seq, r.end()))
-        })
+            self.runs.get(at).filter(|r| r.seq == *left)
+        });
+        let others = self.runs.iter().filter(|r| !self.recent.contains(&Some(r.seq)));
+        recent.chain(others).map(|r| (r.seq, r.end())).take(4)
     }
 
     fn merge(

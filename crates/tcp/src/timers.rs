@@ -131,6 +131,7 @@ impl Tcb {
             // Linux: what is corked waits 200 ms at most.
             self.cork_at = Instant::FAR;
             self.set(flag::PUSH_NOW, self.unsent() > 0);
+            self.set(flag::UNPUSHED, false);
         }
         if self.life_at <= now {
             self.life_at = Instant::FAR;

@@ -16,9 +16,9 @@ pub(crate) fn scale_for(buffer: u32, config: &Config) -> u8 {
 
 /// The window of a SYN, which is never scaled (RFC 7323 2.2): whole segments, as Linux offers.
 pub(crate) fn initial(buffer: u32, mss: u16) -> u32 {
-    let window = buffer.min(0xffff);
     let mss = mss.max(1) as u32;
-    if window > mss { window - window % mss } else { window }
+    let whole = if buffer > mss { buffer - buffer % mss } else { buffer };
+    whole.min(0xffff)
 }
 
 /// Receive-buffer autotuning: as much as the application reads in a round trip, twice over, so that a sender in slow start
@@ -44,19 +44,24 @@ impl Tcb {
     /// RFC 9293 3.8.6.2.2 (MUST-39): the edge moves only by min(half the buffer, one segment) or more; it never moves
     /// left (SHLD-14).
     pub(crate) fn offer_window(&mut self) -> u16 {
+        // RFC 7323 2.2: the window of a segment with SYN is not scaled.
         if self.state == State::SynSent {
             return initial(self.receive_buffer, self.mss_clamp) as u16;
         }
-        let free = self.receive_buffer.saturating_sub(self.occupied);
         let offered = self.rcv_adv.since(self.rcv_nxt);
+        if self.state == State::SynReceived {
+            // As offered when the SYN was taken.
+            return offered.min(0xffff) as u16;
+        }
+        let free = self.receive_buffer.saturating_sub(self.occupied);
         let step = (self.receive_buffer / 2).min(self.mss_clamp as u32);
         let limit = 0xffff << self.rcv_scale;
         let mut window = offered;
         if free > offered && free - offered >= step {
             window = free.min(limit);
         }
-        // RFC 7323 2.2: the window of a segment with SYN is not scaled. Rounding up never pulls the edge back.
-        let shift = if self.state == State::SynReceived { 0 } else { self.rcv_scale };
+        // Rounding up never pulls the edge back.
+        let shift = self.rcv_scale;
         let field = (window.saturating_add((1 << shift) - 1) >> shift).min(0xffff);
         if field << shift > offered {
             self.rcv_adv = self.rcv_nxt + (field << shift);

@@ -85,7 +85,8 @@ impl Stream {
                 self.acked += bytes as u64;
                 assert!(self.acked <= self.written, "{} of {} bytes acknowledged", self.acked, self.written);
             }
-            Event::Sent { .. } | Event::Room { .. } | Event::Urgent { .. } => {}
+            Event::Sent { .. } | Event::Urgent { .. } => {}
+            Event::Room { bytes, .. } => self.window = bytes as u64,
             Event::Data { chain, .. } => self.verify(host, chain),
             Event::Fin { .. } => {
                 assert!(!self.fin && self.failure.is_none(), "FIN after the end");

@@ -46,6 +46,7 @@ pub(crate) fn paths(r: &mut Random, v6: bool) -> Paths {
             _ => {
                 let least = if v6 { 1280 } else { 576 };
                 now[i].mtu = least + r.below(1500 - least as u64) as u16;
+                now[i].silent = r.chance(0.0);
                 change(at, &now, i);
                 if r.chance(0.3) {
                     at += micros(r, 3_000_000);

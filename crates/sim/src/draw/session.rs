@@ -56,10 +56,12 @@ fn options(r: &mut Random) -> Vec<(ConnOption, u32)> {
         }
     };
     maybe(r, 0.4, ConnOption::NoDelay, 1);
-    maybe(r, 0.0, ConnOption::Cork, 1);
+    maybe(r, 0.1, ConnOption::Cork, 1);
     maybe(r, 0.1, ConnOption::QuickAck, 1);
     let segment = 100 + r.below(1400) as u32;
     maybe(r, 0.1, ConnOption::MaxSegment, segment);
+    let clamp = 3000 + r.below(100_000) as u32;
+    maybe(r, 0.1, ConnOption::WindowClamp, clamp);
     if r.chance(0.1) {
         let (idle, interval) = (1 + r.below(20) as u32, 1 + r.below(5) as u32);
         // So many that no outage but a long one ends it.
@@ -74,7 +76,7 @@ fn options(r: &mut Random) -> Vec<(ConnOption, u32)> {
 fn bulk(r: &mut Random, total: u64) -> Box<dyn App> {
     // Each write takes a chunk of memory, however short it is.
     let chunk = scale(r, 10, 11).max(total / 1000) as usize;
-    Box::new(Bulk { total, chunk, more: r.chance(0.0), linger: r.chance(0.2) })
+    Box::new(Bulk { total, chunk, more: r.chance(0.2), linger: r.chance(0.2) })
 }
 
 fn bulk_one_way(r: &mut Random) -> (&'static str, Box<dyn App>, Box<dyn App>) {

@@ -2,9 +2,11 @@
 
 use core::time::Duration;
 
-use tcp::{Config, Error, Notice, State};
+use tcp::{Config, Error, Notice, Reply, State};
+use wire::SeqNum;
+use wire::tcp::Flags;
 
-use crate::peer::{Peer, plain};
+use crate::peer::{ISS, Peer, plain};
 
 fn fin_wait_1() -> Peer {
     let mut p = Peer::server();
@@ -109,7 +111,6 @@ fn half_closed_still_receives() {
         let ack = if acked { 2 } else { 1 };
         p.inject(&format!("P. 1:101(100) ack {ack} win 20000"));
         assert_eq!((p.take(), p.take_notice()), (100, Notice::DATA));
-        p.timer_ms(40);
         p.expect(". 2:2(0) ack 101 win 19900");
         p.inject("FP. 101:201(100) ack 2 win 20000");
         assert_eq!((p.take(), p.state()), (100, State::TimeWait));
@@ -139,15 +140,21 @@ fn nothing_is_sent_after_the_fin() {
 /// A FIN waits for the data before it, and rides on the last segment.
 #[test]
 fn a_fin_follows_the_data() {
-    let mut p = Peer::server();
-    p.inject(". 1:1(0) ack 1 win 1000");
+    let mut p = Peer::server_window(plain(), 1000);
     p.write(2000);
     p.shutdown();
     p.expect(". 1:1001(1000) ack 1 win 20000");
     assert_eq!(p.state(), State::Established);
     p.wait_ms(20);
-    p.exchange(". 1:1(0) ack 1001 win 20000", "FP. 1001:2001(1000) ack 1 win 20000");
-    assert_eq!((p.state(), p.info().unacked_bytes), (State::FinWait1, 1001));
+    // The FIN takes a number of the window, too.
+    p.exchange(". 1:1(0) ack 1001 win 1000", "P. 1001:2001(1000) ack 1 win 20000");
+    assert_eq!(p.state(), State::Established);
+    p.exchange(". 1:1(0) ack 2001 win 1", "F. 2001:2001(0) ack 1 win 20000");
+    assert_eq!((p.state(), p.info().unacked_bytes), (State::FinWait1, 1));
+    let mut p = Peer::server_window(plain(), 1001);
+    p.write(1000);
+    p.shutdown();
+    p.expect("FP. 1:1001(1000) ack 1 win 20000");
 }
 
 /// An application that has closed is told nothing; FIN-WAIT-2 then has a limit.
@@ -183,8 +190,9 @@ fn data_for_an_orphan_is_reset() {
     let mut p = Peer::server();
     p.close();
     p.expect("F. 1:1(0) ack 1 win 20000");
-    p.inject("P. 1:2(1) ack 1 win 20000");
-    p.expect("R. 2:2(0) ack 1 win 0");
+    let rst = Reply { seq: ISS + 1, ack: SeqNum(0), flags: Flags::RST };
+    assert_eq!(p.reply_to("P. 1:2(1) ack 1 win 20000"), Some(rst));
+    p.quiet();
     assert_eq!((p.state(), p.counters.data_after_close, p.counters.resets_out), (State::Closed, 1, 1));
     // What was known already is not new data.
     let mut p = Peer::server();
@@ -289,13 +297,13 @@ fn a_reset_ends_every_state() {
 /// An orphan whose FIN is never acknowledged ends with the retries.
 #[test]
 fn an_orphan_gives_up_with_the_retries() {
-    let mut p = Peer::server_with(Config { retries: 2, ..plain() });
+    let mut p = Peer::server_with(Config { orphan_retries: 2, ..plain() });
     p.write(10);
     p.close();
     p.expect("FP. 1:11(10) ack 1 win 20000");
     for n in 0..2 {
         p.timer_ms(220 << n);
-        p.expect("F. 1:11(10) ack 1 win 20000");
+        p.expect("FP. 1:11(10) ack 1 win 20000");
     }
     p.timer_ms(880);
     p.expect("R. 12:12(0) ack 1 win 0");

@@ -82,14 +82,14 @@ fn the_ack_of_a_syn_ack_may_ride_on_data() {
 #[test]
 fn syn_is_retransmitted_with_backoff_until_r2() {
     let mut p = syn_sent();
-    for (n, s) in [1, 2, 4, 8, 16, 32].into_iter().enumerate() {
+    for (n, s) in [1, 2, 4, 8, 16, 32, 64].into_iter().enumerate() {
         p.timer_ms(s * 1000);
         assert!(p.wants_control());
         p.expect("S 0:0(0) win 20000 <mss 1000>");
         assert_eq!(p.info().backoff, n as u64 + 1);
     }
-    assert_eq!((p.counters.syn_retransmits, p.info().total_retrans, p.counters.timeouts), (6, 6, 6));
-    p.timer_ms(64_000);
+    assert_eq!((p.counters.syn_retransmits, p.info().total_retrans, p.counters.timeouts), (7, 7, 7));
+    p.timer_ms(120_000);
     p.quiet();
     assert_eq!((p.state(), p.error(), p.take_notice()), (State::Closed, Some(Error::TimedOut), Notice::FAILED));
     p.no_timer();
@@ -319,15 +319,23 @@ fn the_handshake_measures_the_path_unless_it_was_repeated() {
     p.wait_ms(80);
     p.inject("S. 0:0(0) ack 1 win 20000");
     let i = p.info();
-    assert_eq!((i.srtt_us, i.min_rtt_us, i.backoff, i.rto_us), (0, 0, 0, 1_000_000));
+    // RFC 6298 5.7: three seconds for data then.
+    assert_eq!((i.srtt_us, i.min_rtt_us, i.backoff, i.rto_us), (0, 0, 0, 3_000_000));
 }
 
-/// RFC 5681 3.1: the window starts from one segment when the SYN was lost.
+/// RFC 5681 3.1, RFC 6928 2: the window starts from one segment when more than one SYN was lost.
 #[test]
-fn a_lost_syn_leaves_a_window_of_one_segment() {
+fn lost_syns_leave_a_window_of_one_segment() {
     let mut p = syn_received();
     p.timer_ms(1000);
     p.drain();
+    p.inject(". 1:1(0) ack 1 win 20000");
+    assert_eq!(p.cwnd().0, 10);
+    let mut p = syn_received();
+    for ms in [1000, 2000] {
+        p.timer_ms(ms);
+        p.drain();
+    }
     p.inject(". 1:1(0) ack 1 win 20000");
     p.write(5000);
     p.expect(". 1:1001(1000) ack 1 win 20000");

@@ -50,14 +50,14 @@ fn bytes_and_segments_are_counted() {
     assert_eq!((i.unacked_bytes, i.notsent_bytes, i.bytes_acked, i.bytes_received), (1000, 1500, 1500, 100));
     assert_eq!((i.bytes_sent, i.bytes_retrans, i.snd_wnd, i.rcv_wnd), (2500, 0, 15_000, 19_900));
     // SYN, ACK, two with data in; SYN/ACK and three segments out.
-    assert_eq!((i.segs_in, i.segs_out, i.rcv_ooopack, i.rcv_mss, i.pmtu), (3, 4, 1, 100, 1040));
+    assert_eq!((i.segs_in, i.segs_out, i.rcv_ooopack, i.rcv_mss, i.pmtu), (3, 4, 1, 536, 1040));
     p.drain();
 }
 
 /// The application hears of acknowledged bytes in quarters of its buffer.
 #[test]
 fn acknowledged_bytes_are_reported_in_quarters() {
-    let mut p = Peer::server_with(Config { send_buffer: 8000, ..plain() });
+    let mut p = Peer::server_with(Config { send_buffer: 8000, send_buffer_max: 8000, ..plain() });
     p.write(10_000);
     p.drain();
     p.inject(". 1:1(0) ack 2000 win 20000");

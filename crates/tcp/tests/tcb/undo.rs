@@ -1,0 +1,174 @@
+//! Spurious timeouts and retransmissions, found and undone: F-RTO (RFC 5682), timestamps (RFC 3522), D-SACK (RFC 3708).
+
+use tcp::Config;
+
+use crate::peer::{Peer, plain};
+
+fn frto() -> Config {
+    Config { sack: true, tail_loss_probe: false, frto: true, ..plain() }
+}
+
+fn sender(config: Config, options: &str, bytes: usize) -> Peer {
+    let mut p = Peer::server_offered(config, &format!("mss 1000{options}"));
+    p.write(bytes);
+    p.drain();
+    p
+}
+
+fn ack(n: u32) -> String {
+    format!(". 1:1(0) ack {n} win 20000")
+}
+
+fn seg(n: u32) -> String {
+    format!(". {n}:{}(1000) ack 1 win 20000", n + 1000)
+}
+
+/// RFC 5682 2.1: after the timeout one acknowledgment lets two new segments out; the next says that the originals arrived.
+#[test]
+fn a_spurious_timeout_is_undone() {
+    for (options, sack) in [("", false), (",sackOK", true)] {
+        let mut p = sender(Config { sack, ..frto() }, options, 20_000);
+        p.timer_ms(220);
+        p.expect(&seg(1));
+        assert_eq!((p.cwnd(), p.info().ca_state), ((1, 5), 4));
+        p.exchange(&ack(1001), &[seg(10_001), seg(11_001)].join("\n"));
+        p.inject(&ack(2001));
+        assert_eq!((p.counters.spurious_timeouts, p.info().ca_state, p.info().lost), (1, 0, 0), "{options}");
+        assert_eq!(p.info().total_retrans, 1);
+        assert!(p.cwnd().0 >= 10 && p.cwnd().1 == 0x7fff_ffff, "{:?}", p.cwnd());
+        p.drain();
+    }
+}
+
+/// RFC 5682 2.1 step 3.a: a duplicate instead says that the loss was real.
+#[test]
+fn a_real_timeout_is_found_real() {
+    let mut p = sender(frto(), ",sackOK", 20_000);
+    p.timer_ms(220);
+    p.expect(&seg(1));
+    p.exchange(&ack(1001), &[seg(10_001), seg(11_001)].join("\n"));
+    p.inject(". 1:1(0) ack 1001 win 20000 <sack 10001:11001>");
+    assert_eq!((p.counters.spurious_timeouts, p.info().ca_state), (0, 4));
+    assert_eq!(p.drain()[0], seg(1001));
+    let mut p = sender(Config { sack: false, ..frto() }, "", 20_000);
+    p.timer_ms(220);
+    p.expect(&seg(1));
+    p.exchange(&ack(1001), &[seg(10_001), seg(11_001)].join("\n"));
+    p.inject(&ack(1001));
+    assert_eq!((p.counters.spurious_timeouts, p.info().ca_state), (0, 4));
+    assert_eq!(p.drain()[0], seg(1001));
+}
+
+/// RFC 5682 2.1 step 2.a: everything acknowledged at once tells nothing; the connection goes on.
+#[test]
+fn everything_acknowledged_tells_nothing() {
+    let mut p = sender(frto(), ",sackOK", 10_000);
+    p.timer_ms(220);
+    p.expect(&seg(1));
+    p.exchange(&ack(10_001), "");
+    assert_eq!((p.info().ca_state, p.info().unacked), (0, 0));
+    p.no_timer();
+}
+
+/// Without new data to try, retransmission goes on as after any timeout.
+#[test]
+fn without_new_data_it_retransmits() {
+    let mut p = sender(frto(), ",sackOK", 5000);
+    p.timer_ms(220);
+    p.expect(&seg(1));
+    p.inject(&ack(1001));
+    let sent = p.drain();
+    assert_eq!(sent[0], seg(1001));
+    // Nor when the peer's window takes none.
+    let mut p = sender(frto(), ",sackOK", 20_000);
+    p.timer_ms(220);
+    p.drain();
+    p.inject(". 1:1(0) ack 1001 win 9000");
+    assert_eq!(p.drain()[0], seg(1001));
+}
+
+/// A second timeout keeps looking.
+#[test]
+fn the_second_timeout_is_judged_too() {
+    let mut p = sender(frto(), ",sackOK", 20_000);
+    p.timer_ms(220);
+    p.drain();
+    p.timer_ms(440);
+    p.expect(&seg(1));
+    p.exchange(&ack(1001), &[seg(10_001), seg(11_001)].join("\n"));
+    p.inject(&ack(2001));
+    assert_eq!((p.counters.spurious_timeouts, p.info().ca_state), (1, 0));
+    p.drain();
+}
+
+fn stamped() -> Config {
+    Config { timestamps: true, frto: false, ..frto() }
+}
+
+fn sack_ts(ack: u32, blocks: &str, val: u32, ecr: u32) -> String {
+    let sack = if blocks.is_empty() { String::new() } else { format!(",sack {blocks}") };
+    format!(". 1:1(0) ack {ack} win 20000 <TS val {val} ecr {ecr}{sack}>")
+}
+
+/// RFC 3522: the acknowledgment of the retransmitted segment echoes the original's timestamp.
+#[test]
+fn an_old_echo_undoes_a_recovery() {
+    for (ecr, undone) in [(1020, true), (1047, false)] {
+        let mut p = sender(stamped(), ",sackOK,TS val 100 ecr 0", 9880);
+        p.wait_ms(20);
+        p.inject(&sack_ts(1, "989:1977", 100, 1020));
+        p.quiet();
+        p.timer_ms(7);
+        assert_eq!(p.drain().len(), 1);
+        assert_eq!((p.info().ca_state, p.cwnd().1), (3, 5));
+        p.wait_ms(1);
+        p.inject(&sack_ts(9881, "", 101, ecr));
+        assert_eq!((p.counters.undone, p.info().ca_state), (undone as u64, 0), "{ecr}");
+        assert_eq!(p.cwnd().1, if undone { 0x7fff_ffff } else { 5 });
+        assert_eq!(p.cwnd().0 >= 10, undone);
+    }
+}
+
+/// The same after a timeout.
+#[test]
+fn an_old_echo_undoes_a_timeout() {
+    let mut p = sender(stamped(), ",sackOK,TS val 100 ecr 0", 9880);
+    p.timer_ms(220);
+    assert_eq!(p.drain().len(), 1);
+    p.wait_ms(5);
+    p.inject(&sack_ts(989, "", 101, 1020));
+    assert_eq!((p.counters.undone, p.counters.spurious_timeouts, p.info().lost, p.info().ca_state), (1, 1, 0, 0));
+    p.quiet();
+    assert_eq!(p.cwnd().1, 0x7fff_ffff);
+}
+
+/// RFC 3708: when each retransmission was reported as a duplicate, nothing had been lost.
+#[test]
+fn duplicates_reported_undo_a_recovery() {
+    let mut p = sender(frto(), ",sackOK", 10_000);
+    p.wait_ms(20);
+    p.inject(". 1:1(0) ack 1 win 20000 <sack 2001:3001>");
+    p.timer_ms(7);
+    let n = p.drain().len();
+    p.inject(". 1:1(0) ack 1 win 20000 <sack 2001:10001>");
+    assert_eq!((n + p.drain().len(), p.info().ca_state, p.cwnd().1), (2, 3, 5));
+    // The late originals arrive, then the report of both copies.
+    p.inject(". 1:1(0) ack 10001 win 20000 <sack 1:1001>");
+    p.inject(". 1:1(0) ack 10001 win 20000 <sack 1001:2001>");
+    assert_eq!((p.counters.dsacks_in, p.counters.undone, p.info().dsack_dups), (2, 1, 2));
+    assert_eq!((p.cwnd().1, p.info().ca_state), (0x7fff_ffff, 0));
+}
+
+/// One report of two is not enough.
+#[test]
+fn half_the_duplicates_undo_nothing() {
+    let mut p = sender(frto(), ",sackOK", 10_000);
+    p.wait_ms(20);
+    p.inject(". 1:1(0) ack 1 win 20000 <sack 2001:3001>");
+    p.timer_ms(7);
+    p.drain();
+    p.inject(". 1:1(0) ack 1 win 20000 <sack 2001:10001>");
+    p.drain();
+    p.inject(". 1:1(0) ack 10001 win 20000 <sack 1:1001>");
+    assert_eq!((p.counters.dsacks_in, p.counters.undone, p.cwnd().1), (1, 0, 5));
+}
