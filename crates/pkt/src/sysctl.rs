@@ -134,7 +134,6 @@ impl Settings {
             "tcp_frto" => tcp.frto = first != 0,
             "tcp_slow_start_after_idle" => tcp.slow_start_after_idle = first != 0,
             "tcp_mtu_probing" if first == 0 => tcp.black_hole_timeouts = 0,
-            "tcp_min_tso_segs" => tcp.min_burst = small,
             "tcp_invalid_ratelimit" => tcp.invalid_ratelimit = Duration::from_millis(first),
             "tcp_syn_linear_timeouts" => tcp.syn_linear_timeouts = small,
             "tcp_syn_retries" => tcp.syn_retries = small,
