@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use pkt::{Defines, Report, Verdict, run};
+use pkt::{Defines, Report, Under, Verdict, run};
 
 fn scripts(folder: &Path, into: &mut Vec<PathBuf>) {
     let entries = std::fs::read_dir(folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
@@ -26,7 +26,7 @@ fn both(path: &Path, given: &[(&str, Option<&str>)]) -> Vec<Report> {
     let one = |(_, version, mtu)| {
         let mut options = vec![("ip_version", Some(version)), ("mtu", Some(mtu))];
         options.extend(given);
-        run(&name, &text, &options, &Defines::new(), false)
+        run(&name, &text, &options, &Defines::new(), Under::Stack)
     };
     wanted.map(one).collect()
 }

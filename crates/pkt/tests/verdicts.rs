@@ -1,6 +1,6 @@
 //! What a script that does not hold is told.
 
-use pkt::{Defines, Verdict, run};
+use pkt::{Defines, Under, Verdict, run};
 
 const OPEN: &str = "0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3
 +0 bind(3, ..., ...) = 0
@@ -12,7 +12,7 @@ const OPEN: &str = "0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3
 ";
 
 fn verdict(tail: &str, given: &[(&str, Option<&str>)]) -> Verdict {
-    run("t.pkt", &format!("{OPEN}{tail}"), given, &Defines::new(), false).verdict
+    run("t.pkt", &format!("{OPEN}{tail}"), given, &Defines::new(), Under::Stack).verdict
 }
 
 #[track_caller]
@@ -96,18 +96,18 @@ fn what_is_not_here_is_said() {
     unsupported("+0 socket(..., SOCK_DGRAM, IPPROTO_UDP) = 5", "sockets that are not SOCK_STREAM");
     unsupported("+0 %{ assert tcpi_unheard_of == 1 }%", "tcpi_unheard_of of tcp_info");
     unsupported("+0 > gre: . 1:1(0) ack 1", "gre around a packet");
-    let report = run("t.pkt", OPEN, &[("ip_version", Some("ipv4-mapped-ipv6"))], &Defines::new(), false);
+    let report = run("t.pkt", OPEN, &[("ip_version", Some("ipv4-mapped-ipv6"))], &Defines::new(), Under::Stack);
     assert!(matches!(report.verdict, Verdict::Unsupported { .. }));
 }
 
 #[test]
 fn reports_name_file_line_and_column() {
-    let line = |text: &str| run("t.pkt", text, &[], &Defines::new(), false).line();
+    let line = |text: &str| run("t.pkt", text, &[], &Defines::new(), Under::Stack).line();
     assert_eq!(line("0 socket(... = 3"), "t.pkt:1:14: error: expected `,` or `)`, got `=` (ipv4)");
     assert_eq!(line("--nonsense\n0 `true`"), "t.pkt:1:1: error: expected an option, got --nonsense (ipv4)");
     let missing = "0 socket(..., SOCK_STREAM, 0) = 3\n+0 read(4, ..., 1) = 0";
     assert_eq!(line(missing), "t.pkt:2: error: expected a descriptor of the script, got 4 (ipv4)");
-    let report = run("t.pkt", "`ethtool -K tun0 tso off`\n0 `nstat`", &[], &Defines::new(), false);
+    let report = run("t.pkt", "`ethtool -K tun0 tso off`\n0 `nstat`", &[], &Defines::new(), Under::Stack);
     assert_eq!((report.exit_code(), report.notices.len()), (0, 2));
     let json = serde_json::to_value(&report).unwrap();
     assert_eq!((json["verdict"].as_str(), json["over"].as_str()), (Some("pass"), Some("ipv4")));
