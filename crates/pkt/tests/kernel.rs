@@ -7,7 +7,7 @@ use std::thread;
 
 use pkt::{Defines, Report, Under, Verdict, run};
 
-const DIALOGUES: [&str; 28] = [
+const DIALOGUES: [&str; 40] = [
     "challenge/ack-of-the-future",
     "challenge/ack-too-old",
     "challenge/no-flags",
@@ -28,14 +28,26 @@ const DIALOGUES: [&str; 28] = [
     "data/segments",
     "data/vectors",
     "delayed-ack/rides-on-data",
+    "handshake/active-refused",
+    "handshake/data-in-syn",
     "handshake/data-with-last-ack",
     "handshake/nobody-listens",
     "handshake/passive-no-options-v4",
+    "handshake/simultaneous-open",
+    "handshake/syn-retransmit",
     "nagle/full-segments-go",
     "nagle/nodelay",
     "nagle/one-small-segment",
     "reset/accepted",
     "reset/in-close-wait",
+    "rto/back-off",
+    "sack/fast-retransmit",
+    "sack/limited-transmit",
+    "sack/two-holes",
+    "sack/without-sack",
+    "timestamps/echo",
+    "timestamps/missing",
+    "timestamps/paws",
 ];
 
 /// Real time: a busy machine is late, and gets a second and a third chance.
