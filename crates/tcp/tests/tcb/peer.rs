@@ -414,6 +414,10 @@ impl Peer {
         self.tcb.as_mut().expect("lives").set_keepalive(on, idle, interval, count, &cx!(self));
     }
 
+    pub fn shed(&mut self) -> usize {
+        self.tcb.as_mut().expect("lives").shed_out_of_order(&mut cx!(self))
+    }
+
     pub fn time_fin_wait_2(&mut self) {
         self.tcb.as_mut().expect("lives").time_fin_wait_2(&mut cx!(self));
     }
