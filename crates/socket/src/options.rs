@@ -153,8 +153,8 @@ impl Sockets {
         let (flags, cold, whom, asked, closed) = match self.table.open_mut(id)? {
             Socket::Tcp(t) => {
                 match option {
-                    SockOption::SendBuffer(n) => t.send_buffer = buffer(n, SEND_MIN),
-                    SockOption::ReceiveBuffer(n) => t.receive_buffer = buffer(n, RECEIVE_MIN),
+                    SockOption::SendBuffer(n) => t.send_buffer = send_buffer(n),
+                    SockOption::ReceiveBuffer(n) => t.receive_buffer = receive_buffer(n),
                     _ => {}
                 }
                 let live = matches!(t.phase, Phase::Opening | Phase::Open) && t.error.is_none();
@@ -163,8 +163,8 @@ impl Sockets {
             }
             Socket::Listener(l) => {
                 match option {
-                    SockOption::SendBuffer(n) => l.send_buffer = buffer(n, SEND_MIN),
-                    SockOption::ReceiveBuffer(n) => l.receive_buffer = buffer(n, RECEIVE_MIN),
+                    SockOption::SendBuffer(n) => l.send_buffer = send_buffer(n),
+                    SockOption::ReceiveBuffer(n) => l.receive_buffer = receive_buffer(n),
                     _ => {}
                 }
                 let (whom, asked) = match l.phase {
@@ -227,8 +227,8 @@ impl Sockets {
                 bit(flag::CORK, on);
                 (ConnOption::Cork, on as u32)
             }
-            SockOption::SendBuffer(n) => (ConnOption::SendBuffer, buffer(n, SEND_MIN)),
-            SockOption::ReceiveBuffer(n) => (ConnOption::ReceiveBuffer, buffer(n, RECEIVE_MIN)),
+            SockOption::SendBuffer(n) => (ConnOption::SendBuffer, send_buffer(n)),
+            SockOption::ReceiveBuffer(n) => (ConnOption::ReceiveBuffer, receive_buffer(n)),
             SockOption::QuickAck(on) => (ConnOption::QuickAck, on as u32),
             SockOption::MaxSegment(n) if n == 0 || (88..=32_767).contains(&n) => (ConnOption::MaxSegment, n),
             SockOption::MaxSegment(_) => return Err(Errno::EINVAL),
@@ -292,7 +292,7 @@ impl Sockets {
             SockOption::Linger(_) => SockOption::Linger(cold.and_then(|c| c.linger)),
             SockOption::ReceiveTimeout(_) => SockOption::ReceiveTimeout(cold.and_then(|c| c.receive_timeout)),
             SockOption::SendTimeout(_) => SockOption::SendTimeout(cold.and_then(|c| c.send_timeout)),
-            SockOption::SendBuffer(_) => SockOption::SendBuffer(send.saturating_mul(2)),
+            SockOption::SendBuffer(_) => SockOption::SendBuffer(send),
             SockOption::ReceiveBuffer(_) => SockOption::ReceiveBuffer(receive.saturating_mul(2)),
             SockOption::ReceiveLow(_) => SockOption::ReceiveLow(cold.map_or(1, |c| c.receive_low.max(1))),
             SockOption::OobInline(_) => SockOption::OobInline(cold.is_some_and(|c| c.oob_inline)),
@@ -362,13 +362,18 @@ impl Sockets {
     }
 }
 
-/// Half of Linux's SOCK_MIN_SNDBUF and SOCK_MIN_RCVBUF: buffers here count payload, Linux's twice as much for its overhead.
-const SEND_MIN: u32 = 2304;
+/// Linux's SOCK_MIN_SNDBUF, and half of its SOCK_MIN_RCVBUF.
+const SEND_MIN: u32 = 4608;
 const RECEIVE_MIN: u32 = 1152;
 
-/// A buffer's bytes of payload.
-fn buffer(bytes: u32, min: u32) -> u32 {
-    bytes.clamp(min, 1 << 30)
+/// What a send buffer holds: twice what was asked for, as on Linux.
+fn send_buffer(bytes: u32) -> u32 {
+    bytes.saturating_mul(2).clamp(SEND_MIN, 1 << 30)
+}
+
+/// What a receive buffer lets arrive: Linux doubles it too, and keeps half for its overhead.
+fn receive_buffer(bytes: u32) -> u32 {
+    bytes.clamp(RECEIVE_MIN, 1 << 29)
 }
 
 /// Linux's secs_to_retrans: how many SYN/ACK retransmissions take `seconds`, the first after 1 s, doubling up to 120 s.
