@@ -188,7 +188,7 @@ mod tests {
     fn commands_set_parameters() {
         let mut s = Settings::default();
         s.command("../common/defaults.sh\n set_sysctls.py /proc/sys/net/ipv4/tcp_timestamps=0 \\\n  x/tcp_wmem=\"4096 50000 9\"");
-        assert_eq!((s.tcp.receive_buffer, s.tcp.receive_buffer_max), (540_000, 15_728_640));
+        assert_eq!((s.tcp.receive_buffer, s.tcp.receive_buffer_max), (270_000, 15_728_640));
         assert_eq!((s.tcp.send_buffer, s.tcp.timestamps, s.tcp.ecn), (50_000, false, Ecn::Never));
         assert_eq!(s.tcp.syn_retries, 5);
         s.command("sysctl -q net.ipv4.tcp_syn_retries=2; ip route change 192.0.2.1 dev tun0 mtu lock 640 initcwnd 11 && echo 9 > a/tcp_fin_timeout");
