@@ -56,7 +56,7 @@ fn only_syns_carry_mss_and_scale() {
     let config = Config { timestamps: true, window_scaling: true, ..plain() };
     let open = Open { receive_buffer: 100_000, ..open() };
     let mut p = Peer::connecting(config.clone(), open);
-    p.expect(&format!("S 0:0(0) win 65000 <mss 1000,TS val {TS} ecr 0,wscale 1>"));
+    p.expect(&format!("S 0:0(0) win 65535 <mss 1000,TS val {TS} ecr 0,wscale 1>"));
     p.wait_ms(20);
     p.inject(&format!("S. 0:0(0) ack 1 win 20000 <mss 1000,TS val 100 ecr {TS},wscale 3>"));
     p.expect(". 1:1(0) ack 1 win 50000 <TS val 1020 ecr 100>");
