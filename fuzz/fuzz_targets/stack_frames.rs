@@ -2,32 +2,12 @@
 //! panics; afterwards time passes and every chunk is back.
 #![no_main]
 
+use corelane_fuzz::{Ends, Input, fixed_up};
 use libfuzzer_sys::fuzz_target;
 use sim::{Echo, Host, HostConfig};
 use stack::channel::Endpoint;
-use wire::tcp::{Flags, Header, Options, Timestamps, fill_checksum};
+use wire::tcp::{Flags, Header, Options, Timestamps};
 use wire::{Addr, Instant, MacAddr, SeqNum, ethernet, ipv4};
-
-struct Input<'a>(&'a [u8]);
-
-impl Input<'_> {
-    fn byte(&mut self) -> u8 {
-        let Some((first, rest)) = self.0.split_first() else { return 0 };
-        self.0 = rest;
-        *first
-    }
-
-    fn word(&mut self) -> u32 {
-        u32::from_le_bytes([self.byte(), self.byte(), self.byte(), self.byte()])
-    }
-
-    fn take(&mut self, n: usize) -> Vec<u8> {
-        let n = n.min(self.0.len());
-        let (first, rest) = self.0.split_at(n);
-        self.0 = rest;
-        first.to_vec()
-    }
-}
 
 fn segment(input: &mut Input, us: &HostConfig, seen: &mut [SeqNum; 2]) -> Vec<u8> {
     let (dst, src) = (Addr::from(us.addresses[0].0), Addr::from_v4([10, 0, 0, 9]));
@@ -41,7 +21,8 @@ fn segment(input: &mut Input, us: &HostConfig, seen: &mut [SeqNum; 2]) -> Vec<u8
     let seq = near(input, seen[0]);
     let ack = near(input, seen[1]);
     let timestamps = (input.byte() & 1 == 1).then(|| Timestamps { value: input.word(), echo: input.word() });
-    let options = Options { timestamps, mss: Some(input.word() as u16), window_scale: Some(input.byte()), ..Options::default() };
+    let options =
+        Options { timestamps, mss: Some(input.word() as u16), window_scale: Some(input.byte()), ..Options::default() };
     let header = Header {
         src_port: 1000 + (input.byte() & 3) as u16,
         dst_port: 80,
@@ -54,13 +35,8 @@ fn segment(input: &mut Input, us: &HostConfig, seen: &mut [SeqNum; 2]) -> Vec<u8
     };
     let n = input.byte() as usize * 8;
     let payload = input.take(n);
-    let mut b = vec![0; 14 + 20 + 60];
-    let at = ethernet::emit(&mut b, us.mac, MacAddr([2, 0, 0, 0, 0, 9]), None, ethernet::IPV4);
-    let tcp = header.emit(&mut b[at + 20..], flags.contains(Flags::SYN));
-    b.truncate(at + 20 + tcp);
-    b.extend(&payload);
-    ipv4::Header { src, dst, ..Default::default() }.emit(&mut b[at..], tcp + payload.len());
-    fill_checksum(src, dst, &mut b[at + 20..]);
+    let ends = Ends { src: (src, MacAddr([2, 0, 0, 0, 0, 9])), dst: (dst, us.mac) };
+    let b = ends.segment(&header, flags.contains(Flags::SYN), &payload);
     seen[0] = seq + payload.len() as u32 + flags.contains(Flags::SYN) as u32 + flags.contains(Flags::FIN) as u32;
     b
 }
@@ -85,7 +61,7 @@ fuzz_target!(|data: &[u8]| {
                 let n = input.byte() as usize;
                 let mut raw = us.mac.0.to_vec();
                 raw.extend(input.take(n));
-                raw
+                if n & 1 == 0 { raw } else { fixed_up(raw) }
             }
             _ => segment(&mut input, &us, &mut seen),
         };

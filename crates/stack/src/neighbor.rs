@@ -15,7 +15,7 @@ const REACHABLE: Duration = Duration::from_secs(30);
 const DELAY_FIRST_PROBE: Duration = Duration::from_secs(5);
 /// A hop that did not answer is not asked again for so long.
 const HOLD_DOWN: Duration = Duration::from_secs(3);
-/// Entries looked at for one that may give way to hearsay.
+/// Entries looked at for one that may give way to hearsay; four times as many for one that is needed.
 const SAMPLE: usize = 16;
 
 /// RFC 4861 7.3.2.
@@ -120,18 +120,18 @@ impl Neighbors {
         }
     }
 
-    /// The index for a hop, which is kept until another one needs its place.
-    pub fn index(&mut self, now: Instant, interface: InterfaceId, addr: Addr) -> u32 {
-        let i = match self.map.get(&(interface, addr)) {
-            Some(i) => *i,
-            None => self.insert(now, interface, addr, true).unwrap_or(0),
-        };
+    /// The index for a hop, which is kept until another one needs its place; `None` when the table is full of hops that
+    /// others wait for.
+    pub fn index(&mut self, now: Instant, interface: InterfaceId, addr: Addr) -> Option<u32> {
+        let known = self.map.get(&(interface, addr)).copied();
+        let i = known.or_else(|| self.insert(now, interface, addr, true))?;
         self.list[i as usize].indexed = true;
-        i
+        Some(i)
     }
 
-    /// A new entry. When the table is full one that nobody uses gives way, the longest unused first; hearsay
-    /// (`!needed`) takes no place of one in use, so that no flood of claims costs a connection its next hop.
+    /// A new entry. When the table is full one that nobody uses gives way, the longest unused of a few. Hearsay (`!needed`)
+    /// takes no place of one in use, so that no flood of claims costs a connection its next hop; and nobody takes the place
+    /// of one that is waited for, or more connections than places would chase each other around the table.
     fn insert(&mut self, now: Instant, interface: InterfaceId, addr: Addr, needed: bool) -> Option<u32> {
         let state = Known::Failed { until: Instant::ZERO };
         let mac = MacAddr([0; 6]);
@@ -140,12 +140,11 @@ impl Neighbors {
             self.list.push(fresh);
             self.list.len() - 1
         } else {
-            let from = self.hand;
+            let sample = (self.hand..self.max).chain(0..self.hand).take(if needed { 4 * SAMPLE } else { SAMPLE });
+            let sample = sample.map(|i| (i, &self.list[i])).filter(|(_, n)| n.waiting.is_empty());
+            let victim = sample.min_by_key(|(_, n)| (n.indexed, n.used)).map(|(i, _)| i);
             self.hand = (self.hand + SAMPLE) % self.max;
-            // Hearsay comes in floods and looks at a few; needs are rare and look at all.
-            let size = if needed { self.max } else { SAMPLE.min(self.max) };
-            let sample = (from..from + size).map(|i| i % self.max);
-            let victim = sample.min_by_key(|i| (self.list[*i].indexed, self.list[*i].used))?;
+            let victim = victim?;
             if self.list[victim].indexed {
                 if !needed {
                     return None;
@@ -153,7 +152,6 @@ impl Neighbors {
                 self.epoch += 1;
             }
             let old = core::mem::replace(&mut self.list[victim], fresh);
-            self.resolved.extend(old.waiting);
             self.map.remove(&(old.interface, old.addr));
             victim
         };
@@ -197,8 +195,8 @@ impl Neighbors {
         if !one_host(mac) {
             return;
         }
-        let i = self.index(now, interface, addr) as usize;
-        let n = &mut self.list[i];
+        let Some(i) = self.index(now, interface, addr) else { return };
+        let n = &mut self.list[i as usize];
         (n.mac, n.state) = (mac, Known::Reachable { until: Instant::FAR });
         self.resolved.append(&mut n.waiting);
     }

@@ -152,7 +152,9 @@ impl Stack {
                 // Answers leave where the question came in, on-link when no route says otherwise.
                 _ => None,
             };
-            let index = self.neighbors.index(now, interface, gateway.unwrap_or(remote));
+            let Some(index) = self.neighbors.index(now, interface, gateway.unwrap_or(remote)) else {
+                return Some(Hop::Unreachable);
+            };
             let epoch = self.neighbors.epoch;
             let c = self.conns.get_mut(id)?;
             c.neighbor = index;

@@ -41,7 +41,7 @@ fn known(hop: Hop) -> Option<MacAddr> {
 /// A table in which `addr(1)` is at `mac(1)`, confirmed at `now`.
 fn reachable(now: Instant) -> (Neighbors, u32) {
     let mut n = Neighbors::new(64);
-    let i = n.index(now, I, addr(1));
+    let i = n.index(now, I, addr(1)).unwrap();
     assert!(matches!(n.hop(now, i), Hop::Wait));
     assert_eq!(questions(&mut n), [(addr(1), false)]);
     n.claim(now, I, addr(1), claim(mac(1), true, Strength::Weak));
@@ -52,7 +52,7 @@ fn reachable(now: Instant) -> (Neighbors, u32) {
 #[test]
 fn three_questions_then_silence() {
     let mut n = Neighbors::new(4);
-    let i = n.index(at(0), I, addr(1));
+    let i = n.index(at(0), I, addr(1)).unwrap();
     n.hop(at(0), i);
     n.wait(i, 7);
     for s in 0..3 {
@@ -143,7 +143,7 @@ fn ndp_follows_its_flags() {
 fn nobody_overrules_the_kernel() {
     let mut n = Neighbors::new(4);
     n.set(at(0), I, addr(1), mac(1));
-    let i = n.index(at(0), I, addr(1));
+    let i = n.index(at(0), I, addr(1)).unwrap();
     for strength in [Strength::Weak, Strength::Plain, Strength::Override] {
         n.claim(at(1), I, addr(1), claim(mac(9), true, strength));
         assert_eq!(known(n.hop(at(1_000_000), i)), Some(mac(1)));
@@ -156,7 +156,7 @@ fn nobody_overrules_the_kernel() {
 fn hearsay_takes_no_place_of_a_hop_in_use() {
     let heard = |n: u8| Claim { mac: Some(mac(n)), solicited: false, strength: Strength::Weak, create: true };
     let mut n = Neighbors::new(64);
-    let used: Vec<u32> = (0..40).map(|k| n.index(at(0), I, addr(k))).collect();
+    let used: Vec<u32> = (0..40).map(|k| n.index(at(0), I, addr(k)).unwrap()).collect();
     used.iter().for_each(|i| n.list[*i as usize].state = Known::Stale);
     let epoch = n.epoch;
     for k in 100..5_000 {
@@ -164,7 +164,7 @@ fn hearsay_takes_no_place_of_a_hop_in_use() {
     }
     assert_eq!((n.list.len(), n.map.len(), n.epoch), (64, 64, epoch));
     for (k, i) in used.iter().enumerate() {
-        assert_eq!(n.index(at(2), I, addr(k as u16)), *i);
+        assert_eq!(n.index(at(2), I, addr(k as u16)), Some(*i));
     }
     // A hop that is needed takes hearsay's place; when all are in use, that of one that was not used lately.
     (40..64).for_each(|k| _ = n.index(at(3), I, addr(k)));
@@ -174,4 +174,7 @@ fn hearsay_takes_no_place_of_a_hop_in_use() {
     n.index(at(4), I, addr(9_001));
     assert_eq!((n.list.len(), n.map.len(), n.epoch), (64, 64, epoch + 1));
     assert!((40..64).all(|k| n.map.contains_key(&(I, addr(k)))));
+    // None takes the place of one that is waited for.
+    (0..64).for_each(|i| n.wait(i, i));
+    assert_eq!((n.index(at(5), I, addr(9_002)), n.epoch), (None, epoch + 1));
 }
