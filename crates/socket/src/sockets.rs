@@ -192,14 +192,14 @@ impl Sockets {
         }
     }
 
-    /// bind: the address is checked when it is used.
+    /// bind: the address is checked when it is used. A socket of IPv6 takes mapped addresses unless IPV6_V6ONLY is set.
     pub fn bind(&mut self, id: SockId, local: Endpoint) -> Result<(), Errno> {
         let t = self.tcp(id).map_err(|e| if e == Errno::EOPNOTSUPP { Errno::EINVAL } else { e })?;
         if t.phase != Phase::Fresh || t.is(flag::BOUND) {
             return Err(Errno::EINVAL);
         }
-        if local.addr.is_v4() == t.is(flag::V6) {
-            return Err(Errno::EAFNOSUPPORT);
+        if !t.speaks(local.addr) {
+            return Err(if t.is(flag::V6) { Errno::EINVAL } else { Errno::EAFNOSUPPORT });
         }
         t.set_local(local);
         t.set(flag::BOUND, true);
@@ -219,17 +219,29 @@ impl Sockets {
                 self.disconnect(id);
                 return Err(error);
             }
+            Phase::Open if t.is(flag::CONNECTING) => {
+                t.set(flag::CONNECTING, false);
+                return Ok(());
+            }
             Phase::Open | Phase::Abandoned | Phase::Lingering | Phase::Lingered => return Err(Errno::EISCONN),
         }
-        if remote.addr.is_v4() == t.is(flag::V6) {
-            return Err(Errno::EAFNOSUPPORT);
+        if !t.speaks(remote.addr) {
+            return Err(if t.is(flag::V6) { Errno::ENETUNREACH } else { Errno::EAFNOSUPPORT });
         }
         if remote.port == 0 {
             return Err(Errno::EADDRNOTAVAIL);
         }
+        let mut local = t.local();
+        if local.addr.is_v4() != remote.addr.is_v4() {
+            // RFC 4291 2.5.5.2: a mapped address is IPv4's.
+            if !local.addr.is_unspecified() || !remote.addr.is_v4() {
+                return Err(Errno::ENETUNREACH);
+            }
+            local.addr = Addr::UNSPECIFIED_V4;
+        }
         t.phase = Phase::Asked;
+        t.set(flag::CONNECTING, true);
         t.set_remote(remote);
-        let local = t.local();
         let cold = t.cold.as_deref();
         // A buffer that nobody has set is the stack's to choose, and to tune.
         let receive_buffer = cold.and_then(|c| c.told(ConnOption::ReceiveBuffer)).unwrap_or(0);
@@ -248,7 +260,10 @@ impl Sockets {
         };
         match t.phase {
             Phase::Asked | Phase::Opening => None,
-            Phase::Open => Some(Ok(())),
+            Phase::Open => {
+                t.set(flag::CONNECTING, false);
+                Some(Ok(()))
+            }
             Phase::Failed => {
                 t.set(flag::ERROR_NEW, false);
                 Some(Err(t.error.map_or(Errno::ECONNABORTED, Errno::from)))

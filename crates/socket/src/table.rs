@@ -57,6 +57,8 @@ pub(crate) mod flag {
     /// Somebody found the send buffer full and wants to hear of room (Linux's SOCK_NOSPACE).
     pub const NO_SPACE: u16 = 16384;
     /// What an accepted socket takes over from its listener.
+    /// A connect that succeeds has yet to be told so (Linux: once 0, then EISCONN).
+    pub const CONNECTING: u16 = 32768;
     pub const INHERITED: u16 = NO_DELAY | CORK | KEEPALIVE | REUSE_ADDR | REUSE_PORT | V6 | V6_ONLY;
 }
 
@@ -92,6 +94,14 @@ impl Tcp {
 
     pub fn set(&mut self, flag: u16, on: bool) {
         if on { self.flags |= flag } else { self.flags &= !flag }
+    }
+
+    /// Whether the socket's family has this address: an IPv6 one has IPv4's as mapped ones, unless IPV6_V6ONLY is set.
+    pub fn speaks(&self, addr: Addr) -> bool {
+        match (addr.is_v4(), self.is(flag::V6)) {
+            (true, true) => !self.is(flag::V6_ONLY),
+            (v4, v6) => v4 != v6,
+        }
     }
 
     pub fn local(&self) -> Endpoint {
