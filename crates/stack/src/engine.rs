@@ -473,8 +473,9 @@ impl Stack {
             flows.remove(hash, t | TIME_WAIT);
         });
         if self.reassembler.next().is_some_and(|at| at <= now) {
-            for _ in 0..self.reassembler.expire(now) {
+            for (interface, first) in self.reassembler.expire(now) {
                 self.counters.drop(crate::DropReason::FragmentTimeout);
+                self.reassembly_timed_out(now, interface, first.as_deref());
             }
         }
         self.configure(now);

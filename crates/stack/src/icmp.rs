@@ -166,6 +166,26 @@ impl Stack {
         DropReason::Malformed
     }
 
+    /// RFC 1122 3.3.2, RFC 8200 4.5: the sender hears of a datagram that was not complete in time, if its first fragment
+    /// was there.
+    pub(crate) fn reassembly_timed_out(&mut self, now: Instant, interface: InterfaceId, first: Option<&[u8]>) {
+        let Some(eth) = first.and_then(|frame| ethernet::Frame::parse(frame).ok()) else { return };
+        let ends = match eth.ethertype {
+            ethernet::IPV4 => ipv4::Packet::parse(eth.payload).map(|p| (p.src, p.dst)),
+            _ => ipv6::Packet::parse(eth.payload).map(|p| (p.src, p.dst)),
+        };
+        let Ok((dst, src)) = ends else { return };
+        let ours = self.dedicated(interface) && self.interfaces[interface.index()].has(src);
+        if !ours || dst.is_unspecified() || eth.dst.is_multicast() {
+            return;
+        }
+        let source = Source { interface, mac: eth.src, src: dst, dst: src, ecn: 0 };
+        self.send_error(now, source, eth.payload, |b, quote| match src.is_v4() {
+            true => icmpv4::emit_time_exceeded(b, 1, quote),
+            false => icmpv6::emit_time_exceeded(src, dst, b, 1, quote),
+        });
+    }
+
     /// An ICMP error about `packet`, as much of which is quoted as a packet that passes everywhere holds (RFC 1812 4.3.2.3,
     /// RFC 4443 2.4 c).
     fn send_error(

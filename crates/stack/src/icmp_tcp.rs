@@ -70,6 +70,10 @@ impl Stack {
         let mut cx = context!(self, now);
         let matched = match trouble {
             Trouble::TooBig(mtu) => {
+                // RFC 8201 4: no link of IPv6 carries less, so nobody honest says so.
+                if !key.remote.is_v4() && mtu < 1280 {
+                    return Err(DropReason::IcmpUnmatched);
+                }
                 let headers = if key.remote.is_v4() { 40 } else { 60 };
                 // RFC 1191 5: an old router names no MTU; RFC 8201 4: never below 1280 (IPv4: what is configured).
                 let floor = if key.remote.is_v4() { self.config.min_path_mtu.max(68) as u32 } else { 1280 };

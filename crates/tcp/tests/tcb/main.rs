@@ -4,6 +4,7 @@
 mod buffers;
 mod close;
 mod congestion;
+mod cookie;
 mod cubic;
 mod delack;
 mod ecn;

@@ -9,7 +9,7 @@ use core::time::Duration;
 
 use mem::{Chain, Pool, PoolConfig, Side};
 use tcp::congestion::Algorithm;
-use tcp::{Config, Context, Counters, Ecn, Limits, Open, Outgoing, Reply, SentPool, State, Tcb, TcpInfo};
+use tcp::{Config, Context, Counters, Ecn, Limits, Offer, Open, Outgoing, Reply, SentPool, State, Tcb, TcpInfo};
 use wire::tcp::{Flags, Options, Segment, Timestamps};
 use wire::{Instant, SeqNum};
 
@@ -174,6 +174,34 @@ impl Peer {
                 Tcb::accept(&open, seg, cx)
             })
         })
+    }
+
+    /// What a SYN offers.
+    pub fn offer(syn: &str) -> Offer {
+        parsed(syn, Offer::of)
+    }
+
+    /// The SYN/ACK that needs no connection.
+    pub fn syn_ack(&mut self, offer: &Offer) -> String {
+        let out = Tcb::syn_ack(&open(), offer, &mut cx!(self)).expect("a SYN/ACK");
+        shown(&out, out.flags)
+    }
+
+    /// A connection that comes to life at `now`, its SYN/ACK sent before.
+    pub fn resumed(
+        config: Config,
+        open: Open,
+        offer: &Offer,
+        sent: Option<Instant>,
+        retries: u8,
+        now: Instant,
+    ) -> Peer {
+        let mut p = Peer::new(config, 4096, |cx| {
+            cx.now = now;
+            Tcb::resume(&open, offer, sent, retries, cx)
+        });
+        p.now = now;
+        p
     }
 
     /// An established connection that the peer opened, without options: both windows 20,000, both segments 1,000 bytes.
@@ -384,6 +412,10 @@ impl Peer {
 
     pub fn keepalive(&mut self, on: Option<bool>, idle: Option<u16>, interval: Option<u16>, count: Option<u8>) {
         self.tcb.as_mut().expect("lives").set_keepalive(on, idle, interval, count, &cx!(self));
+    }
+
+    pub fn shed(&mut self) -> usize {
+        self.tcb.as_mut().expect("lives").shed_out_of_order(&mut cx!(self))
     }
 
     pub fn time_fin_wait_2(&mut self) {

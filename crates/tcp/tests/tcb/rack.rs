@@ -282,3 +282,52 @@ fn where_there_is_no_probe() {
     assert_eq!(p.counters.loss_probes, 0);
     p.drain();
 }
+
+/// RFC 8985 6.3: at a timeout, what was sent less than a round trip ago is not lost yet; without SACK everything is.
+#[test]
+fn a_timeout_spares_what_was_just_sent() {
+    for (sack, lost) in [(true, 1), (false, 2)] {
+        let mut p = sender(Config { sack, ..config() }, 1000);
+        p.wait_ms(210);
+        p.write(1000);
+        p.drain();
+        p.timer_ms(10);
+        assert_eq!((p.counters.timeouts, p.info().lost, p.info().unacked), (1, lost, 2));
+        p.expect(&seg(1));
+    }
+    // A round trip later it is.
+    let mut p = sender(config(), 1000);
+    p.wait_ms(200);
+    p.write(1000);
+    p.drain();
+    p.timer_ms(20);
+    assert_eq!(p.info().lost, 2);
+    p.drain();
+}
+
+/// RFC 8985 6.2 step 4: D-SACKs widen the reordering window by a quarter of the round trip, once a round trip.
+#[test]
+fn duplicates_widen_the_reordering_window() {
+    let mut p = sender(config(), 5000);
+    // Reordering is seen first.
+    p.wait_ms(20);
+    p.inject(&sack(1, "3001:5001"));
+    p.inject(&ack(5001));
+    let mut una = 5001;
+    for (round, ms) in [(0, 7), (1, 12), (2, 17), (3, 22), (4, 22)] {
+        p.write(4000);
+        assert!(!p.drain().is_empty());
+        p.wait_ms(20);
+        let (next, end) = (una + 1000, una + 4000);
+        p.inject(&sack(una, &format!("{next}:{end}")));
+        // The hole is given up after the window; it was only late, and both copies arrive.
+        p.timer_ms(ms);
+        assert_eq!(p.info().lost, 1, "{round}");
+        p.expect(&seg(una));
+        p.inject(&ack(end));
+        p.inject(&sack(end, &format!("{una}:{next}")));
+        assert_eq!(p.counters.dsacks_in, round + 1);
+        una = end;
+        assert_eq!(p.info().ca_state, 0);
+    }
+}

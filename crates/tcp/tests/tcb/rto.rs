@@ -313,3 +313,34 @@ fn a_segment_may_be_acknowledged_in_part() {
     p.inject(". 1:1(0) ack 2001 win 20000");
     p.no_timer();
 }
+
+/// RFC 9293 3.8.6.1 (MUST-37): a window shrunk to nothing over what was sent: retransmissions are probes, and the connection
+/// stays while they are answered.
+#[test]
+fn retransmissions_into_a_closed_window_are_probes() {
+    for answered in [true, false] {
+        let mut p = Peer::server_with(Config { retries: 2, ..plain() });
+        p.write(2000);
+        p.drain();
+        p.wait_ms(20);
+        p.inject(". 1:1(0) ack 1001 win 0");
+        let mut sent = 0;
+        for _ in 0..14 {
+            if p.state() != State::Established {
+                break;
+            }
+            let us = p.deadline().micros() - p.now.micros();
+            p.timer(us);
+            sent += p.drain().iter().filter(|s| *s == ". 1001:2001(1000) ack 1 win 20000").count();
+            if answered {
+                p.inject(". 1:1(0) ack 1001 win 0");
+            }
+        }
+        if answered {
+            assert_eq!((p.state(), sent), (State::Established, 14));
+        } else {
+            // 220 ms · (2¹⁰ − 1) is the first sum beyond 120 s of silence.
+            assert_eq!((p.error(), sent), (Some(Error::TimedOut), 9));
+        }
+    }
+}

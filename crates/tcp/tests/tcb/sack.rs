@@ -302,3 +302,19 @@ fn blocks_of_an_old_ack() {
     assert_eq!((board(&p), p.counters.dup_acks), ((1, 0, 0, 8), 0));
     p.drain();
 }
+
+/// RFC 2018 8: what was SACKed may be dropped where memory is short; it is then no block any more, and taken again.
+#[test]
+fn what_is_out_of_order_may_be_shed() {
+    let mut p = receiver();
+    assert_eq!(p.shed(), 0);
+    p.inject(&data(1001, 2001));
+    p.inject(&data(3001, 3501));
+    p.drain();
+    assert_eq!((p.shed(), p.shed()), (1500, 0));
+    p.exchange(&data(1, 1001), ". 1:1(0) ack 1001 win 19000");
+    p.exchange(&data(3001, 3501), ". 1:1(0) ack 1001 win 19000 <sack 3001:3501>");
+    p.inject(&data(1001, 3001));
+    assert_eq!(p.read(), 3500);
+    p.drain();
+}

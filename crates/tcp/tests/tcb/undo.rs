@@ -172,3 +172,34 @@ fn half_the_duplicates_undo_nothing() {
     p.inject(". 1:1(0) ack 10001 win 20000 <sack 1:1001>");
     assert_eq!((p.counters.dsacks_in, p.counters.undone, p.cwnd().1), (1, 0, 5));
 }
+
+/// RFC 3522 during recovery: the first partial acknowledgment already tells; what was marked is taken back.
+#[test]
+fn an_old_echo_undoes_a_recovery_under_way() {
+    let mut p = sender(stamped(), ",sackOK,TS val 100 ecr 0", 9880);
+    p.wait_ms(20);
+    p.inject(&sack_ts(1, "2965:3953", 100, 1020));
+    p.timer_ms(7);
+    assert_eq!((p.drain().len(), p.info().lost), (1, 3));
+    p.wait_ms(1);
+    // The late original of the first arrives; its retransmission is still under way.
+    p.inject(&sack_ts(989, "2965:3953", 101, 1020));
+    let held = p.info();
+    assert_eq!((held.ca_state, p.cwnd().1, p.counters.undone), (1, 0x7fff_ffff, 1));
+    assert_eq!((held.lost, held.total_retrans), (0, 1));
+}
+
+/// D-SACK after recovery has ended, while the window is still remembered.
+#[test]
+fn what_is_not_ours_to_undo() {
+    // A duplicate that the network made: nothing was sent again.
+    let mut p = sender(frto(), ",sackOK", 5000);
+    p.inject(". 1:1(0) ack 1001 win 20000 <sack 1:1001>");
+    assert_eq!((p.counters.dsacks_in, p.counters.undone, p.info().dsack_dups), (0, 0, 1));
+    // Longer than any window ever was.
+    let mut p = sender(frto(), ",sackOK", 5000);
+    p.timer_ms(220);
+    p.drain();
+    p.inject(". 1:1(0) ack 1001 win 20000 <sack -20001:1>");
+    assert_eq!((p.counters.dsacks_in, p.info().dsack_dups), (0, 0));
+}

@@ -1,0 +1,338 @@
+//! Requirements that lie with the stack around a connection: initial sequence numbers, addresses, TIME-WAIT, ICMP, and the
+//! IP header. `docs/conformance.md` names each.
+
+mod common;
+
+use core::net::IpAddr;
+use core::time::Duration;
+
+use common::{ACK, Bench, FIN, PEER_MAC, PORT, Peer, RST, SYN, Sent, ours};
+use stack::channel::{CloseMode, ConnOption, Endpoint, Failure, Job, Token};
+use wire::tcp::{Header, Options, Timestamps};
+use wire::{Addr, SeqNum, ethernet, ipv4, ipv6};
+
+fn plain() -> Options {
+    Options { mss: Some(1460), ..Options::default() }
+}
+
+/// The initial sequence number for a SYN of `p`, whose handshake is then forgotten.
+fn isn(b: &mut Bench, p: &Peer) -> SeqNum {
+    let synack = b.send_with(p, SYN, &[], plain()).remove(0);
+    assert_eq!(synack.flags, SYN | ACK);
+    b.send(&Peer { seq: p.seq + 1, ..*p }, RST, &[]);
+    synack.seq
+}
+
+/// RFC 6528 3, RFC 9293 3.4.1: a clock of 4 µs, and an offset for each tuple that only the secret tells.
+#[test]
+fn initial_sequence_numbers() {
+    let mut b = Bench::listening(10, &[], |_| {});
+    let (p, q) = (Peer::new(2, 4000), Peer::new(2, 4001));
+    let first = isn(&mut b, &p);
+    let other = isn(&mut b, &q);
+    b.now += Duration::from_millis(100);
+    assert_eq!(isn(&mut b, &p).since(first), 25_000);
+    assert_eq!(isn(&mut b, &q).since(other), 25_000);
+    // Neither the next port nor the next host is near.
+    let near = |a: SeqNum, b: SeqNum| a.since(b).min(b.since(a)) < 1 << 16;
+    assert!(!near(first, other) && !near(first, isn(&mut b, &Peer::new(3, 4000))));
+    // Another secret, another offset.
+    let mut b = Bench::listening(10, &[], |c| c.stack.secret = [77; 16]);
+    assert!(!near(first, isn(&mut b, &p)));
+}
+
+/// A frame with a SYN between any two addresses.
+fn syn_between(mac: wire::MacAddr, src: [u8; 4], dst: [u8; 4]) -> Vec<u8> {
+    let header = Header {
+        src_port: 4000,
+        dst_port: PORT,
+        seq: SeqNum(1),
+        ack: SeqNum(0),
+        flags: SYN,
+        window: 1000,
+        urgent: 0,
+        options: plain(),
+    };
+    let (src, dst) = (Addr::from_v4(src), Addr::from_v4(dst));
+    let mut buf = vec![0; 14 + 20 + 60];
+    let at = ethernet::emit(&mut buf, mac, PEER_MAC, None, ethernet::IPV4);
+    let end = at + 20 + header.emit(&mut buf[at + 20..], true);
+    ipv4::Header { src, dst, ..ipv4::Header::default() }.emit(&mut buf[at..], end - at - 20);
+    wire::tcp::fill_checksum(src, dst, &mut buf[at + 20..end]);
+    buf.truncate(end);
+    buf
+}
+
+/// RFC 9293 3.9.2.3 (MUST-57, MUST-63): SYNs to or from broadcast and multicast addresses are dropped without a word.
+#[test]
+fn group_addresses_open_nothing() {
+    let mut b = Bench::listening(10, &[], |_| {});
+    let mac = b.host.config.mac;
+    let good = syn_between(mac, [10, 0, 0, 2], [10, 0, 0, 1]);
+    assert_eq!(b.turn(vec![good]).len(), 1);
+    let (half_open, group) = (b.host.stack.half_open(), wire::MacAddr([1, 0, 0x5e, 0, 0, 1]));
+    for (mac, src, dst) in [
+        (mac, [10, 0, 0, 2], [224, 0, 0, 1]),
+        (mac, [10, 0, 0, 2], [255, 255, 255, 255]),
+        (mac, [10, 0, 0, 2], [10, 255, 255, 255]),
+        (mac, [224, 0, 0, 1], [10, 0, 0, 1]),
+        (mac, [255, 255, 255, 255], [10, 0, 0, 1]),
+        (mac, [0, 0, 0, 0], [10, 0, 0, 1]),
+        (mac, [127, 0, 0, 1], [10, 0, 0, 1]),
+        (group, [10, 0, 0, 2], [10, 0, 0, 1]),
+        (wire::MacAddr([0xff; 6]), [10, 0, 0, 2], [10, 0, 0, 1]),
+    ] {
+        let frame = syn_between(mac, src, dst);
+        assert!(b.turn(vec![frame]).is_empty(), "{src:?} {dst:?}");
+        assert_eq!(b.host.stack.half_open(), half_open);
+    }
+}
+
+/// RFC 9293 3.9.1.1 (MUST-46): no connection to a group.
+#[test]
+fn groups_cannot_be_connected_to() {
+    let groups: [IpAddr; 4] =
+        [[224, 0, 0, 1].into(), [255, 255, 255, 255].into(), [0xff02, 0, 0, 0, 0, 0, 0, 1].into(), [0, 0, 0, 0].into()];
+    for addr in groups {
+        let mut b = Bench::new(|_| {});
+        let remote = Endpoint { addr: addr.into(), port: 80 };
+        let local =
+            Endpoint { addr: if remote.addr.is_v4() { Addr::UNSPECIFIED_V4 } else { Addr::UNSPECIFIED_V6 }, port: 0 };
+        b.job(Job::Connect { token: Token(1), local, remote, receive_buffer: 0 });
+        assert_eq!(b.failed, Some(Failure::AddressNotAvailable), "{addr}");
+    }
+}
+
+/// A connection that we closed first: in TIME-WAIT, and what the peer would send next.
+fn time_wait(options: Options) -> (Bench, Peer, SeqNum) {
+    let mut b = Bench::listening(10, &[], |_| {});
+    let mut p = b.establish(2, 4000, options);
+    let conn = b.accepted[0];
+    let fin = b.job(Job::Close { conn, mode: CloseMode::Graceful }).remove(0);
+    assert!(fin.flags.contains(FIN));
+    p.answer(&fin);
+    let answers = b.send(&p, FIN | ACK, &[]);
+    assert_eq!(answers.last().unwrap().flags, ACK);
+    p.seq += 1;
+    (b, p, fin.seq + 1)
+}
+
+fn ack_of(p: &Peer, nxt: SeqNum) -> impl Fn(&Sent) -> bool {
+    let seq = p.seq;
+    move |s| (s.flags, s.seq, s.ack) == (ACK, nxt, seq)
+}
+
+/// RFC 1337 3: a RST does not end TIME-WAIT; RFC 9293 3.6.1: it lasts, and answers what comes again.
+#[test]
+fn a_reset_does_not_end_time_wait() {
+    let (mut b, p, nxt) = time_wait(plain());
+    assert!(b.send(&p, RST, &[]).is_empty());
+    assert!(b.send(&Peer { seq: p.seq + 5, ..p }, RST, &[]).is_empty());
+    let answers = b.send(&Peer { seq: p.seq - 1, ..p }, FIN | ACK, &[]);
+    assert!(answers.len() == 1 && ack_of(&p, nxt)(&answers[0]), "{answers:?}");
+    // MUST-13: gone after 2 MSL, counted from the last FIN.
+    b.wait(Duration::from_secs(59));
+    assert_eq!(b.send(&Peer { seq: p.seq - 1, ..p }, ACK, b"x")[0].flags, ACK);
+    b.wait(Duration::from_secs(2));
+    assert_eq!(b.send(&Peer { seq: p.seq - 1, ..p }, ACK, b"x")[0].flags, RST);
+}
+
+/// RFC 6191 2: what opens a tuple anew in TIME-WAIT: a newer timestamp, or a higher sequence number.
+#[test]
+fn what_reopens_a_tuple() {
+    let stamped = |value| Options { timestamps: Some(Timestamps { value, echo: 0 }), ..plain() };
+    // (timestamps then, the SYN's, its number beyond what was received, whether it opens)
+    for (old, new, ahead, opens) in [
+        (None, None, 1, true),
+        (None, None, 100_000, true),
+        (None, None, 0, false),
+        (None, None, -1, false),
+        (Some(1000), Some(1001), -5000, true),
+        (Some(1000), Some(1000), 1, true),
+        (Some(1000), Some(1000), 0, false),
+        (Some(1000), Some(999), 100_000, false),
+        (Some(1000), None, 1, true),
+        (Some(1000), None, -1, false),
+        (None, Some(1), 1, true),
+    ] {
+        let (mut b, p, nxt) = time_wait(old.map_or(plain(), stamped));
+        let seq = SeqNum(p.seq.0.wrapping_add(ahead as u32));
+        let syn = Peer { seq, ts: new.map(|v| (v, 0)), ..p };
+        let answers = b.send_with(&syn, SYN, &[], new.map_or(plain(), stamped));
+        let what = (old, new, ahead);
+        assert_eq!(answers.len(), 1, "{what:?}");
+        if opens {
+            assert_eq!((answers[0].flags, answers[0].ack), (SYN | ACK, seq + 1), "{what:?}");
+            // RFC 9293 3.6.1 MAY-2: beyond whatever the old connection may have sent.
+            assert!(answers[0].seq.after(nxt), "{what:?}");
+        } else {
+            assert!(ack_of(&p, nxt)(&answers[0]), "{what:?}: {answers:?}");
+        }
+    }
+}
+
+/// RFC 9293 3.9.1.9, 3.9.2 (MUST-48, MUST-49, SHLD-21, SHLD-22): the application sets Diffserv and TTL, also later.
+#[test]
+fn the_application_sets_diffserv_and_ttl() {
+    let mut b = Bench::listening(10, &[], |_| {});
+    b.establish(2, 4000, plain());
+    let conn = b.accepted[0];
+    let sent = b.write(conn, b"a").remove(0);
+    assert_eq!((sent.class, sent.hops), (0, 64));
+    for (class, hops) in [(0xb8, 7), (0x48, 255), (0, 64)] {
+        b.host.job(Job::SetOption { conn, option: ConnOption::TrafficClass, value: class });
+        b.host.job(Job::SetOption { conn, option: ConnOption::HopLimit, value: hops });
+        let sent = b.wait(Duration::from_secs(3));
+        let last = &sent.last().expect("it is sent again").1;
+        assert_eq!((last.class as u32, last.hops as u32), (class, hops));
+    }
+    // As a listener's, for what it accepts.
+    let mut b = Bench::listening(10, &[(ConnOption::TrafficClass, 0x28), (ConnOption::HopLimit, 9)], |_| {});
+    let synack = b.send_with(&Peer::new(2, 4000), SYN, &[], plain()).remove(0);
+    assert_eq!((synack.class, synack.hops), (0x28, 9));
+}
+
+/// The IP packet of what the host sent, made again for an ICMP error to quote: header and eight bytes.
+fn quote(from: Addr, to: Addr, s: &Sent) -> Vec<u8> {
+    let v4 = from.is_v4();
+    let ip = if v4 { 20 } else { 40 };
+    let mut buf = vec![0; ip + 20];
+    if v4 {
+        ipv4::Header { src: from, dst: to, ..ipv4::Header::default() }.emit(&mut buf, 1480);
+    } else {
+        ipv6::Header { src: from, dst: to, ..ipv6::Header::default() }.emit(&mut buf, 1440);
+    }
+    buf[ip..ip + 2].copy_from_slice(&s.src_port.to_be_bytes());
+    buf[ip + 2..ip + 4].copy_from_slice(&s.dst_port.to_be_bytes());
+    buf[ip + 4..ip + 8].copy_from_slice(&s.seq.0.to_be_bytes());
+    buf
+}
+
+/// An ICMP message about `s` from a router, its type and code, and the 32 bits after the checksum.
+fn icmp(b: &Bench, s: &Sent, kind: u8, code: u8, word: u32) -> Vec<u8> {
+    let v4 = s.to.is_v4();
+    let (from, router) = match v4 {
+        true => (ours(), Addr::from_v4([10, 0, 0, 9])),
+        false => (v6(1), v6(9)),
+    };
+    let quoted = quote(from, s.to, s);
+    let mut message = vec![kind, code, 0, 0];
+    message.extend(word.to_be_bytes());
+    message.extend(&quoted);
+    let mut buf = vec![0; 14 + 40 + message.len()];
+    let at =
+        ethernet::emit(&mut buf, b.host.config.mac, PEER_MAC, None, if v4 { ethernet::IPV4 } else { ethernet::IPV6 });
+    let ip = match v4 {
+        true => ipv4::Header { src: router, dst: from, protocol: ipv4::ICMP, ..ipv4::Header::default() }
+            .emit(&mut buf[at..], message.len()),
+        false => ipv6::Header { src: router, dst: from, next_header: ipv6::ICMPV6, ..ipv6::Header::default() }
+            .emit(&mut buf[at..], message.len()),
+    };
+    let sum = match v4 {
+        true => wire::checksum::sum(&message).finish(),
+        false => wire::checksum::pseudo(router, from, ipv6::ICMPV6, message.len())
+            .add(wire::checksum::sum(&message))
+            .finish(),
+    };
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    let end = at + ip + message.len();
+    buf[at + ip..end].copy_from_slice(&message);
+    buf.truncate(end);
+    buf
+}
+
+fn v6(n: u8) -> Addr {
+    let mut a = [0; 16];
+    (a[0], a[15]) = (0xfd, n);
+    Addr::from_v6(a)
+}
+
+/// How large the segments are that are sent again after a router has said that the path takes `mtu`.
+fn after_too_big(v4: bool, mtu: u32) -> (usize, u16) {
+    let mut b = Bench::listening(10, &[], |c| c.addresses.push((IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, 1]), 64)));
+    let now = b.now;
+    let interface = b.host.interface();
+    let mut p = Peer::new(2, 4000);
+    if !v4 {
+        p.addr = v6(2);
+        b.host.stack.set_neighbor(now, interface, [0xfd00, 0, 0, 0, 0, 0, 0, 2].into(), PEER_MAC);
+        b.job(Job::Listen {
+            token: Token(9),
+            local: Endpoint { addr: Addr::UNSPECIFIED_V6, port: 81 },
+            backlog: 9,
+            v6_only: true,
+            reuse_port: false,
+            receive_buffer: 0,
+        });
+        p.local_port = 81;
+    }
+    let synack = b.send_with(&p, SYN, &[], plain()).remove(0);
+    p.answer(&synack);
+    b.send(&p, ACK, &[]);
+    let conn = b.accepted[0];
+    let sent = b.write(conn, &[7; 4000]);
+    let error = match v4 {
+        true => icmp(&b, &sent[0], 3, 4, mtu),
+        false => icmp(&b, &sent[0], 2, 0, mtu),
+    };
+    let again = b.turn(vec![error]);
+    let size = again.first().map_or(0, |s| s.payload.len());
+    // What the next connection to that host is told.
+    let mut q = Peer { port: 4001, ..p };
+    q.seq = SeqNum(9);
+    let mss = b.send_with(&q, SYN, &[], plain()).remove(0).options.mss.unwrap();
+    (size, mss)
+}
+
+/// RFC 1191 3, 5, RFC 8201 4: what a path takes, with floors against nonsense; the next connection knows.
+#[test]
+fn path_mtus() {
+    assert_eq!(after_too_big(true, 1400), (1360, 1360));
+    assert_eq!(after_too_big(true, 552), (512, 512));
+    assert_eq!(after_too_big(true, 551), (512, 512));
+    assert_eq!(after_too_big(true, 68), (512, 512));
+    // A router from before RFC 1191 names none.
+    assert_eq!(after_too_big(true, 0), (512, 512));
+    assert_eq!(after_too_big(true, 1500).0, 0);
+    assert_eq!(after_too_big(false, 1400), (1340, 1340));
+    assert_eq!(after_too_big(false, 1280), (1220, 1220));
+    assert_eq!(after_too_big(false, 1279), (1220, 1220));
+}
+
+/// RFC 1191 6.3: what was learned is forgotten after ten minutes.
+#[test]
+fn path_mtus_are_forgotten() {
+    let mut b = Bench::listening(10, &[], |_| {});
+    let p = b.establish(2, 4000, plain());
+    let conn = b.accepted[0];
+    let sent = b.write(conn, &[7; 4000]);
+    let error = icmp(&b, &sent[0], 3, 4, 1400);
+    b.turn(vec![error]);
+    let offered = |b: &mut Bench, port| {
+        let q = Peer { port, ..p };
+        b.send_with(&q, SYN, &[], plain()).remove(0).options.mss
+    };
+    assert_eq!(offered(&mut b, 5000), Some(1360));
+    b.wait(Duration::from_secs(599));
+    assert_eq!(offered(&mut b, 5001), Some(1360));
+    b.wait(Duration::from_secs(2));
+    assert_eq!(offered(&mut b, 5002), Some(1460));
+}
+
+/// RFC 9293 3.9.2.2 (MUST-55): source quench is dropped; what is not in flight is no error about us (RFC 5927 4.1).
+#[test]
+fn icmp_that_changes_nothing() {
+    let mut b = Bench::listening(10, &[], |_| {});
+    b.establish(2, 4000, plain());
+    let conn = b.accepted[0];
+    let sent = b.write(conn, &[7; 4000]);
+    let quench = icmp(&b, &sent[0], 4, 0, 0);
+    assert!(b.turn(vec![quench]).is_empty());
+    let mut forged = sent[0].clone();
+    forged.seq = forged.seq - 2;
+    let error = icmp(&b, &forged, 3, 4, 600);
+    assert!(b.turn(vec![error]).is_empty());
+    let hard = icmp(&b, &sent[0], 3, 3, 0);
+    assert!(b.turn(vec![hard]).is_empty());
+    assert_eq!((b.failed, b.host.stack.connections()), (None, 1));
+}
