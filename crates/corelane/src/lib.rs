@@ -55,7 +55,7 @@ mod stream;
 pub use engine::{Engine, LaneHandle};
 pub use lane::{ConnectOptions, Lane, ListenOptions, TcpListener};
 pub use poller::{Event, Events, Interest, Poller, Source, Trigger};
-pub use runtime::config::{Cidr, TcpConfig};
+pub use runtime::config::{Cidr, SynCookies, TcpConfig};
 pub use runtime::{Config, ConfigError, Device, Error, LaneStats, Model, PortConfig, Snapshot, Waker};
 pub use socket::{Linger, SockOption};
 pub use stream::TcpStream;

@@ -143,6 +143,28 @@ impl PortConfig {
     }
 }
 
+/// When SYNs are answered by cookies (RFC 4987).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SynCookies {
+    /// Not at all.
+    Never,
+    /// When there is no room for another handshake.
+    WhenFull,
+    /// Always.
+    Always,
+}
+
+impl From<SynCookies> for stack::SynCookies {
+    fn from(when: SynCookies) -> stack::SynCookies {
+        match when {
+            SynCookies::Never => stack::SynCookies::Never,
+            SynCookies::WhenFull => stack::SynCookies::WhenFull,
+            SynCookies::Always => stack::SynCookies::Always,
+        }
+    }
+}
+
 /// TCP's parameters; what is missing keeps its default.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -165,6 +187,10 @@ pub struct TcpConfig {
     pub fin_timeout_ms: Option<u64>,
     /// Initial window, segments.
     pub initial_window: Option<u32>,
+    /// When SYNs are answered by cookies; `when_full` when missing.
+    pub syn_cookies: Option<SynCookies>,
+    /// A handshake that ends while the accept queue is full is reset, rather than kept waiting.
+    pub abort_on_overflow: Option<bool>,
 }
 
 /// Everything that starts an engine.
@@ -193,6 +219,10 @@ pub struct Config {
     pub buffers_mib: u32,
     /// Most TIME-WAIT records of a lane.
     pub max_time_wait: u32,
+    /// Most handshakes under way in a lane.
+    pub max_half_open: u32,
+    /// Most connections of a lane that were closed and are not over.
+    pub max_orphans: u32,
     /// Local ports of active opens, first and last; chosen by the device when missing.
     pub local_ports: Option<(u16, u16)>,
     /// What a memory wire does to frames.
@@ -214,6 +244,8 @@ impl Default for Config {
             max_sockets: 1 << 20,
             buffers_mib: 512,
             max_time_wait: 262_144,
+            max_half_open: 32_768,
+            max_orphans: 65_536,
             local_ports: None,
             impairment: Impairment::default(),
         }

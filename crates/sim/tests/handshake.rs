@@ -338,3 +338,38 @@ fn initial_sequence_numbers_are_a_clock_with_a_secret_offset() {
     let near = |other: &SeqNum| other.since(first).min(first.since(*other)) < 1 << 20;
     assert!(!others.iter().any(near), "{first:?} {others:?}");
 }
+
+#[test]
+fn a_syn_from_nowhere_is_dropped() {
+    let mut b = Bench::listening(10, &[], |_| {});
+    for addr in [[0, 0, 0, 0], [127, 0, 0, 1], [224, 0, 0, 1], [255, 255, 255, 255]] {
+        let p = Peer { addr: wire::Addr::from_v4(addr), ..Peer::new(2, 4000) };
+        assert!(b.send_with(&p, SYN, &[], plain()).is_empty(), "{addr:?}");
+    }
+    assert_eq!((b.host.stack.half_open(), b.host.stack.counters().dropped(stack::DropReason::BadSource)), (0, 4));
+}
+
+#[test]
+fn ipv6_shakes_hands_the_same_way() {
+    let v6 = |n| wire::Addr::from_v6([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, n]);
+    for when in [SynCookies::WhenFull, SynCookies::Always] {
+        let mut b = Bench::new(|c| {
+            c.addresses.push((v6(1).to_ip(), 64));
+            c.stack.syn_cookies = when;
+        });
+        let interface = b.host.interface();
+        b.host.stack.set_neighbor(b.now, interface, v6(2).to_ip(), common::PEER_MAC);
+        let local = stack::channel::Endpoint { addr: wire::Addr::UNSPECIFIED_V6, port: PORT };
+        let token = stack::channel::Token(1);
+        b.job(Job::Listen { token, local, backlog: 9, v6_only: false, reuse_port: false, receive_buffer: 0 });
+        let mut p = Peer { addr: v6(2), ..Peer::new(2, 4000) };
+        p.ts = Some((1000, 0));
+        let synack = b.send_with(&p, SYN, &[], usual()).remove(0);
+        assert_eq!((synack.flags, synack.to, synack.options.mss), (SYN | ACK, v6(2), Some(1440)));
+        p.answer(&synack);
+        b.send(&p, ACK, b"six");
+        assert_eq!((b.accepted.len(), &b.bytes[..]), (1, &b"six"[..]), "{when:?}");
+        p.seq += 3;
+        assert_eq!(b.write(b.accepted[0], &[1; 2000])[0].payload.len(), 1428);
+    }
+}
