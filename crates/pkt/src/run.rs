@@ -147,8 +147,7 @@ fn system(setup: &Setup, under: Under) -> Result<Box<dyn System>, String> {
         return Err(format!("{} s of real time", duration / 1_000_000));
     }
     let limit = Duration::from_micros(duration) + Duration::from_secs(5);
-    let congestion = setup.settings.tcp.congestion.name();
-    let mut kernel = Kernel::new(setup.options.local(), setup.mtu(), congestion, limit)
+    let mut kernel = Kernel::new(setup.options.local(), setup.mtu(), &setup.settings.tcp, limit)
         .map_err(|e| format!("a network of the kernel's own: {e}"))?;
     if let Some((_, command)) = &setup.script.init {
         // What the kernel does not know, the script may not need.

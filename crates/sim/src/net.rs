@@ -78,6 +78,16 @@ impl Net {
         if pending { next.min(self.now.plus_micros(100)) } else { next }
     }
 
+    /// Tells each host the other's hardware address.
+    pub fn acquaint(&mut self) {
+        let now = self.now;
+        let [(mac_a, all_a), (mac_b, all_b)] = [&self.a, &self.b].map(|h| (h.config.mac, h.config.addresses.clone()));
+        for (host, mac, all) in [(&mut self.a, mac_b, all_b), (&mut self.b, mac_a, all_a)] {
+            let interface = host.interface();
+            all.into_iter().for_each(|(addr, _)| host.stack.set_neighbor(now, interface, addr, mac));
+        }
+    }
+
     /// Both hosts.
     pub fn hosts(&mut self) -> [&mut Host; 2] {
         [&mut self.a, &mut self.b]

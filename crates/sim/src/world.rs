@@ -116,11 +116,7 @@ impl World {
             host.job(Job::Listen { token, local, backlog: 1024, v6_only: false, reuse_port: false, receive_buffer: 0 });
         }
         if acquainted {
-            let [(mac_a, all_a), (mac_b, all_b)] = [&net.a, &net.b].map(|h| (h.config.mac, h.config.addresses.clone()));
-            for (host, mac, all) in [(&mut net.a, mac_b, all_b), (&mut net.b, mac_a, all_a)] {
-                let interface = host.interface();
-                all.into_iter().for_each(|(addr, _)| host.stack.set_neighbor(net.now, interface, addr, mac));
-            }
+            net.acquaint();
         }
         let sessions = sessions.into_iter().map(Running::new).collect();
         let mut changes = changes.into_iter();
@@ -364,7 +360,8 @@ impl World {
             self.hear();
             self.check_timers();
             let left = self.net.hosts().iter().map(|h| h.stack.connections() + h.stack.time_waits()).sum::<usize>();
-            let next = self.net.next_at().min(self.wake());
+            let change = self.next_change.as_ref().map_or(Instant::FAR, |c| self.start + c.at);
+            let next = self.net.next_at().min(change);
             if left == 0 || next == Instant::FAR {
                 break;
             }

@@ -8,6 +8,7 @@ use common::{ACK, Bench, FIN, PORT, Peer, RST, SYN, usual};
 use stack::SynCookies;
 use stack::channel::{ConnOption, Job};
 use wire::tcp::Options;
+use wire::{SeqNum, ethernet, ipv4};
 
 fn plain() -> Options {
     Options { mss: Some(1460), ..Options::default() }
@@ -302,4 +303,61 @@ fn a_listeners_backlog_bounds_its_handshakes() {
     b.job(Job::CloseListener { listener });
     assert_eq!(b.host.stack.half_open(), 0);
     assert!(b.wait(Duration::from_secs(5)).is_empty());
+}
+
+/// An ICMP error of code `code` that quotes our SYN/ACK with sequence number `seq`.
+fn unreachable(b: &Bench, p: &Peer, code: u8, seq: SeqNum) -> Vec<u8> {
+    let header = wire::tcp::Header {
+        src_port: PORT,
+        dst_port: p.port,
+        seq,
+        ack: p.seq + 1,
+        flags: SYN | ACK,
+        window: 0,
+        urgent: 0,
+        options: Options::default(),
+    };
+    let mut quote = vec![0; 40];
+    header.emit(&mut quote[20..], false);
+    let ip = |src, dst, protocol| ipv4::Header { src, dst, protocol, ..ipv4::Header::default() };
+    ip(common::ours(), p.addr, ipv4::TCP).emit(&mut quote, 20);
+    let mut frame = vec![0; 14 + 20 + 8 + 40];
+    let at = ethernet::emit(&mut frame, b.host.config.mac, common::PEER_MAC, None, ethernet::IPV4);
+    ip(p.addr, common::ours(), ipv4::ICMP).emit(&mut frame[at..], 48);
+    wire::icmpv4::emit_unreachable(&mut frame[at + 20..], code, &quote);
+    frame
+}
+
+#[test]
+fn only_a_hard_error_that_quotes_us_ends_a_handshake() {
+    let mut b = Bench::listening(10, &[], |_| {});
+    let p = Peer::new(2, 4000);
+    let synack = b.send_with(&p, SYN, &[], plain()).remove(0);
+    // Somebody else's number; a host unreachable for the moment.
+    for (code, seq) in [(3, synack.seq + 1), (3, synack.seq - 1), (1, synack.seq)] {
+        let frame = unreachable(&b, &p, code, seq);
+        b.turn(vec![frame]);
+        assert_eq!(b.host.stack.half_open(), 1, "{code}");
+    }
+    let frame = unreachable(&b, &p, 3, synack.seq);
+    b.turn(vec![frame]);
+    assert_eq!(b.host.stack.half_open(), 0);
+    assert_eq!(b.host.stack.counters().dropped(stack::DropReason::IcmpUnmatched), 2);
+}
+
+/// RFC 6528 3: a clock for each tuple, apart from any other's by what nobody can guess.
+#[test]
+fn initial_sequence_numbers_are_a_clock_with_a_secret_offset() {
+    let isn = |secret: u8, now_us: u64, peer: u32, port: u16| {
+        let mut b = Bench::listening(10, &[], |c| c.stack.secret = [secret; 16]);
+        b.now = b.now.plus_micros(now_us);
+        b.send_with(&Peer::new(peer, port), SYN, &[], plain()).remove(0).seq
+    };
+    let first = isn(1, 0, 2, 4000);
+    for seconds in [1, 60, 4000] {
+        assert_eq!(isn(1, seconds * 1_000_000, 2, 4000).since(first) as u64, seconds * 250_000);
+    }
+    let others = [isn(1, 0, 2, 4001), isn(1, 0, 3, 4000), isn(2, 0, 2, 4000)];
+    let near = |other: &SeqNum| other.since(first).min(first.since(*other)) < 1 << 20;
+    assert!(!others.iter().any(near), "{first:?} {others:?}");
 }

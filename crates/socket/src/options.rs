@@ -31,7 +31,7 @@ pub enum SockOption {
     KeepAlive(bool),
     /// SO_LINGER.
     Linger(Option<Linger>),
-    /// SO_SNDBUF, bytes; the answer is the double.
+    /// SO_SNDBUF, bytes; twice as many are kept, and the answer is that (socket(7)).
     SendBuffer(u32),
     /// SO_RCVBUF, bytes; the answer is the double.
     ReceiveBuffer(u32),
@@ -153,7 +153,7 @@ impl Sockets {
         let (flags, cold, whom, asked, closed) = match self.table.open_mut(id)? {
             Socket::Tcp(t) => {
                 match option {
-                    SockOption::SendBuffer(n) => t.send_buffer = buffer(n, SEND_MIN),
+                    SockOption::SendBuffer(n) => t.send_buffer = twice(n),
                     SockOption::ReceiveBuffer(n) => t.receive_buffer = buffer(n, RECEIVE_MIN),
                     _ => {}
                 }
@@ -163,7 +163,7 @@ impl Sockets {
             }
             Socket::Listener(l) => {
                 match option {
-                    SockOption::SendBuffer(n) => l.send_buffer = buffer(n, SEND_MIN),
+                    SockOption::SendBuffer(n) => l.send_buffer = twice(n),
                     SockOption::ReceiveBuffer(n) => l.receive_buffer = buffer(n, RECEIVE_MIN),
                     _ => {}
                 }
@@ -227,7 +227,7 @@ impl Sockets {
                 bit(flag::CORK, on);
                 (ConnOption::Cork, on as u32)
             }
-            SockOption::SendBuffer(n) => (ConnOption::SendBuffer, buffer(n, SEND_MIN)),
+            SockOption::SendBuffer(n) => (ConnOption::SendBuffer, twice(n)),
             SockOption::ReceiveBuffer(n) => (ConnOption::ReceiveBuffer, buffer(n, RECEIVE_MIN)),
             SockOption::QuickAck(on) => (ConnOption::QuickAck, on as u32),
             SockOption::MaxSegment(n) if n == 0 || (88..=32_767).contains(&n) => (ConnOption::MaxSegment, n),
@@ -292,7 +292,7 @@ impl Sockets {
             SockOption::Linger(_) => SockOption::Linger(cold.and_then(|c| c.linger)),
             SockOption::ReceiveTimeout(_) => SockOption::ReceiveTimeout(cold.and_then(|c| c.receive_timeout)),
             SockOption::SendTimeout(_) => SockOption::SendTimeout(cold.and_then(|c| c.send_timeout)),
-            SockOption::SendBuffer(_) => SockOption::SendBuffer(send.saturating_mul(2)),
+            SockOption::SendBuffer(_) => SockOption::SendBuffer(send),
             SockOption::ReceiveBuffer(_) => SockOption::ReceiveBuffer(receive.saturating_mul(2)),
             SockOption::ReceiveLow(_) => SockOption::ReceiveLow(cold.map_or(1, |c| c.receive_low.max(1))),
             SockOption::OobInline(_) => SockOption::OobInline(cold.is_some_and(|c| c.oob_inline)),
@@ -365,6 +365,11 @@ impl Sockets {
 /// Half of Linux's SOCK_MIN_SNDBUF and SOCK_MIN_RCVBUF: buffers here count payload, Linux's twice as much for its overhead.
 const SEND_MIN: u32 = 2304;
 const RECEIVE_MIN: u32 = 1152;
+
+/// What SO_SNDBUF makes of `bytes`.
+fn twice(bytes: u32) -> u32 {
+    bytes.saturating_mul(2).clamp(2 * SEND_MIN, 1 << 30)
+}
 
 /// A buffer's bytes of payload.
 fn buffer(bytes: u32, min: u32) -> u32 {

@@ -253,7 +253,7 @@ fn accepted_sockets_inherit() {
             (ConnOption::NoDelay, 1),
             (ConnOption::KeepAlive, 1),
             (ConnOption::KeepIdle, 30),
-            (ConnOption::SendBuffer, 8192)
+            (ConnOption::SendBuffer, 16384)
         ]
     );
     // The stack passes them on by itself.

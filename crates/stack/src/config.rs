@@ -41,12 +41,16 @@ pub struct StackConfig {
     pub lane: u16,
     /// Limits of fragment reassembly.
     pub fragments: FragmentLimits,
+    /// Smallest path MTU that an ICMP message may tell of over IPv4, bytes (Linux's min_pmtu); IPv6's is 1280.
+    pub min_path_mtu: u16,
     /// Most handshakes under way of one listener; its backlog limits them too.
     pub syn_backlog: u32,
     /// Most handshakes under way of all listeners.
     pub max_half_open: u32,
     /// What happens beyond these.
     pub syn_cookies: SynCookies,
+    /// Most connections that the application has closed and that are not over; beyond, they are reset.
+    pub max_orphans: u32,
     /// A handshake that ends while the accept queue is full is reset rather than kept waiting.
     pub abort_on_overflow: bool,
     /// Most neighbours known at once.
@@ -67,9 +71,11 @@ impl Default for StackConfig {
             steering: Steering::Single,
             lane: 0,
             fragments: FragmentLimits::default(),
+            min_path_mtu: 552,
             syn_backlog: 4096,
             max_half_open: 32_768,
             syn_cookies: SynCookies::default(),
+            max_orphans: 65_536,
             abort_on_overflow: false,
             max_neighbors: 4096,
         }

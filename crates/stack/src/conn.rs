@@ -36,6 +36,8 @@ pub(crate) struct Conn {
     /// IP_TTL or IPV6_UNICAST_HOPS; 0 is the default, which for IPv6 a router may suggest.
     pub hop_limit: u8,
     pub stage: Stage,
+    /// Counted among the stack's orphans.
+    pub orphan: bool,
     /// In the flow table (TIME-WAIT hands the place to its record).
     pub linked: bool,
 }

@@ -120,6 +120,10 @@ pub struct Counters {
     pub half_open_expired: u64,
     /// Handshakes that ended while the accept queue was full.
     pub accept_overflows: u64,
+    /// Bytes out of order that were dropped for want of chunks.
+    pub shed: u64,
+    /// Connections reset because too many had been closed and were not over.
+    pub orphans_reset: u64,
     /// ACKs of handshakes that did not count for want of data (TCP_DEFER_ACCEPT).
     pub accepts_deferred: u64,
     /// ICMP echo requests answered.
@@ -181,6 +185,8 @@ impl Counters {
             ("half_open_evicted", self.half_open_evicted),
             ("half_open_expired", self.half_open_expired),
             ("accept_overflows", self.accept_overflows),
+            ("shed", self.shed),
+            ("orphans_reset", self.orphans_reset),
             ("accepts_deferred", self.accepts_deferred),
             ("echoes", self.echoes),
             ("path_mtu", self.path_mtu),

@@ -62,6 +62,10 @@ pub struct Stack {
     pub(crate) syns: SynCache,
     pub(crate) cookies: Cookies,
     pub(crate) time_waits: TimeWaits,
+    /// Connections that the application has closed.
+    pub(crate) orphans: u32,
+    /// Where the next look for memory to free begins.
+    hand: u32,
     pub(crate) ports: Ports,
     pub(crate) wheel: Wheel,
     pub(crate) due: Vec<u32>,
@@ -117,6 +121,8 @@ impl Stack {
             syns: SynCache::new(config.max_half_open.min(EMBRYO - 1), config.tcp.initial_rto, config.tcp.max_rto),
             cookies: Cookies::new(secret),
             time_waits: TimeWaits::new(config.time_wait, config.max_time_wait.min(TIME_WAIT - 2)),
+            orphans: 0,
+            hand: 0,
             ports: Ports::new(config.ports, secret),
             wheel: Wheel::new(Instant::ZERO),
             due: Vec::with_capacity(256),
@@ -222,6 +228,11 @@ impl Stack {
     /// Closed four-tuples being remembered.
     pub fn time_waits(&self) -> usize {
         self.time_waits.len()
+    }
+
+    /// Connections that the application has closed, and that are not over.
+    pub fn orphans(&self) -> usize {
+        self.orphans as usize
     }
 
     /// Listeners now.
@@ -348,7 +359,9 @@ impl Stack {
                 key,
                 snd_nxt: c.tcb.snd_nxt(),
                 rcv_nxt: c.tcb.rcv_nxt(),
-                ts: c.tcb.timestamps(),
+                ts: c.tcb.timestamps().map(|(_, recent)| recent),
+                window: c.tcb.window_field(),
+                answered: 0,
                 until: now,
                 challenged: false,
             };
@@ -430,6 +443,7 @@ impl Stack {
                 Stage::Owned | Stage::Released | Stage::Lingering => {}
             }
         }
+        self.orphans -= c.orphan as u32;
         self.counters.closed += 1;
         if c.tcb.error().is_some() {
             self.counters.failed += 1;
@@ -465,11 +479,31 @@ impl Stack {
             }
         }
         self.configure(now);
+        self.relieve(now);
         self.neighbors.expire(now);
         self.give_up_hops();
         self.ask_neighbors(now);
         self.wake_resolved(now);
         self.fail_unreachable(now);
+    }
+
+    /// Short of chunks: what came out of order goes, of a few connections each time, until there are enough again.
+    fn relieve(&mut self, now: Instant) {
+        const STEP: u32 = 64;
+        if self.pool.plenty() || self.conns.len() == 0 {
+            return;
+        }
+        for _ in 0..STEP {
+            let id = self.hand;
+            self.hand = if id + 1 < self.conns.slots() { id + 1 } else { 0 };
+            let Some(c) = self.conns.get_mut(id) else { continue };
+            let mut cx = context!(self, now);
+            let shed = c.tcb.shed_out_of_order(&mut cx);
+            self.counters.shed += shed as u64;
+            if shed > 0 && self.pool.plenty() {
+                return;
+            }
+        }
     }
 
     /// Earliest time at which [`Stack::expire`] has something to do.

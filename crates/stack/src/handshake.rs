@@ -12,8 +12,10 @@ use crate::counters::DropReason;
 use crate::engine::{EMBRYO, NO_NEIGHBOR, Stack, context};
 use crate::flows::FlowKey;
 use crate::input::{CE, Source, bare};
+use crate::jobs::beyond;
 use crate::output::Raw;
 use crate::syn_cache::Embryo;
+use crate::time_wait::answer;
 
 impl Stack {
     /// Handshakes under way that have no connection yet.
@@ -64,9 +66,8 @@ impl Stack {
             self.send_syn_ack(now, (source.interface, source.mac), key, &open, &offer, listener, true);
             return Ok(());
         }
-        if let Some(after) = after.filter(|after| !open.iss.after(*after + 65_536)) {
-            // RFC 6191, RFC 9293 MAY-2: beyond everything the old connection may have sent.
-            open.iss = after + 65_538;
+        if let Some(after) = after {
+            open.iss = beyond(open.iss, after);
         }
         if crowded && let Some(oldest) = self.syns.oldest() {
             self.counters.half_open_evicted += 1;
@@ -144,16 +145,10 @@ impl Stack {
 
     /// Whether a segment out of order is answered again: not more often than the limit (Linux's tcp_invalid_ratelimit).
     fn may_answer(&mut self, now: Instant, id: u32) -> bool {
-        const UNIT_MS: u64 = 16;
-        let gap = (self.config.tcp.invalid_ratelimit.as_millis() as u64).div_ceil(UNIT_MS) as u16;
-        let at = ((now.millis() / UNIT_MS) as u16).max(1);
-        let Some(e) = self.syns.get_mut(id) else { return false };
-        if e.answered != 0 && at.wrapping_sub(e.answered) < gap {
-            self.counters.tcp.acks_limited += 1;
-            return false;
-        }
-        e.answered = at;
-        true
+        let gap = self.config.tcp.invalid_ratelimit;
+        let allowed = self.syns.get_mut(id).is_some_and(|e| answer(&mut e.answered, now, gap));
+        self.counters.tcp.acks_limited += !allowed as u64;
+        allowed
     }
 
     /// SYN-RECEIVED (RFC 9293 3.10.7.4; Linux's tcp_check_req).
@@ -299,6 +294,7 @@ impl Stack {
             traffic_class: 0,
             hop_limit: 0,
             stage: Stage::Embryo,
+            orphan: false,
             linked: true,
         };
         options.apply(&mut conn, &mut cx);
@@ -336,6 +332,19 @@ impl Stack {
         let header = bare(&e.key, e.iss + 1, e.irs + 1, Flags::ACK, window, options);
         self.counters.tcp.challenge_acks += 1;
         self.push_raw(source.interface, Raw::Tcp { mac: source.mac, key: e.key, header, class: 0, hops: 0 });
+    }
+
+    /// An ICMP error about a SYN/ACK: believed when it quotes ours (RFC 5927 4.1), fatal where it is hard (RFC 9293
+    /// 3.9.2.2).
+    pub(crate) fn handshake_trouble(&mut self, id: u32, seq: Option<SeqNum>, hard: bool) -> Result<(), DropReason> {
+        let ours = self.syns.get(id).is_some_and(|e| seq.is_none_or(|seq| seq == e.iss));
+        if !ours {
+            return Err(DropReason::IcmpUnmatched);
+        }
+        if hard {
+            self.forget_embryo(id);
+        }
+        Ok(())
     }
 
     /// The record goes.

@@ -6,7 +6,7 @@ use wire::{Addr, Instant, Malformed, ethernet, icmpv4, icmpv6, ipv4, ipv6};
 
 use crate::Mode;
 use crate::counters::DropReason;
-use crate::engine::{Stack, TIME_WAIT, context};
+use crate::engine::{EMBRYO, Stack, TIME_WAIT, context};
 use crate::flows::FlowKey;
 use crate::input::Source;
 use crate::output::{Raw, emit_ip};
@@ -234,10 +234,15 @@ impl Stack {
             remote_port: quoted.dst_port,
         };
         let hash = self.flows.hash(&key);
-        let id = self
-            .find_flow(&key, hash)
-            .filter(|value| value & TIME_WAIT == 0 && self.live(*value))
-            .ok_or(DropReason::IcmpUnmatched)?;
+        let found = self.find_flow(&key, hash).filter(|value| value & TIME_WAIT == 0);
+        let id = match found {
+            Some(value) if value & EMBRYO != 0 => {
+                let hard = matches!(trouble, Trouble::Hard);
+                return self.handshake_trouble(value & !EMBRYO, quoted.seq, hard);
+            }
+            Some(id) if self.live(id) => id,
+            _ => return Err(DropReason::IcmpUnmatched),
+        };
         let c = &mut self.conns[id];
         let mut cx = context!(self, now);
         let matched = match trouble {
@@ -247,8 +252,9 @@ impl Stack {
                     return Err(DropReason::IcmpUnmatched);
                 }
                 let headers = if key.remote.is_v4() { 40 } else { 60 };
-                // RFC 1191 5: an old router names no MTU, which is 0. 552 is Linux's floor for IPv4.
-                let mtu = mtu.clamp(552, 65_535) as u16;
+                // RFC 1191 5: an old router names no MTU, which is 0; for IPv4 the floor is configured.
+                let floor = if key.remote.is_v4() { self.config.min_path_mtu.max(68) as u32 } else { 1280 };
+                let mtu = mtu.clamp(floor, 65_535) as u16;
                 let shrunk = c.tcb.shrink_mss(mtu - headers, quoted.seq, &mut cx);
                 if shrunk {
                     self.paths.lower(now, key.remote, mtu);

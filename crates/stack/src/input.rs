@@ -12,6 +12,7 @@ use crate::flows::FlowKey;
 use crate::fragments::Fragment;
 use crate::output::Raw;
 use crate::route::InterfaceId;
+use crate::time_wait::TimeWait;
 
 /// Where a packet came from, for replies.
 #[derive(Clone, Copy)]
@@ -219,44 +220,50 @@ impl Stack {
     ) -> Result<(), DropReason> {
         let t = value & !TIME_WAIT;
         let Some(record) = self.time_waits.get(t) else { return Err(DropReason::NoSocket) };
-        let (snd_nxt, rcv_nxt, ts) = (record.snd_nxt, record.rcv_nxt, record.ts);
-        if seg.flags.contains(Flags::RST) {
+        let TimeWait { snd_nxt, rcv_nxt, ts, window, challenged, .. } = *record;
+        let has = |flag| seg.flags.contains(flag);
+        if has(Flags::RST) {
             // RFC 1337 3: old RSTs must not end the wait. One that answers the ACK we sent to a SYN is not old: the peer has
             // no memory of the connection and will send its SYN again.
-            if record.challenged && seg.seq == rcv_nxt {
+            if challenged && seg.seq == rcv_nxt {
                 self.drop_time_wait(value, hash);
             }
             return Ok(());
         }
-        let newer_ts = match (ts, seg.options.timestamps) {
-            (Some((_, recent)), Some(ts)) => Some(ts.value.wrapping_sub(recent) as i32),
-            _ => None,
+        let opens = has(Flags::SYN) && !has(Flags::ACK);
+        let stamped = seg.options.timestamps.filter(|_| self.config.tcp.timestamps);
+        // RFC 6191 2: a newer timestamp, or the first one, or a higher sequence number, is a new connection.
+        let fresh = match (ts, stamped) {
+            (Some(recent), Some(ts)) if ts.value != recent => (ts.value.wrapping_sub(recent) as i32) > 0,
+            (None, Some(_)) => true,
+            _ => seg.seq.after(rcv_nxt),
         };
-        if seg.flags.contains(Flags::SYN) && !seg.flags.contains(Flags::ACK) {
-            // RFC 6191: a newer timestamp, or a higher sequence number, is a new connection.
-            if (newer_ts.is_some_and(|d| d > 0) || (newer_ts.is_none_or(|d| d == 0) && seg.seq.after(rcv_nxt)))
-                && self.listeners.find(key.local, key.local_port, hash).is_some()
-            {
-                self.drop_time_wait(value, hash);
-                return self.without_connection(now, source, seg, key, hash, Some(snd_nxt));
-            }
+        if opens && fresh && self.listeners.find(key.local, key.local_port, hash).is_some() {
+            self.drop_time_wait(value, hash);
+            return self.without_connection(now, source, seg, key, hash, Some(snd_nxt));
         }
-        if seg.flags.contains(Flags::SYN) && !seg.flags.contains(Flags::ACK) {
+        if opens {
             self.time_waits.challenge(t);
         }
-        let len = seg.payload.len() + seg.flags.contains(Flags::FIN) as usize + seg.flags.contains(Flags::SYN) as usize;
-        if seg.flags.contains(Flags::FIN) {
+        let len = seg.payload.len() as u32 + has(Flags::FIN) as u32 + has(Flags::SYN) as u32;
+        if has(Flags::FIN) && seg.seq + len == rcv_nxt {
             self.time_waits.restart(t, now);
         }
-        if len > 0 || seg.seq != rcv_nxt {
-            let timestamps = ts.map(|(offset, recent)| wire::tcp::Timestamps {
-                value: (now.millis() as u32).wrapping_add(offset),
-                echo: recent,
-            });
-            let options = Options { timestamps, ..Options::default() };
-            let header = bare(&key, snd_nxt, rcv_nxt, Flags::ACK, 0, options);
-            self.push_raw(source.interface, Raw::Tcp { mac: source.mac, key, header, class: 0, hops: 0 });
+        if len == 0 && seg.seq == rcv_nxt {
+            return Ok(());
         }
+        // What carries no data may itself be such an answer.
+        let loops = seg.payload.is_empty() && !has(Flags::FIN);
+        if loops && !self.time_waits.may_answer(t, now, self.config.tcp.invalid_ratelimit) {
+            self.counters.tcp.acks_limited += 1;
+            return Ok(());
+        }
+        let (_, offset) = self.initial_sequence(now, &key);
+        let value = (now.millis() as u32).wrapping_add(offset);
+        let options =
+            Options { timestamps: ts.map(|echo| wire::tcp::Timestamps { value, echo }), ..Options::default() };
+        let header = bare(&key, snd_nxt, rcv_nxt, Flags::ACK, window, options);
+        self.push_raw(source.interface, Raw::Tcp { mac: source.mac, key, header, class: 0, hops: 0 });
         Ok(())
     }
 

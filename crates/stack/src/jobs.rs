@@ -1,7 +1,7 @@
 //! The application's wishes (mTCP 3.2: job queues drained once a turn).
 
-use tcp::{Open, Tcb, TcpInfo};
-use wire::Instant;
+use tcp::{Open, State, Tcb, TcpInfo};
+use wire::{Instant, SeqNum};
 
 use crate::channel::{CloseMode, ConnId, Endpoint, Event, Failure, Job, ListenerId, Token};
 use crate::conn::{Conn, Stage};
@@ -75,6 +75,7 @@ impl Stack {
             Job::Consumed { conn, bytes } => self.on_conn(now, conn, |tcb, cx| tcb.consumed(bytes, cx)),
             Job::Shutdown { conn } => self.on_conn(now, conn, |tcb, cx| tcb.shutdown(cx)),
             Job::Close { conn, mode } => {
+                let full = self.orphans >= self.config.max_orphans;
                 if let Some(c) = owned(&mut self.conns, conn) {
                     c.stage = match mode {
                         CloseMode::Report => Stage::Lingering,
@@ -82,6 +83,15 @@ impl Stack {
                     };
                     let mut cx = context!(self, now);
                     c.tcb.close(mode == CloseMode::Unread, &mut cx);
+                    let over = matches!(c.tcb.state(), State::Closed | State::TimeWait);
+                    if full && !over {
+                        // Linux's tcp_max_orphans: nobody is left whom a queue of these would serve.
+                        self.counters.orphans_reset += 1;
+                        c.tcb.abort(&mut cx);
+                    } else {
+                        c.orphan = true;
+                        self.orphans += 1;
+                    }
                     self.settle(now, conn.0);
                 } else {
                     self.counters.drop(DropReason::BadJob);
@@ -169,12 +179,17 @@ impl Stack {
             key.local_port = self.choose_port(now, key).ok_or(Failure::AddressNotAvailable)?;
         }
         let hash = self.flows.hash(&key);
+        let (mut iss, ts_offset) = self.initial_sequence(now, &key);
         match self.find_flow(&key, hash) {
             None => {}
-            Some(value) if self.reusable(now, value) => self.drop_time_wait(value, hash),
+            Some(value) if self.reusable(now, value) => {
+                if let Some(old) = self.time_waits.get(value & !TIME_WAIT) {
+                    iss = beyond(iss, old.snd_nxt);
+                }
+                self.drop_time_wait(value, hash);
+            }
             Some(_) => return Err(Failure::TupleInUse),
         }
-        let (iss, ts_offset) = self.initial_sequence(now, &key);
         let (mss, headers) = self.path_mss(now, interface, &key);
         let (mss, receive_buffer) = options.limit(mss, receive_buffer, self.config.tcp.receive_buffer);
         let open = Open { iss, ts_offset, mss, receive_buffer, headers };
@@ -191,6 +206,7 @@ impl Stack {
             traffic_class: 0,
             hop_limit: 0,
             stage: Stage::Owned,
+            orphan: false,
             linked: true,
         };
         options.apply(&mut conn, &mut cx);
@@ -290,6 +306,11 @@ impl Stack {
             self.settle(now, id);
         }
     }
+}
+
+/// RFC 6191, RFC 9293 MAY-2: beyond everything that the connection before, which got to `old`, may have sent.
+pub(crate) fn beyond(iss: SeqNum, old: SeqNum) -> SeqNum {
+    if iss.after(old + 65_536) { iss } else { old + 65_537 }
 }
 
 /// RFC 6191: a TIME-WAIT tuple may be used again by an active open when timestamps tell the generations apart, a second

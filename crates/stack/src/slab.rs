@@ -84,6 +84,11 @@ impl<T> Slab<T> {
         }
     }
 
+    /// Numbers ever given out: all are below.
+    pub fn slots(&self) -> u32 {
+        self.fresh
+    }
+
     pub fn len(&self) -> usize {
         self.len
     }

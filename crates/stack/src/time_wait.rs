@@ -13,8 +13,12 @@ pub(crate) struct TimeWait {
     pub key: FlowKey,
     pub snd_nxt: SeqNum,
     pub rcv_nxt: SeqNum,
-    /// Offset of our timestamp clock, and TS.Recent.
-    pub ts: Option<(u32, u32)>,
+    /// TS.Recent, where timestamps were on.
+    pub ts: Option<u32>,
+    /// The window field as it was sent last.
+    pub window: u16,
+    /// When something invalid was answered last, in units of 16 ms; 0 is never.
+    pub answered: u16,
     pub until: Instant,
     /// A SYN was answered by an ACK: a RST that fits exactly is the peer's answer to that, not an old duplicate.
     pub challenged: bool,
@@ -27,6 +31,17 @@ struct Node {
 }
 
 const NIL: u32 = u32::MAX;
+
+/// Whether an answer may go, `gap` after the one before it at `last`, in units of 16 ms; 0 is never.
+pub(crate) fn answer(last: &mut u16, now: Instant, gap: Duration) -> bool {
+    const UNIT_MS: u64 = 16;
+    let at = ((now.millis() / UNIT_MS) as u16).max(1);
+    if *last != 0 && at.wrapping_sub(*last) < (gap.as_millis() as u64).div_ceil(UNIT_MS) as u16 {
+        return false;
+    }
+    *last = at;
+    true
+}
 
 pub(crate) struct TimeWaits {
     slab: Slab<Node>,
@@ -89,6 +104,11 @@ impl TimeWaits {
         self.slab.remove(id).map(|n| n.record)
     }
 
+    /// Whether something invalid is answered: not more often than once in `gap`.
+    pub fn may_answer(&mut self, id: u32, now: Instant, gap: Duration) -> bool {
+        self.slab.get_mut(id).is_some_and(|n| answer(&mut n.record.answered, now, gap))
+    }
+
     /// Remembers that a SYN was challenged.
     pub fn challenge(&mut self, id: u32) {
         if let Some(node) = self.slab.get_mut(id) {
@@ -134,6 +154,8 @@ mod tests {
             snd_nxt: SeqNum(1),
             rcv_nxt: SeqNum(2),
             ts: None,
+            window: 0,
+            answered: 0,
             until: Instant::ZERO,
             challenged: false,
         }

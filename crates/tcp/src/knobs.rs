@@ -107,6 +107,11 @@ impl Tcb {
         }
     }
 
+    /// The window as the field of a segment says it now.
+    pub fn window_field(&self) -> u16 {
+        (self.rcv_adv.since(self.rcv_nxt) >> self.rcv_scale).min(0xffff) as u16
+    }
+
     /// Bytes of the stream sent at least once, modulo 2^32.
     pub fn stream_sent(&self) -> u32 {
         match self.state {

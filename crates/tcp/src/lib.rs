@@ -15,6 +15,7 @@ mod info;
 mod input;
 mod knobs;
 mod limits;
+mod memory;
 mod output;
 mod path;
 mod rack;

@@ -127,7 +127,8 @@ impl Reassembly {
         if i > 0 && self.runs[i - 1].end() == seq {
             return self.runs[i - 1].chain.push_slice(pool, data) == data.len();
         }
-        if self.runs.len() >= MAX_RUNS {
+        // However short a run, it takes a chunk: none that the streams themselves will need.
+        if self.runs.len() >= MAX_RUNS || !pool.plenty() {
             return false;
         }
         let mut chain = Chain::default();
@@ -168,6 +169,10 @@ impl Reassembly {
 
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty() && self.fin.is_none()
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.runs.iter().map(|r| r.chain.len()).sum()
     }
 
     pub fn free(self, pool: &mut Side) {

@@ -8,6 +8,7 @@ mod network;
 mod options;
 mod raw;
 mod sockets;
+mod sysctl;
 
 use std::io;
 use std::net::IpAddr;
@@ -37,11 +38,14 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Moves the calling thread to a network of its own, where the kernel has `local`; needs root's privileges. Sockets get
-    /// `congestion`; a script may take `limit`.
-    pub fn new(local: IpAddr, mtu: u16, congestion: &str, limit: Duration) -> io::Result<Kernel> {
+    /// Moves the calling thread to a network of its own, where the kernel has `local` and `tcp`'s parameters; needs root's
+    /// privileges. A script may take `limit`.
+    pub fn new(local: IpAddr, mtu: u16, tcp: &tcp::Config, limit: Duration) -> io::Result<Kernel> {
         let network = Network::new(local, mtu)?;
-        Ok(Kernel { network, sockets: KernelSockets::new(congestion), limit, jumped: Duration::ZERO })
+        sysctl::set(tcp);
+        // Times are the script's to check: other programs should not move them.
+        raw::hurry();
+        Ok(Kernel { network, sockets: KernelSockets::new(tcp.congestion.name()), limit, jumped: Duration::ZERO })
     }
 }
 

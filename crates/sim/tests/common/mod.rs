@@ -55,6 +55,8 @@ pub struct Bench {
     pub failed: Option<Failure>,
     pub urgent: Option<u32>,
     pub closed: Option<Option<Failure>>,
+    /// The last report of bytes sent.
+    pub sent: Option<u32>,
     /// Reports of acknowledged bytes go back at once.
     pub consume: bool,
 }
@@ -102,6 +104,7 @@ impl Bench {
             failed: None,
             urgent: None,
             closed: None,
+            sent: None,
             consume: true,
         }
     }
@@ -153,7 +156,8 @@ impl Bench {
                 Event::Failed { failure, .. } | Event::Refused { failure, .. } => self.failed = Some(failure),
                 Event::Urgent { beyond, .. } => self.urgent = Some(beyond),
                 Event::Closed { failure, .. } => self.closed = Some(failure),
-                Event::Acked { .. } | Event::Info { .. } | Event::Sent { .. } | Event::Room { .. } => {}
+                Event::Sent { total, .. } => self.sent = Some(total),
+                Event::Acked { .. } | Event::Info { .. } | Event::Room { .. } => {}
             }
         }
     }

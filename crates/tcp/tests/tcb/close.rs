@@ -82,6 +82,23 @@ fn the_peer_closes_first() {
     p.no_timer();
 }
 
+/// The last acknowledgment ends it, whatever the segment carries besides.
+#[test]
+fn nothing_is_taken_after_the_end() {
+    let mut p = Peer::server();
+    p.inject("F. 1:1(0) ack 1 win 20000");
+    p.shutdown();
+    p.drain();
+    assert_eq!(p.state(), State::LastAck);
+    p.exchange("P. 2:12(10) ack 2 win 20000", "");
+    assert_eq!((p.state(), p.take(), p.deadline()), (State::Closed, 0, wire::Instant::FAR));
+    let mut p = fin_wait_1();
+    p.inject("F. 1:1(0) ack 1 win 20000");
+    p.drain();
+    p.exchange("P. 2:12(10) ack 2 win 20000", "");
+    assert_eq!((p.state(), p.take()), (State::TimeWait, 0));
+}
+
 /// A FIN is acknowledged whenever it comes, and counts once.
 #[test]
 fn a_repeated_fin_is_acknowledged() {

@@ -217,14 +217,16 @@ fn a_reset_in_syn_received() {
 /// RFC 9293 3.10.7.3: text on the SYN/ACK is taken.
 #[test]
 fn data_on_a_syn_ack() {
-    let mut p = syn_sent();
-    p.inject("S. 0:0(0) ack 1 win 20000 <mss 1000>");
-    p.drain();
-    let mut p = syn_sent();
-    // The payload of a segment with SYN starts one number later.
-    p.inject("SF. 0:0(0) ack 1 win 20000 <mss 1000>");
-    assert_eq!(p.state(), State::CloseWait);
-    p.expect(". 1:1(0) ack 2 win 19999");
+    for (text, state, read, ack) in [
+        ("S. 0:100(100) ack 1 win 20000 <mss 1000>", State::Established, 100, ". 1:1(0) ack 101 win 19900"),
+        ("SF. 0:0(0) ack 1 win 20000 <mss 1000>", State::CloseWait, 0, ". 1:1(0) ack 2 win 19999"),
+        ("SF. 0:50(50) ack 1 win 20000 <mss 1000>", State::CloseWait, 50, ". 1:1(0) ack 52 win 19949"),
+    ] {
+        let mut p = syn_sent();
+        p.inject(text);
+        assert_eq!((p.state(), p.take()), (state, read));
+        p.expect(ack);
+    }
 }
 
 /// A SYN that comes again means that the SYN/ACK was lost.

@@ -1,14 +1,17 @@
 //! What one connection does on the wire, by the RFCs: a [`tcp::Tcb`] alone under a virtual clock, every segment compared in
 //! full. `docs/conformance.md` says which requirement each test shows.
 
+mod buffers;
 mod close;
 mod congestion;
+mod cubic;
 mod delack;
 mod ecn;
 mod handshake;
 mod icmp;
 mod info;
 mod keepalive;
+mod knobs;
 mod nagle;
 mod options;
 mod peer;

@@ -227,6 +227,7 @@ impl Peer {
             if marked.is_some() {
                 tcb.congestion_experienced();
             }
+            tcb.note_urgent(seg);
             tcb.on_segment(seg, &mut cx!(self))
         })
     }
@@ -247,7 +248,12 @@ impl Peer {
             assert!(payload == pattern(offset, payload.len()), "the payload at {} is not what was written", offset + 1);
             assert!(offset + out.len <= self.written, "sent what was not written");
         }
-        let mut text = shown(&out);
+        let mut header = out.header(1, 2);
+        self.mark_urgent(&mut header);
+        let mut text = shown(&out, header.flags);
+        if header.flags.contains(Flags::URG) {
+            text += &format!(" urg {}", header.urgent);
+        }
         if !self.push {
             text = without_push(&text);
         }
@@ -380,6 +386,10 @@ impl Peer {
         self.tcb.as_mut().expect("lives").set_keepalive(on, idle, interval, count, &cx!(self));
     }
 
+    pub fn time_fin_wait_2(&mut self) {
+        self.tcb.as_mut().expect("lives").time_fin_wait_2(&mut cx!(self));
+    }
+
     pub fn cork(&mut self, on: bool) {
         self.tcb.as_mut().expect("lives").set_cork(on);
     }
@@ -459,7 +469,8 @@ fn parsed<R>(text: &str, f: impl FnOnce(&Segment) -> R) -> R {
     let (end, len) = rest.strip_suffix(')').and_then(|r| r.split_once('(')).expect("SEQ:END(LEN)");
     let (first, end, len): (i64, i64, usize) = (number(first), number(end), number(len));
     assert_eq!(first + len as i64, end, "{text}");
-    let payload = pattern((first - 1) as u32, len);
+    // SYN comes before the text.
+    let payload = pattern((first - !flags.contains(Flags::SYN) as i64) as u32, len);
     let mut seg = Segment {
         src_port: 2,
         dst_port: 1,
@@ -513,8 +524,8 @@ fn without_push(line: &str) -> String {
     format!("{}{}{}", &line[..from], line[from..to].replace('P', ""), &line[to..])
 }
 
-fn shown(out: &Outgoing) -> String {
-    let flags: String = LETTERS.iter().filter(|(_, f)| out.flags.contains(*f)).map(|(c, _)| *c).collect();
+fn shown(out: &Outgoing, flags: Flags) -> String {
+    let flags: String = LETTERS.iter().filter(|(_, f)| flags.contains(*f)).map(|(c, _)| *c).collect();
     let rel = |n: SeqNum, base: SeqNum| n.since(base) as i32;
     let seq = rel(out.seq, ISS);
     let ecn = match out.ecn {

@@ -173,7 +173,6 @@ fn a_probe_prefers_new_data() {
 }
 
 /// RFC 8985 7.3: one probe at a time; the RTO follows, counted from it.
-#[ignore = "the RTO is counted from the first transmission"]
 #[test]
 fn the_rto_follows_a_probe_of_new_data() {
     let mut p = sender(probing(), 12_000);

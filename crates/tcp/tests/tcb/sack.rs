@@ -68,7 +68,6 @@ fn the_latest_block_comes_first() {
 }
 
 /// RFC 2018 4: as many blocks as fit are reported, those pushed out earlier included.
-#[ignore = "blocks beyond the fourth are forgotten"]
 #[test]
 fn blocks_pushed_out_come_back() {
     let mut p = receiver();

@@ -72,6 +72,9 @@ fn a_zero_window_takes_acks_and_resets() {
     // A zero-window probe one below, or one beyond.
     p.exchange(". 20000:20000(0) ack 501 win 8000", ". 501:501(0) ack 20001 win 0");
     p.exchange(". 20002:20002(0) ack 501 win 8000", ". 501:501(0) ack 20001 win 0");
+    // One that reaches over the edge from below.
+    p.exchange("P. 19991:20011(20) ack 501 win 8000", ". 501:501(0) ack 20001 win 0");
+    assert_eq!(p.counters.unacceptable, 4);
     p.exchange("R 20000:20000(0) win 0", "");
     p.exchange("R 20002:20002(0) win 0", "");
     assert_eq!(p.state(), State::Established);
@@ -283,5 +286,52 @@ fn prediction_counts_the_usual_and_leaves_the_rest() {
     p.inject("P. 307:308(1) ack 1002 win 19999");
     p.inject("P. 307:308(1) ack 1000 win 19999");
     assert_eq!(p.counters.predicted, 4);
+    p.drain();
+}
+
+/// A window that is scaled is compared as it counts; a full window of text is still the usual, a byte more is not.
+#[test]
+fn prediction_at_the_edges() {
+    let config = tcp::Config { window_scaling: true, ..plain() };
+    let mut p = Peer::server_offered(config, "mss 1000,wscale 3");
+    p.inject(". 1:1(0) ack 1 win 2500");
+    for i in 0..3 {
+        p.inject(&format!("P. {}:{}(10) ack 1 win 2500", 1 + i * 10, 11 + i * 10));
+        p.drain();
+    }
+    assert_eq!(p.counters.predicted, 3);
+    p.inject("P. 31:41(10) ack 1 win 2499");
+    assert_eq!((p.counters.predicted, p.info().snd_wnd), (3, 19_992));
+    p.drain();
+    let mut p = Peer::server();
+    p.inject("P. 1:20001(20000) ack 1 win 20000");
+    assert_eq!((p.counters.predicted, p.counters.beyond_window), (1, 0));
+    p.drain();
+    let mut p = Peer::server();
+    p.inject("P. 1:20002(20001) ack 1 win 20000");
+    assert_eq!((p.counters.predicted, p.counters.beyond_window), (0, 1));
+    p.drain();
+    // With a closed window, for an orphan, with SACK blocks, or a stale acknowledgment it is not usual.
+    let mut p = Peer::server_window(plain(), 0);
+    p.inject("P. 1:11(10) ack 1 win 0");
+    assert_eq!(p.counters.predicted, 0);
+    p.drain();
+    let mut p = Peer::server();
+    p.write(3000);
+    p.close();
+    p.drain();
+    p.inject(". 1:1(0) ack 1001 win 20000");
+    assert_eq!((p.counters.predicted, p.info().unacked_bytes), (0, 2001));
+    let config = tcp::Config { sack: true, ..plain() };
+    let mut p = Peer::server_offered(config, "mss 1000,sackOK");
+    p.write(3000);
+    p.drain();
+    p.inject("P. 1:11(10) ack 1001 win 20000 <sack 2001:3001>");
+    assert_eq!((p.counters.predicted, p.info().sacked), (0, 1));
+    p.inject("P. 11:21(10) ack 1001 win 20000");
+    assert_eq!(p.counters.predicted, 1);
+    p.inject("P. 21:31(10) ack 1000 win 20000");
+    p.inject("P. 31:41(10) ack 3002 win 20000");
+    assert_eq!(p.counters.predicted, 1);
     p.drain();
 }

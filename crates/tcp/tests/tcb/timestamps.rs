@@ -172,3 +172,58 @@ fn prediction_compares_stamps() {
     assert_eq!(p.counters.predicted, 1);
     p.drain();
 }
+
+/// An echo that is none of ours tells an old SYN/ACK (Linux): older than our SYN, or from the future.
+#[test]
+fn the_echo_of_a_syn_ack_is_checked() {
+    for (wait, ecr, ok) in [
+        (0, 999, false),
+        (0, 1000, true),
+        (0, 1001, false),
+        (20, 1020, true),
+        (20, 1021, false),
+        (20, 1000, true),
+        (20, 999, false),
+    ] {
+        let mut p = Peer::connecting(stamped(), open());
+        p.drain();
+        p.wait_ms(wait);
+        let reply = p.reply_to(&format!("S. 0:0(0) ack 1 win 20000 <mss 1000,TS val 100 ecr {ecr}>"));
+        assert_eq!((reply.is_none(), p.counters.paws), (ok, !ok as u64), "{wait} {ecr}");
+        assert_eq!(p.state(), if ok { State::Established } else { State::SynSent });
+        p.drain();
+    }
+    // Without ACK there is no echo to look at.
+    let mut p = Peer::connecting(stamped(), open());
+    p.drain();
+    p.inject("S 0:0(0) win 20000 <mss 1000,TS val 100 ecr 7>");
+    assert_eq!(p.state(), State::SynReceived);
+    p.drain();
+}
+
+/// RFC 7323 4.1: the echo measures the round trip of what was sent more than once; half a millisecond is the least.
+#[test]
+fn echoes_time_retransmissions() {
+    for (wait, ecr, rtt, min) in [(30, 1240, 30_000, 20_000), (30, 1020, 250_000, 20_000), (0, 1240, 500, 500)] {
+        let mut p = established();
+        p.write(10);
+        p.drain();
+        p.timer_ms(220);
+        p.drain();
+        p.wait_ms(wait);
+        p.inject(&format!(". 1:1(0) ack 11 win 20000 <TS val 100 ecr {ecr}>"));
+        let i = p.info();
+        assert_eq!((i.srtt_us, i.min_rtt_us, i.backoff), ((20_000 * 7 + rtt) / 8, min, 0), "{ecr}");
+    }
+    // One from the future, or none, measures nothing.
+    for ecr in [1271, 0] {
+        let mut p = established();
+        p.write(10);
+        p.drain();
+        p.timer_ms(220);
+        p.drain();
+        p.wait_ms(30);
+        p.inject(&format!(". 1:1(0) ack 11 win 20000 <TS val 100 ecr {ecr}>"));
+        assert_eq!((p.info().srtt_us, p.info().backoff), (20_000, 1), "{ecr}");
+    }
+}

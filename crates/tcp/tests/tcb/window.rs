@@ -20,6 +20,7 @@ fn the_shift_fits_the_buffer() {
         (1001, 0, 1000),
         (65_535, 0, 65_000),
         (65_536, 1, 65_000),
+        (66_000, 1, 65_535),
         (131_071, 1, 65_535),
         (131_072, 2, 65_535),
         (65_535 << 13, 13, 65_535),
@@ -208,22 +209,22 @@ fn old_segments_do_not_set_the_window() {
     // Older by sequence number.
     p.inject(". 100:100(0) ack 2001 win 10000");
     assert_eq!(p.info().snd_wnd, 9000);
-    // The same segment's place.
-    p.inject(". 101:101(0) ack 2001 win 8999");
-    assert_eq!(p.info().snd_wnd, 8999);
-    p.inject(". 101:101(0) ack 2001 win 9001");
-    assert_eq!(p.info().snd_wnd, 9001);
-    p.inject(". 101:101(0) ack 2001 win 0");
-    assert_eq!(p.info().snd_wnd, 0);
-    // A newer one, or a newer acknowledgment: any.
-    p.inject(". 102:102(0) ack 2001 win 7000");
-    assert_eq!(p.info().snd_wnd, 7000);
+    let sacked = p.info().sacked;
+    // The same segment's place: any window (RFC 9293 3.8.6: also a smaller one).
+    for win in [8999, 9001, 0, 7000] {
+        p.inject(&format!(". 101:101(0) ack 2001 win {win}"));
+        assert_eq!(p.info().snd_wnd, win);
+    }
+    assert_eq!(p.info().sacked, sacked, "a window that changes is no duplicate");
+    // A newer one, or a newer acknowledgment of the same: any.
+    p.inject(". 102:102(0) ack 2001 win 6000");
+    assert_eq!(p.info().snd_wnd, 6000);
     p.inject(". 102:102(0) ack 3001 win 5000");
     assert_eq!(p.info().snd_wnd, 5000);
     // Newer by sequence number, and older by acknowledgment.
     p.inject(". 103:103(0) ack 2001 win 20000");
     assert_eq!(p.info().snd_wnd, 5000);
-    // Older by sequence number, newer by acknowledgment: SND.WL1 decides.
+    // Older by sequence number, newer by acknowledgment.
     p.inject(". 99:99(0) ack 4001 win 4000");
     assert_eq!((p.info().snd_wnd, p.info().unacked_bytes), (5000, 0));
     p.drain();

@@ -1,0 +1,255 @@
+//! The ends of connections: TIME-WAIT and its reuse, FIN-WAIT-2, orphans; with peers made by hand.
+
+mod common;
+
+use core::time::Duration;
+
+use common::{ACK, Bench, FIN, PORT, Peer, RST, SYN, usual};
+use stack::channel::{CloseMode, ConnOption, Endpoint, Job, Token};
+use tcp::State;
+use wire::Addr;
+use wire::tcp::{Options, Timestamps};
+
+fn plain() -> Options {
+    Options { mss: Some(1460), ..Options::default() }
+}
+
+fn states(b: &Bench) -> Vec<State> {
+    let mut all = Vec::new();
+    b.host.stack.each_connection(|_, _, t| all.push(t.state()));
+    all
+}
+
+/// A connection that we closed first, and its peer, whose FIN has been acknowledged.
+fn in_time_wait(b: &mut Bench, options: Options) -> Peer {
+    let mut p = b.establish(2, 4000, options);
+    let conn = b.accepted[b.accepted.len() - 1];
+    let fin = b.job(Job::Close { conn, mode: CloseMode::Graceful }).remove(0);
+    assert!(fin.flags.contains(FIN));
+    p.answer(&fin);
+    let last = b.send(&p, FIN | ACK, &[]).remove(0);
+    p.seq += 1;
+    assert_eq!((last.ack, b.host.stack.time_waits(), states(b).len()), (p.seq, 1, 0));
+    p
+}
+
+#[test]
+fn time_wait_answers_and_ends() {
+    let mut b = Bench::listening(10, &[], |_| {});
+    let mut p = in_time_wait(&mut b, usual());
+    p.ts = Some((2000, p.ts.unwrap().1));
+    // The FIN again: acknowledged as before, window and timestamp included, and the wait starts anew.
+    b.wait(Duration::from_secs(30));
+    let again = b.send(&Peer { seq: p.seq - 1, ..p }, FIN | ACK, &[]).remove(0);
+    assert_eq!((again.flags, again.seq, again.ack), (ACK, p.ack, p.seq));
+    assert!(again.window > 0);
+    assert_eq!(again.options.timestamps.map(|ts| ts.echo), Some(1000));
+    b.wait(Duration::from_secs(59));
+    assert_eq!(b.host.stack.time_waits(), 1);
+    // RFC 1337: a RST does not end it. What fits exactly and says nothing is not answered.
+    assert!(b.send(&p, RST, &[]).is_empty());
+    assert!(b.send(&p, RST | ACK, &[]).is_empty());
+    assert!(b.send(&p, ACK, &[]).is_empty());
+    assert_eq!(b.host.stack.time_waits(), 1);
+    b.wait(Duration::from_secs(2));
+    assert_eq!(b.host.stack.time_waits(), 0);
+    assert_eq!(b.host.leaked(), 0);
+}
+
+#[test]
+fn acks_out_of_place_are_not_answered_for_ever() {
+    let mut b = Bench::listening(10, &[], |_| {});
+    let p = in_time_wait(&mut b, plain());
+    let stray = Peer { seq: p.seq - 5, ..p };
+    let answers: usize = (0..100).map(|_| b.send(&stray, ACK, &[]).len()).sum();
+    assert_eq!((answers, b.host.stack.counters().tcp.acks_limited), (1, 99));
+    b.wait(Duration::from_millis(520));
+    assert_eq!(b.send(&stray, ACK, &[]).len(), 1);
+    // Data is no such answer.
+    assert_eq!((0..10).map(|_| b.send(&stray, ACK, b"x").len()).sum::<usize>(), 10);
+}
+
+/// RFC 6191 2, the whole table: (the old connection's timestamps, the SYN's distance in timestamps and sequence numbers,
+/// whether it is a new connection).
+#[test]
+fn time_wait_gives_way_to_what_is_newer() {
+    for (old, ts, seq, taken) in [
+        (true, Some(1), -5000, true),
+        (true, Some(0), 1, true),
+        (true, Some(0), -1, false),
+        (true, Some(-1), 5000, false),
+        (true, None, 1, true),
+        (true, None, -1, false),
+        (false, Some(0), -5000, true),
+        (false, None, 1, true),
+        (false, None, -1, false),
+    ] {
+        let mut b = Bench::listening(10, &[], |_| {});
+        let p = in_time_wait(&mut b, if old { usual() } else { plain() });
+        let snd_nxt = p.ack;
+        let mut q = Peer { seq: p.seq + seq as u32, ts: None, ..p };
+        q.ts = ts.map(|ts: i32| (1000u32.wrapping_add(ts as u32), 0));
+        let timestamps = q.ts.map(|(value, echo)| Timestamps { value, echo });
+        let answer = b.send_with(&q, SYN, &[], Options { timestamps, ..plain() }).remove(0);
+        let case = format!("{old} {ts:?} {seq}");
+        if taken {
+            assert_eq!((answer.flags, answer.ack), (SYN | ACK, q.seq + 1), "{case}");
+            // Beyond anything that the old connection can have sent.
+            assert!(answer.seq.after(snd_nxt + 65_535), "{case}");
+            q.answer(&answer);
+            b.send(&q, ACK, b"new");
+            assert_eq!((&b.bytes[..], b.host.stack.counters().time_wait_reused), (&b"new"[..], 1), "{case}");
+        } else {
+            assert_eq!((answer.flags, answer.seq, answer.ack), (ACK, snd_nxt, p.seq), "{case}");
+            // The peer answers that with a RST, and only this one ends the wait (RFC 9293 3.10.7.4).
+            assert!(b.send(&Peer { seq: p.seq, ..q }, RST, &[]).is_empty());
+            assert_eq!(b.host.stack.time_waits(), 0, "{case}");
+        }
+    }
+}
+
+#[test]
+fn the_oldest_gives_way_when_there_are_too_many() {
+    let mut b = Bench::listening(1000, &[], |c| c.stack.max_time_wait = 5);
+    for n in 0..20 {
+        let mut p = b.establish(2, 4000 + n, plain());
+        let conn = b.accepted[n as usize];
+        let fin = b.job(Job::Close { conn, mode: CloseMode::Graceful }).remove(0);
+        p.answer(&fin);
+        b.send(&p, FIN | ACK, &[]);
+        assert!(b.host.stack.time_waits() <= 5);
+    }
+    assert_eq!((b.host.stack.time_waits(), b.host.stack.counters().time_wait_evicted), (5, 15));
+}
+
+#[test]
+fn an_active_open_reuses_its_tuple_after_a_second() {
+    let mut b = Bench::new(|_| {});
+    let local = Endpoint { addr: common::ours(), port: 7000 };
+    let remote = Endpoint { addr: common::peer(0x0a00_0002), port: PORT };
+    let connect = |b: &mut Bench, token| b.job(Job::Connect { token: Token(token), local, remote, receive_buffer: 0 });
+    let syn = connect(&mut b, 1).remove(0);
+    let mut p = Peer::new(2, PORT);
+    (p.local_port, p.ts, p.ack) = (7000, Some((1000, syn.options.timestamps.unwrap().value)), syn.seq + 1);
+    b.send_with(&p, SYN | ACK, &[], usual());
+    assert!(b.connected);
+    p.seq += 1;
+    let conn = b.opened.unwrap();
+    let fin = b.job(Job::Close { conn, mode: CloseMode::Graceful });
+    p.answer(fin.last().unwrap());
+    b.send(&p, FIN | ACK, &[]);
+    assert_eq!(b.host.stack.time_waits(), 1);
+    b.wait(Duration::from_millis(900));
+    assert!(connect(&mut b, 2).is_empty());
+    assert_eq!(b.failed, Some(stack::channel::Failure::TupleInUse));
+    b.wait(Duration::from_millis(200));
+    let syn = connect(&mut b, 3).remove(0);
+    assert_eq!((syn.flags, b.host.stack.time_waits()), (SYN, 0));
+    assert!(syn.seq.after(p.ack + 65_535));
+}
+
+/// A connection that we have closed, and that waits for the peer's FIN.
+fn in_fin_wait_2(b: &mut Bench, port: u16) -> Peer {
+    let mut p = b.establish(2, port, plain());
+    let conn = b.accepted[b.accepted.len() - 1];
+    let fin = b.job(Job::Close { conn, mode: CloseMode::Graceful }).remove(0);
+    p.answer(&fin);
+    b.send(&p, ACK, &[]);
+    p
+}
+
+#[test]
+fn an_orphan_waits_for_the_peers_fin_for_a_while() {
+    for (linger2, seconds) in [(None, 60), (Some(5), 5), (Some(100), 100)] {
+        let options: Vec<_> = linger2.map(|s| (ConnOption::Linger2, s)).into_iter().collect();
+        let mut b = Bench::listening(10, &options, |_| {});
+        let p = in_fin_wait_2(&mut b, 4000);
+        assert_eq!(states(&b), [State::FinWait2]);
+        b.wait(Duration::from_millis(seconds * 1000 - 20));
+        assert_eq!(states(&b), [State::FinWait2], "{linger2:?}");
+        b.wait(Duration::from_millis(40));
+        assert_eq!(b.host.stack.connections(), 0, "{linger2:?}");
+        assert_eq!(b.send(&p, FIN | ACK, &[])[0].flags, RST);
+    }
+}
+
+#[test]
+fn or_not_at_all() {
+    let mut b = Bench::listening(10, &[(ConnOption::Linger2, -1i32 as u32)], |_| {});
+    let mut p = b.establish(2, 4000, plain());
+    let fin = b.job(Job::Close { conn: b.accepted[0], mode: CloseMode::Graceful }).remove(0);
+    p.answer(&fin);
+    let answers = b.send(&p, ACK, &[]);
+    assert!(answers[0].flags.contains(RST), "{answers:?}");
+    assert_eq!(b.host.stack.connections(), 0);
+}
+
+#[test]
+fn an_owner_waits_as_long_as_it_likes() {
+    let mut b = Bench::listening(10, &[(ConnOption::Linger2, 5)], |_| {});
+    let mut p = b.establish(2, 4000, plain());
+    let fin = b.job(Job::Shutdown { conn: b.accepted[0] }).remove(0);
+    p.answer(&fin);
+    b.send(&p, ACK, &[]);
+    b.wait(Duration::from_secs(1000));
+    assert_eq!(states(&b), [State::FinWait2]);
+    b.send(&p, ACK, b"late");
+    assert_eq!(b.bytes, b"late");
+    // Closed now, it is timed from here.
+    b.job(Job::Close { conn: b.accepted[0], mode: CloseMode::Graceful });
+    b.wait(Duration::from_millis(4900));
+    assert_eq!(states(&b), [State::FinWait2]);
+    b.wait(Duration::from_millis(200));
+    assert_eq!(b.host.stack.connections(), 0);
+}
+
+#[test]
+fn orphans_are_counted_and_too_many_are_reset() {
+    let mut b = Bench::listening(100, &[], |c| c.stack.max_orphans = 10);
+    for n in 0..10 {
+        in_fin_wait_2(&mut b, 4000 + n);
+    }
+    assert_eq!((b.host.stack.orphans(), b.host.stack.connections()), (10, 10));
+    b.establish(2, 5000, plain());
+    let answers = b.job(Job::Close { conn: b.accepted[10], mode: CloseMode::Graceful });
+    assert!(answers[0].flags.contains(RST), "{answers:?}");
+    assert_eq!((b.host.stack.orphans(), b.host.stack.connections()), (10, 10));
+    assert_eq!(b.host.stack.counters().orphans_reset, 1);
+    b.wait(Duration::from_secs(61));
+    assert_eq!((b.host.stack.orphans(), b.host.stack.connections()), (0, 0));
+    assert_eq!(b.host.leaked(), 0);
+}
+
+/// A peer that offers no window and answers every probe does not keep an orphan for ever.
+#[test]
+fn an_orphan_is_not_held_by_a_closed_window() {
+    let mut b = Bench::listening(10, &[], |_| {});
+    let mut p = b.establish(2, 4000, plain());
+    p.window = 0;
+    b.send(&p, ACK, &[]);
+    assert!(b.write(b.accepted[0], &[1; 5000]).is_empty());
+    b.job(Job::Close { conn: b.accepted[0], mode: CloseMode::Graceful });
+    let mut probes = 0;
+    for _ in 0..4000 {
+        for (_, s) in b.wait(Duration::from_millis(500)) {
+            if s.flags.contains(RST) {
+                assert!(probes >= 3, "{probes}");
+                assert_eq!((b.host.stack.connections(), b.host.leaked()), (0, 0));
+                assert_eq!(b.host.stack.counters().tcp.persist_timeouts, 1);
+                return;
+            }
+            probes += 1;
+            b.send(&p, ACK, &[]);
+        }
+    }
+    panic!("{probes} probes and no end: {:?}", states(&b));
+}
+
+#[test]
+fn nothing_is_known_of_other_ports() {
+    let mut b = Bench::new(|_| {});
+    let p = Peer::new(2, 4000);
+    let rst = b.send_with(&p, SYN, &[], plain()).remove(0);
+    assert_eq!((rst.flags, rst.ack, rst.to), (RST | ACK, p.seq + 1, p.addr));
+    assert_ne!(rst.to, Addr::UNSPECIFIED_V4);
+}

@@ -1,0 +1,222 @@
+//! Buffers that grow by themselves, and what paces sending.
+
+use tcp::{Config, Notice, Open};
+
+use crate::peer::{Peer, open, plain};
+
+/// Not locked by SO_RCVBUF.
+fn tuned() -> Open {
+    Open { receive_buffer: 0, ..open() }
+}
+
+fn config() -> Config {
+    Config { window_scaling: true, receive_buffer: 20_000, receive_buffer_max: 1_000_000, ..plain() }
+}
+
+fn receiver(config: Config, open: Open) -> Peer {
+    let mut p = Peer::accepting(config, open, "S 0:0(0) win 20000 <mss 1000,wscale 4>");
+    p.drain();
+    p.wait_ms(20);
+    p.inject(". 1:1(0) ack 1 win 20000");
+    p
+}
+
+/// The shift is chosen for what the buffer may grow to; a buffer that was set does not grow.
+#[test]
+fn the_scale_leaves_room_to_grow() {
+    let mut p = Peer::accepting(config(), tuned(), "S 0:0(0) win 20000 <mss 1000,wscale 4>");
+    p.expect("S. 0:0(0) ack 1 win 20000 <mss 1000,wscale 4>");
+    let mut p = Peer::accepting(config(), open(), "S 0:0(0) win 20000 <mss 1000,wscale 4>");
+    p.expect("S. 0:0(0) ack 1 win 20000 <mss 1000,wscale 0>");
+    let small = Config { receive_buffer_max: 1000, receive_buffer: 70_000, ..config() };
+    let mut p = Peer::accepting(small, tuned(), "S 0:0(0) win 20000 <mss 1000,wscale 4>");
+    p.expect("S. 0:0(0) ack 1 win 65535 <mss 1000,wscale 1>");
+}
+
+/// A window a round trip comes in and is read at once; the buffer after each.
+fn feed(p: &mut Peer, seq: &mut i64, rounds: usize, ms: u64) -> Vec<u64> {
+    (0..rounds)
+        .map(|_| {
+            let window = p.info().rcv_wnd as i64 / 1000;
+            for _ in 0..window {
+                p.inject(&format!(". {seq}:{}(1000) ack 1 win 20000", *seq + 1000));
+                *seq += 1000;
+                p.read();
+                p.drain();
+            }
+            p.now = p.now.plus_micros(ms * 1000);
+            p.run_timers();
+            p.drain();
+            p.info().rcv_space
+        })
+        .collect()
+}
+
+/// Twice what is read in a round trip, so that a sender in slow start is never held back.
+#[test]
+fn the_receive_buffer_grows_with_what_is_read() {
+    let mut p = receiver(config(), tuned());
+    let mut seq = 1;
+    let got = feed(&mut p, &mut seq, 8, 50);
+    assert_eq!(got, GROWN);
+    // Not beyond the largest, and never smaller.
+    assert_eq!(*feed(&mut p, &mut seq, 8, 50).last().unwrap(), 1_000_000);
+    // TCP_WINDOW_CLAMP is another limit.
+    let mut p = receiver(config(), tuned());
+    p.set_window_clamp(100_000);
+    let mut seq = 1;
+    assert_eq!(*feed(&mut p, &mut seq, 12, 50).last().unwrap(), 100_000);
+    p.set_window_clamp(30_000);
+    assert_eq!(p.info().rcv_space, 30_000);
+    // SO_RCVBUF holds it, before or after.
+    let mut p = receiver(config(), open());
+    let mut seq = 1;
+    assert_eq!(feed(&mut p, &mut seq, 8, 50), [20_000; 8]);
+    let mut p = receiver(config(), tuned());
+    p.set_receive_buffer(25_000);
+    let mut seq = 1;
+    assert_eq!(feed(&mut p, &mut seq, 8, 50), [25_000; 8]);
+}
+
+const GROWN: [u64; 8] = [112_000, 112_000, 480_000, 480_000, 1_000_000, 1_000_000, 1_000_000, 1_000_000];
+
+/// It does not grow beyond what is used.
+#[test]
+fn a_slow_stream_does_not_grow_it() {
+    let mut p = receiver(config(), tuned());
+    let mut seq = 1;
+    feed(&mut p, &mut seq, 1, 50);
+    for _ in 0..50 {
+        for _ in 0..5 {
+            p.inject(&format!(". {seq}:{}(1000) ack 1 win 20000", seq + 1000));
+            seq += 1000;
+            p.read();
+            p.drain();
+        }
+        p.now = p.now.plus_micros(50_000);
+        p.run_timers();
+        p.drain();
+    }
+    assert_eq!(p.info().rcv_space, 112_000);
+}
+
+/// Timestamps measure the receiver's round trip as well.
+#[test]
+fn echoes_measure_the_receivers_round_trip() {
+    let config = Config { timestamps: true, ..config() };
+    let mut p = Peer::accepting(config, tuned(), "S 0:0(0) win 20000 <mss 1000,wscale 4,TS val 100 ecr 0>");
+    p.drain();
+    p.wait_ms(20);
+    p.inject(". 1:1(0) ack 1 win 20000 <TS val 100 ecr 1000>");
+    let mut seq = 1;
+    let mut space = Vec::new();
+    for r in 0..6 {
+        let window = p.info().rcv_wnd as i64 / 1000;
+        for _ in 0..window {
+            let ecr = 1020 + r * 50;
+            p.inject(&format!(". {seq}:{}(1000) ack 1 win 20000 <TS val {} ecr {ecr}>", seq + 1000, 100 + r));
+            seq += 1000;
+            p.read();
+            p.drain();
+        }
+        p.now = p.now.plus_micros(50_000);
+        p.run_timers();
+        p.drain();
+        space.push(p.info().rcv_space);
+    }
+    assert_eq!(space, STAMPED);
+}
+
+const STAMPED: [u64; 6] = [20_000, 112_000, 112_000, 480_000, 480_000, 1_000_000];
+
+/// The send buffer grows to two windows, in steps that are worth an event.
+#[test]
+fn the_send_buffer_follows_the_window() {
+    let config = Config { send_buffer: 20_000, send_buffer_max: 45_000, window_scaling: true, ..plain() };
+    let mut p = Peer::server_offered(config.clone(), "mss 1000,wscale 4");
+    assert_eq!((p.send_buffer(), p.has_notice()), (20_000, false));
+    p.write(100_000);
+    p.drain();
+    for (i, (buffer, told)) in
+        [(20_000, false), (24_000, true), (24_000, false), (28_000, true)].into_iter().enumerate()
+    {
+        p.inject(&format!(". 1:1(0) ack {} win 20000", 1001 + i * 1000));
+        assert_eq!((p.send_buffer(), p.take_notice().has(Notice::ROOM)), (buffer, told), "{i}");
+        p.drain();
+    }
+    p.inject(". 1:1(0) ack 14001 win 20000");
+    assert_eq!(p.send_buffer(), 45_000);
+    p.drain();
+    // SO_SNDBUF holds it.
+    let mut p = Peer::server_offered(config, "mss 1000,wscale 4");
+    p.set_send_buffer(10_000);
+    p.write(100_000);
+    p.drain();
+    p.inject(". 1:1(0) ack 10001 win 20000");
+    assert_eq!((p.send_buffer(), p.take_notice().has(Notice::ROOM)), (10_000, false));
+    p.drain();
+    p.set_send_buffer(1);
+    assert_eq!(p.send_buffer(), 2048);
+}
+
+/// A rate set by the application: each segment waits until the one before has left at that rate.
+#[test]
+fn a_pacing_rate_spaces_segments() {
+    let mut p = Peer::server();
+    p.set_max_pacing_rate(100_000);
+    p.write(4000);
+    p.expect(". 1:1001(1000) ack 1 win 20000");
+    p.timer_ms(10);
+    p.expect(". 1001:2001(1000) ack 1 win 20000");
+    // A turn that comes late is credited with a millisecond.
+    p.now = p.now.plus_micros(12_000);
+    p.run_timers();
+    p.expect(". 2001:3001(1000) ack 1 win 20000");
+    p.timer_ms(9);
+    p.expect(". 3001:4001(1000) ack 1 win 20000");
+    // No rate, no waiting.
+    p.set_max_pacing_rate(u64::MAX);
+    p.write(3000);
+    assert_eq!(p.drain().len(), 3);
+    // Retransmissions are paced as well.
+    let mut p = Peer::server();
+    p.write(3000);
+    p.drain();
+    p.set_max_pacing_rate(100_000);
+    p.timer_ms(220);
+    p.expect(". 1:1001(1000) ack 1 win 20000");
+    p.inject(". 1:1(0) ack 1001 win 20000");
+    p.quiet();
+    p.timer_ms(10);
+    p.expect(". 1001:2001(1000) ack 1 win 20000");
+}
+
+/// Pacing by the window: twice a round trip's worth in slow start, a fifth more afterwards.
+#[test]
+fn the_window_paces() {
+    let mut p = Peer::server_with(Config { pacing: true, ..plain() });
+    p.write(30_000);
+    p.expect(". 1:1001(1000) ack 1 win 20000");
+    // Ten segments in 20 ms, twice as fast: one a millisecond.
+    for i in 1..10 {
+        p.timer_ms(1);
+        assert_eq!(p.drain().len(), 1, "{i}");
+    }
+    let mut p = Peer::server_with(Config { pacing: true, ..plain() });
+    p.write(10_000);
+    for _ in 0..9 {
+        assert_eq!(p.drain().len(), 1);
+        p.timer_ms(1);
+    }
+    assert_eq!(p.drain().len(), 1);
+    // After a timeout, beyond the threshold: six segments in 20 ms and a fifth more.
+    p.timer_ms(1);
+    p.timer_ms(210);
+    p.drain();
+    p.inject(". 1:1(0) ack 10001 win 20000");
+    assert_eq!(p.cwnd(), (6, 5));
+    p.write(6000);
+    assert_eq!(p.drain().len(), 1);
+    let us = p.deadline().micros() - p.now.micros();
+    assert_eq!(us, 2778);
+}

@@ -1,0 +1,293 @@
+//! Socket options that few connections set (tcp(7)), urgent data (RFC 6093), and black holes (RFC 4821).
+
+use tcp::{Config, Error, Notice, Open, State};
+
+use crate::peer::{Peer, open, plain};
+
+/// TCP_SYNCNT; the first SYNs go at a steady pace (Linux's tcp_syn_linear_timeouts).
+#[test]
+fn how_often_a_syn_is_repeated() {
+    let mut p = Peer::connecting(Config { syn_linear_timeouts: 2, syn_retries: 9, ..plain() }, open());
+    assert_eq!(p.syn_retries(&p.config), 9);
+    p.set_syn_retries(2);
+    assert_eq!(p.syn_retries(&p.config), 2);
+    p.drain();
+    for ms in [1000, 1000, 1000, 2000] {
+        p.timer_ms(ms);
+        assert_eq!(p.drain().len(), 1);
+    }
+    p.timer_ms(4000);
+    assert_eq!((p.state(), p.error()), (State::Closed, Some(Error::TimedOut)));
+    p.set_syn_retries(0);
+    assert_eq!(p.syn_retries(&p.config), 9);
+}
+
+/// TCP_LINGER2: how long an orphan stays in FIN-WAIT-2; below zero not at all.
+#[test]
+fn how_long_an_orphan_lingers() {
+    let mut p = Peer::server();
+    p.set_linger2(5);
+    p.close();
+    p.drain();
+    p.time_fin_wait_2();
+    assert_eq!(p.state(), State::FinWait1);
+    p.wait_ms(20);
+    p.inject(". 1:1(0) ack 2 win 20000");
+    p.time_fin_wait_2();
+    p.wait_ms(1000);
+    // Once: it is not lengthened.
+    p.time_fin_wait_2();
+    p.timer_ms(4000);
+    assert_eq!(p.state(), State::Closed);
+    let mut p = Peer::server();
+    p.set_linger2(-1);
+    p.close();
+    p.drain();
+    p.inject(". 1:1(0) ack 2 win 20000");
+    p.time_fin_wait_2();
+    p.expect("R. 2:2(0) ack 1 win 0");
+    // Zero is the configured time; a connection with an owner is not timed.
+    let mut p = Peer::server();
+    p.set_linger2(0);
+    p.close();
+    p.drain();
+    p.inject(". 1:1(0) ack 2 win 20000");
+    p.time_fin_wait_2();
+    p.timer_ms(60_000);
+    let mut p = Peer::server();
+    p.set_linger2(5);
+    p.shutdown();
+    p.drain();
+    p.inject(". 1:1(0) ack 2 win 20000");
+    p.time_fin_wait_2();
+    p.no_timer();
+}
+
+/// TCP_WINDOW_CLAMP: what is offered does not exceed it; 0 is none.
+#[test]
+fn the_window_can_be_clamped() {
+    let mut p = Peer::server();
+    p.set_window_clamp(0);
+    p.exchange("P. 1:1001(1000) ack 1 win 20000", ". 1:1(0) ack 1001 win 19000");
+    p.set_window_clamp(5000);
+    p.exchange("P. 1001:16001(15000) ack 1 win 20000", ". 1:1(0) ack 16001 win 4000");
+    p.read();
+    p.quiet();
+    p.exchange(". 16000:16000(0) ack 1 win 20000", ". 1:1(0) ack 16001 win 5000");
+    p.set_window_clamp(90_000);
+    assert_eq!(p.info().rcv_space, 5000);
+}
+
+/// TCP_NOTSENT_LOWAT: the application is told when less than half of it waits unsent, each time that is news.
+#[test]
+fn how_little_waits_unsent() {
+    let mut p = Peer::server();
+    p.watch_unsent();
+    assert!(!p.has_notice());
+    p.set_not_sent_low(8000);
+    p.write(14_001);
+    p.drain();
+    p.watch_unsent();
+    assert_eq!((p.stream_sent(), p.take_notice()), (10_000, Notice::default()));
+    p.write(1);
+    p.inject(". 1:1(0) ack 1001 win 20000");
+    assert_eq!(p.next().as_deref(), Some(". 10001:11001(1000) ack 1 win 20000"));
+    p.watch_unsent();
+    assert_eq!((p.stream_sent(), p.take_notice()), (11_000, Notice::SENT));
+    // Half of it again must have gone before it is news.
+    p.drain();
+    p.watch_unsent();
+    assert_eq!(p.stream_sent(), 12_000);
+    assert_eq!(p.take_notice(), Notice::default());
+    p.write(998);
+    p.shutdown();
+    p.inject(". 1:1(0) ack 10001 win 20000");
+    p.drain();
+    // The FIN is no byte of the stream.
+    assert_eq!((p.state(), p.stream_sent()), (State::FinWait1, 15_000));
+    p.watch_unsent();
+    assert!(p.take_notice().has(Notice::SENT));
+}
+
+fn urgent(p: &mut Peer, bytes: usize) {
+    p.write_urgent(bytes as u32);
+    p.write(bytes);
+}
+
+/// RFC 6093 4, MUST-62: the pointer names the byte after the urgent one, on every segment before it (MUST-31).
+#[test]
+fn urgent_data_goes_out() {
+    let mut p = Peer::server();
+    assert!(!p.urgent_out());
+    p.write(1500);
+    urgent(&mut p, 1);
+    p.expect(
+        "U. 1:1001(1000) ack 1 win 20000 urg 1501
+         U. 1001:1502(501) ack 1 win 20000 urg 501",
+    );
+    assert!(p.urgent_out());
+    p.write(1000);
+    p.expect(". 1502:2502(1000) ack 1 win 20000");
+    p.timer_ms(220);
+    p.expect("U. 1:1001(1000) ack 1 win 20000 urg 1501");
+    p.inject(". 1:1(0) ack 1501 win 20000");
+    assert!(p.urgent_out());
+    p.drain();
+    p.inject(". 1:1(0) ack 1502 win 20000");
+    assert!(!p.urgent_out());
+    p.drain();
+}
+
+/// An urgent byte farther than the field reaches is announced as far as it does, once all that is on its way.
+#[test]
+fn a_far_urgent_byte() {
+    let config = Config { window_scaling: true, initial_window: 200, ..plain() };
+    let mut p = Peer::server_offered(config, "mss 1000,wscale 4");
+    p.write(70_000);
+    urgent(&mut p, 1000);
+    let sent = p.drain();
+    assert_eq!(sent.len(), 71);
+    assert_eq!(sent[0], "U. 1:1001(1000) ack 1 win 20000 urg 65535");
+    assert_eq!(sent[5], "U. 5001:6001(1000) ack 1 win 20000 urg 65535");
+    assert_eq!(sent[6], "U. 6001:7001(1000) ack 1 win 20000 urg 65000");
+    assert_eq!(sent[70], "U. 70001:71001(1000) ack 1 win 20000 urg 1000");
+    // Sent again, when all of it has gone, the field reaches only what was announced before.
+    p.timer_ms(220);
+    p.expect(". 1:1001(1000) ack 1 win 20000");
+}
+
+/// MUST-32, MUST-33: the application hears of an urgent byte as soon as the pointer is known, and where it is.
+#[test]
+fn urgent_data_comes_in() {
+    let mut p = Peer::server();
+    p.inject("PU. 1:11(10) ack 1 win 20000 urg 5");
+    assert_eq!((p.take_notice(), p.urgent_in()), (Notice(Notice::URGENT.0 | Notice::DATA.0), Some(4)));
+    assert_eq!((p.take(), p.urgent_in()), (10, Some(4_294_967_290)));
+    p.drain();
+    // Ahead of its segment.
+    p.inject("PU. 11:21(10) ack 1 win 20000 urg 100");
+    assert_eq!((p.take_notice().has(Notice::URGENT), p.urgent_in()), (true, Some(99)));
+    // The same again is no news, a later one is, an earlier one is not.
+    for (seq, urg, news) in [(21, 90, false), (31, 79, false), (41, 71, true)] {
+        p.inject(&format!("PU. {seq}:{}(10) ack 1 win 20000 urg {urg}", seq + 10));
+        assert_eq!(p.take_notice().has(Notice::URGENT), news, "{urg}");
+        p.drain();
+    }
+    assert_eq!(p.urgent_in(), Some(100));
+    p.take();
+}
+
+/// What is no urgent pointer: zero, without URG, behind what was received, outside the window, after the FIN, for an orphan.
+#[test]
+fn what_is_not_urgent() {
+    for text in [
+        "P. 1:11(10) ack 1 win 20000 urg 5",
+        "PU. 1:11(10) ack 1 win 20000 urg 0",
+        "PU. -9:1(10) ack 1 win 20000 urg 10",
+        "U. 0:0(0) ack 1 win 20000 urg 5",
+    ] {
+        let mut p = Peer::server();
+        p.inject(text);
+        assert!(!p.take_notice().has(Notice::URGENT), "{text}");
+        assert_eq!(p.urgent_in(), None);
+        p.read();
+        p.drain();
+    }
+    // At the edges it counts.
+    for text in [
+        "PU. -9:1(10) ack 1 win 20000 urg 11",
+        "PU. -8:2(10) ack 1 win 20000 urg 10",
+        "U. 1:1(0) ack 1 win 20000 urg 1",
+        "PU. 20000:20010(10) ack 1 win 20000 urg 5",
+    ] {
+        let mut p = Peer::server();
+        p.inject(text);
+        let taken = !text.contains(" -9");
+        assert_eq!(p.take_notice().has(Notice::URGENT), taken, "{text}");
+        p.read();
+        p.drain();
+    }
+    let mut p = Peer::server();
+    p.inject("F. 1:1(0) ack 1 win 20000");
+    p.take_notice();
+    p.inject("PU. 2:12(10) ack 1 win 20000 urg 5");
+    assert_eq!(p.take_notice(), Notice::default());
+    p.drain();
+    let mut p = Peer::server();
+    p.close();
+    p.drain();
+    p.inject("U. 1:1(0) ack 1 win 20000 urg 5");
+    assert_eq!((p.take_notice(), p.urgent_in()), (Notice::default(), None));
+    p.drain();
+}
+
+/// RFC 9293 3.10.7.4: only acceptable segments count.
+#[ignore = "a segment beyond the window counts"]
+#[test]
+fn urgent_beyond_the_window() {
+    let mut p = Peer::server();
+    p.inject("PU. 20001:20011(10) ack 1 win 20000 urg 5");
+    assert!(!p.take_notice().has(Notice::URGENT));
+    p.drain();
+}
+
+/// RFC 4821: full segments that vanish while the path is alive are halved, down to what every path takes.
+#[test]
+fn black_holes() {
+    let config = Config { black_hole_timeouts: 2, ..plain() };
+    let open = Open { mss: 1400, ..open() };
+    let mut p = Peer::accepting(config.clone(), open, "S 0:0(0) win 20000 <mss 1400>");
+    p.drain();
+    p.wait_ms(20);
+    p.inject(". 1:1(0) ack 1 win 20000");
+    p.write(5000);
+    p.drain();
+    for (n, size) in [(0, 1400), (1, 1400), (2, 700), (3, 536), (4, 536)] {
+        p.timer_ms(220 << n);
+        let line = p.drain().remove(0);
+        assert!(line.starts_with(&format!(". 1:{}({size})", 1 + size)), "{line}");
+    }
+    assert_eq!((p.counters.black_holes, p.segment_size()), (2, 536));
+    // Small segments do not tell.
+    let mut p = Peer::accepting(config.clone(), open, "S 0:0(0) win 20000 <mss 1400>");
+    p.drain();
+    p.inject(". 1:1(0) ack 1 win 20000");
+    p.write(536);
+    p.drain();
+    for _ in 0..6 {
+        let us = p.deadline().micros() - p.now.micros();
+        p.timer(us);
+        p.drain();
+    }
+    assert_eq!((p.counters.black_holes, p.segment_size()), (0, 1400));
+    // IPv6 has its own floor; zero switches it off.
+    let v6 = Open { mss: 1400, headers: 60, ..open };
+    for (config, open, size) in [(config.clone(), v6, 1220), (plain(), open, 1400)] {
+        let mut p = Peer::accepting(config, open, "S 0:0(0) win 20000 <mss 1400>");
+        p.drain();
+        p.inject(". 1:1(0) ack 1 win 20000");
+        p.write(5000);
+        p.drain();
+        for _ in 0..6 {
+            let us = p.deadline().micros() - p.now.micros();
+            p.timer(us);
+            p.drain();
+        }
+        assert_eq!(p.segment_size(), size);
+    }
+}
+
+/// RFC 9293 3.9.2.2 (SHLD-25): a soft error is told when the connection fails, instead of the timeout.
+#[test]
+fn soft_errors_are_remembered() {
+    let mut p = Peer::server_with(Config { retries: 1, ..plain() });
+    p.write(10);
+    p.drain();
+    assert!(p.unreachable(true, Some(1)));
+    assert_eq!(p.state(), State::Established);
+    p.timer_ms(220);
+    p.drain();
+    p.timer_ms(440);
+    assert_eq!(p.error(), Some(Error::Unreachable));
+    p.drain();
+}
