@@ -120,7 +120,7 @@ impl Runner<'_> {
         if matches!(like, SockOption::MaxSegment(_)) {
             // Of a connection, Linux tells what it sends.
             let info = self.info(fd.id);
-            if info.snd_mss > 0 {
+            if !matches!(info.state, tcp::State::Closed | tcp::State::Listen) {
                 return Ok(Try::with(0, "a value of", args.bracketed(3)?, info.snd_mss));
             }
         }
