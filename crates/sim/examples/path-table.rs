@@ -59,7 +59,7 @@ fn parse() -> Result<Args, String> {
             "--rate" => a.rate = number::<u64>(&word, words.next())? * 1_000_000,
             "--loss" => a.loss = list(&word, words.next())?,
             "--rtt" => a.rtt = list(&word, words.next())?,
-            "--times" => a.times = number(&word, words.next())?,
+            "--times" => a.times = number::<u64>(&word, words.next())?.max(1),
             "--seconds" => a.seconds = number(&word, words.next())?,
             "--survive" => a.survive = Some(number(&word, words.next())?),
             "--parallel" => a.parallel = number::<u64>(&word, words.next())?.max(1),
@@ -90,6 +90,10 @@ enum Sender {
 fn main() -> ExitCode {
     let args = match parse() {
         Ok(args) => args,
+        Err(text) if text == HELP => {
+            print!("{text}");
+            return ExitCode::SUCCESS;
+        }
         Err(text) => {
             eprint!("{text}");
             return ExitCode::from(2);
@@ -158,6 +162,7 @@ fn table(args: &Args) -> std::io::Result<()> {
     println!("Bottleneck {} Mbit/s, queue of one round trip.\n", args.rate / 1_000_000);
     println!("| loss | RTT | from Linux | from corelane | ratio |");
     println!("|---:|---:|---:|---:|---:|");
+    let mut logs = Vec::new();
     for &loss in &args.loss {
         for &rtt in &args.rtt {
             let b = Bottleneck { rate: args.rate, rtt: Duration::from_millis(rtt), loss: loss / 100.0 };
@@ -171,14 +176,17 @@ fn table(args: &Args) -> std::io::Result<()> {
             }
             let [(linux, linux_text), (own, own_text)] = got.map(summary);
             println!("| {loss} % | {rtt} ms | {linux_text} | {own_text} | {:.2} |", own / linux);
+            logs.push((own / linux).ln());
         }
     }
+    let mean = (logs.iter().sum::<f64>() / logs.len() as f64).exp();
+    println!("\nGeometric mean of the ratios: {mean:.2}");
     Ok(())
 }
 
 fn summary(mut all: Vec<f64>) -> (f64, String) {
     all.sort_by(f64::total_cmp);
-    let median = all[all.len() / 2];
+    let median = (all[(all.len() - 1) / 2] + all[all.len() / 2]) / 2.0;
     (median, format!("{median:.2} ({:.2} … {:.2})", all[0], all[all.len() - 1]))
 }
 

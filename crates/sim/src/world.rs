@@ -90,7 +90,8 @@ struct World {
     sessions: Vec<Running>,
     changes: std::vec::IntoIter<crate::plan::Change>,
     next_change: Option<crate::plan::Change>,
-    conns: HashMap<(usize, ConnId), (usize, usize)>,
+    /// Which end of which session a connection is; none where an old cookie has come to life again.
+    conns: HashMap<(usize, ConnId), Option<(usize, usize)>>,
     /// By the host that connects and its port.
     ports: HashMap<(usize, u16), usize>,
     listeners: [Option<ListenerId>; 2],
@@ -230,9 +231,14 @@ impl World {
             Event::Accepted { listener, conn, remote, .. } => {
                 assert_eq!(Some(listener), self.listeners[h]);
                 let i = *self.ports.get(&(h ^ 1, remote.port)).expect("a connection that nobody opened");
-                assert!(self.sessions[i].ends[1].stream.is_none(), "accepted twice");
-                self.begin(h, i, 1, conn);
                 self.net.host(h).job(Job::Taken { listener, count: 1 });
+                if self.sessions[i].ends[1].stream.is_none() {
+                    self.begin(h, i, 1, conn);
+                } else {
+                    assert!(!self.keeps_handshakes(h), "accepted twice");
+                    self.conns.insert((h, conn), None);
+                    self.net.host(h).job(Job::Abort { conn });
+                }
                 return;
             }
             Event::Info { .. } => panic!("nobody asked"),
@@ -246,7 +252,12 @@ impl World {
             | Event::Failed { conn, .. }
             | Event::Closed { conn, .. } => conn,
         };
-        let (i, e) = *self.conns.get(&(h, conn)).expect("an event for nobody");
+        let Some((i, e)) = *self.conns.get(&(h, conn)).expect("an event for nobody") else {
+            if let Event::Data { chain, .. } = event {
+                chain.free(&mut self.net.host(h).side);
+            }
+            return;
+        };
         let s = &mut self.sessions[i];
         let end = &mut s.ends[e];
         let stream = end.stream.as_mut().expect("it has begun");
@@ -277,7 +288,7 @@ impl World {
         }
         s.ends[e].stream = Some(stream);
         s.ends[e].wake = self.net.now;
-        self.conns.insert((h, conn), (i, e));
+        self.conns.insert((h, conn), Some((i, e)));
     }
 
     fn poll(&mut self) {
@@ -348,10 +359,13 @@ impl World {
     /// because the neighbour did not answer, was pushed out by others, or lived in a cookie, which only the first segment
     /// brings back: one that comes instead of it is answered with RST.
     fn unmet(&self, s: &Running) -> bool {
-        let listener = [&self.net.a, &self.net.b][s.host(1)];
-        let config = &listener.config.stack;
-        let kept = config.syn_cookies != SynCookies::Always && config.syn_backlog >= self.sessions.len() as u32;
-        !kept || !self.acquainted && s.ends[1].stream.is_none()
+        !self.keeps_handshakes(s.host(1)) || !self.acquainted && s.ends[1].stream.is_none()
+    }
+
+    /// Host `h` answers every SYN from memory, and has room for all.
+    fn keeps_handshakes(&self, h: usize) -> bool {
+        let config = &[&self.net.a, &self.net.b][h].config.stack;
+        config.syn_cookies != SynCookies::Always && config.syn_backlog >= self.sessions.len() as u32
     }
 
     /// Timers of what the applications have left behind.

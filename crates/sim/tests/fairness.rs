@@ -7,9 +7,9 @@ use tcp::congestion::Algorithm;
 
 /// The index after `time`.
 fn share(congestion: Algorithm, flows: u32, time: Duration) -> f64 {
-    // Sixteen segments for each flow on the way and in the queue: with fewer, timeouts share it and not windows.
+    // Eight segments for each flow on the way and in the queue: with fewer, timeouts share it and not windows.
     let rate = flows as u64 * 1_000_000;
-    let bottleneck = Bottleneck { rate, rtt: Duration::from_millis(100), loss: 0.0 };
+    let bottleneck = Bottleneck { rate, rtt: Duration::from_millis(50), loss: 0.0 };
     let mut flows = Flows::open(bottleneck, congestion, flows, 1);
     flows.run(Duration::from_secs(10), u64::MAX);
     let before = flows.received().to_vec();
@@ -30,7 +30,7 @@ const ALL: [Algorithm; 2] = [Algorithm::Cubic, Algorithm::NewReno];
 #[test]
 fn few_share_a_bottleneck_evenly() {
     for congestion in ALL {
-        assert!(share(congestion, 64, Duration::from_secs(200)) >= 0.99);
+        assert!(share(congestion, 64, Duration::from_secs(120)) >= 0.99);
     }
 }
 
@@ -38,7 +38,7 @@ fn few_share_a_bottleneck_evenly() {
 #[test]
 fn many_share_a_bottleneck_evenly() {
     let long = std::env::var("CORELANE_LONG").is_ok();
-    let (time, least) = if long { (200, 0.99) } else { (10, 0.8) };
+    let (time, least) = if long { (120, 0.99) } else { (10, 0.85) };
     for congestion in ALL {
         assert!(share(congestion, 1024, Duration::from_secs(time)) >= least);
     }
