@@ -267,7 +267,8 @@ impl App {
                 let value = match input.byte() {
                     0..=127 => input.byte() as u32,
                     128..=191 => input.byte() as u32 * 1000,
-                    _ => input.word(),
+                    // Sockets take no larger buffers.
+                    _ => input.word() >> 2,
                 };
                 host.job(Job::SetOption { conn, option, value });
             }

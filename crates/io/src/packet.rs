@@ -176,6 +176,14 @@ impl PacketPort {
             counters: PortCounters::default(),
         };
         bind(&port.rx, link, libc::ETH_P_ALL as u16)?;
+        // Questions for our IPv6 addresses go to groups that the kernel has not joined (RFC 4291 2.7.1).
+        let groups = libc::packet_mreq {
+            mr_ifindex: link.index as i32,
+            mr_type: libc::PACKET_MR_ALLMULTI as u16,
+            mr_alen: 0,
+            mr_address: [0; 8],
+        };
+        set(&port.rx, libc::PACKET_ADD_MEMBERSHIP, &groups)?;
         if let Some(group) = group {
             // PACKET_FANOUT_HASH; fragments are put together first so that they hash alike.
             set(&port.rx, PACKET_FANOUT, &(group | 0x8000 << 16))?;

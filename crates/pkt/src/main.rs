@@ -62,7 +62,7 @@ struct Cli {
     /// Run against this machine's kernel, in real time and in a network namespace of its own; needs root's privileges
     #[arg(long, conflicts_with = "exact")]
     kernel: bool,
-    /// Say what passes, what was ignored and what scripts print, too
+    /// Say what passes, too; show packets, what scripts print and what was ignored
     #[arg(short, long)]
     verbose: bool,
     /// Report as JSON, a script a line
@@ -92,6 +92,7 @@ impl Cli {
             ("tcp_ts_ecr_scaled", self.tcp_ts_ecr_scaled),
             ("strict_segments", self.strict_segments),
             ("exact", self.exact),
+            ("verbose", self.verbose),
         ];
         let valued = valued.into_iter().filter_map(|(name, value)| Some((name, Some(value.as_deref()?))));
         valued.chain(switches.into_iter().filter(|(_, on)| *on).map(|(name, _)| (name, None))).collect()
@@ -156,6 +157,7 @@ fn say(cli: &Cli, report: &Report) {
         println!("{}", report.line());
     }
     if cli.verbose {
+        report.trace.iter().for_each(|line| println!("  {line}"));
         report.printed.iter().for_each(|line| println!("  printed: {line}"));
         report.notices.iter().for_each(|line| println!("  {line}"));
     }

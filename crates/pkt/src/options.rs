@@ -54,6 +54,8 @@ pub struct Options {
     pub ts_ecr_scaled: bool,
     /// `--strict_segments`: segments are not put together to what the script expects.
     pub strict_segments: bool,
+    /// `--verbose`: the packets are written down.
+    pub verbose: bool,
     /// `--exact`: no tolerance; echoes are checked; nothing may be sent after what the script expects.
     pub exact: bool,
 }
@@ -73,13 +75,14 @@ impl Default for Options {
             ts_tick_usecs: 0,
             ts_ecr_scaled: false,
             strict_segments: false,
+            verbose: false,
             exact: false,
         }
     }
 }
 
 /// Names that mean something to the original alone: its devices, processes and threads.
-const IGNORED: [&str; 11] = [
+const IGNORED: [&str; 10] = [
     "gateway_ip",
     "netmask_ip",
     "speed",
@@ -90,7 +93,6 @@ const IGNORED: [&str; 11] = [
     "non_fatal",
     "send_omit_free",
     "debug",
-    "verbose",
 ];
 
 impl Options {
@@ -121,6 +123,7 @@ impl Options {
             "tcp_ts_ecr_scaled" => self.ts_ecr_scaled = true,
             "strict_segments" => self.strict_segments = true,
             "exact" => self.exact = true,
+            "verbose" => self.verbose = true,
             "define" | "dry_run" => {}
             _ if IGNORED.contains(&name) => {}
             _ => return Err(format!("expected an option, got --{name}")),

@@ -31,6 +31,9 @@ impl Runner<'_> {
             Direction::In => {
                 self.wait_for(due)?;
                 let bytes = self.inbound(conn, packet)?;
+                if let Body::Tcp(tcp) = &packet.body {
+                    self.note(self.now(), || show_script(tcp).replacen('>', "<", 1));
+                }
                 self.machine.inject(&bytes);
                 self.retry()
             }
@@ -51,7 +54,7 @@ impl Runner<'_> {
                 let mut conn = Conn::new(Phase::Called, None);
                 conn.remote_isn = tcp.seq;
                 conn.local_port = self.options.bind_port;
-                conn.remote_port = FIRST_PORT + self.conns.len() as u16;
+                conn.remote_port = FIRST_PORT.wrapping_add(self.conns.len() as u16);
                 self.conns.push(conn);
                 self.under_test = Some(self.conns.len() - 1);
             }
@@ -172,6 +175,7 @@ impl Runner<'_> {
                 (c.script_isn, c.live_isn) = (tcp.seq, live.seq);
             }
             c.to_script(&mut live);
+            self.note(sent.at, || live.show(Direction::Out));
             let (mut seq, mut cwr, mut gathered) = (live.seq, live.flags & flag::CWR, Vec::new());
             if let Some((_, before, all)) = whole.take() {
                 continues(&before, &live, tcp.payload as usize - all.len()).map_err(|what| {

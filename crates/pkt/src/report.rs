@@ -17,6 +17,9 @@ pub struct Report {
     /// What its commands asked for in vain.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notices: Vec<String>,
+    /// Its packets with their times, in its own numbers, when they were asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub trace: Vec<String>,
     /// What its code printed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub printed: Vec<String>,

@@ -133,6 +133,7 @@ pub fn run(path: &str, text: &str, given: &[(&str, Option<&str>)], defines: &Def
         }
     };
     report.notices = runner.settings.notices;
+    report.trace = runner.trace;
     report.printed = runner.python.printed;
     report
 }
@@ -171,6 +172,8 @@ pub(crate) struct Runner<'a> {
     /// The call that blocks.
     pub pending: Option<Pending<'a>>,
     pub python: Python,
+    /// Packets, when they are to be written down.
+    trace: Vec<String>,
 }
 
 impl<'a> Runner<'a> {
@@ -186,6 +189,14 @@ impl<'a> Runner<'a> {
             under_test: None,
             pending: None,
             python: Python::default(),
+            trace: Vec::new(),
+        }
+    }
+
+    /// Writes a packet down.
+    pub fn note(&mut self, at: u64, packet: impl FnOnce() -> String) {
+        if self.options.verbose {
+            self.trace.push(format!("{:.6} {}", at as f64 / 1e6, packet()));
         }
     }
 

@@ -210,9 +210,9 @@ impl Survived {
             ("corelane", "Linux", &self.own[0], &self.linux[1], &self.paths[0]),
             ("Linux", "corelane", &self.linux[0], &self.own[1], &self.paths[1]),
         ] {
-            println!("{i}: {from} sent      {}", hex(sent));
-            println!("{i}: {to} received  {}", hex(received));
-            println!("{i}: {path:?}");
+            let verdict = if sent == received { "arrived whole" } else { "DAMAGED" };
+            println!("{i}: {from} to {to}: SHA-256 {} {verdict}", hex(sent));
+            println!("   {path:?}");
         }
         self.own[0] == self.linux[1] && self.linux[0] == self.own[1]
     }

@@ -20,6 +20,8 @@ pub struct HostConfig {
     pub mac: MacAddr,
     /// Its interface's MTU, bytes.
     pub mtu: u16,
+    /// Who answers for its addresses.
+    pub mode: Mode,
     /// How often it asks for an address before it has it.
     pub dad: u8,
     /// Whether it looks for routers.
@@ -45,6 +47,7 @@ impl HostConfig {
             ],
             mac: MacAddr([2, 0, 0, 0, 0, n]),
             mtu: 1500,
+            mode: Mode::Dedicated,
             dad: 0,
             autoconf: false,
             vlan: None,
@@ -83,7 +86,7 @@ impl Host {
             mac: config.mac,
             mtu: config.mtu,
             vlan: config.vlan,
-            mode: Mode::Dedicated,
+            mode: config.mode,
             caps: TxCaps { max_frame: config.mtu as usize + 18, checksum: false, max_gso: 0 },
             dad: config.dad,
             autoconf: config.autoconf,

@@ -9,6 +9,7 @@
 
 use std::collections::HashMap;
 
+use stack::SynCookies;
 use stack::channel::{CloseMode, ConnId, Endpoint, Event, Failure, Job, ListenerId, Token};
 use tcp::State;
 use wire::{Addr, Instant};
@@ -343,9 +344,14 @@ impl World {
         assert!(given_up > 0, "nothing more will be heard of connections that are closed\n{}", self.dump());
     }
 
-    /// A handshake ends where the neighbour does not answer, and the other end may believe it complete by then.
+    /// One end may believe in a connection of which the other knows nothing, or will not: its handshake was given up
+    /// because the neighbour did not answer, was pushed out by others, or lived in a cookie, which only the first segment
+    /// brings back: one that comes instead of it is answered with RST.
     fn unmet(&self, s: &Running) -> bool {
-        !self.acquainted && s.ends[1].stream.is_none()
+        let listener = [&self.net.a, &self.net.b][s.host(1)];
+        let config = &listener.config.stack;
+        let kept = config.syn_cookies != SynCookies::Always && config.syn_backlog >= self.sessions.len() as u32;
+        !kept || !self.acquainted && s.ends[1].stream.is_none()
     }
 
     /// Timers of what the applications have left behind.

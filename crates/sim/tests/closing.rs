@@ -253,3 +253,25 @@ fn nothing_is_known_of_other_ports() {
     assert_eq!((rst.flags, rst.ack, rst.to), (RST | ACK, p.seq + 1, p.addr));
     assert_ne!(rst.to, Addr::UNSPECIFIED_V4);
 }
+
+/// SO_LINGER waits for the acknowledgment of everything, not for the peer's FIN.
+#[test]
+fn a_lingering_close_ends_when_all_is_acknowledged() {
+    let mut b = Bench::listening(10, &[], |_| {});
+    let mut p = b.establish(2, 4000, plain());
+    b.write(b.accepted[0], b"last words");
+    let sent = b.job(Job::Close { conn: b.accepted[0], mode: CloseMode::Report });
+    assert_eq!(b.closed, None);
+    p.answer(sent.last().unwrap());
+    b.send(&p, ACK, &[]);
+    assert_eq!((b.closed, states(&b)), (Some(None), vec![State::FinWait2]));
+    b.send(&p, FIN | ACK, &[]);
+    assert_eq!((b.host.stack.connections(), b.host.stack.time_waits()), (0, 1));
+    // A reset tells why it did not end well.
+    let mut b = Bench::listening(10, &[], |_| {});
+    let mut p = b.establish(2, 4000, plain());
+    let sent = b.job(Job::Close { conn: b.accepted[0], mode: CloseMode::Report });
+    p.answer(sent.last().unwrap());
+    b.send(&p, RST, &[]);
+    assert_eq!(b.closed, Some(Some(stack::channel::Failure::Reset)));
+}

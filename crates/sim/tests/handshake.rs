@@ -7,8 +7,8 @@ use core::time::Duration;
 use common::{ACK, Bench, FIN, PORT, Peer, RST, SYN, usual};
 use stack::SynCookies;
 use stack::channel::{ConnOption, Job};
+use wire::SeqNum;
 use wire::tcp::Options;
-use wire::{SeqNum, ethernet, ipv4};
 
 fn plain() -> Options {
     Options { mss: Some(1460), ..Options::default() }
@@ -305,29 +305,6 @@ fn a_listeners_backlog_bounds_its_handshakes() {
     assert!(b.wait(Duration::from_secs(5)).is_empty());
 }
 
-/// An ICMP error of code `code` that quotes our SYN/ACK with sequence number `seq`.
-fn unreachable(b: &Bench, p: &Peer, code: u8, seq: SeqNum) -> Vec<u8> {
-    let header = wire::tcp::Header {
-        src_port: PORT,
-        dst_port: p.port,
-        seq,
-        ack: p.seq + 1,
-        flags: SYN | ACK,
-        window: 0,
-        urgent: 0,
-        options: Options::default(),
-    };
-    let mut quote = vec![0; 40];
-    header.emit(&mut quote[20..], false);
-    let ip = |src, dst, protocol| ipv4::Header { src, dst, protocol, ..ipv4::Header::default() };
-    ip(common::ours(), p.addr, ipv4::TCP).emit(&mut quote, 20);
-    let mut frame = vec![0; 14 + 20 + 8 + 40];
-    let at = ethernet::emit(&mut frame, b.host.config.mac, common::PEER_MAC, None, ethernet::IPV4);
-    ip(p.addr, common::ours(), ipv4::ICMP).emit(&mut frame[at..], 48);
-    wire::icmpv4::emit_unreachable(&mut frame[at + 20..], code, &quote);
-    frame
-}
-
 #[test]
 fn only_a_hard_error_that_quotes_us_ends_a_handshake() {
     let mut b = Bench::listening(10, &[], |_| {});
@@ -335,11 +312,11 @@ fn only_a_hard_error_that_quotes_us_ends_a_handshake() {
     let synack = b.send_with(&p, SYN, &[], plain()).remove(0);
     // Somebody else's number; a host unreachable for the moment.
     for (code, seq) in [(3, synack.seq + 1), (3, synack.seq - 1), (1, synack.seq)] {
-        let frame = unreachable(&b, &p, code, seq);
+        let frame = b.unreachable(&p, code, seq);
         b.turn(vec![frame]);
         assert_eq!(b.host.stack.half_open(), 1, "{code}");
     }
-    let frame = unreachable(&b, &p, 3, synack.seq);
+    let frame = b.unreachable(&p, 3, synack.seq);
     b.turn(vec![frame]);
     assert_eq!(b.host.stack.half_open(), 0);
     assert_eq!(b.host.stack.counters().dropped(stack::DropReason::IcmpUnmatched), 2);

@@ -1,7 +1,7 @@
 //! What a host that owns its addresses answers to packets that it does not understand.
 
 use sim::{Host, HostConfig};
-use wire::{Addr, Instant, MacAddr, ethernet, icmpv6, ipv6};
+use wire::{Addr, Instant, MacAddr, ethernet, icmpv4, icmpv6, ipv4, ipv6};
 
 const NOW: Instant = Instant::from_micros(1_000_000);
 const PEER_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
@@ -71,4 +71,49 @@ fn headers_that_are_not_understood_are_named() {
     assert_eq!(ask(("fd00::2", us.1), 43, &[6, 0, 0, 1, 0, 0, 0, 0]), []);
     // As much is quoted as may be.
     assert_eq!(ask(us, 200, &[0; 1460]), [(1, 6)]);
+}
+
+#[test]
+fn a_datagram_that_is_never_whole_is_reported() {
+    let later = NOW.plus_micros(30_000_000);
+    let mut host = Host::new(HostConfig::new(1));
+    let us = host.config.mac;
+    // The start of a segment from port 1000 to 80, more to follow.
+    let segment = |len: usize| {
+        let mut tcp = vec![0; len];
+        tcp[..4].copy_from_slice(&[3, 232, 0, 80]);
+        tcp[12] = 0x50;
+        tcp
+    };
+    let v6 = frame(&host, ("fd00::1", us), 44, 64, &[&[6, 0, 0, 1, 0, 0, 0, 7][..], &segment(64)].concat());
+    assert_eq!(host.turn(NOW, vec![v6.clone()]).len(), 0);
+    let answer = host.turn(later, vec![]).remove(0);
+    let ip = ipv6::Packet::parse(&answer[14..]).unwrap();
+    let message = icmpv6::Message::parse(ip.src, ip.dst, ip.payload).unwrap();
+    assert!(
+        matches!(message, icmpv6::Message::TimeExceeded { code: 1, quoted } if quoted.src_port == 1000),
+        "{message:?}"
+    );
+    assert_eq!(ip.payload[8..], v6[14..]);
+    // A later fragment alone is not worth a word.
+    let end = frame(&host, ("fd00::1", us), 44, 64, &[&[6, 0, 0, 8, 0, 0, 0, 8][..], &segment(64)].concat());
+    assert_eq!(host.turn(later, vec![end]).len(), 0);
+    assert_eq!(host.turn(later.plus_micros(30_000_000), vec![]).len(), 0);
+    assert_eq!(host.stack.counters().dropped(stack::DropReason::FragmentTimeout), 2);
+
+    let mut v4 = vec![0; 34];
+    ethernet::emit(&mut v4, us, PEER_MAC, None, ethernet::IPV4);
+    let ends = (addr("10.0.0.9"), addr("10.0.0.1"));
+    ipv4::Header { src: ends.0, dst: ends.1, dont_fragment: false, ..Default::default() }.emit(&mut v4[14..], 64);
+    v4[20] = 0x20;
+    v4[24..26].fill(0);
+    let sum = wire::checksum::sum(&v4[14..34]).finish();
+    v4[24..26].copy_from_slice(&sum.to_be_bytes());
+    v4.extend(segment(64));
+    assert_eq!(host.turn(NOW, vec![v4.clone()]).len(), 0);
+    let answer = host.turn(later.plus_micros(60_000_000), vec![]).remove(0);
+    let ip = ipv4::Packet::parse(&answer[14..]).unwrap();
+    assert_eq!((ip.src, ip.dst), (ends.1, ends.0));
+    assert!(matches!(icmpv4::Message::parse(ip.payload), Ok(icmpv4::Message::TimeExceeded { code: 1, .. })));
+    assert_eq!(ip.payload[8..], v4[14..]);
 }

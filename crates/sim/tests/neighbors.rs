@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use sim::{Echo, Host, HostConfig, Net, NetConfig, Outcome, Sender};
 use stack::channel::{Endpoint, Event, Failure, Job, Token};
-use stack::{Conflict, DropReason};
+use stack::{Conflict, DropReason, Mode};
 use wire::icmpv6::{Message, Prefix, Prefixes};
 use wire::{Addr, Instant, MacAddr, arp, ethernet, ipv4, ipv6};
 
@@ -474,4 +474,63 @@ fn two_hosts_meet_by_their_formed_addresses() {
         sender.outcome != Outcome::Running
     });
     assert!(done && sender.outcome == Outcome::Complete, "{:?}", sender.outcome);
+}
+
+/// Frames that a host of its own would answer or learn from.
+fn everything() -> Vec<Vec<u8>> {
+    let all = ("ff02::1", MacAddr([0x33, 0x33, 0, 0, 0, 1]));
+    let solicit = Message::NeighborSolicit { target: addr("fd00::1"), source_mac: Some(PEER) };
+    let claim = Message::NeighborAdvert {
+        target: addr("fd00::1"),
+        target_mac: Some(PEER),
+        router: false,
+        solicited: false,
+        r#override: true,
+    };
+    vec![
+        arp_frame(arp::Op::Request, ("10.0.0.9", PEER), ("10.0.0.1", MacAddr([0; 6]))),
+        arp_frame(arp::Op::Request, ("10.0.0.1", PEER), ("10.0.0.1", MacAddr([0; 6]))),
+        ndp(("fd00::9", PEER), ("fd00::1", US), solicit),
+        ndp(("fd00::9", PEER), all, claim),
+        advert(1800, None, &[prefix("2001:db8:1::", true, true, 9000, 9000)]),
+    ]
+}
+
+#[test]
+fn in_shared_mode_the_kernel_does_all_this() {
+    let config = HostConfig { mode: Mode::Shared, dad: 3, autoconf: true, ..HostConfig::new(1) };
+    let mut host = Host::new(config);
+    let ready = |host: &Host| host.stack.addresses(host.interface()).filter(|(_, usable)| *usable).count();
+    assert_eq!((turn(&mut host, 0, vec![]), ready(&host)), (vec![], 2));
+    assert_eq!(turn(&mut host, 1, everything()), []);
+    assert_eq!((turn(&mut host, 60_000, vec![]), ready(&host)), (vec![], 2));
+    let c = host.stack.counters();
+    assert_eq!((c.address_conflicts, c.router_adverts), (0, 0));
+    // What was heard is not known: the kernel is asked.
+    connect(&mut host, "10.0.0.9");
+    assert_eq!(turn(&mut host, 60_001, vec![]), []);
+    let mut wanted = Vec::new();
+    host.stack.wanted_neighbors(&mut wanted);
+    assert_eq!(wanted, [(host.interface(), ip("10.0.0.9"))]);
+}
+
+#[test]
+fn of_several_lanes_one_speaks_for_the_addresses() {
+    let mut config = HostConfig { dad: 1, autoconf: true, ..HostConfig::new(1) };
+    config.stack.lane = 1;
+    let mut host = Host::new(config);
+    for ms in (0..20_000).step_by(100) {
+        assert_eq!(turn(&mut host, ms, vec![]), []);
+    }
+    assert!(host.stack.addresses(host.interface()).all(|(_, usable)| usable));
+    assert_eq!(turn(&mut host, 20_000, everything()), []);
+    // But it learns as the first one does: a router, a prefix, and who asked for us.
+    turn(&mut host, 25_000, vec![]);
+    assert_eq!(usable(&host, "2001:db8:1::").len(), 1);
+    // A port of its own choice would have to suit the first lane.
+    let (local, remote) = (addr("10.0.0.1"), Endpoint { addr: addr("10.0.0.9"), port: 80 });
+    let local = Endpoint { addr: local, port: 5000 };
+    host.job(Job::Connect { token: Token(1), local, remote, receive_buffer: 0 });
+    assert!(matches!(turn(&mut host, 25_001, vec![])[..], [Sent::Tcp { to: PEER, .. }]));
+    assert_eq!(host.stack.take_conflicts(), []);
 }

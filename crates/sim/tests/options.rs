@@ -107,3 +107,30 @@ fn a_handshake_with_every_option_refused_still_works() {
     b.send(&p, ACK, b"hi");
     assert_eq!(b.bytes, b"hi");
 }
+
+#[test]
+fn an_icmp_error_says_why_an_open_failed() {
+    use stack::channel::Failure;
+    for (code, failure) in [
+        (2, Some(Failure::ProtocolUnreachable)),
+        (3, Some(Failure::Refused)),
+        (9, Some(Failure::NetworkUnreachable)),
+        (13, Some(Failure::HostUnreachable)),
+        (0, None),
+        (1, None),
+    ] {
+        let mut b = Bench::new(|_| {});
+        let syn = connect(&mut b, &[]).remove(0);
+        let mut p = Peer::new(2, PORT);
+        p.local_port = 7000;
+        let frame = b.unreachable(&p, code, syn.seq);
+        b.turn(vec![frame]);
+        assert_eq!(b.failed, failure, "{code}");
+        if failure.is_none() {
+            // A soft one is remembered until nothing else is left to say (RFC 9293 3.9.2.2).
+            b.wait(Duration::from_secs(1000));
+            let soft = if code == 0 { Failure::NetworkUnreachable } else { Failure::HostUnreachable };
+            assert_eq!(b.failed, Some(soft));
+        }
+    }
+}

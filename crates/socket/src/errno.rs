@@ -53,7 +53,7 @@ errnos! {
     EPIPE = 32,
     /// Not a socket.
     ENOTSOCK = 88,
-    /// Not an option of this socket.
+    /// Not an option of this socket; or the peer does not speak TCP.
     ENOPROTOOPT = 92,
     /// Not a call of this socket.
     EOPNOTSUPP = 95,
@@ -98,7 +98,8 @@ impl core::error::Error for Errno {}
 impl From<Failure> for Errno {
     fn from(failure: Failure) -> Errno {
         match failure {
-            Failure::Refused | Failure::ProtocolUnreachable => Errno::ECONNREFUSED,
+            Failure::Refused => Errno::ECONNREFUSED,
+            Failure::ProtocolUnreachable => Errno::ENOPROTOOPT,
             Failure::Reset => Errno::ECONNRESET,
             Failure::TimedOut => Errno::ETIMEDOUT,
             Failure::HostUnreachable => Errno::EHOSTUNREACH,

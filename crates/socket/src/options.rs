@@ -31,7 +31,7 @@ pub enum SockOption {
     KeepAlive(bool),
     /// SO_LINGER.
     Linger(Option<Linger>),
-    /// SO_SNDBUF, bytes; twice as many are kept, and the answer is that (socket(7)).
+    /// SO_SNDBUF, bytes; the answer is the double.
     SendBuffer(u32),
     /// SO_RCVBUF, bytes; the answer is the double.
     ReceiveBuffer(u32),
@@ -153,8 +153,8 @@ impl Sockets {
         let (flags, cold, whom, asked, closed) = match self.table.open_mut(id)? {
             Socket::Tcp(t) => {
                 match option {
-                    SockOption::SendBuffer(n) => t.send_buffer = twice(n),
-                    SockOption::ReceiveBuffer(n) => t.receive_buffer = buffer(n, RECEIVE_MIN),
+                    SockOption::SendBuffer(n) => t.send_buffer = send_buffer(n),
+                    SockOption::ReceiveBuffer(n) => t.receive_buffer = receive_buffer(n),
                     _ => {}
                 }
                 let live = matches!(t.phase, Phase::Opening | Phase::Open) && t.error.is_none();
@@ -163,8 +163,8 @@ impl Sockets {
             }
             Socket::Listener(l) => {
                 match option {
-                    SockOption::SendBuffer(n) => l.send_buffer = twice(n),
-                    SockOption::ReceiveBuffer(n) => l.receive_buffer = buffer(n, RECEIVE_MIN),
+                    SockOption::SendBuffer(n) => l.send_buffer = send_buffer(n),
+                    SockOption::ReceiveBuffer(n) => l.receive_buffer = receive_buffer(n),
                     _ => {}
                 }
                 let (whom, asked) = match l.phase {
@@ -227,8 +227,8 @@ impl Sockets {
                 bit(flag::CORK, on);
                 (ConnOption::Cork, on as u32)
             }
-            SockOption::SendBuffer(n) => (ConnOption::SendBuffer, twice(n)),
-            SockOption::ReceiveBuffer(n) => (ConnOption::ReceiveBuffer, buffer(n, RECEIVE_MIN)),
+            SockOption::SendBuffer(n) => (ConnOption::SendBuffer, send_buffer(n)),
+            SockOption::ReceiveBuffer(n) => (ConnOption::ReceiveBuffer, receive_buffer(n)),
             SockOption::QuickAck(on) => (ConnOption::QuickAck, on as u32),
             SockOption::MaxSegment(n) if n == 0 || (88..=32_767).contains(&n) => (ConnOption::MaxSegment, n),
             SockOption::MaxSegment(_) => return Err(Errno::EINVAL),
@@ -362,18 +362,18 @@ impl Sockets {
     }
 }
 
-/// Half of Linux's SOCK_MIN_SNDBUF and SOCK_MIN_RCVBUF: buffers here count payload, Linux's twice as much for its overhead.
-const SEND_MIN: u32 = 2304;
+/// Linux's SOCK_MIN_SNDBUF, and half of its SOCK_MIN_RCVBUF.
+const SEND_MIN: u32 = 4608;
 const RECEIVE_MIN: u32 = 1152;
 
-/// What SO_SNDBUF makes of `bytes`.
-fn twice(bytes: u32) -> u32 {
-    bytes.saturating_mul(2).clamp(2 * SEND_MIN, 1 << 30)
+/// What a send buffer holds: twice what was asked for, as on Linux.
+fn send_buffer(bytes: u32) -> u32 {
+    bytes.saturating_mul(2).clamp(SEND_MIN, 1 << 30)
 }
 
-/// A buffer's bytes of payload.
-fn buffer(bytes: u32, min: u32) -> u32 {
-    bytes.clamp(min, 1 << 30)
+/// What a receive buffer lets arrive: Linux doubles it too, and keeps half for its overhead.
+fn receive_buffer(bytes: u32) -> u32 {
+    bytes.clamp(RECEIVE_MIN, 1 << 29)
 }
 
 /// Linux's secs_to_retrans: how many SYN/ACK retransmissions take `seconds`, the first after 1 s, doubling up to 120 s.

@@ -123,7 +123,7 @@ fn every_failure_has_its_errno() {
         (Failure::AddressInUse, Errno::EADDRINUSE),
         (Failure::AddressNotAvailable, Errno::EADDRNOTAVAIL),
         (Failure::NoBuffers, Errno::ENOBUFS),
-        (Failure::ProtocolUnreachable, Errno::ECONNREFUSED),
+        (Failure::ProtocolUnreachable, Errno::ENOPROTOOPT),
         (Failure::Aborted, Errno::ECONNABORTED),
         (Failure::TupleInUse, Errno::EADDRNOTAVAIL),
     ] {
@@ -253,7 +253,7 @@ fn accepted_sockets_inherit() {
             (ConnOption::NoDelay, 1),
             (ConnOption::KeepAlive, 1),
             (ConnOption::KeepIdle, 30),
-            (ConnOption::SendBuffer, 16384)
+            (ConnOption::SendBuffer, 16_384)
         ]
     );
     // The stack passes them on by itself.

@@ -51,7 +51,7 @@ pub enum Failure {
     AddressNotAvailable = 7,
     /// Connection table full (ENOBUFS).
     NoBuffers = 8,
-    /// ICMP protocol or port unreachable on a connection being opened (ECONNREFUSED by RFC 5461 habits).
+    /// ICMP protocol unreachable on a connection being opened (ENOPROTOOPT).
     ProtocolUnreachable = 9,
     /// The application aborted it (ECONNABORTED).
     Aborted = 10,

@@ -1,7 +1,8 @@
 //! A connection as the stack keeps it: the TCB and where it stands among the stack's lists.
 
-use tcp::Tcb;
+use tcp::{State, Tcb};
 
+use crate::channel::Failure;
 use crate::flows::FlowKey;
 use crate::route::InterfaceId;
 
@@ -36,10 +37,31 @@ pub(crate) struct Conn {
     /// IP_TTL or IPV6_UNICAST_HOPS; 0 is the default, which for IPv6 a router may suggest.
     pub hop_limit: u8,
     pub stage: Stage,
+    /// What an ICMP error about it said last.
+    pub trouble: Option<Failure>,
     /// Counted among the stack's orphans.
     pub orphan: bool,
     /// In the flow table (TIME-WAIT hands the place to its record).
     pub linked: bool,
+}
+
+impl Conn {
+    /// Why it failed, in the stack's words.
+    pub fn failure(&self) -> Option<Failure> {
+        Some(match self.tcb.error()? {
+            tcp::Error::Refused => Failure::Refused,
+            tcp::Error::Reset => Failure::Reset,
+            tcp::Error::TimedOut => Failure::TimedOut,
+            tcp::Error::Aborted => Failure::Aborted,
+            tcp::Error::Unreachable => self.trouble.unwrap_or(Failure::HostUnreachable),
+        })
+    }
+
+    /// Everything we sent is acknowledged, our FIN included, or never will be: SO_LINGER waits no longer (Linux's
+    /// sk_stream_wait_close).
+    pub fn lingered(&self) -> bool {
+        matches!(self.tcb.state(), State::Closed | State::TimeWait | State::FinWait2)
+    }
 }
 
 /// Bits of a connection id's place in queues; they outlive the connection, so a stale entry is recognised.

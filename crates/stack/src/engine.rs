@@ -10,7 +10,7 @@ use tcp::{SentPool, State, Tcb};
 use wire::{Addr, Instant, MacAddr, SeqNum};
 
 use crate::autoconf::Conflict;
-use crate::channel::{Endpoint, Failure};
+use crate::channel::Endpoint;
 use crate::conn::{Conn, Stage, queued};
 use crate::cookies::Cookies;
 use crate::counters::Counters;
@@ -385,7 +385,7 @@ impl Stack {
             Stage::Embryo => c.tcb.established() && c.tcb.passive(),
             Stage::Ready => true,
             Stage::Owned => c.tcb.has_notice(),
-            Stage::Lingering => matches!(state, State::Closed | State::TimeWait),
+            Stage::Lingering => c.lingered(),
             Stage::Released => false,
         };
         if c.stage == Stage::Embryo && news {
@@ -473,8 +473,9 @@ impl Stack {
             flows.remove(hash, t | TIME_WAIT);
         });
         if self.reassembler.next().is_some_and(|at| at <= now) {
-            for _ in 0..self.reassembler.expire(now) {
+            for (interface, first) in self.reassembler.expire(now) {
                 self.counters.drop(crate::DropReason::FragmentTimeout);
+                self.reassembly_timed_out(now, interface, first.as_deref());
             }
         }
         self.configure(now);
@@ -576,16 +577,5 @@ impl Stack {
             }
             self.settle(now, id);
         }
-    }
-}
-
-/// The stack's word for TCP's.
-pub(crate) fn failure(error: tcp::Error) -> Failure {
-    match error {
-        tcp::Error::Refused => Failure::Refused,
-        tcp::Error::Reset => Failure::Reset,
-        tcp::Error::TimedOut => Failure::TimedOut,
-        tcp::Error::Aborted => Failure::Aborted,
-        tcp::Error::Unreachable => Failure::HostUnreachable,
     }
 }

@@ -1,10 +1,10 @@
 //! Events for the application, one batch a turn (mTCP 3.2: the event queue is flushed once).
 
-use tcp::{Notice, State};
+use tcp::Notice;
 
 use crate::channel::{ConnId, Endpoint, Event, ListenerId};
 use crate::conn::{Stage, queued};
-use crate::engine::{Stack, failure};
+use crate::engine::Stack;
 use wire::Instant;
 
 impl Stack {
@@ -68,9 +68,9 @@ impl Stack {
         let told = match c.stage {
             Stage::Released | Stage::Embryo => true,
             Stage::Lingering => {
-                if matches!(c.tcb.state(), State::Closed | State::TimeWait) {
+                if c.lingered() {
                     c.stage = Stage::Released;
-                    say(Event::Closed { conn, failure: c.tcb.error().map(failure) })
+                    say(Event::Closed { conn, failure: c.failure() })
                 } else {
                     true
                 }
@@ -114,9 +114,9 @@ impl Stack {
                     told &= say(Event::Fin { conn });
                 }
                 if notice.has(Notice::FAILED)
-                    && let Some(error) = c.tcb.error()
+                    && let Some(failure) = c.failure()
                 {
-                    told &= say(Event::Failed { conn, failure: failure(error) });
+                    told &= say(Event::Failed { conn, failure });
                 }
                 told
             }

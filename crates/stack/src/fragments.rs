@@ -71,6 +71,21 @@ struct Head {
     bytes: Vec<u8>,
     /// Bytes of the link header.
     link: usize,
+    /// IPv6: the fragment header, and the byte of the packet that named it.
+    cut: Option<([u8; 8], usize)>,
+}
+
+impl Head {
+    /// The first fragment's frame as it came.
+    fn with(&self, data: &[u8]) -> Vec<u8> {
+        let mut frame = self.bytes.clone();
+        if let Some((header, slot)) = self.cut {
+            frame[self.link + slot] = FRAGMENT;
+            frame.extend_from_slice(&header);
+        }
+        frame.extend_from_slice(data);
+        frame
+    }
 }
 
 /// For a piece's place, its allocation, and its share of the datagram's.
@@ -208,10 +223,13 @@ impl Reassembler {
         true
     }
 
-    /// Drops what was never completed; how many datagrams, those not counted that an overlap had ended before.
-    pub fn expire(&mut self, now: Instant) -> usize {
+    /// Drops what was never completed, but for what an overlap had ended before: where each came in, and the frame of its
+    /// first fragment if that is there.
+    pub fn expire(&mut self, now: Instant) -> Vec<(InterfaceId, Option<Vec<u8>>)> {
         let late: Vec<Key> = self.map.iter().filter(|(_, d)| d.until <= now).map(|(k, _)| *k).collect();
-        late.iter().filter_map(|k| self.forget(k)).filter(|d| !d.dead).count()
+        let gone = late.iter().filter_map(|k| Some((InterfaceId(k.interface), self.forget(k)?)));
+        let first = |d: &Datagram| Some(d.head.as_ref()?.with(&d.pieces.first()?.1));
+        gone.filter(|(_, d)| !d.dead).map(|(i, d)| (i, first(&d))).collect()
     }
 
     /// When [`Reassembler::expire`] has something to do.
@@ -233,7 +251,7 @@ fn parse(interface: u8, frame: &[u8]) -> Option<Piece<'_>> {
                 more: ip.more_fragments,
                 data: ip.payload,
                 ecn: ip.tos & 3,
-                head: Head { bytes: frame[..link + ip.header.len()].to_vec(), link },
+                head: Head { bytes: frame[..link + ip.header.len()].to_vec(), link, cut: None },
                 refused: ip.fragment_offset == 0 && ip.protocol == ipv4::TCP && cuts_tcp(ip.payload),
             })
         }
@@ -248,6 +266,7 @@ fn parse(interface: u8, frame: &[u8]) -> Option<Piece<'_>> {
             // The header before names what the fragment header named.
             let next = eth.payload[at];
             head[link + slot] = next;
+            let cut = eth.payload[at..].first_chunk().map(|header| (*header, slot));
             Some(Piece {
                 // RFC 8200 4.5: protocol is no part of the key.
                 key: Key { interface, src: ip.src, dst: ip.dst, id: f.id, protocol: 0, vlan },
@@ -255,7 +274,7 @@ fn parse(interface: u8, frame: &[u8]) -> Option<Piece<'_>> {
                 more: f.more,
                 data: &eth.payload[at + 8..end],
                 ecn: ip.traffic_class & 3,
-                head: Head { bytes: head, link },
+                head: Head { bytes: head, link, cut },
                 refused: f.offset == 0
                     && match ip.next_header {
                         ipv6::TCP => cuts_tcp(ip.payload),
@@ -293,7 +312,7 @@ fn walk(packet: &[u8]) -> Option<(usize, usize)> {
 
 /// Puts the pieces, `len` bytes in all, behind the first one's headers and makes the headers say so.
 fn finish<'a>(head: Head, pieces: impl Iterator<Item = &'a [u8]>, len: usize, ecn: u8) -> Fragment {
-    let Head { bytes: mut frame, link } = head;
+    let Head { bytes: mut frame, link, .. } = head;
     let headers = frame.len() - link;
     let v4 = frame[link] >> 4 == 4;
     // The fixed IPv6 header does not count itself.

@@ -1,13 +1,14 @@
 //! ICMP and ICMPv6: echo and errors of ours in dedicated mode, errors about our connections in any mode (RFC 792,
 //! RFC 1122 3.2.2, RFC 4443, RFC 5927).
 
-use wire::quoted::Quoted;
 use wire::{Addr, Instant, Malformed, ethernet, icmpv4, icmpv6, ipv4, ipv6};
 
 use crate::Mode;
+use crate::channel::Failure;
 use crate::counters::DropReason;
-use crate::engine::{EMBRYO, Stack, TIME_WAIT, context};
+use crate::engine::Stack;
 use crate::flows::FlowKey;
+use crate::icmp_tcp::{self, Trouble};
 use crate::input::Source;
 use crate::output::{Raw, emit_ip};
 use crate::route::InterfaceId;
@@ -33,14 +34,6 @@ impl Budget {
     }
 }
 
-/// What an ICMP error says about a path or peer.
-enum Trouble {
-    /// The path's MTU; 0 where an old router does not say (RFC 1191 5).
-    TooBig(u32),
-    Hard,
-    Soft,
-}
-
 impl Stack {
     pub(crate) fn dedicated(&self, interface: InterfaceId) -> bool {
         self.interfaces[interface.index()].config.mode == Mode::Dedicated
@@ -59,14 +52,12 @@ impl Stack {
             icmpv4::Message::Unreachable { code, mtu, quoted } => {
                 let trouble = match code {
                     4 => Trouble::TooBig(mtu as u32),
-                    // RFC 1122 4.2.3.9: protocol and port unreachable are hard.
-                    2 | 3 => Trouble::Hard,
-                    _ => Trouble::Soft,
+                    code => icmp_tcp::unreachable_v4(code),
                 };
                 self.trouble(now, quoted, trouble)
             }
             icmpv4::Message::TimeExceeded { quoted, .. } | icmpv4::Message::ParameterProblem { quoted, .. } => {
-                self.trouble(now, quoted, Trouble::Soft)
+                self.trouble(now, quoted, Trouble::Soft(Failure::HostUnreachable))
             }
             icmpv4::Message::EchoReply { .. } => Ok(()),
             icmpv4::Message::Other { .. } => Err(DropReason::Icmp),
@@ -91,13 +82,10 @@ impl Stack {
                     reply.emit(src, dst, buf)
                 })
             }
-            icmpv6::Message::Unreachable { code, quoted } => {
-                let trouble = if code == 4 || code == 1 { Trouble::Hard } else { Trouble::Soft };
-                self.trouble(now, quoted, trouble)
-            }
+            icmpv6::Message::Unreachable { code, quoted } => self.trouble(now, quoted, icmp_tcp::unreachable_v6(code)),
             icmpv6::Message::PacketTooBig { mtu, quoted } => self.trouble(now, quoted, Trouble::TooBig(mtu)),
             icmpv6::Message::TimeExceeded { quoted, .. } | icmpv6::Message::ParameterProblem { quoted, .. } => {
-                self.trouble(now, quoted, Trouble::Soft)
+                self.trouble(now, quoted, Trouble::Soft(Failure::HostUnreachable))
             }
             icmpv6::Message::RouterSolicit { .. }
             | icmpv6::Message::RouterAdvert { .. }
@@ -178,6 +166,26 @@ impl Stack {
         DropReason::Malformed
     }
 
+    /// RFC 1122 3.3.2, RFC 8200 4.5: the sender hears of a datagram that was not complete in time, if its first fragment
+    /// was there.
+    pub(crate) fn reassembly_timed_out(&mut self, now: Instant, interface: InterfaceId, first: Option<&[u8]>) {
+        let Some(eth) = first.and_then(|frame| ethernet::Frame::parse(frame).ok()) else { return };
+        let ends = match eth.ethertype {
+            ethernet::IPV4 => ipv4::Packet::parse(eth.payload).map(|p| (p.src, p.dst)),
+            _ => ipv6::Packet::parse(eth.payload).map(|p| (p.src, p.dst)),
+        };
+        let Ok((dst, src)) = ends else { return };
+        let ours = self.dedicated(interface) && self.interfaces[interface.index()].has(src);
+        if !ours || dst.is_unspecified() || eth.dst.is_multicast() {
+            return;
+        }
+        let source = Source { interface, mac: eth.src, src: dst, dst: src, ecn: 0 };
+        self.send_error(now, source, eth.payload, |b, quote| match src.is_v4() {
+            true => icmpv4::emit_time_exceeded(b, 1, quote),
+            false => icmpv6::emit_time_exceeded(src, dst, b, 1, quote),
+        });
+    }
+
     /// An ICMP error about `packet`, as much of which is quoted as a packet that passes everywhere holds (RFC 1812 4.3.2.3,
     /// RFC 4443 2.4 c).
     fn send_error(
@@ -200,49 +208,6 @@ impl Stack {
         emit_ip(&mut bytes, &key, protocol, 8 + quote.len(), hops);
         emit(&mut bytes[header..], quote);
         self.push_raw(source.interface, Raw::Packet { mac: source.mac, ethertype, bytes });
-    }
-
-    /// An ICMP error: found by the quoted tuple, believed only when the quoted sequence number is in flight (RFC 5927).
-    fn trouble(&mut self, now: Instant, quoted: Quoted, trouble: Trouble) -> Result<(), DropReason> {
-        if quoted.protocol != ipv4::TCP {
-            return Err(DropReason::IcmpUnmatched);
-        }
-        let key = FlowKey {
-            local: quoted.src,
-            remote: quoted.dst,
-            local_port: quoted.src_port,
-            remote_port: quoted.dst_port,
-        };
-        let hash = self.flows.hash(&key);
-        let found = self.find_flow(&key, hash).filter(|value| value & TIME_WAIT == 0);
-        let id = match found {
-            Some(value) if value & EMBRYO != 0 => {
-                let hard = matches!(trouble, Trouble::Hard);
-                return self.handshake_trouble(value & !EMBRYO, quoted.seq, hard);
-            }
-            Some(id) if self.live(id) => id,
-            _ => return Err(DropReason::IcmpUnmatched),
-        };
-        let c = &mut self.conns[id];
-        let mut cx = context!(self, now);
-        let matched = match trouble {
-            Trouble::TooBig(mtu) => {
-                let headers = if key.remote.is_v4() { 40 } else { 60 };
-                // RFC 1191 5: an old router names no MTU; RFC 8201 4: never below 1280 (IPv4: what is configured).
-                let floor = if key.remote.is_v4() { self.config.min_path_mtu.max(68) as u32 } else { 1280 };
-                let mtu = if mtu == 0 { floor } else { mtu.clamp(floor, 65_535) } as u16;
-                let shrunk = c.tcb.shrink_mss(mtu - headers, quoted.seq, &mut cx);
-                if shrunk {
-                    self.paths.lower(now, key.remote, mtu);
-                    self.counters.path_mtu += 1;
-                }
-                shrunk
-            }
-            Trouble::Hard => c.tcb.unreachable(true, quoted.seq, &mut cx),
-            Trouble::Soft => c.tcb.unreachable(false, quoted.seq, &mut cx),
-        };
-        self.settle(now, id);
-        if matched { Ok(()) } else { Err(DropReason::IcmpUnmatched) }
     }
 }
 

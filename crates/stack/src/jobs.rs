@@ -206,6 +206,7 @@ impl Stack {
             traffic_class: 0,
             hop_limit: 0,
             stage: Stage::Owned,
+            trouble: None,
             orphan: false,
             linked: true,
         };

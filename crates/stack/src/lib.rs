@@ -17,6 +17,7 @@ mod flows;
 mod fragments;
 mod handshake;
 mod icmp;
+mod icmp_tcp;
 mod input;
 mod interface;
 mod jobs;

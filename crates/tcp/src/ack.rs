@@ -116,6 +116,7 @@ impl Tcb {
             self.progress_at = cx.now;
             // Linux: MSG_MORE holds until an acknowledgment; TCP_CORK does longer.
             self.set(flag::MORE, false);
+            self.recovery.head_due = false;
         }
         if self.has(flag::SACK) && !seg.options.sack.as_slice().is_empty() {
             self.take_sack(seg, &mut r, cx);

@@ -151,7 +151,7 @@ impl Tcb {
         // trusted (5.5).
         if let (true, Some(ts)) = (self.has(flag::TIMESTAMPS), seg.options.timestamps) {
             let old = (ts.value.wrapping_sub(self.ts_recent) as i32) < 0;
-            let idle = (cx.now.millis() / 1000) as u32 - self.ts_recent_age.min((cx.now.millis() / 1000) as u32);
+            let idle = ((cx.now.millis() / 1000) as u32).wrapping_sub(self.ts_recent_age);
             if old && !rst && !syn && idle < 24 * 86400 {
                 cx.counters.paws += 1;
                 self.answer_invalid(seg, cx);
@@ -183,7 +183,7 @@ impl Tcb {
                 let zero_window = self.rcv_adv == self.rcv_nxt && seg.seq == self.rcv_nxt;
                 if zero_window && seg.flags.contains(Flags::ACK) && self.ack_ok(seg) && self.state != State::SynReceived
                 {
-                    self.take_ack(&Segment { payload: &[], ..*seg }, cx);
+                    self.take_ack(seg, cx);
                     self.after_ack(cx);
                 }
             }
@@ -430,14 +430,11 @@ impl Tcb {
         }
         match self.state {
             State::SynReceived | State::Established => self.state = State::CloseWait,
-            State::FinWait1 if self.fin_acked() => self.enter_time_wait(),
             State::FinWait1 => self.state = State::Closing,
             State::FinWait2 => self.enter_time_wait(),
             _ => {}
         }
-        if self.state == State::CloseWait && self.has(flag::KEEPALIVE) {
-            self.arm_keepalive(cx);
-        }
+        self.arm_keepalive(cx);
     }
 
     fn enter_time_wait(&mut self) {

@@ -84,6 +84,7 @@ impl Tcb {
             return false;
         }
         self.lost_out > self.retrans_out
+            || self.recovery.head_due
             || self.recovery.probe_due
             || self.has(flag::PROBE_NOW)
             || self.unsent() > 0
@@ -164,17 +165,18 @@ impl Tcb {
 
     /// A segment marked lost, cut to the present segment size and to the peer's window (RFC 6675 5, RFC 5681 3.2).
     fn retransmission(&mut self, cx: &mut Context) -> Option<Outgoing> {
-        if self.lost_out <= self.retrans_out || self.cc.cwnd <= self.in_flight() {
-            return None;
-        }
-        // F-RTO waits for what its new data brings.
-        if self.recovery.frto && self.snd_nxt.after(self.recovery.high_seq) {
-            return None;
-        }
-        if self.paced_out(cx) {
-            return None;
-        }
-        let i = self.sent.next_retransmit(cx.sent)?;
+        let i = if core::mem::take(&mut self.recovery.head_due) && !self.sent.is_empty() {
+            // RFC 6298 5.4.
+            self.sent.head()?
+        } else {
+            // F-RTO waits for what its new data brings.
+            let frto = self.recovery.frto && self.snd_nxt.after(self.recovery.high_seq);
+            let held = self.lost_out <= self.retrans_out || self.cc.cwnd <= self.in_flight();
+            if held || frto || self.paced_out(cx) {
+                return None;
+            }
+            self.sent.next_retransmit(cx.sent)?
+        };
         let s = self.sent.get(cx.sent, i);
         let right = self.snd_una + self.snd_wnd;
         let smss = self.segment_size() as u32;

@@ -6,9 +6,9 @@ use wire::SeqNum;
 use crate::State;
 use crate::tcb::{Context, Error, Tcb, flag};
 
-/// Smallest segment that a black hole takes us down to: IPv6's least MTU less headers, and what every IPv4 host takes.
-const HOLE_V4: u16 = 536;
-const HOLE_V6: u16 = 1220;
+/// Smallest packets that a black hole takes us down to: what every host must take (RFC 791, RFC 8200 5).
+const LEAST_V4: u16 = 576;
+const LEAST_V6: u16 = 1280;
 
 impl Tcb {
     /// RFC 5927 4.1: the quoted sequence number must be one that is in flight.
@@ -74,7 +74,8 @@ impl Tcb {
     /// smaller MTU and does not say so.
     pub(crate) fn detect_black_hole(&mut self, cx: &mut Context) {
         let after = cx.config.black_hole_timeouts;
-        let floor = if self.headers >= 60 { HOLE_V6 } else { HOLE_V4 };
+        let least = if self.headers >= 60 { LEAST_V6 } else { LEAST_V4 };
+        let floor = least - self.headers - if self.has(flag::TIMESTAMPS) { 12 } else { 0 };
         if after == 0 || self.retries < after || self.smss <= floor || !self.established() {
             return;
         }

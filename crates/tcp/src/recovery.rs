@@ -30,6 +30,8 @@ pub(crate) struct Recovery {
     pub phase: Phase,
     /// RFC 5682: a timeout may have been spurious.
     pub frto: bool,
+    /// The timer expired: the first segment goes, whatever the counts say.
+    pub head_due: bool,
     /// F-RTO step 2.b: new data goes before retransmissions.
     pub new_first: bool,
     pub reordering_seen: bool,
@@ -70,6 +72,7 @@ impl Recovery {
         Recovery {
             phase: Phase::Open,
             frto: false,
+            head_due: false,
             new_first: false,
             reordering_seen: false,
             reordering: 3,
@@ -475,6 +478,7 @@ impl Tcb {
         // RFC 5682 2.1 step 1: not while an earlier recovery is under way.
         self.recovery.frto = cx.config.frto && (fresh || self.retries > 0);
         self.recovery.new_first = false;
+        self.recovery.head_due = true;
     }
 
     /// RFC 5682 2.1 and 3.1.

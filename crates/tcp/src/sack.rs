@@ -174,45 +174,33 @@ impl Tcb {
         let now = cx.now.micros() as u32;
         if !s.is(mark::SACKED) {
             self.rack_advance(&s, now);
-            let mut clear = 0;
+            if !s.is(mark::AGAIN) {
+                // Sent once, and it was in a hole: the network reordered.
+                if s.seq.before(self.recovery.fack) && s.seq.before(r.reordered) {
+                    r.reordered = s.seq;
+                }
+                if !s.end().after(self.recovery.high_seq) {
+                    r.seen |= seen::ORIGINAL;
+                }
+                r.sack_first_at = r.sack_first_at.or(Some(s.at));
+                r.sack_last_at = Some(s.at);
+            }
+            // RFC 6675 4: what the peer has is in no pipe, neither as lost nor as sent again.
+            if s.is(mark::LOST) {
+                self.lost_out = self.lost_out.saturating_sub(segs);
+            }
             if s.is(mark::RETRANS) {
-                // Not marked lost: the retransmission may still be under way.
-                if s.is(mark::LOST) {
-                    clear = mark::LOST | mark::RETRANS;
-                    self.lost_out = self.lost_out.saturating_sub(segs);
-                    self.retrans_out = self.retrans_out.saturating_sub(segs);
-                }
-            } else {
-                if !s.is(mark::AGAIN) {
-                    // Sent once, and it was in a hole: the network reordered.
-                    if s.seq.before(self.recovery.fack) && s.seq.before(r.reordered) {
-                        r.reordered = s.seq;
-                    }
-                    if !s.end().after(self.recovery.high_seq) {
-                        r.seen |= seen::ORIGINAL;
-                    }
-                    r.sack_first_at = r.sack_first_at.or(Some(s.at));
-                    r.sack_last_at = Some(s.at);
-                }
-                if s.is(mark::LOST) {
-                    clear = mark::LOST;
-                    self.lost_out = self.lost_out.saturating_sub(segs);
-                }
+                self.retrans_out = self.retrans_out.saturating_sub(segs);
             }
             self.sent.forget_time(cx.sent, i);
             let record = self.sent.get_mut(cx.sent, i);
-            record.marks = (record.marks & !clear) | mark::SACKED;
+            record.marks = (record.marks & !(mark::LOST | mark::RETRANS)) | mark::SACKED;
             r.seen |= seen::SACKED;
             self.sacked_out += segs;
             self.recovery.delivered = self.recovery.delivered.wrapping_add(segs);
             if s.end().after(self.recovery.fack) {
                 self.recovery.fack = s.end();
             }
-        }
-        let record = self.sent.get_mut(cx.sent, i);
-        if duplicate && record.is(mark::RETRANS) {
-            record.marks &= !mark::RETRANS;
-            self.retrans_out = self.retrans_out.saturating_sub(segs);
         }
     }
 

@@ -646,6 +646,7 @@ impl Tcb {
         self.cork_at = Instant::FAR;
         (self.packets_out, self.sacked_out, self.lost_out, self.retrans_out) = (0, 0, 0, 0);
         self.recovery.probe_due = false;
+        self.recovery.head_due = false;
         self.sent.clear(cx.sent);
         core::mem::take(&mut self.tx).free(cx.pool);
         if let Some(ooo) = self.ooo.take() {

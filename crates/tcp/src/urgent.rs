@@ -42,8 +42,9 @@ impl Tcb {
             return;
         }
         let window = self.rcv_adv.since(self.rcv_nxt);
-        if !(seg.seq.in_window(self.rcv_nxt, window.max(1)) || (seg.seq + seg.payload.len() as u32).after(self.rcv_nxt))
-        {
+        let end = seg.seq + seg.payload.len() as u32;
+        let reaches_in = seg.seq.before(self.rcv_nxt) && end.after(self.rcv_nxt);
+        if !seg.seq.in_window(self.rcv_nxt, window.max(1)) && !reaches_in {
             return;
         }
         let at = seg.seq + (seg.urgent as u32 - 1);

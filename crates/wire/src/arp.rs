@@ -76,6 +76,10 @@ mod tests {
             let mut buf = [0; LEN];
             p.emit(&mut buf);
             prop_assert_eq!(Packet::parse(&buf), Ok(p));
+            let oracle = etherparse::ArpPacketSlice::from_slice(&buf).unwrap();
+            prop_assert_eq!(oracle.operation().0, if request { 1 } else { 2 });
+            prop_assert_eq!((oracle.sender_hw_addr(), oracle.sender_protocol_addr()), (&a[..], &b[..]));
+            prop_assert_eq!((oracle.target_hw_addr(), oracle.target_protocol_addr()), (&c[..], &d[..]));
         }
 
         #[test]

@@ -108,6 +108,11 @@ pub fn emit_too_big(b: &mut [u8], mtu: u16, packet: &[u8]) -> usize {
     emit_error(b, 3, 4, mtu, packet)
 }
 
+/// Writes "time exceeded" (0 in transit, 1 in reassembly) with a quoted packet; its length.
+pub fn emit_time_exceeded(b: &mut [u8], code: u8, packet: &[u8]) -> usize {
+    emit_error(b, 11, code, 0, packet)
+}
+
 fn emit_error(b: &mut [u8], kind: u8, code: u8, low: u16, packet: &[u8]) -> usize {
     let n = 8 + packet.len();
     b[..6].copy_from_slice(&[kind, code, 0, 0, 0, 0]);

@@ -389,6 +389,11 @@ pub fn emit_too_big(src: Addr, dst: Addr, b: &mut [u8], mtu: u32, packet: &[u8])
     error(src, dst, b, 2, 0, mtu, packet)
 }
 
+/// Writes "time exceeded" (0 in transit, 1 in reassembly) with a quoted packet; its length.
+pub fn emit_time_exceeded(src: Addr, dst: Addr, b: &mut [u8], code: u8, packet: &[u8]) -> usize {
+    error(src, dst, b, 3, code, 0, packet)
+}
+
 /// Writes a parameter problem at byte `pointer` of a quoted packet; its length.
 pub fn emit_parameter_problem(src: Addr, dst: Addr, b: &mut [u8], code: u8, pointer: u32, packet: &[u8]) -> usize {
     error(src, dst, b, 4, code, pointer, packet)

@@ -253,7 +253,7 @@ impl<'a> Runner<'a> {
     /// Until when a call with a timeout of `ms` waits; for ever when it is negative.
     fn until(&self, progress: &mut Progress, ms: i64) {
         if progress.until.is_none() && ms >= 0 {
-            progress.until = Some(self.now() + ms as u64 * 1000);
+            progress.until = Some(self.now().saturating_add((ms as u64).saturating_mul(1000)));
         }
     }
 

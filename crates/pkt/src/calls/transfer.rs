@@ -25,6 +25,10 @@ struct Transfer {
     flags: i64,
 }
 
+fn total(parts: &[usize]) -> usize {
+    parts.iter().fold(0, |sum, n| sum.saturating_add(*n))
+}
+
 fn transfer(args: &Args) -> Result<Transfer, Stop> {
     let name = args.call.name.as_str();
     let (bytes, null) = match name {
@@ -34,7 +38,7 @@ fn transfer(args: &Args) -> Result<Transfer, Stop> {
             if args.int(2)? != parts.len() as i64 {
                 return Err(Stop::fail(format!("{} buffers", args.int(2)?), parts.len().to_string()));
             }
-            (parts.iter().sum(), false)
+            (total(&parts), false)
         }
         "recvmsg" | "sendmsg" => {
             args.exactly(3)?;
@@ -44,7 +48,7 @@ fn transfer(args: &Args) -> Result<Transfer, Stop> {
             if count != parts.len() as i64 {
                 return Err(Stop::fail(format!("{count} buffers"), parts.len().to_string()));
             }
-            (parts.iter().sum(), false)
+            (total(&parts), false)
         }
         _ => (args.int(2)?.max(0) as usize, !is_buffer(args.get(1)?)),
     };

@@ -28,6 +28,9 @@ fn parameters(tcp: &Config) -> Vec<(&'static str, String)> {
         ("tcp_early_retrans", if tcp.tail_loss_probe { 3 } else { 0 }),
         ("tcp_frto", if tcp.frto { 2 } else { 0 }),
         ("tcp_slow_start_after_idle", tcp.slow_start_after_idle as u64),
+        ("tcp_mtu_probing", (tcp.black_hole_timeouts > 0) as u64),
+        // RFC 1337, which our stack always follows.
+        ("tcp_rfc1337", 1),
         ("tcp_invalid_ratelimit", tcp.invalid_ratelimit.as_millis() as u64),
         ("tcp_syn_linear_timeouts", tcp.syn_linear_timeouts.into()),
         ("tcp_syn_retries", tcp.syn_retries.into()),
@@ -45,7 +48,8 @@ fn parameters(tcp: &Config) -> Vec<(&'static str, String)> {
         ("tcp_fastopen", 0),
     ];
     let buffers = [
-        ("tcp_rmem", buffer(tcp.receive_buffer, tcp.receive_buffer_max)),
+        // Linux counts the memory of buffers, of which half is for data.
+        ("tcp_rmem", buffer(tcp.receive_buffer.saturating_mul(2), tcp.receive_buffer_max)),
         ("tcp_wmem", buffer(tcp.send_buffer, tcp.send_buffer_max)),
     ];
     numbers.into_iter().map(|(name, n)| (name, n.to_string())).chain(buffers).collect()
@@ -65,7 +69,8 @@ mod tests {
         }
         let got = settings.tcp;
         assert_eq!((got.timestamps, got.sack, got.keep_count, got.ecn), (false, false, 3, Ecn::Always));
-        assert_eq!((got.receive_buffer_max, got.send_buffer), (tcp.receive_buffer_max, tcp.send_buffer));
+        assert_eq!((got.receive_buffer, got.receive_buffer_max), (tcp.receive_buffer, tcp.receive_buffer_max));
+        assert_eq!((got.send_buffer, got.send_buffer_max), (tcp.send_buffer, tcp.send_buffer_max));
         assert_eq!((got.min_rto, got.fin_timeout, got.retries), (tcp.min_rto, tcp.fin_timeout, tcp.retries));
     }
 }

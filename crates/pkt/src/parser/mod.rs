@@ -198,7 +198,7 @@ impl Parser {
                 self.next()?;
                 Ok(us)
             }
-            None => self.wrong(format!("expected a time in seconds, not negative, got `{text}`")),
+            None => self.wrong(format!("expected a time in seconds below 10^9, not negative, got `{text}`")),
         }
     }
 
@@ -244,7 +244,9 @@ fn micros(text: &str) -> Option<u64> {
     while fraction.len() < 6 {
         fraction.push('0');
     }
-    whole.checked_mul(1_000_000)?.checked_add(fraction.parse().ok()?)
+    // No script is longer than some decades.
+    let whole = Some(whole).filter(|s| *s < 1_000_000_000)?;
+    Some(whole * 1_000_000 + fraction.parse::<u64>().ok()?)
 }
 
 /// The token that a definition's value is.

@@ -2,8 +2,11 @@
 
 use super::{Parsed, Parser};
 use crate::ast::{About, Body, Direction, Icmp, Ip, Packet, Tcp, TcpOption, Tos};
-use crate::lexer::Token;
+use crate::lexer::{SyntaxError, Token};
 use crate::wire_options;
+
+/// Most bytes that fit an IP packet behind headers and options.
+const LARGEST: u16 = u16::MAX - 120;
 
 impl Parser {
     pub(super) fn packet(&mut self) -> Parsed<Packet> {
@@ -20,7 +23,7 @@ impl Parser {
             Body::Icmp(self.icmp()?)
         } else if self.word("udp")? {
             let ports = self.ports()?;
-            Body::Udp { ports, payload: self.in_parentheses()? }
+            Body::Udp { ports, payload: self.in_parentheses()?.min(LARGEST) }
         } else {
             Body::Tcp(self.segment(direction)?)
         };
@@ -161,9 +164,12 @@ impl Parser {
         let end = self.number_u32("the sequence number after the last byte")?;
         let place = self.place();
         let bytes = self.in_parentheses()?;
+        if bytes > LARGEST {
+            return Err(SyntaxError { place, message: format!("expected {LARGEST} bytes at most, got {bytes}") });
+        }
         if end != start.wrapping_add(bytes as u32) {
             let message = format!("expected {} bytes from {start} to {end}, got {bytes}", end.wrapping_sub(start));
-            return Err(crate::lexer::SyntaxError { place, message });
+            return Err(SyntaxError { place, message });
         }
         Ok((start, bytes))
     }
@@ -195,7 +201,7 @@ impl Parser {
         let bytes = wire_options::emit(&options).len();
         if bytes > 40 || !bytes.is_multiple_of(4) {
             let message = format!("expected options of 40 bytes at most, padded to a multiple of 4, got {bytes}");
-            return Err(crate::lexer::SyntaxError { place, message });
+            return Err(SyntaxError { place, message });
         }
         Ok(Some(options))
     }
@@ -292,9 +298,9 @@ impl Parser {
         let mut about = About::Tcp(0, 0);
         if self.sign('[')? {
             about = if self.word("udp")? {
-                About::Udp(self.in_parentheses()?)
+                About::Udp(self.in_parentheses()?.min(LARGEST))
             } else if self.word("raw")? {
-                About::Raw(self.in_parentheses()?)
+                About::Raw(self.in_parentheses()?.min(LARGEST))
             } else {
                 let (seq, bytes) = self.seq()?;
                 About::Tcp(seq, bytes)

@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use io::impair::Random;
+use stack::SynCookies;
 use tcp::Ecn;
 use tcp::congestion::Algorithm;
 
@@ -40,6 +41,13 @@ fn host(r: &mut Random, n: u8, cut: bool) -> HostConfig {
     tcp.max_rto = Duration::from_secs(r.pick(&[120, 10, 60]));
     tcp.syn_linear_timeouts = r.below(5) as u8;
     tcp.delayed_ack = Duration::from_millis(r.pick(&[40, 1, 200, 400]));
+    // Now and then handshakes are many for their place, or kept nowhere.
+    match r.below(20) {
+        0 => h.stack.syn_cookies = SynCookies::Always,
+        1 => h.stack.syn_backlog = 1 + r.below(5) as u32,
+        2 => (h.stack.syn_cookies, h.stack.syn_backlog) = (SynCookies::Never, 1 + r.below(5) as u32),
+        _ => {}
+    }
     if !cut {
         tcp.syn_retries = 60;
         tcp.synack_retries = 60;

@@ -44,9 +44,9 @@ pub(crate) fn paths(r: &mut Random, v6: bool) -> Paths {
             }
             // A narrower link; sometimes it widens again.
             _ => {
-                let least = if v6 { 1280 } else { 576 };
+                let least = if v6 { 1292 } else { 588 };
                 now[i].mtu = least + r.below(1500 - least as u64) as u16;
-                now[i].silent = r.chance(0.0);
+                now[i].silent = r.chance(0.3);
                 change(at, &now, i);
                 if r.chance(0.3) {
                     at += micros(r, 3_000_000);

@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use io::impair::Random;
 use stack::channel::{CloseMode, ConnOption};
+use tcp::congestion::Algorithm;
 
 use super::{micros, scale};
 use crate::apps::{Abort, Answer, App, Ask, Bulk, Ping, Pong, SlowReader};
@@ -60,6 +61,12 @@ fn options(r: &mut Random) -> Vec<(ConnOption, u32)> {
     maybe(r, 0.1, ConnOption::QuickAck, 1);
     let segment = 100 + r.below(1400) as u32;
     maybe(r, 0.1, ConnOption::MaxSegment, segment);
+    let algorithm = r.pick(&[Algorithm::Cubic, Algorithm::NewReno]) as u32;
+    maybe(r, 0.1, ConnOption::Congestion, algorithm);
+    let low = 1 + r.below(100_000) as u32;
+    maybe(r, 0.1, ConnOption::NotSentLow, low);
+    let buffer = scale(r, 3000, 7) as u32;
+    maybe(r, 0.1, ConnOption::ReceiveBuffer, buffer);
     let clamp = 3000 + r.below(100_000) as u32;
     maybe(r, 0.1, ConnOption::WindowClamp, clamp);
     if r.chance(0.1) {

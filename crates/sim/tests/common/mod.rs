@@ -203,6 +203,29 @@ impl Bench {
         frame(self.host.config.mac, p.addr, &header, payload)
     }
 
+    /// An ICMP error of code `code` that quotes our segment to `p` with sequence number `seq`.
+    pub fn unreachable(&self, p: &Peer, code: u8, seq: SeqNum) -> Vec<u8> {
+        let header = Header {
+            src_port: p.local_port,
+            dst_port: p.port,
+            seq,
+            ack: p.seq + 1,
+            flags: SYN | ACK,
+            window: 0,
+            urgent: 0,
+            options: Options::default(),
+        };
+        let mut quote = vec![0; 40];
+        header.emit(&mut quote[20..], false);
+        let ip = |src, dst, protocol| ipv4::Header { src, dst, protocol, ..ipv4::Header::default() };
+        ip(ours(), p.addr, ipv4::TCP).emit(&mut quote, 20);
+        let mut frame = vec![0; 14 + 20 + 8 + 40];
+        let at = ethernet::emit(&mut frame, self.host.config.mac, PEER_MAC, None, ethernet::IPV4);
+        ip(p.addr, ours(), ipv4::ICMP).emit(&mut frame[at..], 48);
+        wire::icmpv4::emit_unreachable(&mut frame[at + 20..], code, &quote);
+        frame
+    }
+
     /// A whole handshake, with SYN options; the peer afterwards.
     pub fn establish(&mut self, n: u32, port: u16, options: Options) -> Peer {
         let mut p = Peer::new(n, port);

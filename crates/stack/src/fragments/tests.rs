@@ -155,7 +155,7 @@ fn an_overlap_ends_the_datagram_for_good() {
             assert_eq!((r.bytes, r.map.len()), (0, 1));
             // Counted once already; after its time the id is free.
             assert_eq!(
-                (r.next(), r.expire(Instant::from_micros(30_000_000))),
+                (r.next(), r.expire(Instant::from_micros(30_000_000)).len()),
                 (Some(Instant::from_micros(30_000_000)), 0)
             );
             assert_eq!(push(&mut r, 0, true, &first(32)), Fragment::Kept);
@@ -300,8 +300,9 @@ fn the_oldest_gives_way_and_the_rest_time_out() {
     assert_eq!(r.push(at(4), I, &frame(false, 1, 64, false, &[1; 5])), Fragment::Kept);
     assert!(matches!(r.push(at(4), I, &frame(false, 3, 64, false, &[1; 5])), Fragment::Complete(_)));
     assert_eq!(r.evicted, 2);
-    assert_eq!((r.next(), r.expire(at(33))), (Some(at(34)), 0));
-    assert_eq!((r.expire(at(34)), r.next()), (1, None));
+    assert_eq!((r.next(), r.expire(at(33))), (Some(at(34)), vec![]));
+    // The first fragment never came.
+    assert_eq!((r.expire(at(34)), r.next()), (vec![(I, None)], None));
     // A piece that can never fit is not kept.
     let mut r = Reassembler::new(FragmentLimits { bytes: 100, ..FragmentLimits::default() });
     assert_eq!(r.push(T, I, &frame(false, 1, 0, true, &first(64))), Fragment::Dropped(DropReason::FragmentLimit));
@@ -334,4 +335,15 @@ fn neighbour_messages_come_whole() {
     let mut hidden = frame(true, 1, 0, true, &[ipv6::ICMPV6, 0, 1, 4, 0, 0, 0, 0]);
     hidden[54] = 60;
     assert_eq!(reassembler().push(T, I, &hidden), BAD);
+}
+
+#[test]
+fn the_first_fragment_is_given_back_as_it_came() {
+    for v6 in [false, true] {
+        let mut r = reassembler();
+        let came = frame(v6, 1, 0, true, &first(64));
+        assert_eq!(r.push(T, InterfaceId(3), &frame(v6, 1, 64, true, &[1; 8])), Fragment::Kept);
+        assert_eq!(r.push(T, InterfaceId(3), &came), Fragment::Kept);
+        assert_eq!(r.expire(Instant::from_micros(30_000_000)), [(InterfaceId(3), Some(came))]);
+    }
 }

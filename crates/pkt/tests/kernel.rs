@@ -1,0 +1,91 @@
+//! The same dialogues against the kernel, where it may be asked: what our stack does there is what Linux does.
+//!
+//! These are the dialogues that Linux holds in every run; docs/differential.md lists the others with the reason for each.
+
+use std::path::Path;
+use std::thread;
+
+use pkt::{Defines, Report, Under, Verdict, run};
+
+const DIALOGUES: [&str; 40] = [
+    "challenge/ack-of-the-future",
+    "challenge/ack-too-old",
+    "challenge/no-flags",
+    "challenge/syn",
+    "close/active",
+    "close/fin-on-data",
+    "close/fin-retransmit",
+    "close/half",
+    "close/linger-zero",
+    "close/passive",
+    "close/simultaneous",
+    "close/unread-data-resets",
+    "data/beyond-the-window",
+    "data/duplicates",
+    "data/in-order",
+    "data/out-of-order",
+    "data/overlap",
+    "data/segments",
+    "data/vectors",
+    "delayed-ack/rides-on-data",
+    "handshake/active-refused",
+    "handshake/data-in-syn",
+    "handshake/data-with-last-ack",
+    "handshake/nobody-listens",
+    "handshake/passive-no-options-v4",
+    "handshake/simultaneous-open",
+    "handshake/syn-retransmit",
+    "nagle/full-segments-go",
+    "nagle/nodelay",
+    "nagle/one-small-segment",
+    "reset/accepted",
+    "reset/in-close-wait",
+    "rto/back-off",
+    "sack/fast-retransmit",
+    "sack/limited-transmit",
+    "sack/two-holes",
+    "sack/without-sack",
+    "timestamps/echo",
+    "timestamps/missing",
+    "timestamps/paws",
+];
+
+/// Real time: a busy machine is late, and gets a second and a third chance.
+const CHANCES: usize = 3;
+const TOLERANCE: &str = "20000";
+
+fn on_kernel(name: &str) -> Report {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/dialogue/{name}.pkt"));
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let given = [("tolerance_usecs", Some(TOLERANCE))];
+    run(name, &text, &given, &Defines::new(), Under::Kernel)
+}
+
+/// A script in a thread of its own, whose network namespace it changes.
+fn judged(name: &'static str) -> Report {
+    let once = || thread::spawn(move || on_kernel(name)).join().expect("a report");
+    let mut report = once();
+    for _ in 1..CHANCES {
+        if matches!(report.verdict, Verdict::Pass | Verdict::Unsupported { .. }) {
+            break;
+        }
+        report = once();
+    }
+    report
+}
+
+#[test]
+fn linux_holds_the_same_dialogues() {
+    if let Verdict::Unsupported { reason, .. } = judged(DIALOGUES[0]).verdict {
+        assert!(reason.contains("a network of the kernel's own"), "{reason}");
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let mut failures = Vec::new();
+    for some in DIALOGUES.chunks(8) {
+        let running: Vec<_> = some.iter().map(|name| thread::spawn(|| judged(name))).collect();
+        let reports = running.into_iter().map(|t| t.join().expect("a report"));
+        failures.extend(reports.filter(|r| r.verdict != Verdict::Pass).map(|r| r.line()));
+    }
+    assert!(failures.is_empty(), "\n{}\n", failures.join("\n"));
+}
