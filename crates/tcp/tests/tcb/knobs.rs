@@ -224,7 +224,6 @@ fn what_is_not_urgent() {
 }
 
 /// RFC 9293 3.10.7.4: only acceptable segments count.
-#[ignore = "a segment beyond the window counts"]
 #[test]
 fn urgent_beyond_the_window() {
     let mut p = Peer::server();
