@@ -209,3 +209,61 @@ fn the_window_is_counted_in_segments() {
     p.inject(&ack(2));
     assert_eq!(p.drain().len(), 1);
 }
+
+/// RFC 7661 4.4: a window no larger than what was used stays, and its threshold with it.
+#[test]
+fn a_small_window_does_not_decay() {
+    let mut p = wide(Config { initial_window: 4, ..plain() });
+    p.write(4000);
+    p.drain();
+    p.timer_ms(220);
+    p.drain();
+    p.inject(&ack(4001));
+    let mut una = 4001;
+    while p.cwnd().0 < 4 {
+        let n = p.cwnd().0 as u32 * 1000;
+        p.write(n as usize);
+        p.drain();
+        p.wait_ms(20);
+        una += n;
+        p.inject(&ack(una));
+    }
+    assert_eq!(p.cwnd(), (4, 2));
+    for _ in 0..30 {
+        p.write(1000);
+        p.drain();
+        p.wait_ms(20);
+        una += 1000;
+        p.inject(&ack(una));
+    }
+    assert_eq!(p.cwnd(), (4, 2));
+}
+
+/// The most that was out at once in a window is what counts, however it came together.
+#[test]
+fn the_peak_of_a_window_counts() {
+    for (more, grows) in [(1, false), (2, true)] {
+        let mut p = wide(plain());
+        p.write(4000);
+        p.drain();
+        p.write(more * 1000);
+        p.drain();
+        p.inject(&ack(1001));
+        assert_eq!(p.cwnd().0, 10 + grows as u64, "{more}");
+    }
+    // What was sent earlier, and acknowledged, does not.
+    let mut p = wide(plain());
+    p.write(5000);
+    p.drain();
+    p.inject(&ack(5001));
+    p.write(6000);
+    p.drain();
+    p.inject(&ack(11_001));
+    let cwnd = p.cwnd().0;
+    for i in 0..3 {
+        p.write(2000);
+        p.drain();
+        p.inject(&ack(13_001 + i * 2000));
+    }
+    assert_eq!(p.cwnd().0, cwnd);
+}

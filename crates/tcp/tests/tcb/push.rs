@@ -95,3 +95,33 @@ fn retransmissions_remember_only_what_was_written() {
          . 2001:3001(1000) ack 1 win 20000",
     );
 }
+
+/// What a path takes in a millisecond is one burst: 100 segments in 20 ms, twice as fast in slow start, are nine in 1,024 µs.
+#[test]
+fn a_millisecond_of_the_path() {
+    for (initial_window, len) in [(100, 9), (60, 5), (30, 2), (20, 2)] {
+        let config = Config { window_scaling: true, initial_window, ..plain() };
+        let mut p = Peer::server_offered(config, "mss 1000,wscale 4");
+        p.push = true;
+        p.write(200_000);
+        let at: Vec<usize> = pushed(&mut p).iter().enumerate().filter(|(_, p)| **p).map(|(i, _)| i + 1).collect();
+        assert_eq!(at[..3], [len, 2 * len, 3 * len], "{initial_window}");
+    }
+}
+
+/// Beyond half the threshold a fifth more than the window in a round trip: 101 segments in 20 ms are five in 1,024 µs.
+#[test]
+fn a_millisecond_after_a_loss() {
+    let config = Config { window_scaling: true, initial_window: 200, ..plain() };
+    let mut p = Peer::server_offered(config, "mss 1000,wscale 4");
+    p.write(200_000);
+    p.drain();
+    p.timer_ms(220);
+    p.drain();
+    p.inject(". 1:1(0) ack 200001 win 20000");
+    assert_eq!(p.cwnd(), (101, 100));
+    p.push = true;
+    p.write(100_000);
+    let at: Vec<usize> = pushed(&mut p).iter().enumerate().filter(|(_, p)| **p).map(|(i, _)| i + 1).collect();
+    assert_eq!(at[..3], [5, 10, 15]);
+}

@@ -331,3 +331,35 @@ fn duplicates_widen_the_reordering_window() {
         assert_eq!(p.info().ca_state, 0);
     }
 }
+
+/// RFC 8985 6.2 step 2: the delivery of something older does not move the mark back.
+#[test]
+fn an_older_delivery_does_not_move_the_mark_back() {
+    let mut p = sender(config(), 2000);
+    p.wait_ms(5);
+    p.write(2000);
+    assert_eq!(p.drain().len(), 2);
+    p.wait_ms(15);
+    p.exchange(&sack(1, "3001:4001"), "");
+    p.exchange(&sack(1001, "3001:4001"), "");
+    let us = p.deadline().micros() - p.now.micros();
+    assert!(us < 10_000, "{us}");
+    p.timer(us);
+    assert_eq!((p.info().lost, p.counters.timeouts), (2, 0));
+    p.drain();
+}
+
+/// A retransmission that is lost again, found while a timeout is being recovered from, begins a recovery.
+#[test]
+fn a_retransmission_lost_after_a_timeout_is_found() {
+    let mut p = sender(config(), 10_000);
+    p.timer_ms(220);
+    p.expect(&seg(1));
+    p.wait_ms(20);
+    // The first retransmission is delivered, the next two go out; the second of them is delivered.
+    p.exchange(&ack(1001), &[seg(1001), seg(2001)].join("\n"));
+    p.wait_ms(20);
+    p.inject(&sack(1001, "2001:3001"));
+    assert_eq!((p.counters.lost_retransmits, p.counters.recoveries, p.info().ca_state), (1, 1, 3));
+    assert!(p.drain().contains(&seg(1001)));
+}

@@ -263,3 +263,22 @@ fn a_lost_retransmission_times_out() {
     assert_eq!((p.info().ca_state, p.cwnd().0, p.counters.lost_retransmits), (4, 1, 1));
     assert_eq!((p.counters.fast_retransmits, p.counters.timeout_retransmits), (1, 1));
 }
+
+/// Of a record that went out as many segments only the first is taken for lost.
+#[test]
+fn the_first_segment_of_a_large_record_is_lost() {
+    let mut p = flight(0);
+    p.segments = 10;
+    p.write(10_000);
+    p.expect(&data("P", 1, 10_001));
+    assert_eq!(p.info().unacked, 10);
+    for _ in 0..2 {
+        p.exchange(&ack(1), "");
+    }
+    p.exchange(&ack(1), &seg(1));
+    assert_eq!((p.info().lost, p.info().retrans, p.info().unacked), (1, 1, 10));
+    p.inject(&ack(1001));
+    p.exchange(&ack(1001), &seg(1001));
+    p.exchange(&ack(10_001), "");
+    assert_eq!(p.info().unacked, 0);
+}

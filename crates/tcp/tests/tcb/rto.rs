@@ -344,3 +344,30 @@ fn retransmissions_into_a_closed_window_are_probes() {
         }
     }
 }
+
+/// The silence must be longer than the largest timeout, not as long.
+#[test]
+fn silence_is_longer_than_the_largest_timeout() {
+    let mut p = Peer::server_with(Config { retries: 1, max_rto: Duration::from_millis(660), ..plain() });
+    p.write(2000);
+    p.drain();
+    p.wait_ms(20);
+    p.inject(". 1:1(0) ack 1001 win 0");
+    for ms in [220, 440] {
+        p.timer_ms(ms);
+        assert_eq!(p.drain().len(), 1);
+    }
+    p.timer_ms(660);
+    assert_eq!(p.state(), State::Closed);
+    p.drain();
+    let mut p = Peer::server_window(Config { retries: 1, max_rto: Duration::from_millis(660), ..plain() }, 0);
+    p.write(2000);
+    p.quiet();
+    for ms in [220, 440] {
+        p.timer_ms(ms);
+        assert_eq!(p.drain().len(), 1);
+    }
+    p.timer_ms(660);
+    assert_eq!(p.state(), State::Closed);
+    p.drain();
+}

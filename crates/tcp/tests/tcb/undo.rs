@@ -203,3 +203,19 @@ fn what_is_not_ours_to_undo() {
     p.inject(". 1:1(0) ack 1001 win 20000 <sack -20001:1>");
     assert_eq!((p.counters.dsacks_in, p.info().dsack_dups), (0, 0));
 }
+
+/// RFC 2883 4.2: duplicates reported above the acknowledgment count as well.
+#[test]
+fn duplicates_above_a_hole_count() {
+    let mut p = sender(frto(), ",sackOK", 10_000);
+    p.wait_ms(20);
+    p.inject(". 1:1(0) ack 1 win 20000 <sack 2001:3001>");
+    p.timer_ms(7);
+    p.expect(&seg(1));
+    p.exchange(". 1:1(0) ack 1 win 20000 <sack 2001:10001>", &seg(1001));
+    p.inject(". 1:1(0) ack 1 win 20000 <sack 1001:10001>");
+    p.inject(". 1:1(0) ack 1 win 20000 <sack 1001:2001 1001:10001>");
+    assert_eq!((p.counters.dsacks_in, p.counters.undone), (1, 0));
+    p.inject(". 1:1(0) ack 10001 win 20000 <sack 1:1001>");
+    assert_eq!((p.counters.dsacks_in, p.counters.undone, p.cwnd().1), (2, 1, 0x7fff_ffff));
+}
