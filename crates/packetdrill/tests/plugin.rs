@@ -53,6 +53,7 @@ fn open(p: &Plugin, peer: &mut Machine, listener: SockId) -> (i32, SockId) {
     assert_eq!(p.connect(fd, &sockaddr(PEER)), Err(Errno::INPROGRESS));
     exchange(p, peer);
     exchange(p, peer);
+    assert_eq!(p.connect(fd, &sockaddr(PEER)), Ok(()));
     assert_eq!(p.connect(fd, &sockaddr(PEER)), Err(Errno::ISCONN));
     p.fcntl(fd, libc::F_SETFL, 0).unwrap();
     (fd, peer.sockets().accept(listener).unwrap().0)

@@ -296,7 +296,8 @@ fn path_mtus() {
     assert_eq!(after_too_big(true, 1500).0, 0);
     assert_eq!(after_too_big(false, 1400), (1340, 1340));
     assert_eq!(after_too_big(false, 1280), (1220, 1220));
-    assert_eq!(after_too_big(false, 1279), (1220, 1220));
+    // RFC 8201 4: less than any IPv6 link carries is discarded.
+    assert_eq!(after_too_big(false, 1279), (0, 1440));
 }
 
 /// RFC 1191 6.3: what was learned is forgotten after ten minutes.

@@ -37,7 +37,11 @@ fn bind_once_and_in_the_family() {
     let mut l = Lane::new();
     let (a, b) = (l.s.socket(false).unwrap(), l.s.socket(true).unwrap());
     assert_eq!(l.s.bind(a, at6(1)), Err(Errno::EAFNOSUPPORT));
-    assert_eq!(l.s.bind(b, at(1)), Err(Errno::EAFNOSUPPORT));
+    // An IPv6 socket speaks IPv4 unless it was told not to (RFC 3493 3.7, 5.3).
+    l.s.set_option(b, SockOption::V6Only(true)).unwrap();
+    assert_eq!(l.s.bind(b, at(1)), Err(Errno::EINVAL));
+    l.s.set_option(b, SockOption::V6Only(false)).unwrap();
+    l.s.bind(b, at(1)).unwrap();
     l.s.bind(a, at(1)).unwrap();
     assert_eq!(l.s.bind(a, at(2)), Err(Errno::EINVAL));
     assert_eq!(l.s.local(a), Ok(at(1)));

@@ -354,22 +354,3 @@ fn a_connection_loses_by_cubic() {
     assert!(cwnd <= ssthresh && ssthresh == 7, "{cwnd} {ssthresh}");
     p.drain();
 }
-
-/// The curve is looked at again after a thirty-second of a second, though the window has not moved.
-#[test]
-fn the_curve_is_followed_while_the_window_stands() {
-    for (ms, grows) in [(31, false), (32, true)] {
-        let (mut c, mut w) = cubic(400, RTT_MS);
-        lose(&mut c, &mut w);
-        let first = sample(1, &w, 5000);
-        c.on_ack(&first, &mut w);
-        // K is 6.7 s. Shortly before its end hardly anything is added; beyond it two acknowledgments are enough.
-        let flat = sample(1, &w, 15_000);
-        c.on_ack(&flat, &mut w);
-        let cwnd = w.cwnd;
-        c.on_restart(Instant::from_micros(15_000_000), 10_000_000);
-        let later = sample(60, &w, 15_000 + ms);
-        c.on_ack(&later, &mut w);
-        assert!((w.cwnd - cwnd > 20) != grows, "{ms}: {cwnd} {}", w.cwnd);
-    }
-}

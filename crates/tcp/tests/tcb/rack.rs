@@ -332,23 +332,6 @@ fn duplicates_widen_the_reordering_window() {
     }
 }
 
-/// RFC 8985 6.2 step 2: the delivery of something older does not move the mark back.
-#[test]
-fn an_older_delivery_does_not_move_the_mark_back() {
-    let mut p = sender(config(), 2000);
-    p.wait_ms(5);
-    p.write(2000);
-    assert_eq!(p.drain().len(), 2);
-    p.wait_ms(15);
-    p.exchange(&sack(1, "3001:4001"), "");
-    p.exchange(&sack(1001, "3001:4001"), "");
-    let us = p.deadline().micros() - p.now.micros();
-    assert!(us < 10_000, "{us}");
-    p.timer(us);
-    assert_eq!((p.info().lost, p.counters.timeouts), (2, 0));
-    p.drain();
-}
-
 /// A retransmission that is lost again, found while a timeout is being recovered from, begins a recovery.
 #[test]
 fn a_retransmission_lost_after_a_timeout_is_found() {
