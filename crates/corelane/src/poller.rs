@@ -132,8 +132,11 @@ impl Poller {
         let mut app = self.lane.app.borrow_mut();
         let woken = &self.lane.woken;
         let mut deadline = None;
-        // What was asked for since the last wait goes out, and what came in is seen, before anything else.
-        app.advance();
+        // What was asked for since the last wait goes out, and what came in is seen, before anything else: but for what was
+        // ready when it was added, whose answer can go out with it.
+        if !app.sockets.epoll_is_fresh(self.id) {
+            app.advance();
+        }
         loop {
             events.len = app.sockets.epoll_collect(self.id, &mut events.ready).map_err(error)?;
             if events.len > 0 || (woken.load(Ordering::Relaxed) && woken.swap(false, Ordering::Acquire)) {

@@ -111,6 +111,8 @@ pub(crate) struct Epoll {
     /// Entries whose registration has gone.
     stale: usize,
     members: usize,
+    /// Something was ready when it was registered, and has not been collected.
+    fresh: bool,
 }
 
 impl Epoll {
@@ -269,9 +271,21 @@ impl Sockets {
             return;
         }
         let Some(place) = self.table.epoll(epoll).map(|e| e.push(id)) else { return };
-        if let Some(w) = self.table.get_mut(id).and_then(Socket::watch).and_then(|slot| find(slot, epoll)) {
+        let Some(socket) = self.table.get_mut(id) else { return };
+        let now = socket.bits();
+        if let Some(w) = socket.watch().and_then(|slot| find(slot, epoll)) {
             w.place = place;
+            let ready = now & w.reported() != 0;
+            if let (true, Some(e)) = (ready, self.table.epoll(epoll)) {
+                e.fresh = true;
+            }
         }
+    }
+
+    /// Whether something was ready when it was registered since the last `epoll_collect`: worth a look before anything else,
+    /// since the answer to what an accepted connection brought goes out a turn sooner.
+    pub fn epoll_is_fresh(&mut self, epoll: SockId) -> bool {
+        self.table.epoll(epoll).is_some_and(|e| e.fresh)
     }
 
     fn unregistered(&mut self, w: &Watch) {
@@ -351,6 +365,7 @@ impl Sockets {
         if out.is_empty() {
             return Err(Errno::EINVAL);
         }
+        e.fresh = false;
         let mut ready = core::mem::take(&mut e.ready);
         let mut stale = 0;
         let mut n = 0;
