@@ -12,7 +12,9 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use corelane::{Config, ConnectOptions, Engine, Events, Interest, Lane, ListenOptions, Model, Poller, TcpStream, Trigger};
+use corelane::{
+    Config, ConnectOptions, Engine, Events, Interest, Lane, ListenOptions, Model, Poller, TcpStream, Trigger,
+};
 
 const AT_ONCE: usize = 256;
 

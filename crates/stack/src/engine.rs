@@ -307,7 +307,7 @@ impl Stack {
         let hash = conn.hash;
         let id = match self.conns.insert(conn) {
             Ok(id) => id,
-            Err(conn) => {
+            Err(mut conn) => {
                 let mut cx = context!(self, now);
                 conn.tcb.release(&mut cx);
                 return None;
@@ -431,7 +431,8 @@ impl Stack {
 
     /// The number returns to the stack.
     pub(crate) fn free(&mut self, now: Instant, id: u32) {
-        let Some(c) = self.conns.remove(id) else { return };
+        let Some(c) = self.conns.get_mut(id) else { return };
+        c.tcb.release(&mut context!(self, now));
         if c.linked {
             self.flows.remove(c.hash, id);
         }
@@ -448,8 +449,7 @@ impl Stack {
         if c.tcb.error().is_some() {
             self.counters.failed += 1;
         }
-        let mut cx = context!(self, now);
-        c.tcb.release(&mut cx);
+        self.conns.discard(id);
     }
 
     /// Timers that are due (mTCP 3.2: one pass over what has expired).

@@ -1,6 +1,6 @@
 //! Passive opens (RFC 9293 3.10.7.2, RFC 4987): from a SYN by way of a record, or of a cookie, to a connection.
 
-use tcp::{Offer, Open, Outgoing, Tcb, reset_for};
+use tcp::{Offer, Open, Tcb, reset_for};
 use wire::tcp::{Flags, Options, Segment, Timestamps};
 use wire::{Instant, MacAddr, SeqNum};
 
@@ -74,7 +74,8 @@ impl Stack {
             self.forget_embryo(oldest);
         }
         let mut embryo = Embryo::new(key, &offer, listener, source.mac, source.interface);
-        (embryo.iss, embryo.mss, embryo.receive_buffer) = (open.iss, open.mss, open.receive_buffer);
+        (embryo.iss, embryo.ts_offset) = (open.iss, open.ts_offset);
+        (embryo.mss, embryo.receive_buffer) = (open.mss, open.receive_buffer);
         let id = self.syns.insert(now, embryo).ok_or(DropReason::SynBacklog)?;
         self.flows.insert(hash, id | EMBRYO);
         if let Some(l) = self.listeners.get(listener) {
@@ -96,10 +97,9 @@ impl Stack {
     }
 
     /// How the connection of a record is opened.
-    fn open_of(&self, now: Instant, e: &Embryo) -> Open {
-        let (_, ts_offset) = self.initial_sequence(now, &e.key);
+    fn open_of(e: &Embryo) -> Open {
         let headers = if e.key.remote.is_v4() { 40 } else { 60 };
-        Open { iss: e.iss, ts_offset, mss: e.mss, receive_buffer: e.receive_buffer, headers }
+        Open { iss: e.iss, ts_offset: e.ts_offset, mss: e.mss, receive_buffer: e.receive_buffer, headers }
     }
 
     /// What a handshake may receive.
@@ -120,8 +120,7 @@ impl Stack {
         listener: u32,
         cookie: bool,
     ) {
-        let mut cx = context!(self, now);
-        let Some(out): Option<Outgoing> = Tcb::syn_ack(open, offer, &mut cx) else { return };
+        let out = Tcb::syn_ack(open, offer, &context!(self, now));
         let mut header = out.header(key.local_port, key.remote_port);
         if let (true, Some(ts)) = (cookie, &mut header.options.timestamps) {
             let clock = ts.value.wrapping_sub(open.ts_offset);
@@ -138,7 +137,7 @@ impl Stack {
         let Some(e) = self.syns.get_mut(id) else { return };
         e.set_again();
         let e = *e;
-        let open = self.open_of(now, &e);
+        let open = Self::open_of(&e);
         self.counters.tcp.syn_retransmits += 1;
         self.send_syn_ack(now, (e.interface, e.mac), e.key, &open, &e.offer(), e.listener, false);
     }
@@ -225,7 +224,7 @@ impl Stack {
             }
             return Ok(());
         }
-        let open = self.open_of(now, &e);
+        let open = Self::open_of(&e);
         let sent = e.due.micros().saturating_sub(self.syns.timeout(e.timeouts).as_micros() as u64);
         let sent = (!e.again()).then_some(Instant::from_micros(sent));
         let new = self.open_passive(now, source, e.key, hash, e.listener, (&open, &offer, sent, e.timeouts))?;
@@ -325,7 +324,7 @@ impl Stack {
 
     /// The ACK that a handshake's record sends: what was expected.
     fn acknowledge(&mut self, now: Instant, source: Source, e: &Embryo) {
-        let open = self.open_of(now, e);
+        let open = Self::open_of(e);
         let value = (now.millis() as u32).wrapping_add(open.ts_offset);
         let timestamps = e.offer().timestamp.filter(|_| self.config.tcp.timestamps);
         let options = Options { timestamps: timestamps.map(|echo| Timestamps { value, echo }), ..Options::default() };

@@ -17,6 +17,7 @@ pub(crate) struct Embryo {
     pub due: Instant,
     pub iss: SeqNum,
     pub irs: SeqNum,
+    pub ts_offset: u32,
     pub ts_recent: u32,
     pub receive_buffer: u32,
     pub listener: u32,
@@ -51,6 +52,7 @@ impl Embryo {
             due: Instant::ZERO,
             iss: SeqNum(0),
             irs: offer.seq,
+            ts_offset: 0,
             ts_recent: offer.timestamp.unwrap_or(0),
             receive_buffer: 0,
             listener,
@@ -237,7 +239,7 @@ mod tests {
 
     #[test]
     fn a_record_is_small_and_tells_the_offer() {
-        assert!(crate::slab::slot_bytes::<Node>() <= 96, "{}", crate::slab::slot_bytes::<Node>());
+        assert!(crate::slab::slot_bytes::<Node>() <= 104, "{}", crate::slab::slot_bytes::<Node>());
         let e = embryo(5);
         let offer = e.offer();
         assert_eq!((offer.seq, offer.mss, offer.scale, offer.timestamp), (SeqNum(5), 1460, Some(7), None));

@@ -4,12 +4,12 @@
 //! A SYN cookie has room for the segment size alone; the other options travel in the low bits of our timestamp, which the
 //! peer echoes, laid out as Linux does.
 
-use wire::tcp::{Flags, Options, Segment};
+use wire::tcp::{Flags, Options, Segment, Timestamps};
 use wire::{Instant, SeqNum};
 
-use crate::Outgoing;
 use crate::sent::mark;
 use crate::tcb::{Context, Open, Tcb};
+use crate::{Ecn, Outgoing, window};
 
 /// What must be known of a SYN to open a connection by it later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ impl Offer {
     }
 
     fn segment(&self) -> Segment<'static> {
-        let timestamps = self.timestamp.map(|value| wire::tcp::Timestamps { value, echo: 0 });
+        let timestamps = self.timestamp.map(|value| Timestamps { value, echo: 0 });
         let mss = Some(self.mss).filter(|mss| *mss > 0);
         let options =
             Options { mss, window_scale: self.scale, sack_permitted: self.sack, timestamps, ..Options::default() };
@@ -85,12 +85,25 @@ pub fn stamp(now: u32, bits: u32) -> u32 {
 }
 
 impl Tcb {
-    /// The SYN/ACK for a SYN; nothing is kept.
-    pub fn syn_ack(open: &Open, offer: &Offer, cx: &mut Context) -> Option<Outgoing> {
-        let mut t = Tcb::accept(open, &offer.segment(), cx);
-        let out = t.next_segment(0, cx);
-        t.release(cx);
-        out
+    /// The SYN/ACK for a SYN; nothing is kept. It is what the connection of [`Tcb::resume`] would send.
+    pub fn syn_ack(open: &Open, offer: &Offer, cx: &Context) -> Outgoing {
+        let (config, offset) = (cx.config, open.ts_offset);
+        let timestamp = offer.timestamp.filter(|_| config.timestamps);
+        let options = Options {
+            mss: Some(open.mss),
+            window_scale: offer.scale.filter(|_| config.window_scaling).map(|_| open.scale(config)),
+            sack_permitted: config.sack && offer.sack,
+            timestamps: timestamp.map(|echo| Timestamps { value: (cx.now.millis() as u32).wrapping_add(offset), echo }),
+            ..Options::default()
+        };
+        let mut flags = Flags::SYN | Flags::ACK;
+        if offer.ecn && config.ecn != Ecn::Never {
+            // RFC 3168 6.1.1.
+            flags = flags | Flags::ECE;
+        }
+        let window = window::initial(open.buffer(config), open.mss) as u16;
+        let (seq, ack) = (open.iss, offer.seq + 1);
+        Outgoing { seq, ack, flags, window, ecn: 0, options, offset: 0, len: 0, fresh: false }
     }
 
     /// The connection in SYN-RECEIVED whose SYN/ACK went out at `sent`, `retries` times more after that; where `sent` is
@@ -99,7 +112,8 @@ impl Tcb {
         let now = cx.now;
         cx.now = sent.unwrap_or(now);
         let mut t = Tcb::accept(open, &offer.segment(), cx);
-        t.next_segment(0, cx);
+        t.note_syn(cx);
+        t.segs_out = 1;
         cx.now = now;
         t.heard_at = now;
         if sent.is_none()

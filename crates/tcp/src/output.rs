@@ -25,11 +25,11 @@ pub struct Outgoing {
     /// Options.
     pub options: Options,
     /// Where the payload starts in the send queue.
-    offset: u32,
+    pub(crate) offset: u32,
     /// Payload bytes.
     pub len: u32,
     /// Taken from the cursor, in order, rather than from the middle of the queue.
-    fresh: bool,
+    pub(crate) fresh: bool,
 }
 
 /// A segment outside any connection's flow.
@@ -138,11 +138,7 @@ impl Tcb {
         }
         let mut flags = if self.state == State::SynSent { Flags::SYN } else { Flags::SYN | Flags::ACK };
         if first {
-            self.sent.push(cx.sent, self.iss, 1, 1, cx.now.micros() as u32, mark::SYN);
-            self.packets_out += 1;
-            self.snd_nxt = self.iss + 1;
-            self.progress_at = cx.now;
-            self.sent_at = cx.now;
+            self.note_syn(cx);
         } else {
             cx.counters.syn_retransmits += 1;
             if let Some(i) = self.sent.head() {
@@ -157,10 +153,20 @@ impl Tcb {
             // RFC 3168 6.1.1.
             flags = flags | if self.state == State::SynSent { Flags::ECE | Flags::CWR } else { Flags::ECE };
         }
-        if self.rto_at == Instant::FAR || first {
+        if self.rto_at == Instant::FAR {
             self.arm_rto(cx);
         }
         Some(self.segment(self.iss, flags, 0, 0, cx))
+    }
+
+    /// Our SYN is on its way for the first time.
+    pub(crate) fn note_syn(&mut self, cx: &mut Context) {
+        self.sent.push(cx.sent, self.iss, 1, 1, cx.now.micros() as u32, mark::SYN);
+        self.packets_out += 1;
+        self.snd_nxt = self.iss + 1;
+        self.progress_at = cx.now;
+        self.sent_at = cx.now;
+        self.arm_rto(cx);
     }
 
     /// A segment marked lost, cut to the present segment size and to the peer's window (RFC 6675 5, RFC 5681 3.2).

@@ -226,6 +226,19 @@ pub struct Open {
     pub headers: u16,
 }
 
+impl Open {
+    /// Bytes of the receive buffer at first.
+    pub(crate) fn buffer(&self, config: &Config) -> u32 {
+        if self.receive_buffer > 0 { self.receive_buffer } else { config.receive_buffer }
+    }
+
+    /// Our window scale: for all that the buffer may grow to (RFC 7323 2.2).
+    pub(crate) fn scale(&self, config: &Config) -> u8 {
+        let buffer = self.buffer(config);
+        scale_for(if self.receive_buffer > 0 { buffer } else { config.receive_buffer_max.max(buffer) }, config)
+    }
+}
+
 /// One connection.
 #[derive(Debug)]
 pub struct Tcb {
@@ -346,7 +359,7 @@ impl Tcb {
     fn new(state: State, open: &Open, config: &Config) -> Tcb {
         let tx = Chain::default();
         let locked = open.receive_buffer > 0;
-        let receive_buffer = if locked { open.receive_buffer } else { config.receive_buffer };
+        let receive_buffer = open.buffer(config);
         let smss = open.mss.min(536);
         Tcb {
             state,
@@ -362,10 +375,7 @@ impl Tcb {
             ts_recent: 0,
             ts_recent_age: 0,
             last_ack_sent: SeqNum(0),
-            rcv_scale: scale_for(
-                if locked { receive_buffer } else { config.receive_buffer_max.max(receive_buffer) },
-                config,
-            ),
+            rcv_scale: open.scale(config),
             snd_scale: 0,
             quick_acks: 0,
             keep_probes: 0,
@@ -661,9 +671,9 @@ impl Tcb {
     }
 
     /// Gives back everything it holds; the last call on a connection.
-    pub fn release(mut self, cx: &mut Context) {
+    pub fn release(&mut self, cx: &mut Context) {
         self.close_now(None, cx);
-        self.rx.free(cx.pool);
+        core::mem::take(&mut self.rx).free(cx.pool);
     }
 
     /// The snapshot; fields as Linux fills them.
