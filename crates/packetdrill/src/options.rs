@@ -84,6 +84,7 @@ fn option(level: i32, name: i32, v: &[u8]) -> Result<SockOption> {
         (libc::IPPROTO_TCP, libc::TCP_LINGER2) => SockOption::Linger2(int(v)?),
         (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => SockOption::DeferAccept(int(v)?.max(0) as u32),
         (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP) => SockOption::WindowClamp(positive(v)?),
+        (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE) => SockOption::MaxPacingRate(int(v)? as u32),
         (libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT) => SockOption::NotSentLow(int(v)? as u32),
         (libc::IPPROTO_TCP, TCP_INQ) => SockOption::Inq(on()?),
         _ => return Err(Errno::NOPROTOOPT),
@@ -116,7 +117,7 @@ fn shown(option: SockOption) -> Vec<u8> {
         | SockOption::WindowClamp(n)
         | SockOption::UserTimeout(n) => int(n.min(i32::MAX as u32) as i32),
         // Linux's "no limit" is all ones.
-        SockOption::NotSentLow(n) => int(n as i32),
+        SockOption::NotSentLow(n) | SockOption::MaxPacingRate(n) => int(n as i32),
         SockOption::Type(n)
         | SockOption::Domain(n)
         | SockOption::Protocol(n)

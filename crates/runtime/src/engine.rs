@@ -180,7 +180,7 @@ impl Engine {
         let lanes = config.lanes as usize;
         let steering = Steering::spread(config.lanes);
         let secret = secret()?;
-        let tcp = config.tcp();
+        let tcp = config.tcp.parameters();
         let system = |e| Error::system("eventfd")(e);
         let bells = (0..lanes).map(|_| Bell::new().map(Arc::new)).collect::<Result<Vec<_>, _>>().map_err(system)?;
         let max_frame = opened.iter().flat_map(|o| &o.queues).map(|q| q.caps_of().mtu as usize + 18).max();
@@ -248,6 +248,7 @@ impl Engine {
                 max_orphans: config.max_orphans,
                 syn_cookies: config.tcp.syn_cookies.map(Into::into).unwrap_or_default(),
                 abort_on_overflow: config.tcp.abort_on_overflow.unwrap_or(false),
+                challenge_acks: config.tcp.challenge_acks.unwrap_or(1000),
                 ports: local_ports,
                 secret,
                 steering: steering.clone(),

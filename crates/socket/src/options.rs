@@ -71,6 +71,8 @@ pub enum SockOption {
     Congestion(Algorithm),
     /// TCP_NOTSENT_LOWAT, bytes: a socket with as much unsent is not writable; 0 is no limit.
     NotSentLow(u32),
+    /// SO_MAX_PACING_RATE, bytes a second; `u32::MAX` is no limit.
+    MaxPacingRate(u32),
     /// TCP_INQ: [`Sockets::inq`] tells what a recvmsg's control message would.
     Inq(bool),
     /// IP_TOS, and IPV6_TCLASS (-1 is the default there). The ECN bits are TCP's own.
@@ -243,6 +245,7 @@ impl Sockets {
             SockOption::WindowClamp(0) if !closed => return Err(Errno::EINVAL),
             SockOption::WindowClamp(n) => (ConnOption::WindowClamp, if n == 0 { 0 } else { n.max(RECEIVE_MIN) }),
             SockOption::Congestion(algorithm) => (ConnOption::Congestion, algorithm.number()),
+            SockOption::MaxPacingRate(rate) => (ConnOption::MaxPacing, rate),
             SockOption::NotSentLow(n) => {
                 cold.get_or_insert_default().not_sent_low = n;
                 (ConnOption::NotSentLow, n)
@@ -319,6 +322,7 @@ impl Sockets {
                 let number = told(ConnOption::Congestion, tcp.congestion.number());
                 SockOption::Congestion(Algorithm::from_number(number).unwrap_or(tcp.congestion))
             }
+            SockOption::MaxPacingRate(_) => SockOption::MaxPacingRate(told(ConnOption::MaxPacing, u32::MAX)),
             SockOption::NotSentLow(_) => SockOption::NotSentLow(told(ConnOption::NotSentLow, 0)),
             SockOption::TrafficClass(_) => SockOption::TrafficClass(told(ConnOption::TrafficClass, 0) as i32),
             SockOption::HopLimit(_) => match told(ConnOption::HopLimit, HOPS) {

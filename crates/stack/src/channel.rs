@@ -122,6 +122,8 @@ pub enum ConnOption {
     TrafficClass = 18,
     /// IP_TTL, IPV6_UNICAST_HOPS; 0 is the default.
     HopLimit = 19,
+    /// SO_MAX_PACING_RATE, bytes a second; `u32::MAX` is no limit.
+    MaxPacing = 20,
 }
 
 impl ConnOption {
@@ -147,6 +149,7 @@ impl ConnOption {
             NotSentLow,
             TrafficClass,
             HopLimit,
+            MaxPacing,
         ]
         .into_iter()
         .find(|o| *o as u64 == w)

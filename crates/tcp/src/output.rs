@@ -329,7 +329,8 @@ impl Tcb {
             self.set(flag::CWND_LIMITED, true);
             return None;
         }
-        if self.paced_out(cx) {
+        // A burst is paced as a whole.
+        if self.burst == 0 && self.paced_out(cx) {
             return None;
         }
         // CWR belongs on one segment, so that one goes alone.

@@ -86,7 +86,7 @@ impl Tcb {
     pub(crate) fn burst_segments(&self, config: &Config) -> u32 {
         let window = self.cc.cwnd.max(self.packets_out) as u64 * self.smss as u64;
         let ratio = if self.cc.cwnd < self.cc.ssthresh / 2 { 200 } else { 120 };
-        let second = window.saturating_mul(ratio * 10_000) / self.rtt.srtt.max(1) as u64;
+        let second = (window.saturating_mul(ratio * 10_000) / self.rtt.srtt.max(1) as u64).min(self.max_pacing);
         let near = 65_536u64 >> (self.rtt.min >> 9).min(17);
         ((second / 1024 + near) / self.smss as u64).clamp(config.min_burst.into(), 64) as u32
     }

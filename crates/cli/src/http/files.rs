@@ -196,8 +196,8 @@ fn identity(stat: &Stat) -> Identity {
         device: stat.st_dev,
         inode: stat.st_ino,
         size: stat.st_size as u64,
-        modified: (stat.st_mtime, stat.st_mtime_nsec as i64),
-        changed: (stat.st_ctime, stat.st_ctime_nsec as i64),
+        modified: (stat.st_mtime, stat.st_mtime_nsec),
+        changed: (stat.st_ctime, stat.st_ctime_nsec),
     }
 }
 

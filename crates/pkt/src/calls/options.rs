@@ -44,6 +44,7 @@ fn option(level: i64, name: i64, value: i64) -> Option<SockOption> {
         (SOL_TCP, 10) => SockOption::WindowClamp(n),
         (SOL_TCP, 12) => SockOption::QuickAck(on),
         (SOL_TCP, 18) => SockOption::UserTimeout(n),
+        (SOL_SOCKET, 47) => SockOption::MaxPacingRate(n),
         (SOL_TCP, 25) => SockOption::NotSentLow(n),
         (SOL_TCP, 36) => SockOption::Inq(on),
         (SOL_IP, 1) | (SOL_IPV6, 67) => SockOption::TrafficClass(int),
@@ -62,7 +63,7 @@ fn value(option: SockOption) -> Option<i64> {
         SendBuffer(n) | ReceiveBuffer(n) | ReceiveLow(n) | MaxSegment(n) | KeepIdle(n) | KeepInterval(n) => n as i64,
         KeepCount(n) | UserTimeout(n) | SynCount(n) | DeferAccept(n) | WindowClamp(n) => n as i64,
         // As an int of 32 bits comes back.
-        NotSentLow(n) => n as i32 as i64,
+        NotSentLow(n) | MaxPacingRate(n) => n as i32 as i64,
         Linger2(n) | TrafficClass(n) | HopLimit(n) | Type(n) | Domain(n) | Protocol(n) => n as i64,
         Linger(_) | ReceiveTimeout(_) | SendTimeout(_) | Congestion(_) => return None,
     })

@@ -41,6 +41,7 @@ pub fn raw(option: SockOption, v6: bool) -> (i32, i32, Vec<u8>) {
         SockOption::Linger2(n) => (TCP, libc::TCP_LINGER2, n),
         SockOption::DeferAccept(n) => (TCP, libc::TCP_DEFER_ACCEPT, n as i32),
         SockOption::WindowClamp(n) => (TCP, libc::TCP_WINDOW_CLAMP, n as i32),
+        SockOption::MaxPacingRate(n) => (SOCKET, libc::SO_MAX_PACING_RATE, n as i32),
         SockOption::NotSentLow(n) => (TCP, TCP_NOTSENT_LOWAT, n as i32),
         SockOption::Inq(on) => (TCP, TCP_INQ, on as i32),
         SockOption::Congestion(algorithm) => {
@@ -94,6 +95,7 @@ pub fn read(like: SockOption, value: &[u8]) -> Option<SockOption> {
         SockOption::Linger2(_) => SockOption::Linger2(n?),
         SockOption::DeferAccept(_) => SockOption::DeferAccept(size?),
         SockOption::WindowClamp(_) => SockOption::WindowClamp(size?),
+        SockOption::MaxPacingRate(_) => SockOption::MaxPacingRate(size?),
         SockOption::NotSentLow(_) => SockOption::NotSentLow(size?),
         SockOption::Inq(_) => SockOption::Inq(on?),
         SockOption::Congestion(_) => {
@@ -137,6 +139,7 @@ mod tests {
             SockOption::TrafficClass(0x10),
             SockOption::HopLimit(9),
             SockOption::NotSentLow(1 << 20),
+            SockOption::MaxPacingRate(1 << 20),
             SockOption::Congestion(Algorithm::NewReno),
         ] {
             let (level, name, value) = raw(option, false);

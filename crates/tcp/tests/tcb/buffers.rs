@@ -159,22 +159,26 @@ fn the_send_buffer_follows_the_window() {
     assert_eq!(p.send_buffer(), 2048);
 }
 
-/// A rate set by the application: each segment waits until the one before has left at that rate.
+/// A rate set by the application: each burst of two segments (`min_burst`) waits until the one before has left at that rate.
 #[test]
-fn a_pacing_rate_spaces_segments() {
+fn a_pacing_rate_spaces_bursts() {
     let mut p = Peer::server();
     p.set_max_pacing_rate(100_000);
-    p.write(4000);
-    p.expect(". 1:1001(1000) ack 1 win 20000");
-    p.timer_ms(10);
-    p.expect(". 1001:2001(1000) ack 1 win 20000");
+    p.write(8000);
+    p.expect(". 1:1001(1000) ack 1 win 20000\n. 1001:2001(1000) ack 1 win 20000");
+    p.quiet();
+    p.timer_ms(20);
+    p.expect(". 2001:3001(1000) ack 1 win 20000\n. 3001:4001(1000) ack 1 win 20000");
+    p.quiet();
     // A turn that comes late is credited with a millisecond.
-    p.now = p.now.plus_micros(12_000);
+    p.now = p.now.plus_micros(22_000);
     p.run_timers();
-    p.expect(". 2001:3001(1000) ack 1 win 20000");
-    p.timer_ms(9);
-    p.expect(". 3001:4001(1000) ack 1 win 20000");
+    p.expect(". 4001:5001(1000) ack 1 win 20000\n. 5001:6001(1000) ack 1 win 20000");
+    p.quiet();
+    p.timer_ms(19);
+    p.expect(". 6001:7001(1000) ack 1 win 20000\n. 7001:8001(1000) ack 1 win 20000");
     // No rate, no waiting.
+    p.inject(". 1:1(0) ack 8001 win 20000");
     p.set_max_pacing_rate(u64::MAX);
     p.write(3000);
     assert_eq!(p.drain().len(), 3);
@@ -196,27 +200,27 @@ fn a_pacing_rate_spaces_segments() {
 fn the_window_paces() {
     let mut p = Peer::server_with(Config { pacing: true, ..plain() });
     p.write(30_000);
-    p.expect(". 1:1001(1000) ack 1 win 20000");
-    // Ten segments in 20 ms, twice as fast: one a millisecond.
-    for i in 1..10 {
-        p.timer_ms(1);
-        assert_eq!(p.drain().len(), 1, "{i}");
+    p.expect(". 1:1001(1000) ack 1 win 20000\n. 1001:2001(1000) ack 1 win 20000");
+    // Ten segments in 20 ms, twice as fast: two every two milliseconds.
+    for i in 1..5 {
+        p.timer_ms(2);
+        assert_eq!(p.drain().len(), 2, "{i}");
     }
     let mut p = Peer::server_with(Config { pacing: true, ..plain() });
     p.write(10_000);
-    for _ in 0..9 {
-        assert_eq!(p.drain().len(), 1);
-        p.timer_ms(1);
+    for _ in 0..4 {
+        assert_eq!(p.drain().len(), 2);
+        p.timer_ms(2);
     }
-    assert_eq!(p.drain().len(), 1);
+    assert_eq!(p.drain().len(), 2);
     // After a timeout, beyond the threshold: six segments in 20 ms and a fifth more.
-    p.timer_ms(1);
+    p.timer_ms(2);
     p.timer_ms(210);
     p.drain();
     p.inject(". 1:1(0) ack 10001 win 20000");
     assert_eq!(p.cwnd(), (6, 5));
     p.write(6000);
-    assert_eq!(p.drain().len(), 1);
+    assert_eq!(p.drain().len(), 2);
     let us = p.deadline().micros() - p.now.micros();
-    assert_eq!(us, 2778);
+    assert_eq!(us, 5556);
 }

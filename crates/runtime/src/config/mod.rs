@@ -4,10 +4,13 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
-use std::time::Duration;
 
 use io::impair::Impairment;
 use serde::{Deserialize, Deserializer, de};
+
+pub use self::tcp::{Ecn, SynCookies, TcpConfig};
+
+mod tcp;
 
 /// Who runs the stack's turns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -143,56 +146,6 @@ impl PortConfig {
     }
 }
 
-/// When SYNs are answered by cookies (RFC 4987).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SynCookies {
-    /// Not at all.
-    Never,
-    /// When there is no room for another handshake.
-    WhenFull,
-    /// Always.
-    Always,
-}
-
-impl From<SynCookies> for stack::SynCookies {
-    fn from(when: SynCookies) -> stack::SynCookies {
-        match when {
-            SynCookies::Never => stack::SynCookies::Never,
-            SynCookies::WhenFull => stack::SynCookies::WhenFull,
-            SynCookies::Always => stack::SynCookies::Always,
-        }
-    }
-}
-
-/// TCP's parameters; what is missing keeps its default.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TcpConfig {
-    /// Receive buffer, bytes.
-    pub receive_buffer: Option<u32>,
-    /// Send buffer, bytes.
-    pub send_buffer: Option<u32>,
-    /// RFC 7323 timestamps.
-    pub timestamps: Option<bool>,
-    /// RFC 7323 window scaling.
-    pub window_scaling: Option<bool>,
-    /// Smallest retransmission timeout, ms.
-    pub min_rto_ms: Option<u64>,
-    /// Delayed acknowledgment, ms.
-    pub delayed_ack_ms: Option<u64>,
-    /// TIME-WAIT, ms.
-    pub time_wait_ms: Option<u64>,
-    /// FIN-WAIT-2 of orphans, ms.
-    pub fin_timeout_ms: Option<u64>,
-    /// Initial window, segments.
-    pub initial_window: Option<u32>,
-    /// When SYNs are answered by cookies; `when_full` when missing.
-    pub syn_cookies: Option<SynCookies>,
-    /// A handshake that ends while the accept queue is full is reset, rather than kept waiting.
-    pub abort_on_overflow: Option<bool>,
-}
-
 /// Everything that starts an engine.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -312,6 +265,7 @@ impl Config {
         if self.local_ports.is_some_and(|(a, b)| a == 0 || a > b) {
             return Err(("local_ports", "local_ports: expected [first, last] with first not above last".into()));
         }
+        self.tcp.check()?;
         for p in &self.ports {
             if p.vlan.is_some_and(|v| !(1..4095).contains(&v)) {
                 return Err(("vlan", "vlan: expected 1 to 4094".into()));
@@ -331,22 +285,6 @@ impl Config {
         let cidr = address.parse().map_err(crate::Error::Config)?;
         let port = PortConfig { addresses: vec![cidr], ..PortConfig::new(Device::Memory("wire".into())) };
         Ok(Config { ports: vec![port], buffers_mib: 64, ..Config::default() })
-    }
-
-    /// TCP's parameters with the defaults filled in.
-    pub fn tcp(&self) -> tcp::Config {
-        let mut t = tcp::Config::default();
-        let c = &self.tcp;
-        let ms = Duration::from_millis;
-        t.receive_buffer = c.receive_buffer.unwrap_or(t.receive_buffer);
-        t.send_buffer = c.send_buffer.unwrap_or(t.send_buffer);
-        t.timestamps = c.timestamps.unwrap_or(t.timestamps);
-        t.window_scaling = c.window_scaling.unwrap_or(t.window_scaling);
-        t.initial_window = c.initial_window.unwrap_or(t.initial_window).clamp(1, 100);
-        t.min_rto = c.min_rto_ms.map_or(t.min_rto, ms);
-        t.delayed_ack = c.delayed_ack_ms.map_or(t.delayed_ack, ms);
-        t.fin_timeout = c.fin_timeout_ms.map_or(t.fin_timeout, ms);
-        t
     }
 }
 
@@ -375,7 +313,31 @@ receive_buffer = 65536
         .unwrap();
         assert_eq!((c.lanes, c.model, c.ports.len()), (2, Model::Paired, 2));
         assert_eq!(c.ports[1].device, Device::Tap("t0".into()));
-        assert_eq!(c.tcp().receive_buffer, 65536);
+        assert_eq!(c.tcp.parameters().receive_buffer, 65536);
+    }
+
+    /// Every key is documented, and what the document calls the default is the default.
+    #[test]
+    fn the_documented_file() {
+        let text = include_str!("../../../../docs/configuration.md");
+        let text = text.split("```toml\n").nth(1).and_then(|t| t.split("```").next()).unwrap();
+        let c = Config::from_toml("configuration.md", text).unwrap();
+        assert_eq!(format!("{:?}", c.tcp.parameters()), format!("{:?}", TcpConfig::default().parameters()));
+        assert!(!format!("{:?}", c.tcp).contains("None"), "{:?}", c.tcp);
+        let default = Config { ports: c.ports.clone(), tcp: c.tcp.clone(), ..Config::default() };
+        assert_eq!(format!("{c:?}"), format!("{default:?}"));
+    }
+
+    #[test]
+    fn tcp_out_of_range_is_refused() {
+        let refused = |text: &str| Config::from_toml("c.toml", text).unwrap_err().to_string();
+        assert_eq!(refused("[tcp]\ndelayed_ack_ms = 501\n"), "c.toml:2:1: delayed_ack_ms is 501: expected 1 to 500");
+        assert_eq!(refused("[tcp]\nsack = true\nmin_rto_ms = 0\n"), "c.toml:3:1: min_rto_ms is 0: expected 1 to 60000");
+        assert_eq!(
+            refused("[tcp]\ncongestion = \"vegas\"\n"),
+            "c.toml:2:14: congestion \"vegas\": expected one of cubic, reno"
+        );
+        assert!(refused("[tcp]\nmin_rto_ms = 60000\nmax_rto_ms = 1000\n").starts_with("c.toml:2:1: min_rto_ms"));
     }
 
     #[test]
