@@ -183,7 +183,6 @@ pub(crate) mod flag {
     pub const PROBE_NOW: u32 = 1 << 13;
     pub const KEEPALIVE: u32 = 1 << 14;
     pub const PASSIVE: u32 = 1 << 15;
-    pub const QUICK_ACK: u32 = 1 << 16;
     pub const CWND_LIMITED: u32 = 1 << 17;
     /// A partial segment may go although TCP_CORK or MSG_MORE is on: its limit passed.
     pub const PUSH_NOW: u32 = 1 << 18;

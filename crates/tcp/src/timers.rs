@@ -143,7 +143,7 @@ impl Tcb {
         let reset = self.established();
         let error = self.soft_error.take().unwrap_or(Error::TimedOut);
         self.close_now(Some(error), cx);
-        // Linux's habit: the peer, should it still live, learns that we gave up.
+        // The peer, should it still live, learns that we gave up (Linux tells it only when keepalives fail).
         self.set(flag::RST_PENDING, reset);
     }
 
@@ -277,9 +277,10 @@ impl Tcb {
         self.set(flag::PUSH_NOW, on && self.unsent() > 0);
     }
 
-    /// TCP_QUICKACK.
+    /// TCP_QUICKACK as Linux has it, for now and not for good: off, ACKs wait for an answer to ride on; on, they do not, and
+    /// one that waits goes.
     pub fn set_quickack(&mut self, on: bool) {
-        self.set(flag::QUICK_ACK, on);
+        self.set(flag::PINGPONG, !on);
         if on && self.has(flag::ACK_DELAYED) {
             self.set(flag::ACK_NOW, true);
         }
