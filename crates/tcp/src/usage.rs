@@ -4,7 +4,6 @@
 use wire::Instant;
 
 use crate::Config;
-use crate::congestion::CongestionControl;
 use crate::recovery::Phase;
 use crate::tcb::{Context, Tcb, flag};
 
@@ -61,8 +60,8 @@ impl Tcb {
             return;
         }
         let rto = self.rtt.rto(cx.config) as u64;
-        let idle = cx.now.micros_since(self.sent_at);
-        self.control.on_restart(cx.now, idle.min(cx.now.micros_since(self.progress_at)));
+        // What was judged before lay before this pause, or was this one.
+        let idle = cx.now.micros_since(self.sent_at.max(self.cwnd_stamp));
         if !cx.config.slow_start_after_idle || idle <= rto {
             return;
         }
@@ -78,8 +77,6 @@ impl Tcb {
         self.cc.cwnd = self.cc.cwnd.max(floor);
         self.cwnd_stamp = cx.now;
         self.cwnd_used = 0;
-        // What was judged lay before the pause.
-        self.sent_at = cx.now;
     }
 
     /// Segments that go as one: what the path takes in a millisecond or, where round trips are short, in a fraction of one.
