@@ -115,6 +115,7 @@ impl Tcb {
             self.snd_una = ack;
             self.progress_at = cx.now;
             self.zero_probes = 0;
+            self.try_full_segments();
             // Linux: MSG_MORE holds until an acknowledgment; TCP_CORK does longer.
             self.set(flag::MORE, false);
             self.recovery.head_due = false;
