@@ -241,7 +241,7 @@ impl Tcb {
             self.give_up(cx);
             return;
         }
-        self.keep_probes += 1;
+        self.keep_probes = self.keep_probes.saturating_add(1);
         cx.counters.keepalives += 1;
         self.set(flag::PROBE_NOW, true);
         self.life_at = cx.now + interval;

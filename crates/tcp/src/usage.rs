@@ -7,6 +7,9 @@ use crate::Config;
 use crate::recovery::Phase;
 use crate::tcb::{Context, Tcb, flag};
 
+/// Most segments of a burst.
+pub(crate) const MOST_BURST: u8 = 64;
+
 impl Tcb {
     /// RFC 6928: IW = 10 segments by default, for every segment size this stack uses (RFC 6928 2's byte limit included).
     pub(crate) fn initial_window(&self, config: &Config) -> u32 {
@@ -85,7 +88,7 @@ impl Tcb {
         let ratio = if self.cc.cwnd < self.cc.ssthresh / 2 { 200 } else { 120 };
         let second = (window.saturating_mul(ratio * 10_000) / self.rtt.srtt.max(1) as u64).min(self.max_pacing);
         let near = 65_536u64 >> (self.rtt.min >> 9).min(17);
-        ((second / 1024 + near) / self.smss as u64).clamp(config.min_burst.into(), 64) as u32
+        ((second / 1024 + near) / self.smss as u64).max(config.min_burst.into()).min(MOST_BURST.into()) as u32
     }
 
     /// Bytes a second: twice the window a round trip in slow start, a fifth more than it afterwards (Linux's ratios).
