@@ -325,6 +325,10 @@ impl Tcb {
             }
             return Some(self.send(0, true, cx));
         }
+        if self.too_many_records(cx.config) {
+            cx.counters.records_full += 1;
+            return None;
+        }
         let quota = self.cc.cwnd.saturating_sub(self.in_flight());
         if quota == 0 {
             self.set(flag::CWND_LIMITED, true);

@@ -49,6 +49,7 @@ impl Tcb {
 
     fn lower_mss(&mut self, mss: u16, cx: &mut Context) {
         self.smss = mss;
+        self.forget_reported();
         if !self.established() {
             // What the peer offers must fit, too; what we take is not this path's matter.
             self.mss_clamp = self.mss_clamp.min(mss + if self.has(flag::TIMESTAMPS) { 12 } else { 0 });

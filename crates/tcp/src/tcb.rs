@@ -117,6 +117,8 @@ counters! {
     black_holes,
     /// Keepalive probes sent.
     keepalives,
+    /// Times that sending waited because too many segments were outstanding.
+    records_full,
     /// ACKs delayed that went out by timer.
     delayed_acks,
     /// Data that came after the application had closed (RFC 2525 2.17).

@@ -7,6 +7,8 @@ use crate::Config;
 use crate::recovery::Phase;
 use crate::tcb::{Context, Tcb, flag};
 
+/// Records of outstanding segments that every connection may have.
+const MOST_RECORDS: u32 = 8192;
 /// Most segments of a burst.
 pub(crate) const MOST_BURST: u8 = 64;
 
@@ -38,6 +40,12 @@ impl Tcb {
         if cx.config.slow_start_after_idle && cx.now.micros_since(self.cwnd_stamp) >= rto {
             self.application_limited(cx);
         }
+    }
+
+    /// Whether as many segments are outstanding as will be remembered: enough for a send buffer of ordinary ones. A peer that
+    /// asks for tiny ones must not make us keep, and walk over, a record for every few bytes (CVE-2019-11478, 11479).
+    pub(crate) fn too_many_records(&self, config: &Config) -> bool {
+        self.sent.len() >= (config.send_buffer_max / 512).max(MOST_RECORDS)
     }
 
     fn recovery_limited(&self) -> bool {

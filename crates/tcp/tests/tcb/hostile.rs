@@ -140,3 +140,67 @@ fn round_trips_of_an_hour_are_survived() {
         assert!(p.deadline() > p.now.plus_micros(1_000_000));
     }
 }
+
+/// A peer that asks for tiny segments does not make us remember one for every few bytes of a large buffer.
+#[test]
+fn tiny_segments_are_bounded_in_number() {
+    let config = Config { window_scaling: true, initial_window: 60_000, send_buffer_max: 1 << 20, ..plain() };
+    let mut p = Peer::server_offered(config, "mss 1,wscale 14");
+    assert_eq!(p.segment_size(), 48);
+    p.write(400_000);
+    assert_eq!((p.drain().len(), p.info().unacked), (8192, 8192));
+    assert!(p.counters.records_full > 0);
+    // It goes on as they are acknowledged.
+    p.wait_ms(20);
+    p.inject(&grabbing(1 + 48, 20_000));
+    assert_eq!((p.drain().len(), p.info().unacked), (1, 8192));
+}
+
+/// What a SACK block repeats is not looked at twice, and nothing is missed for it: whatever order segments arrive in, and
+/// whichever blocks the peer chooses to report, all that were reported count.
+#[test]
+fn every_reported_segment_is_counted() {
+    let mut x = 7_u64;
+    let mut random = |n: u64| {
+        x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (x >> 33) % n
+    };
+    for round in 0..30 {
+        let config = Config { sack: true, window_scaling: true, initial_window: 200, ..plain() };
+        let mut p = Peer::server_offered(config, "mss 1000,sackOK,wscale 10");
+        p.write(200_000);
+        p.drain();
+        p.wait_ms(20);
+        // Segment 0 is lost; `true`: it has arrived, `told`: and was reported.
+        let mut arrived = [false; 200];
+        let mut told = [false; 200];
+        let mut blocks: Vec<(usize, usize)> = Vec::new();
+        for _ in 0..150 {
+            let at = 1 + random(199) as usize;
+            arrived[at] = true;
+            // Blocks are whole runs, the newest first, then those reported before (RFC 2018 4).
+            let run = |at: usize| {
+                let left = (0..at).rev().find(|i| !arrived[*i]).map_or(0, |i| i + 1);
+                let right = (at..200).find(|i| !arrived[*i]).unwrap_or(200);
+                (left, right)
+            };
+            let mut next = vec![run(at)];
+            next.extend(blocks.iter().map(|b| run(b.0)));
+            next.dedup();
+            let mut seen = Vec::new();
+            next.retain(|b| !seen.contains(b) && (seen.push(*b), true).1);
+            next.truncate(2 + random(3) as usize);
+            blocks = next;
+            let text: Vec<String> = blocks.iter().map(|(l, r)| format!(" {}:{}", 1 + l * 1000, 1 + r * 1000)).collect();
+            p.inject(&format!(". 1:1(0) ack 1 win 20000 <sack{}>", text.concat()));
+            blocks.iter().for_each(|(l, r)| told[*l..*r].fill(true));
+            p.drain();
+            p.now = p.now.plus_micros(random(300));
+            let count = told.iter().filter(|t| **t).count() as u64;
+            assert_eq!(p.info().sacked, count, "round {round}: {blocks:?}");
+        }
+        p.inject(&grabbing(200_001, 20_000));
+        p.drain();
+        assert_eq!((p.info().sacked, p.info().unacked), (0, 0));
+    }
+}
