@@ -164,9 +164,9 @@ impl Tcb {
             _ if self.orphaned() => cx.config.orphan_retries,
             _ => cx.config.retries,
         };
-        if self.snd_wnd == 0 && self.established() {
+        if self.snd_wnd == 0 && self.established() && !self.orphaned() {
             // The peer shrank its window to nothing over what we had sent: these are probes (RFC 9293 3.8.6, SHLD-15), and
-            // the connection stays while it answers (3.8.6.1, MUST-37).
+            // the connection stays while it answers (3.8.6.1, MUST-37), unless nobody is left to wait.
             let silent = cx.now.micros_since(self.heard_at) > cx.config.max_rto.as_micros() as u64;
             if (silent && self.retries >= limit) || self.user_timed_out(cx.now) {
                 self.give_up(cx);
@@ -241,7 +241,7 @@ impl Tcb {
             self.give_up(cx);
             return;
         }
-        self.keep_probes += 1;
+        self.keep_probes = self.keep_probes.saturating_add(1);
         cx.counters.keepalives += 1;
         self.set(flag::PROBE_NOW, true);
         self.life_at = cx.now + interval;
