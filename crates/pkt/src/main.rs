@@ -1,5 +1,6 @@
 //! The `corelane-pkt` command.
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -140,7 +141,7 @@ fn main() -> ExitCode {
         say(&cli, &report);
     }
     if !cli.json {
-        println!("{} passed, {} failed, {} unsupported", counts[0], counts[2], counts[1]);
+        print(format_args!("{} passed, {} failed, {} unsupported", counts[0], counts[2], counts[1]));
     }
     ExitCode::from(code)
 }
@@ -148,17 +149,22 @@ fn main() -> ExitCode {
 fn say(cli: &Cli, report: &Report) {
     if cli.json {
         match serde_json::to_string(report) {
-            Ok(line) => println!("{line}"),
+            Ok(line) => print(format_args!("{line}")),
             Err(error) => eprintln!("corelane-pkt: {error}"),
         }
         return;
     }
     if cli.verbose || report.verdict != Verdict::Pass {
-        println!("{}", report.line());
+        print(format_args!("{}", report.line()));
     }
     if cli.verbose {
-        report.trace.iter().for_each(|line| println!("  {line}"));
-        report.printed.iter().for_each(|line| println!("  printed: {line}"));
-        report.notices.iter().for_each(|line| println!("  {line}"));
+        report.trace.iter().for_each(|line| print(format_args!("  {line}")));
+        report.printed.iter().for_each(|line| print(format_args!("  printed: {line}")));
+        report.notices.iter().for_each(|line| print(format_args!("  {line}")));
     }
+}
+
+/// A line of output; whoever reads it may have gone.
+fn print(line: std::fmt::Arguments) {
+    let _ = writeln!(std::io::stdout(), "{line}");
 }
