@@ -167,7 +167,7 @@ impl Engine {
 
     /// Opens the configured devices and starts their lanes.
     pub fn start(config: &Config) -> Result<Engine, Error> {
-        config.check().map_err(|(_, message)| Error::Config(message))?;
+        config.check().map_err(|fault| Error::Config(fault.message))?;
         if config.ports.is_empty() {
             return Err(Error::Config("no device: name one with --dev or in [[ports]]".into()));
         }
@@ -176,7 +176,7 @@ impl Engine {
     }
 
     pub(crate) fn build(config: &Config, opened: Vec<Opened>) -> Result<Engine, Error> {
-        config.check().map_err(|(_, message)| Error::Config(message))?;
+        config.check().map_err(|fault| Error::Config(fault.message))?;
         let lanes = config.lanes as usize;
         let steering = Steering::spread(config.lanes);
         let secret = secret()?;
