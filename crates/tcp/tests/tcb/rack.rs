@@ -513,3 +513,69 @@ fn late_originals_restart_the_timer() {
     assert_eq!(p.deadline(), p.now.plus_micros(rto));
     p.drain();
 }
+
+/// RFC 8985 7.4.1: the D-SACK that excuses a probe may come with the next acknowledgment.
+#[test]
+fn a_probe_is_excused_by_a_late_report() {
+    let mut p = sender(probing(), 5000);
+    p.wait_ms(20);
+    p.inject(&ack(4001));
+    p.timer_ms(220);
+    p.expect(&last(4001));
+    p.wait_ms(20);
+    p.inject(&ack(5001));
+    p.write(1000);
+    p.drain();
+    p.wait_ms(20);
+    p.inject(&sack(6001, "4001:5001"));
+    assert_eq!((p.counters.probe_recoveries, p.cwnd().0), (0, 10));
+}
+
+/// RFC 8985 6.2 step 4: before reordering was seen, duplicates widen nothing.
+#[test]
+fn duplicates_without_reordering_widen_nothing() {
+    let mut p = sender(config(), 4000);
+    p.wait_ms(20);
+    p.exchange(&sack(1, "1001:2001"), "");
+    p.timer_ms(7);
+    p.expect(&seg(1));
+    p.inject(&ack(4001));
+    p.inject(&sack(4001, "1:1001"));
+    assert_eq!(p.counters.dsacks_in, 1);
+    p.write(4000);
+    p.drain();
+    p.wait_ms(20);
+    p.exchange(&sack(4001, "5001:6001"), "");
+    p.timer_ms(7);
+    p.expect(&seg(4001));
+}
+
+/// A probe may carry the FIN with the last data, where the peer's window has a number for it.
+#[test]
+fn a_probe_carries_the_fin() {
+    for (window, flags) in [(10_501, "FP"), (20_000, "FP"), (10_500, "P")] {
+        let mut p = Peer::server_offered(probing(), "mss 1000,sackOK");
+        p.inject(&format!("P. 1:2(1) ack 1 win {window}"));
+        p.write(10_500);
+        p.shutdown();
+        p.drain();
+        p.timer_ms(42);
+        p.expect(&format!("{flags}. 10001:10501(500) ack 2 win 19999"));
+    }
+    // Not while more is to come.
+    let mut p = sender(probing(), 11_500);
+    p.shutdown();
+    p.timer_ms(42);
+    p.expect(&seg(10_001));
+}
+
+/// A probe is a retransmission like others: while it is out, a duplicate means disorder.
+#[test]
+fn a_duplicate_after_a_probe_is_disorder() {
+    let mut p = sender(probing(), 1000);
+    p.timer_ms(220);
+    p.expect(&last(1));
+    assert_eq!(p.counters.loss_probes, 1);
+    p.inject(&ack(1));
+    assert_eq!(p.info().ca_state, 1);
+}
