@@ -1,5 +1,6 @@
 //! The `corelane-pkt` command.
 
+use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -119,6 +120,20 @@ fn main() -> ExitCode {
         (_, true) => Under::Kernel,
         _ => Under::Stack,
     };
+    let (code, written) = judge(&cli, &given, &defines, under);
+    match written {
+        // Whoever read it has enough.
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            eprintln!("corelane-pkt: error: standard output: {error}");
+            ExitCode::from(2)
+        }
+        _ => ExitCode::from(code),
+    }
+}
+
+/// Runs the scripts: the exit code so far, and whether all could be told.
+fn judge(cli: &Cli, given: &[(&str, Option<&str>)], defines: &Defines, under: Under) -> (u8, io::Result<()>) {
+    let mut out = io::stdout().lock();
     let mut code = 0;
     let mut counts = [0; 3];
     for path in &cli.scripts {
@@ -130,35 +145,36 @@ fn main() -> ExitCode {
                 continue;
             }
         };
-        let report = pkt::run(path, &text, &given, &defines, under);
+        let report = pkt::run(path, &text, given, defines, under);
         code = code.max(report.exit_code());
         match report.verdict {
             Verdict::Pass => counts[0] += 1,
             Verdict::Unsupported { .. } => counts[1] += 1,
             Verdict::Fail { .. } | Verdict::Syntax { .. } => counts[2] += 1,
         }
-        say(&cli, &report);
+        if let Err(error) = say(cli, &report, &mut out) {
+            return (code, Err(error));
+        }
     }
-    if !cli.json {
-        println!("{} passed, {} failed, {} unsupported", counts[0], counts[2], counts[1]);
-    }
-    ExitCode::from(code)
+    let [passed, unsupported, failed] = counts;
+    let last = match cli.json {
+        true => Ok(()),
+        false => writeln!(out, "{passed} passed, {failed} failed, {unsupported} unsupported"),
+    };
+    (code, last)
 }
 
-fn say(cli: &Cli, report: &Report) {
+fn say(cli: &Cli, report: &Report, out: &mut impl Write) -> io::Result<()> {
     if cli.json {
-        match serde_json::to_string(report) {
-            Ok(line) => println!("{line}"),
-            Err(error) => eprintln!("corelane-pkt: {error}"),
-        }
-        return;
+        return writeln!(out, "{}", serde_json::to_string(report)?);
     }
     if cli.verbose || report.verdict != Verdict::Pass {
-        println!("{}", report.line());
+        writeln!(out, "{}", report.line())?;
     }
     if cli.verbose {
-        report.trace.iter().for_each(|line| println!("  {line}"));
-        report.printed.iter().for_each(|line| println!("  printed: {line}"));
-        report.notices.iter().for_each(|line| println!("  {line}"));
+        report.trace.iter().try_for_each(|line| writeln!(out, "  {line}"))?;
+        report.printed.iter().try_for_each(|line| writeln!(out, "  printed: {line}"))?;
+        report.notices.iter().try_for_each(|line| writeln!(out, "  {line}"))?;
     }
+    Ok(())
 }

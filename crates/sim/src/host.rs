@@ -75,7 +75,8 @@ pub struct Host {
 
 impl Host {
     /// A host with one interface.
-    pub fn new(config: HostConfig) -> Host {
+    pub fn new(mut config: HostConfig) -> Host {
+        config.stack = config.stack.clamped();
         let pool = PoolConfig { chunks: config.chunks, ..PoolConfig::default() };
         let (stack_side, side) = Pool::new(&pool).expect("memory for the pool");
         let (jobs, stack_jobs) = mem::spsc::ring(1 << 16).expect("memory for jobs");

@@ -57,6 +57,8 @@ pub struct Plan {
     pub acquainted: bool,
     /// The path is cut for so long that connections may give up.
     pub cut: bool,
+    /// Connections, ports or patience may not do for all: opens may be refused, and any end is allowed.
+    pub scarce: bool,
 }
 
 impl Plan {
@@ -78,6 +80,7 @@ impl Plan {
             v6,
             acquainted: r.chance(0.5),
             cut: paths.cut,
+            scarce: false,
         }
     }
 }

@@ -43,7 +43,7 @@ pub enum SockOption {
     NoDelay(bool),
     /// TCP_CORK.
     Cork(bool),
-    /// TCP_QUICKACK.
+    /// TCP_QUICKACK: acknowledge at once, until answers show that the ACK may ride on them.
     QuickAck(bool),
     /// TCP_MAXSEG, bytes.
     MaxSegment(u32),
@@ -300,7 +300,7 @@ impl Sockets {
             SockOption::ReceiveLow(_) => SockOption::ReceiveLow(cold.map_or(1, |c| c.receive_low.max(1))),
             SockOption::OobInline(_) => SockOption::OobInline(cold.is_some_and(|c| c.oob_inline)),
             SockOption::Inq(_) => SockOption::Inq(cold.is_some_and(|c| c.inq)),
-            SockOption::QuickAck(_) => SockOption::QuickAck(told(ConnOption::QuickAck, 0) != 0),
+            SockOption::QuickAck(_) => SockOption::QuickAck(told(ConnOption::QuickAck, 1) != 0),
             SockOption::MaxSegment(_) => match told(ConnOption::MaxSegment, 0) {
                 0 => SockOption::MaxSegment(536),
                 n => SockOption::MaxSegment(n),

@@ -16,7 +16,7 @@ pub enum SynCookies {
     Always,
 }
 
-/// Parameters of one lane's stack.
+/// Parameters of one lane's stack, which takes them as [`StackConfig::clamped`] leaves them.
 #[derive(Clone, Debug)]
 pub struct StackConfig {
     /// Most connections at once, TIME-WAIT aside.
@@ -55,6 +55,21 @@ pub struct StackConfig {
     pub abort_on_overflow: bool,
     /// Most neighbours known at once.
     pub max_neighbors: usize,
+}
+
+impl StackConfig {
+    /// The same within the limits where every formula holds (see [`tcp::Config::clamped`]).
+    pub fn clamped(mut self) -> StackConfig {
+        const DAY: Duration = Duration::from_secs(86_400);
+        self.tcp = self.tcp.clamped();
+        self.time_wait = self.time_wait.min(DAY);
+        self.fragments.timeout = self.fragments.timeout.min(DAY);
+        // Port 0 is none.
+        self.ports.0 = self.ports.0.max(1);
+        self.ports.1 = self.ports.1.max(self.ports.0);
+        self.min_path_mtu = self.min_path_mtu.clamp(68, 1500);
+        self
+    }
 }
 
 impl Default for StackConfig {

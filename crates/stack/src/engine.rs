@@ -97,6 +97,7 @@ pub(crate) use context;
 impl Stack {
     /// A stack with no interface; `pool`, `jobs` and `events` are its ends of the lane's memory.
     pub fn new(config: StackConfig, pool: Side, jobs: Consumer, events: Producer) -> Stack {
+        let config = config.clamped();
         let secret = config.secret;
         let (a, b) = secret.split_at(8);
         let word = |half: &[u8]| half.iter().fold(0u64, |w, x| w << 8 | *x as u64);

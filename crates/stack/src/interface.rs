@@ -79,6 +79,9 @@ impl Address {
     }
 }
 
+/// No link is taken to carry less: the headers of IPv6 and TCP with all options, and a little text.
+const LEAST_MTU: u16 = 148;
+
 pub(crate) struct Interface {
     pub config: InterfaceConfig,
     pub addresses: Vec<Address>,
@@ -93,6 +96,7 @@ pub(crate) struct Interface {
 
 impl Interface {
     pub fn new(mut config: InterfaceConfig) -> Interface {
+        config.mtu = config.mtu.max(LEAST_MTU);
         if config.mode == Mode::Shared {
             (config.dad, config.autoconf) = (0, false);
         }

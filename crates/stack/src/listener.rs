@@ -1,7 +1,6 @@
 //! Listeners: one table a lane (Fastsocket's local listen table), exact address first, then the wildcards.
 
-use std::collections::HashMap;
-
+use foldhash::HashMap;
 use wire::Addr;
 
 use crate::channel::Endpoint;
@@ -30,7 +29,7 @@ pub(crate) struct Listeners {
 
 impl Listeners {
     pub fn new(max: u32) -> Listeners {
-        Listeners { slab: Slab::new(max), by_local: HashMap::new() }
+        Listeners { slab: Slab::new(max), by_local: HashMap::default() }
     }
 
     pub fn get(&mut self, id: u32) -> Option<&mut Listener> {

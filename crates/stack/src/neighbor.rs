@@ -2,8 +2,8 @@
 //! kernel in shared mode. Connections keep an index, so a frame costs no lookup.
 
 use core::time::Duration;
-use std::collections::HashMap;
 
+use foldhash::HashMap;
 use wire::{Addr, Instant, MacAddr};
 
 use crate::route::InterfaceId;
@@ -108,7 +108,7 @@ impl Neighbors {
     pub fn new(max: usize) -> Neighbors {
         Neighbors {
             list: Vec::new(),
-            map: HashMap::new(),
+            map: HashMap::default(),
             max: max.max(1),
             hand: 0,
             epoch: 1,

@@ -1,8 +1,8 @@
 //! What is known of paths: lowered MTUs (RFC 1191, RFC 8201), bounded and forgotten after ten minutes.
 
 use core::time::Duration;
-use std::collections::HashMap;
 
+use foldhash::HashMap;
 use wire::{Addr, Instant};
 
 const LIMIT: usize = 4096;

@@ -2,8 +2,9 @@
 
 use core::cmp::Reverse;
 use core::net::IpAddr;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
+use foldhash::HashMap;
 use wire::Addr;
 
 use crate::interface::network;

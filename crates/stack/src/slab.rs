@@ -10,9 +10,15 @@ enum Slot<T> {
 
 const END: u32 = u32::MAX;
 
+/// An empty page; its length is in its type, so a slot is found with one check and not two.
+fn page<T>() -> Box<[Slot<T>; PAGE]> {
+    let slots: Box<[Slot<T>]> = (0..PAGE).map(|_| Slot::Free(END)).collect();
+    slots.try_into().unwrap_or_else(|_| unreachable!("a page was just made of PAGE slots"))
+}
+
 /// A slab of at most `max` values.
 pub(crate) struct Slab<T> {
-    pages: Vec<Box<[Slot<T>]>>,
+    pages: Vec<Box<[Slot<T>; PAGE]>>,
     free: u32,
     len: usize,
     /// Slots ever used; the next fresh one.
@@ -42,7 +48,7 @@ impl<T> Slab<T> {
             }
             let id = self.fresh;
             if id as usize / PAGE == self.pages.len() {
-                self.pages.push((0..PAGE).map(|_| Slot::Free(END)).collect());
+                self.pages.push(page());
             }
             self.fresh += 1;
             *self.slot(id) = Slot::Used(value);
@@ -79,7 +85,7 @@ impl<T> Slab<T> {
 
     #[inline]
     pub fn get(&self, id: u32) -> Option<&T> {
-        match self.pages.get(id as usize / PAGE)?.get(id as usize % PAGE)? {
+        match &self.pages.get(id as usize / PAGE)?[id as usize % PAGE] {
             Slot::Used(value) => Some(value),
             Slot::Free(_) => None,
         }
@@ -87,7 +93,7 @@ impl<T> Slab<T> {
 
     #[inline]
     pub fn get_mut(&mut self, id: u32) -> Option<&mut T> {
-        match self.pages.get_mut(id as usize / PAGE)?.get_mut(id as usize % PAGE)? {
+        match &mut self.pages.get_mut(id as usize / PAGE)?[id as usize % PAGE] {
             Slot::Used(value) => Some(value),
             Slot::Free(_) => None,
         }

@@ -40,7 +40,7 @@ pub(crate) struct Wheel {
     heads: [u32; LEVELS * SLOTS],
     /// Which slots hold something.
     busy: [[u64; SLOTS / 64]; LEVELS],
-    pages: Vec<Box<[Node]>>,
+    pages: Vec<Box<[Node; PAGE]>>,
     /// The last tick that was done. Its slot of the first level holds what was overdue when it was scheduled.
     tick: u64,
     len: usize,
@@ -62,11 +62,17 @@ impl Wheel {
         }
     }
 
+    #[inline]
     fn node(&mut self, id: u32) -> &mut Node {
-        while self.pages.len() <= id as usize / PAGE {
-            self.pages.push(vec![Node::EMPTY; PAGE].into_boxed_slice());
+        if self.pages.len() <= id as usize / PAGE {
+            self.grow(id);
         }
         &mut self.pages[id as usize / PAGE][id as usize % PAGE]
+    }
+
+    #[cold]
+    fn grow(&mut self, id: u32) {
+        self.pages.resize_with(id as usize / PAGE + 1, || Box::new([Node::EMPTY; PAGE]));
     }
 
     /// Makes sure that `id` comes out of the first [`Wheel::expire`] at `at` (rounded up to a tick), or of an earlier one.

@@ -114,6 +114,8 @@ impl Tcb {
         if r.seen & seen::UNA_ADVANCED != 0 {
             self.snd_una = ack;
             self.progress_at = cx.now;
+            self.zero_probes = 0;
+            self.try_full_segments();
             // Linux: MSG_MORE holds until an acknowledgment; TCP_CORK does longer.
             self.set(flag::MORE, false);
             self.recovery.head_due = false;
@@ -182,7 +184,10 @@ impl Tcb {
         self.snd_wl2 = seg.ack;
         self.snd_wnd = window;
         self.max_wnd = self.max_wnd.max(window);
-        if self.pending == Pending::Persist && window > 0 {
+        // A window too small to use (MUST-38) leaves the timer alone: one that opens and closes by a byte would restart it
+        // for ever, and neither the override nor a limit would ever come.
+        let useful = (self.smss as u32).min(self.unsent()).min(self.max_wnd / 2).max(1);
+        if self.pending == Pending::Persist && window >= useful {
             self.set(flag::PROBE_NOW, false);
             self.rtt.backoff = 0;
             self.stop_transmit_timer();

@@ -21,7 +21,7 @@ impl Tcb {
             self.quick_acks = self.quick_acks.max(half.clamp(2, QUICK) as u8);
         }
         self.data_at = cx.now;
-        let quick = self.has(flag::QUICK_ACK) || (self.quick_acks > 0 && !self.has(flag::PINGPONG));
+        let quick = self.quick_acks > 0 && !self.has(flag::PINGPONG);
         // SHLD-19: every second full-sized segment.
         let second = self.unacked_in > self.rcv_mss as u32;
         if second || self.ooo.is_some() {

@@ -14,7 +14,7 @@ pub enum Ecn {
     Always,
 }
 
-/// Parameters of every connection of a stack.
+/// Parameters of every connection of a stack, which takes them as [`Config::clamped`] leaves them.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Receive buffer at the start, bytes (SO_RCVBUF unless the socket says otherwise).
@@ -117,5 +117,66 @@ impl Default for Config {
             cork_limit: Duration::from_millis(200),
             congestion: crate::congestion::Algorithm::Cubic,
         }
+    }
+}
+
+impl Config {
+    /// The same within the limits where every formula holds and no timer runs wild: what a program sets by itself has not
+    /// passed the configuration file's stricter checks.
+    pub fn clamped(mut self) -> Config {
+        /// Halves of the sequence space are compared (RFC 9293 3.4), and the window scale ends here (RFC 7323 2.3).
+        const MOST_BYTES: u32 = 1 << 30;
+        const LEAST_BYTES: u32 = 256;
+        /// Differences of µs in 32 bits keep their sign.
+        const LONGEST: Duration = Duration::from_secs(1800);
+        const MS: Duration = Duration::from_millis(1);
+        const DAY: Duration = Duration::from_secs(86_400);
+        let bytes = |n: &mut u32, least: u32| *n = (*n).clamp(least, MOST_BYTES);
+        bytes(&mut self.receive_buffer, LEAST_BYTES);
+        bytes(&mut self.receive_buffer_max, self.receive_buffer);
+        bytes(&mut self.send_buffer, LEAST_BYTES);
+        bytes(&mut self.send_buffer_max, self.send_buffer);
+        self.initial_window = self.initial_window.clamp(1, 65_535);
+        self.min_burst = self.min_burst.clamp(1, crate::usage::MOST_BURST);
+        self.max_rto = self.max_rto.clamp(MS, LONGEST);
+        self.min_rto = self.min_rto.clamp(MS, self.max_rto);
+        self.initial_rto = self.initial_rto.clamp(MS, self.max_rto);
+        // RFC 9293 3.8.6.3, MUST-40.
+        self.delayed_ack = self.delayed_ack.min(Duration::from_millis(500));
+        self.invalid_ratelimit = self.invalid_ratelimit.min(Duration::from_secs(60));
+        self.fin_timeout = self.fin_timeout.min(DAY);
+        self.cork_limit = self.cork_limit.clamp(MS, Duration::from_secs(60));
+        let seconds = |d: &mut Duration| *d = (*d).clamp(Duration::from_secs(1), Duration::from_secs(32_767));
+        seconds(&mut self.keep_idle);
+        seconds(&mut self.keep_interval);
+        self.keep_count = self.keep_count.clamp(1, 127);
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_within_the_limits() {
+        let (default, clamped) = (Config::default(), Config::default().clamped());
+        assert_eq!(format!("{default:?}"), format!("{clamped:?}"));
+    }
+
+    #[test]
+    fn what_depends_on_another_follows_it() {
+        let odd = Config {
+            receive_buffer: 1 << 20,
+            receive_buffer_max: 0,
+            send_buffer: u32::MAX,
+            send_buffer_max: 5,
+            max_rto: Duration::from_millis(50),
+            ..Config::default()
+        };
+        let c = odd.clamped();
+        assert_eq!((c.receive_buffer, c.receive_buffer_max), (1 << 20, 1 << 20));
+        assert_eq!((c.send_buffer, c.send_buffer_max), (1 << 30, 1 << 30));
+        assert_eq!((c.min_rto, c.initial_rto), (c.max_rto, c.max_rto));
     }
 }

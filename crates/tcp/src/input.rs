@@ -170,6 +170,11 @@ impl Tcb {
             return None;
         }
 
+        if rst && self.follows_fin(seg) {
+            cx.counters.resets_in += 1;
+            self.close_now(Some(Error::Reset), cx);
+            return None;
+        }
         if !self.acceptable(seg) {
             cx.counters.unacceptable += 1;
             if !rst {
@@ -265,6 +270,12 @@ impl Tcb {
                     || (seg.seq.before(self.rcv_nxt) && (seg.seq + len).after(self.rcv_adv))
             }
         }
+    }
+
+    /// Some stacks send the RST that follows their FIN with the FIN's own number; once they have, they answer nothing any
+    /// more (Linux's tcp_reset_check).
+    fn follows_fin(&self, seg: &Segment) -> bool {
+        seg.seq + 1 == self.rcv_nxt && matches!(self.state, State::CloseWait | State::LastAck | State::Closing)
     }
 
     fn ack_ok(&self, seg: &Segment) -> bool {

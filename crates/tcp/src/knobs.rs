@@ -27,6 +27,21 @@ pub(crate) struct Knobs {
     pub(crate) snd_up: Option<SeqNum>,
     /// The last byte that the peer marked as urgent, until the application is told.
     pub(crate) rcv_up: Option<SeqNum>,
+    pub(crate) hole: Hole,
+}
+
+/// What is believed of a path on which full segments vanished (RFC 4821 7.7).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) enum Hole {
+    /// Nothing.
+    #[default]
+    None,
+    /// They did, or all did: segments are smaller than `full` until something gets through.
+    Suspected { full: u16 },
+    /// Something got through: segments are full again from `from` on.
+    Trying { full: u16, from: SeqNum },
+    /// They vanished again.
+    Sure,
 }
 
 impl Notice {

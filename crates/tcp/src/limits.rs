@@ -30,7 +30,7 @@ impl Limits {
             let mut x = self.seed ^ second.wrapping_mul(0x9e37_79b9);
             x = (x ^ (x >> 15)).wrapping_mul(0x85eb_ca6b);
             x ^= x >> 13;
-            self.left = self.per_second.div_ceil(2) + x % self.per_second;
+            self.left = self.per_second.div_ceil(2).saturating_add(x % self.per_second);
         }
         let allowed = self.left > 0;
         self.left = self.left.saturating_sub(1);
@@ -57,6 +57,7 @@ mod tests {
         }
         assert!(counts.iter().all(|n| (50..150).contains(n)), "{counts:?}");
         assert!(counts.windows(2).any(|w| w[0] != w[1]));
+        assert!(Limits::new(7, u32::MAX).challenge(Instant::ZERO) && Limits::new(7, 1).challenge(Instant::ZERO));
         let mut none = Limits::new(7, 0);
         assert!((0..100_000).all(|_| none.challenge(Instant::ZERO)));
     }

@@ -4,6 +4,7 @@ use mem::Side;
 use wire::tcp::{Flags, Header, Options, Segment};
 use wire::{Instant, SeqNum};
 
+use crate::congestion::CongestionControl;
 use crate::sent::mark;
 use crate::tcb::{Context, Tcb, flag};
 use crate::timers::Pending;
@@ -104,7 +105,7 @@ impl Tcb {
         if self.has(flag::RST_PENDING) {
             self.set(flag::RST_PENDING, false);
             cx.counters.resets_out += 1;
-            let mut out = self.segment(self.snd_nxt, Flags::RST | Flags::ACK, 0, 0, cx);
+            let mut out = self.segment(self.acceptable_seq(), Flags::RST | Flags::ACK, 0, 0, cx);
             out.window = 0;
             return Some(out);
         }
@@ -324,6 +325,10 @@ impl Tcb {
             }
             return Some(self.send(0, true, cx));
         }
+        if self.too_many_records(cx.config) {
+            cx.counters.records_full += 1;
+            return None;
+        }
         let quota = self.cc.cwnd.saturating_sub(self.in_flight());
         if quota == 0 {
             self.set(flag::CWND_LIMITED, true);
@@ -366,7 +371,6 @@ impl Tcb {
 
     fn wait_for_window(&mut self, outstanding: u32, cx: &mut Context) {
         if outstanding == 0 && self.pending != Pending::Persist {
-            self.zero_probes = 0;
             self.arm_persist(cx);
         }
     }
@@ -425,6 +429,10 @@ impl Tcb {
         }
         self.sent.push(cx.sent, seq, occupied, segs.min(u16::MAX as u32) as u16, cx.now.micros() as u32, marks);
         let first = self.packets_out == 0;
+        if first && self.bytes_sent > 0 {
+            let idle = cx.now.micros_since(self.sent_at);
+            self.control.on_restart(cx.now, idle);
+        }
         self.packets_out += segs;
         self.snd_nxt += occupied;
         if !len.is_multiple_of(smss) {
@@ -489,7 +497,16 @@ impl Tcb {
         if !self.has(flag::ACK_NOW) {
             return None;
         }
-        Some(self.segment(self.snd_nxt, Flags::ACK, 0, 0, cx))
+        Some(self.segment(self.acceptable_seq(), Flags::ACK, 0, 0, cx))
+    }
+
+    /// The sequence number of a segment without text: `snd.nxt`, unless the peer has shrunk its window to below that and would
+    /// drop the segment, acknowledgment and all (RFC 9293 3.8.6, SHLD-15; Linux's tcp_acceptable_seq). Less than a unit of the
+    /// window field is rounding.
+    fn acceptable_seq(&self) -> SeqNum {
+        let right = self.snd_una + self.snd_wnd;
+        let shrunk = self.snd_nxt.after(right) && self.snd_nxt.since(right) >= 1 << self.snd_scale;
+        if shrunk { right } else { self.snd_nxt }
     }
 
     fn segment(&mut self, seq: SeqNum, mut flags: Flags, offset: u32, len: u32, cx: &mut Context) -> Outgoing {

@@ -4,6 +4,7 @@
 use wire::SeqNum;
 
 use crate::State;
+use crate::knobs::Hole;
 use crate::tcb::{Context, Error, Tcb, flag};
 
 /// Smallest packets that a black hole takes us down to: what every host must take (RFC 791, RFC 8200 5).
@@ -39,13 +40,20 @@ impl Tcb {
         if mss >= self.smss {
             return false;
         }
+        if let Some(k) = &mut self.knobs {
+            k.hole = Hole::None;
+        }
         self.lower_mss(mss, cx);
         true
     }
 
     fn lower_mss(&mut self, mss: u16, cx: &mut Context) {
         self.smss = mss;
-        self.mss_clamp = self.mss_clamp.min(mss + if self.has(flag::TIMESTAMPS) { 12 } else { 0 });
+        self.forget_reported();
+        if !self.established() {
+            // What the peer offers must fit, too; what we take is not this path's matter.
+            self.mss_clamp = self.mss_clamp.min(mss + if self.has(flag::TIMESTAMPS) { 12 } else { 0 });
+        }
         // Each record is counted in segments of the new size; what was too big is lost for certain and goes again at
         // once, smaller, without being taken for congestion (RFC 1191 6.4).
         let mut at = self.sent.head();
@@ -82,8 +90,30 @@ impl Tcb {
         let large = self.sent.front(cx.sent).is_some_and(|s| s.bytes() > floor as u32);
         if large {
             cx.counters.black_holes += 1;
+            let full = self.smss;
+            let k = self.knobs_mut();
+            k.hole = match k.hole {
+                Hole::None => Hole::Suspected { full },
+                Hole::Trying { .. } | Hole::Sure => Hole::Sure,
+                suspected => suspected,
+            };
             let half = (self.smss / 2).max(floor);
             self.lower_mss(half, cx);
+        }
+    }
+
+    /// Something got through. Perhaps only an outage has ended, so full segments are tried once more: one that vanishes
+    /// again settles it, one that arrives clears the path of suspicion.
+    pub(crate) fn try_full_segments(&mut self) {
+        let (una, nxt) = (self.snd_una, self.snd_nxt);
+        let Some(k) = &mut self.knobs else { return };
+        match k.hole {
+            Hole::Suspected { full } => {
+                k.hole = Hole::Trying { full, from: nxt };
+                self.smss = full;
+            }
+            Hole::Trying { full, from } if una.after(from + full as u32) => k.hole = Hole::None,
+            Hole::None | Hole::Trying { .. } | Hole::Sure => {}
         }
     }
 
@@ -91,6 +121,9 @@ impl Tcb {
     pub fn clamp_mss(&mut self, mss: u16) {
         if mss > 0 {
             self.smss = self.smss.min(mss.max(36));
+            if let Some(Hole::Suspected { full }) = self.knobs.as_mut().map(|k| &mut k.hole) {
+                *full = (*full).min(mss.max(36));
+            }
         }
     }
 }

@@ -163,8 +163,10 @@ impl Tcb {
         }
         let mut wait = match self.rtt.srtt {
             0 => cx.config.initial_rto.as_micros() as u32,
-            srtt if self.packets_out == 1 => 2 * srtt + cx.config.min_rto.as_micros() as u32,
-            srtt => 2 * srtt + SMALLEST_TIMER,
+            srtt if self.packets_out == 1 => {
+                srtt.saturating_mul(2).saturating_add(cx.config.min_rto.as_micros() as u32)
+            }
+            srtt => srtt.saturating_mul(2).saturating_add(SMALLEST_TIMER),
         };
         let rto = match fresh {
             true => Some(self.rtt.rto(cx.config)),

@@ -41,6 +41,8 @@ pub(crate) struct Recovery {
     pub high_seq: SeqNum,
     /// End of the highest SACKed record.
     pub fack: SeqNum,
+    /// Blocks that the last acknowledgment with any reported: what they cover needs no second look.
+    pub reported: [(SeqNum, SeqNum); 3],
     /// `snd.una` when the window was reduced; `None` when there is nothing to undo.
     pub undo_marker: Option<SeqNum>,
     /// Retransmissions not yet shown to be superfluous; -1: none was made.
@@ -78,6 +80,7 @@ impl Recovery {
             reordering: 3,
             high_seq: iss,
             fack: iss,
+            reported: [(iss, iss); 3],
             undo_marker: None,
             undo_retrans: -1,
             prior_ssthresh: 0,
@@ -437,6 +440,7 @@ impl Tcb {
             // RFC 2018 8: what was SACKed must be sent again after a timeout.
             cx.counters.reneged += 1;
             self.sacked_out = 0;
+            self.forget_reported();
         } else {
             self.reset_reno_sacks();
         }

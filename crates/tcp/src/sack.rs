@@ -13,6 +13,7 @@ impl Tcb {
         let blocks = seg.options.sack.as_slice();
         if self.sacked_out == 0 {
             self.recovery.fack = self.snd_una;
+            self.forget_reported();
         }
         let dsack = self.take_dsack(seg.ack, blocks, r, cx);
         if self.packets_out == 0 {
@@ -42,8 +43,20 @@ impl Tcb {
                 j -= 1;
             }
         }
+        let before = self.recovery.reported;
+        self.forget_reported();
+        let mut places = self.recovery.reported.len();
         for (left, right, duplicate) in todo.iter() {
-            self.take_block(*left, *right, *duplicate, r, cx);
+            // How far the block was looked at before: most are repeated, and one has grown.
+            let covers = |b: &&(SeqNum, SeqNum)| !duplicate && b.0.before_eq(*left) && b.1.after(*left);
+            let known = before.iter().find(covers).map(|b| b.1);
+            if known.is_none_or(|known| known.before(*right)) {
+                self.take_block(*left, *right, *duplicate, known, r, cx);
+            }
+            if let (false, Some(place)) = (duplicate, places.checked_sub(1)) {
+                places = place;
+                self.recovery.reported[place] = (*left, *right);
+            }
         }
         if r.reordered != self.snd_nxt {
             self.note_reordering(r.reordered);
@@ -102,9 +115,22 @@ impl Tcb {
         true
     }
 
-    fn take_block(&mut self, left: SeqNum, right: SeqNum, duplicate: bool, r: &mut Round, cx: &mut Context) {
+    /// What is marked as SACKed may not be so any more, or is counted anew.
+    pub(crate) fn forget_reported(&mut self) {
+        self.recovery.reported = [(self.snd_una, self.snd_una); 3];
+    }
+
+    fn take_block(
+        &mut self,
+        left: SeqNum,
+        right: SeqNum,
+        duplicate: bool,
+        known: Option<SeqNum>,
+        r: &mut Round,
+        cx: &mut Context,
+    ) {
         let smss = self.smss as u32;
-        let mut at = self.sent.sack_start(cx.sent, left);
+        let mut at = self.sent.sack_start(cx.sent, left, known);
         while let Some(i) = at {
             let s = self.sent.get(cx.sent, i);
             if !s.seq.before(right) {
@@ -119,6 +145,9 @@ impl Tcb {
                 continue;
             }
             let mut i = i;
+            if (s.seq.before(left) || s.end().after(right)) && self.too_many_records(cx.config) {
+                continue;
+            }
             // A record of several segments that is covered in part is cut at a segment's edge; part of a segment says
             // nothing (RFC 2018 3: blocks are what arrived, so that is a peer that splits).
             if s.seq.before(left) {

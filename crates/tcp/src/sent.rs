@@ -116,15 +116,21 @@ pub(crate) struct SentList {
     retransmit_hint: u32,
     /// Where the last SACK walk ended; `NIL`: begin at the head.
     sack_hint: u32,
+    len: u32,
 }
 
 impl SentList {
     pub const fn new() -> SentList {
-        SentList { head: NIL, tail: NIL, oldest: NIL, newest: NIL, retransmit_hint: NIL, sack_hint: NIL }
+        SentList { head: NIL, tail: NIL, oldest: NIL, newest: NIL, retransmit_hint: NIL, sack_hint: NIL, len: 0 }
     }
 
     pub fn is_empty(&self) -> bool {
         self.head == NIL
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> u32 {
+        self.len
     }
 
     /// The lowest sequence number's record.
@@ -162,6 +168,7 @@ impl SentList {
             tail => pool.at(tail).next = i,
         }
         self.tail = i;
+        self.len += 1;
         self.sent_last(pool, i);
     }
 
@@ -180,6 +187,7 @@ impl SentList {
             self.sack_hint = NIL;
         }
         pool.release(i);
+        self.len -= 1;
         Some(sent)
     }
 
@@ -195,6 +203,7 @@ impl SentList {
         let rest =
             Sent { seq: whole.seq + keep, len: whole.len - keep, marks: whole.marks & !mark::SYN, older: i, ..whole };
         let j = pool.alloc(rest);
+        self.len += 1;
         if whole.next == NIL {
             self.tail = j;
         }
@@ -282,9 +291,11 @@ impl SentList {
         None
     }
 
-    /// Where to begin looking for `seq`: at or before its record.
-    pub fn sack_start(&self, pool: &SentPool, seq: SeqNum) -> Option<u32> {
+    /// Where to begin looking for `seq`: at or before its record, or where the last walk ended if that lies before `known`,
+    /// up to which all is looked at.
+    pub fn sack_start(&self, pool: &SentPool, seq: SeqNum, known: Option<SeqNum>) -> Option<u32> {
         let hint = self.sack_hint;
+        let seq = known.map_or(seq, |known| if known.after(seq) { known } else { seq });
         if hint != NIL && pool.slots[hint as usize].seq.before_eq(seq) { Some(hint) } else { self.head() }
     }
 
@@ -377,13 +388,14 @@ mod tests {
         let mut pool = SentPool::new();
         let mut list = three(&mut pool);
         list.set_sack_hint(1);
-        assert_eq!(list.sack_start(&pool, SeqNum(2500)), Some(1));
-        assert_eq!(list.sack_start(&pool, SeqNum(500)), Some(0));
+        assert_eq!(list.sack_start(&pool, SeqNum(2500), None), Some(1));
+        assert_eq!(list.sack_start(&pool, SeqNum(500), None), Some(0));
+        assert_eq!(list.sack_start(&pool, SeqNum(500), Some(SeqNum(1500))), Some(1));
         list.get_mut(&mut pool, 2).marks |= mark::LOST;
         list.wants_retransmit(&pool, 2);
         list.pop(&mut pool);
         list.pop(&mut pool);
-        assert_eq!(list.sack_start(&pool, SeqNum(2500)), Some(2));
+        assert_eq!(list.sack_start(&pool, SeqNum(2500), None), Some(2));
         assert_eq!(list.next_retransmit(&pool), Some(2));
         // The hint itself is acknowledged.
         list.set_sack_hint(2);

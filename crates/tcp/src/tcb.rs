@@ -117,6 +117,8 @@ counters! {
     black_holes,
     /// Keepalive probes sent.
     keepalives,
+    /// Times that sending waited because too many segments were outstanding.
+    records_full,
     /// ACKs delayed that went out by timer.
     delayed_acks,
     /// Data that came after the application had closed (RFC 2525 2.17).
@@ -183,7 +185,6 @@ pub(crate) mod flag {
     pub const PROBE_NOW: u32 = 1 << 13;
     pub const KEEPALIVE: u32 = 1 << 14;
     pub const PASSIVE: u32 = 1 << 15;
-    pub const QUICK_ACK: u32 = 1 << 16;
     pub const CWND_LIMITED: u32 = 1 << 17;
     /// A partial segment may go although TCP_CORK or MSG_MORE is on: its limit passed.
     pub const PUSH_NOW: u32 = 1 << 18;
@@ -307,7 +308,7 @@ pub struct Tcb {
     pub(crate) headers: u16,
     pub(crate) retries: u8,
     pub(crate) probes: u8,
-    /// Probes into the present zero window, answered or not.
+    /// Probes into closed windows since something was acknowledged, answered or not.
     pub(crate) zero_probes: u8,
     /// An ICMP error that counts only if the connection fails anyhow (RFC 9293 3.9.2.2).
     pub(crate) soft_error: Option<Error>,
@@ -600,6 +601,7 @@ impl Tcb {
             chain.free(cx.pool);
             return;
         }
+        self.begin_to_wait(cx);
         self.tx.append(cx.pool, chain);
         self.set(flag::MORE | flag::UNPUSHED, more);
     }
@@ -611,9 +613,17 @@ impl Tcb {
             // RFC 9293 3.10.4: SYN-SENT has nothing to finish.
             State::SynSent => self.close_now(None, cx),
             _ => {
+                self.begin_to_wait(cx);
                 self.set(flag::SHUTDOWN, true);
                 self.set(flag::MORE | flag::CORK, false);
             }
+        }
+    }
+
+    /// The user timeout counts from here if nothing waited before (RFC 5482 3.1): however long the connection was idle.
+    fn begin_to_wait(&mut self, cx: &Context) {
+        if self.tx.is_empty() && self.sent.is_empty() {
+            self.progress_at = cx.now;
         }
     }
 

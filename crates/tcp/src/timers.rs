@@ -143,7 +143,7 @@ impl Tcb {
         let reset = self.established();
         let error = self.soft_error.take().unwrap_or(Error::TimedOut);
         self.close_now(Some(error), cx);
-        // Linux's habit: the peer, should it still live, learns that we gave up.
+        // The peer, should it still live, learns that we gave up (Linux tells it only when keepalives fail).
         self.set(flag::RST_PENDING, reset);
     }
 
@@ -164,9 +164,9 @@ impl Tcb {
             _ if self.orphaned() => cx.config.orphan_retries,
             _ => cx.config.retries,
         };
-        if self.snd_wnd == 0 && self.established() {
+        if self.snd_wnd == 0 && self.established() && !self.orphaned() {
             // The peer shrank its window to nothing over what we had sent: these are probes (RFC 9293 3.8.6, SHLD-15), and
-            // the connection stays while it answers (3.8.6.1, MUST-37).
+            // the connection stays while it answers (3.8.6.1, MUST-37), unless nobody is left to wait.
             let silent = cx.now.micros_since(self.heard_at) > cx.config.max_rto.as_micros() as u64;
             if (silent && self.retries >= limit) || self.user_timed_out(cx.now) {
                 self.give_up(cx);
@@ -241,7 +241,7 @@ impl Tcb {
             self.give_up(cx);
             return;
         }
-        self.keep_probes += 1;
+        self.keep_probes = self.keep_probes.saturating_add(1);
         cx.counters.keepalives += 1;
         self.set(flag::PROBE_NOW, true);
         self.life_at = cx.now + interval;
@@ -277,9 +277,10 @@ impl Tcb {
         self.set(flag::PUSH_NOW, on && self.unsent() > 0);
     }
 
-    /// TCP_QUICKACK.
+    /// TCP_QUICKACK as Linux has it, for now and not for good: off, ACKs wait for an answer to ride on; on, they do not, and
+    /// one that waits goes.
     pub fn set_quickack(&mut self, on: bool) {
-        self.set(flag::QUICK_ACK, on);
+        self.set(flag::PINGPONG, !on);
         if on && self.has(flag::ACK_DELAYED) {
             self.set(flag::ACK_NOW, true);
         }

@@ -4,9 +4,13 @@
 use wire::Instant;
 
 use crate::Config;
-use crate::congestion::CongestionControl;
 use crate::recovery::Phase;
 use crate::tcb::{Context, Tcb, flag};
+
+/// Records of outstanding segments that every connection may have.
+const MOST_RECORDS: u32 = 8192;
+/// Most segments of a burst.
+pub(crate) const MOST_BURST: u8 = 64;
 
 impl Tcb {
     /// RFC 6928: IW = 10 segments by default, for every segment size this stack uses (RFC 6928 2's byte limit included).
@@ -38,6 +42,12 @@ impl Tcb {
         }
     }
 
+    /// Whether as many segments are outstanding as will be remembered: enough for a send buffer of ordinary ones. A peer that
+    /// asks for tiny ones must not make us keep, and walk over, a record for every few bytes (CVE-2019-11478, 11479).
+    pub(crate) fn too_many_records(&self, config: &Config) -> bool {
+        self.sent.len() >= (config.send_buffer_max / 512).max(MOST_RECORDS)
+    }
+
     fn recovery_limited(&self) -> bool {
         self.unsent() > 0 && self.cc.cwnd <= self.in_flight()
     }
@@ -61,8 +71,8 @@ impl Tcb {
             return;
         }
         let rto = self.rtt.rto(cx.config) as u64;
-        let idle = cx.now.micros_since(self.sent_at);
-        self.control.on_restart(cx.now, idle.min(cx.now.micros_since(self.progress_at)));
+        // What was judged before lay before this pause, or was this one.
+        let idle = cx.now.micros_since(self.sent_at.max(self.cwnd_stamp));
         if !cx.config.slow_start_after_idle || idle <= rto {
             return;
         }
@@ -78,8 +88,6 @@ impl Tcb {
         self.cc.cwnd = self.cc.cwnd.max(floor);
         self.cwnd_stamp = cx.now;
         self.cwnd_used = 0;
-        // What was judged lay before the pause.
-        self.sent_at = cx.now;
     }
 
     /// Segments that go as one: what the path takes in a millisecond or, where round trips are short, in a fraction of one.
@@ -88,7 +96,7 @@ impl Tcb {
         let ratio = if self.cc.cwnd < self.cc.ssthresh / 2 { 200 } else { 120 };
         let second = (window.saturating_mul(ratio * 10_000) / self.rtt.srtt.max(1) as u64).min(self.max_pacing);
         let near = 65_536u64 >> (self.rtt.min >> 9).min(17);
-        ((second / 1024 + near) / self.smss as u64).clamp(config.min_burst.into(), 64) as u32
+        ((second / 1024 + near) / self.smss as u64).max(config.min_burst.into()).min(MOST_BURST.into()) as u32
     }
 
     /// Bytes a second: twice the window a round trip in slow start, a fifth more than it afterwards (Linux's ratios).

@@ -44,7 +44,7 @@ pub(crate) fn paths(r: &mut Random, v6: bool) -> Paths {
             }
             // A narrower link; sometimes it widens again.
             _ => {
-                let least = if v6 { 1292 } else { 588 };
+                let least = if v6 { 1280 } else { 576 };
                 now[i].mtu = least + r.below(1500 - least as u64) as u16;
                 now[i].silent = r.chance(0.3);
                 change(at, &now, i);

@@ -168,15 +168,19 @@ fn a_late_answer_does_not_delay() {
 #[test]
 fn quick_acknowledgments_on_request() {
     let mut p = answering(plain());
+    p.exchange("P. 2:3(1) ack 2 win 20000", "");
     p.set_quickack(true);
+    p.expect(". 2:2(0) ack 3 win 19998");
+    p.no_timer();
+    // Quick acknowledgments are left from the start.
     assert!(!p.wants_ack());
-    p.exchange("P. 2:3(1) ack 2 win 20000", ". 2:2(0) ack 3 win 19998");
+    p.exchange("P. 3:4(1) ack 2 win 20000", ". 2:2(0) ack 4 win 19997");
     p.set_quickack(false);
-    p.exchange("P. 3:4(1) ack 2 win 20000", "");
+    p.exchange("P. 4:5(1) ack 2 win 20000", "");
     p.set_quickack(false);
     p.quiet();
     p.set_quickack(true);
-    p.expect(". 2:2(0) ack 4 win 19997");
+    p.expect(". 2:2(0) ack 5 win 19996");
     p.no_timer();
 }
 

@@ -250,6 +250,30 @@ fn black_holes() {
         assert!(line.starts_with(&format!(". 1:{}({size})", 1 + size)), "{line}");
     }
     assert_eq!((p.counters.black_holes, p.segment_size()), (2, 536));
+    // What was taken for one may have been an outage: full segments are tried again, and stay if they arrive.
+    p.inject(". 1:1(0) ack 5001 win 20000");
+    p.write(3000);
+    let first = p.drain().remove(0);
+    assert!(first.starts_with(". 5001:6401(1400)"), "{first}");
+    p.inject(". 1:1(0) ack 8001 win 20000");
+    p.write(1000);
+    p.drain();
+    p.inject(". 1:1(0) ack 9001 win 20000");
+    assert_eq!(p.segment_size(), 1400);
+    // If they vanish again, that is that.
+    for holes in [3, 4] {
+        p.write(3000);
+        p.drain();
+        while p.counters.black_holes < holes {
+            let us = p.deadline().micros() - p.now.micros();
+            p.timer(us);
+            p.drain();
+        }
+        let una = p.info().bytes_acked + 1;
+        p.inject(&format!(". 1:1(0) ack {} win 20000", una + 700));
+        p.drain();
+        assert_eq!(p.segment_size(), if holes == 3 { 1400 } else { 700 });
+    }
     // Small segments do not tell.
     let mut p = Peer::accepting(config.clone(), open, "S 0:0(0) win 20000 <mss 1400>");
     p.drain();

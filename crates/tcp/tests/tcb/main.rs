@@ -9,6 +9,7 @@ mod cubic;
 mod delack;
 mod ecn;
 mod handshake;
+mod hostile;
 mod icmp;
 mod info;
 mod keepalive;
