@@ -331,6 +331,7 @@ mod tests {
     fn two_orders() {
         let mut pool = SentPool::new();
         let mut list = three(&mut pool);
+        assert_eq!(pool.used(), 3);
         assert_eq!(by_time(&list, &pool), [0, 1000, 2000]);
         list.sent_last(&mut pool, 0);
         assert_eq!(by_time(&list, &pool), [1000, 2000, 0]);
@@ -347,11 +348,12 @@ mod tests {
     fn a_cut_keeps_both_orders_and_moves_the_ends() {
         let mut pool = SentPool::new();
         let mut list = SentList::new();
-        list.push(&mut pool, SeqNum(0), 3001, 3, 7, mark::FIN | mark::PSH);
+        list.push(&mut pool, SeqNum(0), 3001, 3, 7, mark::FIN | mark::PSH | mark::AGAIN);
         let j = list.split(&mut pool, 0, 1000, 1000);
         let (a, b) = (list.get(&pool, 0), list.get(&pool, j));
         assert_eq!((a.seq.0, a.len, a.segs, a.is(mark::FIN | mark::PSH)), (0, 1000, 1, false));
         assert_eq!((b.seq.0, b.len, b.segs, b.is(mark::FIN), b.is(mark::PSH)), (1000, 2001, 2, true, true));
+        assert!(a.is(mark::AGAIN) && b.is(mark::AGAIN));
         assert_eq!(by_time(&list, &pool), [0, 1000]);
         assert_eq!(list.tail(), Some(j));
         list.push(&mut pool, SeqNum(3001), 10, 1, 9, 0);
@@ -395,5 +397,11 @@ mod tests {
         list.pop(&mut pool);
         assert_eq!(list.sack_start(&pool, SeqNum(2500), None), Some(2));
         assert_eq!(list.next_retransmit(&pool), Some(2));
+        // The hint itself is acknowledged.
+        list.set_sack_hint(2);
+        list.push(&mut pool, SeqNum(3000), 1000, 1, 3, mark::LOST);
+        list.pop(&mut pool);
+        assert_eq!(list.sack_start(&pool, SeqNum(3500)), list.head());
+        assert_eq!(list.next_retransmit(&pool), list.head());
     }
 }

@@ -79,3 +79,12 @@ fn the_same_connection() {
         p.expect(". 1:11(10) ack 1 win 20000");
     }
 }
+
+/// RFC 9293 3.7.1, MUST-15: a SYN without the option means 536 bytes here too.
+#[test]
+fn without_an_mss_the_default_holds() {
+    let offer = Peer::offer("S 0:0(0) win 12000");
+    let now = Instant::from_micros(200_000_000);
+    let p = Peer::resumed(config(), open(), &offer, Some(now), 0, now);
+    assert_eq!(p.segment_size(), 536);
+}

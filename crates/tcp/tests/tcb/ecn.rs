@@ -94,7 +94,7 @@ fn marks_are_echoed_until_cwr() {
     p.exchange("P. 1:11(10) ack 1 win 20000", ". 1:1(0) ack 11 win 19990");
     p.exchange("[ce] P. 11:21(10) ack 1 win 20000", "E. 1:1(0) ack 21 win 19980");
     assert_eq!(p.counters.ecn_ce, 1);
-    p.exchange("P. 21:31(10) ack 1 win 20000", "E. 1:1(0) ack 31 win 19970");
+    p.exchange("P. 21:31(10) ack 1 win 19999", "E. 1:1(0) ack 31 win 19970");
     p.write(10);
     p.expect("[ect0] PE. 1:11(10) ack 31 win 19970");
     p.exchange("PW. 31:41(10) ack 11 win 20000", ". 11:11(0) ack 41 win 19960");
@@ -158,4 +158,24 @@ fn a_loss_is_told_by_cwr() {
     p.drain();
     p.inject("E. 1:1(0) ack 1001 win 20000");
     assert_eq!(p.cwnd(), (10, 0x7fff_ffff));
+}
+
+/// RFC 3168 6.1.2: CWR is for data; a bare FIN leaves it to what was sent before.
+#[test]
+fn a_bare_fin_carries_no_cwr() {
+    let mut p = marked();
+    p.write(2000);
+    p.drain();
+    p.inject("E. 1:1(0) ack 1001 win 20000");
+    p.shutdown();
+    p.expect("F. 2001:2001(0) ack 1 win 20000");
+}
+
+/// RFC 3168 6.1.1.1 is about SYNs: a SYN/ACK that is repeated still agrees.
+#[test]
+fn a_repeated_syn_ack_still_agrees() {
+    let mut p = Peer::accepting(with(Ecn::Passive), open(), "SEW 0:0(0) win 20000 <mss 1000>");
+    p.drain();
+    p.timer_ms(1000);
+    p.expect("SE. 0:0(0) ack 1 win 20000 <mss 1000>");
 }

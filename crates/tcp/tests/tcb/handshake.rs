@@ -360,3 +360,33 @@ fn closed_connections_answer_with_resets() {
     }
     p.quiet();
 }
+
+/// RFC 7323 3.2: timestamps that were not asked for, or that echo nothing, are no reason to refuse a SYN/ACK.
+#[test]
+fn a_meaningless_echo_does_not_refuse() {
+    let mut p = syn_sent();
+    p.exchange("S. 0:0(0) ack 1 win 20000 <mss 1000,TS val 5 ecr 7>", ". 1:1(0) ack 1 win 20000");
+    assert_eq!(p.state(), State::Established);
+    let mut p = Peer::connecting(Config { timestamps: true, ..plain() }, open());
+    p.drain();
+    p.inject("S. 0:0(0) ack 1 win 20000 <mss 1000,TS val 5 ecr 0>");
+    assert_eq!((p.state(), p.counters.paws), (State::Established, 0));
+    p.drain();
+}
+
+/// A repeated SYN carries no byte of the stream, and the stream has not begun before the handshake's end.
+#[test]
+fn a_syn_is_no_data() {
+    let mut p = syn_sent();
+    p.timer_ms(1000);
+    p.drain();
+    let i = p.info();
+    assert_eq!((i.total_retrans, i.bytes_sent, i.bytes_retrans, p.stream_sent()), (1, 0, 0, 0));
+    p.inject("S. 0:0(0) ack 1 win 20000 <mss 1000>");
+    p.drain();
+    assert_eq!((p.stream_sent(), p.smss()), (0, 1000));
+    p.write(1500);
+    p.shutdown();
+    p.drain();
+    assert_eq!((p.stream_sent(), p.info().bytes_sent), (1500, 1500));
+}

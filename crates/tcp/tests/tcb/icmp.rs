@@ -123,3 +123,54 @@ fn small_segments_stay() {
          P. 601:1001(400) ack 1 win 20000",
     );
 }
+
+/// Every segment that is outstanding counts as what it would be sent as now, also what the peer has already.
+#[test]
+fn a_smaller_size_recounts_what_is_out() {
+    let config = Config { sack: true, tail_loss_probe: false, ..plain() };
+    let mut p = Peer::server_offered(config, "mss 1000,sackOK");
+    p.write(5000);
+    p.drain();
+    p.wait_ms(20);
+    p.exchange(". 1:1(0) ack 1 win 20000 <sack 2001:4001>", "");
+    assert!(p.too_big(500, Some(1)));
+    let i = p.info();
+    assert_eq!((i.unacked, i.sacked, i.lost, i.retrans), (10, 4, 6, 0));
+    // RFC 1191 6.4: no sign of congestion; Loss without a reduction.
+    assert_eq!((i.ca_state, p.cwnd()), (4, (10, 0x7fff_ffff)));
+    assert_eq!(p.drain().len(), 6);
+    p.inject(". 1:1(0) ack 5001 win 20000");
+    assert_eq!((p.info().unacked, p.info().sacked, p.info().ca_state), (0, 0, 0));
+}
+
+/// A size that changes nothing for what is out leaves recovery alone; during one it stays what it was.
+#[test]
+fn a_smaller_size_does_not_disturb_recovery() {
+    let mut p = Peer::server();
+    p.write(500);
+    p.drain();
+    assert!(p.too_big(600, Some(1)));
+    assert_eq!(p.info().ca_state, 0);
+    p.quiet();
+    let mut p = Peer::server();
+    p.write(10_000);
+    p.drain();
+    for _ in 0..3 {
+        p.inject(". 1:1(0) ack 1 win 20000");
+    }
+    assert_eq!((p.info().ca_state, p.cwnd().1), (3, 5));
+    assert!(p.too_big(600, Some(1)));
+    assert_eq!((p.info().ca_state, p.cwnd().1), (3, 5));
+    p.drain();
+}
+
+/// What we offer to receive comes down with the path, and timestamps still have their room in it.
+#[test]
+fn the_syn_ack_offers_what_the_path_takes() {
+    let config = Config { timestamps: true, ..plain() };
+    let mut p = Peer::connecting(config, open());
+    p.drain();
+    assert!(p.too_big(500, Some(0)));
+    p.timer_ms(1000);
+    p.expect("S 0:0(0) win 20000 <mss 500,TS val 2000 ecr 0>");
+}

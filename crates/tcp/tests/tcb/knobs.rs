@@ -1,5 +1,6 @@
 //! Socket options that few connections set (tcp(7)), urgent data (RFC 6093), and black holes (RFC 4821).
 
+use tcp::congestion::Algorithm;
 use tcp::{Config, Error, Notice, Open, State};
 
 use crate::peer::{Peer, open, plain};
@@ -315,4 +316,51 @@ fn soft_errors_are_remembered() {
     p.timer_ms(440);
     assert_eq!(p.error(), Some(Error::Unreachable));
     p.drain();
+}
+
+/// The same with timestamps, which take their room of the smallest packet.
+#[test]
+fn black_holes_leave_room_for_timestamps() {
+    let config = Config { black_hole_timeouts: 2, timestamps: true, ..plain() };
+    let mut p = Peer::server_offered(config, "mss 1000,TS val 100 ecr 0");
+    p.write(5000);
+    p.drain();
+    for n in 0..4 {
+        p.timer_ms(220 << n);
+        p.drain();
+    }
+    assert_eq!((p.segment_size(), p.info().pmtu), (524, 576));
+}
+
+/// TCP_CONGESTION: the next loss is the new algorithm's (RFC 9438 4.6 leaves seven tenths, RFC 5681 half).
+#[test]
+fn the_algorithm_can_be_changed() {
+    for (algorithm, ssthresh) in [(Algorithm::Cubic, 7), (Algorithm::NewReno, 5)] {
+        let mut p = Peer::server();
+        p.set_congestion(algorithm);
+        p.write(10_000);
+        p.drain();
+        p.timer_ms(220);
+        assert_eq!(p.cwnd().1, ssthresh);
+        p.drain();
+    }
+}
+
+/// What the field of the next segment would say.
+#[test]
+fn the_window_field_is_scaled() {
+    let config = Config { window_scaling: true, receive_buffer_max: 1 << 20, ..plain() };
+    let p = Peer::accepting(config, Open { receive_buffer: 0, ..open() }, "S 0:0(0) win 20000 <mss 1000,wscale 2>");
+    let i = p.info();
+    assert_eq!(i.window_scale >> 4, 5);
+    assert_eq!(p.window_field() as u64, i.rcv_wnd >> 5);
+}
+
+/// RFC 6691: SACK blocks take room of a segment only where SACK was agreed on.
+#[test]
+fn holes_without_sack_take_no_room() {
+    let mut p = Peer::server();
+    p.inject("P. 1001:2001(1000) ack 1 win 20000");
+    p.write(1000);
+    p.expect("P. 1:1001(1000) ack 1 win 20000");
 }

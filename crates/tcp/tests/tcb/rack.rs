@@ -346,3 +346,236 @@ fn a_retransmission_lost_after_a_timeout_is_found() {
     assert_eq!((p.counters.lost_retransmits, p.counters.recoveries, p.info().ca_state), (1, 1, 3));
     assert!(p.drain().contains(&seg(1001)));
 }
+
+/// RFC 8985 6.2 step 2: `RACK.xmit_ts` is the latest transmission delivered; one that was sent earlier and comes later takes
+/// nothing back.
+#[test]
+fn an_older_delivery_takes_nothing_back() {
+    let mut p = sender(config(), 1000);
+    for ms in [2, 1] {
+        p.wait_ms(ms);
+        p.write(1000);
+        assert_eq!(p.drain().len(), 1);
+    }
+    p.wait_ms(20);
+    p.exchange(&sack(1, "2001:3001"), "");
+    p.wait_ms(1);
+    p.exchange(&sack(1001, "2001:3001"), "");
+    // The path takes 24 ms by now, a quarter of the least 20 ms more, and the timer 2 ms; 22 ms have passed.
+    p.timer_ms(9);
+    p.expect(&seg(1001));
+}
+
+/// One flight of `n` segments from `una` on, all but the first of the next three SACKed 20 ms later.
+fn hole(p: &mut Peer, una: u32, n: u32) {
+    p.write(n as usize * 1000);
+    assert_eq!(p.drain().len() as u32, n);
+    p.wait_ms(20);
+    p.exchange(&sack(una, &format!("{}:{}", una + 1000, una + 4000)), "");
+}
+
+/// Reordering was seen, and everything up to 5001 is acknowledged.
+fn reordered() -> Peer {
+    let mut p = sender(config(), 5000);
+    p.wait_ms(20);
+    p.exchange(&sack(1, "3001:5001"), "");
+    p.exchange(&ack(5001), "");
+    p
+}
+
+/// RFC 8985 6.2 step 4: the window widens once a round trip, which is over when something sent after the last time is
+/// delivered.
+#[test]
+fn the_reordering_window_widens_once_a_round_trip() {
+    for (n, last) in [(5, 17), (6, 12)] {
+        let mut p = reordered();
+        for (una, n, ms) in [(5001, 4, 7), (9001, 4, 12), (13_001, n, last)] {
+            hole(&mut p, una, n);
+            p.timer_ms(ms);
+            p.expect(&seg(una));
+            p.inject(&ack(una + 1000 * n));
+            p.inject(&sack(una + 1000 * n, &format!("{una}:{}", una + 1000)));
+        }
+        assert_eq!(p.counters.dsacks_in, 3);
+    }
+}
+
+/// RFC 8985 6.3: a window that has widened since the timer was set makes it wait for the rest.
+#[test]
+fn the_reordering_timer_waits_for_a_widened_window() {
+    let mut p = reordered();
+    p.write(5000);
+    p.drain();
+    p.wait_ms(20);
+    p.inject(&sack(5001, "7001:10001"));
+    p.timer_ms(7);
+    p.expect(&seg(5001));
+    p.exchange(&sack(6001, "7001:10001"), &seg(6001));
+    p.inject(&ack(10_001));
+    hole(&mut p, 10_001, 4);
+    p.wait_ms(1);
+    // One of the two retransmissions was superfluous.
+    p.exchange(&sack(10_001, "5001:6001 11001:14001"), "");
+    assert_eq!((p.counters.dsacks_in, p.counters.undone), (1, 0));
+    p.timer_ms(6);
+    assert_eq!(p.info().lost, 0);
+    p.timer_ms(5);
+    assert_eq!(p.info().lost, 1);
+    p.expect(&seg(10_001));
+}
+
+/// RFC 8985 6.3: what the timer finds lost during a recovery belongs to it; and something is always timed meanwhile
+/// (RFC 6298 5.1).
+#[test]
+fn the_reordering_timer_adds_to_a_recovery() {
+    let mut p = reordered();
+    p.write(3000);
+    p.drain();
+    p.wait_ms(10);
+    p.write(3000);
+    p.drain();
+    p.wait_ms(10);
+    p.exchange(&sack(5001, "6001:8001"), "");
+    p.timer_ms(7);
+    let rto = p.info().rto_us;
+    assert_eq!(p.deadline(), p.now.plus_micros(rto));
+    p.expect(&seg(5001));
+    let (_, ssthresh) = p.cwnd();
+    p.wait_ms(3);
+    p.exchange(&sack(5001, "6001:8001 9001:11001"), "");
+    p.timer_ms(7);
+    assert_eq!((p.info().lost, p.counters.recoveries, p.cwnd().1), (2, 1, ssthresh));
+    p.expect(&seg(8001));
+}
+
+/// RFC 8985 7.2: for a single segment the delay of an ACK is allowed for, where the RTO leaves room for it.
+#[test]
+fn a_single_segment_is_probed_late() {
+    let mut p = sender(probing(), 1000);
+    p.wait_ms(219);
+    p.inject(&ack(1001));
+    p.write(1000);
+    p.drain();
+    p.wait_ms(270);
+    p.inject(&ack(2001));
+    p.write(1000);
+    p.drain();
+    let i = p.info();
+    let probe = 2 * i.srtt_us + 200_000;
+    assert!(probe < i.rto_us);
+    p.timer(probe);
+    p.expect(&last(2001));
+    assert_eq!((p.counters.loss_probes, p.counters.timeouts), (1, 0));
+}
+
+/// RFC 8985 7.2: during a recovery the RTO runs, not a probe.
+#[test]
+fn a_recovery_is_not_probed() {
+    let mut p = sender(probing(), 8000);
+    p.wait_ms(20);
+    p.exchange(&sack(1, "2001:8001"), &[seg(1), seg(1001)].join("\n"));
+    p.wait_ms(20);
+    p.exchange(&sack(1001, "2001:8001"), "");
+    p.timer(p.info().rto_us);
+    assert_eq!((p.counters.loss_probes, p.counters.timeouts), (0, 1));
+    p.drain();
+}
+
+/// RFC 8985 7.4.2: a segment that carries data is no duplicate, so it says nothing about the probe.
+#[test]
+fn data_from_the_peer_does_not_excuse_a_probe() {
+    let mut p = sender(probing(), 5000);
+    p.wait_ms(20);
+    p.inject(&ack(4001));
+    p.timer_ms(220);
+    p.expect(&last(4001));
+    p.wait_ms(20);
+    p.inject(&ack(5001));
+    p.inject("P. 1:11(10) ack 5001 win 20000");
+    p.write(1000);
+    p.drain();
+    p.wait_ms(20);
+    p.inject(". 11:11(0) ack 6001 win 20000");
+    assert_eq!((p.counters.probe_recoveries, p.cwnd()), (1, (5, 5)));
+}
+
+/// RFC 6298 5.3 with SACK: what was sent before the first hole's retransmission and arrives restarts the timer; it shows
+/// that the path still delivers.
+#[test]
+fn late_originals_restart_the_timer() {
+    let mut p = sender(config(), 10_000);
+    p.wait_ms(20);
+    // Three holes, and room for one retransmission.
+    p.exchange(&sack(1, "3001:6001"), &seg(1));
+    p.wait_ms(10);
+    p.inject(&sack(1, "1001:2001 3001:6001"));
+    let rto = p.info().rto_us;
+    assert_eq!(p.deadline(), p.now.plus_micros(rto));
+    p.drain();
+}
+
+/// RFC 8985 7.4.1: the D-SACK that excuses a probe may come with the next acknowledgment.
+#[test]
+fn a_probe_is_excused_by_a_late_report() {
+    let mut p = sender(probing(), 5000);
+    p.wait_ms(20);
+    p.inject(&ack(4001));
+    p.timer_ms(220);
+    p.expect(&last(4001));
+    p.wait_ms(20);
+    p.inject(&ack(5001));
+    p.write(1000);
+    p.drain();
+    p.wait_ms(20);
+    p.inject(&sack(6001, "4001:5001"));
+    assert_eq!((p.counters.probe_recoveries, p.cwnd().0), (0, 10));
+}
+
+/// RFC 8985 6.2 step 4: before reordering was seen, duplicates widen nothing.
+#[test]
+fn duplicates_without_reordering_widen_nothing() {
+    let mut p = sender(config(), 4000);
+    p.wait_ms(20);
+    p.exchange(&sack(1, "1001:2001"), "");
+    p.timer_ms(7);
+    p.expect(&seg(1));
+    p.inject(&ack(4001));
+    p.inject(&sack(4001, "1:1001"));
+    assert_eq!(p.counters.dsacks_in, 1);
+    p.write(4000);
+    p.drain();
+    p.wait_ms(20);
+    p.exchange(&sack(4001, "5001:6001"), "");
+    p.timer_ms(7);
+    p.expect(&seg(4001));
+}
+
+/// A probe may carry the FIN with the last data, where the peer's window has a number for it.
+#[test]
+fn a_probe_carries_the_fin() {
+    for (window, flags) in [(10_501, "FP"), (20_000, "FP"), (10_500, "P")] {
+        let mut p = Peer::server_offered(probing(), "mss 1000,sackOK");
+        p.inject(&format!("P. 1:2(1) ack 1 win {window}"));
+        p.write(10_500);
+        p.shutdown();
+        p.drain();
+        p.timer_ms(42);
+        p.expect(&format!("{flags}. 10001:10501(500) ack 2 win 19999"));
+    }
+    // Not while more is to come.
+    let mut p = sender(probing(), 11_500);
+    p.shutdown();
+    p.timer_ms(42);
+    p.expect(&seg(10_001));
+}
+
+/// A probe is a retransmission like others: while it is out, a duplicate means disorder.
+#[test]
+fn a_duplicate_after_a_probe_is_disorder() {
+    let mut p = sender(probing(), 1000);
+    p.timer_ms(220);
+    p.expect(&last(1));
+    assert_eq!(p.counters.loss_probes, 1);
+    p.inject(&ack(1));
+    assert_eq!(p.info().ca_state, 1);
+}

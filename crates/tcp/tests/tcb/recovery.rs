@@ -71,7 +71,9 @@ fn three_duplicates_start_fast_retransmit() {
     assert_eq!((p.info().sacked, p.info().ca_state), (1, 1));
     p.exchange(&ack(1), "");
     assert_eq!((p.info().sacked, p.info().ca_state, p.cwnd().0), (2, 1, 10));
-    p.exchange(&ack(1), &seg(1));
+    p.inject(&ack(1));
+    assert!(p.wants_data());
+    p.expect(&seg(1));
     let i = p.info();
     assert_eq!((i.sacked, i.lost, i.retrans, i.unacked, i.ca_state), (3, 1, 1, 10, 3));
     assert_eq!((p.cwnd(), p.counters.fast_retransmits, p.counters.recoveries), ((7, 5), 1, 1));
@@ -143,10 +145,10 @@ fn only_real_duplicates_count() {
     // No more than what may have been delivered: one is the hole.
     let mut p = flight(2000);
     p.drain();
-    for _ in 0..5 {
+    for n in 1..=5 {
         p.exchange(&ack(1), "");
+        assert_eq!((p.info().sacked, p.counters.dup_acks), (1, n));
     }
-    assert_eq!((p.info().sacked, p.counters.dup_acks), (1, 5));
 }
 
 /// New data acknowledged ends the count.
@@ -260,7 +262,8 @@ fn a_lost_retransmission_times_out() {
     dups(&mut p, 1, 3);
     p.timer_ms(220);
     p.expect(&seg(1));
-    assert_eq!((p.info().ca_state, p.cwnd().0, p.counters.lost_retransmits), (4, 1, 1));
+    // RFC 5681 3.1: one loss, one reduction.
+    assert_eq!((p.info().ca_state, p.cwnd(), p.counters.lost_retransmits), (4, (1, 5), 1));
     assert_eq!((p.counters.fast_retransmits, p.counters.timeout_retransmits), (1, 1));
 }
 
@@ -281,4 +284,46 @@ fn the_first_segment_of_a_large_record_is_lost() {
     p.exchange(&ack(1001), &seg(1001));
     p.exchange(&ack(10_001), "");
     assert_eq!(p.info().unacked, 0);
+}
+
+/// RFC 6582: each segment counts as delivered once, by a duplicate or by the acknowledgment.
+#[test]
+fn duplicates_and_their_acknowledgment_count_once() {
+    let mut p = flight(5000);
+    p.drain();
+    let before = p.info().delivered;
+    for n in 1..=2 {
+        p.inject(&ack(1));
+        assert_eq!(p.info().delivered - before, n);
+    }
+    p.inject(&ack(3001));
+    assert_eq!((p.info().delivered - before, p.info().sacked), (3, 0));
+}
+
+/// RFC 6937 3.1: what delivers nothing changes nothing.
+#[test]
+fn the_peers_data_does_not_move_a_reduction() {
+    let mut p = flight(20_000);
+    p.drain();
+    dups(&mut p, 1, 3);
+    let cwnd = p.cwnd();
+    p.exchange(&format!("P. 1:2(1) ack {} win 25000", BASE + 1), ". 13001:13001(0) ack 2 win 19999");
+    assert_eq!(p.cwnd(), cwnd);
+}
+
+/// RFC 5681 3.1: a timeout after progress is another loss, and halves again.
+#[test]
+fn a_timeout_after_progress_halves_again() {
+    let mut p = flight(10_000);
+    p.drain();
+    p.timer_ms(220);
+    p.drain();
+    p.inject(&ack(1001));
+    p.drain();
+    p.inject(&ack(3001));
+    assert_eq!((p.drain().len(), p.cwnd(), p.info().ca_state), (4, (4, 5), 4));
+    let us = p.deadline().micros() - p.now.micros();
+    p.timer(us);
+    assert_eq!((p.cwnd(), p.info().ca_state), ((1, 2), 4));
+    p.drain();
 }

@@ -335,3 +335,94 @@ fn blocks_of_one_ack_are_no_reordering() {
     assert_eq!((p.info().reordering, p.info().reord_seen), (7, 1));
     p.drain();
 }
+
+/// RFC 6675 4: a lost segment that arrives is in no count but that of the SACKed ones.
+#[test]
+fn what_arrives_leaves_the_other_counts() {
+    let mut p = sender(sacking(), 10_000);
+    p.wait_ms(20);
+    p.inject(&sack(1, "3001:10001"));
+    assert_eq!(p.drain(), [seg(1), seg(1001), seg(2001)]);
+    p.wait_ms(1);
+    p.inject(&sack(1, "1001:2001 3001:10001"));
+    assert_eq!((p.info().sacked, p.info().lost, p.info().retrans), (8, 2, 2));
+    p.inject(&sack(2001, "3001:10001"));
+    assert_eq!((p.info().sacked, p.info().lost, p.info().retrans), (7, 1, 1));
+    p.drain();
+}
+
+/// RFC 9293 3.8.6: a retransmission does not go beyond the peer's window, unless it is the first segment.
+#[test]
+fn retransmissions_stay_in_the_window() {
+    let mut p = sender(sacking(), 5000);
+    p.wait_ms(20);
+    p.inject(". 1:1(0) ack 1 win 1000 <sack 2001:5001>");
+    p.expect(&seg(1));
+    p.inject(". 1:1(0) ack 1 win 2000 <sack 2001:5001>");
+    p.expect(&seg(1001));
+}
+
+/// RFC 6937 3.1, slow-start reduction bound: below the threshold each acknowledgment that makes progress, with nothing newly
+/// lost, lets out one segment more than it delivers.
+#[test]
+fn after_heavy_loss_the_flight_grows_back() {
+    let mut p = Peer::server_offered(Config { initial_window: 20, ..sacking() }, "mss 1000,sackOK");
+    p.write(20_000);
+    assert_eq!(p.drain().len(), 20);
+    p.wait_ms(20);
+    p.inject(&sack(1, "17001:20001"));
+    assert_eq!((p.info().lost, p.cwnd().1), (17, 10));
+    assert_eq!(p.drain(), [seg(1), seg(1001), seg(2001)]);
+    p.wait_ms(20);
+    p.exchange(&sack(1001, "17001:20001"), &[seg(3001), seg(4001)].join("\n"));
+    p.exchange(&sack(2001, "17001:20001"), &[seg(5001), seg(6001)].join("\n"));
+}
+
+/// As Linux: on a path that reorders much, SACKed data is progress for the window too.
+#[test]
+fn sacked_data_grows_the_window_where_there_is_reordering() {
+    for reorders in [false, true] {
+        let mut p = sender(sacking(), 5000);
+        p.wait_ms(20);
+        if reorders {
+            p.exchange(&sack(1, "4001:5001"), "");
+        }
+        p.exchange(". 1:1(0) ack 5001 win 20000", "");
+        assert_eq!(p.info().reordering, if reorders { 5 } else { 3 });
+        p.write(10_000);
+        assert_eq!(p.drain().len(), 10);
+        p.wait_ms(20);
+        let cwnd = p.cwnd().0;
+        p.inject(&sack(5001, "6001:8001"));
+        assert_eq!((p.info().ca_state, p.cwnd().0 - cwnd), (1, 2 * reorders as u64));
+        p.drain();
+    }
+}
+
+/// RFC 2883 4.2: of a segment that repeats several runs the first part is reported.
+#[test]
+fn the_first_repeated_part_is_reported() {
+    let mut p = receiver();
+    p.inject(&data(1001, 2001));
+    p.inject(&data(3001, 4001));
+    p.drain();
+    p.exchange(&data(1001, 4001), ". 1:1(0) ack 1 win 20000 <sack 1001:2001 1001:4001>");
+    p.inject(&data(1, 1001));
+    assert_eq!(p.read(), 4000);
+    p.drain();
+}
+
+/// Blocks that were swallowed by a larger one are no blocks any more; those that are left keep their order.
+#[test]
+fn swallowed_blocks_are_forgotten() {
+    let mut p = receiver();
+    for from in [9001, 7001, 1001, 3001, 5001] {
+        p.inject(&data(from, from + 1000));
+    }
+    p.drain();
+    p.exchange(&data(1501, 3501), ". 1:1(0) ack 1 win 20000 <sack 1501:2001 1001:4001 5001:6001 7001:8001>");
+    p.exchange(&data(4001, 5001), ". 1:1(0) ack 1 win 20000 <sack 1001:6001 7001:8001 9001:10001>");
+    p.inject(&data(1, 1001));
+    assert_eq!(p.read(), 6000);
+    p.drain();
+}

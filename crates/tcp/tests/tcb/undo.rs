@@ -219,3 +219,117 @@ fn duplicates_above_a_hole_count() {
     p.inject(". 1:1(0) ack 10001 win 20000 <sack 1:1001>");
     assert_eq!((p.counters.dsacks_in, p.counters.undone, p.cwnd().1), (2, 1, 0x7fff_ffff));
 }
+
+/// RFC 5682 3.1: a SACK for an original does as well as an acknowledgment.
+#[test]
+fn a_sacked_original_shows_a_spurious_timeout() {
+    let mut p = sender(frto(), ",sackOK", 10_000);
+    p.timer_ms(220);
+    p.expect(&seg(1));
+    p.inject(". 1:1(0) ack 1 win 20000 <sack 1001:2001>");
+    assert_eq!((p.counters.spurious_timeouts, p.info().ca_state, p.info().lost), (1, 1, 0));
+    p.drain();
+}
+
+/// RFC 5682 2.1 step 3.a: SACKed new data shows a real loss also where the segment is no duplicate; other segments that do
+/// not move the acknowledgment say nothing.
+#[test]
+fn what_a_segment_with_data_tells_of_a_timeout() {
+    for (sack, real) in [(" <sack 10001:11001>", true), ("", false)] {
+        let mut p = sender(frto(), ",sackOK", 20_000);
+        p.timer_ms(220);
+        p.drain();
+        p.exchange(&ack(1001), &[seg(10_001), seg(11_001)].join("\n"));
+        p.inject(&format!("P. 1:11(10) ack 1001 win 20000{sack}"));
+        let sent = p.drain();
+        assert_eq!(sent.iter().any(|s| s.starts_with(". 1001:2001")), real, "{sent:?}");
+        p.inject(". 11:11(0) ack 2001 win 20000");
+        assert_eq!(p.counters.spurious_timeouts, !real as u64);
+        p.drain();
+    }
+}
+
+/// RFC 5682 2.1 step 2: a duplicate before anything was acknowledged leaves the question open.
+#[test]
+fn a_duplicate_before_any_progress_decides_nothing() {
+    let mut p = sender(frto(), ",sackOK", 20_000);
+    p.timer_ms(220);
+    p.expect(&seg(1));
+    p.exchange(&ack(1), "");
+    p.exchange(&ack(1001), &[seg(10_001), seg(11_001)].join("\n"));
+    p.inject(&ack(2001));
+    assert_eq!(p.counters.spurious_timeouts, 1);
+    p.drain();
+}
+
+/// RFC 5682 2.1 step 1: not while fast recovery had begun, and not where it is switched off.
+#[test]
+fn where_a_timeout_is_not_questioned() {
+    let mut p = sender(frto(), ",sackOK", 20_000);
+    p.wait_ms(20);
+    p.inject(". 1:1(0) ack 1 win 20000 <sack 7001:10001>");
+    p.drain();
+    p.timer_ms(220);
+    p.expect(&seg(1));
+    p.inject(". 1:1(0) ack 1001 win 20000 <sack 7001:10001>");
+    assert_eq!(p.drain()[0], seg(1001));
+    let mut p = sender(Config { frto: false, ..frto() }, ",sackOK", 20_000);
+    p.timer_ms(220);
+    p.drain();
+    p.exchange(&ack(1001), &[seg(1001), seg(2001)].join("\n"));
+}
+
+/// What an undo has unmarked can be lost all the same, and is then found.
+#[test]
+fn a_loss_after_an_undo_is_repaired() {
+    let mut p = sender(frto(), ",sackOK", 20_000);
+    p.timer_ms(220);
+    p.expect(&seg(1));
+    p.exchange(&ack(1001), &[seg(10_001), seg(11_001)].join("\n"));
+    p.inject(&ack(2001));
+    assert_eq!(p.counters.spurious_timeouts, 1);
+    p.drain();
+    p.wait_ms(30);
+    p.inject(". 1:1(0) ack 2001 win 20000 <sack 3001:10001 10001:12001>");
+    assert_eq!((p.info().lost, p.info().ca_state), (1, 3));
+    assert_eq!(p.drain()[0], seg(2001));
+}
+
+/// So can what had been sent again before.
+#[test]
+fn a_retransmission_from_before_an_undo_can_be_lost() {
+    let mut p = sender(stamped(), ",sackOK,TS val 100 ecr 0", 14_820);
+    p.timer_ms(220);
+    assert_eq!(p.drain().len(), 1);
+    p.wait_ms(25);
+    p.inject(&sack_ts(989, "", 101, 1240));
+    assert_eq!(p.drain().len(), 2);
+    p.wait_ms(25);
+    p.inject(&sack_ts(1977, "", 102, 1000));
+    assert_eq!((p.counters.undone, p.info().lost, p.info().retrans), (1, 0, 1));
+    assert!(p.drain()[0].starts_with(". 9881:"));
+    p.wait_ms(30);
+    p.inject(&sack_ts(1977, "9881:10869", 103, 1290));
+    let sent = p.drain();
+    assert!(sent.iter().any(|s| s.starts_with(". 1977:2965")), "{sent:?}");
+}
+
+/// RFC 3168 6.1.2: what is undone before CWR went out needs none.
+#[test]
+fn an_undone_reduction_is_not_told() {
+    let config = Config { ecn: tcp::Ecn::Passive, ..stamped() };
+    let mut p = Peer::accepting(config, crate::peer::open(), "SEW 0:0(0) win 20000 <mss 1000,sackOK,TS val 100 ecr 0>");
+    p.drain();
+    p.wait_ms(20);
+    p.inject(&sack_ts(1, "", 100, 1000));
+    p.write(2000);
+    p.drain();
+    p.timer_ms(220);
+    assert_eq!(p.drain().len(), 1);
+    p.wait_ms(5);
+    p.inject(&sack_ts(989, "", 101, 1020));
+    assert_eq!(p.counters.undone, 1);
+    p.write(500);
+    let sent = p.drain();
+    assert!(sent.iter().all(|s| !s.contains("W.")), "{sent:?}");
+}
