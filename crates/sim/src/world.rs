@@ -364,13 +364,13 @@ impl World {
     /// because the neighbour did not answer, was pushed out by others, or lived in a cookie, which only the first segment
     /// brings back: one that comes instead of it is answered with RST.
     fn unmet(&self, s: &Running) -> bool {
-        self.scarce || !self.keeps_handshakes(s.host(1)) || !self.acquainted && s.ends[1].stream.is_none()
+        !self.keeps_handshakes(s.host(1)) || !self.acquainted && s.ends[1].stream.is_none()
     }
 
     /// Host `h` answers every SYN from memory, and has room for all.
     fn keeps_handshakes(&self, h: usize) -> bool {
         let config = &[&self.net.a, &self.net.b][h].config.stack;
-        config.syn_cookies != SynCookies::Always && config.syn_backlog >= self.sessions.len() as u32
+        !self.scarce && config.syn_cookies != SynCookies::Always && config.syn_backlog >= self.sessions.len() as u32
     }
 
     /// Timers of what the applications have left behind.
