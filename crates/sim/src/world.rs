@@ -320,8 +320,10 @@ impl World {
                 continue;
             }
             let next = host.stack.next_deadline().unwrap_or(Instant::FAR);
+            let mut outstanding = 0;
             host.stack.each_connection(|id, key, tcb| {
                 let info = tcb.info(&host.config.stack.tcp);
+                outstanding += info.unacked;
                 if matches!(info.state, State::Closed | State::TimeWait) {
                     return;
                 }
@@ -335,6 +337,9 @@ impl World {
                 let armed = deadline == Instant::FAR || next <= deadline.plus_micros(1000);
                 assert!(armed, "the wheel wakes at {next:?}: {id} {key:?} {tcb:#?}");
             });
+            // What is remembered of sent segments is what is outstanding, at any time.
+            let records = host.stack.sent_records() as u64;
+            assert!(records <= outstanding, "{records} records of {outstanding} segments outstanding");
         }
     }
 
