@@ -173,7 +173,7 @@ impl Engine {
         };
         one(a)?;
         one(b)?;
-        let [end_a, end_b] = ports::memory(a, [&a.ports[0], &b.ports[0]])?;
+        let [end_a, end_b] = ports::memory([a, b], [&a.ports[0], &b.ports[0]])?;
         Ok((Engine::build(a, vec![end_a])?, Engine::build(b, vec![end_b])?))
     }
 

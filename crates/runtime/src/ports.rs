@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use io::impair::Impairment;
 use io::memwire::{self, MemConfig};
 use io::pcap::{Capture, Tee};
 use io::xdp::{XdpConfig, XdpDevice};
@@ -47,18 +48,27 @@ impl Opened {
 }
 
 /// Both ends of a memory wire, for two engines of one process.
-pub(crate) fn memory(config: &Config, ends: [&PortConfig; 2]) -> Result<[Opened; 2], Error> {
+pub(crate) fn memory(configs: [&Config; 2], ends: [&PortConfig; 2]) -> Result<[Opened; 2], Error> {
+    let same = |what: &str| Error::Config(format!("both ends of a memory wire need the same {what}"));
+    let nothing = Impairment::default();
+    // Whichever end says it.
+    let impairment = match configs.map(|c| &c.impairment) {
+        [a, b] if *b == nothing || a == b => a.clone(),
+        [a, b] if *a == nothing => b.clone(),
+        _ => return Err(same("impairment")),
+    };
     let wire = MemConfig {
         name: "wire".into(),
-        queues: config.lanes,
+        queues: configs[0].lanes,
         mtu: ends.iter().filter_map(|p| p.mtu).max().unwrap_or(1500),
         trust: true,
-        impairment: config.impairment.clone(),
+        impairment,
         ..MemConfig::default()
     };
     let (a, b) = memwire::wire(&wire)?;
     let any = |ports: Vec<memwire::MemPort>| ports.into_iter().map(AnyPort::Mem).collect();
-    Ok([Opened::dedicated(ends[0], any(a)), Opened::dedicated(ends[1], any(b))])
+    let opened = |end, queues| captured(end, Opened::dedicated(end, any(queues)));
+    Ok([opened(ends[0], a)?, opened(ends[1], b)?])
 }
 
 /// Opens a device with a queue for each lane.
@@ -109,6 +119,10 @@ pub(crate) fn open_captured(config: &Config, port: &PortConfig) -> Result<Opened
             format!("{}: it carries packets of {carries} bytes, mtu is {mtu}: `ip link set` raises it", port.device);
         return Err(Error::Config(message));
     }
+    captured(port, opened)
+}
+
+fn captured(port: &PortConfig, opened: Opened) -> Result<Opened, Error> {
     match &port.pcap {
         None => Ok(opened),
         Some(path) => capture(opened, path),
