@@ -401,7 +401,7 @@ mod tests {
         list.set_sack_hint(2);
         list.push(&mut pool, SeqNum(3000), 1000, 1, 3, mark::LOST);
         list.pop(&mut pool);
-        assert_eq!(list.sack_start(&pool, SeqNum(3500)), list.head());
+        assert_eq!(list.sack_start(&pool, SeqNum(3500), None), list.head());
         assert_eq!(list.next_retransmit(&pool), list.head());
     }
 }

@@ -579,3 +579,12 @@ fn a_duplicate_after_a_probe_is_disorder() {
     p.inject(&ack(1));
     assert_eq!(p.info().ca_state, 1);
 }
+
+/// RFC 8985 7.3: while the probe has not gone out, the RTO counts from the segment.
+#[test]
+fn the_rto_counts_from_the_segment_until_the_probe_is_out() {
+    let mut p = sender(probing(), 2000);
+    p.timer_ms(42);
+    assert_eq!(p.deadline(), p.now.plus_micros(178_000));
+    p.drain();
+}

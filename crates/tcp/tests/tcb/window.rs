@@ -334,3 +334,22 @@ fn data_goes_in_full_segments() {
     p.write(4000);
     p.expect(". 1:2001(2000) ack 1 win 20000");
 }
+
+/// A window that doubles is told at once, however large it is.
+#[test]
+fn a_large_window_that_doubles_is_told() {
+    let config = Config { window_scaling: true, ..plain() };
+    let open = tcp::Open { receive_buffer: 200_000, ..open() };
+    let mut p = Peer::accepting(config, open, "S 0:0(0) win 20000 <mss 1000,wscale 0>");
+    p.drain();
+    p.inject(". 1:1(0) ack 1 win 20000");
+    p.drain();
+    let mut seq = 1;
+    while p.info().rcv_wnd > 50_000 {
+        p.inject(&format!(". {seq}:{}(1000) ack 1 win 20000", seq + 1000));
+        seq += 1000;
+        p.drain();
+    }
+    p.read();
+    p.expect(&format!(". 1:1(0) ack {seq} win 50000"));
+}
