@@ -329,7 +329,7 @@ fn an_undone_reduction_is_not_told() {
     p.wait_ms(5);
     p.inject(&sack_ts(989, "", 101, 1020));
     assert_eq!(p.counters.undone, 1);
-    p.write(500);
+    p.write(3000);
     let sent = p.drain();
-    assert!(sent.iter().all(|s| !s.contains("W.")), "{sent:?}");
+    assert!(!sent.is_empty() && sent.iter().all(|s| !s.contains("W.")), "{sent:?}");
 }
