@@ -53,7 +53,7 @@ pub fn config(args: &DeviceArgs) -> Result<Config, Failure> {
             port.pcap = Some(if several { numbered() } else { path.clone() });
         }
     }
-    config.check().map_err(|(_, what)| Failure::usage(what, "see corelane serve --help"))?;
+    config.check().map_err(|fault| Failure::usage(fault, "see corelane serve --help"))?;
     Ok(config)
 }
 

@@ -59,7 +59,8 @@ impl Engine {
         self.0.snapshots(limit)
     }
 
-    /// Ends the stack's threads; what is in flight may finish for a moment, devices are detached.
+    /// Ends the stack's threads (`paired`): what is in flight may finish, for at most two seconds; calls that wait for such a
+    /// lane then fail (`NetworkDown`). A lane that its application runs (`inline`) ends when the last handle of it is dropped.
     pub fn shutdown(self) {
         self.0.shutdown();
     }

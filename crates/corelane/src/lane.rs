@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use ::socket::{Errno, SockId, SockOption, Sockets};
 use runtime::{App, LaneStats, Waker};
-use socket::{Errno, SockId, SockOption, Sockets};
 use stack::channel::Endpoint;
 
 use crate::poller::Poller;
+use crate::socket::TcpSocket;
 use crate::stream::TcpStream;
 
 /// One lane, on the thread that took it. Clones are handles of the same lane.
@@ -53,6 +54,11 @@ pub(crate) fn error(e: Errno) -> io::Error {
     io::Error::from_raw_os_error(e.number())
 }
 
+/// What every call that would wait for ever gets.
+pub(crate) fn over() -> io::Error {
+    io::Error::new(io::ErrorKind::NetworkDown, "the engine was shut down")
+}
+
 pub(crate) fn endpoint(a: SocketAddr) -> Endpoint {
     Endpoint { addr: a.ip().into(), port: a.port() }
 }
@@ -76,12 +82,26 @@ impl Lane {
         limit: Option<Duration>,
         mut f: impl FnMut(&mut Sockets) -> Result<T, Errno>,
     ) -> io::Result<T> {
-        let mut app = self.app.borrow_mut();
-        let answer = app.until(limit, |s| match f(s) {
+        let retry = |s: &mut Sockets| match f(s) {
             Err(Errno::EAGAIN) => None,
             other => Some(other),
-        });
-        answer.unwrap_or(Err(Errno::EAGAIN)).map_err(error)
+        };
+        self.until(limit, retry, Errno::EAGAIN)
+    }
+
+    /// Waits until `done` gives something, at most `limit`; `late` then.
+    pub(crate) fn until<T>(
+        &self,
+        limit: Option<Duration>,
+        done: impl FnMut(&mut Sockets) -> Option<Result<T, Errno>>,
+        late: Errno,
+    ) -> io::Result<T> {
+        let mut app = self.app.borrow_mut();
+        match app.until(limit, done) {
+            Some(answer) => answer.map_err(error),
+            None if app.is_over() => Err(over()),
+            None => Err(error(late)),
+        }
     }
 
     /// Which lane of its engine.
@@ -94,21 +114,23 @@ impl Lane {
         self.app.borrow().stats().clone()
     }
 
+    /// An IPv4 socket, to be given options before it listens or connects.
+    pub fn socket_v4(&self) -> io::Result<TcpSocket> {
+        TcpSocket::new(self, false)
+    }
+
+    /// An IPv6 socket, to be given options before it listens or connects.
+    pub fn socket_v6(&self) -> io::Result<TcpSocket> {
+        TcpSocket::new(self, true)
+    }
+
     /// Listens on an address; port 0 lets the lane choose.
     pub fn listen(&self, addr: SocketAddr, options: ListenOptions) -> io::Result<TcpListener> {
-        let id = self.with(|s| {
-            let id = s.socket(addr.is_ipv6())?;
-            s.set_option(id, SockOption::ReusePort(options.reuse_port))?;
-            s.set_option(id, SockOption::V6Only(options.v6_only))?;
-            s.bind(id, endpoint(addr))?;
-            Ok(id)
-        })?;
-        let mut listener = TcpListener { lane: self.clone(), id, nonblocking: false, claim: None };
-        listener.claim = self.app.borrow().claim(addr, options.v6_only)?;
-        self.with(|s| s.listen(id, socket::ListenOptions { backlog: options.backlog }))?;
-        let answer = self.app.borrow_mut().until(None, |s| s.listen_result(id));
-        answer.unwrap_or(Err(Errno::EINVAL)).map_err(error)?;
-        Ok(listener)
+        let socket = TcpSocket::new(self, addr.is_ipv6())?;
+        socket.set_option(SockOption::ReusePort(options.reuse_port))?;
+        socket.set_option(SockOption::V6Only(options.v6_only))?;
+        socket.bind(addr)?;
+        socket.listen(options.backlog)
     }
 
     /// Connects and waits until it is done.
@@ -118,28 +140,18 @@ impl Lane {
 
     /// Connects and waits until it is done.
     pub fn connect_with(&self, addr: SocketAddr, options: ConnectOptions) -> io::Result<TcpStream> {
-        let stream = self.connect_nonblocking(addr, options)?;
-        stream.set_nonblocking(false);
-        let id = stream.id;
-        let answer = self.app.borrow_mut().until(options.timeout, |s| s.connect_result(id));
-        answer.unwrap_or(Err(Errno::ETIMEDOUT)).map_err(error)?;
-        Ok(stream)
+        self.socket_for(addr, options)?.connect(addr, options.timeout)
     }
 
     /// Begins to connect; the stream is writable once it is done, and [`TcpStream::take_error`] tells how.
     pub fn connect_nonblocking(&self, addr: SocketAddr, options: ConnectOptions) -> io::Result<TcpStream> {
-        let id = self.with(|s| s.socket(addr.is_ipv6()))?;
-        let stream = TcpStream::new(self.clone(), id, true);
-        self.with(|s| {
-            if let Some(bind) = options.bind {
-                s.bind(id, endpoint(bind))?;
-            }
-            match s.connect(id, endpoint(addr)) {
-                Err(Errno::EINPROGRESS) => Ok(()),
-                other => other,
-            }
-        })?;
-        Ok(stream)
+        self.socket_for(addr, options)?.connect_nonblocking(addr)
+    }
+
+    fn socket_for(&self, addr: SocketAddr, options: ConnectOptions) -> io::Result<TcpSocket> {
+        let socket = TcpSocket::new(self, addr.is_ipv6())?;
+        options.bind.map_or(Ok(()), |local| socket.bind(local))?;
+        Ok(socket)
     }
 
     /// A poller for many sockets of this lane.
@@ -179,6 +191,10 @@ pub struct TcpListener {
 }
 
 impl TcpListener {
+    pub(crate) fn new(lane: Lane, id: SockId, claim: Option<runtime::Claim>) -> TcpListener {
+        TcpListener { lane, id, nonblocking: false, claim }
+    }
+
     /// Accepts the oldest connection; waits for one unless non-blocking. The stream blocks as the listener does.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         let id = self.id;
@@ -204,6 +220,12 @@ impl TcpListener {
     pub fn set_option(&self, option: SockOption) -> io::Result<()> {
         let id = self.id;
         self.lane.with(|s| s.set_option(id, option))
+    }
+
+    /// The option that `like` names, with its value.
+    pub fn option(&self, like: SockOption) -> io::Result<SockOption> {
+        let id = self.id;
+        self.lane.with(|s| s.option(id, like))
     }
 }
 

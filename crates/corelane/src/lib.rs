@@ -50,14 +50,16 @@
 mod engine;
 mod lane;
 mod poller;
+mod socket;
 mod stream;
 
+pub use self::socket::TcpSocket;
+pub use ::socket::{Linger, SockOption};
 pub use engine::{Engine, LaneHandle};
 pub use lane::{ConnectOptions, Lane, ListenOptions, TcpListener};
 pub use poller::{Event, Events, Interest, Poller, Source, Trigger};
 pub use runtime::config::{Cidr, Ecn, SynCookies, TcpConfig};
 pub use runtime::{Config, ConfigError, Device, Error, LaneStats, Model, PortConfig, Snapshot, Waker};
-pub use socket::{Linger, SockOption};
 pub use stream::TcpStream;
 pub use tcp::congestion::Algorithm;
 pub use tcp::{State, TcpInfo};

@@ -4,12 +4,12 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use socket::{Ready, SockId, bits};
+use ::socket::{Ready, SockId, bits};
 
-use crate::lane::{Lane, TcpListener, error};
+use crate::lane::{Lane, TcpListener, error, over};
 use crate::stream::TcpStream;
 
-pub use socket::Trigger;
+pub use ::socket::Trigger;
 
 /// What to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,8 +107,8 @@ pub struct Poller {
     pub(crate) id: SockId,
 }
 
-fn interest(i: Interest, trigger: Trigger, key: u64) -> socket::Interest {
-    socket::Interest { events: i.bits, trigger, data: key }
+fn interest(i: Interest, trigger: Trigger, key: u64) -> ::socket::Interest {
+    ::socket::Interest { events: i.bits, trigger, data: key }
 }
 
 impl Poller {
@@ -141,6 +141,9 @@ impl Poller {
             events.len = app.sockets.epoll_collect(self.id, &mut events.ready).map_err(error)?;
             if events.len > 0 || (woken.load(Ordering::Relaxed) && woken.swap(false, Ordering::Acquire)) {
                 return Ok(events.len);
+            }
+            if app.is_over() {
+                return Err(over());
             }
             let left = match limit {
                 None => None,

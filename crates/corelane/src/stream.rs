@@ -5,7 +5,7 @@ use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::time::Duration;
 
-use socket::{Errno, Linger, SockId, SockOption, Sockets};
+use ::socket::{Errno, Linger, SockId, SockOption, Sockets};
 use tcp::TcpInfo;
 
 use crate::lane::{Lane, address, error};
@@ -85,7 +85,8 @@ impl TcpStream {
         self.run(|| self.timeout(SockOption::SendTimeout(None)), |s, id| s.writev(id, &parts, false))
     }
 
-    /// Lets `f` read received bytes where they lie and say how many it has used. Empty input: nothing has arrived.
+    /// Lets `f` read received bytes where they lie and say how many it has used. Empty input: nothing has arrived. The lane is
+    /// lent out meanwhile: `f` must not use it or its sockets.
     pub fn read_in_place<T>(&self, f: impl FnOnce(&[u8]) -> (usize, T)) -> io::Result<T> {
         let id = self.id;
         self.lane.with(|s| {
@@ -106,9 +107,9 @@ impl TcpStream {
     /// Ends one or both directions; what was written is still sent.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         let how = match how {
-            Shutdown::Read => socket::Shutdown::Read,
-            Shutdown::Write => socket::Shutdown::Write,
-            Shutdown::Both => socket::Shutdown::Both,
+            Shutdown::Read => ::socket::Shutdown::Read,
+            Shutdown::Write => ::socket::Shutdown::Write,
+            Shutdown::Both => ::socket::Shutdown::Both,
         };
         let id = self.id;
         self.lane.with(|s| s.shutdown(id, how))
@@ -163,8 +164,7 @@ impl TcpStream {
     pub fn info(&self) -> io::Result<TcpInfo> {
         let id = self.id;
         let token = self.lane.with(|s| s.query_info(id))?;
-        let answer = self.lane.app.borrow_mut().until(None, |s| s.info_result(token));
-        answer.unwrap_or(Err(Errno::ENOTCONN)).map_err(error)
+        self.lane.until(None, |s| s.info_result(token), Errno::ENOTCONN)
     }
 
     /// Sets an option.

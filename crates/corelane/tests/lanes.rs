@@ -6,7 +6,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use corelane::{
-    Config, ConnectOptions, Engine, Events, Interest, Lane, LaneHandle, ListenOptions, Model, State, Trigger,
+    Algorithm, Config, ConnectOptions, Engine, Events, Interest, Lane, LaneHandle, ListenOptions, Model, SockOption,
+    State, Trigger,
 };
 
 const SERVER: &str = "10.0.0.1:80";
@@ -252,4 +253,99 @@ fn a_snapshot_tells_the_connection() {
         lane.drain(Duration::from_secs(1));
         thread.join().unwrap();
     });
+}
+
+#[test]
+fn options_are_set_before_the_handshake_and_inherited() {
+    models(|model| {
+        let (mut a, mut b) = pair(1, model);
+        let server = a.take_lane(0).unwrap();
+        let serving = thread::spawn(move || {
+            let lane = server.attach().unwrap();
+            let socket = lane.socket_v4().unwrap();
+            socket.set_option(SockOption::Congestion(Algorithm::NewReno)).unwrap();
+            socket.set_option(SockOption::UserTimeout(7_000)).unwrap();
+            socket.bind(addr()).unwrap();
+            let listener = socket.listen(16).unwrap();
+            let reno = SockOption::Congestion(Algorithm::NewReno);
+            assert_eq!(listener.option(SockOption::Congestion(Algorithm::Cubic)).unwrap(), reno);
+            let (mut stream, _) = listener.accept().unwrap();
+            assert_eq!(stream.option(SockOption::Congestion(Algorithm::Cubic)).unwrap(), reno);
+            assert_eq!(stream.option(SockOption::UserTimeout(0)).unwrap(), SockOption::UserTimeout(7_000));
+            assert_eq!(stream.info().unwrap().snd_mss, 700 - 12);
+            std::io::copy(&mut stream, &mut std::io::sink()).unwrap();
+        });
+        let lane = b.take_lane(0).unwrap().attach().unwrap();
+        let end = Instant::now() + Duration::from_secs(20);
+        let stream = loop {
+            let socket = lane.socket_v4().unwrap();
+            // With it our own SYN says so.
+            socket.set_option(SockOption::MaxSegment(700)).unwrap();
+            match socket.connect(addr(), None) {
+                Err(e) if e.kind() == ErrorKind::ConnectionRefused && Instant::now() < end => thread::yield_now(),
+                other => break other.unwrap(),
+            }
+        };
+        drop(stream);
+        lane.drain(Duration::from_secs(2));
+        serving.join().unwrap();
+    });
+}
+
+#[test]
+fn a_listen_that_fails_leaves_nothing_behind() {
+    let config = |address: &str| Config { max_sockets: 4, ..Config::memory(address).unwrap() };
+    let (mut a, _b) = Engine::memory_pair(&config("10.0.0.1/24"), &config("10.0.0.2/24")).unwrap();
+    let lane = a.take_lane(0).unwrap().attach().unwrap();
+    let listener = lane.listen(addr(), ListenOptions::default()).unwrap();
+    for _ in 0..10 {
+        let refused = lane.listen(addr(), ListenOptions::default()).err().unwrap();
+        assert_eq!(refused.kind(), ErrorKind::AddrInUse);
+        let options = ConnectOptions { bind: Some("[fd00::1]:9".parse().unwrap()), ..ConnectOptions::default() };
+        assert!(lane.connect_nonblocking(addr(), options).is_err());
+    }
+    drop(listener);
+    let any = lane.listen("10.0.0.1:0".parse().unwrap(), ListenOptions::default()).unwrap();
+    assert_ne!(any.local_addr().unwrap().port(), 0);
+}
+
+/// Whoever waits for a lane whose thread has ended is told, and not left to wait.
+#[test]
+fn shutting_down_ends_the_calls_that_wait() {
+    let (mut a, _b) = pair(1, Model::Paired);
+    let handle = a.take_lane(0).unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    let waiting = thread::spawn(move || {
+        let lane = handle.attach().unwrap();
+        let listener = lane.listen(addr(), ListenOptions::default()).unwrap();
+        tell.send(()).unwrap();
+        assert_eq!(listener.accept().err().unwrap().kind(), ErrorKind::NetworkDown);
+        let poller = lane.poller().unwrap();
+        poller.add(&listener, 1, Interest::READ, Trigger::Level).unwrap();
+        let error = poller.wait(&mut Events::with_capacity(1), None).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NetworkDown);
+    });
+    told.recv().unwrap();
+    a.shutdown();
+    waiting.join().unwrap();
+}
+
+#[test]
+fn the_smaller_mtu_of_an_end_is_kept_to() {
+    let (client, mut server) = (Config::memory("10.0.0.2/24").unwrap(), Config::memory("10.0.0.1/24").unwrap());
+    server.ports[0].mtu = Some(1280);
+    let mut client = client;
+    client.ports[0].mtu = Some(4000);
+    let (mut a, mut b) = Engine::memory_pair(&client, &server).unwrap();
+    let serving = {
+        let handle = b.take_lane(0).unwrap();
+        thread::spawn(move || echo(handle, 1))
+    };
+    let lane = a.take_lane(0).unwrap().attach().unwrap();
+    let stream = connect(&lane);
+    // 1280 less the headers of IP and TCP, and timestamps.
+    assert_eq!(stream.info().unwrap().snd_mss, 1228);
+    drop(stream);
+    lane.drain(Duration::from_secs(2));
+    serving.join().unwrap();
 }

@@ -73,6 +73,8 @@ pub struct KernelNeighbor {
 pub enum Change {
     /// A link is there, or is different.
     Link(Link),
+    /// A link is no more.
+    NoLink(u32),
     /// An address came, or went (`false`).
     Address(Address, bool),
     /// Some route came or went: read them again.
@@ -83,6 +85,7 @@ pub enum Change {
 
 const HEADER: usize = 16;
 const RTM_NEWLINK: u16 = 16;
+const RTM_DELLINK: u16 = 17;
 const RTM_GETLINK: u16 = 18;
 const RTM_NEWADDR: u16 = 20;
 const RTM_DELADDR: u16 = 21;
@@ -203,7 +206,8 @@ impl Netlink {
         let mut buf = vec![0; 1 << 16];
         let mut whole = true;
         loop {
-            let (n, _) = rustix::net::recv(&self.fd, &mut buf[..], rustix::net::RecvFlags::empty())?;
+            let receive = || rustix::net::recv(&self.fd, &mut buf[..], rustix::net::RecvFlags::empty());
+            let (n, _) = rustix::io::retry_on_intr(receive)?;
             for (kind, flags, sequence, body) in messages(&buf[..n]) {
                 if sequence != self.sequence {
                     continue;
@@ -312,6 +316,8 @@ impl Netlink {
         for (kind, _, _, b) in messages(&buf[..n]) {
             match kind {
                 RTM_NEWLINK => all.push(Change::Link(link(b))),
+                // A bridge's word (AF_BRIDGE) on a port that leaves it is another.
+                RTM_DELLINK if b.first() == Some(&0) => all.push(Change::NoLink(u32_at(b, 4))),
                 RTM_NEWADDR => all.extend(address(b).map(|a| Change::Address(a, true))),
                 RTM_DELADDR => all.extend(address(b).map(|a| Change::Address(a, false))),
                 RTM_NEWROUTE | RTM_DELROUTE => all.push(Change::Routes),

@@ -347,6 +347,14 @@ impl Port for PacketPort {
 
     fn wake_up(&mut self) {}
 
+    fn take_error(&mut self) -> Option<io::Error> {
+        // The kernel says ENETDOWN, and keeps the descriptor ready until it was heard.
+        match rustix::net::sockopt::socket_error(&self.rx) {
+            Ok(Err(error)) | Err(error) => Some(error.into()),
+            Ok(Ok(())) => None,
+        }
+    }
+
     fn caps_of(&self) -> PortCaps {
         self.caps.clone()
     }

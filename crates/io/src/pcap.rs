@@ -170,6 +170,10 @@ impl Port for Tee {
         self.port.wake_up();
     }
 
+    fn take_error(&mut self) -> Option<io::Error> {
+        self.port.take_error()
+    }
+
     fn caps_of(&self) -> PortCaps {
         self.port.caps_of()
     }

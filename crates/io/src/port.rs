@@ -64,6 +64,10 @@ pub trait Port: RxBurst + TxSink {
     fn prepare_sleep(&mut self) -> bool;
     /// Awake again.
     fn wake_up(&mut self);
+    /// The error that polling the wake-up descriptor showed, which is then no longer pending.
+    fn take_error(&mut self) -> Option<std::io::Error> {
+        None
+    }
     /// What it is.
     fn caps_of(&self) -> PortCaps;
     /// What it counted.
@@ -124,6 +128,9 @@ macro_rules! any_port {
             }
             fn wake_up(&mut self) {
                 match self { $(AnyPort::$variant(p) => p.wake_up(),)* }
+            }
+            fn take_error(&mut self) -> Option<std::io::Error> {
+                match self { $(AnyPort::$variant(p) => p.take_error(),)* }
             }
             fn caps_of(&self) -> PortCaps {
                 match self { $(AnyPort::$variant(p) => p.caps_of(),)* }

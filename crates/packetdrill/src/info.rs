@@ -47,9 +47,9 @@ pub(crate) fn tcp_info(i: &TcpInfo) -> Vec<u8> {
         // unacked, sacked, lost, retrans, fackets.
         .words(&[i.unacked, i.sacked, i.lost, i.retrans, 0])
         // last_data_sent, last_ack_sent, last_data_recv, last_ack_recv.
-        .words(&[0; 4])
+        .words(&[i.last_data_sent_ms, 0, i.last_data_recv_ms, i.last_ack_recv_ms])
         // pmtu, rcv_ssthresh, rtt, rttvar, snd_ssthresh, snd_cwnd, advmss, reordering.
-        .words(&[i.pmtu, i.rcv_wnd, i.srtt_us, i.rttvar_us, i.snd_ssthresh, i.snd_cwnd, i.snd_mss, i.reordering])
+        .words(&[i.pmtu, i.rcv_wnd, i.srtt_us, i.rttvar_us, i.snd_ssthresh, i.snd_cwnd, i.advmss, i.reordering])
         // rcv_rtt, rcv_space, total_retrans.
         .words(&[0, i.rcv_space, i.total_retrans])
         // pacing_rate, max_pacing_rate, bytes_acked, bytes_received.
@@ -63,7 +63,7 @@ pub(crate) fn tcp_info(i: &TcpInfo) -> Vec<u8> {
         // bytes_sent, bytes_retrans.
         .longs(&[i.bytes_sent, i.bytes_retrans])
         // dsack_dups, reord_seen, rcv_ooopack, snd_wnd, rcv_wnd.
-        .words(&[i.dsack_dups, 0, i.rcv_ooopack, i.snd_wnd, i.rcv_wnd]);
+        .words(&[i.dsack_dups, i.reord_seen, i.rcv_ooopack, i.snd_wnd, i.rcv_wnd]);
     let mut bytes = out.0;
     bytes.resize(BYTES, 0);
     bytes

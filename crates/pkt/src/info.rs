@@ -77,6 +77,11 @@ pub fn set(python: &mut Python, info: &TcpInfo) {
         ("rcv_ooopack", info.rcv_ooopack),
         ("snd_wnd", info.snd_wnd),
         ("rcv_wnd", info.rcv_wnd),
+        ("advmss", info.advmss),
+        ("last_data_sent", info.last_data_sent_ms),
+        ("last_data_recv", info.last_data_recv_ms),
+        ("last_ack_recv", info.last_ack_recv_ms),
+        ("reord_seen", info.reord_seen),
     ];
     for (name, value) in fields {
         python.set(&format!("tcpi_{name}"), value as i128);

@@ -12,7 +12,7 @@ use crate::calls::{Fd, Pending};
 use crate::conn::Conn;
 use crate::info;
 use crate::kernel::Kernel;
-use crate::options::{IpVersion, Options};
+use crate::options::Options;
 use crate::parser::Defines;
 use crate::python::{Python, Trouble};
 use crate::report::{Report, Verdict};
@@ -107,11 +107,7 @@ pub fn run(path: &str, text: &str, given: &[(&str, Option<&str>)], defines: &Def
     if under == Under::Nothing {
         return report;
     }
-    let reason = match setup.options.ip_version {
-        IpVersion::Mapped => Some("IPv4 over sockets of IPv6".into()),
-        _ if under == Under::Stack => setup.settings.unsupported.clone(),
-        _ => None,
-    };
+    let reason = if under == Under::Stack { setup.settings.unsupported.clone() } else { None };
     let system = match reason {
         None => system(&setup, under),
         Some(reason) => Err(reason),

@@ -118,6 +118,8 @@ calls! {
     fn inq(&mut self, id: SockId) -> Result<Option<usize>, Errno>;
     /// send(2), with or without MSG_MORE.
     fn write(&mut self, id: SockId, data: &[u8], more: bool) -> Result<usize, Errno>;
+    /// send(2) with MSG_EOR.
+    fn write_record(&mut self, id: SockId, data: &[u8]) -> Result<usize, Errno>;
     /// send(2) with MSG_OOB.
     fn write_urgent(&mut self, id: SockId, data: &[u8]) -> Result<usize, Errno>;
     /// setsockopt(2).

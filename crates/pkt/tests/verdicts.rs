@@ -96,8 +96,6 @@ fn what_is_not_here_is_said() {
     unsupported("+0 socket(..., SOCK_DGRAM, IPPROTO_UDP) = 5", "sockets that are not SOCK_STREAM");
     unsupported("+0 %{ assert tcpi_unheard_of == 1 }%", "tcpi_unheard_of of tcp_info");
     unsupported("+0 > gre: . 1:1(0) ack 1", "gre around a packet");
-    let report = run("t.pkt", OPEN, &[("ip_version", Some("ipv4-mapped-ipv6"))], &Defines::new(), Under::Stack);
-    assert!(matches!(report.verdict, Verdict::Unsupported { .. }));
 }
 
 #[test]

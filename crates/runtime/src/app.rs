@@ -1,6 +1,7 @@
 //! The application's end of a lane: its sockets, and how it waits.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use io::Bell;
@@ -17,8 +18,8 @@ const SHORT: Duration = Duration::from_micros(100);
 enum Turner {
     /// This thread, inside its own waits.
     Inline(Box<Lane>),
-    /// Another thread, which this bell wakes.
-    Paired { lane: Arc<Bell> },
+    /// Another thread, which this bell wakes, until it has ended.
+    Paired { lane: Arc<Bell>, ended: Arc<AtomicBool> },
 }
 
 /// The application's end of a lane. It belongs to one thread.
@@ -39,19 +40,21 @@ pub struct App {
 pub(crate) trait Gate: Send + Sync {
     /// Takes a port from the kernel for a listener.
     fn listen(&self, addr: std::net::SocketAddr, v6_only: bool) -> std::io::Result<crate::Claim>;
+    /// The ports that active opens may leave from.
+    fn active(&self) -> (u16, u16);
 }
 
 /// Wakes an application's wait from another thread.
 #[derive(Clone, Debug)]
 pub struct Waker {
     bell: Arc<Bell>,
-    flag: Arc<std::sync::atomic::AtomicBool>,
+    flag: Arc<AtomicBool>,
 }
 
 impl Waker {
     /// Makes the current or next wait return.
     pub fn wake(&self) {
-        self.flag.store(true, std::sync::atomic::Ordering::Release);
+        self.flag.store(true, Ordering::Release);
         self.bell.ring();
     }
 }
@@ -69,12 +72,13 @@ impl App {
     pub(crate) fn paired(
         sockets: Sockets,
         lane: Arc<Bell>,
+        ended: Arc<AtomicBool>,
         bell: Arc<Bell>,
         stats: Arc<LaneStats>,
         index: u16,
         spin: u32,
     ) -> App {
-        App { sockets, turner: Turner::Paired { lane }, bell, stats, index, spin, gate: None }
+        App { sockets, turner: Turner::Paired { lane, ended }, bell, stats, index, spin, gate: None }
     }
 
     /// Asks for the right to listen on an address (an unspecified IPv6 one takes IPv4 unless `v6_only`); `None` where nobody else has a say.
@@ -83,6 +87,18 @@ impl App {
             None => Ok(None),
             Some(gate) => gate.listen(addr, v6_only).map(Some),
         }
+    }
+
+    /// Whether an active open may leave from this port: answers to another one would reach the kernel, which resets them.
+    pub fn may_connect_from(&self, port: u16) -> std::io::Result<()> {
+        let Some((first, last)) = self.gate.as_ref().map(|gate| gate.active()) else { return Ok(()) };
+        if port == 0 || (first..=last).contains(&port) {
+            return Ok(());
+        }
+        Err(std::io::Error::new(
+            std::io::ErrorKind::AddrNotAvailable,
+            format!("connecting from port {port}: beside the kernel only {first} to {last} are ours (local_ports)"),
+        ))
     }
 
     /// Which lane.
@@ -104,8 +120,16 @@ impl App {
     }
 
     /// A handle that wakes this end; `flag` is raised when it is used.
-    pub fn waker(&self, flag: Arc<std::sync::atomic::AtomicBool>) -> Waker {
+    pub fn waker(&self, flag: Arc<AtomicBool>) -> Waker {
         Waker { bell: self.bell.clone(), flag }
+    }
+
+    /// Whether nobody runs the lane any more: its engine was shut down. Nothing will ever come.
+    pub fn is_over(&self) -> bool {
+        match &self.turner {
+            Turner::Inline(_) => false,
+            Turner::Paired { ended, .. } => ended.load(Ordering::Acquire),
+        }
     }
 
     /// Hands over what was asked for, and takes what there is, without waiting; whether anything came.
@@ -117,7 +141,7 @@ impl App {
                 let events = self.sockets.process() > 0;
                 events || !work.is_idle()
             }
-            Turner::Paired { lane } => {
+            Turner::Paired { lane, .. } => {
                 if jobs {
                     lane.ring_if_sleeping();
                 }
@@ -149,9 +173,9 @@ impl App {
                 lane.turn();
                 self.sockets.process();
             }
-            Turner::Paired { .. } => {
+            Turner::Paired { ended, .. } => {
                 self.bell.arm();
-                if !stop() && !self.sockets.has_events() {
+                if !stop() && !self.sockets.has_events() && !ended.load(Ordering::Acquire) {
                     let timeout =
                         limit.map(|l| Timespec { tv_sec: l.as_secs() as i64, tv_nsec: l.subsec_nanos() as i64 });
                     let mut fds = [PollFd::new(&*self.bell, PollFlags::IN)];
@@ -164,7 +188,7 @@ impl App {
         }
     }
 
-    /// Waits until `done` gives something, at most `limit`.
+    /// Waits until `done` gives something, at most `limit`, or until the lane [is over](App::is_over).
     pub fn until<T>(&mut self, limit: Option<Duration>, mut done: impl FnMut(&mut Sockets) -> Option<T>) -> Option<T> {
         let start = Instant::now();
         loop {
@@ -175,6 +199,10 @@ impl App {
                 None => None,
                 Some(limit) => Some(limit.checked_sub(start.elapsed()).filter(|d| !d.is_zero())?),
             };
+            if self.is_over() {
+                self.sockets.process();
+                return done(&mut self.sockets);
+            }
             self.wait(left, || false);
         }
     }
@@ -182,7 +210,7 @@ impl App {
     /// Runs until what is queued has left, at most `limit`; for an orderly end.
     pub fn drain(&mut self, limit: Duration) {
         let end = Instant::now() + limit;
-        while Instant::now() < end {
+        while Instant::now() < end && !self.is_over() {
             self.advance();
             match &mut self.turner {
                 Turner::Inline(lane) if lane.drained() => return,

@@ -80,6 +80,8 @@ pub struct Engine {
     links: Arc<Vec<LaneLink>>,
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
+    /// Of the threads: also those of an engine that failed to start must hear that it ended.
+    bells: Vec<Arc<Bell>>,
     warnings: Vec<String>,
     kernel: Option<Kernel>,
 }
@@ -97,6 +99,16 @@ impl AppHandle {
             pin(core)?;
         }
         Ok(self.app)
+    }
+}
+
+/// Tells the application that its lane's thread is over, however it ended.
+struct End(Arc<AtomicBool>, Arc<Bell>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+        self.1.ring();
     }
 }
 
@@ -167,7 +179,7 @@ impl Engine {
 
     /// Opens the configured devices and starts their lanes.
     pub fn start(config: &Config) -> Result<Engine, Error> {
-        config.check().map_err(|(_, message)| Error::Config(message))?;
+        config.check().map_err(|fault| Error::Config(fault.message))?;
         if config.ports.is_empty() {
             return Err(Error::Config("no device: name one with --dev or in [[ports]]".into()));
         }
@@ -176,7 +188,7 @@ impl Engine {
     }
 
     pub(crate) fn build(config: &Config, opened: Vec<Opened>) -> Result<Engine, Error> {
-        config.check().map_err(|(_, message)| Error::Config(message))?;
+        config.check().map_err(|fault| Error::Config(fault.message))?;
         let lanes = config.lanes as usize;
         let steering = Steering::spread(config.lanes);
         let secret = secret()?;
@@ -204,8 +216,9 @@ impl Engine {
             if let Some(xdp) = device.shared {
                 let only = device.addresses.iter().map(|(a, _)| *a).collect::<Vec<_>>();
                 let only = (!only.is_empty()).then_some(only);
-                shared.push(SharedPort { port, vlan: device.vlan.unwrap_or(0), device: xdp, only });
-                devices.push(((device.mode, device.vlan, 0, false), Vec::new(), Vec::new()));
+                let mtu = xdp.link().mtu;
+                shared.push(SharedPort { port, vlan: device.vlan.unwrap_or(0), device: xdp, only, mtu });
+                devices.push(((device.mode, device.vlan, 0, false, device.mtu), Vec::new(), Vec::new()));
                 continue;
             }
             for (addr, prefix) in &device.addresses {
@@ -215,10 +228,10 @@ impl Engine {
                 let any = if gateway.is_ipv4() { [0u8; 4].into() } else { [0u8; 16].into() };
                 fixed.push(Route { dst: any, prefix: 0, gateway: Some(*gateway), interface, metric: 100 });
             }
-            let kind = (device.mode, device.vlan, device.dad, device.autoconf);
+            let kind = (device.mode, device.vlan, device.dad, device.autoconf, device.mtu);
             devices.push((kind, device.addresses, device.gateways));
         }
-        let mut kernel = if shared.is_empty() { None } else { Some(Kernel::new(shared, fixed)?) };
+        let mut kernel = if shared.is_empty() { None } else { Some(Kernel::new(shared, fixed, config.local_ports)?) };
         let local_ports = match &kernel {
             Some(kernel) => kernel.active_ports(),
             None => config.local_ports.unwrap_or((16_384, 65_535)),
@@ -230,6 +243,7 @@ impl Engine {
             links: Arc::default(),
             stop,
             threads: Vec::new(),
+            bells: bells.clone(),
             warnings: Vec::new(),
             kernel: None,
         };
@@ -256,12 +270,12 @@ impl Engine {
                 ..StackConfig::default()
             };
             let mut stack = Stack::new(stack_config, stack_side, stack_jobs, stack_events);
-            for (port, ((mode, vlan, dad, autoconf), addresses, gateways)) in ports.iter().zip(&devices) {
+            for (port, ((mode, vlan, dad, autoconf, mtu), addresses, gateways)) in ports.iter().zip(&devices) {
                 let caps = port.caps_of();
                 let interface = stack.add_interface(InterfaceConfig {
                     name: caps.name.clone(),
                     mac: caps.mac,
-                    mtu: caps.mtu,
+                    mtu: mtu.map_or(caps.mtu, |mtu| mtu.min(caps.mtu)),
                     vlan: *vlan,
                     mode: *mode,
                     caps: caps.tx,
@@ -303,6 +317,7 @@ impl Engine {
                 own: Vec::with_capacity(64),
                 asked: Vec::new(),
                 failed: false,
+                gone: 0,
             };
             let sockets = SocketConfig {
                 max_sockets: config.max_sockets,
@@ -315,8 +330,9 @@ impl Engine {
             let mut app = match config.model {
                 Model::Inline => App::inline(sockets, lane, config.spin),
                 Model::Paired => {
-                    engine.start_thread(lane, core, config.spin)?;
-                    App::paired(sockets, bell, app_bell, stats, index as u16, config.spin)
+                    let ended = Arc::new(AtomicBool::new(false));
+                    engine.start_thread(lane, core, config.spin, ended.clone())?;
+                    App::paired(sockets, bell, ended, app_bell, stats, index as u16, config.spin)
                 }
             };
             app.set_gate(kernel.as_ref().map(Kernel::gate));
@@ -331,10 +347,18 @@ impl Engine {
         Ok(engine)
     }
 
-    fn start_thread(&mut self, mut lane: Lane, core: Option<usize>, spin: u32) -> Result<(), Error> {
+    fn start_thread(
+        &mut self,
+        mut lane: Lane,
+        core: Option<usize>,
+        spin: u32,
+        ended: Arc<AtomicBool>,
+    ) -> Result<(), Error> {
         let stop = self.stop.clone();
         let name = format!("lane-{}", lane.index);
+        let end = End(ended, lane.app_bell.clone());
         let run = move || {
+            let _end = end;
             if let Some(core) = core
                 && let Err(error) = pin(core)
             {
@@ -403,15 +427,16 @@ impl Engine {
         all
     }
 
-    /// Ends the stack threads: what is in flight may finish, for at most two seconds.
+    /// Ends the stack threads (`paired`): what is in flight may finish, for at most two seconds; calls that wait for such a
+    /// lane, then fail. A lane that its application runs (`inline`) ends with the application's end of it.
     pub fn shutdown(mut self) {
         self.end();
     }
 
     fn end(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        for link in self.links.iter() {
-            link.bell.ring();
+        for bell in &self.bells {
+            bell.ring();
         }
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {

@@ -30,6 +30,8 @@ pub(crate) struct SharedPort {
     pub device: XdpDevice,
     /// Ours on it: all of the kernel's, or those configured.
     pub only: Option<Vec<IpAddr>>,
+    /// The link's MTU, as it was heard of last.
+    pub mtu: u32,
 }
 
 /// What a listener asked for.
@@ -90,10 +92,13 @@ fn system(what: &str) -> impl FnOnce(io::Error) -> Error {
 }
 
 impl Kernel {
-    /// Reads what there is; [`Kernel::follow`] starts to follow it.
-    pub fn new(ports: Vec<SharedPort>, fixed: Vec<Route>) -> Result<Kernel, Error> {
+    /// Reads what there is; [`Kernel::follow`] starts to follow it. Active opens leave from `range`, or from what is free.
+    pub fn new(ports: Vec<SharedPort>, fixed: Vec<Route>, range: Option<(u16, u16)>) -> Result<Kernel, Error> {
         let netlink = Netlink::open().map_err(system("netlink"))?;
-        let active = ActiveRange::claim()?;
+        let active = match range {
+            Some((first, last)) => ActiveRange::claim_all(first, last)?,
+            None => ActiveRange::claim()?,
+        };
         let mut state = State { ports, addresses: Vec::new(), held: HashMap::new(), active, fixed, netlink };
         state.read_addresses().map_err(system("reading addresses"))?;
         let (wanted, inbox) = channel();
@@ -125,7 +130,19 @@ impl Kernel {
     /// Lines that a user should read.
     pub fn warnings(&self) -> Vec<String> {
         let state = lock(&self.state);
-        let of = |p: &SharedPort| ::io::xdp::warnings(&p.device.link().name, p.device.link().index);
+        let of = |p: &SharedPort| {
+            let link = p.device.link();
+            let mut lines = ::io::xdp::warnings(&link.name, link.index);
+            let there = |addr: &IpAddr| state.addresses.iter().any(|(port, a, _)| *port == p.port && a == addr);
+            let only = p.only.as_deref().unwrap_or_default();
+            lines.extend(only.iter().filter(|addr| !there(addr)).map(|addr| {
+                format!("{addr} is no address of {0}, nor answered for until it is: `ip addr add` gives it", link.name)
+            }));
+            if p.only.is_none() && !state.addresses.iter().any(|(port, ..)| *port == p.port) {
+                lines.push(format!("{} has no address yet: `ip addr add` gives it one", link.name));
+            }
+            lines
+        };
         state.ports.iter().flat_map(of).collect()
     }
 
@@ -135,7 +152,8 @@ impl Kernel {
         // Listening before reading, so that nothing falls between.
         let monitor = Netlink::monitor().map_err(system("netlink"))?;
         lock(&self.state).tell_all(&lanes).map_err(system("reading routes and neighbours"))?;
-        let follower = Follower { state: self.state.clone(), lanes, monitor, bell: self.bell.clone(), inbox };
+        let follower =
+            Follower { state: self.state.clone(), lanes, monitor, bell: self.bell.clone(), inbox, down: Vec::new() };
         let stop = self.stop.clone();
         let thread = std::thread::Builder::new().name("corelane-kernel".into()).spawn(move || follower.run(&stop));
         self.thread = Some(thread.map_err(system("starting the control thread"))?);
@@ -160,15 +178,24 @@ impl State {
         self.ports.iter().position(|p| p.device.link().index == link)
     }
 
-    fn read_addresses(&mut self) -> io::Result<()> {
+    /// Takes what is new; which addresses are no more.
+    fn read_addresses(&mut self) -> io::Result<Vec<(usize, IpAddr)>> {
         let all = self.netlink.addresses()?;
-        for a in all {
-            let Some(at) = self.port_of(a.link) else { continue };
-            if !a.tentative {
+        let mut gone = Vec::new();
+        for at in 0..self.ports.len() {
+            let (port, link) = (self.ports[at].port, self.ports[at].device.link().index);
+            let kept = |addr: &IpAddr| all.iter().any(|a| a.link == link && a.addr == *addr);
+            let ours = self.addresses.iter().filter(|(p, ..)| *p == port).map(|(_, addr, _)| *addr);
+            let lost: Vec<IpAddr> = ours.filter(|addr| !kept(addr)).collect();
+            for addr in lost {
+                self.remove_address(at, addr);
+                gone.push((port, addr));
+            }
+            for a in all.iter().filter(|a| a.link == link && !a.tentative) {
                 self.add_address(at, a.addr, a.prefix)?;
             }
         }
-        Ok(())
+        Ok(gone)
     }
 
     /// Our ports and active range on a new address; whether it is ours and new.
@@ -283,7 +310,7 @@ impl State {
         let kernel = self.netlink.routes()?;
         let ours = |r: &KernelRoute| {
             let at = self.port_of(r.link)?;
-            // Main and local tables; policy routing is not followed.
+            // The main table; policy routing is not followed.
             (r.table == 254).then(|| Route {
                 dst: r.dst,
                 prefix: r.prefix,
@@ -312,7 +339,9 @@ impl State {
     }
 
     fn tell_all(&mut self, lanes: &[LaneLink]) -> io::Result<()> {
-        self.read_addresses()?;
+        for (port, addr) in self.read_addresses()? {
+            lanes.iter().for_each(|l| l.send(Control::RemoveAddress(port, addr)));
+        }
         for (port, addr, prefix) in &self.addresses {
             lanes.iter().for_each(|l| l.send(Control::AddAddress(*port, *addr, *prefix)));
         }
@@ -342,6 +371,10 @@ impl Gate for PortGate {
         })?;
         Ok(Claim::new(Release(self.0.clone(), listen)))
     }
+
+    fn active(&self) -> (u16, u16) {
+        lock(&self.0).active.ports
+    }
 }
 
 struct Follower {
@@ -350,6 +383,8 @@ struct Follower {
     monitor: Netlink,
     bell: Arc<Bell>,
     inbox: Receiver<Wanted>,
+    /// Links that are down, by number: told once.
+    down: Vec<u32>,
 }
 
 impl Follower {
@@ -378,7 +413,11 @@ impl Follower {
             let Some(link) = state.ports.iter().find(|p| p.port == port).map(|p| p.device.link().index) else {
                 continue;
             };
-            state.netlink.resolve(link, addr)?;
+            // One that cannot be asked for (the link is down) must not keep the others waiting.
+            if let Err(error) = state.netlink.resolve(link, addr) {
+                tracing::debug!("asking for {addr}: {error}");
+                continue;
+            }
             // One that is known already causes no change to hear of.
             state.tell_neighbors(&self.lanes)?;
         }
@@ -393,7 +432,25 @@ impl Follower {
         let mut routes = false;
         for change in changes {
             match change {
-                Change::Link(_) => {}
+                Change::Link(link) => {
+                    let Some(at) = state.port_of(link.index) else { continue };
+                    let was_down = self.down.contains(&link.index);
+                    if !link.up && !was_down {
+                        tracing::warn!("{} is down: nothing comes or goes until it is up again", link.name);
+                        self.down.push(link.index);
+                    } else if link.up && was_down {
+                        tracing::warn!("{} is up again", link.name);
+                        self.down.retain(|l| *l != link.index);
+                    }
+                    if link.up && link.mtu < state.ports[at].device.link().mtu && state.ports[at].mtu != link.mtu {
+                        tracing::warn!("{}: its MTU fell to {}: start again to follow it", link.name, link.mtu);
+                    }
+                    state.ports[at].mtu = link.mtu;
+                }
+                Change::NoLink(link) => {
+                    let Some(at) = state.port_of(link) else { continue };
+                    tracing::error!("{} is gone: start again when it is back", state.ports[at].device.link().name);
+                }
                 Change::Address(a, there) => {
                     let Some(at) = state.port_of(a.link) else { continue };
                     let port = state.ports[at].port;

@@ -78,6 +78,8 @@ pub struct Lane {
     pub(crate) asked: Vec<(InterfaceId, IpAddr)>,
     /// A port that failed says so once.
     pub(crate) failed: bool,
+    /// Ports that are gone for good, by bit: nobody waits for them.
+    pub(crate) gone: u32,
 }
 
 impl Lane {
@@ -281,7 +283,10 @@ impl Lane {
             let limit = limit.map(|l| l.as_micros() as u64);
             let wait = [wait, limit].into_iter().flatten().min();
             if wait != Some(0) {
-                self.poll(extra, wait);
+                let ill = self.poll(extra, wait);
+                if ill != 0 {
+                    self.look_after(ill);
+                }
                 add(&self.stats.sleeps, 1);
                 let us = self.clock.now().micros_since(now);
                 add(&self.stats.slept_us, us);
@@ -293,19 +298,47 @@ impl Lane {
         self.bell.disarm();
     }
 
-    fn poll(&self, extra: Option<&Bell>, wait_us: Option<u64>) {
+    /// Waits; the ports whose descriptors are in error, by bit.
+    fn poll(&self, extra: Option<&Bell>, wait_us: Option<u64>) -> u32 {
         let timeout =
             wait_us.map(|us| Timespec { tv_sec: (us / 1_000_000) as i64, tv_nsec: (us % 1_000_000 * 1000) as i64 });
         let bell = self.bell.as_fd();
         let mut fds: [PollFd; MAX_FDS] = core::array::from_fn(|_| PollFd::from_borrowed_fd(bell, PollFlags::IN));
-        let mut n = 1;
-        let ports = self.ports.iter().map(|p| p.wake_fd()).chain(extra.map(|b| b.as_fd()));
-        for fd in ports.take(MAX_FDS - 1) {
-            fds[n] = PollFd::from_borrowed_fd(fd, PollFlags::IN);
+        let ports = self.ports.len().min(MAX_FDS - 2);
+        for (i, port) in self.ports[..ports].iter().enumerate() {
+            if self.gone & 1 << i == 0 {
+                fds[i] = PollFd::from_borrowed_fd(port.wake_fd(), PollFlags::IN);
+            }
+        }
+        // The bell itself is in the place after them.
+        let mut n = ports + 1;
+        if let Some(extra) = extra {
+            fds[n] = PollFd::from_borrowed_fd(extra.as_fd(), PollFlags::IN);
             n += 1;
         }
         // A signal is a wake-up like any other.
-        let _ = poll(&mut fds[..n], timeout.as_ref());
+        if poll(&mut fds[..n], timeout.as_ref()).unwrap_or(0) == 0 {
+            return 0;
+        }
+        let bad = PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL;
+        (0..ports).filter(|i| fds[*i].revents().intersects(bad)).fold(0, |bits, i| bits | 1 << i)
+    }
+
+    /// A descriptor in error is ready for ever, until the error was taken or nobody waits for it any more.
+    fn look_after(&mut self, ill: u32) {
+        for i in (0..self.ports.len().min(MAX_FDS - 2)).filter(|i| ill & 1 << i != 0) {
+            let name = self.port_name(InterfaceId(i as u8));
+            let error = self.ports[i].take_error();
+            if self.poll(None, Some(0)) & 1 << i == 0 {
+                match error {
+                    Some(error) => tracing::warn!("{name}: {error}: nothing comes or goes until it is up again"),
+                    None => tracing::warn!("{name}: an error that the kernel does not name"),
+                }
+                continue;
+            }
+            self.gone |= 1 << i;
+            tracing::error!("{name} is gone: start again when it is back");
+        }
     }
 
     /// Whether nothing is on its way out any more.

@@ -17,6 +17,8 @@ pub(crate) struct Opened {
     pub queues: Vec<AnyPort>,
     pub mode: Mode,
     pub vlan: Option<u16>,
+    /// Largest IP packet that was asked for, bytes.
+    pub mtu: Option<u16>,
     pub dad: u8,
     pub autoconf: bool,
     /// Addresses and prefix lengths.
@@ -34,6 +36,7 @@ impl Opened {
             queues,
             mode: Mode::Dedicated,
             vlan: port.vlan,
+            mtu: port.mtu,
             dad: port.dad.unwrap_or(!memory as u8),
             autoconf: port.autoconf.unwrap_or(!memory),
             addresses: port.addresses.iter().map(|c| (c.addr, c.prefix)).collect(),
@@ -48,7 +51,7 @@ pub(crate) fn memory(config: &Config, ends: [&PortConfig; 2]) -> Result<[Opened;
     let wire = MemConfig {
         name: "wire".into(),
         queues: config.lanes,
-        mtu: ends[0].mtu.unwrap_or(1500),
+        mtu: ends.iter().filter_map(|p| p.mtu).max().unwrap_or(1500),
         trust: true,
         impairment: config.impairment.clone(),
         ..MemConfig::default()
@@ -98,6 +101,14 @@ fn needs_address(port: &PortConfig) -> Result<(), Error> {
 /// Opens a device, with a capture file where one is asked for.
 pub(crate) fn open_captured(config: &Config, port: &PortConfig) -> Result<Opened, Error> {
     let opened = open(config, port)?;
+    if let (Some(mtu), Some(queue)) = (port.mtu, opened.queues.first())
+        && mtu > queue.caps_of().mtu
+    {
+        let carries = queue.caps_of().mtu;
+        let message =
+            format!("{}: it carries packets of {carries} bytes, mtu is {mtu}: `ip link set` raises it", port.device);
+        return Err(Error::Config(message));
+    }
     match &port.pcap {
         None => Ok(opened),
         Some(path) => capture(opened, path),

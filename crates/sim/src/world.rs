@@ -314,14 +314,14 @@ impl World {
     /// RFC 6298 5.1, RFC 9293 3.8.6.1: what is outstanding or refused by a closed window has a timer, and the wheel knows.
     fn check_timers(&mut self) {
         // With too few places for neighbours acquaintance does not last.
-        let acquainted = self.acquainted && !self.scarce;
+        let (acquainted, now) = (self.acquainted && !self.scarce, self.net.now);
         for host in self.net.hosts() {
             if host.stack.output_pending() || host.stack.has_jobs() {
                 continue;
             }
             let next = host.stack.next_deadline().unwrap_or(Instant::FAR);
             host.stack.each_connection(|id, key, tcb| {
-                let info = tcb.info(&host.config.stack.tcp);
+                let info = tcb.info(now, &host.config.stack.tcp);
                 if matches!(info.state, State::Closed | State::TimeWait) {
                     return;
                 }

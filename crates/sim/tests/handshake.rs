@@ -217,7 +217,7 @@ fn a_cookie_needs_no_record() {
         assert_eq!((b.accepted.len(), &b.bytes[..]), (1, &b"request"[..]));
         let mut windows = Vec::new();
         b.host.stack.each_connection(|_, _, t| {
-            let info = t.info(&Default::default());
+            let info = t.info(wire::Instant::ZERO, &Default::default());
             windows.push((info.snd_wnd, info.snd_mss, info.options));
         });
         let scale = if options.timestamps.is_some() { 7 } else { 0 };

@@ -82,6 +82,19 @@ impl Sockets {
         self.write_parts(id, data, more, false)
     }
 
+    /// send with MSG_EOR: as `write`, and where all was taken, no segment carries its last byte and what is written later.
+    pub fn write_record(&mut self, id: SockId, data: &[u8]) -> Result<usize, Errno> {
+        let n = self.write(id, data, false)?;
+        if n == data.len()
+            && n > 0
+            && let Some(t) = self.table.tcp(id)
+        {
+            let conn = t.conn;
+            self.job(Job::EndRecord { conn });
+        }
+        Ok(n)
+    }
+
     pub(crate) fn write_parts(&mut self, id: SockId, data: &[&[u8]], more: bool, urgent: bool) -> Result<usize, Errno> {
         let room = match self.room(id) {
             Err(Errno::EAGAIN) if data.iter().all(|part| part.is_empty()) => return Ok(0),

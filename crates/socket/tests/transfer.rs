@@ -116,6 +116,27 @@ fn the_window_keeps_moving() {
     l.end();
 }
 
+/// MSG_EOR ends a record only where all of it was taken.
+#[test]
+fn a_record_that_fits_is_ended() {
+    let mut l = Lane::new();
+    let id = l.connected(1);
+    assert_eq!(l.s.write_record(id, b"hello"), Ok(5));
+    let jobs = l.jobs();
+    assert!(matches!(jobs[..], [Job::Write { .. }, Job::EndRecord { conn: ConnId(1) }]), "{jobs:?}");
+    let big = vec![9; 2 * SEND as usize];
+    assert_eq!(l.s.write_record(id, &big), Ok(SEND as usize - 5));
+    let more = l.jobs();
+    assert!(matches!(more[..], [Job::Write { .. }]), "{more:?}");
+    assert_eq!(l.s.write_record(id, b"x"), Err(Errno::EAGAIN));
+    for job in jobs.into_iter().chain(more) {
+        if let Job::Write { chain, .. } = job {
+            chain.free(l.s.side());
+        }
+    }
+    l.end();
+}
+
 #[test]
 fn writes_take_what_fits() {
     let mut l = Lane::new();

@@ -281,6 +281,11 @@ pub enum Job {
         /// How many the next `Write` carries.
         bytes: u32,
     },
+    /// What was written so far ends a record (MSG_EOR): no segment carries its last byte and what is written later.
+    EndRecord {
+        /// Where.
+        conn: ConnId,
+    },
     /// Asks for a [`TcpInfo`](tcp::TcpInfo); answered by [`Event::Info`].
     Query {
         /// Which.
@@ -457,6 +462,7 @@ impl Job {
             }
             Job::SetBacklog { listener, backlog } => msg([w0(14, 0, listener.0), backlog as u64, 0, 0, 0, 0], none),
             Job::Urgent { conn, bytes } => msg([w0(15, 0, conn.0), bytes as u64, 0, 0, 0, 0], none),
+            Job::EndRecord { conn } => msg([w0(16, 0, conn.0), 0, 0, 0, 0, 0], none),
         }
     }
 
@@ -509,6 +515,7 @@ impl Job {
             11 => Job::Query { conn, token: Token(number) },
             14 => Job::SetBacklog { listener, backlog: number },
             15 => Job::Urgent { conn, bytes: number },
+            16 => Job::EndRecord { conn },
             _ => return Err(chain),
         })
     }

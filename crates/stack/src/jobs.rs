@@ -125,8 +125,9 @@ impl Stack {
                 None => self.counters.drop(DropReason::BadJob),
             },
             Job::Urgent { conn, bytes } => self.on_conn(now, conn, |tcb, _| tcb.write_urgent(bytes)),
+            Job::EndRecord { conn } => self.on_conn(now, conn, |tcb, _| tcb.end_record()),
             Job::Query { conn, token } => {
-                let info = owned(&mut self.conns, conn).map(|c| c.tcb.info(&self.config.tcp));
+                let info = owned(&mut self.conns, conn).map(|c| c.tcb.info(now, &self.config.tcp));
                 let mut chain = mem::Chain::default();
                 if let Some(info) = info {
                     let bytes: [u8; TcpInfo::BYTES] = info.to_bytes();

@@ -161,4 +161,14 @@ info! {
     delivered,
     /// Duplicates reported by the peer.
     dsack_dups,
+    /// The segment size that our SYN offered, bytes.
+    advmss,
+    /// Time since data was sent, ms.
+    last_data_sent_ms,
+    /// Time since data came, or the handshake, ms.
+    last_data_recv_ms,
+    /// Time since any segment came, ms: each acknowledges.
+    last_ack_recv_ms,
+    /// How often segments were seen to overtake each other.
+    reord_seen,
 }

@@ -1,6 +1,7 @@
 //! Options that few connections set (tcp(7)): what the application may turn on one connection besides the common ones.
 
 use core::time::Duration;
+use std::collections::VecDeque;
 
 use wire::SeqNum;
 
@@ -28,6 +29,8 @@ pub(crate) struct Knobs {
     /// The last byte that the peer marked as urgent, until the application is told.
     pub(crate) rcv_up: Option<SeqNum>,
     pub(crate) hole: Hole,
+    /// Ends of records (MSG_EOR) that wait to be sent, in order.
+    pub(crate) records: VecDeque<SeqNum>,
 }
 
 /// What is believed of a path on which full segments vanished (RFC 4821 7.7).
@@ -120,6 +123,20 @@ impl Tcb {
         if news && !self.orphaned() {
             self.put_notice(Notice::SENT);
         }
+    }
+
+    /// Bytes unsent up to the next end of a record: what the next segment may take of them.
+    pub(crate) fn unsent_of_record(&self) -> u32 {
+        let unsent = self.unsent();
+        match self.knobs.as_ref().and_then(|k| k.records.front()) {
+            Some(end) => end.since(self.snd_nxt).min(unsent),
+            None => unsent,
+        }
+    }
+
+    /// Whether a record ends at `end`, up to which is sent now; it is remembered no more.
+    pub(crate) fn record_ends(&mut self, end: SeqNum) -> bool {
+        self.knobs.as_mut().is_some_and(|k| k.records.pop_front_if(|at| *at == end).is_some())
     }
 
     /// The window as the field of a segment says it now.

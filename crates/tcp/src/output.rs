@@ -256,7 +256,7 @@ impl Tcb {
         }
         let smss = self.segment_size() as u32;
         let room = self.snd_wnd.saturating_sub(self.snd_nxt.since(self.snd_una));
-        let len = self.unsent().min(smss);
+        let len = self.unsent_of_record().min(smss);
         let out = if len > 0 && len <= room {
             let fin = self.has(flag::SHUTDOWN) && !self.has(flag::FIN_SENT) && len == self.unsent() && len < room;
             self.recovery.probe_again = false;
@@ -337,9 +337,12 @@ impl Tcb {
         }
         // CWR belongs on one segment, so that one goes alone.
         let max = if self.has(flag::CWR) { max.min(smss) } else { max };
-        let mut len = unsent.min(max).min(peer_room).min(quota.saturating_mul(smss));
+        // A record's last segment takes nothing of the next, and waits for nothing.
+        let record = self.unsent_of_record();
+        let ends = |len: u32| len == record && record < unsent;
+        let mut len = record.min(max).min(peer_room).min(quota.saturating_mul(smss));
         // Whole segments only, unless this ends the queue and its last part may go.
-        if len > smss && (len < unsent || !self.may_send_partial(len % smss, fin_due)) {
+        if len > smss && !ends(len) && (len < unsent || !self.may_send_partial(len % smss, fin_due)) {
             len -= len % smss;
         }
         if len == 0 {
@@ -347,7 +350,7 @@ impl Tcb {
             self.wait_for_window(outstanding, cx);
             return None;
         }
-        if len < smss {
+        if len < smss && !ends(len) {
             let last = len == unsent;
             if last {
                 if !self.may_send_partial(len, fin_due) {
@@ -399,11 +402,18 @@ impl Tcb {
             self.set(flag::PUSH_NOW, false);
             self.cork_at = Instant::FAR;
         }
+        if len > 0 && self.record_ends(seq + len) {
+            flags = flags | Flags::PSH;
+            marks |= mark::PSH;
+        }
         let segs = len.div_ceil(smss).max(1);
         self.burst += segs;
-        if self.burst > 1 && !fin && self.burst_ends(len, segs, cx.config) {
-            // Not remembered: it says nothing about the data.
-            flags = flags | Flags::PSH;
+        if !fin && self.burst_ends(len, segs, cx.config) {
+            if self.burst > 1 {
+                // Not remembered: it says nothing about the data.
+                flags = flags | Flags::PSH;
+            }
+            self.burst = 0;
         }
         if flags.contains(Flags::PSH) {
             self.burst = 0;
@@ -483,7 +493,7 @@ impl Tcb {
         cx.counters.window_probes += persist as u64;
         // RFC 9293 3.8.6.2.1: the override timeout sends what a small window takes.
         let room = self.snd_wnd.saturating_sub(self.snd_nxt.since(self.snd_una)).min(self.segment_size() as u32);
-        let len = room.min(self.unsent());
+        let len = room.min(self.unsent_of_record());
         if persist && len > 0 && self.sent.is_empty() {
             return Some(self.send(len, false, cx));
         }

@@ -54,7 +54,7 @@ impl Tcb {
 
     /// RFC 8985 6.2 step 4: how long a hole may be reordering.
     fn reorder_window(&self) -> u32 {
-        if !self.recovery.reordering_seen {
+        if self.recovery.reordering_seen == 0 {
             if self.recovery.phase >= Phase::Recovery {
                 return 0;
             }

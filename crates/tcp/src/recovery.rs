@@ -34,7 +34,8 @@ pub(crate) struct Recovery {
     pub head_due: bool,
     /// F-RTO step 2.b: new data goes before retransmissions.
     pub new_first: bool,
-    pub reordering_seen: bool,
+    /// How often reordering was seen.
+    pub reordering_seen: u16,
     /// Segments by which the path reorders; also the duplicate-ACK threshold without SACK (RFC 5681: 3).
     pub reordering: u16,
     /// `snd.nxt` when the phase began (RFC 6582 `recover`, RFC 6675 `RecoveryPoint`).
@@ -76,7 +77,7 @@ impl Recovery {
             frto: false,
             head_due: false,
             new_first: false,
-            reordering_seen: false,
+            reordering_seen: 0,
             reordering: 3,
             high_seq: iss,
             fack: iss,

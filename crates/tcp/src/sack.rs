@@ -100,7 +100,7 @@ impl Tcb {
             return false;
         }
         cx.counters.dsacks_in += 1;
-        if self.recovery.reordering_seen && r.seen & seen::DSACK_TLP == 0 {
+        if self.recovery.reordering_seen > 0 && r.seen & seen::DSACK_TLP == 0 {
             self.recovery.rack.dsack_seen = true;
         }
         r.seen |= seen::DSACK;
@@ -244,7 +244,7 @@ impl Tcb {
         if segs > self.recovery.reordering as u32 {
             self.recovery.reordering = segs.min(300) as u16;
         }
-        self.recovery.reordering_seen = true;
+        self.recovery.reordering_seen = self.recovery.reordering_seen.saturating_add(1);
     }
 
     /// SACK on this connection.

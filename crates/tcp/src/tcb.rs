@@ -606,6 +606,14 @@ impl Tcb {
         self.set(flag::MORE | flag::UNPUSHED, more);
     }
 
+    /// What is queued ends a record (MSG_EOR).
+    pub fn end_record(&mut self) {
+        let end = self.tx_end();
+        if self.unsent() > 0 && self.knobs_mut().records.back() != Some(&end) {
+            self.knobs_mut().records.push_back(end);
+        }
+    }
+
     /// CLOSE of the sending half (RFC 9293 3.10.4): FIN after what is queued.
     pub fn shutdown(&mut self, cx: &mut Context) {
         match self.state {
@@ -687,7 +695,10 @@ impl Tcb {
     }
 
     /// The snapshot; fields as Linux fills them.
-    pub fn info(&self, config: &Config) -> TcpInfo {
+    pub fn info(&self, now: Instant, config: &Config) -> TcpInfo {
+        let ms_since = |at: Instant| now.micros_since(at) / 1000;
+        // Where no data has come, Linux counts from the handshake, the last we heard of the peer.
+        let data_at = if self.data_at == Instant::ZERO { self.heard_at } else { self.data_at };
         TcpInfo {
             state: self.state,
             options: self.has(flag::TIMESTAMPS) as u64
@@ -728,6 +739,11 @@ impl Tcb {
             rcv_space: self.receive_buffer as u64,
             delivered: self.recovery.delivered as u64,
             dsack_dups: self.recovery.dsack_dups as u64,
+            advmss: self.mss_clamp as u64,
+            last_data_sent_ms: ms_since(self.sent_at),
+            last_data_recv_ms: ms_since(data_at),
+            last_ack_recv_ms: ms_since(self.heard_at),
+            reord_seen: self.recovery.reordering_seen as u64,
         }
     }
 }

@@ -101,12 +101,36 @@ const BLOCK: u32 = 1024;
 const MOST: usize = 16;
 
 impl ActiveRange {
+    /// Claims all blocks that hold a port from `first` to `last`.
+    pub fn claim_all(first: u16, last: u16) -> Result<ActiveRange, PortError> {
+        let (low, high) = kernel_range();
+        if first as u32 <= high && last as u32 >= low {
+            return Err(PortError::Invalid(format!(
+                "local ports {first} to {last}: the kernel uses {low} to {high} itself: choose others, or change \
+                 net.ipv4.ip_local_port_range"
+            )));
+        }
+        if let Some(port) = listening_ports().into_iter().find(|p| (first..=last).contains(p)) {
+            return Err(PortError::Busy {
+                what: format!("local port {port} of {first} to {last}"),
+                hint: format!("`ss -ltnp 'sport = :{port}'` shows which; stop it or choose other local ports"),
+            });
+        }
+        let blocks = first as u32 / BLOCK..=last as u32 / BLOCK;
+        let claims = blocks.map(|block| claim_block(block * BLOCK)).collect::<io::Result<Vec<_>>>();
+        let claims = claims.map_err(|source| match source.kind() {
+            io::ErrorKind::AddrInUse => PortError::Busy {
+                what: format!("a part of local ports {first} to {last}"),
+                hint: "another corelane has it; choose other local ports".into(),
+            },
+            _ => PortError::System { what: "claiming local ports".into(), source },
+        })?;
+        Ok(ActiveRange { ports: (first, last), _claims: claims })
+    }
+
     /// Claims the longest free run of blocks, up to 16,384 ports, outside the kernel's own range and away from its listeners.
     pub fn claim() -> Result<ActiveRange, PortError> {
-        use std::os::linux::net::SocketAddrExt;
-        let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
-        let mut numbers = range.split_whitespace().filter_map(|n| n.parse::<u32>().ok());
-        let (low, high) = (numbers.next().unwrap_or(32_768), numbers.next().unwrap_or(60_999));
+        let (low, high) = kernel_range();
         let listeners = listening_ports();
         let mut best: (u32, Vec<UnixDatagram>) = (0, Vec::new());
         let mut run: (u32, Vec<UnixDatagram>) = (0, Vec::new());
@@ -121,13 +145,7 @@ impl ActiveRange {
             let (first, last) = (block * BLOCK, block * BLOCK + BLOCK - 1);
             let kernel = first <= high && last >= low;
             let taken = listeners.iter().any(|p| (first..=last).contains(&(*p as u32)));
-            let name = format!("corelane-ports-{first}");
-            let claim = (first >= 8192 && !kernel && !taken)
-                .then(|| {
-                    std::os::unix::net::SocketAddr::from_abstract_name(name).and_then(|a| UnixDatagram::bind_addr(&a))
-                })
-                .and_then(Result::ok);
-            match claim {
+            match (first >= 8192 && !kernel && !taken).then(|| claim_block(first)).and_then(Result::ok) {
                 Some(claim) => {
                     run.0 = first;
                     run.1.push(claim);
@@ -150,6 +168,20 @@ impl ActiveRange {
         let last = first + claims.len() as u32 * BLOCK - 1;
         Ok(ActiveRange { ports: (first as u16, last as u16), _claims: claims })
     }
+}
+
+/// The kernel's own range of local ports.
+fn kernel_range() -> (u32, u32) {
+    let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    let mut numbers = range.split_whitespace().filter_map(|n| n.parse::<u32>().ok());
+    (numbers.next().unwrap_or(32_768), numbers.next().unwrap_or(60_999))
+}
+
+/// Claims a block against other corelanes of this network namespace.
+fn claim_block(first: u32) -> io::Result<UnixDatagram> {
+    use std::os::linux::net::SocketAddrExt;
+    let name = format!("corelane-ports-{first}");
+    UnixDatagram::bind_addr(&std::os::unix::net::SocketAddr::from_abstract_name(name)?)
 }
 
 /// Ports on which the kernel listens.
@@ -214,4 +246,22 @@ fn nft_tables() -> io::Result<Vec<String>> {
         }
     })?;
     Ok(tables)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_claimed_once_and_never_from_the_kernel() {
+        let (low, high) = kernel_range();
+        let refused = ActiveRange::claim_all(low as u16, high as u16).unwrap_err();
+        assert!(refused.to_string().contains("the kernel uses"), "{refused}");
+        let free = ActiveRange::claim().unwrap();
+        let (first, last) = free.ports;
+        let refused = ActiveRange::claim_all(last, last).unwrap_err();
+        assert!(refused.to_string().contains("another corelane has it"), "{refused}");
+        drop(free);
+        assert_eq!(ActiveRange::claim_all(first + 5, first + 6).unwrap().ports, (first + 5, first + 6));
+    }
 }

@@ -7,6 +7,7 @@ use super::args::Args;
 use super::{Fd, Kind, Progress, Try};
 use crate::ast::Expr;
 use crate::conn::{Conn, Phase};
+use crate::options::IpVersion;
 use crate::run::{Runner, Stop};
 
 const O_NONBLOCK: i64 = 0o4000;
@@ -18,7 +19,7 @@ impl Runner<'_> {
     pub(super) fn sys_socket(&mut self, args: &Args) -> Result<Try, Stop> {
         args.exactly(3)?;
         let v6 = match args.get(0)? {
-            Expr::Ellipsis => self.options.v6(),
+            Expr::Ellipsis => self.options.ip_version != IpVersion::V4,
             domain => match super::args::integer(domain)? {
                 AF_INET => false,
                 AF_INET6 => true,

@@ -9,10 +9,10 @@ use crate::conn::pattern;
 use crate::run::{Runner, Stop};
 
 const MSG_DONTWAIT: i64 = 0x40;
+const MSG_EOR: i64 = 0x80;
 const MSG_MORE: i64 = 0x8000;
 /// Flags of sending that mean what is not here.
-const NOT_SENT: [(&str, i64); 4] =
-    [("MSG_OOB", 0x1), ("MSG_EOR", 0x80), ("MSG_ZEROCOPY", 0x400_0000), ("MSG_FASTOPEN", 0x2000_0000)];
+const NOT_SENT: [(&str, i64); 3] = [("MSG_OOB", 0x1), ("MSG_ZEROCOPY", 0x400_0000), ("MSG_FASTOPEN", 0x2000_0000)];
 /// The same of receiving.
 const NOT_RECEIVED: [(&str, i64); 1] = [("MSG_ERRQUEUE", 0x2000)];
 /// More in one call than any script has.
@@ -147,7 +147,11 @@ impl Runner<'_> {
             });
         }
         let wait = !fd.nonblocking && t.flags & MSG_DONTWAIT == 0;
-        match self.machine.sockets().write(fd.id, &data, more) {
+        let written = match t.flags & MSG_EOR {
+            0 => self.machine.sockets().write(fd.id, &data, more),
+            _ => self.machine.sockets().write_record(fd.id, &data),
+        };
+        match written {
             Ok(n) => {
                 progress.moved += n;
                 if let Some(fd) = self.fds.get_mut(&number) {

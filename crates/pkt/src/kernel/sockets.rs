@@ -232,6 +232,10 @@ impl Calls for KernelSockets {
         raw::send(fd(id), &[data], libc::MSG_DONTWAIT | more).map_err(errno)
     }
 
+    fn write_record(&mut self, id: SockId, data: &[u8]) -> Result<usize, Errno> {
+        raw::send(fd(id), &[data], libc::MSG_DONTWAIT | libc::MSG_EOR).map_err(errno)
+    }
+
     fn write_urgent(&mut self, id: SockId, data: &[u8]) -> Result<usize, Errno> {
         raw::send(fd(id), &[data], libc::MSG_DONTWAIT | libc::MSG_OOB).map_err(errno)
     }

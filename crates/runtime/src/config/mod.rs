@@ -8,8 +8,10 @@ use std::str::FromStr;
 use io::impair::Impairment;
 use serde::{Deserialize, Deserializer, de};
 
+pub use self::check::{Fault, Place};
 pub use self::tcp::{Ecn, SynCookies, TcpConfig};
 
+mod check;
 mod tcp;
 
 /// Who runs the stack's turns.
@@ -53,7 +55,8 @@ impl FromStr for Device {
     fn from_str(s: &str) -> Result<Device, String> {
         let expected = || format!("device {s:?}: expected xdp:IFACE, packet:IFACE, tap:NAME or mem:NAME");
         let (kind, name) = s.split_once(':').ok_or_else(expected)?;
-        if name.is_empty() || name.contains('/') || name.contains(char::is_whitespace) {
+        // As dev_valid_name says; `%d` would ask TAP for a name of the kernel's choice.
+        if ["", ".", ".."].contains(&name) || name.contains(['/', ':', '%']) || name.contains(char::is_whitespace) {
             return Err(expected());
         }
         // IFNAMSIZ counts the terminating zero.
@@ -223,61 +226,18 @@ impl Config {
     /// Reads `text`, which came from `file`.
     pub fn from_toml(file: &str, text: &str) -> Result<Config, ConfigError> {
         let at = |offset: usize, message: String| {
-            let before = &text[..offset.min(text.len())];
+            let before = text.get(..offset).unwrap_or(text);
             let line = before.matches('\n').count() + 1;
-            let column = before.len() - before.rfind('\n').map_or(0, |i| i + 1) + 1;
+            let column = before.rsplit('\n').next().map_or(0, |last| last.chars().count()) + 1;
             ConfigError { file: file.into(), line, column, message }
         };
         let config: Config = toml::from_str(text).map_err(|e| {
-            // The parser's message may run over lines; the first says it.
+            // The parser's message may run over lines.
             let message = e.message().lines().collect::<Vec<_>>().join(", ");
             at(e.span().map_or(0, |s| s.start), message)
         })?;
-        config.check().map_err(|(key, message)| {
-            let offset = text
-                .lines()
-                .scan(0, |at, line| {
-                    let start = *at;
-                    *at += line.len() + 1;
-                    Some((start, line))
-                })
-                .find(|(_, line)| line.trim_start().starts_with(key))
-                .map_or(0, |(start, _)| start);
-            at(offset, message)
-        })?;
+        config.check().map_err(|fault| at(fault.place.offset(text).unwrap_or(0), fault.message))?;
         Ok(config)
-    }
-
-    /// What the types cannot say: (key, what is wrong).
-    pub fn check(&self) -> Result<(), (&'static str, String)> {
-        if !(1..=128).contains(&self.lanes) {
-            return Err(("lanes", format!("lanes is {}: expected 1 to 128", self.lanes)));
-        }
-        if !self.cores.is_empty() && self.cores.len() != self.lanes as usize {
-            return Err(("cores", format!("{} cores for {} lanes: expected one each", self.cores.len(), self.lanes)));
-        }
-        if !(1..=1 << 20).contains(&self.buffers_mib) {
-            return Err(("buffers_mib", format!("buffers_mib is {}: expected 1 to 1048576", self.buffers_mib)));
-        }
-        if !(1..1 << 31).contains(&self.max_connections) {
-            return Err(("max_connections", "max_connections: expected 1 to 2147483647".into()));
-        }
-        if self.local_ports.is_some_and(|(a, b)| a == 0 || a > b) {
-            return Err(("local_ports", "local_ports: expected [first, last] with first not above last".into()));
-        }
-        self.tcp.check()?;
-        for p in &self.ports {
-            if p.vlan.is_some_and(|v| !(1..4095).contains(&v)) {
-                return Err(("vlan", "vlan: expected 1 to 4094".into()));
-            }
-            if p.mtu.is_some_and(|m| m < 576) {
-                return Err(("mtu", "mtu: expected at least 576".into()));
-            }
-            if p.dad.is_some_and(|n| n > 10) {
-                return Err(("dad", "dad: expected 0 to 10".into()));
-            }
-        }
-        Ok(())
     }
 
     /// One end of a wire in memory with this address (`10.0.0.1/24`).
@@ -354,5 +314,55 @@ receive_buffer = 65536
         assert!(refused("lanes = 0\n").contains("c.toml:1:1: lanes is 0: expected 1 to 128"));
         assert!(refused("lanes = 2\ncores = [1]\n").contains("c.toml:2:1: 1 cores for 2 lanes"));
         assert!(refused("lanes = \n").starts_with("c.toml:1:"));
+        for name in ["tap:x%d", "tap:..", "tap:", "xdp:a/b", "tap:a b", "xdp:a:b"] {
+            assert!(name.parse::<Device>().is_err(), "{name}");
+        }
+    }
+
+    /// The right line, also where another key begins alike, another port has the same key, or a line is not ASCII.
+    #[test]
+    fn a_fault_is_found_at_its_own_key() {
+        let refused = |text: &str| Config::from_toml("c.toml", text).unwrap_err().to_string();
+        let tap =
+            |keys: &str| format!("[[ports]]\ndevice = \"tap:a\"\nvlan = 5\n[[ports]]\ndevice = \"tap:b\"\n{keys}\n");
+        for (text, said) in [
+            ("[tcp]\nsend_buffer_max = 8192\nsend_buffer = 1\n", "3:1: send_buffer is 1: expected 4096 to 1073741824"),
+            ("[tcp]\r\nretries = 3\r\nsynack_retries = 200\r\n", "3:1: synack_retries is 200: expected 0 to 127"),
+            ("tcp = { sack = true, keep_count = 0 }\n", "1:22: keep_count is 0: expected 1 to 127"),
+            ("tcp = { } # grö\u{df}e\nlanes = 1 # é\nmodel = 1\n", "3:9: wanted string or table"),
+            ("tcp.keep_count = 0\n", "1:5: keep_count is 0: expected 1 to 127"),
+            ("max_sockets = 0\n", "1:1: max_sockets is 0: expected 1 to 2147483647"),
+            (
+                "[tcp]\nsend_buffer = 8192\nsend_buffer_max = 4096\n",
+                "2:1: send_buffer is 8192: expected at most send_buffer_max, which is 4096",
+            ),
+            (
+                "[tcp]\ninitial_rto_ms = 3000\nmax_rto_ms = 2000\n",
+                "2:1: initial_rto_ms: expected at most max_rto_ms, which is 2000",
+            ),
+            (&tap("vlan = 4095"), "6:1: vlan is 4095: expected 1 to 4094"),
+            (&tap("mtu = 575"), "6:1: mtu is 575: expected 576 to 65535"),
+            (&tap("mtu = 1000\naddresses = [\"fd00::1/64\"]"), "6:1: mtu is 1000: IPv6 needs 1280 at least"),
+            (&tap("addresses = [\"224.0.0.1/4\"]"), "6:1: addresses: 224.0.0.1 cannot be a host's own address"),
+            (&tap("gateways = [\"10.0.0.1\", \"10.0.0.2\"]"), "6:1: gateways: expected at most one for each family"),
+            ("[[ports]]\ndevice = \"tap:a\"\n[[ports]]\ndevice = \"tap:a\"\n", "4:1: tap:a is named twice"),
+            (
+                "[[ports]]\ndevice = \"xdp:a\"\ndad = 0\n",
+                "3:1: dad: xdp:a follows the kernel's addresses and routes; leave it out",
+            ),
+        ] {
+            assert_eq!(refused(text), format!("c.toml:{said}"));
+        }
+    }
+
+    /// A size that is set alone moves the default of the other.
+    #[test]
+    fn buffers_follow_what_was_asked_for() {
+        let sizes = |text: &str| {
+            let t = Config::from_toml("c.toml", text).unwrap().tcp.parameters();
+            (t.receive_buffer, t.receive_buffer_max)
+        };
+        assert_eq!(sizes("[tcp]\nreceive_buffer_max = 4096\n"), (4096, 4096));
+        assert_eq!(sizes("[tcp]\nreceive_buffer = 8388608\n"), (8_388_608, 8_388_608));
     }
 }

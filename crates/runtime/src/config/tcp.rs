@@ -5,6 +5,8 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, de};
 use tcp::congestion::Algorithm;
 
+use super::check::{Fault, Place, within};
+
 /// When SYNs are answered by cookies (RFC 4987).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -157,49 +159,60 @@ impl TcpConfig {
             keep_interval_s => keep_interval in from_secs
         );
         t.ecn = self.ecn.map_or(t.ecn, Into::into);
-        t.receive_buffer_max = t.receive_buffer_max.max(t.receive_buffer);
-        t.send_buffer_max = t.send_buffer_max.max(t.send_buffer);
+        // Of the two sizes of a buffer the one that is set goes before the other's default.
+        match self.receive_buffer {
+            None => t.receive_buffer = t.receive_buffer.min(t.receive_buffer_max),
+            Some(_) => t.receive_buffer_max = t.receive_buffer_max.max(t.receive_buffer),
+        }
+        match self.send_buffer {
+            None => t.send_buffer = t.send_buffer.min(t.send_buffer_max),
+            Some(_) => t.send_buffer_max = t.send_buffer_max.max(t.send_buffer),
+        }
         t
     }
 
-    /// What the types cannot say: (key, what is wrong).
-    pub(super) fn check(&self) -> Result<(), (&'static str, String)> {
-        fn within<T: PartialOrd + std::fmt::Display>(
-            key: &'static str,
-            value: Option<T>,
-            least: T,
-            most: T,
-        ) -> Result<(), (&'static str, String)> {
-            match value {
-                Some(value) if value < least || value > most => {
-                    Err((key, format!("{key} is {value}: expected {least} to {most}")))
-                }
-                _ => Ok(()),
+    /// What the types cannot say.
+    pub(super) fn check(&self) -> Result<(), Fault> {
+        const GIB: u32 = 1 << 30;
+        let tcp = Place::Tcp;
+        within(tcp, "initial_window", self.initial_window, 1, 100)?;
+        within(tcp, "receive_buffer", self.receive_buffer, 2048, GIB)?;
+        within(tcp, "receive_buffer_max", self.receive_buffer_max, 2048, GIB)?;
+        within(tcp, "send_buffer", self.send_buffer, 4096, GIB)?;
+        within(tcp, "send_buffer_max", self.send_buffer_max, 4096, GIB)?;
+        within(tcp, "initial_rto_ms", self.initial_rto_ms, 10, 60_000)?;
+        within(tcp, "min_rto_ms", self.min_rto_ms, 1, 60_000)?;
+        within(tcp, "max_rto_ms", self.max_rto_ms, 1000, 120_000)?;
+        // RFC 9293 3.8.6.3, MUST-40.
+        within(tcp, "delayed_ack_ms", self.delayed_ack_ms, 1, 500)?;
+        within(tcp, "keep_idle_s", self.keep_idle_s, 1, 32_767)?;
+        within(tcp, "keep_interval_s", self.keep_interval_s, 1, 32_767)?;
+        within(tcp, "keep_count", self.keep_count, 1, 127)?;
+        within(tcp, "time_wait_ms", self.time_wait_ms, 0, 600_000)?;
+        within(tcp, "fin_timeout_ms", self.fin_timeout_ms, 0, 600_000)?;
+        within(tcp, "invalid_ratelimit_ms", self.invalid_ratelimit_ms, 0, 60_000)?;
+        within(tcp, "syn_retries", self.syn_retries, 1, 127)?;
+        within(tcp, "syn_linear_timeouts", self.syn_linear_timeouts, 0, 127)?;
+        within(tcp, "synack_retries", self.synack_retries, 0, 127)?;
+        within(tcp, "retries", self.retries, 1, 127)?;
+        within(tcp, "orphan_retries", self.orphan_retries, 0, 127)?;
+        let t = self.parameters();
+        for (key, from, max) in [("min_rto_ms", t.min_rto, t.max_rto), ("initial_rto_ms", t.initial_rto, t.max_rto)] {
+            if from > max {
+                return Err(tcp(key).fault(format!("{key}: expected at most max_rto_ms, which is {}", max.as_millis())));
             }
         }
-        const GIB: u32 = 1 << 30;
-        within("initial_window", self.initial_window, 1, 100)?;
-        within("receive_buffer", self.receive_buffer, 2048, GIB)?;
-        within("receive_buffer_max", self.receive_buffer_max, 2048, GIB)?;
-        within("send_buffer", self.send_buffer, 4096, GIB)?;
-        within("send_buffer_max", self.send_buffer_max, 4096, GIB)?;
-        within("initial_rto_ms", self.initial_rto_ms, 10, 60_000)?;
-        within("min_rto_ms", self.min_rto_ms, 1, 60_000)?;
-        within("max_rto_ms", self.max_rto_ms, 1000, 120_000)?;
-        // RFC 9293 3.8.6.3, MUST-40.
-        within("delayed_ack_ms", self.delayed_ack_ms, 1, 500)?;
-        within("keep_idle_s", self.keep_idle_s, 1, 32_767)?;
-        within("keep_interval_s", self.keep_interval_s, 1, 32_767)?;
-        within("keep_count", self.keep_count, 1, 127)?;
-        within("time_wait_ms", self.time_wait_ms, 0, 600_000)?;
-        within("fin_timeout_ms", self.fin_timeout_ms, 0, 600_000)?;
-        within("invalid_ratelimit_ms", self.invalid_ratelimit_ms, 0, 60_000)?;
-        within("syn_retries", self.syn_retries, 1, 127)?;
-        within("synack_retries", self.synack_retries, 0, 127)?;
-        within("retries", self.retries, 1, 127)?;
-        let t = self.parameters();
-        if t.min_rto > t.max_rto {
-            return Err(("min_rto_ms", "min_rto_ms: expected at most max_rto_ms".into()));
+        // A default gives way; what was asked for does not.
+        let buffers = [
+            ("receive_buffer", self.receive_buffer, self.receive_buffer_max),
+            ("send_buffer", self.send_buffer, self.send_buffer_max),
+        ];
+        for (key, at_first, max) in buffers {
+            if let (Some(at_first), Some(max)) = (at_first, max)
+                && at_first > max
+            {
+                return Err(tcp(key).fault(format!("{key} is {at_first}: expected at most {key}_max, which is {max}")));
+            }
         }
         Ok(())
     }

@@ -105,3 +105,23 @@ fn counters_have_names() {
     let rows: Vec<_> = p.counters.rows().filter(|(_, n)| *n > 0).collect();
     assert_eq!(rows, [("timeouts", 1), ("syn_retransmits", 1)]);
 }
+
+/// What came and went last, and what was offered, as Linux tells it.
+#[test]
+fn times_since_and_the_size_offered() {
+    let mut p = Peer::server();
+    p.wait_ms(30);
+    let i = p.info();
+    assert_eq!((i.last_data_recv_ms, i.last_ack_recv_ms), (30, 30), "since the handshake");
+    p.inject("P. 1:101(100) ack 1 win 15000");
+    p.drain();
+    p.wait_ms(10);
+    p.write(100);
+    p.drain();
+    p.wait_ms(5);
+    p.inject(". 101:101(0) ack 101 win 15000");
+    p.wait_ms(7);
+    let i = p.info();
+    assert_eq!((i.last_data_recv_ms, i.last_data_sent_ms, i.last_ack_recv_ms), (22, 12, 7));
+    assert_eq!((i.advmss, i.reord_seen), (1000, 0));
+}

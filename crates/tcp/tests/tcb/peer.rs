@@ -352,6 +352,12 @@ impl Peer {
         self.send(n, true);
     }
 
+    /// As with MSG_EOR.
+    pub fn write_record(&mut self, n: usize) {
+        self.send(n, false);
+        self.tcb.as_mut().expect("lives").end_record();
+    }
+
     fn send(&mut self, n: usize, more: bool) {
         let bytes = pattern(self.written, n);
         let mut chain = Chain::default();
@@ -427,7 +433,7 @@ impl Peer {
     }
 
     pub fn info(&self) -> TcpInfo {
-        self.deref().info(&self.config)
+        self.deref().info(self.now, &self.config)
     }
 
     /// Congestion window and slow-start threshold, segments.

@@ -125,3 +125,44 @@ fn a_millisecond_after_a_loss() {
     let at: Vec<usize> = pushed(&mut p).iter().enumerate().filter(|(_, p)| **p).map(|(i, _)| i + 1).collect();
     assert_eq!(at[..3], [5, 10, 15]);
 }
+
+/// MSG_EOR: what follows a record shares no segment with its end, which waits for nothing.
+#[test]
+fn records_end_segments() {
+    let mut p = sender(Config { min_burst: 64, ..plain() });
+    p.write(300);
+    p.write_record(300);
+    p.write_record(1400);
+    p.write(2000);
+    p.expect(
+        "P. 1:601(600) ack 1 win 20000
+         . 601:1601(1000) ack 1 win 20000
+         P. 1601:2001(400) ack 1 win 20000
+         . 2001:3001(1000) ack 1 win 20000
+         P. 3001:4001(1000) ack 1 win 20000",
+    );
+    // Retransmissions keep to it.
+    p.timer_ms(220);
+    p.expect("P. 1:601(600) ack 1 win 20000");
+    p.inject(". 1:1(0) ack 601 win 20000");
+    p.drain();
+    p.inject(". 1:1(0) ack 4001 win 20000");
+    // The last record of the queue is a small segment like any other (Nagle).
+    p.write(10);
+    p.write_record(10);
+    p.expect("P. 4001:4021(20) ack 1 win 20000");
+    p.write_record(10);
+    p.quiet();
+    p.write(10);
+    p.expect("P. 4021:4031(10) ack 1 win 20000");
+    p.inject(". 1:1(0) ack 4031 win 20000");
+    p.expect("P. 4031:4041(10) ack 1 win 20000");
+}
+
+/// Bursts of one segment, as with a window of two: none of them is pushed.
+#[test]
+fn bursts_of_one_segment() {
+    let mut p = sender(Config { initial_window: 2, min_burst: 64, ..plain() });
+    p.write(20_000);
+    assert_eq!(pushed(&mut p), [false, false]);
+}
