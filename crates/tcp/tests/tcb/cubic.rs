@@ -430,3 +430,31 @@ fn the_rest_of_slow_start_counts_on() {
     c.on_ack(&ack, &mut w);
     assert_eq!((w.cwnd, w.counted), (70, 3));
 }
+
+/// RFC 9438 5.8 on a connection: a pause is no time of the curve.
+#[test]
+fn a_connection_pauses_without_growth() {
+    let run = |idle: u64| {
+        let config = Config { congestion: Algorithm::Cubic, slow_start_after_idle: false, ..plain() };
+        let mut p = Peer::server_with(config);
+        p.write(10_000);
+        p.drain();
+        p.timer_ms(220);
+        p.drain();
+        let mut una = 10_001;
+        p.inject(&format!(". 1:1(0) ack {una} win 20000"));
+        for round in 0..8 {
+            if round == 4 {
+                p.now = p.now.plus_micros(idle * 1000);
+            }
+            let n = p.cwnd().0 as u32 * 1000;
+            p.write(n as usize);
+            p.drain();
+            p.now = p.now.plus_micros(20_000);
+            una += n;
+            p.inject(&format!(". 1:1(0) ack {una} win 20000"));
+        }
+        p.cwnd().0
+    };
+    assert_eq!(run(20_000), run(0));
+}

@@ -491,7 +491,7 @@ fn data_from_the_peer_does_not_excuse_a_probe() {
     p.expect(&last(4001));
     p.wait_ms(20);
     p.inject(&ack(5001));
-    p.inject("P. 1:11(10) ack 5001 win 20000");
+    p.inject("P. 1:11(10) ack 5001 win 19999");
     p.write(1000);
     p.drain();
     p.wait_ms(20);

@@ -353,3 +353,16 @@ fn a_large_window_that_doubles_is_told() {
     p.read();
     p.expect(&format!(". 1:1(0) ack {seq} win 50000"));
 }
+
+/// RFC 9293 3.8.6: below a window that shrank our acknowledgments stand at its edge, or the peer would drop them; what
+/// scaling rounds away is no shrinking.
+#[test]
+fn acknowledgments_stay_within_a_shrunk_window() {
+    for (window, seq) in [(62, 1001), (61, 977)] {
+        let config = Config { window_scaling: true, ..plain() };
+        let mut p = Peer::server_offered(config, "mss 1000,wscale 4");
+        p.write(1000);
+        p.drain();
+        p.exchange(&format!("P. 1:11(10) ack 1 win {window}"), &format!(". {seq}:{seq}(0) ack 11 win 19990"));
+    }
+}
