@@ -23,11 +23,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 SWITCH = """
-/// Which mutant runs.
+/// Which mutant runs; the first panic ends it.
 pub(crate) mod mutant_switch {
     static ID: std::sync::OnceLock<u32> = std::sync::OnceLock::new();
     pub(crate) fn id() -> u32 {
-        *ID.get_or_init(|| std::env::var("MUTANT").ok().and_then(|v| v.parse().ok()).unwrap_or(0))
+        *ID.get_or_init(|| {
+            std::panic::set_hook(Box::new(|_| std::process::exit(101)));
+            std::env::var("MUTANT").ok().and_then(|v| v.parse().ok()).unwrap_or(0)
+        })
     }
 }
 """
@@ -201,7 +204,8 @@ def main():
     results["unviable"] = [m["name"] for m in mutants if m["id"] in unviable]
     todo = [m for m in mutants if m["id"] not in left | unviable]
     picked = [a for m in rest for a in ("-F", "^" + re.escape(m["name"]) + "$")]
-    command = ["cargo", "mutants", "-p", "tcp", "--output", str(work), *picked]
+    # -F lets mutants of fields through.
+    command = ["cargo", "mutants", "-p", "tcp", "--output", str(work), "-E", "delete field", *picked]
     with open(work / "rest.log", "w") as log:
         other = subprocess.Popen(command, cwd=root, env=env, stdout=log, stderr=log) if rest else None
     with ThreadPoolExecutor(args.j) as pool:
@@ -212,7 +216,8 @@ def main():
     if other:
         other.wait()
         for k in results:
-            names = (work / "mutants.out" / f"{k}.txt").read_text().splitlines()
+            asked = {m["name"] for m in rest}
+            names = [n for n in (work / "mutants.out" / f"{k}.txt").read_text().splitlines() if n in asked]
             results[k] += names
             for n in names if k == "missed" else []:
                 print("missed", n)
