@@ -80,10 +80,8 @@ impl Tcb {
         }
     }
 
-    /// Takes an acceptable acknowledgment.
-    pub(crate) fn take_ack(&mut self, seg: &Segment, cx: &mut Context) {
-        let ack = seg.ack;
-        let mut r = Round {
+    fn round(&self) -> Round {
+        Round {
             seen: 0,
             prior_una: self.snd_una,
             prior_fack: if self.sacked_out > 0 { self.recovery.fack } else { self.snd_una },
@@ -96,7 +94,13 @@ impl Tcb {
             last_at: None,
             sack_first_at: None,
             sack_last_at: None,
-        };
+        }
+    }
+
+    /// Takes an acceptable acknowledgment.
+    pub(crate) fn take_ack(&mut self, seg: &Segment, cx: &mut Context) {
+        let ack = seg.ack;
+        let mut r = self.round();
         if !seg.payload.is_empty() || seg.flags.contains(Flags::FIN) {
             r.seen |= seen::DATA;
         }
@@ -152,20 +156,7 @@ impl Tcb {
         if !self.has(flag::SACK) || seg.options.sack.as_slice().is_empty() || self.packets_out == 0 {
             return;
         }
-        let mut r = Round {
-            seen: 0,
-            prior_una: self.snd_una,
-            prior_fack: if self.sacked_out > 0 { self.recovery.fack } else { self.snd_una },
-            prior_in_flight: self.in_flight(),
-            prior_delivered: self.recovery.delivered,
-            prior_lost: self.recovery.lost,
-            reordered: self.snd_nxt,
-            acked_segs: 0,
-            first_at: None,
-            last_at: None,
-            sack_first_at: None,
-            sack_last_at: None,
-        };
+        let mut r = self.round();
         self.take_sack(seg, &mut r, cx);
         self.alert(&mut r, 0, cx);
     }

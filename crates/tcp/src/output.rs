@@ -154,9 +154,6 @@ impl Tcb {
             // RFC 3168 6.1.1.
             flags = flags | if self.state == State::SynSent { Flags::ECE | Flags::CWR } else { Flags::ECE };
         }
-        if self.rto_at == Instant::FAR {
-            self.arm_rto(cx);
-        }
         Some(self.segment(self.iss, flags, 0, 0, cx))
     }
 

@@ -172,7 +172,7 @@ impl Tcb {
             true => Some(self.rtt.rto(cx.config)),
             false => self.rto_left(cx),
         };
-        if let Some(rto) = rto.filter(|rto| *rto > 0) {
+        if let Some(rto) = rto {
             wait = wait.min(rto);
         }
         self.set_timer(Pending::Probe, wait, cx);
@@ -202,7 +202,7 @@ impl Tcb {
             self.begin_reduction();
             self.recovery.phase = Phase::Cwr;
             self.end_reduction();
-            self.keep_open();
+            self.keep_open(cx);
         } else if r.seen & (seen::UNA_ADVANCED | seen::NOT_DUP | seen::SACKED) == 0 {
             // A bare duplicate: both the original and the probe arrived.
             self.recovery.probe_high = None;

@@ -124,9 +124,6 @@ impl Reassembly {
     }
 
     fn add(&mut self, pool: &mut Side, i: usize, seq: SeqNum, data: &[u8]) -> bool {
-        if i > 0 && self.runs[i - 1].end() == seq {
-            return self.runs[i - 1].chain.push_slice(pool, data) == data.len();
-        }
         // However short a run, it takes a chunk: none that the streams themselves will need.
         if self.runs.len() >= MAX_RUNS || !pool.plenty() {
             return false;

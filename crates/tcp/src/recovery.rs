@@ -268,7 +268,7 @@ impl Tcb {
                     return;
                 }
                 if self.undo_by_dsack(cx) {
-                    self.keep_open_at(cx);
+                    self.keep_open(cx);
                 }
                 self.find_losses(r, cx);
                 if self.recovery.phase != Phase::Recovery {
@@ -334,22 +334,13 @@ impl Tcb {
             self.enter_cwr(cx);
         }
         if self.recovery.phase != Phase::Cwr {
-            self.keep_open_at(cx);
+            self.keep_open(cx);
         }
     }
 
-    fn keep_open_at(&mut self, cx: &mut Context) {
+    /// Open where nothing is odd, else Disorder.
+    pub(crate) fn keep_open(&mut self, cx: &mut Context) {
         let odd = self.sacked_out + self.lost_out > 0 || self.any_sent_again(cx);
-        self.settle_phase(odd);
-    }
-
-    /// As `keep_open_at` where nothing was sent again for certain.
-    pub(crate) fn keep_open(&mut self) {
-        let odd = self.sacked_out + self.lost_out + self.retrans_out > 0;
-        self.settle_phase(odd);
-    }
-
-    fn settle_phase(&mut self, odd: bool) {
         let phase = if odd { Phase::Disorder } else { Phase::Open };
         if self.recovery.phase != phase {
             self.recovery.phase = phase;
@@ -630,7 +621,7 @@ impl Tcb {
             self.recovery.retrans_stamp = None;
         }
         self.undo_reduction(true, cx);
-        self.keep_open_at(cx);
+        self.keep_open(cx);
         false
     }
 }

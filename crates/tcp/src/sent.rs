@@ -362,6 +362,13 @@ mod tests {
         let k = list.split(&mut pool, j, 1000, 1000);
         assert_eq!(by_time(&list, &pool), [1000, 2000, 3001]);
         assert_eq!(list.next(&pool, j), Some(k));
+        // The SYN stays in front.
+        let mut list = SentList::new();
+        list.push(&mut pool, SeqNum(0), 2001, 2, 7, mark::SYN);
+        let head = list.head().unwrap();
+        let j = list.split(&mut pool, head, 1001, 1000);
+        let (a, b) = (list.get(&pool, head), list.get(&pool, j));
+        assert_eq!((a.is(mark::SYN), b.is(mark::SYN), a.bytes(), b.bytes()), (true, false, 1000, 1000));
     }
 
     #[test]
@@ -369,6 +376,9 @@ mod tests {
         let mut pool = SentPool::new();
         let mut list = three(&mut pool);
         assert_eq!(list.next_retransmit(&pool), None);
+        // Without a hint from the head on.
+        list.get_mut(&mut pool, 1).marks |= mark::LOST;
+        assert_eq!(list.next_retransmit(&pool), Some(1));
         for i in [2, 1] {
             list.get_mut(&mut pool, i).marks |= mark::LOST;
             list.wants_retransmit(&pool, i);

@@ -20,7 +20,7 @@ impl Tcb {
 
     /// A burst of new data has ended: was the window or the application the limit?
     pub(crate) fn judge_window(&mut self, cx: &mut Context) {
-        let limited = self.in_flight() >= self.cc.cwnd || self.recovery_limited();
+        let limited = self.in_flight() >= self.cc.cwnd;
         if !self.snd_una.before(self.cwnd_usage_seq)
             || limited
             || (!self.has(flag::CWND_LIMITED) && self.packets_out > self.max_packets_out)
@@ -48,10 +48,6 @@ impl Tcb {
         self.sent.len() >= (config.send_buffer_max / 512).max(MOST_RECORDS)
     }
 
-    fn recovery_limited(&self) -> bool {
-        self.unsent() > 0 && self.cc.cwnd <= self.in_flight()
-    }
-
     /// RFC 7661 4.4.3: a window that has not been used for an RTO decays halfway towards what was.
     fn application_limited(&mut self, cx: &mut Context) {
         if self.recovery.phase == Phase::Open {
@@ -77,9 +73,7 @@ impl Tcb {
             return;
         }
         let floor = self.initial_window(cx.config).min(self.cc.cwnd);
-        if self.cc.ssthresh != u32::MAX || self.cc.cwnd > floor {
-            self.cc.ssthresh = self.cc.borne();
-        }
+        self.cc.ssthresh = self.cc.borne();
         let mut left = idle.saturating_sub(rto);
         while left > 0 && self.cc.cwnd > floor {
             self.cc.cwnd /= 2;

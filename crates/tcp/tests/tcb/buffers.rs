@@ -224,3 +224,56 @@ fn the_window_paces() {
     let us = p.deadline().micros() - p.now.micros();
     assert_eq!(us, 5556);
 }
+
+/// Half as much again read in a round trip is expected once more.
+#[test]
+fn the_receive_buffer_expects_the_same_growth_again() {
+    let mut p = receiver(config(), tuned());
+    let mut seq = 1;
+    feed(&mut p, &mut seq, 1, 50);
+    for _ in 0..30 {
+        p.inject(&format!(". {seq}:{}(1000) ack 1 win 20000", seq + 1000));
+        seq += 1000;
+        p.read();
+        p.drain();
+    }
+    p.now = p.now.plus_micros(50_000);
+    p.run_timers();
+    p.inject(&format!(". {seq}:{}(1000) ack 1 win 20000", seq + 1000));
+    p.read();
+    p.drain();
+    assert_eq!(p.info().rcv_space, 114_000);
+}
+
+/// A buffer that is larger than what is read needs does not shrink.
+#[test]
+fn the_receive_buffer_does_not_shrink() {
+    let mut p = receiver(Config { receive_buffer: 150_000, ..config() }, tuned());
+    let mut seq = 1;
+    for _ in 0..6 {
+        for _ in 0..20 {
+            p.inject(&format!(". {seq}:{}(1000) ack 1 win 20000", seq + 1000));
+            seq += 1000;
+            p.read();
+            p.drain();
+        }
+        p.now = p.now.plus_micros(50_000);
+        p.run_timers();
+        p.drain();
+        assert!(p.info().rcv_space >= 150_000);
+    }
+}
+
+/// On a short path a burst is larger than what a rate takes in a millisecond: the peer's coalescing is worth it.
+#[test]
+fn bursts_are_longer_on_a_short_path() {
+    for (us, burst) in [(20_000, 2), (100, 5)] {
+        let mut p = Peer::accepting(plain(), open(), "S 0:0(0) win 20000 <mss 1000>");
+        p.drain();
+        p.now = p.now.plus_micros(us);
+        p.inject(". 1:1(0) ack 1 win 20000");
+        p.set_max_pacing_rate(100_000);
+        p.write(8000);
+        assert_eq!(p.drain().len(), burst, "{us}");
+    }
+}

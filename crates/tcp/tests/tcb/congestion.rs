@@ -267,3 +267,24 @@ fn the_peak_of_a_window_counts() {
     }
     assert_eq!(p.cwnd().0, cwnd);
 }
+
+/// RFC 7661 4.4: in slow start a window of which more than half is used does not decay.
+#[test]
+fn more_than_half_in_use_does_not_decay() {
+    for (segments, decays) in [(20, true), (21, false)] {
+        let mut p = grown(plain());
+        let mut una = 30_001;
+        let mut least = 40;
+        for _ in 0..15 {
+            p.write(segments * 1000);
+            p.drain();
+            least = least.min(p.cwnd().0);
+            p.now = p.now.plus_micros(20_000);
+            p.run_timers();
+            una += segments as u32 * 1000;
+            p.inject(&ack(una));
+            p.drain();
+        }
+        assert_eq!(least, if decays { 30 } else { 40 }, "{segments}");
+    }
+}

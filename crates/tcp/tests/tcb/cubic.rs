@@ -354,3 +354,107 @@ fn a_connection_loses_by_cubic() {
     assert!(cwnd <= ssthresh && ssthresh == 7, "{cwnd} {ssthresh}");
     p.drain();
 }
+
+/// RFC 9438 4.2: the curve is looked at a round trip ahead, by the shortest that was measured; a timeout does not change it.
+#[test]
+fn the_shortest_round_trip_counts() {
+    let run = |times: &[u32], timeout: bool| {
+        let (mut c, mut w) = cubic(400, 2 * RTT_MS);
+        for ms in times {
+            c.on_rtt(ms * 1000, 1, SeqNum(0), SeqNum(1), &w);
+        }
+        if timeout {
+            c.on_timeout();
+        }
+        lose(&mut c, &mut w);
+        rounds(&mut c, &mut w, 5000, 60, RTT_MS)
+    };
+    let long = run(&[], false);
+    let short = run(&[100], false);
+    assert_ne!(long, short);
+    assert_eq!(run(&[300], false), long);
+    assert_eq!(run(&[100, 300], false), short);
+    assert_eq!((run(&[], true), run(&[100], true)), (long, short));
+}
+
+/// RFC 9406 4.3: HyStart++ is for the first slow start only, also when a timeout begins another.
+#[test]
+fn hystart_does_not_come_back_after_a_timeout() {
+    let (mut c, mut w) = cubic(100, 40);
+    lose(&mut c, &mut w);
+    c.on_timeout();
+    w.cwnd = 2;
+    for (round, rtt) in [40_000, 40_000, 80_000, 80_000, 80_000, 80_000, 80_000, 80_000, 80_000].into_iter().enumerate()
+    {
+        for i in 0..10 {
+            let una = SeqNum(round as u32 * 1000 + i);
+            c.on_rtt(rtt, 1, una, una + 1000, &w);
+        }
+        let before = w.cwnd;
+        let ack = sample(4, &w, 5000 + round as u64 * 80);
+        c.on_ack(&ack, &mut w);
+        assert_eq!((w.cwnd, w.ssthresh), (before + 4, 70), "{round}");
+    }
+}
+
+/// RFC 9406 4.2: rounds count towards the end of slow start only once the delay has grown.
+#[test]
+fn hystart_lets_a_steady_path_go_on() {
+    let mut h = HyStart::default();
+    for k in 0..20 {
+        assert!(!round(&mut h, k * 1000, 40_000, 10));
+        assert_eq!(h.growth(4), 4);
+    }
+}
+
+/// RFC 9438 4.9: an undone reduction starts a new epoch, however long the one that the loss began has run.
+#[test]
+fn an_undo_ends_the_epoch() {
+    let (mut c, mut w) = cubic(400, RTT_MS);
+    lose(&mut c, &mut w);
+    rounds(&mut c, &mut w, 5000, 2, RTT_MS);
+    w.cwnd = 400;
+    c.on_undo();
+    // No plateau at 400: at least Reno's 9/17 a round trip.
+    let got = rounds(&mut c, &mut w, 5200, 30, RTT_MS);
+    assert!((412..=418).contains(got.last().unwrap()), "{got:?}");
+}
+
+/// What an acknowledgment leaves over at the threshold counts in congestion avoidance.
+#[test]
+fn the_rest_of_slow_start_counts_on() {
+    let (mut c, mut w) = cubic(100, RTT_MS);
+    lose(&mut c, &mut w);
+    w.cwnd = 68;
+    let ack = sample(5, &w, 5000);
+    c.on_ack(&ack, &mut w);
+    assert_eq!((w.cwnd, w.counted), (70, 3));
+}
+
+/// RFC 9438 5.8 on a connection: a pause is no time of the curve.
+#[test]
+fn a_connection_pauses_without_growth() {
+    let run = |idle: u64| {
+        let config = Config { congestion: Algorithm::Cubic, slow_start_after_idle: false, ..plain() };
+        let mut p = Peer::server_with(config);
+        p.write(10_000);
+        p.drain();
+        p.timer_ms(220);
+        p.drain();
+        let mut una = 10_001;
+        p.inject(&format!(". 1:1(0) ack {una} win 20000"));
+        for round in 0..8 {
+            if round == 4 {
+                p.now = p.now.plus_micros(idle * 1000);
+            }
+            let n = p.cwnd().0 as u32 * 1000;
+            p.write(n as usize);
+            p.drain();
+            p.now = p.now.plus_micros(20_000);
+            una += n;
+            p.inject(&format!(". 1:1(0) ack {una} win 20000"));
+        }
+        p.cwnd().0
+    };
+    assert_eq!(run(20_000), run(0));
+}

@@ -205,3 +205,17 @@ fn plain_acks_are_not_acknowledged() {
     p.exchange(". 1:1(0) ack 11 win 20000", "");
     p.no_timer();
 }
+
+/// What we send ourselves takes nothing from the quick ACKs at the start of the peer's data.
+#[test]
+fn quick_acks_are_for_what_arrives() {
+    let mut p = Peer::server();
+    p.exchange("P. 1:11(10) ack 1 win 20000", ". 1:1(0) ack 11 win 19990");
+    p.wait_ms(50);
+    p.write(18_000);
+    for una in [1001, 5001, 11_001, 18_001] {
+        p.drain();
+        p.inject(&format!(". 11:11(0) ack {una} win 20000"));
+    }
+    p.exchange("P. 11:21(10) ack 18001 win 20000", ". 18001:18001(0) ack 21 win 19980");
+}

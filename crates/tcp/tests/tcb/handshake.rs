@@ -23,6 +23,7 @@ fn active_open() {
     let mut p = Peer::connecting(plain(), open());
     assert_eq!(p.state(), State::SynSent);
     assert!(p.wants_control() && !p.wants_data() && !p.passive() && !p.established());
+    assert_eq!(p.stream_sent(), 0);
     p.expect("S 0:0(0) win 20000 <mss 1000>");
     assert!(!p.wants_control());
     p.inject("S. 0:0(0) ack 1 win 12000 <mss 800>");

@@ -168,3 +168,18 @@ fn asked_for_before_the_handshake() {
     p.timer_ms(5000);
     p.expect(PROBE);
 }
+
+/// A half-closed connection is probed like any other; only an orphan's FIN-WAIT-2 is timed.
+#[test]
+fn a_half_closed_connection_is_probed() {
+    let mut p = kept(10, 5, 3);
+    p.shutdown();
+    p.drain();
+    p.wait_ms(100);
+    p.exchange(". 1:1(0) ack 2 win 20000", "");
+    assert_eq!(p.state(), State::FinWait2);
+    p.now += core::time::Duration::from_secs(20);
+    p.run_timers();
+    assert_eq!(p.drain().len(), 1);
+    assert_eq!((p.state(), p.counters.keepalives), (State::FinWait2, 1));
+}

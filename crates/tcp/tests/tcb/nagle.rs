@@ -170,3 +170,30 @@ fn small_writes_all_arrive() {
     }
     p.exchange(&format!(". 1:1(0) ack {acked} win 20000"), "P. 8:351(343) ack 1 win 20000");
 }
+
+/// Switching Nagle on lets nothing out that it holds; off lets it go at once.
+#[test]
+fn only_switching_it_off_lets_go() {
+    let mut p = Peer::server();
+    p.write(500);
+    assert_eq!(p.drain().len(), 1);
+    p.write(500);
+    p.quiet();
+    p.set_nodelay(false);
+    p.quiet();
+    p.set_nodelay(true);
+    assert_eq!(p.drain().len(), 1);
+}
+
+/// Corking again does not begin the wait anew.
+#[test]
+fn a_second_cork_does_not_prolong_the_first() {
+    let mut p = Peer::server();
+    p.cork(true);
+    p.write(500);
+    p.quiet();
+    p.wait_ms(150);
+    p.cork(true);
+    p.timer_ms(50);
+    assert_eq!(p.drain().len(), 1);
+}

@@ -491,7 +491,7 @@ fn data_from_the_peer_does_not_excuse_a_probe() {
     p.expect(&last(4001));
     p.wait_ms(20);
     p.inject(&ack(5001));
-    p.inject("P. 1:11(10) ack 5001 win 20000");
+    p.inject("P. 1:11(10) ack 5001 win 19999");
     p.write(1000);
     p.drain();
     p.wait_ms(20);
@@ -578,4 +578,13 @@ fn a_duplicate_after_a_probe_is_disorder() {
     assert_eq!(p.counters.loss_probes, 1);
     p.inject(&ack(1));
     assert_eq!(p.info().ca_state, 1);
+}
+
+/// RFC 8985 7.3: while the probe has not gone out, the RTO counts from the segment.
+#[test]
+fn the_rto_counts_from_the_segment_until_the_probe_is_out() {
+    let mut p = sender(probing(), 2000);
+    p.timer_ms(42);
+    assert_eq!(p.deadline(), p.now.plus_micros(178_000));
+    p.drain();
 }

@@ -327,3 +327,34 @@ fn a_timeout_after_progress_halves_again() {
     assert_eq!((p.cwnd(), p.info().ca_state), ((1, 2), 4));
     p.drain();
 }
+
+/// RFC 6582 3.2 step 3: a partial acknowledgment starts the retransmission timer anew, here each of them.
+#[test]
+fn partial_acknowledgments_restart_the_timer() {
+    let mut p = flight(10_000);
+    p.drain();
+    dups(&mut p, 1, 3);
+    for una in [3001, 5001] {
+        p.now = p.now.plus_micros(50_000);
+        p.inject(&ack(una));
+        p.drain();
+        let rto = p.info().rto_us;
+        assert_eq!(p.deadline(), p.now.plus_micros(rto));
+    }
+}
+
+/// RFC 6582 3.2 with stretch ACKs: one that covers several segments deflates by all of them and grows the window by as many.
+#[test]
+fn stretch_acknowledgments_count_what_they_cover() {
+    let mut p = flight(10_000);
+    p.drain();
+    dups(&mut p, 1, 3);
+    p.inject(&ack(6001));
+    assert_eq!((p.info().unacked, p.info().sacked, p.info().ca_state), (4, 0, 3));
+    let mut p = flight(20_000);
+    p.drain();
+    let cwnd = p.cwnd().0;
+    p.inject(&ack(5001));
+    assert_eq!(p.cwnd().0, cwnd + 5);
+    p.drain();
+}

@@ -426,3 +426,36 @@ fn swallowed_blocks_are_forgotten() {
     assert_eq!(p.read(), 6000);
     p.drain();
 }
+
+/// RFC 2018 8: what a peer forgot it may report again.
+#[test]
+fn what_was_forgotten_may_be_reported_again() {
+    let mut p = sender(sacking(), 5000);
+    p.inject(&sack(1, "1001:2001 3001:4001"));
+    p.inject(&sack(1001, "3001:4001"));
+    p.drain();
+    p.timer_ms(10);
+    assert_eq!((p.counters.reneged, p.info().sacked), (1, 0));
+    p.drain();
+    p.inject(&sack(1001, "3001:4001"));
+    assert_eq!((p.info().sacked, p.info().lost), (1, 3));
+    p.drain();
+}
+
+/// The patience with a peer that forgets is half a round trip, where that is more than 10 ms.
+#[test]
+fn patience_with_a_peer_that_forgets() {
+    let mut p = Peer::accepting(sacking(), crate::peer::open(), "S 0:0(0) win 20000 <mss 1000,sackOK>");
+    p.drain();
+    p.wait_ms(100);
+    p.inject(". 1:1(0) ack 1 win 20000");
+    p.write(5000);
+    p.drain();
+    p.wait_ms(100);
+    p.inject(&sack(1, "1001:2001"));
+    p.inject(". 1:1(0) ack 1001 win 20000");
+    p.drain();
+    p.timer_ms(50);
+    assert_eq!(p.counters.reneged, 1);
+    p.drain();
+}

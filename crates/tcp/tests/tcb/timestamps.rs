@@ -227,3 +227,27 @@ fn echoes_time_retransmissions() {
         assert_eq!((p.info().srtt_us, p.info().backoff), (20_000, 1), "{ecr}");
     }
 }
+
+/// RFC 7323 3.2 would drop a segment without the option; it is taken, as Linux takes it.
+#[test]
+fn segments_without_a_stamp_are_taken() {
+    let mut p = established();
+    p.inject("P. 1:11(10) ack 1 win 20000");
+    assert_eq!((p.take(), p.counters.paws, p.timestamps().unwrap().1), (10, 0, 100));
+    p.drain();
+    p.inject("R 11:11(0) win 0");
+    assert_eq!(p.state(), State::Closed);
+}
+
+/// RFC 7323 4.1: only an acknowledgment of new data measures.
+#[test]
+fn repeated_acknowledgments_measure_nothing() {
+    let mut p = established();
+    p.write(1000);
+    p.drain();
+    let before = p.info();
+    p.wait_ms(100);
+    p.inject(". 1:1(0) ack 1 win 19000 <TS val 100 ecr 1020>");
+    let i = p.info();
+    assert_eq!((i.srtt_us, i.rttvar_us, i.min_rtt_us), (before.srtt_us, before.rttvar_us, before.min_rtt_us));
+}

@@ -240,7 +240,7 @@ fn what_a_segment_with_data_tells_of_a_timeout() {
         p.timer_ms(220);
         p.drain();
         p.exchange(&ack(1001), &[seg(10_001), seg(11_001)].join("\n"));
-        p.inject(&format!("P. 1:11(10) ack 1001 win 20000{sack}"));
+        p.inject(&format!("P. 1:11(10) ack 1001 win 19999{sack}"));
         let sent = p.drain();
         assert_eq!(sent.iter().any(|s| s.starts_with(". 1001:2001")), real, "{sent:?}");
         p.inject(". 11:11(0) ack 2001 win 20000");
@@ -329,7 +329,7 @@ fn an_undone_reduction_is_not_told() {
     p.wait_ms(5);
     p.inject(&sack_ts(989, "", 101, 1020));
     assert_eq!(p.counters.undone, 1);
-    p.write(500);
+    p.write(3000);
     let sent = p.drain();
-    assert!(sent.iter().all(|s| !s.contains("W.")), "{sent:?}");
+    assert!(!sent.is_empty() && sent.iter().all(|s| !s.contains("W.")), "{sent:?}");
 }

@@ -334,3 +334,35 @@ fn data_goes_in_full_segments() {
     p.write(4000);
     p.expect(". 1:2001(2000) ack 1 win 20000");
 }
+
+/// A window that doubles is told at once, however large it is.
+#[test]
+fn a_large_window_that_doubles_is_told() {
+    let config = Config { window_scaling: true, ..plain() };
+    let open = tcp::Open { receive_buffer: 200_000, ..open() };
+    let mut p = Peer::accepting(config, open, "S 0:0(0) win 20000 <mss 1000,wscale 0>");
+    p.drain();
+    p.inject(". 1:1(0) ack 1 win 20000");
+    p.drain();
+    let mut seq = 1;
+    while p.info().rcv_wnd > 50_000 {
+        p.inject(&format!(". {seq}:{}(1000) ack 1 win 20000", seq + 1000));
+        seq += 1000;
+        p.drain();
+    }
+    p.read();
+    p.expect(&format!(". 1:1(0) ack {seq} win 50000"));
+}
+
+/// RFC 9293 3.8.6: below a window that shrank our acknowledgments stand at its edge, or the peer would drop them; what
+/// scaling rounds away is no shrinking.
+#[test]
+fn acknowledgments_stay_within_a_shrunk_window() {
+    for (window, seq) in [(62, 1001), (61, 977)] {
+        let config = Config { window_scaling: true, ..plain() };
+        let mut p = Peer::server_offered(config, "mss 1000,wscale 4");
+        p.write(1000);
+        p.drain();
+        p.exchange(&format!("P. 1:11(10) ack 1 win {window}"), &format!(". {seq}:{seq}(0) ack 11 win 19990"));
+    }
+}
