@@ -349,3 +349,16 @@ fn the_smaller_mtu_of_an_end_is_kept_to() {
     lane.drain(Duration::from_secs(2));
     serving.join().unwrap();
 }
+
+/// Frames of one lane arrive on another's queue, so the engine runs a lane on when its application has gone.
+#[test]
+fn a_lane_outlives_its_application() {
+    let (mut a, _b) = pair(2, Model::Inline);
+    drop(a.take_lane(0));
+    let lane = a.take_lane(1).unwrap().attach().unwrap();
+    let listener = lane.listen(addr(), ListenOptions::default()).unwrap();
+    drop((lane, listener));
+    let lanes: Vec<u16> = a.snapshots(Duration::from_secs(20)).iter().map(|s| s.lane).collect();
+    assert_eq!(lanes, [0, 1]);
+    a.shutdown();
+}
