@@ -386,3 +386,16 @@ fn the_ends_of_a_memory_wire_are_captured_and_agree() {
     slow.impairment.delay = Duration::from_millis(5);
     assert!(Engine::memory_pair(&lossy, &slow).is_err());
 }
+
+/// Frames of one lane arrive on another's queue, so the engine runs a lane on when its application has gone.
+#[test]
+fn a_lane_outlives_its_application() {
+    let (mut a, _b) = pair(2, Model::Inline);
+    drop(a.take_lane(0));
+    let lane = a.take_lane(1).unwrap().attach().unwrap();
+    let listener = lane.listen(addr(), ListenOptions::default()).unwrap();
+    drop((lane, listener));
+    let lanes: Vec<u16> = a.snapshots(Duration::from_secs(20)).iter().map(|s| s.lane).collect();
+    assert_eq!(lanes, [0, 1]);
+    a.shutdown();
+}

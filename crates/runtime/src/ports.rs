@@ -97,14 +97,21 @@ fn open(config: &Config, port: &PortConfig) -> Result<Opened, Error> {
     }
 }
 
-/// On a device of our own nobody else says which address is ours.
+/// On a device of our own nobody else says which address is ours; one that the kernel has, too, would be answered for twice.
 fn needs_address(port: &PortConfig) -> Result<(), Error> {
-    match port.addresses.is_empty() {
-        true => Err(Error::Config(format!(
+    if port.addresses.is_empty() {
+        return Err(Error::Config(format!(
             "{}: which address is corelane's? name it with --addr 10.9.0.2/24 (one that the kernel does not have)",
             port.device
+        )));
+    }
+    let kernel = io::netlink::Netlink::open().and_then(|mut n| n.addresses()).map_err(Error::system("netlink"))?;
+    match port.addresses.iter().find(|ours| kernel.iter().any(|its| its.addr == ours.addr)) {
+        None => Ok(()),
+        Some(both) => Err(Error::Config(format!(
+            "{}: {} is the kernel's own address: name another one, or share an interface with the kernel by xdp:IFACE",
+            port.device, both.addr
         ))),
-        false => Ok(()),
     }
 }
 
@@ -138,7 +145,8 @@ fn capture(mut opened: Opened, path: &std::path::Path) -> Result<Opened, Error> 
             format!("{}/{}", caps.name, caps.queue)
         })
         .collect();
-    let file = Capture::create(path, &names).map_err(Error::system(format!("capture file {}", path.display())))?;
+    let file = Capture::create(path, &names)
+        .map_err(Error::system(format!("capture file {} (can it be written there?)", path.display())))?;
     let tee = |(i, q)| AnyPort::Tee(Box::new(Tee::new(q, file.clone(), i as u32)));
     opened.queues = opened.queues.into_iter().enumerate().map(tee).collect();
     Ok(opened)
