@@ -38,6 +38,8 @@ fn values_come_back_as_linux_gives_them() {
         (SockOption::TrafficClass(-1), SockOption::TrafficClass(0)),
         (SockOption::HopLimit(3), SockOption::HopLimit(3)),
         (SockOption::HopLimit(-1), SockOption::HopLimit(64)),
+        (SockOption::MtuDiscover(0), SockOption::MtuDiscover(0)),
+        (SockOption::MtuDiscover(2), SockOption::MtuDiscover(2)),
         (SockOption::UserTimeout(9), SockOption::UserTimeout(9)),
         (SockOption::congestion("reno").unwrap(), SockOption::Congestion(Algorithm::NewReno)),
     ] {
@@ -79,6 +81,7 @@ fn what_may_not_be_set() {
         SockOption::HopLimit(0),
         SockOption::HopLimit(256),
         SockOption::TrafficClass(256),
+        SockOption::MtuDiscover(3),
         SockOption::UserTimeout(u32::MAX),
         // The window was told to the peer.
         SockOption::WindowClamp(0),

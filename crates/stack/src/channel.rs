@@ -124,6 +124,8 @@ pub enum ConnOption {
     HopLimit = 19,
     /// SO_MAX_PACING_RATE, bytes a second; `u32::MAX` is no limit.
     MaxPacing = 20,
+    /// IP_MTU_DISCOVER: 0 lets routers fragment IPv4 packets, anything else does not.
+    MtuDiscover = 21,
 }
 
 impl ConnOption {
@@ -150,6 +152,7 @@ impl ConnOption {
             TrafficClass,
             HopLimit,
             MaxPacing,
+            MtuDiscover,
         ]
         .into_iter()
         .find(|o| *o as u64 == w)

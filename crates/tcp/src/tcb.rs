@@ -583,6 +583,11 @@ impl Tcb {
         self.snd_nxt
     }
 
+    /// Segments sent, modulo 2^32.
+    pub fn segments_sent(&self) -> u32 {
+        self.segs_out
+    }
+
     /// `snd.una`.
     pub fn snd_una(&self) -> SeqNum {
         self.snd_una
