@@ -123,6 +123,8 @@ pub(crate) struct Cold {
     pub not_sent_low: u32,
     /// Bytes of the stream that the stack has sent, as it said last.
     pub sent: u32,
+    /// Bytes of a burst, as it said with it; 0: not yet.
+    pub burst: u32,
     pub oob_inline: bool,
     pub inq: bool,
     /// Where in the stream the urgent byte lies.

@@ -159,12 +159,14 @@ fn what_is_not_sent_is_bounded() {
     assert_eq!(l.s.write(id, &[1; 3000], false), Ok(1000));
     assert_eq!(l.s.write(id, &[1; 3000], false), Err(Errno::EAGAIN));
     assert_eq!(l.s.readiness(id), Ok(0));
-    l.tell(Event::Sent { conn: ConnId(1), total: 500 });
+    l.tell(Event::Sent { conn: ConnId(1), total: 500, burst: 400 });
     // Half is free: room to write, but nobody is woken for it yet.
     assert_eq!(l.s.readiness(id), Ok(0));
-    l.tell(Event::Sent { conn: ConnId(1), total: 501 });
+    l.tell(Event::Sent { conn: ConnId(1), total: 501, burst: 400 });
     assert_eq!(l.s.readiness(id), Ok(bits::OUT));
-    assert_eq!(l.s.write(id, &[1; 3000], false), Ok(501));
+    // The burst that crosses the mark is taken whole.
+    assert_eq!(l.s.write(id, &[1; 3000], false), Ok(701));
+    assert_eq!(l.s.write(id, &[1; 3000], false), Err(Errno::EAGAIN));
     for job in l.jobs() {
         if let Job::Write { chain, .. } = job {
             l.bytes(chain);
