@@ -289,6 +289,7 @@ impl Stack {
             interface: source.interface,
             traffic_class: 0,
             hop_limit: 0,
+            fragments: false,
             stage: Stage::Embryo,
             trouble: None,
             orphan: false,

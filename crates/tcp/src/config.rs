@@ -25,6 +25,8 @@ pub struct Config {
     pub send_buffer: u32,
     /// What it grows to where the window does, bytes.
     pub send_buffer_max: u32,
+    /// TCP_NOTSENT_LOWAT of sockets that do not set it, bytes; 0: none.
+    pub not_sent_low: u32,
     /// Offer timestamps (RFC 7323).
     pub timestamps: bool,
     /// Offer window scaling (RFC 7323).
@@ -89,6 +91,7 @@ impl Default for Config {
             receive_buffer_max: 6 * 1024 * 1024,
             send_buffer: 256 * 1024,
             send_buffer_max: 4 * 1024 * 1024,
+            not_sent_low: 0,
             timestamps: true,
             window_scaling: true,
             sack: true,
