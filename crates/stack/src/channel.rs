@@ -473,6 +473,7 @@ impl Job {
     }
 
     /// Reads a message; one that is no job gives its chain back to be freed.
+    #[inline]
     pub fn from_message(m: Message) -> Result<Job, Chain> {
         let Message { words: w, chain } = m;
         // Only `Write` carries bytes.
