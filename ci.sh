@@ -74,9 +74,7 @@ if [ "$mode" = all ]; then
     fi
 
     step "a demonstration"
-    cargo build --release --locked
-    ./target/release/corelane demo --seconds 1 --json >target/demo.json
-    grep -q '"ratio"' target/demo.json
+    cargo run --release --locked -- demo --seconds 1 --json | grep '"ratio"'
 fi
 
 step "done"
