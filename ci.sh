@@ -17,7 +17,7 @@ skip() { printf 'SKIPPED: %s\n' "$1"; skipped+=("$1"); }
 if [ "$mode" = all ]; then
     step "what the tests need"
     missing=()
-    for pair in curl:curl wrk:wrk ab:apache2-utils ip:iproute2 ethtool:ethtool nginx:nginx-light cc:gcc c++:g++; do
+    for pair in curl:curl wrk:wrk ab:apache2-utils ip:iproute2 ethtool:ethtool python3:python3 cc:gcc; do
         command -v "${pair%%:*}" >/dev/null || [ -x "/usr/sbin/${pair%%:*}" ] || missing+=("${pair##*:}")
     done
     if [ ${#missing[@]} -gt 0 ]; then
@@ -74,9 +74,7 @@ if [ "$mode" = all ]; then
     fi
 
     step "a demonstration"
-    cargo build --release --locked
-    ./target/release/corelane demo --seconds 1 --json >target/demo.json
-    grep -q '"ratio"' target/demo.json
+    cargo run --release --locked -- demo --seconds 1 --json | grep '"ratio"'
 fi
 
 step "done"

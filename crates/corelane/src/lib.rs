@@ -54,7 +54,7 @@ mod socket;
 mod stream;
 
 pub use self::socket::TcpSocket;
-pub use ::socket::{Linger, SockOption};
+pub use ::socket::{Linger, RecvFlags, SockOption};
 pub use engine::{Engine, LaneHandle};
 pub use lane::{ConnectOptions, Lane, ListenOptions, TcpListener};
 pub use poller::{Event, Events, Interest, Poller, Source, Trigger};

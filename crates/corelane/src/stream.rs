@@ -5,7 +5,7 @@ use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::time::Duration;
 
-use ::socket::{Errno, Linger, SockId, SockOption, Sockets};
+use ::socket::{Errno, Linger, RecvFlags, SockId, SockOption, Sockets};
 use tcp::TcpInfo;
 
 use crate::lane::{Lane, address, error};
@@ -50,12 +50,39 @@ impl TcpStream {
 
     /// Reads what is there; 0 at the end of the stream.
     pub fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
-        self.run(|| self.timeout(SockOption::ReceiveTimeout(None)), |s, id| s.read(id, buf))
+        self.recv(buf, RecvFlags::default())
     }
 
     /// As [`TcpStream::read`], leaving the bytes where they are.
     pub fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
-        self.run(|| self.timeout(SockOption::ReceiveTimeout(None)), |s, id| s.peek(id, buf))
+        self.recv(buf, RecvFlags { peek: true, ..RecvFlags::default() })
+    }
+
+    /// Reads as recv(2) does with these flags: all of `buf`, the urgent byte, nothing but the count …
+    pub fn recv(&self, buf: &mut [u8], flags: RecvFlags) -> io::Result<usize> {
+        let id = self.id;
+        if self.nonblocking.get() || flags.dont_wait {
+            return self.lane.with(|s| s.recv(id, buf, flags));
+        }
+        let mut done = 0;
+        let limit = || self.timeout(SockOption::ReceiveTimeout(None));
+        match self.run(limit, |s, id| s.recv_on(id, buf, &mut done, flags)) {
+            // What has come before the time was over was taken.
+            Err(_) if done > 0 => Ok(done),
+            other => other,
+        }
+    }
+
+    /// Whether the next byte to be read is the urgent one (SIOCATMARK).
+    pub fn at_mark(&self) -> io::Result<bool> {
+        let id = self.id;
+        self.lane.with(|s| s.at_mark(id))
+    }
+
+    /// Bytes written that the peer has, as far as is known, not acknowledged (SIOCOUTQ).
+    pub fn unacknowledged(&self) -> io::Result<usize> {
+        let id = self.id;
+        self.lane.with(|s| s.unacknowledged(id))
     }
 
     /// Takes what fits into the send buffer.

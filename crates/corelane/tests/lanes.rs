@@ -6,8 +6,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use corelane::{
-    Algorithm, Config, ConnectOptions, Engine, Events, Interest, Lane, LaneHandle, ListenOptions, Model, SockOption,
-    State, Trigger,
+    Algorithm, Config, ConnectOptions, Engine, Events, Interest, Lane, LaneHandle, ListenOptions, Model, RecvFlags,
+    SockOption, State, Trigger,
 };
 
 const SERVER: &str = "10.0.0.1:80";
@@ -398,4 +398,56 @@ fn a_lane_outlives_its_application() {
     let lanes: Vec<u16> = a.snapshots(Duration::from_secs(20)).iter().map(|s| s.lane).collect();
     assert_eq!(lanes, [0, 1]);
     a.shutdown();
+}
+
+/// A call that waits goes on until what was asked for is there: SO_RCVLOWAT, MSG_WAITALL.
+#[test]
+fn a_blocking_read_waits_for_enough() {
+    models(|model| {
+        let (mut a, mut b) = pair(1, model);
+        let server = a.take_lane(0).unwrap();
+        let serving = thread::spawn(move || {
+            let lane = server.attach().unwrap();
+            let listener = lane.listen(addr(), ListenOptions::default()).unwrap();
+            let (stream, _) = listener.accept().unwrap();
+            stream.set_nodelay(true).unwrap();
+            for part in [b"abc", b"def", b"ghi", b"jkl"] {
+                assert_eq!(stream.write(part).unwrap(), 3);
+                // So that the parts come apart; together they would show nothing.
+                lane.drain(Duration::from_millis(20));
+                thread::sleep(Duration::from_millis(20));
+            }
+            drop(stream);
+            lane.drain(Duration::from_secs(2));
+        });
+        let lane = b.take_lane(0).unwrap().attach().unwrap();
+        let stream = connect(&lane);
+        let mut buf = [0; 64];
+        stream.set_option(SockOption::ReceiveLow(4)).unwrap();
+        let n = stream.read(&mut buf).unwrap();
+        assert!(n >= 4, "{n}");
+        let all = RecvFlags { wait_all: true, ..RecvFlags::default() };
+        assert_eq!(stream.recv(&mut buf[n..11], all).unwrap(), 11 - n);
+        assert_eq!(&buf[..11], b"abcdefghijk");
+        assert_eq!(stream.recv(&mut buf[11..], all).unwrap(), 1);
+        assert_eq!((stream.unacknowledged().unwrap(), stream.at_mark().unwrap()), (0, false));
+        drop(stream);
+        serving.join().unwrap();
+    });
+}
+
+/// Closing is heard of, also where the application does nothing after it.
+#[test]
+fn a_dropped_lane_closes_its_connections() {
+    let (mut a, mut b) = pair(1, Model::Paired);
+    let server = a.take_lane(0).unwrap();
+    let serving = thread::spawn(move || {
+        let lane = server.attach().unwrap();
+        let listener = lane.listen(addr(), ListenOptions::default()).unwrap();
+        let (stream, _) = listener.accept().unwrap();
+        stream.read(&mut [0; 8]).unwrap()
+    });
+    let lane = b.take_lane(0).unwrap().attach().unwrap();
+    drop((connect(&lane), lane));
+    assert_eq!(serving.join().unwrap(), 0);
 }

@@ -29,7 +29,8 @@ pub enum PortError {
     },
     /// Another XDP program sits on the interface.
     #[error(
-        "{dev} already runs the XDP program {program:?} (id {id}): detach it with `ip link set {dev} xdp off`, or use packet:{dev}"
+        "{dev} already runs the XDP program {program:?} (id {id}): end what holds it (`bpftool link` tells), detach it with \
+         `ip link set {dev} xdp off`, or use packet:{dev}"
     )]
     ForeignProgram {
         /// The interface.

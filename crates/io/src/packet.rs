@@ -10,6 +10,7 @@ use wire::burst::{RxBurst, RxChecksum, RxFrame, TxCaps, TxOffload, TxSink};
 use crate::error::PortError;
 use crate::netlink::{Link, Netlink};
 use crate::port::{Port, PortCaps, PortCounters};
+use crate::sys::{check, set_option};
 use crate::vnet;
 
 const SOL_PACKET: i32 = 263;
@@ -48,6 +49,7 @@ struct Slot {
     padding: [u8; 4],
 }
 
+#[derive(Clone, Copy)]
 #[repr(C)]
 struct RingRequest {
     block_size: u32,
@@ -77,16 +79,8 @@ pub struct PacketPort {
 // SAFETY: the ring's mapping belongs to this value alone.
 unsafe impl Send for PacketPort {}
 
-fn check(r: i32) -> io::Result<i32> {
-    if r < 0 { Err(io::Error::last_os_error()) } else { Ok(r) }
-}
-
-fn set<T>(fd: &OwnedFd, option: i32, value: &T) -> io::Result<()> {
-    // SAFETY: the value is as long as is said, and lives through the call.
-    check(unsafe {
-        libc::setsockopt(fd.as_raw_fd(), SOL_PACKET, option, (value as *const T).cast(), size_of::<T>() as u32)
-    })
-    .map(drop)
+fn set<T: Copy>(fd: &OwnedFd, option: i32, value: &T) -> io::Result<()> {
+    set_option(fd, SOL_PACKET, option, value)
 }
 
 fn socket(link: &Link, protocol: u16) -> io::Result<OwnedFd> {

@@ -226,7 +226,11 @@ impl App {
 impl Drop for App {
     fn drop(&mut self) {
         // What was closed just now is to be known.
-        self.sockets.flush();
+        if self.sockets.flush()
+            && let Turner::Paired { lane, .. } = &self.turner
+        {
+            lane.ring_if_sleeping();
+        }
         let ended = Arc::new(AtomicBool::new(true));
         let gone = Turner::Paired { lane: self.bell.clone(), ended: ended.clone() };
         if let Turner::Inline(lane, keeper) = std::mem::replace(&mut self.turner, gone)

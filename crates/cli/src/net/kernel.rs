@@ -88,12 +88,14 @@ impl Net for Kernel {
 
     fn accept(&mut self, listener: usize) -> io::Result<Option<OwnedFd>> {
         let Some(listener) = self.listeners.get(listener) else { return Ok(None) };
-        match net::accept_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
-            Ok(stream) => Ok(Some(stream)),
-            // A connection that died in the queue is not the listener's error.
-            Err(Errno::CONNABORTED | Errno::INTR) => self.accept(0),
-            Err(Errno::AGAIN) => Ok(None),
-            Err(error) => Err(error.into()),
+        loop {
+            match net::accept_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+                Ok(stream) => return Ok(Some(stream)),
+                // A connection that died in the queue is not the listener's error.
+                Err(Errno::CONNABORTED | Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
         }
     }
 

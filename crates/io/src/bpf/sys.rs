@@ -146,7 +146,7 @@ impl Program {
                 .ptr(16, license.as_ptr())
                 .word(24, if log.is_empty() { 0 } else { 1 })
                 .word(28, log.len() as u32)
-                .ptr(32, if log.is_empty() { std::ptr::null() } else { log.as_ptr() })
+                .ptr(32, if log.is_empty() { std::ptr::null() } else { log.as_mut_ptr().cast_const() })
                 .word(44, if frags { F_XDP_HAS_FRAGS } else { 0 })
                 .name(48, name)
                 .fd(PROG_LOAD)

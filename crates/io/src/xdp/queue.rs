@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::device::{XdpConfig, ZeroCopy};
 use super::ring::{CONTINUED, Desc, Kind, Ring, option, set_option};
+use crate::sys;
 
 const UMEM_REG: i32 = 4;
 const STATISTICS: i32 = 7;
@@ -16,6 +17,7 @@ const FLAG_ZEROCOPY: u16 = 4;
 const FLAG_NEED_WAKEUP: u16 = 8;
 const FLAG_SG: u16 = 16;
 
+#[derive(Clone, Copy)]
 #[repr(C)]
 struct UmemReg {
     addr: u64,
@@ -424,20 +426,7 @@ impl AsFd for Queue {
 
 /// SO_PREFER_BUSY_POLL, SO_BUSY_POLL, SO_BUSY_POLL_BUDGET.
 fn busy_poll(fd: BorrowedFd, us: u32) -> io::Result<()> {
-    for (option, value) in [(69, 1u32), (46, us), (70, 64)] {
-        // SAFETY: an integer option of our own descriptor.
-        let r = unsafe {
-            libc::setsockopt(
-                fd.as_raw_fd(),
-                libc::SOL_SOCKET,
-                option,
-                (&raw const value).cast(),
-                size_of::<u32>() as u32,
-            )
-        };
-        if r < 0 {
-            return Err(io::Error::last_os_error());
-        }
-    }
-    Ok(())
+    [(69, 1u32), (46, us), (70, 64)]
+        .iter()
+        .try_for_each(|(option, value)| sys::set_option(fd, libc::SOL_SOCKET, *option, value))
 }

@@ -4,6 +4,8 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::sys;
+
 pub(super) const SOL_XDP: i32 = 283;
 
 /// A frame, or a part of one.
@@ -45,11 +47,8 @@ pub(super) enum Kind {
     Completion,
 }
 
-pub(super) fn set_option<T>(fd: BorrowedFd, option: i32, value: &T) -> io::Result<()> {
-    // SAFETY: the value is as long as is said, and lives through the call.
-    let r =
-        unsafe { libc::setsockopt(fd.as_raw_fd(), SOL_XDP, option, (value as *const T).cast(), size_of::<T>() as u32) };
-    if r < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+pub(super) fn set_option<T: Copy>(fd: BorrowedFd, option: i32, value: &T) -> io::Result<()> {
+    sys::set_option(fd, SOL_XDP, option, value)
 }
 
 /// Reads an option whose kernel type is plain integers.

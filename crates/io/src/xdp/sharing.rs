@@ -8,6 +8,7 @@ use std::os::unix::net::UnixDatagram;
 
 use crate::error::PortError;
 use crate::netlink::Netlink;
+use crate::sys::{check, set_option};
 
 /// A kernel socket that listens on an owned port and answers nothing: a filter drops every segment before TCP sees it.
 ///
@@ -35,16 +36,6 @@ impl Placeholder {
     }
 }
 
-fn check(r: i32) -> io::Result<i32> {
-    if r < 0 { Err(io::Error::last_os_error()) } else { Ok(r) }
-}
-
-fn set<T>(fd: &OwnedFd, level: i32, option: i32, value: &T) -> io::Result<()> {
-    // SAFETY: the value is as long as is said, and lives through the call.
-    check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, (value as *const T).cast(), size_of::<T>() as u32) })
-        .map(drop)
-}
-
 fn hold(addr: SocketAddr) -> io::Result<OwnedFd> {
     let family = if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     // SAFETY: plain system calls; the descriptor is new.
@@ -52,11 +43,11 @@ fn hold(addr: SocketAddr) -> io::Result<OwnedFd> {
     // `ret #0`: nothing passes.
     let mut code = [libc::sock_filter { code: 6, jt: 0, jf: 0, k: 0 }];
     let filter = libc::sock_fprog { len: 1, filter: code.as_mut_ptr() };
-    set(&fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter)?;
+    set_option(&fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter)?;
     // Connections of an earlier program that end or linger do not stand in the way; a listener does.
-    set(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1i32)?;
+    set_option(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1i32)?;
     if addr.is_ipv6() {
-        set(&fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &1i32)?;
+        set_option(&fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &1i32)?;
     }
     let bound = match addr {
         SocketAddr::V4(a) => {

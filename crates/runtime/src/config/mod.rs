@@ -211,6 +211,23 @@ impl Default for Config {
     }
 }
 
+/// A parser's message without the names of our types.
+fn in_plain_words(message: &str) -> String {
+    const TYPES: [(&str, &str); 6] = [
+        ("expected u8", "expected 0 to 255"),
+        ("expected u16", "expected 0 to 65535"),
+        ("expected u32", "expected 0 to 4294967295"),
+        ("expected u64", "expected 0 or more"),
+        ("expected usize", "expected 0 or more"),
+        (
+            "map, expected a sequence",
+            "a single table, expected one or more under a heading in double brackets, as [[ports]]",
+        ),
+    ];
+    let found = TYPES.iter().find_map(|(ty, plain)| Some(message.strip_suffix(ty)?.to_owned() + plain));
+    found.unwrap_or_else(|| message.to_owned())
+}
+
 /// What is wrong with a configuration file, and where.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{file}:{line}:{column}: {message}")]
@@ -237,7 +254,7 @@ impl Config {
         let config: Config = toml::from_str(text).map_err(|e| {
             // The parser's message may run over lines.
             let message = e.message().lines().collect::<Vec<_>>().join(", ");
-            at(e.span().map_or(0, |s| s.start), message)
+            at(e.span().map_or(0, |s| s.start), in_plain_words(&message))
         })?;
         config.check().map_err(|fault| at(fault.place.offset(text).unwrap_or(0), fault.message))?;
         Ok(config)
@@ -334,6 +351,12 @@ receive_buffer = 65536
             ("tcp = { sack = true, keep_count = 0 }\n", "1:22: keep_count is 0: expected 1 to 127"),
             ("tcp = { } # grö\u{df}e\nlanes = 1 # é\nmodel = 1\n", "3:9: wanted string or table"),
             ("tcp.keep_count = 0\n", "1:5: keep_count is 0: expected 1 to 127"),
+            ("lanes = -1\n", "1:9: invalid value: integer `-1`, expected 0 to 65535"),
+            ("[tcp]\nretries = 256\n", "2:11: invalid value: integer `256`, expected 0 to 255"),
+            (
+                "[ports]\ndevice = \"tap:a\"\n",
+                "1:1: invalid type: a single table, expected one or more under a heading in double brackets, as [[ports]]",
+            ),
             ("max_sockets = 0\n", "1:1: max_sockets is 0: expected 1 to 2147483647"),
             (
                 "[tcp]\nsend_buffer = 8192\nsend_buffer_max = 4096\n",
