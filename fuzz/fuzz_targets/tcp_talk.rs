@@ -4,10 +4,15 @@
 //! passed, nothing is left.
 #![no_main]
 
+use core::time::Duration;
+
 use corelane_fuzz::{Ends, Input, fixed_up};
 use libfuzzer_sys::fuzz_target;
 use sim::{Host, HostConfig};
+use stack::SynCookies;
 use stack::channel::{CloseMode, ConnId, ConnOption, Endpoint, Event, Job, Token};
+use tcp::Ecn;
+use tcp::congestion::Algorithm;
 use wire::tcp::{Flags, Header, Options, SackBlocks, Segment, Timestamps};
 use wire::{Addr, Instant, MacAddr, SeqNum, ethernet, ipv4, ipv6};
 
@@ -283,6 +288,14 @@ impl App {
     }
 }
 
+/// The frame with "congestion experienced" in its IP header (RFC 3168 5).
+fn marked(mut frame: Vec<u8>, family: usize) -> Vec<u8> {
+    if let Some(class) = frame.get_mut(15) {
+        *class |= if family == 0 { 3 } else { 3 << 4 };
+    }
+    frame
+}
+
 fuzz_target!(|data: &[u8]| {
     let mut input = Input(data);
     let mode = input.byte();
@@ -292,7 +305,20 @@ fuzz_target!(|data: &[u8]| {
     config.stack.max_connections = 32;
     config.stack.max_time_wait = 8;
     config.stack.fragments.datagrams = 4;
-    config.stack.tcp.receive_buffer = input.pick(&[4096, 20_000, 65_536, 1 << 20]);
+    config.stack.syn_cookies = input.pick(&[SynCookies::WhenFull, SynCookies::Never, SynCookies::Always]);
+    let tcp = &mut config.stack.tcp;
+    tcp.receive_buffer = input.pick(&[4096, 20_000, 65_536, 1 << 20]);
+    tcp.send_buffer = input.pick(&[4096, 20_000, 65_536, 1 << 20]);
+    let bits = input.word();
+    let on = |bit: u32| bits >> bit & 1 == 0;
+    (tcp.sack, tcp.timestamps, tcp.window_scaling) = (on(0), on(1), on(2));
+    (tcp.tail_loss_probe, tcp.frto, tcp.pacing) = (on(3), on(4), !on(5));
+    tcp.ecn = [Ecn::Always, Ecn::Passive, Ecn::Always, Ecn::Never][bits as usize >> 6 & 3];
+    tcp.congestion = if on(8) { Algorithm::Cubic } else { Algorithm::NewReno };
+    tcp.black_hole_timeouts = (bits >> 9 & 3) as u8;
+    // Off, so that each odd segment is answered.
+    tcp.invalid_ratelimit = if on(11) { tcp.invalid_ratelimit } else { Duration::ZERO };
+    let mark_syn = on(12);
     let mtu = config.mtu as usize;
     let us = (Addr::from(config.addresses[family].0), config.mac);
     let them = if family == 0 { Addr::from_v4([10, 0, 0, 9]) } else { Addr::from_words([0xfd00 << 48, 9]) };
@@ -344,7 +370,11 @@ fuzz_target!(|data: &[u8]| {
     let mut options = Options::default();
     peer.syn_options(&mut input, &mut options);
     let (src_port, dst_port) = peer.ports;
-    let flags = if passive { Flags::SYN } else { Flags::SYN | Flags::ACK };
+    let mut flags = if passive { Flags::SYN } else { Flags::SYN | Flags::ACK };
+    if mark_syn {
+        // RFC 3168 6.1.1.
+        flags = flags | if passive { Flags::ECE | Flags::CWR } else { Flags::ECE };
+    }
     let window = u16::MAX;
     if let Some(ts) = &mut options.timestamps {
         ts.echo = peer.stamp;
@@ -360,6 +390,7 @@ fuzz_target!(|data: &[u8]| {
         turn(&mut host, &mut peer, &mut app, now, vec![ack]);
     }
 
+    let ecn_marks = !on(13);
     for _ in 0..STEPS {
         if input.is_empty() {
             break;
@@ -412,6 +443,10 @@ fuzz_target!(|data: &[u8]| {
         }
         if let Some(f) = frames.last() {
             peer.said.clone_from(f);
+        }
+        if ecn_marks && input.byte() & 3 == 0 {
+            // The path marks: congestion experienced.
+            frames = frames.into_iter().map(|f| fixed_up(marked(f, family))).collect();
         }
         turn(&mut host, &mut peer, &mut app, now, frames);
     }

@@ -108,7 +108,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "BYTES", value_parser = count_or_zero(1 << 30))]
     pub message: Option<usize>,
     /// Serve from the kernel's TCP instead (epoll, one thread a lane), to compare on the same wire
-    #[arg(long, conflicts_with = "dev")]
+    #[arg(long, conflicts_with_all = ["dev", "addr", "gateway", "model", "config", "pcap"])]
     pub kernel: bool,
     /// Print the line that says it is ready, and the counts at the end, as JSON
     #[arg(long)]
@@ -181,6 +181,9 @@ pub enum ConfCommand {
     Check {
         /// The file
         file: PathBuf,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
     },
 }
 

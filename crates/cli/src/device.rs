@@ -60,8 +60,9 @@ pub fn config(args: &DeviceArgs) -> Result<Config, Failure> {
 /// Devices and lanes in a few words.
 pub fn describe(config: &Config) -> String {
     let devices: Vec<_> = config.ports.iter().map(|port| port.device.to_string()).collect();
+    let devices = if devices.is_empty() { "no device".to_owned() } else { devices.join(" ") };
     let lanes = if config.lanes == 1 { "1 lane".to_owned() } else { format!("{} lanes", config.lanes) };
-    format!("{}, {lanes}, {}", devices.join(" "), format!("{:?}", config.model).to_lowercase())
+    format!("{devices}, {lanes}, {}", format!("{:?}", config.model).to_lowercase())
 }
 
 #[cfg(test)]

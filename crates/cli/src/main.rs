@@ -9,6 +9,7 @@ mod http;
 mod lab;
 mod load;
 mod net;
+mod say;
 mod serve;
 mod server;
 mod sys;
@@ -26,7 +27,7 @@ fn main() -> ExitCode {
     match run(&cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("corelane: {failure}");
+            say::tell(&failure);
             ExitCode::from(if failure.usage { 2 } else { 1 })
         }
     }
@@ -40,7 +41,7 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Lab(LabCommand::Up { queues }) => lab::up(*queues),
         Command::Lab(LabCommand::Down) => lab::down(),
         Command::Lab(LabCommand::Status { json }) => lab::status(*json),
-        Command::Conf(ConfCommand::Check { file }) => conf::check(file),
+        Command::Conf(ConfCommand::Check { file, json }) => conf::check(file, *json),
     }
 }
 

@@ -10,10 +10,11 @@ use crate::http::site::Site;
 use crate::net::Net;
 use crate::net::kernel::{self, Kernel};
 use crate::net::lane::OnLane;
+use crate::say::{say, tell};
 use crate::server::{Counts, Server};
 use crate::sys::{self, Stop};
 use corelane::{Config, Engine, LaneHandle};
-use std::io::{self, Write};
+use std::io;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Sender};
@@ -48,7 +49,7 @@ pub fn run(args: &ServeArgs, stop: &Stop) -> Result<(), Failure> {
     sys::raise_descriptor_limit();
     let mut engine = Engine::start(&config).map_err(Failure::told)?;
     for warning in engine.warnings() {
-        eprintln!("corelane: note: {warning}");
+        tell(format!("note: {warning}"));
     }
     let counts = serve(&mut engine, &config, args, &content, stop);
     engine.shutdown();
@@ -58,8 +59,8 @@ pub fn run(args: &ServeArgs, stop: &Stop) -> Result<(), Failure> {
 /// The line at the end.
 fn finish(args: &ServeArgs, counts: Counts) -> Result<(), Failure> {
     match args.json {
-        true => say(&serde_json::json!({ "event": "stopped", "counts": counts }).to_string()),
-        false => say(&format!("served {} requests on {} connections", counts.requests, counts.connections)),
+        true => say(serde_json::json!({ "event": "stopped", "counts": counts })),
+        false => say(format!("served {} requests on {} connections", counts.requests, counts.connections)),
     }
 }
 
@@ -81,21 +82,11 @@ fn on_kernel(args: &ServeArgs, content: &Content, stop: &Stop) -> Result<Counts,
         threads
             .push(thread.map_err(|error| Failure::new(format!("no thread: {error}"), "raise the limit of processes"))?);
     }
-    say(&format!("serving on port {} (the kernel's TCP, {lanes} thread(s))", args.port))?;
+    say(format!("serving on port {} (the kernel's TCP, {lanes} thread(s))", args.port))?;
     threads.into_iter().try_fold(Counts::default(), |sum, thread| {
         let panicked = |_| Err(Failure::told("a server's thread panicked: please report this"));
         Ok(sum.plus(thread.join().unwrap_or_else(panicked)?))
     })
-}
-
-fn say(line: &str) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
-    let said = writeln!(out, "{line}").and_then(|()| out.flush());
-    match said {
-        // Nobody reads what we say, and serving goes on.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        other => other.map_err(|error| Failure::told(format!("standard output: {}", words(&error)))),
-    }
 }
 
 fn open_directory(dir: &Path) -> Result<Files, Failure> {
@@ -159,10 +150,8 @@ fn announce(config: &Config, args: &ServeArgs, content: &Content) -> Result<(), 
     };
     let (port, engine) = (args.port, device::describe(config));
     match args.json {
-        true => {
-            say(&serde_json::json!({ "event": "ready", "serving": what, "port": port, "engine": engine }).to_string())
-        }
-        false => say(&format!("serving {what} on port {port} ({engine})")),
+        true => say(serde_json::json!({ "event": "ready", "serving": what, "port": port, "engine": engine })),
+        false => say(format!("serving {what} on port {port} ({engine})")),
     }
 }
 

@@ -5,6 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+/// Signals that come within this time of the first are the same wish.
+const SAME_SIGNAL: Duration = Duration::from_millis(300);
+
 /// Tells every thread of a command to finish what is in flight.
 #[derive(Clone, Debug, Default)]
 pub struct Stop(Arc<AtomicBool>);
@@ -20,8 +23,8 @@ impl Stop {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// A stop that SIGINT and SIGTERM set; the second one ends the process at once. Call before other threads start:
-    /// they inherit the mask, so that the signal comes to the one thread that waits for it.
+    /// A stop that SIGINT and SIGTERM set; one that comes a moment later ends the process at once. Call before other threads
+    /// start: they inherit the mask, so that the signal comes to the one thread that waits for it.
     pub fn on_signals() -> Stop {
         let stop = Stop::default();
         let signals = signal_set();
@@ -29,13 +32,16 @@ impl Stop {
         let masked = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &signals, std::ptr::null_mut()) };
         let flag = stop.clone();
         let waiting = std::thread::Builder::new().name("signals".into()).spawn(move || {
+            let mut first: Option<std::time::Instant> = None;
             loop {
                 let mut signal = 0;
                 // SAFETY: both point to live locals.
                 if unsafe { libc::sigwait(&signals, &mut signal) } == 0 {
-                    if flag.is_set() {
+                    // `timeout` and terminals send the same signal to the process and to its group.
+                    if first.is_some_and(|at| at.elapsed() > SAME_SIGNAL) {
                         std::process::exit(128 + signal);
                     }
+                    first.get_or_insert_with(std::time::Instant::now);
                     flag.set();
                 }
             }

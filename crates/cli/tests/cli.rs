@@ -63,6 +63,8 @@ For more information, try '--help'.
         &["serve", ".", "--dev", "tap:t", "--addr", "10.0.0.2"],
         &["load", "https://10.0.0.1/", "--dev", "xdp:eth0"],
         &["load", "http://10.0.0.1/"],
+        &["load", "http://fd99::2/", "--dev", "xdp:eth0"],
+        &["serve", ".", "--kernel", "--addr", "10.0.0.2/24"],
         &["demo", "--seconds", "0"],
         &["demo", "--loss", "99"],
         &["lab"],
@@ -111,11 +113,29 @@ fn configurations_are_checked_by_line() {
     std::fs::write(&file, "lanes = 2\nmodel = \"paired\"\n[[ports]]\ndevice = \"xdp:eth0\"\n").expect("a file");
     let good = format!("{path}: good (xdp:eth0, 2 lanes, paired)\n");
     corelane(&["conf", "check", path]).success().stderr_eq("").stdout_eq(good);
+    let good = format!("{{\"engine\":\"xdp:eth0, 2 lanes, paired\",\"file\":\"{path}\",\"good\":true}}\n");
+    corelane(&["conf", "check", path, "--json"]).success().stderr_eq("").stdout_eq(good);
+    std::fs::write(&file, "").expect("a file");
+    corelane(&["conf", "check", path]).success().stdout_eq(format!("{path}: good (no device, 1 lane, inline)\n"));
     std::fs::write(&file, "lanes = 2\n\n[[ports]]\ndevice = \"eth0\"\n").expect("a file");
     fails(&["conf", "check", path], format!("corelane: {path}:4:10: device \"eth0\": expected [..]\n"));
     std::fs::write(&file, "lanes = 2\nlanez = 3\n").expect("a file");
     fails(&["conf", "check", path], format!("corelane: {path}:2:1: unknown field `lanez`[..]\n"));
     std::fs::remove_dir_all(&dir).expect("it was there");
+}
+
+/// As in `corelane lab status | true`.
+#[test]
+fn a_reader_that_has_gone_is_no_panic() {
+    let gone = || std::io::pipe().expect("a pipe").1;
+    for arguments in [["lab", "status"].as_slice(), &["demo", "--seconds", "0.1", "-c", "2"]] {
+        let mut command = std::process::Command::new(cargo_bin!("corelane"));
+        let status = command.args(arguments).stdout(gone()).stderr(gone()).status().expect("it runs");
+        assert_eq!(status.code(), Some(0), "{arguments:?}");
+    }
+    let mut command = std::process::Command::new(cargo_bin!("corelane"));
+    let status = command.args(["conf", "check", "/nonexistent"]).stderr(gone()).status().expect("it runs");
+    assert_eq!(status.code(), Some(1));
 }
 
 #[test]

@@ -143,6 +143,17 @@ impl Running {
         self.0.wait().unwrap().code()
     }
 
+    /// The next line on standard error.
+    fn says(&mut self) -> String {
+        let mut line = String::new();
+        let mut byte = [0];
+        let out = self.0.stderr.as_mut().unwrap();
+        while !line.ends_with('\n') && matches!(out.read(&mut byte), Ok(1)) {
+            line.push(byte[0] as char);
+        }
+        line
+    }
+
     fn failure(mut self) -> String {
         let status = self.0.wait().unwrap();
         let mut text = String::new();
@@ -194,6 +205,80 @@ fn files_over_tap() {
     let _server = lab.serve(&lab.b, "--dev tap:t0 --addr 10.98.0.2/24 --addr fd98::2/64 --port 80");
     must(&format!("ip -n {0} addr add 10.98.0.1/24 dev t0 && ip -n {0} addr add fd98::1/64 dev t0 nodad", lab.b));
     fetch_all(&lab, &lab.b, &["http://10.98.0.2", "http://[fd98::2]"]);
+}
+
+/// A lane does not wait for a device that is no more, and says so once.
+#[test]
+fn an_interface_that_goes_is_told() {
+    for (args, device, said) in [
+        ("--dev xdp:vb --port 80", "vb", ["vb is down", "vb is gone"].as_slice()),
+        ("--dev packet:vb --addr 10.99.0.3/24", "vb", &["packet:vb: Network is down"]),
+        ("--dev tap:t0 --addr 10.98.0.2/24", "t0", &["tap:t0 is gone"]),
+    ] {
+        let Some(lab) = Lab::new() else { return };
+        let mut server = lab.serve(&lab.b, args);
+        must(&format!("ip -n {} link del {device}", lab.b));
+        for part in said {
+            let line = server.says();
+            assert!(line.contains(part), "{args}: {line}");
+        }
+        server.signal(rustix::process::Signal::INT);
+        assert_eq!(server.says(), "", "{args}: nothing more");
+        assert_eq!(server.stop_code(), Some(0), "{args}");
+    }
+}
+
+#[test]
+fn addresses_that_are_not_ours_are_told() {
+    let Some(lab) = Lab::new() else { return };
+    let refused = |args: &str| {
+        let out = sh(&format!("ip netns exec {} {BIN} serve {} {args}", lab.b, lab.dir.display()));
+        assert_eq!(out.status.code(), Some(1), "{args}");
+        String::from_utf8_lossy(&out.stderr).into_owned()
+    };
+    for args in ["--dev packet:vb --addr 10.99.0.2/24", "--dev tap:t0 --addr fd99::2/64"] {
+        assert!(refused(args).contains("is the kernel's own address"), "{}", refused(args));
+    }
+    // The other end has them (RFC 5227, RFC 4862 5.4).
+    for addr in ["10.99.0.1", "fd99::1"] {
+        let mut server = lab.serve(&lab.b, &format!("--dev packet:vb --addr {addr}/24"));
+        let line = server.says();
+        assert!(line.contains(&format!("has our address {addr}, which is not used")), "{line}");
+    }
+    let mut server = lab.serve(&lab.b, "--dev xdp:vb --addr 10.99.0.9/24");
+    let line = server.says();
+    assert!(line.contains("10.99.0.9 is no address of vb"), "{line}");
+}
+
+/// Both families, over every device that needs an interface of the kernel.
+#[test]
+fn load_reaches_the_kernel_over_both_families() {
+    let Some(lab) = Lab::new() else { return };
+    let kernel = Command::new("ip")
+        .args(["netns", "exec", &lab.b, BIN, "serve", "--message", "64", "--kernel", "--port", "80"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut kernel = Running(kernel);
+    // It is ready once it says so.
+    assert_eq!(kernel.0.stdout.as_mut().unwrap().read(&mut [0]).unwrap(), 1);
+    let packet = "--dev packet:va --addr 10.99.0.3/24 -c 8 --model paired";
+    // veth picks queues as it likes: lanes that are done, or have nothing to do, hand over what is the others'.
+    for (host, dev) in [
+        ("10.99.0.2", "--dev xdp:va --lanes 2 -c 8"),
+        ("[fd99::2]", "--dev xdp:va --lanes 2 -c 8 --model paired"),
+        ("[fd99::2]", "--dev xdp:va --lanes 2 -c 1"),
+        ("10.99.0.2", packet),
+        ("[fd99::2]", "--dev packet:va --addr fd99::3/64 --lanes 2 -c 8"),
+    ] {
+        let trace = lab.dir.join("trace.pcapng");
+        let command =
+            format!("ip netns exec {} {BIN} load http://{host}/ {dev} -n 100 --json --pcap {}", lab.a, trace.display());
+        let report: serde_json::Value = serde_json::from_str(&must(&command)).unwrap();
+        assert_eq!((&report["connections"], &report["errors"]), (&100.into(), &serde_json::json!({})), "{host} {dev}");
+        // Section header, then blocks.
+        assert_eq!(std::fs::read(&trace).unwrap()[..4], 0x0a0d_0d0au32.to_le_bytes(), "{host} {dev}");
+    }
 }
 
 #[test]

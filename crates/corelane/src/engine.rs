@@ -39,7 +39,8 @@ impl Engine {
         self.0.lanes()
     }
 
-    /// The application's end of lane `index`; each can be taken once.
+    /// The application's end of lane `index`; each can be taken once. Frames of one lane may arrive on another's queue, so take
+    /// them all; one that has nothing to do may be dropped.
     pub fn take_lane(&mut self, index: usize) -> Option<LaneHandle> {
         self.0.take_app(index).map(LaneHandle)
     }
@@ -60,7 +61,8 @@ impl Engine {
     }
 
     /// Ends the stack's threads (`paired`): what is in flight may finish, for at most two seconds; calls that wait for such a
-    /// lane then fail (`NetworkDown`). A lane that its application runs (`inline`) ends when the last handle of it is dropped.
+    /// lane then fail (`NetworkDown`). A lane that its application runs (`inline`) ends when the last handle of it is dropped;
+    /// where there are several, the engine runs it on until here, since frames of the others may arrive on its queue.
     pub fn shutdown(self) {
         self.0.shutdown();
     }

@@ -349,3 +349,53 @@ fn the_smaller_mtu_of_an_end_is_kept_to() {
     lane.drain(Duration::from_secs(2));
     serving.join().unwrap();
 }
+
+/// What is configured of either end of a memory wire holds, or is refused.
+#[test]
+fn the_ends_of_a_memory_wire_are_captured_and_agree() {
+    let files =
+        ["a", "b"].map(|end| std::env::temp_dir().join(format!("corelane-{}-{end}.pcapng", std::process::id())));
+    let config = |address: &str, file: &std::path::Path| {
+        let mut c = Config::memory(address).unwrap();
+        c.ports[0].pcap = Some(file.into());
+        c
+    };
+    let (a, b) = (config("10.0.0.1/24", &files[0]), config("10.0.0.2/24", &files[1]));
+    let (mut server, mut client) = Engine::memory_pair(&a, &b).unwrap();
+    let end = server.take_lane(0).unwrap();
+    let thread = thread::spawn(move || echo(end, 1));
+    let lane = client.take_lane(0).unwrap().attach().unwrap();
+    let mut stream = connect(&lane);
+    stream.write_all(b"what the wire carries").unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut back = Vec::new();
+    stream.read_to_end(&mut back).unwrap();
+    drop(stream);
+    lane.drain(Duration::from_secs(2));
+    thread.join().unwrap();
+    drop((lane, server, client));
+    for file in &files {
+        let bytes = std::fs::read(file).unwrap();
+        let times = bytes.windows(back.len()).filter(|w| *w == back).count();
+        assert!(times >= 2, "{times} of both directions in {}", file.display());
+        std::fs::remove_file(file).unwrap();
+    }
+
+    let (mut lossy, mut slow) = (a.clone(), b.clone());
+    lossy.impairment.loss = 0.5;
+    slow.impairment.delay = Duration::from_millis(5);
+    assert!(Engine::memory_pair(&lossy, &slow).is_err());
+}
+
+/// Frames of one lane arrive on another's queue, so the engine runs a lane on when its application has gone.
+#[test]
+fn a_lane_outlives_its_application() {
+    let (mut a, _b) = pair(2, Model::Inline);
+    drop(a.take_lane(0));
+    let lane = a.take_lane(1).unwrap().attach().unwrap();
+    let listener = lane.listen(addr(), ListenOptions::default()).unwrap();
+    drop((lane, listener));
+    let lanes: Vec<u16> = a.snapshots(Duration::from_secs(20)).iter().map(|s| s.lane).collect();
+    assert_eq!(lanes, [0, 1]);
+    a.shutdown();
+}

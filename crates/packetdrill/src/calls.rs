@@ -220,13 +220,17 @@ impl Plugin {
         if flags & !KNOWN != 0 {
             return Err(Errno::OPNOTSUPP);
         }
-        let (more, urgent) = (flags & libc::MSG_MORE != 0, flags & libc::MSG_OOB != 0);
+        let has = |flag: i32| flags & flag != 0;
         let data = data.concat();
         let mut written = 0;
         let end = self.block(timeout, |w| {
             loop {
                 let rest = &data[written..];
-                let result = w.with(|s| if urgent { s.write_urgent(d.id, rest) } else { s.write(d.id, rest, more) });
+                let result = w.with(|s| match () {
+                    _ if has(libc::MSG_OOB) => s.write_urgent(d.id, rest),
+                    _ if has(libc::MSG_EOR) => s.write_record(d.id, rest),
+                    _ => s.write(d.id, rest, has(libc::MSG_MORE)),
+                });
                 match unless_again(result, d.nonblocking)? {
                     Ok(n) => written += n,
                     Err(e) => return Some(Err(e)),

@@ -71,6 +71,7 @@ fn option(level: i32, name: i32, v: &[u8]) -> Result<SockOption> {
         (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS) => {
             SockOption::HopLimit(int(v)?)
         }
+        (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER) => SockOption::MtuDiscover(int(v)?),
         (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => SockOption::V6Only(on()?),
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => SockOption::NoDelay(on()?),
         (libc::IPPROTO_TCP, libc::TCP_CORK) => SockOption::Cork(on()?),
@@ -123,7 +124,8 @@ fn shown(option: SockOption) -> Vec<u8> {
         | SockOption::Protocol(n)
         | SockOption::Linger2(n)
         | SockOption::TrafficClass(n)
-        | SockOption::HopLimit(n) => int(n),
+        | SockOption::HopLimit(n)
+        | SockOption::MtuDiscover(n) => int(n),
         // A name has 16 bytes on Linux.
         SockOption::Congestion(algorithm) => {
             let mut name = algorithm.name().as_bytes().to_vec();

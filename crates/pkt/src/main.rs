@@ -137,20 +137,19 @@ fn judge(cli: &Cli, given: &[(&str, Option<&str>)], defines: &Defines, under: Un
     let mut code = 0;
     let mut counts = [0; 3];
     for path in &cli.scripts {
-        let text = match std::fs::read_to_string(path) {
-            Ok(text) => text,
-            Err(error) => {
-                eprintln!("corelane-pkt: {path}: {error}");
-                code = 2;
-                continue;
-            }
+        let report = match std::fs::read_to_string(path) {
+            Ok(text) => pkt::run(path, &text, given, defines, under),
+            Err(error) => Report {
+                path: path.clone(),
+                verdict: Verdict::Unreadable { message: error.to_string() },
+                ..Report::default()
+            },
         };
-        let report = pkt::run(path, &text, given, defines, under);
         code = code.max(report.exit_code());
         match report.verdict {
             Verdict::Pass => counts[0] += 1,
             Verdict::Unsupported { .. } => counts[1] += 1,
-            Verdict::Fail { .. } | Verdict::Syntax { .. } => counts[2] += 1,
+            Verdict::Fail { .. } | Verdict::Syntax { .. } | Verdict::Unreadable { .. } => counts[2] += 1,
         }
         if let Err(error) = say(cli, &report, &mut out) {
             return (code, Err(error));

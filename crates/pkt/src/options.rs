@@ -115,7 +115,14 @@ impl Options {
             "remote_ip" => self.remote_ip = Some(parsed(name, value.map(without_prefix), "an address")?),
             "bind_port" => self.bind_port = parsed(name, value, "a port")?,
             "connect_port" => self.connect_port = parsed(name, value, "a port")?,
-            "mtu" => self.mtu = parsed(name, value, "bytes")?,
+            "mtu" => {
+                let mtu = parsed(name, value, "bytes")?;
+                // RFC 791 3.2: every link carries as much.
+                if mtu < 68 {
+                    return Err(format!("expected at least 68 bytes after --mtu, got {mtu}"));
+                }
+                self.mtu = mtu;
+            }
             "mss" => self.mss = Some(parsed(name, value, "bytes")?),
             "tolerance_usecs" => self.tolerance_usecs = parsed(name, value, "microseconds")?,
             "tolerance_percent" => self.tolerance_percent = parsed(name, value, "a percentage")?,
@@ -180,6 +187,7 @@ mod tests {
         o.set("local_ip", Some("10.0.0.1")).unwrap();
         assert!(o.local().is_ipv6());
         assert_eq!(o.set("mtu", Some("x")), Err("expected bytes after --mtu, got x".into()));
+        assert_eq!(o.set("mtu", Some("67")), Err("expected at least 68 bytes after --mtu, got 67".into()));
         assert_eq!(o.set("nonsense", None), Err("expected an option, got --nonsense".into()));
         assert_eq!((o.tolerance(0), o.tolerance(1_000_000)), (4000, 125_000));
         o.set("exact", None).unwrap();

@@ -159,6 +159,10 @@ mod tests {
             ["assert 1/0", "while 1: pass", "f(", "1 +", "a = = 1", "assert 'a' < 1", "import os", "1 << 4000", "if 1:"]
         {
             assert!(matches!(run(bad), Err(Trouble::NotUnderstood(_))), "{bad}");
+            for op in ["+", "or", "and"] {
+                let long = format!("a = 1{}", format!(" {op} 1").repeat(100_000));
+                assert!(matches!(run(&long), Err(Trouble::NotUnderstood(_))), "{op}");
+            }
         }
     }
 

@@ -57,6 +57,11 @@ pub enum Verdict {
         /// What was expected.
         message: String,
     },
+    /// It cannot be read.
+    Unreadable {
+        /// Why.
+        message: String,
+    },
 }
 
 impl Report {
@@ -69,6 +74,7 @@ impl Report {
                 format!("{path}:{line}: error: expected {expected}, got {got} ({over})")
             }
             Verdict::Unsupported { line, reason } => format!("{path}:{line}: unsupported: {reason} ({over})"),
+            Verdict::Unreadable { message } => format!("{path}: error: cannot be read: {message}"),
             Verdict::Syntax { line, column, message } => format!("{path}:{line}:{column}: error: {message} ({over})"),
         }
     }
@@ -78,7 +84,7 @@ impl Report {
         match self.verdict {
             Verdict::Pass | Verdict::Unsupported { .. } => 0,
             Verdict::Fail { .. } => 1,
-            Verdict::Syntax { .. } => 2,
+            Verdict::Syntax { .. } | Verdict::Unreadable { .. } => 2,
         }
     }
 }

@@ -122,6 +122,7 @@ impl Settings {
             "tcp_timestamps" => tcp.timestamps = first != 0,
             "tcp_min_tso_segs" => tcp.min_burst = small,
             "tcp_window_scaling" => tcp.window_scaling = first != 0,
+            "tcp_notsent_lowat" => tcp.not_sent_low = size(0).filter(|n| *n < u32::MAX).unwrap_or(0),
             "tcp_sack" => tcp.sack = first != 0,
             "tcp_ecn" => {
                 tcp.ecn = match first {

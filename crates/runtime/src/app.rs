@@ -8,6 +8,7 @@ use io::Bell;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket::Sockets;
 
+use crate::keeper::Keeper;
 use crate::lane::Lane;
 use crate::stats::LaneStats;
 
@@ -16,8 +17,8 @@ const SHORT: Duration = Duration::from_micros(100);
 
 /// Who runs the stack's turns.
 enum Turner {
-    /// This thread, inside its own waits.
-    Inline(Box<Lane>),
+    /// This thread, inside its own waits; who takes over when it goes.
+    Inline(Box<Lane>, Arc<Keeper>),
     /// Another thread, which this bell wakes, until it has ended.
     Paired { lane: Arc<Bell>, ended: Arc<AtomicBool> },
 }
@@ -60,9 +61,9 @@ impl Waker {
 }
 
 impl App {
-    pub(crate) fn inline(sockets: Sockets, lane: Lane, spin: u32) -> App {
+    pub(crate) fn inline(sockets: Sockets, lane: Lane, keeper: Arc<Keeper>, spin: u32) -> App {
         let (bell, stats, index) = (lane.app_bell.clone(), lane.stats.clone(), lane.index);
-        App { sockets, turner: Turner::Inline(Box::new(lane)), bell, stats, index, spin, gate: None }
+        App { sockets, turner: Turner::Inline(Box::new(lane), keeper), bell, stats, index, spin, gate: None }
     }
 
     pub(crate) fn set_gate(&mut self, gate: Option<Arc<dyn Gate>>) {
@@ -114,7 +115,7 @@ impl App {
     /// The lane itself, when this thread runs it.
     pub fn lane(&self) -> Option<&Lane> {
         match &self.turner {
-            Turner::Inline(lane) => Some(lane),
+            Turner::Inline(lane, _) => Some(lane),
             Turner::Paired { .. } => None,
         }
     }
@@ -127,7 +128,7 @@ impl App {
     /// Whether nobody runs the lane any more: its engine was shut down. Nothing will ever come.
     pub fn is_over(&self) -> bool {
         match &self.turner {
-            Turner::Inline(_) => false,
+            Turner::Inline(..) => false,
             Turner::Paired { ended, .. } => ended.load(Ordering::Acquire),
         }
     }
@@ -136,7 +137,7 @@ impl App {
     pub fn advance(&mut self) -> bool {
         let jobs = self.sockets.flush();
         match &mut self.turner {
-            Turner::Inline(lane) => {
+            Turner::Inline(lane, _) => {
                 let work = lane.turn();
                 let events = self.sockets.process() > 0;
                 events || !work.is_idle()
@@ -164,7 +165,7 @@ impl App {
             false => limit,
         };
         match &mut self.turner {
-            Turner::Inline(lane) => {
+            Turner::Inline(lane, _) => {
                 self.bell.arm();
                 if !stop() {
                     lane.sleep(Some(&self.bell), limit);
@@ -213,11 +214,26 @@ impl App {
         while Instant::now() < end && !self.is_over() {
             self.advance();
             match &mut self.turner {
-                Turner::Inline(lane) if lane.drained() => return,
-                Turner::Inline(lane) => lane.sleep(None, Some(Duration::from_millis(1))),
+                Turner::Inline(lane, _) if lane.drained() => return,
+                Turner::Inline(lane, _) => lane.sleep(None, Some(Duration::from_millis(1))),
                 Turner::Paired { .. } if !self.sockets.backlogged() => return,
                 Turner::Paired { .. } => {}
             }
+        }
+    }
+}
+
+impl Drop for App {
+    fn drop(&mut self) {
+        // What was closed just now is to be known.
+        self.sockets.flush();
+        let ended = Arc::new(AtomicBool::new(true));
+        let gone = Turner::Paired { lane: self.bell.clone(), ended: ended.clone() };
+        if let Turner::Inline(lane, keeper) = std::mem::replace(&mut self.turner, gone)
+            && keeper.wants()
+            && let Err(error) = keeper.run(*lane, ended)
+        {
+            tracing::warn!("lane {}: {error}", self.index);
         }
     }
 }

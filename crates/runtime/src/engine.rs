@@ -4,7 +4,6 @@ use std::io as stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use io::{AnyPort, Bell, Port, PortError};
@@ -16,6 +15,7 @@ use crate::app::App;
 use crate::clock::Clock;
 use crate::config::{Config, Model};
 use crate::handover;
+use crate::keeper::Keeper;
 use crate::kernel::{Kernel, SharedPort};
 use crate::lane::{Control, Lane};
 use crate::ports::{self, Opened};
@@ -78,10 +78,7 @@ impl LaneLink {
 pub struct Engine {
     apps: Vec<Option<AppHandle>>,
     links: Arc<Vec<LaneLink>>,
-    stop: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<()>>,
-    /// Of the threads: also those of an engine that failed to start must hear that it ended.
-    bells: Vec<Arc<Bell>>,
+    keeper: Arc<Keeper>,
     warnings: Vec<String>,
     kernel: Option<Kernel>,
 }
@@ -102,17 +99,7 @@ impl AppHandle {
     }
 }
 
-/// Tells the application that its lane's thread is over, however it ended.
-struct End(Arc<AtomicBool>, Arc<Bell>);
-
-impl Drop for End {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Release);
-        self.1.ring();
-    }
-}
-
-fn pin(core: usize) -> Result<(), Error> {
+pub(crate) fn pin(core: usize) -> Result<(), Error> {
     let mut set = rustix::thread::CpuSet::new();
     if core >= rustix::thread::CpuSet::MAX_CPU {
         return Err(Error::Config(format!("core {core} is more than this system can have")));
@@ -173,7 +160,7 @@ impl Engine {
         };
         one(a)?;
         one(b)?;
-        let [end_a, end_b] = ports::memory(a, [&a.ports[0], &b.ports[0]])?;
+        let [end_a, end_b] = ports::memory([a, b], [&a.ports[0], &b.ports[0]])?;
         Ok((Engine::build(a, vec![end_a])?, Engine::build(b, vec![end_b])?))
     }
 
@@ -237,13 +224,10 @@ impl Engine {
             None => config.local_ports.unwrap_or((16_384, 65_535)),
         };
 
-        let stop = Arc::new(AtomicBool::new(false));
         let mut engine = Engine {
             apps: Vec::new(),
             links: Arc::default(),
-            stop,
-            threads: Vec::new(),
-            bells: bells.clone(),
+            keeper: Arc::new(Keeper::new(bells.clone(), config.cores.clone(), config.spin)),
             warnings: Vec::new(),
             kernel: None,
         };
@@ -259,6 +243,7 @@ impl Engine {
                 time_wait: Duration::from_millis(config.tcp.time_wait_ms.unwrap_or(60_000)),
                 max_time_wait: config.max_time_wait,
                 max_half_open: config.max_half_open,
+                syn_backlog: config.syn_backlog,
                 max_orphans: config.max_orphans,
                 syn_cookies: config.tcp.syn_cookies.map(Into::into).unwrap_or_default(),
                 abort_on_overflow: config.tcp.abort_on_overflow.unwrap_or(false),
@@ -328,10 +313,10 @@ impl Engine {
             let sockets = Sockets::new(sockets, app_side, jobs, events);
             let core = config.cores.get(index).copied();
             let mut app = match config.model {
-                Model::Inline => App::inline(sockets, lane, config.spin),
+                Model::Inline => App::inline(sockets, lane, engine.keeper.clone(), config.spin),
                 Model::Paired => {
                     let ended = Arc::new(AtomicBool::new(false));
-                    engine.start_thread(lane, core, config.spin, ended.clone())?;
+                    engine.keeper.run(lane, ended.clone())?;
                     App::paired(sockets, bell, ended, app_bell, stats, index as u16, config.spin)
                 }
             };
@@ -345,49 +330,6 @@ impl Engine {
         }
         engine.kernel = kernel;
         Ok(engine)
-    }
-
-    fn start_thread(
-        &mut self,
-        mut lane: Lane,
-        core: Option<usize>,
-        spin: u32,
-        ended: Arc<AtomicBool>,
-    ) -> Result<(), Error> {
-        let stop = self.stop.clone();
-        let name = format!("lane-{}", lane.index);
-        let end = End(ended, lane.app_bell.clone());
-        let run = move || {
-            let _end = end;
-            if let Some(core) = core
-                && let Err(error) = pin(core)
-            {
-                tracing::warn!("{error}");
-            }
-            let mut idle = 0;
-            let mut end = None;
-            loop {
-                if lane.turn().is_idle() {
-                    idle += 1
-                } else {
-                    idle = 0
-                }
-                if stop.load(Ordering::Relaxed) {
-                    // What is in flight may finish, for a bounded time.
-                    let end = *end.get_or_insert_with(|| std::time::Instant::now() + Duration::from_secs(2));
-                    if lane.drained() || std::time::Instant::now() > end {
-                        return;
-                    }
-                    lane.sleep(None, Some(Duration::from_millis(10)));
-                } else if idle > spin {
-                    lane.sleep(None, None);
-                }
-            }
-        };
-        let thread =
-            std::thread::Builder::new().name(name).spawn(run).map_err(Error::system("starting a lane's thread"))?;
-        self.threads.push(thread);
-        Ok(())
     }
 
     /// What a user should know about the devices and the kernel: one line each.
@@ -428,26 +370,17 @@ impl Engine {
     }
 
     /// Ends the stack threads (`paired`): what is in flight may finish, for at most two seconds; calls that wait for such a
-    /// lane, then fail. A lane that its application runs (`inline`) ends with the application's end of it.
-    pub fn shutdown(mut self) {
-        self.end();
-    }
-
-    fn end(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        for bell in &self.bells {
-            bell.ring();
-        }
-        for thread in self.threads.drain(..) {
-            if thread.join().is_err() {
-                tracing::error!("a lane's thread panicked");
-            }
-        }
+    /// lane, then fail. A lane that its application runs (`inline`) ends with the application's end of it, but for frames
+    /// of others: where there are several lanes, it goes on until here.
+    pub fn shutdown(self) {
+        drop(self);
     }
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.end();
+        // Before the kernel has its interfaces back: what is in flight still needs them. A lane that nobody has taken goes on
+        // for the others only as long as they do.
+        self.keeper.end();
     }
 }

@@ -10,6 +10,7 @@ mod clock;
 pub mod config;
 mod engine;
 mod handover;
+mod keeper;
 mod kernel;
 mod lane;
 mod ports;

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use io::impair::Impairment;
 use io::memwire::{self, MemConfig};
 use io::pcap::{Capture, Tee};
 use io::xdp::{XdpConfig, XdpDevice};
@@ -47,18 +48,27 @@ impl Opened {
 }
 
 /// Both ends of a memory wire, for two engines of one process.
-pub(crate) fn memory(config: &Config, ends: [&PortConfig; 2]) -> Result<[Opened; 2], Error> {
+pub(crate) fn memory(configs: [&Config; 2], ends: [&PortConfig; 2]) -> Result<[Opened; 2], Error> {
+    let same = |what: &str| Error::Config(format!("both ends of a memory wire need the same {what}"));
+    let nothing = Impairment::default();
+    // Whichever end says it.
+    let impairment = match configs.map(|c| &c.impairment) {
+        [a, b] if *b == nothing || a == b => a.clone(),
+        [a, b] if *a == nothing => b.clone(),
+        _ => return Err(same("impairment")),
+    };
     let wire = MemConfig {
         name: "wire".into(),
-        queues: config.lanes,
+        queues: configs[0].lanes,
         mtu: ends.iter().filter_map(|p| p.mtu).max().unwrap_or(1500),
         trust: true,
-        impairment: config.impairment.clone(),
+        impairment,
         ..MemConfig::default()
     };
     let (a, b) = memwire::wire(&wire)?;
     let any = |ports: Vec<memwire::MemPort>| ports.into_iter().map(AnyPort::Mem).collect();
-    Ok([Opened::dedicated(ends[0], any(a)), Opened::dedicated(ends[1], any(b))])
+    let opened = |end, queues| captured(end, Opened::dedicated(end, any(queues)));
+    Ok([opened(ends[0], a)?, opened(ends[1], b)?])
 }
 
 /// Opens a device with a queue for each lane.
@@ -87,14 +97,21 @@ fn open(config: &Config, port: &PortConfig) -> Result<Opened, Error> {
     }
 }
 
-/// On a device of our own nobody else says which address is ours.
+/// On a device of our own nobody else says which address is ours; one that the kernel has, too, would be answered for twice.
 fn needs_address(port: &PortConfig) -> Result<(), Error> {
-    match port.addresses.is_empty() {
-        true => Err(Error::Config(format!(
+    if port.addresses.is_empty() {
+        return Err(Error::Config(format!(
             "{}: which address is corelane's? name it with --addr 10.9.0.2/24 (one that the kernel does not have)",
             port.device
+        )));
+    }
+    let kernel = io::netlink::Netlink::open().and_then(|mut n| n.addresses()).map_err(Error::system("netlink"))?;
+    match port.addresses.iter().find(|ours| kernel.iter().any(|its| its.addr == ours.addr)) {
+        None => Ok(()),
+        Some(both) => Err(Error::Config(format!(
+            "{}: {} is the kernel's own address: name another one, or share an interface with the kernel by xdp:IFACE",
+            port.device, both.addr
         ))),
-        false => Ok(()),
     }
 }
 
@@ -109,6 +126,10 @@ pub(crate) fn open_captured(config: &Config, port: &PortConfig) -> Result<Opened
             format!("{}: it carries packets of {carries} bytes, mtu is {mtu}: `ip link set` raises it", port.device);
         return Err(Error::Config(message));
     }
+    captured(port, opened)
+}
+
+fn captured(port: &PortConfig, opened: Opened) -> Result<Opened, Error> {
     match &port.pcap {
         None => Ok(opened),
         Some(path) => capture(opened, path),
@@ -124,7 +145,8 @@ fn capture(mut opened: Opened, path: &std::path::Path) -> Result<Opened, Error> 
             format!("{}/{}", caps.name, caps.queue)
         })
         .collect();
-    let file = Capture::create(path, &names).map_err(Error::system(format!("capture file {}", path.display())))?;
+    let file = Capture::create(path, &names)
+        .map_err(Error::system(format!("capture file {} (can it be written there?)", path.display())))?;
     let tee = |(i, q)| AnyPort::Tee(Box::new(Tee::new(q, file.clone(), i as u32)));
     opened.queues = opened.queues.into_iter().enumerate().map(tee).collect();
     Ok(opened)

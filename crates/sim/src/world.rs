@@ -320,8 +320,10 @@ impl World {
                 continue;
             }
             let next = host.stack.next_deadline().unwrap_or(Instant::FAR);
+            let mut outstanding = 0;
             host.stack.each_connection(|id, key, tcb| {
                 let info = tcb.info(now, &host.config.stack.tcp);
+                outstanding += info.unacked;
                 if matches!(info.state, State::Closed | State::TimeWait) {
                     return;
                 }
@@ -335,6 +337,9 @@ impl World {
                 let armed = deadline == Instant::FAR || next <= deadline.plus_micros(1000);
                 assert!(armed, "the wheel wakes at {next:?}: {id} {key:?} {tcb:#?}");
             });
+            // What is remembered of sent segments is what is outstanding, at any time.
+            let records = host.stack.sent_records() as u64;
+            assert!(records <= outstanding, "{records} records of {outstanding} segments outstanding");
         }
     }
 
@@ -364,13 +369,13 @@ impl World {
     /// because the neighbour did not answer, was pushed out by others, or lived in a cookie, which only the first segment
     /// brings back: one that comes instead of it is answered with RST.
     fn unmet(&self, s: &Running) -> bool {
-        self.scarce || !self.keeps_handshakes(s.host(1)) || !self.acquainted && s.ends[1].stream.is_none()
+        !self.keeps_handshakes(s.host(1)) || !self.acquainted && s.ends[1].stream.is_none()
     }
 
     /// Host `h` answers every SYN from memory, and has room for all.
     fn keeps_handshakes(&self, h: usize) -> bool {
         let config = &[&self.net.a, &self.net.b][h].config.stack;
-        config.syn_cookies != SynCookies::Always && config.syn_backlog >= self.sessions.len() as u32
+        !self.scarce && config.syn_cookies != SynCookies::Always && config.syn_backlog >= self.sessions.len() as u32
     }
 
     /// Timers of what the applications have left behind.

@@ -53,7 +53,9 @@ fn distort(r: &mut Random, s: &mut StackConfig) {
     odd!(u16: s.min_path_mtu);
     odd!(usize: s.fragments.datagrams, s.fragments.bytes, s.max_neighbors);
     if r.chance(share) {
-        s.ports = (number(r, u16::MAX as u64) as u16, number(r, u16::MAX as u64) as u16);
+        // So many that no session meets another's port: they are told apart by these.
+        let first = number(r, u16::MAX as u64).min(65_000) as u16;
+        s.ports = (first, first + 500);
     }
     if r.chance(share) {
         s.max_connections = r.below(40) as u32;

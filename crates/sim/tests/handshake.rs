@@ -5,8 +5,8 @@ mod common;
 use core::time::Duration;
 
 use common::{ACK, Bench, FIN, PORT, Peer, RST, SYN, usual};
-use stack::SynCookies;
 use stack::channel::{ConnOption, Job};
+use stack::{DropReason, SynCookies};
 use wire::SeqNum;
 use wire::tcp::Options;
 
@@ -297,7 +297,7 @@ fn a_listeners_backlog_bounds_its_handshakes() {
         b.send_with(&Peer::new(2, 4000 + n), SYN, &[], plain());
     }
     assert_eq!(b.host.stack.half_open(), 3);
-    assert_eq!(b.host.stack.counters().dropped(stack::DropReason::SynBacklog), 7);
+    assert_eq!(b.host.stack.counters().dropped(DropReason::SynBacklog), 7);
     // A closed listener takes its handshakes along.
     let listener = b.listener.unwrap();
     b.job(Job::CloseListener { listener });
@@ -319,7 +319,7 @@ fn only_a_hard_error_that_quotes_us_ends_a_handshake() {
     let frame = b.unreachable(&p, 3, synack.seq);
     b.turn(vec![frame]);
     assert_eq!(b.host.stack.half_open(), 0);
-    assert_eq!(b.host.stack.counters().dropped(stack::DropReason::IcmpUnmatched), 2);
+    assert_eq!(b.host.stack.counters().dropped(DropReason::IcmpUnmatched), 2);
 }
 
 /// RFC 6528 3: a clock for each tuple, apart from any other's by what nobody can guess.
@@ -346,7 +346,7 @@ fn a_syn_from_nowhere_is_dropped() {
         let p = Peer { addr: wire::Addr::from_v4(addr), ..Peer::new(2, 4000) };
         assert!(b.send_with(&p, SYN, &[], plain()).is_empty(), "{addr:?}");
     }
-    assert_eq!((b.host.stack.half_open(), b.host.stack.counters().dropped(stack::DropReason::BadSource)), (0, 4));
+    assert_eq!((b.host.stack.half_open(), b.host.stack.counters().dropped(DropReason::BadSource)), (0, 4));
 }
 
 #[test]
@@ -372,4 +372,30 @@ fn ipv6_shakes_hands_the_same_way() {
         p.seq += 3;
         assert_eq!(b.write(b.accepted[0], &[1; 2000])[0].payload.len(), 1428);
     }
+}
+
+/// RFC 1122 3.2.1.3: a packet from the link that names our own address as its source is nobody's ("LAND"); RFC 1122 3.3.6:
+/// one sent to everybody on the link does not speak to us alone.
+#[test]
+fn what_nobody_can_have_sent_us_is_dropped() {
+    let mut b = Bench::listening(10, &[], |_| {});
+    let land = Peer { addr: common::ours(), port: PORT, ..Peer::new(2, 1) };
+    assert!(b.send_with(&land, SYN, &[], usual()).is_empty());
+    assert_eq!((b.host.stack.counters().dropped(DropReason::BadSource), b.host.stack.half_open()), (1, 0));
+
+    let mut all = b.frame(&Peer::new(2, 4000), SYN, &[], usual());
+    all[..6].fill(0xff);
+    assert!(b.turn(vec![all]).is_empty());
+    // A ping as well: it would be answered by everybody.
+    let mut echo = vec![0; 14 + 20 + 16];
+    let at = wire::ethernet::emit(&mut echo, wire::MacAddr::BROADCAST, common::PEER_MAC, None, wire::ethernet::IPV4);
+    let (src, dst) = (common::peer(2), common::ours());
+    let ip = wire::ipv4::Header { src, dst, protocol: wire::ipv4::ICMP, ..Default::default() };
+    ip.emit(&mut echo[at..], 16);
+    wire::icmpv4::Message::EchoRequest { id: 1, seq: 1, data: &[7; 8] }.emit(&mut echo[at + 20..]);
+    b.turn(vec![echo.clone()]);
+    assert_eq!((b.host.stack.counters().dropped(DropReason::NotOurLink), b.host.stack.counters().echoes), (2, 0));
+    echo[..6].copy_from_slice(&b.host.config.mac.0);
+    b.turn(vec![echo]);
+    assert_eq!(b.host.stack.counters().echoes, 1);
 }

@@ -184,11 +184,11 @@ impl Sockets {
                     self.mark_space(id);
                 }
             }
-            Event::Sent { conn, total } => {
+            Event::Sent { conn, total, burst } => {
                 let Some(id) = self.sock(conn) else { return };
                 if let Some(t) = self.table.tcp(id) {
                     if let Some(cold) = &mut t.cold {
-                        cold.sent = total;
+                        (cold.sent, cold.burst) = (total, burst);
                     }
                     self.mark_space(id);
                 }

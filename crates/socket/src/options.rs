@@ -79,6 +79,9 @@ pub enum SockOption {
     TrafficClass(i32),
     /// IP_TTL (1 to 255), and IPV6_UNICAST_HOPS; -1 is the default.
     HopLimit(i32),
+    /// IP_MTU_DISCOVER: IP_PMTUDISC_DONT (0) lets routers fragment IPv4 packets; IP_PMTUDISC_WANT (1, the default) and
+    /// IP_PMTUDISC_DO (2) follow the path's MTU.
+    MtuDiscover(i32),
     /// SO_TYPE: SOCK_STREAM. Cannot be set.
     Type(i32),
     /// SO_DOMAIN: AF_INET or AF_INET6. Cannot be set.
@@ -120,6 +123,8 @@ pub(crate) struct Cold {
     pub not_sent_low: u32,
     /// Bytes of the stream that the stack has sent, as it said last.
     pub sent: u32,
+    /// Bytes of a burst, as it said with it; 0: not yet.
+    pub burst: u32,
     pub oob_inline: bool,
     pub inq: bool,
     /// Where in the stream the urgent byte lies.
@@ -253,7 +258,10 @@ impl Sockets {
             SockOption::TrafficClass(n @ -1..=255) => (ConnOption::TrafficClass, n.max(0) as u32 & !3),
             SockOption::HopLimit(-1) => (ConnOption::HopLimit, 0),
             SockOption::HopLimit(n @ 1..=255) => (ConnOption::HopLimit, n as u32),
-            SockOption::TrafficClass(_) | SockOption::HopLimit(_) => return Err(Errno::EINVAL),
+            SockOption::MtuDiscover(n @ 0..=2) => (ConnOption::MtuDiscover, n as u32),
+            SockOption::TrafficClass(_) | SockOption::HopLimit(_) | SockOption::MtuDiscover(_) => {
+                return Err(Errno::EINVAL);
+            }
             SockOption::Type(_) | SockOption::Domain(_) | SockOption::Protocol(_) | SockOption::AcceptConn(_) => {
                 return Err(Errno::ENOPROTOOPT);
             }
@@ -329,6 +337,7 @@ impl Sockets {
                 0 => SockOption::HopLimit(HOPS as i32),
                 n => SockOption::HopLimit(n as i32),
             },
+            SockOption::MtuDiscover(_) => SockOption::MtuDiscover(told(ConnOption::MtuDiscover, 1) as i32),
             SockOption::Type(_) => SockOption::Type(SOCK_STREAM),
             SockOption::Domain(_) => SockOption::Domain(if on(flag::V6) { AF_INET6 } else { AF_INET }),
             SockOption::Protocol(_) => SockOption::Protocol(IPPROTO_TCP),

@@ -11,7 +11,7 @@ use wire::Addr;
 use crate::counters::Counters;
 use crate::epoll::ANY;
 use crate::errno::Errno;
-use crate::options::FLAGGED;
+use crate::options::{Cold, FLAGGED};
 use crate::table::{Phase, SockId, Socket, Table, Tcp, flag};
 
 /// Sizes of one lane's application half.
@@ -151,6 +151,8 @@ impl Sockets {
 
     pub(crate) fn fresh(&self, v6: bool) -> Tcp {
         let any = if v6 { Addr::UNSPECIFIED_V6 } else { Addr::UNSPECIFIED_V4 };
+        let not_sent_low = self.config.tcp.not_sent_low;
+        let cold = (not_sent_low > 0).then(|| Box::new(Cold { not_sent_low, ..Cold::default() }));
         Tcp {
             phase: Phase::Fresh,
             error: None,
@@ -167,7 +169,7 @@ impl Sockets {
             local_addr: any,
             remote_addr: any,
             watch: None,
-            cold: None,
+            cold,
         }
     }
 

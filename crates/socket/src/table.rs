@@ -131,15 +131,20 @@ impl Tcp {
         self.rx.len() >= self.receive_low() || self.receive_over()
     }
 
-    /// What TCP_NOTSENT_LOWAT allows to be written.
+    /// What TCP_NOTSENT_LOWAT allows to be written: up to the mark, the burst that crosses it whole, as on Linux.
     pub fn unsent_room(&self) -> u32 {
-        let limit = self.cold.as_ref().filter(|c| c.not_sent_low > 0);
-        limit.map_or(u32::MAX, |c| c.not_sent_low.saturating_sub(self.written.wrapping_sub(c.sent)))
+        let Some(c) = self.cold.as_ref().filter(|c| c.not_sent_low > 0) else { return u32::MAX };
+        let limit = match c.burst {
+            0 => c.not_sent_low,
+            burst => c.not_sent_low.checked_next_multiple_of(burst).unwrap_or(u32::MAX),
+        };
+        limit.saturating_sub(self.written.wrapping_sub(c.sent))
     }
 
     /// Linux's `tcp_stream_memory_free` for who is to be woken: less than half of TCP_NOTSENT_LOWAT waits.
     fn unsent_is_low(&self) -> bool {
-        self.cold.as_ref().is_none_or(|c| c.not_sent_low == 0 || self.unsent_room() > c.not_sent_low / 2)
+        let waits = |sent: u32| self.written.wrapping_sub(sent) as u64;
+        self.cold.as_ref().is_none_or(|c| c.not_sent_low == 0 || 2 * waits(c.sent) < c.not_sent_low as u64)
     }
 
     /// Linux's `sk_stream_is_writeable`: a third of the buffer is free.

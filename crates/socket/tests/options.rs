@@ -38,6 +38,8 @@ fn values_come_back_as_linux_gives_them() {
         (SockOption::TrafficClass(-1), SockOption::TrafficClass(0)),
         (SockOption::HopLimit(3), SockOption::HopLimit(3)),
         (SockOption::HopLimit(-1), SockOption::HopLimit(64)),
+        (SockOption::MtuDiscover(0), SockOption::MtuDiscover(0)),
+        (SockOption::MtuDiscover(2), SockOption::MtuDiscover(2)),
         (SockOption::UserTimeout(9), SockOption::UserTimeout(9)),
         (SockOption::congestion("reno").unwrap(), SockOption::Congestion(Algorithm::NewReno)),
     ] {
@@ -79,6 +81,7 @@ fn what_may_not_be_set() {
         SockOption::HopLimit(0),
         SockOption::HopLimit(256),
         SockOption::TrafficClass(256),
+        SockOption::MtuDiscover(3),
         SockOption::UserTimeout(u32::MAX),
         // The window was told to the peer.
         SockOption::WindowClamp(0),
@@ -156,12 +159,14 @@ fn what_is_not_sent_is_bounded() {
     assert_eq!(l.s.write(id, &[1; 3000], false), Ok(1000));
     assert_eq!(l.s.write(id, &[1; 3000], false), Err(Errno::EAGAIN));
     assert_eq!(l.s.readiness(id), Ok(0));
-    l.tell(Event::Sent { conn: ConnId(1), total: 500 });
+    l.tell(Event::Sent { conn: ConnId(1), total: 500, burst: 400 });
     // Half is free: room to write, but nobody is woken for it yet.
     assert_eq!(l.s.readiness(id), Ok(0));
-    l.tell(Event::Sent { conn: ConnId(1), total: 501 });
+    l.tell(Event::Sent { conn: ConnId(1), total: 501, burst: 400 });
     assert_eq!(l.s.readiness(id), Ok(bits::OUT));
-    assert_eq!(l.s.write(id, &[1; 3000], false), Ok(501));
+    // The burst that crosses the mark is taken whole.
+    assert_eq!(l.s.write(id, &[1; 3000], false), Ok(701));
+    assert_eq!(l.s.write(id, &[1; 3000], false), Err(Errno::EAGAIN));
     for job in l.jobs() {
         if let Job::Write { chain, .. } = job {
             l.bytes(chain);

@@ -124,6 +124,8 @@ pub enum ConnOption {
     HopLimit = 19,
     /// SO_MAX_PACING_RATE, bytes a second; `u32::MAX` is no limit.
     MaxPacing = 20,
+    /// IP_MTU_DISCOVER: 0 lets routers fragment IPv4 packets, anything else does not.
+    MtuDiscover = 21,
 }
 
 impl ConnOption {
@@ -150,6 +152,7 @@ impl ConnOption {
             TrafficClass,
             HopLimit,
             MaxPacing,
+            MtuDiscover,
         ]
         .into_iter()
         .find(|o| *o as u64 == w)
@@ -360,12 +363,15 @@ pub enum Event {
         /// How many since the last report.
         bytes: u32,
     },
-    /// What waits unsent fell below TCP_NOTSENT_LOWAT.
+    /// How much of the stream was sent, where TCP_NOTSENT_LOWAT is set: when a quarter of that has gone, or what waits unsent has
+    /// fallen below half of it.
     Sent {
         /// Which.
         conn: ConnId,
         /// Bytes of the stream sent at least once since it began, modulo 2^32.
         total: u32,
+        /// Bytes of a burst: what is written is taken in such pieces.
+        burst: u32,
     },
     /// The peer marked a byte as urgent.
     Urgent {
@@ -549,7 +555,9 @@ impl Event {
             }
             Event::Info { conn, token, chain } => msg([w0(11, 0, conn.0), token.0 as u64, 0, 0, 0, 0], chain),
             Event::Room { conn, bytes } => msg([w0(14, 0, conn.0), bytes as u64, 0, 0, 0, 0], none),
-            Event::Sent { conn, total } => msg([w0(12, 0, conn.0), total as u64, 0, 0, 0, 0], none),
+            Event::Sent { conn, total, burst } => {
+                msg([w0(12, 0, conn.0), total as u64 | (burst as u64) << 32, 0, 0, 0, 0], none)
+            }
             Event::Urgent { conn, beyond } => msg([w0(13, 0, conn.0), beyond as u64, 0, 0, 0, 0], none),
         }
     }
@@ -587,7 +595,7 @@ impl Event {
             },
             10 => Event::Closed { conn, failure: Failure::from_word(w[1]) },
             11 => Event::Info { conn, token, chain },
-            12 => Event::Sent { conn, total: w[1] as u32 },
+            12 => Event::Sent { conn, total: w[1] as u32, burst: (w[1] >> 32) as u32 },
             14 => Event::Room { conn, bytes: w[1] as u32 },
             13 => Event::Urgent { conn, beyond: w[1] as u32 },
             _ => return Err(chain),

@@ -36,6 +36,8 @@ pub(crate) struct Conn {
     pub traffic_class: u8,
     /// IP_TTL or IPV6_UNICAST_HOPS; 0 is the default, which for IPv6 a router may suggest.
     pub hop_limit: u8,
+    /// IP_PMTUDISC_DONT: routers may fragment its IPv4 packets.
+    pub fragments: bool,
     pub stage: Stage,
     /// What an ICMP error about it said last.
     pub trouble: Option<Failure>,

@@ -97,7 +97,7 @@ impl Stack {
                     told &= say(Event::Room { conn, bytes: c.tcb.send_buffer() });
                 }
                 if notice.has(Notice::SENT) {
-                    told &= say(Event::Sent { conn, total: c.tcb.stream_sent() });
+                    told &= say(Event::Sent { conn, total: c.tcb.stream_sent(), burst: c.tcb.burst_bytes() });
                 }
                 if notice.has(Notice::URGENT)
                     && let Some(beyond) = c.tcb.urgent_in()

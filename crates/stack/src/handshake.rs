@@ -87,12 +87,10 @@ impl Stack {
 
     /// How a connection of `listener` is opened.
     fn passive_open(&mut self, now: Instant, interface: InterfaceId, key: &FlowKey, listener: u32) -> Option<Open> {
-        let l = self.listeners.get(listener)?;
-        let receive_buffer = l.receive_buffer;
-        let options = l.options.clone();
         let (mss, headers) = self.path_mss(now, interface, key);
-        let (mss, receive_buffer) = options.limit(mss, receive_buffer, self.config.tcp.receive_buffer);
         let (iss, ts_offset) = self.initial_sequence(now, key);
+        let l = self.listeners.get(listener)?;
+        let (mss, receive_buffer) = l.options.limit(mss, l.receive_buffer, self.config.tcp.receive_buffer);
         Some(Open { iss, ts_offset, mss, receive_buffer, headers })
     }
 
@@ -280,7 +278,6 @@ impl Stack {
         (open, offer, sent, retries): (&Open, &Offer, Option<Instant>, u8),
     ) -> Result<u32, DropReason> {
         let l = self.listeners.get(listener).ok_or(DropReason::NoSocket)?;
-        let options = l.options.clone();
         let mut cx = context!(self, now);
         let mut conn = Conn {
             tcb: Tcb::resume(open, offer, sent, retries, &mut cx),
@@ -292,12 +289,13 @@ impl Stack {
             interface: source.interface,
             traffic_class: 0,
             hop_limit: 0,
+            fragments: false,
             stage: Stage::Embryo,
             trouble: None,
             orphan: false,
             linked: true,
         };
-        options.apply(&mut conn, &mut cx);
+        l.options.apply(&mut conn, &mut cx);
         let id = self.admit(now, conn).ok_or(DropReason::NoConnection)?;
         if let Some(l) = self.listeners.get(listener) {
             l.embryos += 1;

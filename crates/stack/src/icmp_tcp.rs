@@ -78,7 +78,8 @@ impl Stack {
                 // RFC 1191 5: an old router names no MTU; RFC 8201 4: never below 1280 (IPv4: what is configured).
                 let floor = if key.remote.is_v4() { self.config.min_path_mtu.max(68) as u32 } else { 1280 };
                 let mtu = if mtu == 0 { floor } else { mtu.clamp(floor, 65_535) } as u16;
-                let shrunk = c.tcb.shrink_mss(mtu - headers, quoted.seq, &mut cx);
+                // What may be fragmented is not the path's business.
+                let shrunk = !c.fragments && c.tcb.shrink_mss(mtu - headers, quoted.seq, &mut cx);
                 if shrunk {
                     self.paths.lower(now, key.remote, mtu);
                     self.counters.path_mtu += 1;

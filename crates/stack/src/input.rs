@@ -73,16 +73,22 @@ impl Stack {
                 if !self.interfaces[interface.index()].has(dst) {
                     return Err(DropReason::NotOurAddress);
                 }
+                if to_group {
+                    // RFC 1122 3.3.6: sent to all on the link, addressed to us alone.
+                    return Err(DropReason::NotOurLink);
+                }
+                if self.interfaces[interface.index()].owns(src) {
+                    // RFC 1122 3.2.1.3: nobody else speaks for us ("LAND").
+                    return Err(DropReason::BadSource);
+                }
                 if ip.is_fragment() {
                     return self.take_fragment(now, interface, frame.data);
                 }
                 let source = Source { interface, mac: eth.src, src, dst, ecn: ip.tos & 3 };
                 match ip.protocol {
-                    ipv4::TCP if to_group => Err(DropReason::NotOurLink),
                     ipv4::TCP => self.take_tcp(now, source, ip.payload, frame.checksum),
                     ipv4::ICMP => self.take_icmpv4(now, source, &ip),
-                    protocol if !to_group => self.take_other(now, source, protocol, 0, eth.payload),
-                    _ => Err(DropReason::Protocol),
+                    protocol => self.take_other(now, source, protocol, 0, eth.payload),
                 }
             }
             ethernet::IPV6 => {
@@ -96,6 +102,10 @@ impl Stack {
                 let group = dst.is_multicast() && ip.next_header == ipv6::ICMPV6;
                 if !ours && !group {
                     return Err(DropReason::NotOurAddress);
+                }
+                // Neighbour discovery hears of those who take our address for theirs.
+                if !group && self.interfaces[interface.index()].owns(src) {
+                    return Err(DropReason::BadSource);
                 }
                 if ip.fragment.is_some_and(|f| f.offset != 0 || f.more) {
                     return self.take_fragment(now, interface, frame.data);

@@ -206,6 +206,7 @@ impl Stack {
             interface,
             traffic_class: 0,
             hop_limit: 0,
+            fragments: false,
             stage: Stage::Owned,
             trouble: None,
             orphan: false,

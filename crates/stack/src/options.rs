@@ -76,6 +76,7 @@ pub(crate) fn apply(conn: &mut Conn, option: ConnOption, value: u32, cx: &mut tc
         ConnOption::TrafficClass => conn.traffic_class = value as u8 & !3,
         ConnOption::MaxPacing if value == u32::MAX => tcb.set_max_pacing_rate(u64::MAX),
         ConnOption::MaxPacing => tcb.set_max_pacing_rate(value.into()),
+        ConnOption::MtuDiscover => conn.fragments = value == 0,
         ConnOption::HopLimit => conn.hop_limit = value.min(255) as u8,
     }
 }

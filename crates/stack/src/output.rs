@@ -235,6 +235,10 @@ impl Stack {
             let tcp_header = header.emit(&mut buf[tcp_at..], syn);
             let end = tcp_at + tcp_header + out.len as usize;
             emit_tcp_ip(&mut buf[at..], &key, c.traffic_class | out.ecn, hops, end - tcp_at);
+            if c.fragments && key.remote.is_v4() {
+                // RFC 6864 4.3: what may be fragmented needs an identification of its own.
+                ipv4::let_fragment(&mut buf[at..], c.tcb.segments_sent() as u16);
+            }
             if out.len > 0 {
                 c.tcb.copy_payload(&out, &mut buf[tcp_at + tcp_header..end], &self.pool);
             }

@@ -25,6 +25,8 @@ pub struct Config {
     pub send_buffer: u32,
     /// What it grows to where the window does, bytes.
     pub send_buffer_max: u32,
+    /// TCP_NOTSENT_LOWAT of sockets that do not set it, bytes; 0: none.
+    pub not_sent_low: u32,
     /// Offer timestamps (RFC 7323).
     pub timestamps: bool,
     /// Offer window scaling (RFC 7323).
@@ -89,6 +91,7 @@ impl Default for Config {
             receive_buffer_max: 6 * 1024 * 1024,
             send_buffer: 256 * 1024,
             send_buffer_max: 4 * 1024 * 1024,
+            not_sent_low: 0,
             timestamps: true,
             window_scaling: true,
             sack: true,
@@ -121,17 +124,19 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Largest buffer: halves of the sequence space are compared (RFC 9293 3.4), and the window scale ends here (RFC 7323
+    /// 2.3).
+    pub(crate) const MOST_BYTES: u32 = 1 << 30;
+
     /// The same within the limits where every formula holds and no timer runs wild: what a program sets by itself has not
     /// passed the configuration file's stricter checks.
     pub fn clamped(mut self) -> Config {
-        /// Halves of the sequence space are compared (RFC 9293 3.4), and the window scale ends here (RFC 7323 2.3).
-        const MOST_BYTES: u32 = 1 << 30;
         const LEAST_BYTES: u32 = 256;
         /// Differences of µs in 32 bits keep their sign.
         const LONGEST: Duration = Duration::from_secs(1800);
         const MS: Duration = Duration::from_millis(1);
         const DAY: Duration = Duration::from_secs(86_400);
-        let bytes = |n: &mut u32, least: u32| *n = (*n).clamp(least, MOST_BYTES);
+        let bytes = |n: &mut u32, least: u32| *n = (*n).clamp(least, Config::MOST_BYTES);
         bytes(&mut self.receive_buffer, LEAST_BYTES);
         bytes(&mut self.receive_buffer_max, self.receive_buffer);
         bytes(&mut self.send_buffer, LEAST_BYTES);

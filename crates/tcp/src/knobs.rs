@@ -23,7 +23,7 @@ pub(crate) struct Knobs {
     /// TCP_NOTSENT_LOWAT, bytes; 0 is none.
     not_sent_low: u32,
     /// [`Tcb::stream_sent`] when the application was told of it.
-    told_sent: u32,
+    told_sent: Option<u32>,
     /// `snd.up`: one past the last urgent byte written (RFC 6093 2.2).
     pub(crate) snd_up: Option<SeqNum>,
     /// The last byte that the peer marked as urgent, until the application is told.
@@ -45,6 +45,14 @@ pub(crate) enum Hole {
     Trying { full: u16, from: SeqNum },
     /// They vanished again.
     Sure,
+}
+
+impl Knobs {
+    /// What a connection that sets none has.
+    pub fn of(config: &Config) -> Option<Box<Knobs>> {
+        let not_sent_low = config.not_sent_low;
+        (not_sent_low > 0).then(|| Box::new(Knobs { not_sent_low, ..Knobs::default() }))
+    }
 }
 
 impl Notice {
@@ -103,26 +111,33 @@ impl Tcb {
 
     /// TCP_NOTSENT_LOWAT, bytes; 0 is none.
     pub fn set_not_sent_low(&mut self, bytes: u32) {
+        self.knobs_mut().told_sent = None;
         self.knobs_mut().not_sent_low = bytes;
     }
 
-    /// Raises [`Notice::SENT`] when what waits unsent is below half of TCP_NOTSENT_LOWAT and that is news; to be called
-    /// after sending.
+    /// Raises [`Notice::SENT`] when that is news under TCP_NOTSENT_LOWAT; to be called after sending.
     pub fn watch_unsent(&mut self) {
-        if self.knobs.as_ref().is_none_or(|k| k.not_sent_low == 0) {
+        if self.knobs.as_ref().is_none_or(|k| k.not_sent_low == 0) || !self.established() {
             return;
         }
         let (unsent, sent) = (self.unsent(), self.stream_sent());
         let k = self.knobs_mut();
-        // The application, which counts what it wrote since it was told, may think that as much waits.
-        let half = (k.not_sent_low / 2).max(1);
-        let news = unsent <= k.not_sent_low / 2 && sent.wrapping_sub(k.told_sent) >= half;
+        // The application, which counts what it wrote since it was told, thinks that more waits than does.
+        let untold = k.told_sent.map_or(u32::MAX, |told| sent.wrapping_sub(told));
+        let is_low = |waits: u32| 2 * (waits as u64) < k.not_sent_low as u64;
+        let news = untold >= (k.not_sent_low / 4).max(1) || is_low(unsent) && !is_low(unsent.saturating_add(untold));
         if news {
-            k.told_sent = sent;
+            k.told_sent = Some(sent);
         }
         if news && !self.orphaned() {
             self.put_notice(Notice::SENT);
         }
+    }
+
+    /// Bytes of a burst: whole segments, at most half of the largest window (Linux's `tcp_xmit_size_goal`).
+    pub fn burst_bytes(&self) -> u32 {
+        let smss = self.smss.max(1) as u32;
+        (self.max_wnd / 2).min(65_215) / smss * smss
     }
 
     /// Bytes unsent up to the next end of a record: what the next segment may take of them.

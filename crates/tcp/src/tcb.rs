@@ -7,6 +7,7 @@ use wire::{Instant, SeqNum};
 
 use crate::config::Ecn;
 use crate::congestion::{Controller, Window};
+use crate::knobs::Knobs;
 use crate::reassembly::Reassembly;
 use crate::recovery::Recovery;
 use crate::rtt::Rtt;
@@ -341,7 +342,7 @@ pub struct Tcb {
     pub(crate) keep_count: u8,
     /// When a segment out of the window was answered last, ms, low bits (Linux's tcp_invalid_ratelimit).
     pub(crate) invalid_at: Option<u32>,
-    pub(crate) knobs: Option<Box<crate::knobs::Knobs>>,
+    pub(crate) knobs: Option<Box<Knobs>>,
 
     // Statistics.
     pub(crate) iss: SeqNum,
@@ -435,7 +436,7 @@ impl Tcb {
             keep_interval: config.keep_interval.as_secs() as u16,
             keep_count: config.keep_count,
             invalid_at: None,
-            knobs: None,
+            knobs: Knobs::of(config),
             iss: open.iss,
             irs: SeqNum(0),
             segs_in: 0,
@@ -582,6 +583,11 @@ impl Tcb {
     /// `snd.nxt`, for TIME-WAIT records.
     pub fn snd_nxt(&self) -> SeqNum {
         self.snd_nxt
+    }
+
+    /// Segments sent, modulo 2^32.
+    pub fn segments_sent(&self) -> u32 {
+        self.segs_out
     }
 
     /// `snd.una`.

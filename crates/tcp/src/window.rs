@@ -141,13 +141,13 @@ impl Tcb {
 
     /// SO_RCVBUF: a smaller buffer takes effect as data arrives; the window does not shrink, and no longer grows by itself.
     pub fn set_receive_buffer(&mut self, bytes: u32) {
-        self.receive_buffer = bytes.max(2048);
+        self.receive_buffer = bytes.clamp(2048, Config::MOST_BYTES);
         self.set(flag::RCVBUF_LOCKED, true);
     }
 
     /// SO_SNDBUF, for the rhythm of reports; it no longer grows by itself.
     pub fn set_send_buffer(&mut self, bytes: u32) {
-        self.send_buffer = bytes.max(2048);
+        self.send_buffer = bytes.clamp(2048, Config::MOST_BYTES);
         self.set(flag::SNDBUF_LOCKED, true);
     }
 

@@ -147,10 +147,29 @@ impl Header {
     }
 }
 
+/// Lets routers fragment the packet in `b`, whose header has no options: DF off, and an identification (RFC 6864 4.3).
+pub fn let_fragment(b: &mut [u8], id: u16) {
+    b[4..6].copy_from_slice(&id.to_be_bytes());
+    b[6..8].fill(0);
+    b[10..12].fill(0);
+    let sum = checksum::sum(&b[..20]).finish();
+    b[10..12].copy_from_slice(&sum.to_be_bytes());
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn one_that_may_be_fragmented() {
+        let mut b = [0; 25];
+        Header::default().emit(&mut b, 5);
+        assert!(Packet::parse(&b).unwrap().dont_fragment);
+        let_fragment(&mut b, 0x1234);
+        let p = Packet::parse(&b).unwrap();
+        assert_eq!((p.dont_fragment, p.more_fragments, p.id, p.payload.len()), (false, false, 0x1234, 5));
+    }
 
     proptest! {
         #[test]

@@ -14,6 +14,7 @@ use crate::load::generator::{Plan, Shared};
 use crate::load::report::Tally;
 use crate::load::target::Target;
 use crate::net::Net;
+use crate::say::{say, say_json};
 use crate::server::Server;
 use crate::sys::{self, Machine, Stop, Usage};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -65,10 +66,9 @@ pub fn run(args: &DemoArgs, stop: &Stop) -> Result<(), Failure> {
     };
     let comparison = Comparison::new(work, memory, linux, Machine::here());
     match args.json {
-        true => println!("{}", serde_json::to_string_pretty(&comparison).map_err(Failure::told)?),
-        false => println!("{comparison}"),
+        true => say_json(&comparison),
+        false => say(&comparison),
     }
-    Ok(())
 }
 
 /// The work of one client thread.

@@ -6,6 +6,7 @@
 mod offload;
 
 use crate::failure::{Failure, words};
+use crate::say::say;
 use std::fmt::Write;
 use std::io;
 use std::path::Path;
@@ -61,18 +62,16 @@ pub fn up(queues: usize) -> Result<(), Failure> {
         if A.queues() == Some(queues) {
             // Again, so that what somebody changed by hand is as promised.
             configure()?;
-            println!("The lab is up already.\n\n{}", what_to_try());
-            return Ok(());
+            return say(format!("The lab is up already.\n\n{}", what_to_try()));
         }
-        println!("The lab was up with another number of queues; made anew.");
+        say("The lab was up with another number of queues; made anew.")?;
     }
     remove()?;
     build(queues).inspect_err(|_| {
         // Half a lab helps nobody; the first error is the one to report.
         let _ = remove();
     })?;
-    println!("The lab is up.\n\n{}", what_to_try());
-    Ok(())
+    say(format!("The lab is up.\n\n{}", what_to_try()))
 }
 
 /// Removes the lab.
@@ -81,9 +80,9 @@ pub fn down() -> Result<(), Failure> {
     let was_up = A.namespace_exists() || B.namespace_exists();
     let running: Vec<String> = [&A, &B].into_iter().filter(|end| end.namespace_exists()).flat_map(processes).collect();
     remove()?;
-    println!("{}", if was_up { "The lab is down." } else { "The lab was not up." });
+    say(if was_up { "The lab is down." } else { "The lab was not up." })?;
     if !running.is_empty() {
-        println!("Processes still run in what is left of it: {}", running.join(", "));
+        say(format!("Processes still run in what is left of it: {}", running.join(", ")))?;
     }
     Ok(())
 }
@@ -99,18 +98,17 @@ pub fn status(json: bool) -> Result<(), Failure> {
                 "processes": if end.namespace_exists() { processes(end) } else { Vec::new() },
             })
         };
-        println!("{}", serde_json::json!({ "up": up, "queues": queues, "a": end(&A), "b": end(&B) }));
-        return Ok(());
+        return say(serde_json::json!({ "up": up, "queues": queues, "a": end(&A), "b": end(&B) }));
     }
     if !up {
-        println!("The lab is not up: corelane lab up");
-        return Ok(());
+        return say("The lab is not up: corelane lab up");
     }
     for end in [&A, &B] {
         let End { namespace, interface, v4, v6 } = end;
         let running = processes(end);
         let running = if running.is_empty() { "none".to_owned() } else { running.join(", ") };
-        println!("{namespace}: {interface} {v4}/24 {v6}/64, {} queues, processes: {running}", queues.unwrap_or(0));
+        let queues = queues.unwrap_or(0);
+        say(format!("{namespace}: {interface} {v4}/24 {v6}/64, {queues} queues, processes: {running}"))?;
     }
     Ok(())
 }

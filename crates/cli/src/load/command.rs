@@ -6,6 +6,7 @@ use crate::args::LoadArgs;
 use crate::device;
 use crate::failure::{Failure, words};
 use crate::net::lane::OnLane;
+use crate::say::{say, say_json, tell};
 use crate::sys::{self, Machine, Stop};
 use corelane::{Engine, LaneHandle, LaneStats, Model};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -41,7 +42,7 @@ pub fn run(args: &LoadArgs, stop: &Stop) -> Result<(), Failure> {
     sys::raise_descriptor_limit();
     let mut engine = Engine::start(&config).map_err(Failure::told)?;
     for warning in engine.warnings() {
-        eprintln!("corelane: note: {warning}");
+        tell(format!("note: {warning}"));
     }
     let plans = plans(args, engine.lanes());
     let at_once = plans.iter().flatten().map(|plan| plan.concurrent).sum();
@@ -49,6 +50,7 @@ pub fn run(args: &LoadArgs, stop: &Stop) -> Result<(), Failure> {
     let stats = engine.stats();
     let mut threads = Vec::new();
     for (index, plan) in plans.into_iter().enumerate() {
+        // One without work is dropped: the engine runs it for the others.
         let (Some(handle), Some(plan)) = (engine.take_lane(index), plan) else { continue };
         let (shared, stop) = (shared.clone(), stop.clone());
         let lane_stats = stats.get(index).filter(|_| config.model == Model::Paired).cloned();
@@ -79,7 +81,7 @@ pub fn run(args: &LoadArgs, stop: &Stop) -> Result<(), Failure> {
     }
     let report = tally.report();
     match args.json {
-        false => println!("{report}"),
+        false => say(&report)?,
         true => {
             let printed = Printed {
                 url: format!("http://{}{}", args.url.authority, args.url.path),
@@ -90,7 +92,7 @@ pub fn run(args: &LoadArgs, stop: &Stop) -> Result<(), Failure> {
                 report: &report,
                 machine: Machine::here(),
             };
-            println!("{}", serde_json::to_string_pretty(&printed).map_err(Failure::told)?);
+            say_json(&printed)?;
         }
     }
     match tally.failures() {

@@ -287,10 +287,11 @@ impl fmt::Display for Report {
         }
         if self.generator_was_bottleneck {
             let (busy, late) = (self.generator_busy * 100.0, self.late_starts);
-            write!(
-                f,
-                "\nthe generator was the bottleneck ({busy:.0} % of its core, {late} late starts): use more lanes"
-            )?;
+            let remedy = match self.generator_busy > 0.8 {
+                true => "use more lanes",
+                false => "other programs had its core",
+            };
+            write!(f, "\nthe generator was the bottleneck ({busy:.0} % of its core, {late} late starts): {remedy}")?;
         }
         Ok(())
     }

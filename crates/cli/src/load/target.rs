@@ -1,6 +1,6 @@
 //! Where load goes: `http://HOST[:PORT]/PATH`.
 
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 
 /// A URL as far as load needs it.
@@ -27,13 +27,22 @@ impl FromStr for Target {
         let (authority, path) = rest.split_at(end);
         let path = path.split('#').next().unwrap_or_default();
         let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
-        if path.bytes().any(|byte| byte <= b' ' || byte == 0x7f) || authority.contains('@') {
-            return Err("a path has no spaces or control characters, a host no user name".to_owned());
+        if url.bytes().any(|byte| byte <= b' ' || byte == 0x7f) || authority.contains('@') {
+            return Err("a URL has no spaces or control characters, a host no user name".to_owned());
         }
-        let (host, port) = match authority.strip_prefix('[').and_then(|inner| inner.split_once(']')) {
-            Some((host, port)) => (host, port.strip_prefix(':')),
-            None => authority.rsplit_once(':').map_or((authority, None), |(host, port)| (host, Some(port))),
+        // Without its brackets nobody can tell an IPv6 address from a port.
+        let bare = || format!("{authority:?} is no host: an IPv6 address stands in brackets, as in http://[fd99::2]/");
+        let (host, port) = match authority.strip_prefix('[') {
+            Some(inner) => {
+                let (host, rest) = inner.split_once(']').ok_or_else(bare)?;
+                host.parse::<Ipv6Addr>().map_err(|_| bare())?;
+                (host, if rest.is_empty() { None } else { Some(rest.strip_prefix(':').ok_or_else(bare)?) })
+            }
+            None => authority.split_once(':').map_or((authority, None), |(host, port)| (host, Some(port))),
         };
+        if port.is_some_and(|port| port.contains(':')) {
+            return Err(bare());
+        }
         let port = match port {
             None => 80,
             Some(port) => port.parse().ok().filter(|port| *port > 0).ok_or(format!("{port:?} is no port"))?,
@@ -75,7 +84,19 @@ mod tests {
         assert_eq!(target("http://10.0.0.1/a?b#c"), all("10.0.0.1", "10.0.0.1", 80, "/a?b"));
         assert_eq!(target("10.0.0.1:8080"), all("10.0.0.1:8080", "10.0.0.1", 8080, "/"));
         assert_eq!(target("HTTP://[fd99::2]:81?q"), all("[fd99::2]:81", "fd99::2", 81, "/?q"));
-        for url in ["https://a/", "http:///a", "http://a:b/", "http://a:0/", "http://a/b c", "http://u@a/"] {
+        for url in [
+            "https://a/",
+            "http:///a",
+            "http://a:b/",
+            "http://a:0/",
+            "http://a/b c",
+            "http://u@a/",
+            "http://fd99::2/",
+            "[fd99::2",
+            "[a]/",
+            "[::1]9",
+            "a b",
+        ] {
             assert!(target(url).is_err(), "{url}");
         }
         let target: Target = "[::1]:9/x".parse().expect("a target");

@@ -49,6 +49,7 @@ fn option(level: i64, name: i64, value: i64) -> Option<SockOption> {
         (SOL_TCP, 36) => SockOption::Inq(on),
         (SOL_IP, 1) | (SOL_IPV6, 67) => SockOption::TrafficClass(int),
         (SOL_IP, 2) | (SOL_IPV6, 16) => SockOption::HopLimit(int),
+        (SOL_IP, 10) => SockOption::MtuDiscover(int),
         (SOL_IPV6, 26) => SockOption::V6Only(on),
         _ => return None,
     })
@@ -64,7 +65,7 @@ fn value(option: SockOption) -> Option<i64> {
         KeepCount(n) | UserTimeout(n) | SynCount(n) | DeferAccept(n) | WindowClamp(n) => n as i64,
         // As an int of 32 bits comes back.
         NotSentLow(n) | MaxPacingRate(n) => n as i32 as i64,
-        Linger2(n) | TrafficClass(n) | HopLimit(n) | Type(n) | Domain(n) | Protocol(n) => n as i64,
+        Linger2(n) | TrafficClass(n) | HopLimit(n) | MtuDiscover(n) | Type(n) | Domain(n) | Protocol(n) => n as i64,
         Linger(_) | ReceiveTimeout(_) | SendTimeout(_) | Congestion(_) => return None,
     })
 }

@@ -137,8 +137,6 @@ impl Runner<'_> {
         if args.call.name == "sendto" && *args.get(4)? != Expr::Ellipsis {
             return Err(Stop::unsupported("sendto another address than `...`"));
         }
-        let start = 1 + fd.written as u32;
-        let data: Vec<u8> = (0..(t.bytes - progress.moved) as u32).map(|i| pattern(start.wrapping_add(i))).collect();
         let more = t.flags & MSG_MORE != 0;
         if t.null && t.bytes > 0 {
             return Ok(match self.machine.sockets().write(fd.id, &[], more) {
@@ -147,24 +145,30 @@ impl Runner<'_> {
             });
         }
         let wait = !fd.nonblocking && t.flags & MSG_DONTWAIT == 0;
-        let written = match t.flags & MSG_EOR {
-            0 => self.machine.sockets().write(fd.id, &data, more),
-            _ => self.machine.sockets().write_record(fd.id, &data),
-        };
-        match written {
-            Ok(n) => {
-                progress.moved += n;
-                if let Some(fd) = self.fds.get_mut(&number) {
-                    fd.written += n as u64;
+        loop {
+            let start = 1 + self.fds.get(&number).map_or(0, |fd| fd.written) as u32;
+            let rest = 0..(t.bytes - progress.moved) as u32;
+            let data: Vec<u8> = rest.map(|i| pattern(start.wrapping_add(i))).collect();
+            let written = match t.flags & MSG_EOR {
+                0 => self.machine.sockets().write(fd.id, &data, more),
+                _ => self.machine.sockets().write_record(fd.id, &data),
+            };
+            match written {
+                Ok(n) => {
+                    progress.moved += n;
+                    if let Some(fd) = self.fds.get_mut(&number) {
+                        fd.written += n as u64;
+                    }
+                    if progress.moved == t.bytes || n == 0 {
+                        return Ok(Ok(progress.moved as i64).into());
+                    }
+                    // As in Linux, what was taken is sent while the call goes on.
+                    self.machine.settle();
                 }
-                if progress.moved < t.bytes && wait {
-                    return Ok(Try::Wait);
-                }
-                Ok(Ok(progress.moved as i64).into())
+                Err(Errno::EAGAIN) if wait => return Ok(Try::Wait),
+                Err(_) if progress.moved > 0 => return Ok(Ok(progress.moved as i64).into()),
+                Err(e) => return Ok(Err::<i64, _>(e).into()),
             }
-            Err(Errno::EAGAIN) if wait => Ok(Try::Wait),
-            Err(_) if progress.moved > 0 => Ok(Ok(progress.moved as i64).into()),
-            Err(e) => Ok(Err::<i64, _>(e).into()),
         }
     }
 }

@@ -45,8 +45,14 @@ pub enum Expr {
     Tuple(Vec<Expr>),
 }
 
-/// Deeper nesting than this is no assertion.
+/// Deeper nesting than this is no assertion, nor is a longer chain of operators: each link is a level of the tree.
 const DEPTH: u32 = 64;
+
+/// One more operator in a chain.
+fn link(left: &mut u32) -> Result<(), Trouble> {
+    *left = left.checked_sub(1).ok_or(()).or_else(|()| trouble("expected fewer operators in a row"))?;
+    Ok(())
+}
 
 const SIGNS: [&str; 35] = [
     "**=", "//=", "<<=", ">>=", "**", "//", "<<", ">>", "<=", ">=", "==", "!=", "+=", "-=", "*=", "/=", "%=", "&=",
@@ -287,7 +293,9 @@ impl Parser<'_> {
 
     fn either(&mut self, depth: u32) -> Result<Expr, Trouble> {
         let mut left = self.both(depth)?;
+        let mut links = depth;
         while self.name("or") {
+            link(&mut links)?;
             left = Expr::Binary("or", Box::new(left), Box::new(self.both(depth)?));
         }
         Ok(left)
@@ -295,7 +303,9 @@ impl Parser<'_> {
 
     fn both(&mut self, depth: u32) -> Result<Expr, Trouble> {
         let mut left = self.negation(depth)?;
+        let mut links = depth;
         while self.name("and") {
+            link(&mut links)?;
             left = Expr::Binary("and", Box::new(left), Box::new(self.negation(depth)?));
         }
         Ok(left)
@@ -332,11 +342,13 @@ impl Parser<'_> {
         const LEVELS: [&[&str]; 6] = [&["|"], &["^"], &["&"], &["<<", ">>"], &["+", "-"], &["*", "/", "//", "%"]];
         let Some(level_signs) = LEVELS.get(level) else { return self.unary(depth) };
         let mut left = self.binary(level + 1, depth)?;
+        let mut links = depth;
         while let Token::Sign(sign) = *self.peek() {
             if !level_signs.contains(&sign) {
                 break;
             }
             self.next();
+            link(&mut links)?;
             left = Expr::Binary(sign, Box::new(left), Box::new(self.binary(level + 1, depth)?));
         }
         Ok(left)

@@ -177,6 +177,8 @@ pub struct Config {
     pub max_time_wait: u32,
     /// Most handshakes under way in a lane.
     pub max_half_open: u32,
+    /// Most of those of one listener.
+    pub syn_backlog: u32,
     /// Most connections of a lane that were closed and are not over.
     pub max_orphans: u32,
     /// Local ports of active opens, first and last; chosen by the device when missing.
@@ -201,6 +203,7 @@ impl Default for Config {
             buffers_mib: 512,
             max_time_wait: 262_144,
             max_half_open: 32_768,
+            syn_backlog: 4096,
             max_orphans: 65_536,
             local_ports: None,
             impairment: Impairment::default(),

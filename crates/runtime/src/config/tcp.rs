@@ -72,6 +72,8 @@ pub struct TcpConfig {
     pub send_buffer: Option<u32>,
     /// What it may grow to, bytes.
     pub send_buffer_max: Option<u32>,
+    /// TCP_NOTSENT_LOWAT of sockets that do not set it, bytes; 0 is none.
+    pub not_sent_low: Option<u32>,
     /// RFC 7323 timestamps.
     pub timestamps: Option<bool>,
     /// RFC 7323 window scaling.
@@ -145,7 +147,7 @@ impl TcpConfig {
             };
         }
         take!(congestion, pacing, initial_window, slow_start_after_idle);
-        take!(receive_buffer, receive_buffer_max, send_buffer, send_buffer_max);
+        take!(receive_buffer, receive_buffer_max, send_buffer, send_buffer_max, not_sent_low);
         take!(timestamps, window_scaling, sack, tail_loss_probe, frto, black_hole_timeouts);
         take!(syn_retries, syn_linear_timeouts, synack_retries, retries, orphan_retries, keep_count);
         take_time!(

@@ -204,3 +204,18 @@ fn every_reported_segment_is_counted() {
         assert_eq!((p.info().sacked, p.info().unacked), (0, 0));
     }
 }
+
+/// An application may ask for any buffer: no sum of sizes overflows, and data still flows.
+#[test]
+fn buffers_beyond_all_bounds() {
+    let mut p = Peer::server();
+    p.set_send_buffer(u32::MAX);
+    p.set_receive_buffer(u32::MAX);
+    assert_eq!((p.send_buffer(), p.info().rcv_space), (1 << 30, 1 << 30));
+    p.write(1000);
+    p.drain();
+    p.wait_ms(20);
+    p.exchange("P. 1:1001(1000) ack 1001 win 20000", ". 1001:1001(0) ack 1001 win 65535");
+    assert_eq!(p.read(), 1000);
+    p.drain();
+}
