@@ -248,19 +248,24 @@ fn the_receive_buffer_expects_the_same_growth_again() {
 /// A buffer that is larger than what is read needs does not shrink.
 #[test]
 fn the_receive_buffer_does_not_shrink() {
-    let mut p = receiver(Config { receive_buffer: 150_000, ..config() }, tuned());
+    let config = Config { timestamps: true, receive_buffer: 150_000, ..config() };
+    let mut p = Peer::accepting(config, tuned(), "S 0:0(0) win 20000 <mss 1000,wscale 4,TS val 100 ecr 0>");
+    p.drain();
+    p.wait_ms(20);
+    p.inject(". 1:1(0) ack 1 win 20000 <TS val 100 ecr 1000>");
     let mut seq = 1;
-    for _ in 0..6 {
+    for r in 0..6 {
         for _ in 0..20 {
-            p.inject(&format!(". {seq}:{}(1000) ack 1 win 20000", seq + 1000));
-            seq += 1000;
+            let (end, val, ecr) = (seq + 1000, 100 + r, 1020 + r * 50);
+            p.inject(&format!(". {seq}:{end}(1000) ack 1 win 20000 <TS val {val} ecr {ecr}>"));
+            seq = end;
             p.read();
             p.drain();
         }
         p.now = p.now.plus_micros(50_000);
         p.run_timers();
         p.drain();
-        assert!(p.info().rcv_space >= 150_000);
+        assert_eq!(p.info().rcv_space, 150_000);
     }
 }
 
