@@ -113,6 +113,8 @@ counters! {
     window_probes,
     /// Connections given up because their window stayed closed.
     persist_timeouts,
+    /// Connections reset because memory was short and their closed window held some (RFC 6429).
+    window_hoarders,
     /// Segment sizes lowered because large ones vanished (RFC 4821).
     black_holes,
     /// Keepalive probes sent.
