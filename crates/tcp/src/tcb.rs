@@ -322,8 +322,9 @@ pub struct Tcb {
     pub(crate) rtt: Rtt,
     pub(crate) cc: Window,
     pub(crate) control: Controller,
-    /// When data was sent last.
+    /// When data was sent last, and when some was acknowledged last.
     pub(crate) sent_at: Instant,
+    pub(crate) acked_at: Instant,
     /// Most bytes a second, SO_MAX_PACING_RATE; `u64::MAX`: no limit.
     pub(crate) max_pacing: u64,
 
@@ -424,6 +425,7 @@ impl Tcb {
             cc: Window::new(config.initial_window),
             control: Controller::new(config.congestion),
             sent_at: Instant::ZERO,
+            acked_at: Instant::ZERO,
             max_pacing: u64::MAX,
             rto_at: Instant::FAR,
             pace_at: Instant::FAR,
