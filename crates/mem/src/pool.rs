@@ -465,6 +465,12 @@ impl Side {
         stats.in_use_estimate < stats.capacity / 4 * 3
     }
 
+    /// Whether less than an eighth of the chunks is free: who holds some without need should give them back.
+    pub fn scarce(&self) -> bool {
+        let stats = self.stats();
+        stats.in_use_estimate >= stats.capacity / 8 * 7
+    }
+
     /// Chunks that are in no magazine: in chains, in messages, or lost. For tests, with both sides at hand; walks every
     /// free list and panics if a chunk is in two.
     pub fn outstanding(&mut self, other: &mut Side) -> u32 {

@@ -399,3 +399,27 @@ fn what_nobody_can_have_sent_us_is_dropped() {
     b.turn(vec![echo]);
     assert_eq!(b.host.stack.counters().echoes, 1);
 }
+
+/// A cookie carries options in our timestamp: where we send none, none is agreed on, or the two ends would disagree about
+/// what a window means.
+#[test]
+fn a_cookie_agrees_on_nothing_that_it_cannot_carry() {
+    let mut b = Bench::listening(10, &[], |c| {
+        c.stack.syn_cookies = SynCookies::Always;
+        c.stack.tcp.timestamps = false;
+    });
+    let mut p = Peer::new(2, 4000);
+    p.ts = Some((1000, 0));
+    let answers = b.send_with(&p, SYN, &[], usual());
+    let [synack] = &answers[..] else { panic!("{answers:?}") };
+    let agreed = synack.options;
+    assert_eq!((agreed.window_scale, agreed.sack_permitted, agreed.timestamps), (None, false, None));
+    p.answer(synack);
+    // Nor by a timestamp that comes all the same.
+    b.send(&p, ACK, &[]);
+    assert_eq!(b.accepted.len(), 1);
+    let mut options = Vec::new();
+    let config = b.host.config.stack.tcp.clone();
+    b.host.stack.each_connection(|_, _, t| options.push(t.info(&config).options));
+    assert_eq!(options, [0]);
+}

@@ -181,3 +181,129 @@ fn a_million_frames_from_everywhere_take_no_more_than_was_granted() {
     assert!(most <= granted, "{most} bytes of {granted}");
     assert!(most <= warm + warm / 10, "{warm} bytes after a tenth, {most} at the end");
 }
+
+/// A peer's end of a connection: our next number and theirs.
+struct Held {
+    port: u16,
+    next: SeqNum,
+    expected: SeqNum,
+}
+
+fn segment(us: &HostConfig, held: &Held, (seq, ack): (SeqNum, SeqNum), header: Header, payload: &[u8]) -> Vec<u8> {
+    let (src, dst) = (Addr::from_v4([10, 0, 0, 9]), Addr::from(us.addresses[0].0));
+    let header = Header { src_port: held.port, dst_port: 80, seq, ack, ..header };
+    let mut tcp = vec![0; 60];
+    let n = header.emit(&mut tcp, header.flags.contains(Flags::SYN));
+    tcp.truncate(n);
+    tcp.extend(payload);
+    wire::tcp::fill_checksum(src, dst, &mut tcp);
+    let mut b = vec![0; 14];
+    ethernet::emit(&mut b, us.mac, MacAddr([2, 0, 0, 0, 0, 9]), None, ethernet::IPV4);
+    packet(&mut b, src, dst, ipv4::TCP, &tcp);
+    b
+}
+
+/// Takes note of what the host sent.
+fn hear(held: &mut [Held], frames: &[Vec<u8>]) {
+    for f in frames {
+        let Ok(ip) = ipv4::Packet::parse(&f[14..]) else { continue };
+        if ip.protocol != ipv4::TCP {
+            continue;
+        }
+        let s = wire::tcp::Segment::parse(ip.payload).unwrap();
+        let Some(h) = held.iter_mut().find(|h| h.port == s.dst_port) else { continue };
+        let end = s.seq + s.payload.len() as u32 + s.flags.contains(Flags::SYN) as u32;
+        if s.flags.contains(Flags::SYN) || end.after(h.expected) {
+            h.expected = end;
+        }
+    }
+}
+
+/// Who has a connection can do more: bytes here and there, blocks of whatever was received or not, windows that open and
+/// close, acknowledgments of little or nothing, and an echo that has much to send. All of them together stay within the
+/// chunks, and what is kept beside these does not grow.
+#[test]
+fn a_million_segments_into_open_connections_take_no_more_than_was_granted() {
+    const CONNS: u16 = 64;
+    let mut config = HostConfig::new(1);
+    config.chunks = 4096;
+    config.stack.max_connections = 200;
+    let mut r = Random(11);
+    let before = HELD.with(Cell::get);
+    let mut host = Host::new(config.clone());
+    let mut echo = Echo::start(&mut host, Endpoint { addr: Addr::UNSPECIFIED_V6, port: 80 });
+    let mut now = Instant::from_micros(1_000_000);
+    host.stack.set_neighbor(now, host.interface(), [10, 0, 0, 9].into(), MacAddr([2, 0, 0, 0, 0, 9]));
+    // It listens from here on.
+    host.turn(now, Vec::new());
+    let mut held: Vec<Held> =
+        (0..CONNS).map(|n| Held { port: 1000 + n, next: SeqNum(7), expected: SeqNum(0) }).collect();
+    let plain = Header {
+        src_port: 0,
+        dst_port: 0,
+        seq: SeqNum(0),
+        ack: SeqNum(0),
+        flags: Flags::ACK,
+        window: u16::MAX,
+        urgent: 0,
+        options: Options::default(),
+    };
+    for i in 0..held.len() {
+        // Tiny segments and large windows for some.
+        let mss = if i % 4 == 0 { 1 } else { 1460 };
+        let options = Options { mss: Some(mss), window_scale: Some(7), sack_permitted: true, ..Options::default() };
+        let syn = Header { flags: Flags::SYN, options, ..plain };
+        let frame = segment(&config, &held[i], (SeqNum(6), SeqNum(0)), syn, &[]);
+        hear(&mut held, &host.turn(now, vec![frame]));
+        let frame = segment(&config, &held[i], (held[i].next, held[i].expected), plain, b"first");
+        held[i].next += 5;
+        hear(&mut held, &host.turn(now, vec![frame]));
+    }
+    let mut warm = 0;
+    let mut echoes = |host: &mut Host| {
+        while let Some(event) = host.event() {
+            echo.on_event(host, event);
+        }
+        echo.accepted
+    };
+    assert_eq!(echoes(&mut host), CONNS as usize);
+    for turn in 0..31_250 {
+        now = now.plus_micros(1 + r.below(20_000) * (turn % 20 == 0) as u64);
+        let mut frames = Vec::new();
+        for _ in 0..32 {
+            let i = r.below(held.len() as u64) as usize;
+            let (next, expected) = (held[i].next, held[i].expected);
+            let n = [0, 1, 1, 3, 100, 1400][r.below(6) as usize];
+            let ahead = [0, 0, 1, r.below(3000), r.below(60_000)][r.below(5) as usize] as u32;
+            let behind = [0, 0, r.below(100), r.below(60_000)][r.below(4) as usize] as u32;
+            let mut options = Options::default();
+            for _ in 0..r.below(5) {
+                let left = expected - r.below(60_000) as u32;
+                options.sack.push(left, left + r.below(5000) as u32);
+            }
+            let window = [0, 1, 100, 1000, u16::MAX][r.below(5) as usize];
+            let header = Header { window, options, ..plain };
+            frames.push(segment(&config, &held[i], (next + ahead, expected - behind), header, &[1; 1400][..n]));
+            if ahead == 0 {
+                held[i].next += n as u32;
+            }
+        }
+        hear(&mut held, &host.turn(now, frames));
+        echoes(&mut host);
+        if turn == 6250 {
+            warm = MOST.with(Cell::get) - before;
+        }
+    }
+    let c = host.stack.counters();
+    assert!(c.segments_in >= 1_000_000 && c.tcp.out_of_order > 10_000 && c.tcp.in_order > 10_000, "{c:?}");
+    // They are all still there.
+    assert_eq!(host.stack.connections(), CONNS as usize);
+    let chunks = host.stack.pool().stats().in_use_estimate;
+    println!("{chunks} chunks, {} records of sent segments", host.stack.sent_records());
+    assert!(chunks <= 4096, "{chunks} chunks");
+    let most = MOST.with(Cell::get) - before;
+    // Rings and tables, and for each connection its runs and the records of what is outstanding.
+    let granted = (CONNS as isize) * (4096 + 128 * 64 + 8192 * 32) + (8 << 20);
+    assert!(most <= granted, "{most} bytes of {granted}");
+    assert!(most <= warm + warm / 4, "{warm} bytes after a fifth, {most} at the end");
+}

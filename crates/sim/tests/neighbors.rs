@@ -532,5 +532,14 @@ fn of_several_lanes_one_speaks_for_the_addresses() {
     let local = Endpoint { addr: local, port: 5000 };
     host.job(Job::Connect { token: Token(1), local, remote, receive_buffer: 0 });
     assert!(matches!(turn(&mut host, 25_001, vec![])[..], [Sent::Tcp { to: PEER, .. }]));
+    // By IPv6 as well, a new hardware address too.
+    let ask = Message::NeighborSolicit { target: addr("fd00::1"), source_mac: Some(OTHER) };
+    assert_eq!(turn(&mut host, 26_000, vec![ndp(("fd00::77", OTHER), ("fd00::1", US), ask)]), []);
+    let (local, remote) = (addr("fd00::1"), Endpoint { addr: addr("fd00::77"), port: 80 });
+    let local = Endpoint { addr: local, port: 5001 };
+    host.job(Job::Connect { token: Token(2), local, remote, receive_buffer: 0 });
+    let sent = turn(&mut host, 26_001, vec![]);
+    // The other connection's SYN goes again as well.
+    assert!(matches!(sent.last(), Some(Sent::Tcp { to: OTHER, .. })), "{sent:?}");
     assert_eq!(host.stack.take_conflicts(), []);
 }

@@ -56,7 +56,7 @@ impl Stack {
         offer.ecn &= source.ecn != CE;
         self.counters.passive_opens += 1;
         if cookie {
-            let offer = offer.for_cookie();
+            let offer = offer.for_cookie(&self.config.tcp);
             let mss = match offer.mss {
                 0 => default_mss(&key),
                 mss => mss,
@@ -256,7 +256,7 @@ impl Stack {
             return Some(Err(DropReason::Backlog));
         }
         let open = Open { iss, ..self.passive_open(now, source.interface, &key, listener)? };
-        let timestamps = seg.options.timestamps;
+        let timestamps = seg.options.timestamps.filter(|_| self.config.tcp.timestamps);
         let timestamp = timestamps.map(|ts| ts.value);
         let bare = Offer { seq: irs, window: seg.window, mss, scale: None, timestamp, sack: false, ecn: false };
         let offer = match timestamps {

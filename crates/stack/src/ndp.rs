@@ -70,15 +70,16 @@ impl Stack {
             }
             Some(Phase::Tentative { .. } | Phase::Duplicate) | None => return Ok(()),
         }
+        if !probing {
+            let claim = Claim { mac: source_mac, solicited: false, strength: Strength::Override, create: true };
+            self.neighbors.claim(now, source.interface, source.src, claim);
+        }
+        // Every lane hears it; one answers.
         if self.config.lane != 0 {
             return Ok(());
         }
         // Who asks for the address itself has none yet: answered to all nodes.
         let dst = if probing { Addr::from_words([0xff02 << 48, 1]) } else { source.src };
-        if !probing {
-            let claim = Claim { mac: source_mac, solicited: false, strength: Strength::Override, create: true };
-            self.neighbors.claim(now, source.interface, source.src, claim);
-        }
         let advert = Message::NeighborAdvert {
             target,
             target_mac: Some(our_mac),

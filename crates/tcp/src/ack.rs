@@ -118,6 +118,7 @@ impl Tcb {
         if r.seen & seen::UNA_ADVANCED != 0 {
             self.snd_una = ack;
             self.progress_at = cx.now;
+            self.acked_at = cx.now;
             self.zero_probes = 0;
             self.try_full_segments();
             // Linux: MSG_MORE holds until an acknowledgment; TCP_CORK does longer.

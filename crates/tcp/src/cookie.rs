@@ -9,7 +9,7 @@ use wire::{Instant, SeqNum};
 
 use crate::sent::mark;
 use crate::tcb::{Context, Open, Tcb};
-use crate::{Ecn, Outgoing, window};
+use crate::{Config, Ecn, Outgoing, window};
 
 /// What must be known of a SYN to open a connection by it later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,11 +45,11 @@ impl Offer {
         }
     }
 
-    /// Without what a cookie cannot carry: all but the segment size need the timestamp.
-    pub fn for_cookie(self) -> Offer {
-        match self.timestamp {
+    /// Without what a cookie cannot carry: all but the segment size need the timestamp, on both sides.
+    pub fn for_cookie(self, config: &Config) -> Offer {
+        match self.timestamp.filter(|_| config.timestamps) {
             Some(_) => self,
-            None => Offer { scale: None, sack: false, ecn: false, ..self },
+            None => Offer { scale: None, timestamp: None, sack: false, ecn: false, ..self },
         }
     }
 
@@ -171,9 +171,12 @@ mod tests {
     #[test]
     fn a_cookie_without_timestamps_carries_the_segment_size_alone() {
         for offer in offers() {
-            let bare = Offer { timestamp: None, ..offer }.for_cookie();
-            assert_eq!((bare.scale, bare.sack, bare.ecn, bare.mss), (None, false, false, 1460));
-            assert_eq!(offer.for_cookie(), offer);
+            let on = Config::default();
+            let off = Config { timestamps: false, ..Config::default() };
+            for bare in [Offer { timestamp: None, ..offer }.for_cookie(&on), offer.for_cookie(&off)] {
+                assert_eq!((bare.scale, bare.sack, bare.ecn, bare.mss), (None, false, false, 1460));
+            }
+            assert_eq!(offer.for_cookie(&on), offer);
         }
     }
 }

@@ -437,7 +437,8 @@ impl Tcb {
         self.sent.push(cx.sent, seq, occupied, segs.min(u16::MAX as u32) as u16, cx.now.micros() as u32, marks);
         let first = self.packets_out == 0;
         if first && self.bytes_sent > 0 {
-            let idle = cx.now.micros_since(self.sent_at);
+            // Waiting for acknowledgments is no idleness.
+            let idle = cx.now.micros_since(self.sent_at.max(self.acked_at));
             self.control.on_restart(cx.now, idle);
         }
         self.packets_out += segs;

@@ -114,6 +114,8 @@ counters! {
     window_probes,
     /// Connections given up because their window stayed closed.
     persist_timeouts,
+    /// Connections reset because memory was short and their closed window held some (RFC 6429).
+    window_hoarders,
     /// Segment sizes lowered because large ones vanished (RFC 4821).
     black_holes,
     /// Keepalive probes sent.
@@ -320,8 +322,9 @@ pub struct Tcb {
     pub(crate) rtt: Rtt,
     pub(crate) cc: Window,
     pub(crate) control: Controller,
-    /// When data was sent last.
+    /// When data was sent last, and when some was acknowledged last.
     pub(crate) sent_at: Instant,
+    pub(crate) acked_at: Instant,
     /// Most bytes a second, SO_MAX_PACING_RATE; `u64::MAX`: no limit.
     pub(crate) max_pacing: u64,
 
@@ -422,6 +425,7 @@ impl Tcb {
             cc: Window::new(config.initial_window),
             control: Controller::new(config.congestion),
             sent_at: Instant::ZERO,
+            acked_at: Instant::ZERO,
             max_pacing: u64::MAX,
             rto_at: Instant::FAR,
             pace_at: Instant::FAR,

@@ -168,7 +168,7 @@ impl Tcb {
             // The peer shrank its window to nothing over what we had sent: these are probes (RFC 9293 3.8.6, SHLD-15), and
             // the connection stays while it answers (3.8.6.1, MUST-37), unless nobody is left to wait.
             let silent = cx.now.micros_since(self.heard_at) > cx.config.max_rto.as_micros() as u64;
-            if (silent && self.retries >= limit) || self.user_timed_out(cx.now) {
+            if (silent && self.retries >= limit) || self.user_timed_out(cx.now) || self.hoards(cx) {
                 self.give_up(cx);
                 return;
             }
@@ -186,12 +186,25 @@ impl Tcb {
         self.arm_rto(cx);
     }
 
+    /// RFC 6429 3: whoever answers probes may keep its window closed, but not hold memory by it that others lack: an orphan
+    /// not while buffers may not grow, another not for longer than a minute when they are nearly used up.
+    fn hoards(&self, cx: &mut Context) -> bool {
+        const PATIENCE_US: u64 = 60_000_000;
+        let hoards = match self.orphaned() {
+            true => !cx.pool.plenty(),
+            false => cx.now.micros_since(self.progress_at) >= PATIENCE_US && cx.pool.scarce(),
+        };
+        cx.counters.window_hoarders += hoards as u64;
+        hoards
+    }
+
     fn persist_expired(&mut self, cx: &mut Context) {
         // RFC 9293 3.8.6.1 (MUST-37): as long as the peer answers probes, the connection stays; an orphan is not kept
         // for ever.
         let silent = self.probes >= cx.config.retries
             && cx.now.micros_since(self.heard_at) > cx.config.max_rto.as_micros() as u64;
-        if silent || self.user_timed_out(cx.now) || (self.orphaned() && self.zero_probes >= cx.config.orphan_retries) {
+        let forsaken = self.orphaned() && self.zero_probes >= cx.config.orphan_retries;
+        if silent || forsaken || self.user_timed_out(cx.now) || self.hoards(cx) {
             cx.counters.persist_timeouts += 1;
             self.give_up(cx);
             return;

@@ -45,7 +45,8 @@ impl Tcb {
     /// Whether as many segments are outstanding as will be remembered: enough for a send buffer of ordinary ones. A peer that
     /// asks for tiny ones must not make us keep, and walk over, a record for every few bytes (CVE-2019-11478, 11479).
     pub(crate) fn too_many_records(&self, config: &Config) -> bool {
-        self.sent.len() >= (config.send_buffer_max / 512).max(MOST_RECORDS)
+        let buffer = config.send_buffer_max.max(self.send_buffer);
+        self.sent.len() >= (buffer / 512).max(MOST_RECORDS)
     }
 
     /// RFC 7661 4.4.3: a window that has not been used for an RTO decays halfway towards what was.

@@ -21,8 +21,8 @@ fn what_is_noted_of_a_syn() {
     // Either flag alone asks for nothing.
     assert!(!Peer::offer("SE 0:0(0) win 9").ecn && !Peer::offer("SW 0:0(0) win 9").ecn);
     // What a cookie carries in a timestamp's low bits, and what it cannot without one.
-    assert_eq!(all.for_cookie(), all);
-    let stripped = Offer { timestamp: None, ..all }.for_cookie();
+    assert_eq!(all.for_cookie(&Config::default()), all);
+    let stripped = Offer { timestamp: None, ..all }.for_cookie(&Config::default());
     assert_eq!(stripped, Offer { timestamp: None, scale: None, sack: false, ecn: false, ..all });
     for (scale, sack, ecn, bits) in [
         (None, false, false, 15),

@@ -458,3 +458,49 @@ fn a_connection_pauses_without_growth() {
     };
     assert_eq!(run(20_000), run(0));
 }
+
+/// RFC 9438 5.8: a pause shifts the curve by its own length, however often something too small to send was written in it.
+#[test]
+fn a_pause_counts_once() {
+    let cwnd_after = |writes: usize| {
+        let config = Config { congestion: Algorithm::Cubic, initial_window: 60, window_scaling: true, ..plain() };
+        let mut p = Peer::server_offered(config, "mss 1000,wscale 7");
+        let mut una = 1;
+        let round = |p: &mut Peer, lost: bool, una: &mut u32| {
+            let n = p.cwnd().0 as u32 * 1000;
+            p.write(n as usize);
+            p.drain();
+            p.now = p.now.plus_micros(100_000);
+            if lost {
+                for _ in 0..3 {
+                    p.inject(&format!(". 1:1(0) ack {una} win 20000"));
+                    p.drain();
+                }
+            }
+            *una += n;
+            p.inject(&format!(". 1:1(0) ack {una} win 20000"));
+            p.drain();
+        };
+        round(&mut p, true, &mut una);
+        for _ in 0..20 {
+            round(&mut p, false, &mut una);
+        }
+        for _ in 0..writes {
+            p.now = p.now.plus_micros(100_000 / writes as u64);
+            p.write_more(1);
+            p.drain();
+        }
+        // Whole segments from here on again.
+        p.write(1000 - writes);
+        p.drain();
+        p.now = p.now.plus_micros(20_000);
+        una += 1000;
+        p.inject(&format!(". 1:1(0) ack {una} win 20000"));
+        for _ in 0..80 {
+            round(&mut p, false, &mut una);
+        }
+        p.cwnd()
+    };
+    let (once, often) = (cwnd_after(1), cwnd_after(50));
+    assert_eq!(once, often);
+}

@@ -2,7 +2,7 @@
 
 use tcp::{Config, Error, State};
 
-use crate::peer::{Peer, plain};
+use crate::peer::{Peer, open, plain};
 
 fn grabbing(una: u32, win: u32) -> String {
     format!(". 1:1(0) ack {una} win {win}")
@@ -218,4 +218,42 @@ fn buffers_beyond_all_bounds() {
     p.exchange("P. 1:1001(1000) ack 1001 win 20000", ". 1001:1001(0) ack 1001 win 65535");
     assert_eq!(p.read(), 1000);
     p.drain();
+}
+
+/// RFC 6429 3: a closed window does not hold memory that others lack: an orphan's not while a quarter is missing, any other
+/// not for longer than a minute when an eighth is left. With memory at hand both stay (MUST-37).
+#[test]
+fn closed_windows_do_not_hold_the_last_memory() {
+    // Of 64 chunks of 2,048 bytes.
+    for (bytes, orphan, outstanding, ends) in [
+        (50 * 2048, true, false, Some(0)),
+        (40 * 2048, true, false, None),
+        (58 * 2048, false, false, Some(60)),
+        (58 * 2048, false, true, Some(60)),
+        (50 * 2048, false, false, None),
+    ] {
+        let config = Config { orphan_retries: 100, ..plain() };
+        let mut p = Peer::with_memory(config, open(), "S 0:0(0) win 20000 <mss 1000>", 64);
+        p.drain();
+        p.wait_ms(20);
+        p.inject(&grabbing(1, if outstanding { 2000 } else { 0 }));
+        p.write(bytes);
+        p.drain();
+        p.inject(&grabbing(1, 0));
+        if orphan {
+            p.close();
+        }
+        let start = p.now;
+        while p.state() != State::Closed && p.now.micros_since(start) < 200_000_000 {
+            let us = p.deadline().micros() - p.now.micros();
+            p.timer(us);
+            p.drain();
+            if p.state() != State::Closed {
+                p.inject(&grabbing(1, 0));
+            }
+        }
+        let lived = p.now.micros_since(start) / 1_000_000;
+        assert_eq!((p.state() == State::Closed, p.counters.window_hoarders), (ends.is_some(), ends.is_some() as u64));
+        assert!(ends.is_none_or(|s| (s..=2 * s + 1).contains(&lived)), "{bytes} {orphan}: {lived} s");
+    }
 }
