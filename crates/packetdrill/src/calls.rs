@@ -235,7 +235,7 @@ impl Plugin {
                     Ok(n) => written += n,
                     Err(e) => return Some(Err(e)),
                 }
-                if written == data.len() || d.nonblocking {
+                if written == data.len() {
                     return Some(Ok(()));
                 }
             }

@@ -420,6 +420,7 @@ fn a_cookie_agrees_on_nothing_that_it_cannot_carry() {
     assert_eq!(b.accepted.len(), 1);
     let mut options = Vec::new();
     let config = b.host.config.stack.tcp.clone();
-    b.host.stack.each_connection(|_, _, t| options.push(t.info(&config).options));
+    let now = b.now;
+    b.host.stack.each_connection(|_, _, t| options.push(t.info(now, &config).options));
     assert_eq!(options, [0]);
 }

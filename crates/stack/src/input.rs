@@ -200,18 +200,20 @@ impl Stack {
         hash: u32,
         after: Option<SeqNum>,
     ) -> Result<(), DropReason> {
-        let opens = seg.flags.contains(Flags::SYN)
-            && !seg.flags.contains(Flags::ACK)
-            && !seg.flags.contains(Flags::RST)
-            && !seg.flags.contains(Flags::FIN);
-        let listener = if opens { self.listeners.find(key.local, key.local_port, hash) } else { None };
+        let has = |flag| seg.flags.contains(flag);
+        let silent = !has(Flags::ACK) && !has(Flags::RST);
+        let listener = if silent { self.listeners.find(key.local, key.local_port, hash) } else { None };
         if let Some(listener) = listener {
+            // RFC 9293 3.10.7.2, fourth: what has neither SYN nor ACK is dropped; Linux does so with SYN and FIN together.
+            if !has(Flags::SYN) || has(Flags::FIN) {
+                return Err(DropReason::NoSocket);
+            }
             return self.take_syn(now, source, seg, key, hash, listener, after);
         }
         if let Some(taken) = self.take_cookie(now, source, seg, key, hash) {
             return taken;
         }
-        if seg.flags.contains(Flags::RST) {
+        if has(Flags::RST) {
             return Ok(());
         }
         self.refuse(source, seg);

@@ -410,6 +410,10 @@ impl Tcb {
 
     fn drain_reassembly(&mut self, cx: &mut Context) {
         let Some(mut ooo) = self.ooo.take() else { return };
+        // RFC 2883 4: what fills the gap may bring again what lies above it; as Linux, the first such run.
+        if let (Some((left, right)), None) = (ooo.overlap(self.rcv_nxt), self.dsack) {
+            self.note_duplicate(left, right);
+        }
         while let Some(chain) = ooo.take(cx.pool, self.rcv_nxt) {
             let bytes = chain.len();
             self.rx.append(cx.pool, chain);

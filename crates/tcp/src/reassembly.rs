@@ -146,6 +146,11 @@ impl Reassembly {
         self.fin == Some(rcv_nxt)
     }
 
+    /// What came again in order, up to `rcv_nxt`, of the first run.
+    pub fn overlap(&self, rcv_nxt: SeqNum) -> Option<(SeqNum, SeqNum)> {
+        self.runs.first().filter(|r| r.seq.before(rcv_nxt)).map(|r| (r.seq, r.end().min(rcv_nxt)))
+    }
+
     /// The run that continues the stream at `rcv_nxt`, and how far it goes.
     pub fn take(&mut self, pool: &mut Side, rcv_nxt: SeqNum) -> Option<Chain> {
         loop {

@@ -61,7 +61,7 @@ fn the_latest_block_comes_first() {
     p.exchange(&data(6001, 7001), ". 1:1(0) ack 1 win 20000 <sack 4501:8001 1001:2501 9001:10001 3001:4001>");
     // What is acknowledged cumulatively is no block any more.
     p.exchange(&data(1, 1001), ". 1:1(0) ack 2501 win 17500 <sack 4501:8001 9001:10001 3001:4001>");
-    p.exchange(&data(2501, 4501), ". 1:1(0) ack 8001 win 12000 <sack 9001:10001>");
+    p.exchange(&data(2501, 4501), ". 1:1(0) ack 8001 win 12000 <sack 3001:4001 9001:10001>");
     p.exchange(&data(8001, 9001), ". 1:1(0) ack 10001 win 10000");
     assert_eq!(p.read(), 10_000);
     p.drain();
@@ -113,6 +113,21 @@ fn blocks_make_segments_smaller() {
     p.inject(&data(6001, 7001));
     p.inject(&data(8001, 9001));
     assert_eq!(p.segment_size(), 1000);
+    p.drain();
+}
+
+/// RFC 2883 4.3: a segment that fills a gap and goes on over what lies above it.
+#[test]
+fn what_fills_a_gap_may_bring_duplicates() {
+    let mut p = receiver();
+    p.exchange(&data(1001, 1201), ". 1:1(0) ack 1 win 20000 <sack 1001:1201>");
+    p.exchange(&data(1401, 1501), ". 1:1(0) ack 1 win 20000 <sack 1401:1501 1001:1201>");
+    p.exchange(&data(801, 901), ". 1:1(0) ack 1 win 20000 <sack 801:901 1401:1501 1001:1201>");
+    p.exchange(&data(1, 851), ". 1:1(0) ack 901 win 19100 <sack 801:851 1401:1501 1001:1201>");
+    p.exchange(&data(901, 1301), ". 1:1(0) ack 1301 win 18700 <sack 1001:1201 1401:1501>");
+    // The left part first, where both ends are known.
+    p.exchange(&data(1201, 1451), ". 1:1(0) ack 1501 win 18500 <sack 1201:1301>");
+    assert_eq!(p.read(), 1500);
     p.drain();
 }
 
