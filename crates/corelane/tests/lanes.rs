@@ -245,7 +245,9 @@ fn a_snapshot_tells_the_connection() {
         stream.write_all(&[7; 5000]).unwrap();
         stream.read_exact(&mut [0; 5000]).unwrap();
         let info = stream.info().unwrap();
-        assert_eq!((info.state, info.bytes_received, info.bytes_sent), (State::Established, 5000, 5000));
+        // A busy machine lets a tail loss probe go.
+        let sent = info.bytes_sent - info.bytes_retrans;
+        assert_eq!((info.state, info.bytes_received, sent), (State::Established, 5000, 5000));
         assert!(info.srtt_us > 0 && info.rto_us >= 200_000 && info.snd_mss == 1448 && info.snd_cwnd >= 10, "{info:?}");
         let unopened = lane.connect_nonblocking(addr(), ConnectOptions::default()).unwrap();
         drop(unopened);
