@@ -288,11 +288,13 @@ fn load_tools_find_no_error() {
     let server = lab.serve(&lab.b, "--dev xdp:vb --port 80");
     for host in BOTH {
         if sh("command -v ab").status.success() {
-            let text = must(&format!("ip netns exec {} ab -q -c 100 -n 20000 '{host}/one'", lab.a));
-            assert!(
-                text.contains("Complete requests:      20000") && text.contains("Failed requests:        0"),
-                "{text}"
-            );
+            let out = sh(&format!("ip netns exec {} ab -q -c 100 -n 20000 '{host}/one'", lab.a));
+            let text = String::from_utf8_lossy(&out.stdout).into_owned();
+            if !text.contains("Complete requests:      20000") || !text.contains("Failed requests:        0") {
+                // Whether the server still lives, and what it has to say.
+                server.signal(rustix::process::Signal::INT);
+                panic!("{host}: {text}{}\n{}", String::from_utf8_lossy(&out.stderr), server.failure());
+            }
         } else {
             eprintln!("SKIPPED: ab is not installed");
         }
