@@ -295,6 +295,14 @@ fn options_are_set_before_the_handshake_and_inherited() {
 }
 
 #[test]
+fn an_own_address_is_no_peer() {
+    let (mut a, _b) = pair(1, Model::Inline);
+    let lane = a.take_lane(0).unwrap().attach().unwrap();
+    let _listener = lane.listen(addr(), ListenOptions::default()).unwrap();
+    assert_eq!(lane.connect(addr()).err().unwrap().kind(), ErrorKind::HostUnreachable);
+}
+
+#[test]
 fn a_listen_that_fails_leaves_nothing_behind() {
     let config = |address: &str| Config { max_sockets: 4, ..Config::memory(address).unwrap() };
     let (mut a, _b) = Engine::memory_pair(&config("10.0.0.1/24"), &config("10.0.0.2/24")).unwrap();

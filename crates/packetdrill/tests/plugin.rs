@@ -65,13 +65,19 @@ fn blocked<T: Send + 'static>(
     call: impl FnOnce(&Plugin) -> T + Send + 'static,
 ) -> thread::JoinHandle<(T, Instant)> {
     let p = p.clone();
+    let (tell, told) = std::sync::mpsc::channel();
     let handle = thread::spawn(move || {
+        tell.send(rustix::thread::gettid()).unwrap();
         let out = call(&p);
         (out, p.now())
     });
-    // The tool looks in /proc; here it is enough that the thread has had time to go to sleep.
-    thread::sleep(Duration::from_millis(50));
-    assert!(!handle.is_finished());
+    // As the tool does: the call blocks when its thread sleeps.
+    let stat = format!("/proc/self/task/{}/stat", told.recv().unwrap().as_raw_nonzero());
+    let sleeps = || std::fs::read_to_string(&stat).is_ok_and(|s| s.rsplit(") ").next().unwrap().starts_with('S'));
+    while !sleeps() {
+        assert!(!handle.is_finished());
+        thread::sleep(Duration::from_millis(1));
+    }
     handle
 }
 

@@ -165,6 +165,10 @@ impl Stack {
         {
             return Err(Failure::AddressNotAvailable);
         }
+        // Nothing loops back: what goes to an own address would leave and never come.
+        if self.interfaces.iter().any(|i| i.owns(remote.addr)) {
+            return Err(Failure::HostUnreachable);
+        }
         let hop = self.routes.lookup(remote.addr).ok_or(Failure::NetworkUnreachable)?;
         let interface = hop.interface;
         let addr = match local.addr.is_unspecified() {
