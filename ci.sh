@@ -17,7 +17,8 @@ skip() { printf 'SKIPPED: %s\n' "$1"; skipped+=("$1"); }
 if [ "$mode" = all ]; then
     step "what the tests need"
     missing=()
-    for pair in curl:curl wrk:wrk ab:apache2-utils ip:iproute2 ethtool:ethtool python3:python3 cc:gcc; do
+    # The fuzzers' engine is C++.
+    for pair in curl:curl wrk:wrk ab:apache2-utils ip:iproute2 ethtool:ethtool python3:python3 cc:gcc c++:g++; do
         command -v "${pair%%:*}" >/dev/null || [ -x "/usr/sbin/${pair%%:*}" ] || missing+=("${pair##*:}")
     done
     if [ ${#missing[@]} -gt 0 ]; then
