@@ -436,6 +436,28 @@ fn ends(w1: u64, w: &[u64; 6]) -> (Endpoint, Endpoint) {
 }
 
 impl Job {
+    /// The connection that it may change.
+    pub fn conn(&self) -> Option<ConnId> {
+        match self {
+            Job::Write { conn, .. }
+            | Job::Consumed { conn, .. }
+            | Job::Shutdown { conn }
+            | Job::Close { conn, .. }
+            | Job::Abort { conn }
+            | Job::SetOption { conn, .. }
+            | Job::Urgent { conn, .. }
+            | Job::EndRecord { conn } => Some(*conn),
+            Job::Connect { .. }
+            | Job::Listen { .. }
+            | Job::Taken { .. }
+            | Job::CloseListener { .. }
+            | Job::Prepare { .. }
+            | Job::SetListenerOption { .. }
+            | Job::SetBacklog { .. }
+            | Job::Query { .. } => None,
+        }
+    }
+
     /// The message that carries it.
     pub fn into_message(self) -> Message {
         let none = Chain::default();

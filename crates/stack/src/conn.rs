@@ -1,6 +1,7 @@
 //! A connection as the stack keeps it: the TCB and where it stands among the stack's lists.
 
 use tcp::{State, Tcb};
+use wire::Instant;
 
 use crate::channel::Failure;
 use crate::flows::FlowKey;
@@ -25,6 +26,8 @@ pub(crate) struct Conn {
     pub tcb: Tcb,
     pub key: FlowKey,
     pub hash: u32,
+    /// When the wheel wakes it, or earlier than it does; `FAR`: the wheel does not have it.
+    pub wheel_at: Instant,
     /// Index of the neighbour that frames go to; `NO_NEIGHBOR` while none was asked for.
     pub neighbor: u32,
     /// `Neighbors::epoch` when `neighbor` was looked up.
@@ -68,9 +71,11 @@ impl Conn {
 
 /// Bits of a connection id's place in queues; they outlive the connection, so a stale entry is recognised.
 pub(crate) mod queued {
-    pub const CONTROL: u8 = 1;
-    pub const ACK: u8 = 2;
-    pub const DATA: u8 = 4;
+    pub const CONTROL: u8 = tcp::wants::CONTROL;
+    pub const ACK: u8 = tcp::wants::ACK;
+    pub const DATA: u8 = tcp::wants::DATA;
+    /// Any of the lists of what is sent.
+    pub const SEND: u8 = CONTROL | ACK | DATA;
     pub const NOTIFY: u8 = 8;
     pub const NEIGHBOR: u8 = 16;
 }

@@ -321,38 +321,68 @@ impl Stack {
         Some(id)
     }
 
-    pub(crate) fn enqueue(&mut self, id: u32, bit: u8) {
-        let q = &mut self.queued[id as usize];
-        if *q & bit != 0 {
-            return;
-        }
-        *q |= bit;
-        if bit == queued::NOTIFY {
-            self.notify.push_back(id);
-            return;
-        }
-        let Some(c) = self.conns.get(id) else { return };
-        let i = &mut self.interfaces[c.interface.index()];
-        match bit {
-            queued::CONTROL => i.control.push_back(id),
-            queued::ACK => i.acks.push_back(id),
-            _ => i.data.push_back(id),
-        }
-    }
-
     /// After anything happened to a connection: which lists it belongs to, when it must be looked at again, whether it is
     /// over.
     pub(crate) fn settle(&mut self, now: Instant, id: u32) {
         let Some(c) = self.conns.get_mut(id) else { return };
-        let mut cx = context!(self, now);
-        c.tcb.time_fin_wait_2(&mut cx);
-        c.tcb.watch_unsent();
-        let tcb = &c.tcb;
-        let control = tcb.wants_control();
-        let ack = tcb.wants_ack();
-        let data = tcb.wants_data();
-        let state = tcb.state();
+        if c.tcb.has_knobs() {
+            c.tcb.time_fin_wait_2(&mut context!(self, now));
+            c.tcb.watch_unsent();
+        }
+        let wants = c.tcb.wants();
+        if matches!(c.tcb.state(), State::Closed | State::TimeWait) && self.end(now, id, wants) {
+            return;
+        }
+        let Some(c) = self.conns.get_mut(id) else { return };
+        let news = match c.stage {
+            Stage::Owned => c.tcb.has_notice(),
+            Stage::Embryo if c.tcb.established() && c.tcb.passive() => {
+                c.stage = Stage::Ready;
+                if let Some(l) = self.listeners.get(c.listener) {
+                    l.embryos -= 1;
+                    l.ready += 1;
+                }
+                true
+            }
+            Stage::Embryo => false,
+            Stage::Ready => true,
+            Stage::Lingering => c.lingered(),
+            Stage::Released => false,
+        };
+        let deadline = c.tcb.deadline();
+        if deadline < c.wheel_at {
+            c.wheel_at = deadline;
+            self.wheel.schedule(id, deadline);
+        }
+        // Membership of the lists that are wanted and do not have it yet.
+        let queued = &mut self.queued[id as usize];
+        let add = (wants | if news { queued::NOTIFY } else { 0 }) & !*queued;
+        if add == 0 {
+            return;
+        }
+        *queued |= add;
+        if add & queued::NOTIFY != 0 {
+            self.notify.push_back(id);
+        }
+        if add & queued::SEND != 0 {
+            let i = &mut self.interfaces[c.interface.index()];
+            if add & queued::CONTROL != 0 {
+                i.control.push_back(id);
+            }
+            if add & queued::ACK != 0 {
+                i.acks.push_back(id);
+            }
+            if add & queued::DATA != 0 {
+                i.data.push_back(id);
+            }
+        }
+    }
 
+    /// A connection in CLOSED or TIME-WAIT: a record takes its place in the flow table, or nothing; whether it is freed.
+    #[inline(never)]
+    fn end(&mut self, now: Instant, id: u32, wants: u8) -> bool {
+        let Some(c) = self.conns.get_mut(id) else { return true };
+        let state = c.tcb.state();
         if state == State::TimeWait && c.linked {
             c.linked = false;
             let (key, hash) = (c.key, c.hash);
@@ -368,51 +398,18 @@ impl Stack {
             };
             self.remember(now, id, hash, record);
         }
-        let Some(c) = self.conns.get_mut(id) else { return };
-        if matches!(state, State::Closed | State::TimeWait) {
-            let unknown = matches!(c.stage, Stage::Embryo | Stage::Ready | Stage::Released);
-            if unknown && !control && !ack {
-                self.free(now, id);
-                return;
-            }
-            if state == State::Closed && c.linked {
-                c.linked = false;
-                let hash = c.hash;
-                self.flows.remove(hash, id);
-            }
+        let Some(c) = self.conns.get_mut(id) else { return true };
+        let unknown = matches!(c.stage, Stage::Embryo | Stage::Ready | Stage::Released);
+        if unknown && wants & (queued::CONTROL | queued::ACK) == 0 {
+            self.free(now, id);
+            return true;
         }
-        let Some(c) = self.conns.get_mut(id) else { return };
-        let news = match c.stage {
-            Stage::Embryo => c.tcb.established() && c.tcb.passive(),
-            Stage::Ready => true,
-            Stage::Owned => c.tcb.has_notice(),
-            Stage::Lingering => c.lingered(),
-            Stage::Released => false,
-        };
-        if c.stage == Stage::Embryo && news {
-            c.stage = Stage::Ready;
-            let listener = c.listener;
-            if let Some(l) = self.listeners.get(listener) {
-                l.embryos -= 1;
-                l.ready += 1;
-            }
+        if state == State::Closed && c.linked {
+            c.linked = false;
+            let hash = c.hash;
+            self.flows.remove(hash, id);
         }
-        let deadline = self.conns[id].tcb.deadline();
-        if deadline != Instant::FAR {
-            self.wheel.schedule(id, deadline);
-        }
-        if news {
-            self.enqueue(id, queued::NOTIFY);
-        }
-        if control {
-            self.enqueue(id, queued::CONTROL);
-        }
-        if ack {
-            self.enqueue(id, queued::ACK);
-        }
-        if data {
-            self.enqueue(id, queued::DATA);
-        }
+        false
     }
 
     /// A TIME-WAIT record takes the connection's place in the flow table.
@@ -459,6 +456,7 @@ impl Stack {
         self.wheel.expire(now, &mut due);
         for id in due.drain(..) {
             let Some(c) = self.conns.get_mut(id) else { continue };
+            c.wheel_at = Instant::FAR;
             if c.tcb.deadline() <= now {
                 let mut cx = context!(self, now);
                 c.tcb.on_timer(&mut cx);

@@ -1,6 +1,6 @@
 //! Events for the application, one batch a turn (mTCP 3.2: the event queue is flushed once).
 
-use tcp::Notice;
+use tcp::{Notice, State};
 
 use crate::channel::{ConnId, Endpoint, Event, ListenerId};
 use crate::conn::{Stage, queued};
@@ -122,7 +122,10 @@ impl Stack {
             }
         };
         debug_assert!(told, "room was checked");
-        self.settle(now, id);
+        // Telling changes nothing that lists or timers go by, but who has been told of the end may go.
+        if matches!(c.tcb.state(), State::Closed | State::TimeWait) {
+            self.settle(now, id);
+        }
         (count, false)
     }
 }

@@ -283,6 +283,7 @@ impl Stack {
             tcb: Tcb::resume(open, offer, sent, retries, &mut cx),
             key,
             hash,
+            wheel_at: Instant::FAR,
             neighbor: NO_NEIGHBOR,
             epoch: 0,
             listener,

@@ -16,15 +16,28 @@ impl Stack {
     pub fn run_jobs(&mut self, now: Instant) -> usize {
         // What arrives while this runs is the next turn's.
         let waiting = self.jobs.len();
+        // Jobs for one connection come in a row, and are settled together.
+        let mut unsettled = None;
         for _ in 0..waiting {
             let Some(message) = self.jobs.pop() else { break };
             match Job::from_message(message) {
-                Ok(job) => self.run(now, job),
+                Ok(job) => {
+                    let conn = job.conn();
+                    if conn != unsettled
+                        && let Some(before) = core::mem::replace(&mut unsettled, conn)
+                    {
+                        self.settle(now, before.0);
+                    }
+                    self.run(now, job);
+                }
                 Err(chain) => {
                     chain.free(&mut self.pool);
                     self.counters.drop(DropReason::BadJob);
                 }
             }
+        }
+        if let Some(last) = unsettled {
+            self.settle(now, last.0);
         }
         if waiting > 0 {
             self.jobs.release();
@@ -34,6 +47,7 @@ impl Stack {
         waiting
     }
 
+    /// Does one job; a connection that it names is to be settled after it.
     fn run(&mut self, now: Instant, job: Job) {
         match job {
             Job::Connect { token, local, remote, receive_buffer } => {
@@ -70,7 +84,6 @@ impl Stack {
                 };
                 let mut cx = context!(self, now);
                 c.tcb.write(chain, more, &mut cx);
-                self.settle(now, conn.0);
             }
             Job::Consumed { conn, bytes } => self.on_conn(now, conn, |tcb, cx| tcb.consumed(bytes, cx)),
             Job::Shutdown { conn } => self.on_conn(now, conn, |tcb, cx| tcb.shutdown(cx)),
@@ -92,7 +105,6 @@ impl Stack {
                         c.orphan = true;
                         self.orphans += 1;
                     }
-                    self.settle(now, conn.0);
                 } else {
                     self.counters.drop(DropReason::BadJob);
                 }
@@ -102,7 +114,6 @@ impl Stack {
                     c.stage = Stage::Released;
                     let mut cx = context!(self, now);
                     c.tcb.abort(&mut cx);
-                    self.settle(now, conn.0);
                 } else {
                     self.counters.drop(DropReason::BadJob);
                 }
@@ -111,7 +122,6 @@ impl Stack {
                 Some(c) => {
                     let mut cx = context!(self, now);
                     apply(c, option, value, &mut cx);
-                    self.settle(now, conn.0);
                 }
                 None => self.counters.drop(DropReason::BadJob),
             },
@@ -146,7 +156,6 @@ impl Stack {
             Some(c) => {
                 let mut cx = context!(self, now);
                 f(&mut c.tcb, &mut cx);
-                self.settle(now, conn.0);
             }
             None => self.counters.drop(DropReason::BadJob),
         }
@@ -204,6 +213,7 @@ impl Stack {
             tcb,
             key,
             hash,
+            wheel_at: Instant::FAR,
             neighbor: NO_NEIGHBOR,
             epoch: 0,
             listener: u32::MAX,

@@ -109,7 +109,10 @@ impl Stack {
                 Progress::Idle => self.settle_sent(now, id),
                 Progress::More => {
                     self.settle_sent(now, id);
-                    self.enqueue(id, bit);
+                    if self.queued[id as usize] & bit == 0 && self.conns.get(id).is_some() {
+                        self.queued[id as usize] |= bit;
+                        self.list(i, bit).push_back(id);
+                    }
                 }
                 Progress::Full => {
                     self.queued[id as usize] |= bit;
@@ -132,13 +135,12 @@ impl Stack {
 
     /// After sending: what it could not send now waits for an ACK, a timer or the application, not for the list.
     fn settle_sent(&mut self, now: Instant, id: u32) {
-        let bits = self.queued[id as usize];
         // Keeps `settle` from putting it straight back on the lists.
-        self.queued[id as usize] |= queued::CONTROL | queued::ACK | queued::DATA;
+        let bits = core::mem::replace(&mut self.queued[id as usize], queued::SEND);
+        self.queued[id as usize] |= bits;
         self.settle(now, id);
-        let keep = queued::CONTROL | queued::ACK | queued::DATA;
-        let now_bits = self.queued[id as usize];
-        self.queued[id as usize] = (now_bits & !keep) | (bits & keep);
+        let all = &mut self.queued[id as usize];
+        *all = (*all & !queued::SEND) | (bits & queued::SEND);
     }
 
     /// The next hop's hardware address for a connection, looked up again when the tables have changed.
@@ -212,6 +214,7 @@ impl Stack {
         let urgent = c.tcb.urgent_out();
         let headers = link + ip_header + 60;
 
+        let ethertype = if key.remote.is_v4() { ethernet::IPV4 } else { ethernet::IPV6 };
         for _ in 0..SHARE {
             let smss = c.tcb.segment_size() as usize;
             let payload = match caps.max_gso {
@@ -226,7 +229,6 @@ impl Stack {
             let Some(buf) = sink.reserve(room) else { return Progress::Full };
             let mut cx = context!(self, now);
             let Some(out) = c.tcb.next_segment(payload as u32, &mut cx) else { return Progress::Idle };
-            let ethertype = if key.remote.is_v4() { ethernet::IPV4 } else { ethernet::IPV6 };
             let at = ethernet::emit(buf, mac, our_mac, vlan, ethertype);
             let tcp_at = at + ip_header;
             let mut header = out.header(key.local_port, key.remote_port);
@@ -240,14 +242,17 @@ impl Stack {
                 ipv4::let_fragment(&mut buf[at..], c.tcb.segments_sent() as u16);
             }
             if out.len > 0 {
-                c.tcb.copy_payload(&out, &mut buf[tcp_at + tcp_header..end], &self.pool);
+                c.tcb.copy_payload(&out, &mut buf[tcp_at + tcp_header..end], cx.pool);
             }
             let cut = out.len as usize > smss;
             let offload = finish(&key, &mut buf[tcp_at..end], tcp_at, caps, cut.then_some((smss, tcp_header)));
             sink.commit(end, offload);
             self.counters.frames_out += 1;
             self.counters.bytes_out += end as u64;
-            self.counters.segments_out += (out.len as u64).div_ceil(smss as u64).max(1);
+            self.counters.segments_out += if cut { (out.len as u64).div_ceil(smss as u64) } else { 1 };
+            if c.tcb.all_sent(&mut cx) {
+                return Progress::Idle;
+            }
         }
         Progress::More
     }

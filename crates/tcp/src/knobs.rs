@@ -63,6 +63,11 @@ impl Notice {
 }
 
 impl Tcb {
+    /// Whether any of these options was ever set.
+    pub fn has_knobs(&self) -> bool {
+        self.knobs.is_some()
+    }
+
     pub(crate) fn knobs_mut(&mut self) -> &mut Knobs {
         self.knobs.get_or_insert_default()
     }

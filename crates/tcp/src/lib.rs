@@ -34,6 +34,6 @@ pub use config::{Config, Ecn};
 pub use cookie::{Offer, TS_BITS, stamp};
 pub use info::{State, TcpInfo};
 pub use limits::Limits;
-pub use output::{Outgoing, Reply, reset_for};
+pub use output::{Outgoing, Reply, reset_for, wants};
 pub use sent::SentPool;
 pub use tcb::{Context, Counters, Error, Notice, Open, Tcb};

@@ -56,7 +56,26 @@ pub fn reset_for(seg: &Segment) -> Option<Reply> {
     Some(Reply { seq: SeqNum(0), ack: seg.seq + len, flags: Flags::RST | Flags::ACK })
 }
 
+/// What a connection has to send: the paper's three lists (mTCP 3.2).
+pub mod wants {
+    /// SYN, FIN or RST without data.
+    pub const CONTROL: u8 = 1;
+    /// An acknowledgment.
+    pub const ACK: u8 = 2;
+    /// Data, a FIN behind it, or a probe.
+    pub const DATA: u8 = 4;
+}
+
 impl Tcb {
+    /// What waits to be sent, as [`wants`] bits.
+    pub fn wants(&self) -> u8 {
+        let ack = if self.has(flag::ACK_NOW) { wants::ACK } else { 0 };
+        if self.wants_control() {
+            return ack | wants::CONTROL;
+        }
+        if self.wants_data() { ack | wants::DATA } else { ack }
+    }
+
     /// SYN, FIN or RST waits to be sent without data: the paper's control list.
     pub fn wants_control(&self) -> bool {
         self.has(flag::RST_PENDING)
@@ -84,12 +103,12 @@ impl Tcb {
         if !self.can_send() {
             return false;
         }
-        self.lost_out > self.retrans_out
+        (self.flags & (flag::SHUTDOWN | flag::FIN_SENT)) == flag::SHUTDOWN
+            || self.unsent() > 0
+            || self.has(flag::PROBE_NOW)
+            || self.lost_out > self.retrans_out
             || self.recovery.head_due
             || self.recovery.probe_due
-            || self.has(flag::PROBE_NOW)
-            || self.unsent() > 0
-            || (self.has(flag::SHUTDOWN) && !self.has(flag::FIN_SENT))
     }
 
     fn can_send(&self) -> bool {
@@ -97,6 +116,15 @@ impl Tcb {
             self.state,
             State::Established | State::CloseWait | State::FinWait1 | State::FinWait2 | State::Closing | State::LastAck
         )
+    }
+
+    /// Whether the segment just given was the last for now, found out without asking for another; if so the burst is over.
+    pub fn all_sent(&mut self, cx: &mut Context) -> bool {
+        if self.wants() != 0 || self.recovery.new_first {
+            return false;
+        }
+        self.end_burst(cx);
+        true
     }
 
     /// The next segment, or `None` when nothing may go now. `max` is the longest payload of one frame (a multiple of
@@ -289,14 +317,18 @@ impl Tcb {
     fn new_data(&mut self, max: u32, cx: &mut Context) -> Option<Outgoing> {
         let out = self.fresh_data(max, cx);
         if out.is_none() {
-            self.burst = 0;
+            self.end_burst(cx);
         }
-        if out.is_none() && self.has(flag::SENT_NEW) {
+        out
+    }
+
+    fn end_burst(&mut self, cx: &mut Context) {
+        self.burst = 0;
+        if self.has(flag::SENT_NEW) {
             self.set(flag::SENT_NEW, false);
             self.judge_window(cx);
             self.schedule_probe(false, cx);
         }
-        out
     }
 
     fn fresh_data(&mut self, max: u32, cx: &mut Context) -> Option<Outgoing> {
