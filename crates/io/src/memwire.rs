@@ -168,6 +168,11 @@ impl RxBurst for MemPort {
     fn frame(&self, index: usize) -> RxFrame<'_> {
         RxFrame { data: self.rx.frame(index).0, checksum: self.checksum }
     }
+
+    #[inline]
+    fn prefetch(&self, index: usize) {
+        self.rx.prefetch(index);
+    }
 }
 
 impl TxSink for MemPort {

@@ -74,6 +74,21 @@ pub trait Port: RxBurst + TxSink {
     fn counters(&self) -> PortCounters;
 }
 
+/// Does `body` with the port inside an [`AnyPort`] as `p`: what is generic over ports then has one copy for each kind, and
+/// which kind it is gets asked once for a burst.
+#[macro_export]
+macro_rules! with_port {
+    ($port:expr, $p:ident => $body:expr) => {
+        match $port {
+            $crate::AnyPort::Mem($p) => $body,
+            $crate::AnyPort::Xdp($p) => $body,
+            $crate::AnyPort::Tap($p) => $body,
+            $crate::AnyPort::Packet($p) => $body,
+            $crate::AnyPort::Tee($p) => $body,
+        }
+    };
+}
+
 macro_rules! any_port {
     ($($variant:ident($port:ty)),* $(,)?) => {
         /// Any port.
@@ -92,6 +107,10 @@ macro_rules! any_port {
             #[inline]
             fn frame(&self, index: usize) -> RxFrame<'_> {
                 match self { $(AnyPort::$variant(p) => p.frame(index),)* }
+            }
+            #[inline]
+            fn prefetch(&self, index: usize) {
+                match self { $(AnyPort::$variant(p) => p.prefetch(index),)* }
             }
         }
 

@@ -59,8 +59,9 @@ pub struct FrameRx {
     burst: u32,
 }
 
+/// An odd number of cache lines: an even one would put the first lines of all slots into few sets of the cache.
 fn stride(slot_bytes: usize) -> Option<usize> {
-    slot_bytes.checked_add(HEADER_BYTES)?.checked_next_multiple_of(64)
+    Some(slot_bytes.checked_add(HEADER_BYTES)?.checked_next_multiple_of(64)? | 64)
 }
 
 /// A ring of `slots` (a power of two from 1 to 2^30) frames of at most `slot_bytes` each, in memory of its own.
@@ -163,10 +164,17 @@ impl FrameRx {
     pub fn burst(&mut self, max: usize) -> usize {
         self.release();
         self.burst = self.head.available().min(max.min(u32::MAX as usize) as u32);
-        for i in 0..self.burst.min(4) {
-            prefetch::line(self.slots.header(self.head.slot_at(i)).cast());
-        }
         self.burst as usize
+    }
+
+    /// Hints that frame `i` of the burst is read soon: its first two lines.
+    #[inline]
+    pub fn prefetch(&self, i: usize) {
+        if i < self.burst as usize {
+            let at = self.slots.header(self.head.slot_at(i as u32)).cast::<u8>();
+            prefetch::line(at);
+            prefetch::line(at.wrapping_add(64));
+        }
     }
 
     /// Frame `i` of the burst and the word beside it; empty and 0 for `i` outside the burst.
@@ -174,9 +182,6 @@ impl FrameRx {
     pub fn frame(&self, i: usize) -> (&[u8], u64) {
         if i >= self.burst as usize {
             return (&[], 0);
-        }
-        if i + 4 < self.burst as usize {
-            prefetch::line(self.slots.header(self.head.slot_at(i as u32 + 4)).cast());
         }
         let slot = self.head.slot_at(i as u32);
         // SAFETY: the slot is published and not released, so nobody writes to it; releasing needs `&mut self`. The producer

@@ -100,7 +100,8 @@ impl Lane {
         work.jobs = self.stack.run_jobs(now);
         for i in 0..self.ports.len() {
             let port = &mut self.ports[i];
-            let sent = self.stack.transmit(now, InterfaceId(i as u8), port);
+            let stack = &mut self.stack;
+            let sent = io::with_port!(port, p => stack.transmit(now, InterfaceId(i as u8), p));
             work.tx += sent;
             if let Err(error) = port.flush()
                 && !self.failed
@@ -145,7 +146,8 @@ impl Lane {
         }
         let interface = InterfaceId(i as u8);
         if matches!(self.steering, Steering::Single) {
-            self.stack.receive(now, interface, &self.ports[i]);
+            let stack = &mut self.stack;
+            io::with_port!(&self.ports[i], p => stack.receive(now, interface, p));
         } else {
             self.own.clear();
             let port = &self.ports[i];

@@ -139,7 +139,7 @@ impl Stack {
         }
         let addr = self.formed(PREFIX, i.config.mac, 0);
         let dad = i.config.dad;
-        self.interfaces[id.index()].addresses.push(Address { formed: Some(0), ..Address::new(addr, 64, dad) });
+        self.interfaces[id.index()].addresses.edit().push(Address { formed: Some(0), ..Address::new(addr, 64, dad) });
         self.routes.add(Route { dst: network(addr.to_ip(), 64), prefix: 64, gateway: None, interface: id, metric: 0 });
         self.configure_by(Instant::ZERO);
     }
@@ -160,7 +160,7 @@ impl Stack {
         let mut frames = Vec::new();
         let mut next = Instant::FAR;
         let mut reachable = false;
-        for a in &mut i.addresses {
+        for a in i.addresses.edit() {
             let v4 = a.addr.is_v4();
             if let Phase::Tentative { left, next } = a.phase
                 && next <= now
@@ -228,8 +228,8 @@ impl Stack {
     /// Lifetimes (RFC 4861 6.3.5, RFC 4862 5.5.4).
     fn forget_old(&mut self, now: Instant, id: InterfaceId) {
         let i = &mut self.interfaces[id.index()];
-        i.addresses.retain(|a| a.valid > now);
-        i.addresses.iter_mut().for_each(|a| a.deprecated = a.preferred <= now);
+        i.addresses.edit().retain(|a| a.valid > now);
+        i.addresses.edit().iter_mut().for_each(|a| a.deprecated = a.preferred <= now);
         let mut gone: Vec<Route> = i.auto.prefixes.extract_if(.., |(_, until)| *until <= now).map(|(r, _)| r).collect();
         gone.extend(i.auto.routers.extract_if(.., |(_, until)| *until <= now).map(|(r, _)| router_route(id, r)));
         let lives = i.addresses.iter().flat_map(|a| [a.valid, a.preferred]).filter(|at| *at > now);
@@ -279,7 +279,7 @@ impl Stack {
             self.counters.addresses_lost += 1;
             let old = i.addresses[at].clone();
             let again = old.formed.filter(|tries| *tries < RETRIES);
-            self.interfaces[id.index()].addresses[at] = match again {
+            self.interfaces[id.index()].addresses.edit()[at] = match again {
                 // RFC 7217 6: another one from the same prefix.
                 Some(tries) => {
                     let addr = self.formed(addr.as_words()[0], our_mac, tries + 1);
@@ -388,7 +388,7 @@ impl Stack {
         let prefix = Addr::from_v6(p.prefix.octets()).as_words()[0];
         let i = &mut self.interfaces[id.index()];
         let (preferred, valid) = (after(now, p.preferred), after(now, p.valid));
-        let mut formed = i.addresses.iter_mut().filter(|a| a.formed.is_some());
+        let mut formed = i.addresses.edit().iter_mut().filter(|a| a.formed.is_some());
         if let Some(a) = formed.find(|a| a.addr.as_words()[0] == prefix) {
             a.preferred = preferred;
             // 5.5.3 e: nobody ends an address at once.
@@ -404,7 +404,7 @@ impl Stack {
             let (mac, dad) = (i.config.mac, i.config.dad);
             let addr = self.formed(prefix, mac, 0);
             let fresh = Address { preferred, valid, formed: Some(0), ..Address::new(addr, 64, dad) };
-            self.interfaces[id.index()].addresses.push(fresh);
+            self.interfaces[id.index()].addresses.edit().push(fresh);
         }
     }
 

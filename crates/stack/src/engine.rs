@@ -149,7 +149,7 @@ impl Stack {
     pub fn add_address(&mut self, interface: InterfaceId, addr: IpAddr, prefix: u8) {
         let Some(i) = self.interfaces.get_mut(interface.index()) else { return };
         if i.address(addr.into()).is_none() {
-            i.addresses.push(Address::new(addr.into(), prefix, i.config.dad));
+            i.addresses.edit().push(Address::new(addr.into(), prefix, i.config.dad));
             self.configure_at = Instant::ZERO;
         }
         self.routes.add(Route { dst: network(addr, prefix), prefix, gateway: None, interface, metric: 0 });
@@ -160,7 +160,7 @@ impl Stack {
         let Some(i) = self.interfaces.get_mut(interface.index()) else { return };
         let addr16 = Addr::from(addr);
         if let Some(at) = i.addresses.iter().position(|a| a.addr == addr16) {
-            let prefix = i.addresses.remove(at).prefix;
+            let prefix = i.addresses.edit().remove(at).prefix;
             self.configure_at = Instant::ZERO;
             let dst = network(addr, prefix);
             let shared = i.addresses.iter().any(|a| a.prefix == prefix && network(a.addr.to_ip(), prefix) == dst);

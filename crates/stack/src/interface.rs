@@ -3,6 +3,7 @@
 use core::net::IpAddr;
 use std::collections::VecDeque;
 
+use foldhash::HashMap;
 use wire::burst::TxCaps;
 use wire::{Addr, Instant, MacAddr};
 
@@ -82,9 +83,46 @@ impl Address {
 /// No link is taken to carry less: the headers of IPv6 and TCP with all options, and a little text.
 const LEAST_MTU: u16 = 148;
 
+/// The addresses of an interface: a list, and an index into it, since every segment asks.
+#[derive(Default)]
+pub(crate) struct Addresses {
+    list: Vec<Address>,
+    /// Those that are ours or about to be, and which of the two; `None` after a change, until somebody asks.
+    index: Option<HashMap<Addr, bool>>,
+}
+
+impl Addresses {
+    /// The list, to change.
+    pub fn edit(&mut self) -> &mut Vec<Address> {
+        self.index = None;
+        &mut self.list
+    }
+
+    /// Whether packets may come to `dst` from `src`: it is ours and the other is not, nor about to be.
+    #[inline]
+    pub fn admits(&mut self, src: Addr, dst: Addr) -> bool {
+        if let [only] = &self.list[..] {
+            return only.addr == dst && matches!(only.phase, Phase::Ours { .. }) && src != dst;
+        }
+        let list = &self.list;
+        let index = self.index.get_or_insert_with(|| {
+            let known = list.iter().filter(|a| a.phase != Phase::Duplicate);
+            known.map(|a| (a.addr, matches!(a.phase, Phase::Ours { .. }))).collect()
+        });
+        index.get(&dst) == Some(&true) && !index.contains_key(&src)
+    }
+}
+
+impl core::ops::Deref for Addresses {
+    type Target = [Address];
+    fn deref(&self) -> &[Address] {
+        &self.list
+    }
+}
+
 pub(crate) struct Interface {
     pub config: InterfaceConfig,
-    pub addresses: Vec<Address>,
+    pub addresses: Addresses,
     pub auto: Autoconf,
     /// Replies outside connections.
     pub raw: VecDeque<Raw>,
@@ -102,7 +140,7 @@ impl Interface {
         }
         Interface {
             config,
-            addresses: Vec::new(),
+            addresses: Addresses::default(),
             auto: Autoconf::default(),
             raw: VecDeque::with_capacity(64),
             control: VecDeque::with_capacity(256),

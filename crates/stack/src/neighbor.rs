@@ -160,6 +160,7 @@ impl Neighbors {
     }
 
     /// Where frames for hop `i` go now; asks when nothing fresh is known (RFC 4861 7.3.3).
+    #[inline]
     pub fn hop(&mut self, now: Instant, i: u32) -> Hop {
         let Some(n) = self.list.get_mut(i as usize) else { return Hop::Unreachable };
         n.used = now;

@@ -2,6 +2,8 @@
 //! memory.
 
 use wire::burst::{Gso, PartialChecksum, TxCaps, TxOffload, TxSink};
+use tcp::Outgoing;
+use wire::quick::Headers;
 use wire::tcp::{Flags, Header};
 use wire::{Addr, Instant, MacAddr, arp, ethernet, ipv4, ipv6};
 
@@ -212,6 +214,7 @@ impl Stack {
         let hops = hop_limit(&key, c.hop_limit, suggested);
         let link = 14 + if vlan.is_some() { 4 } else { 0 };
         let urgent = c.tcb.urgent_out();
+        let plain = key.remote.is_v4() && vlan.is_none() && !urgent && !c.fragments;
         let headers = link + ip_header + 60;
 
         let ethertype = if key.remote.is_v4() { ethernet::IPV4 } else { ethernet::IPV6 };
@@ -229,27 +232,43 @@ impl Stack {
             let Some(buf) = sink.reserve(room) else { return Progress::Full };
             let mut cx = context!(self, now);
             let Some(out) = c.tcb.next_segment(payload as u32, &mut cx) else { return Progress::Idle };
-            let at = ethernet::emit(buf, mac, our_mac, vlan, ethertype);
-            let tcp_at = at + ip_header;
-            let mut header = out.header(key.local_port, key.remote_port);
-            c.tcb.mark_urgent(&mut header);
-            let syn = out.flags.contains(Flags::SYN);
-            let tcp_header = header.emit(&mut buf[tcp_at..], syn);
-            let end = tcp_at + tcp_header + out.len as usize;
-            emit_tcp_ip(&mut buf[at..], &key, c.traffic_class | out.ecn, hops, end - tcp_at);
-            if c.fragments && key.remote.is_v4() {
-                // RFC 6864 4.3: what may be fragmented needs an identification of its own.
-                ipv4::let_fragment(&mut buf[at..], c.tcb.segments_sent() as u16);
+            let len = out.len as usize;
+            let written = if plain {
+                let Outgoing { seq, ack, flags, window, .. } = out;
+                let (src, dst, tos) = (key.local, key.remote, c.traffic_class | out.ecn);
+                let (src_port, dst_port) = (key.local_port, key.remote_port);
+                let (to, from, ttl) = (mac, our_mac, hops);
+                let headers =
+                    Headers { to, from, src, dst, tos, ttl, src_port, dst_port, seq, ack, flags, window };
+                headers.write(buf, &out.options, len)
+            } else {
+                None
+            };
+            let tcp_at = link + ip_header;
+            let text = written.unwrap_or_else(|| {
+                let at = ethernet::emit(buf, mac, our_mac, vlan, ethertype);
+                let mut header = out.header(key.local_port, key.remote_port);
+                c.tcb.mark_urgent(&mut header);
+                let syn = out.flags.contains(Flags::SYN);
+                let text = tcp_at + header.emit(&mut buf[tcp_at..], syn);
+                emit_tcp_ip(&mut buf[at..], &key, c.traffic_class | out.ecn, hops, text - tcp_at + len);
+                if c.fragments && key.remote.is_v4() {
+                    // RFC 6864 4.3: what may be fragmented needs an identification of its own.
+                    ipv4::let_fragment(&mut buf[at..], c.tcb.segments_sent() as u16);
+                }
+                wire::tcp::fill_pseudo(key.local, key.remote, text - tcp_at + len, &mut buf[tcp_at..text]);
+                text
+            });
+            let end = text + len;
+            if len > 0 {
+                c.tcb.copy_payload(&out, &mut buf[text..end], cx.pool);
             }
-            if out.len > 0 {
-                c.tcb.copy_payload(&out, &mut buf[tcp_at + tcp_header..end], cx.pool);
-            }
-            let cut = out.len as usize > smss;
-            let offload = finish(&key, &mut buf[tcp_at..end], tcp_at, caps, cut.then_some((smss, tcp_header)));
+            let cut = len > smss;
+            let offload = finish(&key, &mut buf[tcp_at..end], tcp_at, caps, cut.then_some((smss, text - tcp_at)));
             sink.commit(end, offload);
             self.counters.frames_out += 1;
             self.counters.bytes_out += end as u64;
-            self.counters.segments_out += if cut { (out.len as u64).div_ceil(smss as u64) } else { 1 };
+            self.counters.segments_out += if cut { len.div_ceil(smss) as u64 } else { 1 };
             if c.tcb.all_sent(&mut cx) {
                 return Progress::Idle;
             }
@@ -278,6 +297,7 @@ impl Stack {
                 let end = tcp_at + header.emit(&mut buf[tcp_at..], header.flags.contains(Flags::SYN));
                 emit_tcp_ip(&mut buf[at..], key, *class, hop_limit(key, *hops, suggested), end - tcp_at);
                 self.counters.segments_out += 1;
+                wire::tcp::fill_pseudo(key.local, key.remote, end - tcp_at, &mut buf[tcp_at..end]);
                 (end, finish(key, &mut buf[tcp_at..end], tcp_at, caps, None))
             }
             Raw::Solicit { target, source, unicast } => {
@@ -337,13 +357,14 @@ fn emit_tcp_ip(buf: &mut [u8], key: &FlowKey, class: u8, hops: u8, payload: usiz
     }
 }
 
-/// The transport checksum: computed here, or left to the port where it can.
+/// The transport checksum over a field that holds the folded pseudo-header: computed here, or left to the port where it
+/// can.
+#[inline]
 fn finish(key: &FlowKey, tcp: &mut [u8], tcp_at: usize, caps: TxCaps, cut: Option<(usize, usize)>) -> TxOffload {
     if !caps.checksum {
-        wire::tcp::fill_checksum(key.local, key.remote, tcp);
+        wire::tcp::finish_checksum(tcp);
         return TxOffload::default();
     }
-    wire::tcp::fill_pseudo(key.local, key.remote, tcp.len(), tcp);
     TxOffload {
         checksum: Some(PartialChecksum { start: tcp_at as u16, offset: 16 }),
         gso: cut.map(|(mss, header)| Gso {

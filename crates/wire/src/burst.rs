@@ -30,6 +30,8 @@ pub trait RxBurst {
     fn len(&self) -> usize;
     /// Frame `index`, which is below [`RxBurst::len`].
     fn frame(&self, index: usize) -> RxFrame<'_>;
+    /// Hints that frame `index` is read soon; nothing for one outside the burst.
+    fn prefetch(&self, _index: usize) {}
     /// Whether the burst holds no frame.
     fn is_empty(&self) -> bool {
         self.len() == 0
@@ -85,4 +87,28 @@ pub trait TxSink {
     fn reserve(&mut self, len: usize) -> Option<&mut [u8]>;
     /// Sends the first `len` bytes of the frame that was reserved last.
     fn commit(&mut self, len: usize, offload: TxOffload);
+}
+
+impl<B: RxBurst + ?Sized> RxBurst for Box<B> {
+    fn len(&self) -> usize {
+        (**self).len()
+    }
+    fn frame(&self, index: usize) -> RxFrame<'_> {
+        (**self).frame(index)
+    }
+    fn prefetch(&self, index: usize) {
+        (**self).prefetch(index);
+    }
+}
+
+impl<S: TxSink + ?Sized> TxSink for Box<S> {
+    fn caps(&self) -> TxCaps {
+        (**self).caps()
+    }
+    fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
+        (**self).reserve(len)
+    }
+    fn commit(&mut self, len: usize, offload: TxOffload) {
+        (**self).commit(len, offload);
+    }
 }

@@ -14,6 +14,7 @@ pub mod icmpv6;
 pub mod ipv4;
 pub mod ipv6;
 mod mac;
+pub mod quick;
 pub mod quoted;
 mod seq;
 pub mod tcp;

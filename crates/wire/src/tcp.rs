@@ -170,6 +170,13 @@ pub fn fill_checksum(src: Addr, dst: Addr, segment: &mut [u8]) {
     segment[16..18].copy_from_slice(&sum.to_be_bytes());
 }
 
+/// Finishes the checksum of a segment whose field holds the folded pseudo-header; at least 20 bytes.
+#[inline]
+pub fn finish_checksum(segment: &mut [u8]) {
+    let sum = checksum::sum(segment).finish();
+    segment[16..18].copy_from_slice(&sum.to_be_bytes());
+}
+
 /// Leaves the checksum of a segment of `len` bytes to the port: the field gets the folded pseudo-header.
 pub fn fill_pseudo(src: Addr, dst: Addr, len: usize, header: &mut [u8]) {
     let sum = checksum::pseudo(src, dst, ipv4::TCP, len).folded();

@@ -58,6 +58,14 @@ impl RxBurst for XdpPort {
     fn frame(&self, index: usize) -> RxFrame<'_> {
         RxFrame { data: self.queues[self.current].packet(index), checksum: self.checksum }
     }
+
+    #[inline]
+    fn prefetch(&self, index: usize) {
+        let queue = &self.queues[self.current];
+        if index < queue.len() {
+            mem::prefetch::slice(queue.packet(index));
+        }
+    }
 }
 
 impl TxSink for XdpPort {
