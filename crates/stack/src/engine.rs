@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 
 use mem::Side;
 use mem::spsc::{Consumer, Producer};
-use siphasher::sip::SipHasher13;
 use tcp::{SentPool, State, Tcb};
 use wire::{Addr, Instant, MacAddr, SeqNum};
 
@@ -17,6 +16,7 @@ use crate::counters::Counters;
 use crate::flows::{FlowKey, FlowTable};
 use crate::fragments::Reassembler;
 use crate::interface::{Address, Interface, network};
+use crate::keyed::Keyed;
 use crate::listener::Listeners;
 use crate::neighbor::{Neighbors, Question};
 use crate::options::Options;
@@ -77,7 +77,7 @@ pub struct Stack {
     /// Reassembled packets of other lanes.
     pub(crate) foreign: Vec<(u16, Vec<u8>)>,
     pub(crate) icmp_budget: crate::icmp::Budget,
-    isn: SipHasher13,
+    isn: Keyed,
 }
 
 macro_rules! context {
@@ -132,7 +132,7 @@ impl Stack {
             reassembler: Reassembler::new(config.fragments.clone()),
             foreign: Vec::new(),
             icmp_budget: Default::default(),
-            isn: SipHasher13::new_with_keys(word(a).rotate_left(32) ^ 0x69736e, word(b)),
+            isn: Keyed::new(word(a).rotate_left(32) ^ 0x69736e, word(b)),
             config,
         }
     }
@@ -272,13 +272,7 @@ impl Stack {
 
     /// RFC 6528 3: a clock of 4 µs ticks plus a keyed hash of the tuple.
     pub(crate) fn initial_sequence(&self, now: Instant, key: &FlowKey) -> (SeqNum, u32) {
-        use core::hash::Hasher;
-        let mut h = self.isn;
-        for w in key.local.as_words().into_iter().chain(key.remote.as_words()) {
-            h.write_u64(w);
-        }
-        h.write_u32((key.local_port as u32) << 16 | key.remote_port as u32);
-        let hash = h.finish();
+        let hash = self.isn.tuple(key);
         // RFC 7323 5.4: the timestamp clock of each tuple has its own offset, so that it tells nothing about uptime.
         (SeqNum((hash as u32).wrapping_add((now.micros() / 4) as u32)), (hash >> 32) as u32)
     }
@@ -303,8 +297,9 @@ impl Stack {
         (mtu.saturating_sub(headers).max(88), headers)
     }
 
-    /// Puts a new connection into slab and table; `None`, and the connection is gone, when the slab is full.
-    pub(crate) fn admit(&mut self, now: Instant, conn: Conn) -> Option<u32> {
+    /// Puts a new connection into slab and table, there in the place of the value `instead`; `None`, and the connection is
+    /// gone, when the slab is full.
+    pub(crate) fn admit(&mut self, now: Instant, conn: Conn, instead: Option<u32>) -> Option<u32> {
         let hash = conn.hash;
         let id = match self.conns.insert(conn) {
             Ok(id) => id,
@@ -317,7 +312,9 @@ impl Stack {
         if self.queued.len() <= id as usize {
             self.queued.resize(id as usize + 1, 0);
         }
-        self.flows.insert(hash, id);
+        if !instead.is_some_and(|value| self.flows.replace(hash, value, id)) {
+            self.flows.insert(hash, id);
+        }
         Some(id)
     }
 
@@ -388,6 +385,7 @@ impl Stack {
             let (key, hash) = (c.key, c.hash);
             let record = TimeWait {
                 key,
+                hash,
                 snd_nxt: c.tcb.snd_nxt(),
                 rcv_nxt: c.tcb.rcv_nxt(),
                 ts: c.tcb.timestamps().map(|(_, recent)| recent),
@@ -421,8 +419,7 @@ impl Stack {
         self.counters.time_waits += 1;
         if let Some((old, gone)) = evicted {
             self.counters.time_wait_evicted += 1;
-            let old_hash = self.flows.hash(&gone.key);
-            self.flows.remove(old_hash, old | TIME_WAIT);
+            self.flows.remove(gone.hash, old | TIME_WAIT);
         }
         self.flows.replace(hash, id, t | TIME_WAIT);
     }
@@ -468,8 +465,7 @@ impl Stack {
         self.expire_handshakes(now);
         let flows = &mut self.flows;
         self.time_waits.expire(now, |t, record| {
-            let hash = flows.hash(&record.key);
-            flows.remove(hash, t | TIME_WAIT);
+            flows.remove(record.hash, t | TIME_WAIT);
         });
         if self.reassembler.next().is_some_and(|at| at <= now) {
             for (interface, first) in self.reassembler.expire(now) {

@@ -4,10 +4,9 @@
 //! hash, which says where the entry belongs and rules out most strangers, and the value. While the table grows there are
 //! two; every change moves a few entries over, so no packet waits for a rehash.
 
-use core::hash::Hasher;
-
-use siphasher::sip::SipHasher13;
 use wire::Addr;
+
+use crate::keyed::Keyed;
 
 /// A connection's four-tuple, as seen from here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -109,7 +108,7 @@ impl Table {
 }
 
 pub(crate) struct FlowTable {
-    hasher: SipHasher13,
+    hasher: Keyed,
     now: Table,
     /// The smaller table that is being emptied, and how far that has come.
     old: Option<(Table, usize)>,
@@ -117,24 +116,12 @@ pub(crate) struct FlowTable {
 
 impl FlowTable {
     pub fn new(secret: [u8; 16]) -> FlowTable {
-        FlowTable { hasher: SipHasher13::new_with_key(&secret), now: Table::new(START), old: None }
+        FlowTable { hasher: Keyed::of(secret), now: Table::new(START), old: None }
     }
 
     #[inline]
     pub fn hash(&self, key: &FlowKey) -> u32 {
-        let mut h = self.hasher;
-        let ports = (key.local_port as u64) << 16 | key.remote_port as u64;
-        if key.remote.is_v4() {
-            let ips = key.local.as_words()[1] << 32 | key.remote.as_words()[1] & 0xffff_ffff;
-            h.write_u64(ips);
-            h.write_u32(ports as u32);
-        } else {
-            for w in key.local.as_words().into_iter().chain(key.remote.as_words()) {
-                h.write_u64(w);
-            }
-            h.write_u32(ports as u32);
-        }
-        h.finish() as u32
+        self.hasher.tuple(key) as u32
     }
 
     /// The value under `hash` that `is` accepts.

@@ -73,7 +73,7 @@ impl Stack {
             self.counters.half_open_evicted += 1;
             self.forget_embryo(oldest);
         }
-        let mut embryo = Embryo::new(key, &offer, listener, source.mac, source.interface);
+        let mut embryo = Embryo::new(key, hash, &offer, listener, source.mac, source.interface);
         (embryo.iss, embryo.ts_offset) = (open.iss, open.ts_offset);
         (embryo.mss, embryo.receive_buffer) = (open.mss, open.receive_buffer);
         let id = self.syns.insert(now, embryo).ok_or(DropReason::SynBacklog)?;
@@ -225,8 +225,9 @@ impl Stack {
         let open = Self::open_of(&e);
         let sent = e.due.micros().saturating_sub(self.syns.timeout(e.timeouts).as_micros() as u64);
         let sent = (!e.again()).then_some(Instant::from_micros(sent));
-        let new = self.open_passive(now, source, e.key, hash, e.listener, (&open, &offer, sent, e.timeouts))?;
-        self.forget_embryo(id);
+        let how = (&open, &offer, sent, e.timeouts);
+        let new = self.open_passive(now, source, e.key, hash, e.listener, how, Some(id | EMBRYO))?;
+        self.syns.remove(id);
         self.first_segment(now, source, seg, new);
         Ok(())
     }
@@ -263,11 +264,12 @@ impl Stack {
             Some(ts) => bare.with_bits(ts.echo.wrapping_sub(open.ts_offset)),
             None => bare,
         };
-        let opened = self.open_passive(now, source, key, hash, listener, (&open, &offer, None, 0));
+        let opened = self.open_passive(now, source, key, hash, listener, (&open, &offer, None, 0), None);
         Some(opened.map(|id| self.first_segment(now, source, seg, id)))
     }
 
-    /// The connection in SYN-RECEIVED, its ACK still to be processed.
+    /// The connection in SYN-RECEIVED, its ACK still to be processed; it takes the place of `record` in the flow table.
+    #[allow(clippy::too_many_arguments)]
     fn open_passive(
         &mut self,
         now: Instant,
@@ -276,6 +278,7 @@ impl Stack {
         hash: u32,
         listener: u32,
         (open, offer, sent, retries): (&Open, &Offer, Option<Instant>, u8),
+        record: Option<u32>,
     ) -> Result<u32, DropReason> {
         let l = self.listeners.get(listener).ok_or(DropReason::NoSocket)?;
         let mut cx = context!(self, now);
@@ -297,8 +300,9 @@ impl Stack {
             linked: true,
         };
         l.options.apply(&mut conn, &mut cx);
-        let id = self.admit(now, conn).ok_or(DropReason::NoConnection)?;
-        if let Some(l) = self.listeners.get(listener) {
+        let id = self.admit(now, conn, record).ok_or(DropReason::NoConnection)?;
+        // A record was counted as this is now.
+        if let (None, Some(l)) = (record, self.listeners.get(listener)) {
             l.embryos += 1;
         }
         Ok(id)
@@ -349,8 +353,7 @@ impl Stack {
     /// The record goes.
     pub(crate) fn forget_embryo(&mut self, id: u32) {
         let Some(e) = self.syns.remove(id) else { return };
-        let hash = self.flows.hash(&e.key);
-        self.flows.remove(hash, id | EMBRYO);
+        self.flows.remove(e.hash, id | EMBRYO);
         if let Some(l) = self.listeners.get(e.listener) {
             l.embryos -= 1;
         }

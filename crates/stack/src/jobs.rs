@@ -227,7 +227,7 @@ impl Stack {
             linked: true,
         };
         options.apply(&mut conn, &mut cx);
-        let id = self.admit(now, conn).ok_or(Failure::NoBuffers)?;
+        let id = self.admit(now, conn, None).ok_or(Failure::NoBuffers)?;
         self.counters.active_opens += 1;
         let local = Endpoint { addr, port: key.local_port };
         self.answers.push_back(Event::Opened { token, conn: ConnId(id), local });

@@ -21,6 +21,7 @@ mod icmp_tcp;
 mod input;
 mod interface;
 mod jobs;
+mod keyed;
 mod listener;
 mod ndp;
 mod neighbor;

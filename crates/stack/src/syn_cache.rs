@@ -13,6 +13,8 @@ use crate::slab::Slab;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Embryo {
     pub key: FlowKey,
+    /// The key's, in the flow table.
+    pub hash: u32,
     /// When the SYN/ACK goes out again, or the record goes.
     pub due: Instant,
     pub iss: SeqNum,
@@ -46,9 +48,10 @@ const AGAIN: u8 = 8;
 
 impl Embryo {
     /// A record of `offer`; the fields beyond it are the caller's to fill.
-    pub fn new(key: FlowKey, offer: &Offer, listener: u32, mac: MacAddr, interface: InterfaceId) -> Embryo {
+    pub fn new(key: FlowKey, hash: u32, offer: &Offer, listener: u32, mac: MacAddr, interface: InterfaceId) -> Embryo {
         Embryo {
             key,
+            hash,
             due: Instant::ZERO,
             iss: SeqNum(0),
             irs: offer.seq,
@@ -230,7 +233,7 @@ mod tests {
             sack: true,
             ecn: false,
         };
-        Embryo::new(key, &offer, 3, MacAddr([0; 6]), InterfaceId(0))
+        Embryo::new(key, 0, &offer, 3, MacAddr([0; 6]), InterfaceId(0))
     }
 
     fn cache(max: u32) -> SynCache {

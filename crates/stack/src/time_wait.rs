@@ -11,6 +11,8 @@ use crate::slab::Slab;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TimeWait {
     pub key: FlowKey,
+    /// The key's, in the flow table.
+    pub hash: u32,
     pub snd_nxt: SeqNum,
     pub rcv_nxt: SeqNum,
     /// TS.Recent, where timestamps were on.
@@ -151,6 +153,7 @@ mod tests {
         let a = Addr::from_v4([10, 0, 0, 1]);
         TimeWait {
             key: FlowKey { local: a, remote: a, local_port: n, remote_port: 80 },
+            hash: 0,
             snd_nxt: SeqNum(1),
             rcv_nxt: SeqNum(2),
             ts: None,

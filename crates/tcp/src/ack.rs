@@ -68,16 +68,11 @@ impl Tcb {
         self.base + self.tx.len() as u32
     }
 
-    /// Queued bytes never sent.
+    /// Queued bytes never sent. `snd.nxt` lies before them (a SYN to come), among them, or behind them (FIN).
+    #[inline]
     pub(crate) fn unsent(&self) -> u32 {
-        let end = self.tx_end();
-        if self.snd_nxt.before(self.base) {
-            self.tx.len() as u32
-        } else if self.snd_nxt.before(end) {
-            end.since(self.snd_nxt)
-        } else {
-            0
-        }
+        let left = self.tx_end().0.wrapping_sub(self.snd_nxt.0) as i32;
+        (left.max(0) as u32).min(self.tx.len() as u32)
     }
 
     fn round(&self) -> Round {

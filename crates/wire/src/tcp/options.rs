@@ -60,6 +60,16 @@ impl Options {
             o.timestamps = Some(Timestamps { value: be32(b, 4), echo: be32(b, 8) });
             return o;
         }
+        // And nearly every SYN, in Linux's layout.
+        if let [2, 4, m0, m1, 4, 2, 8, 10, ts @ .., NOP, 3, 3, shift] = b
+            && ts.len() == 8
+        {
+            o.mss = Some(u16::from_be_bytes([*m0, *m1]));
+            o.sack_permitted = true;
+            o.timestamps = Some(Timestamps { value: be32(ts, 0), echo: be32(ts, 4) });
+            o.window_scale = Some(*shift);
+            return o;
+        }
         if !b.is_empty() {
             o.walk(b);
         }
