@@ -246,7 +246,8 @@ impl Stack {
     ) -> Result<(), DropReason> {
         let t = value & !TIME_WAIT;
         let Some(record) = self.time_waits.get(t) else { return Err(DropReason::NoSocket) };
-        let TimeWait { snd_nxt, rcv_nxt, ts, window, challenged, .. } = *record;
+        let TimeWait { snd_nxt, rcv_nxt, window, challenged, .. } = *record;
+        let ts = record.ts();
         let has = |flag| seg.flags.contains(flag);
         if has(Flags::RST) {
             // RFC 1337 3: old RSTs must not end the wait. One that answers the ACK we sent to a SYN is not old: the peer has

@@ -338,7 +338,7 @@ fn reusable(time_waits: &crate::time_wait::TimeWaits, now: Instant, length: core
     }
     time_waits.get(value & !TIME_WAIT).is_some_and(|t| {
         let age = length.as_micros() as u64 - t.until.micros_since(now).min(length.as_micros() as u64);
-        t.ts.is_some() && age > 1_000_000
+        t.stamped && age > 1_000_000
     })
 }
 

@@ -15,8 +15,10 @@ pub(crate) struct TimeWait {
     pub hash: u32,
     pub snd_nxt: SeqNum,
     pub rcv_nxt: SeqNum,
-    /// TS.Recent, where timestamps were on.
-    pub ts: Option<u32>,
+    /// TS.Recent.
+    pub ts_recent: u32,
+    /// Timestamps were on.
+    pub stamped: bool,
     /// The window field as it was sent last.
     pub window: u16,
     /// When something invalid was answered last, in units of 16 ms; 0 is never.
@@ -24,6 +26,13 @@ pub(crate) struct TimeWait {
     pub until: Instant,
     /// A SYN was answered by an ACK: a RST that fits exactly is the peer's answer to that, not an old duplicate.
     pub challenged: bool,
+}
+
+impl TimeWait {
+    /// TS.Recent, where timestamps were on.
+    pub fn ts(&self) -> Option<u32> {
+        self.stamped.then_some(self.ts_recent)
+    }
 }
 
 struct Node {
@@ -156,7 +165,8 @@ mod tests {
             hash: 0,
             snd_nxt: SeqNum(1),
             rcv_nxt: SeqNum(2),
-            ts: None,
+            ts_recent: 0,
+            stamped: false,
             window: 0,
             answered: 0,
             until: Instant::ZERO,
