@@ -79,3 +79,13 @@ pub(crate) mod queued {
     pub const NOTIFY: u8 = 8;
     pub const NEIGHBOR: u8 = 16;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        eprintln!("tcb {} conn {} key {}", size_of::<Tcb>(), size_of::<Conn>(), size_of::<FlowKey>());
+    }
+}

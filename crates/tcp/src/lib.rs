@@ -7,6 +7,7 @@
 
 mod ack;
 mod acking;
+mod busy;
 mod config;
 pub mod congestion;
 mod cookie;
