@@ -94,6 +94,68 @@ impl Tcb {
 
     /// Takes an acceptable acknowledgment.
     pub(crate) fn take_ack(&mut self, seg: &Segment, cx: &mut Context) {
+        if !self.take_plain_ack(seg, cx) {
+            self.take_any_ack(seg, cx);
+        }
+    }
+
+    /// New data is acknowledged and nothing is amiss: what [`Tcb::take_any_ack`] comes to then. `false` otherwise, with
+    /// nothing done.
+    fn take_plain_ack(&mut self, seg: &Segment, cx: &mut Context) -> bool {
+        let ack = seg.ack;
+        let b = &mut *self.busy;
+        let r = &b.recovery;
+        let calm = r.phase == Phase::Open
+            && b.sacked_out | b.lost_out | b.retrans_out == 0
+            && r.probe_high.is_none()
+            && r.undo_marker.is_none()
+            && r.retrans_stamp.is_none()
+            && !(r.rack.dsack_seen | r.head_due);
+        let plain = ack.after(self.snd_una)
+            && seg.options.sack.as_slice().is_empty()
+            && self.flags & flag::SACK != 0
+            && !seg.flags.contains(Flags::ECE);
+        if !calm || !plain || self.packets_out == 0 {
+            return false;
+        }
+        let Some(run) = b.sent.pop_run(cx.sent, ack) else { return false };
+        let now = cx.now.micros() as u32;
+        b.recovery.rack.delivered_in_order(&run.last, now);
+        let in_flight = self.packets_out;
+        self.packets_out -= run.segs;
+        self.delivered = self.delivered.wrapping_add(run.segs);
+        self.retries = 0;
+        self.probes = 0;
+        self.zero_probes = 0;
+        self.update_window(seg);
+        self.snd_una = ack;
+        self.progress_at = cx.now;
+        self.acked_at = cx.now;
+        self.try_full_segments();
+        let limited = self.has(flag::CWND_LIMITED);
+        // Linux: MSG_MORE holds until an acknowledgment; TCP_CORK does longer.
+        self.set(flag::MORE, false);
+        // RFC 6298 3.
+        let (rtt, least) = (now.wrapping_sub(run.first_at), now.wrapping_sub(run.last.at));
+        self.rtt.sample(rtt, Some(least), cx.config);
+        let b = &mut *self.busy;
+        b.control.on_rtt(least, run.segs, ack, self.snd_nxt, &self.cc);
+        let sample = AckSample {
+            acked: run.segs,
+            in_flight,
+            limited,
+            max_out: b.max_packets_out,
+            now: cx.now,
+            srtt: self.rtt.srtt,
+        };
+        b.control.on_ack(&sample, &mut self.cc);
+        self.free_acknowledged(cx);
+        self.set_transmit_timer(cx);
+        self.expand_send_buffer(cx);
+        true
+    }
+
+    fn take_any_ack(&mut self, seg: &Segment, cx: &mut Context) {
         let ack = seg.ack;
         let mut r = self.round();
         if !seg.payload.is_empty() || seg.flags.contains(Flags::FIN) {
@@ -297,8 +359,8 @@ impl Tcb {
 
     /// Bytes that need not be kept any more.
     fn free_acknowledged(&mut self, cx: &mut Context) {
-        let (ack, end) = (self.snd_una, self.tx_end());
-        let data = if ack.before_eq(self.base) { 0 } else { ack.min(end).since(self.base) };
+        // Behind the base lies a SYN, behind the end a FIN.
+        let data = (self.snd_una.0.wrapping_sub(self.base.0) as i32).max(0).min(self.tx.len() as i32) as u32;
         if data == 0 {
             return;
         }

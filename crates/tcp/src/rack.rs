@@ -50,6 +50,19 @@ impl Rack {
     }
 }
 
+impl Rack {
+    /// RFC 8985 6.2 step 2, where `last` of what was delivered was sent last and only once.
+    pub fn delivered_in_order(&mut self, last: &Sent, now: u32) {
+        self.advanced = true;
+        self.rtt = now.wrapping_sub(last.at);
+        if !self.valid || sent_after(last.at, last.end(), self.at, self.end) {
+            self.valid = true;
+            self.at = last.at;
+            self.end = last.end();
+        }
+    }
+}
+
 impl Tcb {
     /// RFC 8985 6.2 step 2: the latest delivered transmission.
     pub(crate) fn rack_advance(&mut self, s: &Sent, now: u32) {

@@ -61,6 +61,14 @@ impl Sent {
     }
 }
 
+/// What [`SentList::pop_run`] took out.
+pub(crate) struct Run {
+    /// When its first record was sent.
+    pub first_at: u32,
+    pub last: Sent,
+    pub segs: u32,
+}
+
 /// The slab of all connections' records.
 #[derive(Debug, Default)]
 pub struct SentPool {
@@ -206,6 +214,49 @@ impl SentList {
         pool.release(i);
         self.len -= 1;
         Some(sent)
+    }
+
+    /// Takes out all records up to `ack`, if they are the oldest in both orders, unmarked, and `ack` cuts none; else `None`,
+    /// with nothing changed.
+    pub fn pop_run(&mut self, pool: &mut SentPool, ack: SeqNum) -> Option<Run> {
+        const ODD: u8 = mark::AGAIN | mark::SACKED | mark::LOST | mark::RETRANS;
+        if self.oldest != self.head {
+            return None;
+        }
+        let mut run = Run { first_at: pool.slots.get(self.head as usize)?.at, last: pool.slots[self.head as usize], segs: 0 };
+        let (mut i, mut end, mut n) = (self.head, NIL, 0);
+        while i != NIL {
+            let s = pool.slots[i as usize];
+            if s.end().after(ack) {
+                if s.seq.before(ack) {
+                    return None;
+                }
+                break;
+            }
+            if s.marks & ODD != 0 || s.newer != s.next {
+                return None;
+            }
+            run.segs += s.segs as u32;
+            run.last = s;
+            (i, end) = (s.next, i);
+            n += 1;
+        }
+        if n == 0 {
+            return None;
+        }
+        // The whole run goes to the free list at once; `next` is its link there, too.
+        let first = core::mem::replace(&mut self.head, i);
+        pool.slots[end as usize].next = pool.free.unwrap_or(NIL);
+        pool.free = Some(first);
+        pool.used -= n as usize;
+        self.len -= n;
+        self.oldest = i;
+        (self.retransmit_hint, self.sack_hint) = (NIL, NIL);
+        match i {
+            NIL => (self.tail, self.newest) = (NIL, NIL),
+            i => pool.at(i).older = NIL,
+        }
+        Some(run)
     }
 
     pub fn clear(&mut self, pool: &mut SentPool) {
