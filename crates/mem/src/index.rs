@@ -81,6 +81,12 @@ impl Tail {
         self.has_room(1).then(|| self.next & (self.slots - 1))
     }
 
+    /// The slot that comes `ahead` after that one, whoever has it now.
+    #[inline]
+    pub(crate) fn slot_ahead(&self, ahead: u32) -> u32 {
+        self.next.wrapping_add(ahead) & (self.slots - 1)
+    }
+
     /// The slot named by [`Tail::slot`] is written.
     #[inline]
     pub(crate) fn advance(&mut self) {

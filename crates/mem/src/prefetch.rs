@@ -26,3 +26,16 @@ pub(crate) fn line(at: *const u8) {
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     let _ = at;
 }
+
+/// The line at `at`, to be written.
+#[inline(always)]
+pub(crate) fn line_to_write(at: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a prefetch accesses nothing that the program can see, whatever the address; processors without PREFETCHW
+    // treat it as nothing.
+    unsafe {
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_ET0 }>(at.cast())
+    };
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = at;
+}
