@@ -357,3 +357,11 @@ mod tests {
         assert!(size_of::<Option<Socket>>() + size_of::<u32>() <= 128, "{}", size_of::<Option<Socket>>());
     }
 }
+
+#[cfg(test)]
+mod sizes {
+    #[test]
+    fn sizes() {
+        eprintln!("socket {} tcp {} watch {}", size_of::<Option<super::Socket>>(), size_of::<super::Tcp>(), size_of::<Option<super::Watch>>());
+    }
+}

@@ -346,9 +346,6 @@ impl Stack {
             Stage::Lingering => c.lingered(),
             Stage::Released => false,
         };
-        if wants == 0 && c.tcb.outstanding() == 0 {
-            c.tcb.rest(&mut context!(self, now));
-        }
         let deadline = c.tcb.deadline();
         if deadline < c.wheel_at {
             c.wheel_at = deadline;

@@ -79,10 +79,10 @@ impl Tcb {
         Round {
             seen: 0,
             prior_una: self.snd_una,
-            prior_fack: if self.busy.sacked_out > 0 { self.busy.recovery.fack } else { self.snd_una },
+            prior_fack: if self.sacked_out > 0 { self.recovery.fack } else { self.snd_una },
             prior_in_flight: self.in_flight(),
-            prior_delivered: self.delivered,
-            prior_lost: self.busy.recovery.lost,
+            prior_delivered: self.recovery.delivered,
+            prior_lost: self.recovery.lost,
             reordered: self.snd_nxt,
             acked_segs: 0,
             first_at: None,
@@ -103,10 +103,9 @@ impl Tcb {
     /// nothing done.
     fn take_plain_ack(&mut self, seg: &Segment, cx: &mut Context) -> bool {
         let ack = seg.ack;
-        let b = &mut *self.busy;
-        let r = &b.recovery;
+        let r = &self.recovery;
         let calm = r.phase == Phase::Open
-            && b.sacked_out | b.lost_out | b.retrans_out == 0
+            && self.sacked_out | self.lost_out | self.retrans_out == 0
             && r.probe_high.is_none()
             && r.undo_marker.is_none()
             && r.retrans_stamp.is_none()
@@ -118,12 +117,12 @@ impl Tcb {
         if !calm || !plain || self.packets_out == 0 {
             return false;
         }
-        let Some(run) = b.sent.pop_run(cx.sent, ack) else { return false };
+        let Some(run) = self.sent.pop_run(cx.sent, ack) else { return false };
         let now = cx.now.micros() as u32;
-        b.recovery.rack.delivered_in_order(&run.last, now);
+        self.recovery.rack.delivered_in_order(&run.last, now);
         let in_flight = self.packets_out;
         self.packets_out -= run.segs;
-        self.delivered = self.delivered.wrapping_add(run.segs);
+        self.recovery.delivered = self.recovery.delivered.wrapping_add(run.segs);
         self.retries = 0;
         self.probes = 0;
         self.zero_probes = 0;
@@ -138,17 +137,16 @@ impl Tcb {
         // RFC 6298 3.
         let (rtt, least) = (now.wrapping_sub(run.first_at), now.wrapping_sub(run.last.at));
         self.rtt.sample(rtt, Some(least), cx.config);
-        let b = &mut *self.busy;
-        b.control.on_rtt(least, run.segs, ack, self.snd_nxt, &self.cc);
+        self.control.on_rtt(least, run.segs, ack, self.snd_nxt, &self.cc);
         let sample = AckSample {
             acked: run.segs,
             in_flight,
             limited,
-            max_out: b.max_packets_out,
+            max_out: self.max_packets_out,
             now: cx.now,
             srtt: self.rtt.srtt,
         };
-        b.control.on_ack(&sample, &mut self.cc);
+        self.control.on_ack(&sample, &mut self.cc);
         self.free_acknowledged(cx);
         self.set_transmit_timer(cx);
         self.expand_send_buffer(cx);
@@ -180,7 +178,7 @@ impl Tcb {
             self.try_full_segments();
             // Linux: MSG_MORE holds until an acknowledgment; TCP_CORK does longer.
             self.set(flag::MORE, false);
-            self.busy.recovery.head_due = false;
+            self.recovery.head_due = false;
         }
         if self.has(flag::SACK) && !seg.options.sack.as_slice().is_empty() {
             self.take_sack(seg, &mut r, cx);
@@ -197,7 +195,7 @@ impl Tcb {
         self.clean(&mut r, seg, cx);
         self.update_reorder_window();
         self.process_probe_ack(ack, &r, cx);
-        let dubious = r.seen & seen::NOT_DUP == 0 || r.seen & seen::ALERT != 0 || self.busy.recovery.phase != Phase::Open;
+        let dubious = r.seen & seen::NOT_DUP == 0 || r.seen & seen::ALERT != 0 || self.recovery.phase != Phase::Open;
         if dubious {
             let dup = r.seen & (seen::UNA_ADVANCED | seen::NOT_DUP | seen::DSACK) == 0;
             cx.counters.dup_acks += dup as u64;
@@ -249,8 +247,8 @@ impl Tcb {
         let una = self.snd_una;
         let now = cx.now.micros() as u32;
         let mut head_at = None;
-        while let Some(i) = self.busy.sent.head() {
-            let mut s = self.busy.sent.get(cx.sent, i);
+        while let Some(i) = self.sent.head() {
+            let mut s = self.sent.get(cx.sent, i);
             if s.end().after(una) {
                 if !s.seq.before(una) {
                     head_at = Some(s.at);
@@ -261,16 +259,16 @@ impl Tcb {
                 }
                 // The front of a record: cut it off, so that what remains is counted right.
                 let before = s.segs as u32;
-                let j = self.busy.sent.split(cx.sent, i, una.since(s.seq), self.smss as u32);
-                s = self.busy.sent.get(cx.sent, i);
-                let rest = self.busy.sent.get(cx.sent, j).segs as u32;
+                let j = self.sent.split(cx.sent, i, una.since(s.seq), self.smss as u32);
+                s = self.sent.get(cx.sent, i);
+                let rest = self.sent.get(cx.sent, j).segs as u32;
                 self.recount(before, s.segs as u32 + rest, s.marks);
             }
-            self.busy.sent.pop(cx.sent);
+            self.sent.pop(cx.sent);
             let segs = s.segs as u32;
             if s.is(mark::AGAIN) {
                 if s.is(mark::RETRANS) {
-                    self.busy.retrans_out = self.busy.retrans_out.saturating_sub(segs);
+                    self.retrans_out = self.retrans_out.saturating_sub(segs);
                 }
                 r.seen |= seen::AGAIN_ACKED;
             } else if !s.is(mark::SACKED) {
@@ -279,24 +277,24 @@ impl Tcb {
                 if s.seq.before(r.reordered) {
                     r.reordered = s.seq;
                 }
-                if !s.end().after(self.busy.recovery.high_seq) {
+                if !s.end().after(self.recovery.high_seq) {
                     r.seen |= seen::ORIGINAL;
                 }
             }
             if s.is(mark::SACKED) {
-                self.busy.sacked_out = self.busy.sacked_out.saturating_sub(segs);
+                self.sacked_out = self.sacked_out.saturating_sub(segs);
             } else if self.has(flag::SACK) {
-                self.delivered = self.delivered.wrapping_add(segs);
+                self.recovery.delivered = self.recovery.delivered.wrapping_add(segs);
                 self.rack_advance(&s, now);
             }
             if s.is(mark::LOST) {
-                self.busy.lost_out = self.busy.lost_out.saturating_sub(segs);
+                self.lost_out = self.lost_out.saturating_sub(segs);
             }
             self.packets_out = self.packets_out.saturating_sub(segs);
             r.acked_segs += segs;
             r.seen |= seen::ACKED;
             if s.is(mark::SYN) {
-                self.busy.recovery.retrans_stamp = None;
+                self.recovery.retrans_stamp = None;
             }
         }
 
@@ -316,7 +314,7 @@ impl Tcb {
         };
         if let Some(rtt) = measured {
             self.rtt.sample(rtt, least, cx.config);
-            self.busy.control.on_rtt(least.unwrap_or(rtt), r.acked_segs, self.snd_una, self.snd_nxt, &self.cc);
+            self.control.on_rtt(least.unwrap_or(rtt), r.acked_segs, self.snd_una, self.snd_nxt, &self.cc);
         }
         if r.seen & seen::ACKED != 0 {
             r.seen |= seen::SET_TIMER;
@@ -336,9 +334,9 @@ impl Tcb {
             r.seen |= seen::SET_TIMER;
         }
         if self.packets_out == 0 {
-            self.busy.sacked_out = 0;
-            self.busy.lost_out = 0;
-            self.busy.retrans_out = 0;
+            self.sacked_out = 0;
+            self.lost_out = 0;
+            self.retrans_out = 0;
         }
     }
 
@@ -347,13 +345,13 @@ impl Tcb {
         let fix = |n: &mut u32| *n = (*n + after).saturating_sub(before);
         fix(&mut self.packets_out);
         if marks & mark::SACKED != 0 {
-            fix(&mut self.busy.sacked_out);
+            fix(&mut self.sacked_out);
         }
         if marks & mark::LOST != 0 {
-            fix(&mut self.busy.lost_out);
+            fix(&mut self.lost_out);
         }
         if marks & mark::RETRANS != 0 {
-            fix(&mut self.busy.retrans_out);
+            fix(&mut self.retrans_out);
         }
     }
 
@@ -376,14 +374,14 @@ impl Tcb {
 
     /// What the acknowledgment means for the window: reduction while one is under way, growth otherwise.
     fn control_congestion(&mut self, r: &Round, was_limited: bool, cx: &mut Context) {
-        let delivered = self.delivered.wrapping_sub(r.prior_delivered);
-        if self.busy.recovery.reducing() {
-            let lost = self.busy.recovery.lost.wrapping_sub(r.prior_lost);
+        let delivered = self.recovery.delivered.wrapping_sub(r.prior_delivered);
+        if self.recovery.reducing() {
+            let lost = self.recovery.lost.wrapping_sub(r.prior_lost);
             self.reduce_window(delivered, lost, r.seen);
             return;
         }
         // Linux: with much reordering, SACKed data counts as progress too.
-        let raise = match self.busy.recovery.reordering > 3 {
+        let raise = match self.recovery.reordering > 3 {
             true => r.seen & seen::PROGRESS != 0,
             false => r.seen & seen::ACKED != 0,
         };
@@ -392,11 +390,11 @@ impl Tcb {
                 acked: delivered,
                 in_flight: r.prior_in_flight,
                 limited: was_limited,
-                max_out: self.busy.max_packets_out,
+                max_out: self.max_packets_out,
                 now: cx.now,
                 srtt: self.rtt.srtt,
             };
-            self.busy.control.on_ack(&sample, &mut self.cc);
+            self.control.on_ack(&sample, &mut self.cc);
             self.expand_send_buffer(cx);
         }
     }

@@ -117,7 +117,7 @@ impl Tcb {
         cx.now = now;
         t.heard_at = now;
         if sent.is_none()
-            && let Some(s) = t.busy.sent.front(cx.sent)
+            && let Some(s) = t.sent.front(cx.sent)
         {
             // Karn: which SYN/ACK the ACK answers is not known.
             s.marks |= mark::AGAIN;

@@ -10,9 +10,8 @@ use crate::{State, reassembly::Reassembly};
 impl Tcb {
     /// Processes one segment of this connection. A `Reply` is a segment outside the connection's own flow (a RST).
     pub fn on_segment(&mut self, seg: &Segment, cx: &mut Context) -> Option<Reply> {
-        self.wake(cx);
         self.segs_in = self.segs_in.wrapping_add(1);
-        self.busy.echo = match seg.options.timestamps {
+        self.echo = match seg.options.timestamps {
             Some(ts) if ts.echo != 0 && self.has(flag::TIMESTAMPS) => Some(ts.echo.wrapping_sub(self.ts_offset)),
             _ => None,
         };
@@ -97,7 +96,7 @@ impl Tcb {
             return None;
         }
         // RFC 7323 5 as Linux has it: an echo that is none of ours is an old segment.
-        if let (true, Some(echo)) = (has_ack, self.busy.echo) {
+        if let (true, Some(echo)) = (has_ack, self.echo) {
             let since = echo.wrapping_sub(self.progress_at.millis() as u32) as i32;
             if since < 0 || (cx.now.millis() as u32).wrapping_sub(echo) as i32 <= -1 {
                 cx.counters.paws += 1;
@@ -130,10 +129,10 @@ impl Tcb {
         self.take_ack(seg, cx);
         // RFC 6928 2, RFC 5681 3.1: several lost SYNs say that the path is bad; one may just have been slow.
         self.cc = crate::congestion::Window::new(if again > 1 { 1 } else { self.initial_window(cx.config) });
-        self.busy.recovery.phase = crate::recovery::Phase::Open;
-        self.busy.recovery.undo_marker = None;
-        self.busy.cwnd_stamp = cx.now;
-        self.busy.cwnd_usage_seq = self.snd_nxt;
+        self.recovery.phase = crate::recovery::Phase::Open;
+        self.recovery.undo_marker = None;
+        self.cwnd_stamp = cx.now;
+        self.cwnd_usage_seq = self.snd_nxt;
         if self.rtt.srtt == 0 {
             // RFC 6298 5.7.
             self.rtt.unmeasured();
@@ -412,7 +411,7 @@ impl Tcb {
     fn drain_reassembly(&mut self, cx: &mut Context) {
         let Some(mut ooo) = self.ooo.take() else { return };
         // RFC 2883 4: what fills the gap may bring again what lies above it; as Linux, the first such run.
-        if let (Some((left, right)), None) = (ooo.overlap(self.rcv_nxt), self.busy.dsack) {
+        if let (Some((left, right)), None) = (ooo.overlap(self.rcv_nxt), self.dsack) {
             self.note_duplicate(left, right);
         }
         while let Some(chain) = ooo.take(cx.pool, self.rcv_nxt) {

@@ -111,7 +111,7 @@ impl Tcb {
 
     /// TCP_CONGESTION: `algorithm` goes on from the present window.
     pub fn set_congestion(&mut self, algorithm: Algorithm) {
-        self.busy.control = Controller::new(algorithm);
+        self.control = Controller::new(algorithm);
     }
 
     /// TCP_NOTSENT_LOWAT, bytes; 0 is none.

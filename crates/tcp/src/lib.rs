@@ -7,7 +7,6 @@
 
 mod ack;
 mod acking;
-mod busy;
 mod config;
 pub mod congestion;
 mod cookie;

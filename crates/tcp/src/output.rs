@@ -80,7 +80,7 @@ impl Tcb {
     pub fn wants_control(&self) -> bool {
         self.has(flag::RST_PENDING)
             || match self.state {
-                State::SynSent | State::SynReceived => self.snd_nxt == self.iss || self.busy.lost_out > self.busy.retrans_out,
+                State::SynSent | State::SynReceived => self.snd_nxt == self.iss || self.lost_out > self.retrans_out,
                 _ => false,
             }
     }
@@ -106,9 +106,9 @@ impl Tcb {
         (self.flags & (flag::SHUTDOWN | flag::FIN_SENT)) == flag::SHUTDOWN
             || self.unsent() > 0
             || self.has(flag::PROBE_NOW)
-            || self.busy.lost_out > self.busy.retrans_out
-            || self.busy.recovery.head_due
-            || self.busy.recovery.probe_due
+            || self.lost_out > self.retrans_out
+            || self.recovery.head_due
+            || self.recovery.probe_due
     }
 
     fn can_send(&self) -> bool {
@@ -120,7 +120,7 @@ impl Tcb {
 
     /// Whether the segment just given was the last for now, found out without asking for another; if so the burst is over.
     pub fn all_sent(&mut self, cx: &mut Context) -> bool {
-        if self.wants() != 0 || self.busy.recovery.new_first {
+        if self.wants() != 0 || self.recovery.new_first {
             return false;
         }
         self.end_burst(cx);
@@ -130,7 +130,6 @@ impl Tcb {
     /// The next segment, or `None` when nothing may go now. `max` is the longest payload of one frame (a multiple of
     /// segments where the port cuts them), at least one segment.
     pub fn next_segment(&mut self, max: u32, cx: &mut Context) -> Option<Outgoing> {
-        self.wake(cx);
         if self.has(flag::RST_PENDING) {
             self.set(flag::RST_PENDING, false);
             cx.counters.resets_out += 1;
@@ -148,12 +147,12 @@ impl Tcb {
             return Some(out);
         }
         // RFC 5682 2.1, step 2.b: after one acknowledgment new data shows whether the timeout was spurious.
-        if self.busy.recovery.new_first {
+        if self.recovery.new_first {
             if let Some(out) = self.new_data(max, cx) {
                 return Some(out);
             }
-            self.busy.recovery.new_first = false;
-            self.busy.recovery.frto = self.snd_nxt.after(self.busy.recovery.high_seq);
+            self.recovery.new_first = false;
+            self.recovery.frto = self.snd_nxt.after(self.recovery.high_seq);
         }
         self.retransmission(cx)
             .or_else(|| self.new_data(max, cx))
@@ -163,7 +162,7 @@ impl Tcb {
 
     fn next_syn(&mut self, cx: &mut Context) -> Option<Outgoing> {
         let first = self.snd_nxt == self.iss;
-        if !first && self.busy.lost_out <= self.busy.retrans_out {
+        if !first && self.lost_out <= self.retrans_out {
             return None;
         }
         let mut flags = if self.state == State::SynSent { Flags::SYN } else { Flags::SYN | Flags::ACK };
@@ -171,7 +170,7 @@ impl Tcb {
             self.note_syn(cx);
         } else {
             cx.counters.syn_retransmits += 1;
-            if let Some(i) = self.busy.sent.head() {
+            if let Some(i) = self.sent.head() {
                 self.count_retransmission(i, cx);
             }
             // RFC 3168 6.1.1.1: a SYN that asked for ECN may have been dropped for that.
@@ -188,7 +187,7 @@ impl Tcb {
 
     /// Our SYN is on its way for the first time.
     pub(crate) fn note_syn(&mut self, cx: &mut Context) {
-        self.busy.sent.push(cx.sent, self.iss, 1, 1, cx.now.micros() as u32, mark::SYN);
+        self.sent.push(cx.sent, self.iss, 1, 1, cx.now.micros() as u32, mark::SYN);
         self.packets_out += 1;
         self.snd_nxt = self.iss + 1;
         self.progress_at = cx.now;
@@ -198,19 +197,19 @@ impl Tcb {
 
     /// A segment marked lost, cut to the present segment size and to the peer's window (RFC 6675 5, RFC 5681 3.2).
     fn retransmission(&mut self, cx: &mut Context) -> Option<Outgoing> {
-        let i = if core::mem::take(&mut self.busy.recovery.head_due) && !self.busy.sent.is_empty() {
+        let i = if core::mem::take(&mut self.recovery.head_due) && !self.sent.is_empty() {
             // RFC 6298 5.4.
-            self.busy.sent.head()?
+            self.sent.head()?
         } else {
             // F-RTO waits for what its new data brings.
-            let frto = self.busy.recovery.frto && self.snd_nxt.after(self.busy.recovery.high_seq);
-            let held = self.busy.lost_out <= self.busy.retrans_out || self.cc.cwnd <= self.in_flight();
+            let frto = self.recovery.frto && self.snd_nxt.after(self.recovery.high_seq);
+            let held = self.lost_out <= self.retrans_out || self.cc.cwnd <= self.in_flight();
             if held || frto || self.paced_out(cx) {
                 return None;
             }
-            self.busy.sent.next_retransmit(cx.sent)?
+            self.sent.next_retransmit(cx.sent)?
         };
-        let s = self.busy.sent.get(cx.sent, i);
+        let s = self.sent.get(cx.sent, i);
         let right = self.snd_una + self.snd_wnd;
         let smss = self.segment_size() as u32;
         let room = match s.seq.before(right) {
@@ -220,15 +219,15 @@ impl Tcb {
             false => return None,
         };
         if s.bytes() > room {
-            let j = self.busy.sent.split(cx.sent, i, room, smss);
-            let after = self.busy.sent.get(cx.sent, i).segs as u32 + self.busy.sent.get(cx.sent, j).segs as u32;
+            let j = self.sent.split(cx.sent, i, room, smss);
+            let after = self.sent.get(cx.sent, i).segs as u32 + self.sent.get(cx.sent, j).segs as u32;
             self.recount(s.segs as u32, after, s.marks);
         }
-        match self.busy.recovery.phase {
+        match self.recovery.phase {
             crate::recovery::Phase::Loss => cx.counters.timeout_retransmits += 1,
             _ => cx.counters.fast_retransmits += 1,
         }
-        if Some(i) == self.busy.sent.head() && self.pending != Pending::Reorder {
+        if Some(i) == self.sent.head() && self.pending != Pending::Reorder {
             self.arm_rto(cx);
         }
         self.count_retransmission(i, cx);
@@ -237,26 +236,26 @@ impl Tcb {
 
     /// Record `i` is sent again, and counts as under way.
     fn count_retransmission(&mut self, i: u32, cx: &mut Context) {
-        let s = self.busy.sent.get_mut(cx.sent, i);
+        let s = self.sent.get_mut(cx.sent, i);
         let segs = s.segs as u32;
         if !s.is(mark::RETRANS) {
             s.marks |= mark::RETRANS;
-            self.busy.retrans_out += segs;
+            self.retrans_out += segs;
         }
-        self.busy.recovery.retrans_stamp.get_or_insert(cx.now.millis() as u32);
-        self.busy.recovery.undo_retrans = self.busy.recovery.undo_retrans.max(0) + segs as i32;
-        if self.busy.recovery.reducing() {
-            self.busy.recovery.prr_out += segs;
+        self.recovery.retrans_stamp.get_or_insert(cx.now.millis() as u32);
+        self.recovery.undo_retrans = self.recovery.undo_retrans.max(0) + segs as i32;
+        if self.recovery.reducing() {
+            self.recovery.prr_out += segs;
         }
         self.sent_again(i, cx);
     }
 
     fn sent_again(&mut self, i: u32, cx: &mut Context) {
-        let s = self.busy.sent.get_mut(cx.sent, i);
+        let s = self.sent.get_mut(cx.sent, i);
         s.marks |= mark::AGAIN;
         s.at = cx.now.micros() as u32;
         let (segs, bytes) = (s.segs as u32, s.bytes());
-        self.busy.sent.sent_last(cx.sent, i);
+        self.sent.sent_last(cx.sent, i);
         self.retrans = self.retrans.wrapping_add(segs);
         self.bytes_retrans += bytes as u64;
         self.bytes_sent += bytes as u64;
@@ -265,7 +264,7 @@ impl Tcb {
 
     /// The segment of record `i`.
     fn again(&mut self, i: u32, cx: &mut Context) -> Outgoing {
-        let s = self.busy.sent.get(cx.sent, i);
+        let s = self.sent.get(cx.sent, i);
         let mut flags = Flags::ACK;
         if s.is(mark::FIN) {
             flags = flags | Flags::FIN;
@@ -280,7 +279,7 @@ impl Tcb {
 
     /// RFC 8985 7.3: new data if there is some and the peer takes it, whatever the window says; else the last segment.
     fn tail_probe(&mut self, cx: &mut Context) -> Option<Outgoing> {
-        if !core::mem::take(&mut self.busy.recovery.probe_due) || self.packets_out == 0 {
+        if !core::mem::take(&mut self.recovery.probe_due) || self.packets_out == 0 {
             return None;
         }
         let smss = self.segment_size() as u32;
@@ -288,27 +287,27 @@ impl Tcb {
         let len = self.unsent_of_record().min(smss);
         let out = if len > 0 && len <= room {
             let fin = self.has(flag::SHUTDOWN) && !self.has(flag::FIN_SENT) && len == self.unsent() && len < room;
-            self.busy.recovery.probe_again = false;
+            self.recovery.probe_again = false;
             let out = self.send(len, fin, cx);
             // No probe follows a probe.
             self.set(flag::SENT_NEW, false);
             out
         } else {
-            let mut i = self.busy.sent.tail()?;
-            let s = self.busy.sent.get(cx.sent, i);
+            let mut i = self.sent.tail()?;
+            let s = self.sent.get(cx.sent, i);
             let front = s.bytes().saturating_sub(1) / smss * smss;
             if front > 0 {
-                let j = self.busy.sent.split(cx.sent, i, front, smss);
-                let after = self.busy.sent.get(cx.sent, i).segs as u32 + self.busy.sent.get(cx.sent, j).segs as u32;
+                let j = self.sent.split(cx.sent, i, front, smss);
+                let after = self.sent.get(cx.sent, i).segs as u32 + self.sent.get(cx.sent, j).segs as u32;
                 self.recount(s.segs as u32, after, s.marks);
                 i = j;
             }
-            self.busy.recovery.probe_again = true;
+            self.recovery.probe_again = true;
             self.sent_again(i, cx);
             self.again(i, cx)
         };
         cx.counters.loss_probes += 1;
-        self.busy.recovery.probe_high = Some(self.snd_nxt);
+        self.recovery.probe_high = Some(self.snd_nxt);
         self.pending = Pending::None;
         self.rearm_rto(cx);
         Some(out)
@@ -324,7 +323,7 @@ impl Tcb {
     }
 
     fn end_burst(&mut self, cx: &mut Context) {
-        self.busy.burst = 0;
+        self.burst = 0;
         if self.has(flag::SENT_NEW) {
             self.set(flag::SENT_NEW, false);
             self.judge_window(cx);
@@ -365,7 +364,7 @@ impl Tcb {
             return None;
         }
         // A burst is paced as a whole.
-        if self.busy.burst == 0 && self.paced_out(cx) {
+        if self.burst == 0 && self.paced_out(cx) {
             return None;
         }
         // CWR belongs on one segment, so that one goes alone.
@@ -387,8 +386,8 @@ impl Tcb {
             let last = len == unsent;
             if last {
                 if !self.may_send_partial(len, fin_due) {
-                    if self.has(flag::CORK | flag::MORE) && self.busy.cork_at == Instant::FAR {
-                        self.busy.cork_at = cx.now + cx.config.cork_limit;
+                    if self.has(flag::CORK | flag::MORE) && self.cork_at == Instant::FAR {
+                        self.cork_at = cx.now + cx.config.cork_limit;
                     }
                     return None;
                 }
@@ -433,23 +432,23 @@ impl Tcb {
                 marks |= mark::PSH;
             }
             self.set(flag::PUSH_NOW, false);
-            self.busy.cork_at = Instant::FAR;
+            self.cork_at = Instant::FAR;
         }
         if len > 0 && self.record_ends(seq + len) {
             flags = flags | Flags::PSH;
             marks |= mark::PSH;
         }
         let segs = len.div_ceil(smss).max(1);
-        self.busy.burst += segs;
+        self.burst += segs;
         if !fin && self.burst_ends(len, segs, cx.config) {
-            if self.busy.burst > 1 {
+            if self.burst > 1 {
                 // Not remembered: it says nothing about the data.
                 flags = flags | Flags::PSH;
             }
-            self.busy.burst = 0;
+            self.burst = 0;
         }
         if flags.contains(Flags::PSH) {
-            self.busy.burst = 0;
+            self.burst = 0;
         }
         if fin {
             flags = flags | Flags::FIN;
@@ -464,15 +463,15 @@ impl Tcb {
             }
         }
         let occupied = len + fin as u32;
-        if self.busy.sent.is_empty() {
+        if self.sent.is_empty() {
             self.progress_at = cx.now;
         }
-        self.busy.sent.push(cx.sent, seq, occupied, segs.min(u16::MAX as u32) as u16, cx.now.micros() as u32, marks);
+        self.sent.push(cx.sent, seq, occupied, segs.min(u16::MAX as u32) as u16, cx.now.micros() as u32, marks);
         let first = self.packets_out == 0;
         if first && self.bytes_sent > 0 {
             // Waiting for acknowledgments is no idleness.
             let idle = cx.now.micros_since(self.sent_at.max(self.acked_at));
-            self.busy.control.on_restart(cx.now, idle);
+            self.control.on_restart(cx.now, idle);
         }
         self.packets_out += segs;
         self.snd_nxt += occupied;
@@ -482,8 +481,8 @@ impl Tcb {
         self.bytes_sent += len as u64;
         self.sent_at = cx.now;
         self.set(flag::SENT_NEW, true);
-        if self.busy.recovery.reducing() {
-            self.busy.recovery.prr_out += segs;
+        if self.recovery.reducing() {
+            self.recovery.prr_out += segs;
         }
         if first || matches!(self.pending, Pending::Probe | Pending::Persist | Pending::None) {
             self.rearm_rto(cx);
@@ -513,7 +512,7 @@ impl Tcb {
         let room = self.snd_wnd.saturating_sub(self.snd_nxt.since(self.snd_una) + len);
         let quota = self.cc.cwnd.saturating_sub(self.in_flight() + segs);
         let goal = (self.cc.cwnd / 2).min(self.max_wnd / 2 / smss).min(self.burst_segments(config)).max(1);
-        self.busy.burst >= goal || quota == 0 || room < left.min(smss)
+        self.burst >= goal || quota == 0 || room < left.min(smss)
     }
 
     /// A zero-window or keepalive probe: one sequence number below the window, as Linux sends it, so that any answer
@@ -528,7 +527,7 @@ impl Tcb {
         // RFC 9293 3.8.6.2.1: the override timeout sends what a small window takes.
         let room = self.snd_wnd.saturating_sub(self.snd_nxt.since(self.snd_una)).min(self.segment_size() as u32);
         let len = room.min(self.unsent_of_record());
-        if persist && len > 0 && self.busy.sent.is_empty() {
+        if persist && len > 0 && self.sent.is_empty() {
             return Some(self.send(len, false, cx));
         }
         Some(self.segment(self.snd_una - 1, Flags::ACK, 0, 0, cx))
@@ -588,11 +587,11 @@ impl Tcb {
 
     /// Most bytes of payload of the next segment: what its SACK blocks take is missing (RFC 9293 3.7.1, MUST-16; RFC 6691).
     pub fn segment_size(&self) -> u16 {
-        if self.ooo.is_none() && self.busy.dsack.is_none() || !self.has(flag::SACK) {
+        if self.ooo.is_none() && self.dsack.is_none() || !self.has(flag::SACK) {
             return self.smss;
         }
         let most = if self.has(flag::TIMESTAMPS) { 3 } else { 4 };
-        let blocks = self.ooo.as_ref().map_or(0, |o| o.blocks().count()) + self.busy.dsack.is_some() as usize;
+        let blocks = self.ooo.as_ref().map_or(0, |o| o.blocks().count()) + self.dsack.is_some() as usize;
         match blocks.min(most) as u16 {
             0 => self.smss,
             n => self.smss.saturating_sub(4 + 8 * n).max(8),

@@ -56,25 +56,25 @@ impl Tcb {
         }
         // Each record is counted in segments of the new size; what was too big is lost for certain and goes again at
         // once, smaller, without being taken for congestion (RFC 1191 6.4).
-        let mut at = self.busy.sent.head();
+        let mut at = self.sent.head();
         while let Some(i) = at {
-            let s = self.busy.sent.get(cx.sent, i);
-            at = self.busy.sent.next(cx.sent, i);
+            let s = self.sent.get(cx.sent, i);
+            at = self.sent.next(cx.sent, i);
             let too_big = s.bytes().div_ceil(s.segs as u32) > mss as u32;
             let segs = s.bytes().div_ceil(mss as u32).max(1);
             self.recount(s.segs as u32, segs, s.marks);
-            self.busy.sent.get_mut(cx.sent, i).segs = segs.min(u16::MAX as u32) as u16;
+            self.sent.get_mut(cx.sent, i).segs = segs.min(u16::MAX as u32) as u16;
             if too_big {
                 self.mark_lost(i, cx);
             }
         }
-        if self.busy.lost_out > 0 && self.busy.recovery.phase < crate::recovery::Phase::Recovery {
+        if self.lost_out > 0 && self.recovery.phase < crate::recovery::Phase::Recovery {
             // Linux: Loss without a reduction, so that what is sent again is clocked out.
-            self.busy.recovery.high_seq = self.snd_nxt;
+            self.recovery.high_seq = self.snd_nxt;
             self.cc.ssthresh = self.cc.borne();
-            self.busy.recovery.prior_ssthresh = 0;
-            self.busy.recovery.undo_marker = None;
-            self.busy.recovery.phase = crate::recovery::Phase::Loss;
+            self.recovery.prior_ssthresh = 0;
+            self.recovery.undo_marker = None;
+            self.recovery.phase = crate::recovery::Phase::Loss;
         }
     }
 
@@ -87,7 +87,7 @@ impl Tcb {
         if after == 0 || self.retries < after || self.smss <= floor || !self.established() {
             return;
         }
-        let large = self.busy.sent.front(cx.sent).is_some_and(|s| s.bytes() > floor as u32);
+        let large = self.sent.front(cx.sent).is_some_and(|s| s.bytes() > floor as u32);
         if large {
             cx.counters.black_holes += 1;
             let full = self.smss;

@@ -14,7 +14,7 @@ pub(crate) const SMALLEST_TIMER: u32 = 2_000;
 const PERSIST: u8 = 16;
 
 /// RFC 8985 5.2's variables of a connection. Times are µs, low bits.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Rack {
     /// When the segment delivered last, in the order of transmission, was sent: `RACK.xmit_ts`.
     at: u32,
@@ -32,22 +32,6 @@ pub(crate) struct Rack {
     /// `delivered` when the window was widened last.
     widened_at: u32,
     valid: bool,
-}
-
-impl Rack {
-    pub const fn new() -> Rack {
-        Rack {
-            at: 0,
-            end: SeqNum(0),
-            rtt: 0,
-            advanced: false,
-            dsack_seen: false,
-            steps: 0,
-            persist: 0,
-            widened_at: 0,
-            valid: false,
-        }
-    }
 }
 
 impl Rack {
@@ -71,7 +55,7 @@ impl Tcb {
         if s.is(mark::AGAIN) && rtt < self.rtt.min {
             return;
         }
-        let rack = &mut self.busy.recovery.rack;
+        let rack = &mut self.recovery.rack;
         rack.advanced = true;
         rack.rtt = rtt;
         if !rack.valid || sent_after(s.at, s.end(), rack.at, rack.end) {
@@ -83,24 +67,24 @@ impl Tcb {
 
     /// RFC 8985 6.2 step 4: how long a hole may be reordering.
     fn reorder_window(&self) -> u32 {
-        if self.busy.recovery.reordering_seen == 0 {
-            if self.busy.recovery.phase >= Phase::Recovery {
+        if self.recovery.reordering_seen == 0 {
+            if self.recovery.phase >= Phase::Recovery {
                 return 0;
             }
-            if self.busy.sacked_out >= self.busy.recovery.reordering as u32 {
+            if self.sacked_out >= self.recovery.reordering as u32 {
                 return 0;
             }
         }
         let min = if self.rtt.min == u32::MAX { 0 } else { self.rtt.min };
-        let steps = self.busy.recovery.rack.steps.max(1) as u32;
+        let steps = self.recovery.rack.steps.max(1) as u32;
         (min / 4).saturating_mul(steps).min(self.rtt.srtt)
     }
 
     /// RFC 8985 6.2 step 4: D-SACKs say that the window is too small; once a round trip.
     pub(crate) fn update_reorder_window(&mut self) {
-        let delivered = self.delivered;
+        let delivered = self.recovery.delivered;
         let una_delivered = delivered.wrapping_sub(self.packets_out);
-        let rack = &mut self.busy.recovery.rack;
+        let rack = &mut self.recovery.rack;
         if (una_delivered.wrapping_sub(rack.widened_at) as i32) < 0 {
             rack.dsack_seen = false;
         }
@@ -116,7 +100,7 @@ impl Tcb {
 
     /// Undone by D-SACK: the widened window persists.
     pub(crate) fn keep_reorder_window(&mut self) {
-        let rack = &mut self.busy.recovery.rack;
+        let rack = &mut self.recovery.rack;
         rack.persist = rack.persist.saturating_add(1).min(PERSIST);
     }
 
@@ -125,17 +109,17 @@ impl Tcb {
         let now = cx.now.micros() as u32;
         let window = self.reorder_window();
         let (at, end, rtt, valid) = {
-            let r = &self.busy.recovery.rack;
+            let r = &self.recovery.rack;
             (r.at, r.end, r.rtt, r.valid)
         };
         let mut wait = None;
-        let mut next = self.busy.sent.oldest();
+        let mut next = self.sent.oldest();
         while let Some(i) = next {
-            let s = self.busy.sent.get(cx.sent, i);
+            let s = self.sent.get(cx.sent, i);
             if !valid || !sent_after(at, end, s.at, s.end()) {
                 break;
             }
-            next = self.busy.sent.newer(cx.sent, i);
+            next = self.sent.newer(cx.sent, i);
             let left = (rtt.wrapping_add(window)).wrapping_sub(now.wrapping_sub(s.at)) as i32;
             if left <= 0 {
                 self.mark_lost(i, cx);
@@ -148,12 +132,12 @@ impl Tcb {
 
     /// How long, µs, until a segment sent at `at` would count as lost; 0 or less: now.
     pub(crate) fn rack_timeout(&self, at: u32, now: u32) -> i32 {
-        self.busy.recovery.rack.rtt.wrapping_sub(now.wrapping_sub(at)) as i32
+        self.recovery.rack.rtt.wrapping_sub(now.wrapping_sub(at)) as i32
     }
 
     /// Looks for losses after an acknowledgment.
     pub(crate) fn rack_mark_lost(&mut self, cx: &mut Context) -> bool {
-        if !core::mem::take(&mut self.busy.recovery.rack.advanced) {
+        if !core::mem::take(&mut self.recovery.rack.advanced) {
             return false;
         }
         let Some(wait) = self.rack_detect(cx) else { return false };
@@ -165,14 +149,14 @@ impl Tcb {
     /// RFC 8985 6.3: the reordering timer expired.
     pub(crate) fn on_reorder_timer(&mut self, cx: &mut Context) {
         let before = self.in_flight();
-        let lost = self.busy.recovery.lost;
+        let lost = self.recovery.lost;
         let wait = self.rack_detect(cx);
         if let Some(wait) = wait {
             self.set_timer(Pending::Reorder, wait + SMALLEST_TIMER, cx);
         }
-        if self.in_flight() != before && self.busy.recovery.phase != Phase::Recovery {
+        if self.in_flight() != before && self.recovery.phase != Phase::Recovery {
             self.enter_recovery(false, cx);
-            let lost = self.busy.recovery.lost.wrapping_sub(lost);
+            let lost = self.recovery.lost.wrapping_sub(lost);
             self.reduce_window(1, lost, 0);
         }
         if self.pending == Pending::None && self.packets_out > 0 {
@@ -186,7 +170,7 @@ impl Tcb {
             || self.packets_out == 0
             || !self.sack_on()
             || !self.established()
-            || !matches!(self.busy.recovery.phase, Phase::Open | Phase::Cwr)
+            || !matches!(self.recovery.phase, Phase::Open | Phase::Cwr)
         {
             return false;
         }
@@ -211,30 +195,30 @@ impl Tcb {
     /// RFC 8985 7.3: the probe timer expired. New data when there is some and it fits, else the last segment again.
     pub(crate) fn on_probe_timer(&mut self, cx: &mut Context) {
         // At most one probe is under way.
-        if self.busy.recovery.probe_high.is_none() {
-            self.busy.recovery.probe_due = true;
+        if self.recovery.probe_high.is_none() {
+            self.recovery.probe_due = true;
         }
         self.rearm_rto(cx);
     }
 
     /// RFC 8985 7.4: what the acknowledgment says of the probe.
     pub(crate) fn process_probe_ack(&mut self, ack: SeqNum, r: &Round, cx: &mut Context) {
-        let Some(high) = self.busy.recovery.probe_high else { return };
+        let Some(high) = self.recovery.probe_high else { return };
         if ack.before(high) {
             return;
         }
-        if !self.busy.recovery.probe_again || r.seen & seen::DSACK_TLP != 0 {
-            self.busy.recovery.probe_high = None;
+        if !self.recovery.probe_again || r.seen & seen::DSACK_TLP != 0 {
+            self.recovery.probe_high = None;
         } else if ack.after(high) {
             // The probe repaired a loss, which must slow us down (RFC 8985 7.4.2).
             cx.counters.probe_recoveries += 1;
             self.begin_reduction();
-            self.busy.recovery.phase = Phase::Cwr;
+            self.recovery.phase = Phase::Cwr;
             self.end_reduction();
             self.keep_open(cx);
         } else if r.seen & (seen::UNA_ADVANCED | seen::NOT_DUP | seen::SACKED) == 0 {
             // A bare duplicate: both the original and the probe arrived.
-            self.busy.recovery.probe_high = None;
+            self.recovery.probe_high = None;
         }
     }
 }

@@ -56,6 +56,8 @@ pub(crate) struct Recovery {
     pub prr_out: u32,
     /// Our timestamp clock when the first retransmission of this episode went, ms.
     pub retrans_stamp: Option<u32>,
+    /// Segments delivered in all.
+    pub delivered: u32,
     /// Segments found lost in all.
     pub lost: u32,
     pub dsack_dups: u32,
@@ -69,7 +71,7 @@ pub(crate) struct Recovery {
 }
 
 impl Recovery {
-    pub const fn new(iss: SeqNum) -> Recovery {
+    pub fn new(iss: SeqNum) -> Recovery {
         Recovery {
             phase: Phase::Open,
             frto: false,
@@ -87,12 +89,13 @@ impl Recovery {
             prr_delivered: 0,
             prr_out: 0,
             retrans_stamp: None,
+            delivered: 0,
             lost: 0,
             dsack_dups: 0,
             probe_high: None,
             probe_again: false,
             probe_due: false,
-            rack: Rack::new(),
+            rack: Rack::default(),
         }
     }
 
@@ -105,12 +108,12 @@ impl Recovery {
 impl Tcb {
     /// Segments believed to be in the network (RFC 6675's `pipe`).
     pub(crate) fn in_flight(&self) -> u32 {
-        (self.packets_out + self.busy.retrans_out).saturating_sub(self.busy.sacked_out + self.busy.lost_out)
+        (self.packets_out + self.retrans_out).saturating_sub(self.sacked_out + self.lost_out)
     }
 
     /// Marks record `i` lost, again where its retransmission was lost too.
     pub(crate) fn mark_lost(&mut self, i: u32, cx: &mut Context) {
-        let s = self.busy.sent.get_mut(cx.sent, i);
+        let s = self.sent.get_mut(cx.sent, i);
         if s.is(mark::SACKED) {
             return;
         }
@@ -120,27 +123,27 @@ impl Tcb {
                 return;
             }
             s.marks &= !mark::RETRANS;
-            self.busy.retrans_out = self.busy.retrans_out.saturating_sub(segs);
+            self.retrans_out = self.retrans_out.saturating_sub(segs);
             cx.counters.lost_retransmits += 1;
         } else {
             s.marks |= mark::LOST;
             if s.is(mark::RETRANS) {
                 s.marks &= !mark::RETRANS;
-                self.busy.retrans_out = self.busy.retrans_out.saturating_sub(segs);
+                self.retrans_out = self.retrans_out.saturating_sub(segs);
             }
-            self.busy.lost_out += segs;
+            self.lost_out += segs;
         }
-        self.busy.recovery.lost = self.busy.recovery.lost.wrapping_add(segs);
-        self.busy.sent.forget_time(cx.sent, i);
-        self.busy.sent.wants_retransmit(cx.sent, i);
+        self.recovery.lost = self.recovery.lost.wrapping_add(segs);
+        self.sent.forget_time(cx.sent, i);
+        self.sent.wants_retransmit(cx.sent, i);
     }
 
     /// Every record not SACKed, and those that `pick` accepts.
     pub(crate) fn mark_all_lost(&mut self, cx: &mut Context, mut pick: impl FnMut(&crate::sent::Sent) -> bool) {
-        let mut at = self.busy.sent.head();
+        let mut at = self.sent.head();
         while let Some(i) = at {
-            let s = self.busy.sent.get(cx.sent, i);
-            at = self.busy.sent.next(cx.sent, i);
+            let s = self.sent.get(cx.sent, i);
+            at = self.sent.next(cx.sent, i);
             if pick(&s) {
                 self.mark_lost(i, cx);
             }
@@ -149,12 +152,12 @@ impl Tcb {
 
     /// Whether anything outstanding was sent again.
     fn any_sent_again(&self, cx: &mut Context) -> bool {
-        self.busy.retrans_out > 0 || self.busy.sent.front(cx.sent).is_some_and(|s| s.is(mark::AGAIN))
+        self.retrans_out > 0 || self.sent.front(cx.sent).is_some_and(|s| s.is(mark::AGAIN))
     }
 
     /// Linux's `tcp_current_ssthresh`: what growth has shown the path to bear.
     fn borne(&self) -> u32 {
-        match self.busy.recovery.reducing() {
+        match self.recovery.reducing() {
             true => self.cc.ssthresh,
             false => self.cc.borne(),
         }
@@ -166,18 +169,18 @@ impl Tcb {
         if dups == 0 {
             return;
         }
-        let before = self.busy.sacked_out;
-        self.busy.sacked_out += dups;
+        let before = self.sacked_out;
+        self.sacked_out += dups;
         self.limit_reno_sacks();
-        let delivered = self.busy.sacked_out.saturating_sub(before);
-        self.delivered = self.delivered.wrapping_add(delivered);
+        let delivered = self.sacked_out.saturating_sub(before);
+        self.recovery.delivered = self.recovery.delivered.wrapping_add(delivered);
     }
 
     /// No more than can have been delivered: what is left out less the hole.
     fn limit_reno_sacks(&mut self) {
-        let holes = self.busy.lost_out.max(1).min(self.packets_out);
-        if self.busy.sacked_out + holes > self.packets_out {
-            self.busy.sacked_out = self.packets_out - holes;
+        let holes = self.lost_out.max(1).min(self.packets_out);
+        if self.sacked_out + holes > self.packets_out {
+            self.sacked_out = self.packets_out - holes;
         }
     }
 
@@ -185,33 +188,33 @@ impl Tcb {
     pub(crate) fn remove_reno_sacks(&mut self, r: &Round) {
         let acked = r.acked_segs;
         if acked > 0 {
-            let delivered = (acked as i64 - self.busy.sacked_out as i64).max(1) as u32;
-            self.delivered = self.delivered.wrapping_add(delivered);
-            self.busy.sacked_out = self.busy.sacked_out.saturating_sub(acked - 1);
+            let delivered = (acked as i64 - self.sacked_out as i64).max(1) as u32;
+            self.recovery.delivered = self.recovery.delivered.wrapping_add(delivered);
+            self.sacked_out = self.sacked_out.saturating_sub(acked - 1);
         }
         self.limit_reno_sacks();
     }
 
     fn reset_reno_sacks(&mut self) {
         if !self.sack_on() {
-            self.busy.sacked_out = 0;
+            self.sacked_out = 0;
         }
     }
 
     /// RFC 6582 3.2 steps 2 and 3: the first segment, at the third duplicate and at each partial acknowledgment.
     fn newreno_mark_lost(&mut self, advanced: bool, cx: &mut Context) {
-        let phase = self.busy.recovery.phase;
-        let due = (phase < Phase::Recovery && self.busy.sacked_out >= self.busy.recovery.reordering as u32)
+        let phase = self.recovery.phase;
+        let due = (phase < Phase::Recovery && self.sacked_out >= self.recovery.reordering as u32)
             || (phase == Phase::Recovery && advanced);
-        let Some(i) = self.busy.sent.head().filter(|_| due) else { return };
-        let s = self.busy.sent.get(cx.sent, i);
+        let Some(i) = self.sent.head().filter(|_| due) else { return };
+        let s = self.sent.get(cx.sent, i);
         if s.is(mark::LOST) {
             return;
         }
         let keep = self.smss as u32 + s.is(mark::SYN) as u32;
         if s.segs > 1 && s.len > keep {
-            let j = self.busy.sent.split(cx.sent, i, keep, self.smss as u32);
-            let after = self.busy.sent.get(cx.sent, i).segs as u32 + self.busy.sent.get(cx.sent, j).segs as u32;
+            let j = self.sent.split(cx.sent, i, keep, self.smss as u32);
+            let after = self.sent.get(cx.sent, i).segs as u32 + self.sent.get(cx.sent, j).segs as u32;
             self.recount(s.segs as u32, after, s.marks);
         }
         self.mark_lost(i, cx);
@@ -224,10 +227,10 @@ impl Tcb {
         let ece = r.seen & seen::ECE != 0;
         let advanced = r.seen & seen::UNA_ADVANCED != 0;
         if self.packets_out == 0 {
-            self.busy.sacked_out = 0;
+            self.sacked_out = 0;
         }
         if ece {
-            self.busy.recovery.prior_ssthresh = 0;
+            self.recovery.prior_ssthresh = 0;
         }
         if r.seen & seen::RENEGED != 0 && advanced {
             // RFC 2018 8: the peer dropped what it had SACKed; the timer clears the board after a little patience.
@@ -236,14 +239,14 @@ impl Tcb {
             r.seen &= !seen::SET_TIMER;
             return;
         }
-        match self.busy.recovery.phase {
-            Phase::Open => self.busy.recovery.retrans_stamp = None,
-            _ if self.snd_una.before(self.busy.recovery.high_seq) => {}
+        match self.recovery.phase {
+            Phase::Open => self.recovery.retrans_stamp = None,
+            _ if self.snd_una.before(self.recovery.high_seq) => {}
             Phase::Cwr => {
                 // Something above `high_seq` must be acknowledged, or one ECE would reduce twice.
-                if self.snd_una != self.busy.recovery.high_seq {
+                if self.snd_una != self.recovery.high_seq {
                     self.end_reduction();
-                    self.busy.recovery.phase = Phase::Open;
+                    self.recovery.phase = Phase::Open;
                 }
             }
             Phase::Recovery => {
@@ -255,7 +258,7 @@ impl Tcb {
             }
             Phase::Disorder | Phase::Loss => {}
         }
-        match self.busy.recovery.phase {
+        match self.recovery.phase {
             Phase::Recovery => {
                 if !advanced {
                     if !self.sack_on() {
@@ -268,8 +271,8 @@ impl Tcb {
                     self.keep_open(cx);
                 }
                 self.find_losses(r, cx);
-                if self.busy.recovery.phase != Phase::Recovery {
-                    if self.busy.lost_out == 0 {
+                if self.recovery.phase != Phase::Recovery {
+                    if self.lost_out == 0 {
                         return;
                     }
                     self.enter_recovery(ece, cx);
@@ -278,7 +281,7 @@ impl Tcb {
             Phase::Loss => {
                 self.process_loss(r, dups, cx);
                 self.find_losses(r, cx);
-                if !(self.busy.recovery.phase == Phase::Open || r.seen & seen::LOST_AGAIN != 0) {
+                if !(self.recovery.phase == Phase::Open || r.seen & seen::LOST_AGAIN != 0) {
                     return;
                 }
                 // Undone, or retransmissions were lost: as in Open.
@@ -295,11 +298,11 @@ impl Tcb {
             }
             self.add_reno_sack(dups);
         }
-        if self.busy.recovery.phase <= Phase::Disorder {
+        if self.recovery.phase <= Phase::Disorder {
             self.undo_by_dsack(cx);
         }
         self.find_losses(r, cx);
-        if self.busy.lost_out == 0 {
+        if self.lost_out == 0 {
             self.try_to_open(ece, cx);
         } else {
             self.enter_recovery(ece, cx);
@@ -307,66 +310,66 @@ impl Tcb {
     }
 
     fn find_losses(&mut self, r: &mut Round, cx: &mut Context) {
-        if self.busy.sent.is_empty() {
+        if self.sent.is_empty() {
             return;
         }
         if !self.sack_on() {
             self.newreno_mark_lost(r.seen & seen::UNA_ADVANCED != 0, cx);
             return;
         }
-        let before = self.busy.retrans_out;
+        let before = self.retrans_out;
         if self.rack_mark_lost(cx) {
             r.seen &= !seen::SET_TIMER;
         }
-        if before > self.busy.retrans_out {
+        if before > self.retrans_out {
             r.seen |= seen::LOST_AGAIN;
         }
     }
 
     fn try_to_open(&mut self, ece: bool, cx: &mut Context) {
         if !self.any_sent_again(cx) {
-            self.busy.recovery.retrans_stamp = None;
+            self.recovery.retrans_stamp = None;
         }
         if ece {
             self.enter_cwr(cx);
         }
-        if self.busy.recovery.phase != Phase::Cwr {
+        if self.recovery.phase != Phase::Cwr {
             self.keep_open(cx);
         }
     }
 
     /// Open where nothing is odd, else Disorder.
     pub(crate) fn keep_open(&mut self, cx: &mut Context) {
-        let odd = self.busy.sacked_out + self.busy.lost_out > 0 || self.any_sent_again(cx);
+        let odd = self.sacked_out + self.lost_out > 0 || self.any_sent_again(cx);
         let phase = if odd { Phase::Disorder } else { Phase::Open };
-        if self.busy.recovery.phase != phase {
-            self.busy.recovery.phase = phase;
-            self.busy.recovery.high_seq = self.snd_nxt;
+        if self.recovery.phase != phase {
+            self.recovery.phase = phase;
+            self.recovery.high_seq = self.snd_nxt;
         }
     }
 
     /// RFC 6937 3, RFC 5681 3.2, RFC 3168 6.1.2: the new threshold; the window follows as data is delivered.
     pub(crate) fn begin_reduction(&mut self) {
-        self.busy.recovery.high_seq = self.snd_nxt;
-        self.busy.recovery.probe_high = None;
+        self.recovery.high_seq = self.snd_nxt;
+        self.recovery.probe_high = None;
         self.cc.counted = 0;
-        self.busy.recovery.prior_cwnd = self.cc.cwnd;
-        self.busy.recovery.prr_delivered = 0;
-        self.busy.recovery.prr_out = 0;
-        self.cc.ssthresh = self.busy.control.ssthresh(&self.cc);
+        self.recovery.prior_cwnd = self.cc.cwnd;
+        self.recovery.prr_delivered = 0;
+        self.recovery.prr_out = 0;
+        self.cc.ssthresh = self.control.ssthresh(&self.cc);
         self.queue_cwr();
     }
 
     /// RFC 6937 3.1: how much may be sent for what `delivered` segments freed.
     pub(crate) fn reduce_window(&mut self, delivered: u32, lost: u32, seen: u32) {
-        let prior = self.busy.recovery.prior_cwnd;
+        let prior = self.recovery.prior_cwnd;
         if delivered == 0 || prior == 0 {
             return;
         }
         let ssthresh = self.cc.ssthresh;
         let in_flight = self.in_flight();
-        self.busy.recovery.prr_delivered += delivered;
-        let (done, out) = (self.busy.recovery.prr_delivered, self.busy.recovery.prr_out);
+        self.recovery.prr_delivered += delivered;
+        let (done, out) = (self.recovery.prr_delivered, self.recovery.prr_out);
         let count = if in_flight > ssthresh {
             let due = (ssthresh as u64 * done as u64).div_ceil(prior as u64) as i64;
             due - out as i64
@@ -384,24 +387,24 @@ impl Tcb {
     }
 
     pub(crate) fn end_reduction(&mut self) {
-        if self.cc.ssthresh < u32::MAX && (self.busy.recovery.phase == Phase::Cwr || self.busy.recovery.undo_marker.is_some()) {
+        if self.cc.ssthresh < u32::MAX && (self.recovery.phase == Phase::Cwr || self.recovery.undo_marker.is_some()) {
             self.cc.cwnd = self.cc.ssthresh;
         }
     }
 
     pub(crate) fn enter_cwr(&mut self, cx: &mut Context) {
-        self.busy.recovery.prior_ssthresh = 0;
-        if self.busy.recovery.phase < Phase::Cwr {
-            self.busy.recovery.undo_marker = None;
+        self.recovery.prior_ssthresh = 0;
+        if self.recovery.phase < Phase::Cwr {
+            self.recovery.undo_marker = None;
             self.begin_reduction();
-            self.busy.recovery.phase = Phase::Cwr;
+            self.recovery.phase = Phase::Cwr;
             cx.counters.ecn_reductions += 1;
         }
     }
 
     fn remember_for_undo(&mut self) {
-        self.busy.recovery.undo_marker = Some(self.snd_una);
-        self.busy.recovery.undo_retrans = match self.busy.retrans_out {
+        self.recovery.undo_marker = Some(self.snd_una);
+        self.recovery.undo_retrans = match self.retrans_out {
             0 => -1,
             n => n as i32,
         };
@@ -409,36 +412,36 @@ impl Tcb {
 
     pub(crate) fn enter_recovery(&mut self, ece: bool, cx: &mut Context) {
         cx.counters.recoveries += 1;
-        self.busy.recovery.prior_ssthresh = 0;
+        self.recovery.prior_ssthresh = 0;
         self.remember_for_undo();
-        if !self.busy.recovery.reducing() {
+        if !self.recovery.reducing() {
             if !ece {
-                self.busy.recovery.prior_ssthresh = self.borne();
+                self.recovery.prior_ssthresh = self.borne();
             }
             self.begin_reduction();
         }
-        self.busy.recovery.phase = Phase::Recovery;
+        self.recovery.phase = Phase::Recovery;
     }
 
     /// The retransmission timer expired (RFC 6298 5.4–5.7, RFC 5681 3.1).
     pub(crate) fn enter_loss(&mut self, cx: &mut Context) {
         cx.counters.timeouts += 1;
-        let fresh = self.busy.recovery.phase < Phase::Recovery;
-        let reneged = self.busy.sent.front(cx.sent).is_some_and(|s| s.is(mark::SACKED));
+        let fresh = self.recovery.phase < Phase::Recovery;
+        let reneged = self.sent.front(cx.sent).is_some_and(|s| s.is(mark::SACKED));
         if reneged {
             // RFC 2018 8: what was SACKed must be sent again after a timeout.
             cx.counters.reneged += 1;
-            self.busy.sacked_out = 0;
+            self.sacked_out = 0;
             self.forget_reported();
         } else {
             self.reset_reno_sacks();
         }
         let now = cx.now.micros() as u32;
-        let head = self.busy.sent.head();
+        let head = self.sent.head();
         let mut at = head;
         while let Some(i) = at {
-            at = self.busy.sent.next(cx.sent, i);
-            let s = self.busy.sent.get_mut(cx.sent, i);
+            at = self.sent.next(cx.sent, i);
+            let s = self.sent.get_mut(cx.sent, i);
             let sent_at = s.at;
             if reneged {
                 s.marks &= !mark::SACKED;
@@ -448,58 +451,58 @@ impl Tcb {
             }
             self.mark_lost(i, cx);
         }
-        if self.busy.recovery.phase <= Phase::Disorder
-            || !self.busy.recovery.high_seq.after(self.snd_una)
-            || (self.busy.recovery.phase == Phase::Loss && self.retries == 0)
+        if self.recovery.phase <= Phase::Disorder
+            || !self.recovery.high_seq.after(self.snd_una)
+            || (self.recovery.phase == Phase::Loss && self.retries == 0)
         {
-            self.busy.recovery.prior_ssthresh = self.borne();
-            self.busy.recovery.prior_cwnd = self.cc.cwnd;
-            self.cc.ssthresh = self.busy.control.ssthresh(&self.cc);
-            self.busy.control.on_timeout();
+            self.recovery.prior_ssthresh = self.borne();
+            self.recovery.prior_cwnd = self.cc.cwnd;
+            self.cc.ssthresh = self.control.ssthresh(&self.cc);
+            self.control.on_timeout();
             self.remember_for_undo();
         }
         self.cc.cwnd = self.in_flight() + 1;
         self.cc.counted = 0;
-        if self.busy.recovery.phase <= Phase::Disorder && self.busy.sacked_out >= 3 {
-            self.busy.recovery.reordering = self.busy.recovery.reordering.min(3);
+        if self.recovery.phase <= Phase::Disorder && self.sacked_out >= 3 {
+            self.recovery.reordering = self.recovery.reordering.min(3);
         }
-        self.busy.recovery.phase = Phase::Loss;
-        self.busy.recovery.high_seq = self.snd_nxt;
-        self.busy.recovery.probe_high = None;
-        self.busy.recovery.probe_due = false;
+        self.recovery.phase = Phase::Loss;
+        self.recovery.high_seq = self.snd_nxt;
+        self.recovery.probe_high = None;
+        self.recovery.probe_due = false;
         self.queue_cwr();
         // RFC 5682 2.1 step 1: not while an earlier recovery is under way.
-        self.busy.recovery.frto = cx.config.frto && (fresh || self.retries > 0);
-        self.busy.recovery.new_first = false;
-        self.busy.recovery.head_due = true;
+        self.recovery.frto = cx.config.frto && (fresh || self.retries > 0);
+        self.recovery.new_first = false;
+        self.recovery.head_due = true;
     }
 
     /// RFC 5682 2.1 and 3.1.
     fn process_loss(&mut self, r: &Round, dups: u32, cx: &mut Context) {
-        let recovered = !self.snd_una.before(self.busy.recovery.high_seq);
+        let recovered = !self.snd_una.before(self.recovery.high_seq);
         let advanced = r.seen & seen::UNA_ADVANCED != 0;
         if advanced && self.undo_loss(false, cx) {
             return;
         }
-        if self.busy.recovery.frto {
+        if self.recovery.frto {
             // Step 3.b: never-retransmitted data was delivered, so not all was lost.
             if r.seen & seen::ORIGINAL != 0 && self.undo_loss(true, cx) {
                 return;
             }
-            if self.snd_nxt.after(self.busy.recovery.high_seq) {
+            if self.snd_nxt.after(self.recovery.high_seq) {
                 if r.seen & seen::SACKED != 0 || dups > 0 {
                     // Step 3.a: the loss was real.
-                    self.busy.recovery.frto = false;
+                    self.recovery.frto = false;
                 }
             } else if advanced && !recovered {
-                self.busy.recovery.high_seq = self.snd_nxt;
+                self.recovery.high_seq = self.snd_nxt;
                 // Step 2.b: new data, if there is any and the window takes it.
                 let room = self.snd_wnd > self.snd_nxt.since(self.snd_una);
                 if self.unsent() > 0 && room {
-                    self.busy.recovery.new_first = true;
+                    self.recovery.new_first = true;
                     return;
                 }
-                self.busy.recovery.frto = false;
+                self.recovery.frto = false;
             }
         }
         if recovered {
@@ -508,7 +511,7 @@ impl Tcb {
             return;
         }
         if !self.sack_on() {
-            if self.snd_nxt.after(self.busy.recovery.high_seq) && dups > 0 {
+            if self.snd_nxt.after(self.recovery.high_seq) && dups > 0 {
                 self.add_reno_sack(dups);
             } else if advanced {
                 self.reset_reno_sacks();
@@ -520,46 +523,46 @@ impl Tcb {
 
     /// RFC 3522: the acknowledgment echoes a timestamp from before the first retransmission.
     fn delayed_not_lost(&self) -> bool {
-        match (self.busy.recovery.retrans_stamp, self.busy.echo) {
+        match (self.recovery.retrans_stamp, self.echo) {
             (Some(stamp), Some(echo)) => (echo.wrapping_sub(stamp) as i32) < 0,
             _ => false,
         }
     }
 
     fn may_undo(&self) -> bool {
-        self.busy.recovery.undo_marker.is_some() && (self.busy.recovery.undo_retrans == 0 || self.delayed_not_lost())
+        self.recovery.undo_marker.is_some() && (self.recovery.undo_retrans == 0 || self.delayed_not_lost())
     }
 
     fn undo_reduction(&mut self, unmark: bool, cx: &mut Context) {
         cx.counters.undone += 1;
         if unmark {
-            let mut at = self.busy.sent.head();
+            let mut at = self.sent.head();
             while let Some(i) = at {
-                at = self.busy.sent.next(cx.sent, i);
-                let s = self.busy.sent.get_mut(cx.sent, i);
+                at = self.sent.next(cx.sent, i);
+                let s = self.sent.get_mut(cx.sent, i);
                 if s.is(mark::LOST) {
                     s.marks &= !mark::LOST;
                     if !s.is(mark::TIMED | mark::SACKED) {
-                        self.busy.sent.sent_last(cx.sent, i);
+                        self.sent.sent_last(cx.sent, i);
                     }
                 }
             }
-            self.busy.lost_out = 0;
+            self.lost_out = 0;
         }
-        if self.busy.recovery.prior_ssthresh > 0 {
-            self.cc.cwnd = self.cc.cwnd.max(self.busy.recovery.prior_cwnd);
-            self.cc.ssthresh = self.cc.ssthresh.max(self.busy.recovery.prior_ssthresh);
-            self.busy.control.on_undo();
+        if self.recovery.prior_ssthresh > 0 {
+            self.cc.cwnd = self.cc.cwnd.max(self.recovery.prior_cwnd);
+            self.cc.ssthresh = self.cc.ssthresh.max(self.recovery.prior_ssthresh);
+            self.control.on_undo();
             self.withdraw_cwr();
         }
-        self.busy.recovery.undo_marker = None;
-        self.busy.recovery.rack.advanced = true;
+        self.recovery.undo_marker = None;
+        self.recovery.rack.advanced = true;
     }
 
     /// Without SACK the phase is kept until something above `high_seq` is acknowledged, or old duplicates would start
     /// another recovery (RFC 6582 3.2 step 2).
     fn must_stay(&self) -> bool {
-        self.snd_una == self.busy.recovery.high_seq && !self.sack_on()
+        self.snd_una == self.recovery.high_seq && !self.sack_on()
     }
 
     fn undo_recovery(&mut self, cx: &mut Context) -> bool {
@@ -568,20 +571,20 @@ impl Tcb {
         }
         if self.must_stay() {
             if !self.any_sent_again(cx) {
-                self.busy.recovery.retrans_stamp = None;
+                self.recovery.retrans_stamp = None;
             }
             return true;
         }
-        if self.busy.recovery.phase == Phase::Recovery {
-            let rack = &mut self.busy.recovery.rack;
+        if self.recovery.phase == Phase::Recovery {
+            let rack = &mut self.recovery.rack;
             rack.persist = rack.persist.saturating_sub(1);
         }
-        self.busy.recovery.phase = Phase::Open;
+        self.recovery.phase = Phase::Open;
         false
     }
 
     fn undo_by_dsack(&mut self, cx: &mut Context) -> bool {
-        if self.busy.recovery.undo_marker.is_none() || self.busy.recovery.undo_retrans != 0 {
+        if self.recovery.undo_marker.is_none() || self.recovery.undo_retrans != 0 {
             return false;
         }
         self.keep_reorder_window();
@@ -600,22 +603,22 @@ impl Tcb {
             return true;
         }
         if by_frto || self.sack_on() {
-            self.busy.recovery.phase = Phase::Open;
+            self.recovery.phase = Phase::Open;
         }
         true
     }
 
     /// A partial acknowledgment for data that was only late: no more is marked.
     fn undo_partial(&mut self, r: &Round, cx: &mut Context) -> bool {
-        if self.busy.recovery.undo_marker.is_none() || !self.delayed_not_lost() {
+        if self.recovery.undo_marker.is_none() || !self.delayed_not_lost() {
             return false;
         }
         self.note_reordering(r.prior_una);
-        if self.busy.retrans_out > 0 {
+        if self.retrans_out > 0 {
             return true;
         }
         if !self.any_sent_again(cx) {
-            self.busy.recovery.retrans_stamp = None;
+            self.recovery.retrans_stamp = None;
         }
         self.undo_reduction(true, cx);
         self.keep_open(cx);

@@ -11,8 +11,8 @@ impl Tcb {
     /// Takes the blocks of an acceptable segment; `snd.una` is already what it acknowledges.
     pub(crate) fn take_sack(&mut self, seg: &Segment, r: &mut Round, cx: &mut Context) {
         let blocks = seg.options.sack.as_slice();
-        if self.busy.sacked_out == 0 {
-            self.busy.recovery.fack = self.snd_una;
+        if self.sacked_out == 0 {
+            self.recovery.fack = self.snd_una;
             self.forget_reported();
         }
         let dsack = self.take_dsack(seg.ack, blocks, r, cx);
@@ -43,9 +43,9 @@ impl Tcb {
                 j -= 1;
             }
         }
-        let before = self.busy.recovery.reported;
+        let before = self.recovery.reported;
         self.forget_reported();
-        let mut places = self.busy.recovery.reported.len();
+        let mut places = self.recovery.reported.len();
         for (left, right, duplicate) in todo.iter() {
             // How far the block was looked at before: most are repeated, and one has grown.
             let covers = |b: &&(SeqNum, SeqNum)| !duplicate && b.0.before_eq(*left) && b.1.after(*left);
@@ -55,7 +55,7 @@ impl Tcb {
             }
             if let (false, Some(place)) = (duplicate, places.checked_sub(1)) {
                 places = place;
-                self.busy.recovery.reported[place] = (*left, *right);
+                self.recovery.reported[place] = (*left, *right);
             }
         }
         if r.reordered != self.snd_nxt {
@@ -71,7 +71,7 @@ impl Tcb {
         if left.after(self.snd_una) {
             return true;
         }
-        let Some(marker) = self.busy.recovery.undo_marker.filter(|_| duplicate) else { return false };
+        let Some(marker) = self.recovery.undo_marker.filter(|_| duplicate) else { return false };
         if right.after(self.snd_una) {
             return false;
         }
@@ -91,33 +91,33 @@ impl Tcb {
         let bytes = right.since(left);
         let smss = self.smss as u32;
         let segs = bytes.div_ceil(smss).max(1);
-        if bytes <= smss && self.busy.recovery.probe_high == Some(right) {
+        if bytes <= smss && self.recovery.probe_high == Some(right) {
             r.seen |= seen::DSACK_TLP;
         }
-        self.busy.recovery.dsack_dups = self.busy.recovery.dsack_dups.saturating_add(segs);
+        self.recovery.dsack_dups = self.recovery.dsack_dups.saturating_add(segs);
         // The network duplicates too: more than was ever sent again is not about retransmissions.
-        if self.busy.recovery.dsack_dups > self.retrans {
+        if self.recovery.dsack_dups > self.retrans {
             return false;
         }
         cx.counters.dsacks_in += 1;
-        if self.busy.recovery.reordering_seen > 0 && r.seen & seen::DSACK_TLP == 0 {
-            self.busy.recovery.rack.dsack_seen = true;
+        if self.recovery.reordering_seen > 0 && r.seen & seen::DSACK_TLP == 0 {
+            self.recovery.rack.dsack_seen = true;
         }
         r.seen |= seen::DSACK;
-        self.delivered = self.delivered.wrapping_add(segs);
-        if let Some(marker) = self.busy.recovery.undo_marker
-            && self.busy.recovery.undo_retrans > 0
+        self.recovery.delivered = self.recovery.delivered.wrapping_add(segs);
+        if let Some(marker) = self.recovery.undo_marker
+            && self.recovery.undo_retrans > 0
             && !right.after(r.prior_una)
             && right.after(marker)
         {
-            self.busy.recovery.undo_retrans = (self.busy.recovery.undo_retrans - segs as i32).max(0);
+            self.recovery.undo_retrans = (self.recovery.undo_retrans - segs as i32).max(0);
         }
         true
     }
 
     /// What is marked as SACKed may not be so any more, or is counted anew.
     pub(crate) fn forget_reported(&mut self) {
-        self.busy.recovery.reported = [(self.snd_una, self.snd_una); 3];
+        self.recovery.reported = [(self.snd_una, self.snd_una); 3];
     }
 
     fn take_block(
@@ -130,18 +130,18 @@ impl Tcb {
         cx: &mut Context,
     ) {
         let smss = self.smss as u32;
-        let mut at = self.busy.sent.sack_start(cx.sent, left, known);
+        let mut at = self.sent.sack_start(cx.sent, left, known);
         while let Some(i) = at {
-            let s = self.busy.sent.get(cx.sent, i);
+            let s = self.sent.get(cx.sent, i);
             if !s.seq.before(right) {
                 break;
             }
-            at = self.busy.sent.next(cx.sent, i);
+            at = self.sent.next(cx.sent, i);
             if !s.end().after(left) {
                 continue;
             }
             if s.is(mark::SACKED) && !duplicate {
-                self.busy.sent.set_sack_hint(i);
+                self.sent.set_sack_hint(i);
                 continue;
             }
             let mut i = i;
@@ -157,11 +157,11 @@ impl Tcb {
                 }
                 let j = self.cut(i, keep, cx);
                 at = Some(j);
-                if self.busy.sent.get(cx.sent, j).end().after(right) {
+                if self.sent.get(cx.sent, j).end().after(right) {
                     continue;
                 }
                 i = j;
-                at = self.busy.sent.next(cx.sent, j);
+                at = self.sent.next(cx.sent, j);
             } else if s.end().after(right) {
                 let keep = right.since(s.seq) / smss * smss;
                 if keep == 0 || keep >= s.len {
@@ -170,28 +170,28 @@ impl Tcb {
                 at = Some(self.cut(i, keep, cx));
             }
             self.mark_sacked(i, duplicate, r, cx);
-            self.busy.sent.set_sack_hint(i);
+            self.sent.set_sack_hint(i);
         }
     }
 
     fn cut(&mut self, i: u32, keep: u32, cx: &mut Context) -> u32 {
-        let before = self.busy.sent.get(cx.sent, i);
-        let j = self.busy.sent.split(cx.sent, i, keep, self.smss as u32);
-        let after = self.busy.sent.get(cx.sent, i).segs as u32 + self.busy.sent.get(cx.sent, j).segs as u32;
+        let before = self.sent.get(cx.sent, i);
+        let j = self.sent.split(cx.sent, i, keep, self.smss as u32);
+        let after = self.sent.get(cx.sent, i).segs as u32 + self.sent.get(cx.sent, j).segs as u32;
         self.recount(before.segs as u32, after, before.marks);
         j
     }
 
     /// One whole record is reported.
     fn mark_sacked(&mut self, i: u32, duplicate: bool, r: &mut Round, cx: &mut Context) {
-        let s = self.busy.sent.get(cx.sent, i);
+        let s = self.sent.get(cx.sent, i);
         let segs = s.segs as u32;
         if duplicate && s.is(mark::AGAIN) {
-            if let Some(marker) = self.busy.recovery.undo_marker
-                && self.busy.recovery.undo_retrans > 0
+            if let Some(marker) = self.recovery.undo_marker
+                && self.recovery.undo_retrans > 0
                 && s.end().after(marker)
             {
-                self.busy.recovery.undo_retrans = (self.busy.recovery.undo_retrans - segs as i32).max(0);
+                self.recovery.undo_retrans = (self.recovery.undo_retrans - segs as i32).max(0);
             }
             if s.is(mark::SACKED) && s.seq.before(r.reordered) {
                 r.reordered = s.seq;
@@ -205,10 +205,10 @@ impl Tcb {
             self.rack_advance(&s, now);
             if !s.is(mark::AGAIN) {
                 // Sent once, and it was in a hole: the network reordered.
-                if s.seq.before(self.busy.recovery.fack) && s.seq.before(r.reordered) {
+                if s.seq.before(self.recovery.fack) && s.seq.before(r.reordered) {
                     r.reordered = s.seq;
                 }
-                if !s.end().after(self.busy.recovery.high_seq) {
+                if !s.end().after(self.recovery.high_seq) {
                     r.seen |= seen::ORIGINAL;
                 }
                 r.sack_first_at = r.sack_first_at.or(Some(s.at));
@@ -216,19 +216,19 @@ impl Tcb {
             }
             // RFC 6675 4: what the peer has is in no pipe, neither as lost nor as sent again.
             if s.is(mark::LOST) {
-                self.busy.lost_out = self.busy.lost_out.saturating_sub(segs);
+                self.lost_out = self.lost_out.saturating_sub(segs);
             }
             if s.is(mark::RETRANS) {
-                self.busy.retrans_out = self.busy.retrans_out.saturating_sub(segs);
+                self.retrans_out = self.retrans_out.saturating_sub(segs);
             }
-            self.busy.sent.forget_time(cx.sent, i);
-            let record = self.busy.sent.get_mut(cx.sent, i);
+            self.sent.forget_time(cx.sent, i);
+            let record = self.sent.get_mut(cx.sent, i);
             record.marks = (record.marks & !(mark::LOST | mark::RETRANS)) | mark::SACKED;
             r.seen |= seen::SACKED;
-            self.busy.sacked_out += segs;
-            self.delivered = self.delivered.wrapping_add(segs);
-            if s.end().after(self.busy.recovery.fack) {
-                self.busy.recovery.fack = s.end();
+            self.sacked_out += segs;
+            self.recovery.delivered = self.recovery.delivered.wrapping_add(segs);
+            if s.end().after(self.recovery.fack) {
+                self.recovery.fack = s.end();
             }
         }
     }
@@ -236,15 +236,15 @@ impl Tcb {
     /// Data from `low` on came after `recovery.fack`: the degree of reordering grows to it (RFC 8985 4 uses that it was
     /// seen; NewReno's threshold uses how much).
     pub(crate) fn note_reordering(&mut self, low: SeqNum) {
-        let fack = if self.busy.sacked_out > 0 { self.busy.recovery.fack } else { self.snd_una };
+        let fack = if self.sacked_out > 0 { self.recovery.fack } else { self.snd_una };
         if !low.before(fack) {
             return;
         }
         let segs = fack.since(low).div_ceil(self.smss.max(1) as u32);
-        if segs > self.busy.recovery.reordering as u32 {
-            self.busy.recovery.reordering = segs.min(300) as u16;
+        if segs > self.recovery.reordering as u32 {
+            self.recovery.reordering = segs.min(300) as u16;
         }
-        self.busy.recovery.reordering_seen = self.busy.recovery.reordering_seen.saturating_add(1);
+        self.recovery.reordering_seen = self.recovery.reordering_seen.saturating_add(1);
     }
 
     /// SACK on this connection.

@@ -6,8 +6,6 @@
 
 use wire::SeqNum;
 
-use crate::busy::Active;
-
 /// End of a list.
 pub(crate) const NIL: u32 = u32::MAX;
 
@@ -75,12 +73,7 @@ pub struct SentPool {
     slots: Vec<Sent>,
     free: Option<u32>,
     used: usize,
-    /// What connections that rest, or are gone, gave back, for the next that wake.
-    spare: Vec<Box<Active>>,
 }
-
-/// Most of them that are kept.
-const MOST_SPARE: usize = 4096;
 
 impl SentPool {
     /// An empty slab.
@@ -91,16 +84,6 @@ impl SentPool {
     /// Records in use.
     pub fn used(&self) -> usize {
         self.used
-    }
-
-    pub(crate) fn spare(&mut self) -> Option<Box<Active>> {
-        self.spare.pop()
-    }
-
-    pub(crate) fn keep(&mut self, active: Box<Active>) {
-        if self.spare.len() < MOST_SPARE {
-            self.spare.push(active);
-        }
     }
 
     fn alloc(&mut self, sent: Sent) -> u32 {

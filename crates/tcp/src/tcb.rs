@@ -6,11 +6,12 @@ use wire::tcp::Options;
 use wire::{Instant, SeqNum};
 
 use crate::config::Ecn;
-use crate::busy::Busy;
-use crate::congestion::Window;
+use crate::congestion::{Controller, Window};
 use crate::knobs::Knobs;
 use crate::reassembly::Reassembly;
+use crate::recovery::Recovery;
 use crate::rtt::Rtt;
+use crate::sent::SentList;
 use crate::timers::Pending;
 use crate::window::{self, Autotune, scale_for};
 use crate::{Config, Limits, SentPool, State, TcpInfo};
@@ -271,6 +272,8 @@ pub struct Tcb {
     /// In order, not yet handed to the application.
     pub(crate) rx: Chain,
     pub(crate) ooo: Option<Box<Reassembly>>,
+    /// What came twice and has not been reported (RFC 2883).
+    pub(crate) dsack: Option<(SeqNum, SeqNum)>,
     pub(crate) tune: Autotune,
     /// When data arrived last.
     pub(crate) data_at: Instant,
@@ -288,12 +291,21 @@ pub struct Tcb {
     pub(crate) base: SeqNum,
     pub(crate) tx: Chain,
     pub(crate) cursor: Cursor,
-    /// Segments sent and not acknowledged cumulatively.
+    pub(crate) sent: SentList,
+    /// Segments of the burst being sent, for PSH.
+    pub(crate) burst: u32,
+    /// Segments sent and not acknowledged cumulatively; of these those SACKed, judged lost, and sent again.
     pub(crate) packets_out: u32,
-    /// Segments delivered in all.
-    pub(crate) delivered: u32,
-    /// What only a connection with something under way needs.
-    pub(crate) busy: Busy,
+    pub(crate) sacked_out: u32,
+    pub(crate) lost_out: u32,
+    pub(crate) retrans_out: u32,
+    /// Most segments out at once in the present window, which began below `cwnd_usage_seq` (RFC 7661).
+    pub(crate) max_packets_out: u32,
+    pub(crate) cwnd_usage_seq: SeqNum,
+    pub(crate) cwnd_used: u32,
+    pub(crate) cwnd_stamp: Instant,
+    /// The timestamp that the segment being worked on echoes, in our clock, ms.
+    pub(crate) echo: Option<u32>,
     pub(crate) smss: u16,
     pub(crate) mss_clamp: u16,
     pub(crate) headers: u16,
@@ -306,15 +318,22 @@ pub struct Tcb {
     /// Acknowledged bytes not reported to the application.
     pub(crate) unreported: u32,
     pub(crate) send_buffer: u32,
+    pub(crate) recovery: Recovery,
     pub(crate) rtt: Rtt,
     pub(crate) cc: Window,
+    pub(crate) control: Controller,
     /// When data was sent last, and when some was acknowledged last.
     pub(crate) sent_at: Instant,
     pub(crate) acked_at: Instant,
+    /// Most bytes a second, SO_MAX_PACING_RATE; `u64::MAX`: no limit.
+    pub(crate) max_pacing: u64,
 
     // Timers.
     pub(crate) rto_at: Instant,
     pub(crate) ack_at: Instant,
+    pub(crate) pace_at: Instant,
+    /// When a corked partial segment goes after all.
+    pub(crate) cork_at: Instant,
     /// FIN-WAIT-2, keepalive or cork.
     pub(crate) life_at: Instant,
     pub(crate) heard_at: Instant,
@@ -342,8 +361,7 @@ pub struct Tcb {
 }
 
 impl Tcb {
-    fn new(state: State, open: &Open, cx: &mut Context) -> Tcb {
-        let config = cx.config;
+    fn new(state: State, open: &Open, config: &Config) -> Tcb {
         let tx = Chain::default();
         let locked = open.receive_buffer > 0;
         let receive_buffer = open.buffer(config);
@@ -369,6 +387,7 @@ impl Tcb {
             rcv_mss: open.mss.min(536),
             rx: Chain::default(),
             ooo: None,
+            dsack: None,
             tune: Autotune::default(),
             data_at: Instant::ZERO,
             snd_una: open.iss,
@@ -381,9 +400,17 @@ impl Tcb {
             base: open.iss + 1,
             cursor: tx.cursor(),
             tx,
+            sent: SentList::new(),
+            burst: 0,
             packets_out: 0,
-            delivered: 0,
-            busy: Busy::default(),
+            sacked_out: 0,
+            lost_out: 0,
+            retrans_out: 0,
+            max_packets_out: 0,
+            cwnd_usage_seq: open.iss,
+            cwnd_used: 0,
+            cwnd_stamp: Instant::ZERO,
+            echo: None,
             smss,
             mss_clamp: open.mss,
             headers: open.headers,
@@ -393,11 +420,16 @@ impl Tcb {
             soft_error: None,
             unreported: 0,
             send_buffer: config.send_buffer,
+            recovery: Recovery::new(open.iss),
             rtt: Rtt::new(config),
             cc: Window::new(config.initial_window),
+            control: Controller::new(config.congestion),
             sent_at: Instant::ZERO,
             acked_at: Instant::ZERO,
+            max_pacing: u64::MAX,
             rto_at: Instant::FAR,
+            pace_at: Instant::FAR,
+            cork_at: Instant::FAR,
             ack_at: Instant::FAR,
             life_at: Instant::FAR,
             heard_at: Instant::ZERO,
@@ -424,8 +456,7 @@ impl Tcb {
 
     /// Active open (RFC 9293 3.10.1): SYN-SENT; [`Tcb::next_segment`] gives the SYN.
     pub fn connect(open: &Open, cx: &mut Context) -> Tcb {
-        let mut t = Tcb::new(State::SynSent, open, cx);
-        t.wake(cx);
+        let mut t = Tcb::new(State::SynSent, open, cx.config);
         t.heard_at = cx.now;
         // What the SYN will ask for; a SYN/ACK without the option switches it off again.
         t.set(flag::TIMESTAMPS, cx.config.timestamps);
@@ -437,8 +468,7 @@ impl Tcb {
 
     /// Passive open (RFC 9293 3.10.7.2): SYN-RECEIVED from a segment with SYN; [`Tcb::next_segment`] gives the SYN/ACK.
     pub fn accept(open: &Open, syn: &wire::tcp::Segment, cx: &mut Context) -> Tcb {
-        let mut t = Tcb::new(State::SynReceived, open, cx);
-        t.wake(cx);
+        let mut t = Tcb::new(State::SynReceived, open, cx.config);
         t.heard_at = cx.now;
         t.flags |= flag::PASSIVE;
         t.set(flag::TIMESTAMPS, cx.config.timestamps);
@@ -610,7 +640,7 @@ impl Tcb {
 
     /// The user timeout counts from here if nothing waited before (RFC 5482 3.1): however long the connection was idle.
     fn begin_to_wait(&mut self, cx: &Context) {
-        if self.tx.is_empty() && self.busy.sent.is_empty() {
+        if self.tx.is_empty() && self.sent.is_empty() {
             self.progress_at = cx.now;
         }
     }
@@ -651,8 +681,11 @@ impl Tcb {
         self.stop_transmit_timer();
         self.ack_at = Instant::FAR;
         self.life_at = Instant::FAR;
-        self.packets_out = 0;
-        self.forget_sent(cx);
+        self.cork_at = Instant::FAR;
+        (self.packets_out, self.sacked_out, self.lost_out, self.retrans_out) = (0, 0, 0, 0);
+        self.recovery.probe_due = false;
+        self.recovery.head_due = false;
+        self.sent.clear(cx.sent);
         core::mem::take(&mut self.tx).free(cx.pool);
         if let Some(ooo) = self.ooo.take() {
             ooo.free(cx.pool);
@@ -669,7 +702,6 @@ impl Tcb {
     pub fn release(&mut self, cx: &mut Context) {
         self.close_now(None, cx);
         core::mem::take(&mut self.rx).free(cx.pool);
-        self.busy.give_back(cx.sent);
     }
 
     /// The snapshot; fields as Linux fills them.
@@ -684,7 +716,7 @@ impl Tcb {
                 | (self.has(flag::SCALED) as u64) << 2
                 | (self.has(flag::ECN) as u64) << 3,
             window_scale: (self.rcv_scale as u64) << 4 | self.snd_scale as u64,
-            ca_state: self.busy.recovery.phase as u64,
+            ca_state: self.recovery.phase as u64,
             backoff: self.rtt.backoff as u64,
             rto_us: self.rtt.rto(config) as u64,
             srtt_us: self.rtt.srtt as u64,
@@ -708,20 +740,20 @@ impl Tcb {
             total_retrans: self.retrans as u64,
             rcv_ooopack: self.ooo_in as u64,
             unacked: self.packets_out as u64,
-            sacked: self.busy.sacked_out as u64,
-            lost: self.busy.lost_out as u64,
-            retrans: self.busy.retrans_out as u64,
-            reordering: self.busy.recovery.reordering as u64,
+            sacked: self.sacked_out as u64,
+            lost: self.lost_out as u64,
+            retrans: self.retrans_out as u64,
+            reordering: self.recovery.reordering as u64,
             retransmits: self.retries as u64,
             probes: self.probes as u64,
             rcv_space: self.receive_buffer as u64,
-            delivered: self.delivered as u64,
-            dsack_dups: self.busy.recovery.dsack_dups as u64,
+            delivered: self.recovery.delivered as u64,
+            dsack_dups: self.recovery.dsack_dups as u64,
             advmss: self.mss_clamp as u64,
             last_data_sent_ms: ms_since(self.sent_at),
             last_data_recv_ms: ms_since(data_at),
             last_ack_recv_ms: ms_since(self.heard_at),
-            reord_seen: self.busy.recovery.reordering_seen as u64,
+            reord_seen: self.recovery.reordering_seen as u64,
         }
     }
 }

@@ -26,8 +26,8 @@ pub(crate) enum Pending {
 impl Tcb {
     /// When [`Tcb::on_timer`] must be called at the latest.
     pub fn deadline(&self) -> Instant {
-        let at = self.rto_at.min(self.ack_at).min(self.life_at).min(self.busy.cork_at);
-        if self.has(flag::PACED) { at.min(self.busy.pace_at) } else { at }
+        let at = self.rto_at.min(self.ack_at).min(self.life_at).min(self.cork_at);
+        if self.has(flag::PACED) { at.min(self.pace_at) } else { at }
     }
 
     /// Runs `pending` for `micros` from now.
@@ -60,7 +60,7 @@ impl Tcb {
     pub(crate) fn rto_left(&self, cx: &mut Context) -> Option<u32> {
         let now = cx.now.micros() as u32;
         let rto = self.rtt.rto(cx.config);
-        let at = self.busy.sent.front(cx.sent)?.at;
+        let at = self.sent.front(cx.sent)?.at;
         let left = at.wrapping_add(rto).wrapping_sub(now) as i32;
         (left > 0).then_some(left as u32)
     }
@@ -100,7 +100,6 @@ impl Tcb {
 
     /// Does what is due.
     pub fn on_timer(&mut self, cx: &mut Context) {
-        self.wake(cx);
         let now = cx.now;
         if self.ack_at <= now {
             self.ack_at = Instant::FAR;
@@ -111,7 +110,7 @@ impl Tcb {
                 self.delayed_ack_expired();
             }
         }
-        if self.busy.pace_at <= now {
+        if self.pace_at <= now {
             self.set(flag::PACED, false);
         }
         if self.rto_at <= now {
@@ -128,9 +127,9 @@ impl Tcb {
                 Pending::Reorder => self.on_reorder_timer(cx),
             }
         }
-        if self.busy.cork_at <= now {
+        if self.cork_at <= now {
             // Linux: what is corked waits 200 ms at most.
-            self.busy.cork_at = Instant::FAR;
+            self.cork_at = Instant::FAR;
             self.set(flag::PUSH_NOW, self.unsent() > 0);
             self.set(flag::UNPUSHED, false);
         }
@@ -154,7 +153,7 @@ impl Tcb {
     }
 
     fn rto_expired(&mut self, cx: &mut Context) {
-        if self.busy.sent.is_empty() {
+        if self.sent.is_empty() {
             return;
         }
         // RFC 9293 3.8.3 (MUST-20, MUST-21): R2 closes the connection; a SYN has its own limit (MUST-23).
@@ -243,7 +242,7 @@ impl Tcb {
             return;
         }
         let interval = Duration::from_secs(self.keep_interval as u64);
-        if !self.busy.sent.is_empty() || !self.tx.is_empty() {
+        if !self.sent.is_empty() || !self.tx.is_empty() {
             self.life_at = cx.now + interval;
             return;
         }
@@ -304,7 +303,7 @@ impl Tcb {
     pub fn set_cork(&mut self, on: bool) {
         self.set(flag::CORK, on);
         if !on {
-            self.busy.cork_at = Instant::FAR;
+            self.cork_at = Instant::FAR;
         }
     }
 

@@ -21,23 +21,23 @@ impl Tcb {
     /// A burst of new data has ended: was the window or the application the limit?
     pub(crate) fn judge_window(&mut self, cx: &mut Context) {
         let limited = self.in_flight() >= self.cc.cwnd;
-        if !self.snd_una.before(self.busy.cwnd_usage_seq)
+        if !self.snd_una.before(self.cwnd_usage_seq)
             || limited
-            || (!self.has(flag::CWND_LIMITED) && self.packets_out > self.busy.max_packets_out)
+            || (!self.has(flag::CWND_LIMITED) && self.packets_out > self.max_packets_out)
         {
             self.set(flag::CWND_LIMITED, limited);
-            self.busy.max_packets_out = self.packets_out;
-            self.busy.cwnd_usage_seq = self.snd_nxt;
+            self.max_packets_out = self.packets_out;
+            self.cwnd_usage_seq = self.snd_nxt;
         }
-        let full = self.has(flag::CWND_LIMITED) || (self.cc.slow_start() && self.cc.cwnd < 2 * self.busy.max_packets_out);
+        let full = self.has(flag::CWND_LIMITED) || (self.cc.slow_start() && self.cc.cwnd < 2 * self.max_packets_out);
         if full {
-            self.busy.cwnd_used = 0;
-            self.busy.cwnd_stamp = cx.now;
+            self.cwnd_used = 0;
+            self.cwnd_stamp = cx.now;
             return;
         }
-        self.busy.cwnd_used = self.busy.cwnd_used.max(self.packets_out);
+        self.cwnd_used = self.cwnd_used.max(self.packets_out);
         let rto = self.rtt.rto(cx.config) as u64;
-        if cx.config.slow_start_after_idle && cx.now.micros_since(self.busy.cwnd_stamp) >= rto {
+        if cx.config.slow_start_after_idle && cx.now.micros_since(self.cwnd_stamp) >= rto {
             self.application_limited(cx);
         }
     }
@@ -46,20 +46,20 @@ impl Tcb {
     /// asks for tiny ones must not make us keep, and walk over, a record for every few bytes (CVE-2019-11478, 11479).
     pub(crate) fn too_many_records(&self, config: &Config) -> bool {
         let buffer = config.send_buffer_max.max(self.send_buffer);
-        self.busy.sent.len() >= (buffer / 512).max(MOST_RECORDS)
+        self.sent.len() >= (buffer / 512).max(MOST_RECORDS)
     }
 
     /// RFC 7661 4.4.3: a window that has not been used for an RTO decays halfway towards what was.
     fn application_limited(&mut self, cx: &mut Context) {
-        if self.busy.recovery.phase == Phase::Open {
-            let used = self.busy.cwnd_used.max(self.initial_window(cx.config));
+        if self.recovery.phase == Phase::Open {
+            let used = self.cwnd_used.max(self.initial_window(cx.config));
             if used < self.cc.cwnd {
                 self.cc.ssthresh = self.cc.borne();
                 self.cc.cwnd = (self.cc.cwnd + used) / 2;
             }
-            self.busy.cwnd_used = 0;
+            self.cwnd_used = 0;
         }
-        self.busy.cwnd_stamp = cx.now;
+        self.cwnd_stamp = cx.now;
     }
 
     /// RFC 5681 4.1: after an idle RTO the window starts from at most the initial one; one halving for each RTO gone by.
@@ -69,7 +69,7 @@ impl Tcb {
         }
         let rto = self.rtt.rto(cx.config) as u64;
         // What was judged before lay before this pause, or was this one.
-        let idle = cx.now.micros_since(self.sent_at.max(self.busy.cwnd_stamp));
+        let idle = cx.now.micros_since(self.sent_at.max(self.cwnd_stamp));
         if !cx.config.slow_start_after_idle || idle <= rto {
             return;
         }
@@ -81,15 +81,15 @@ impl Tcb {
             left = left.saturating_sub(rto);
         }
         self.cc.cwnd = self.cc.cwnd.max(floor);
-        self.busy.cwnd_stamp = cx.now;
-        self.busy.cwnd_used = 0;
+        self.cwnd_stamp = cx.now;
+        self.cwnd_used = 0;
     }
 
     /// Segments that go as one: what the path takes in a millisecond or, where round trips are short, in a fraction of one.
     pub(crate) fn burst_segments(&self, config: &Config) -> u32 {
         let window = self.cc.cwnd.max(self.packets_out) as u64 * self.smss as u64;
         let ratio = if self.cc.cwnd < self.cc.ssthresh / 2 { 200 } else { 120 };
-        let second = (window.saturating_mul(ratio * 10_000) / self.rtt.srtt.max(1) as u64).min(self.busy.max_pacing);
+        let second = (window.saturating_mul(ratio * 10_000) / self.rtt.srtt.max(1) as u64).min(self.max_pacing);
         let near = 65_536u64 >> (self.rtt.min >> 9).min(17);
         ((second / 1024 + near) / self.smss as u64).max(config.min_burst.into()).min(MOST_BURST.into()) as u32
     }
@@ -104,7 +104,7 @@ impl Tcb {
             }
             _ => None,
         };
-        match (own, self.busy.max_pacing) {
+        match (own, self.max_pacing) {
             (own, u64::MAX) => own,
             (Some(own), max) => Some(own.min(max)),
             (None, max) => Some(max),
@@ -113,7 +113,7 @@ impl Tcb {
 
     /// Nothing may be sent yet.
     pub(crate) fn paced_out(&self, cx: &Context) -> bool {
-        self.has(flag::PACED) && self.busy.pace_at > cx.now
+        self.has(flag::PACED) && self.pace_at > cx.now
     }
 
     /// `bytes` were sent: the next may go when they would have left at the pacing rate.
@@ -121,20 +121,20 @@ impl Tcb {
         let Some(rate) = self.pacing_rate(cx.config) else { return };
         let gap = (bytes as u64 * 1_000_000).div_ceil(rate.max(1));
         // Credit of one millisecond, so that a late turn does not slow the flow down.
-        let from = match self.busy.pace_at {
+        let from = match self.pace_at {
             Instant::FAR => cx.now,
             at => at.max(Instant::from_micros(cx.now.micros().saturating_sub(1000))),
         };
-        self.busy.pace_at = from.plus_micros(gap);
-        let wait = self.busy.pace_at > cx.now;
+        self.pace_at = from.plus_micros(gap);
+        let wait = self.pace_at > cx.now;
         self.set(flag::PACED, wait);
     }
 
     /// SO_MAX_PACING_RATE, bytes a second; `u64::MAX` is none.
     pub fn set_max_pacing_rate(&mut self, rate: u64) {
-        self.busy.max_pacing = rate.max(1);
+        self.max_pacing = rate.max(1);
         if rate == u64::MAX {
-            self.busy.pace_at = Instant::FAR;
+            self.pace_at = Instant::FAR;
             self.set(flag::PACED, false);
         }
     }

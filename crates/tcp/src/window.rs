@@ -117,7 +117,7 @@ impl Tcb {
     /// how long a window takes.
     pub(crate) fn measure_as_receiver(&mut self, len: usize, cx: &Context) {
         let now = cx.now;
-        if let Some(echo) = self.busy.echo {
+        if let Some(echo) = self.echo {
             if echo == self.tune.echo || len < self.rcv_mss as usize {
                 return;
             }
@@ -187,7 +187,7 @@ impl Tcb {
         }
         if !syn && self.has(flag::SACK) {
             // RFC 2883 4: a duplicate is reported once, first.
-            if let Some((left, right)) = self.busy.dsack.take() {
+            if let Some((left, right)) = self.dsack.take() {
                 cx.counters.dsacks_out += 1;
                 o.sack.push(left, right);
             }
@@ -203,7 +203,7 @@ impl Tcb {
     /// `left..right` came twice (RFC 2883 4).
     pub(crate) fn note_duplicate(&mut self, left: SeqNum, right: SeqNum) {
         if self.has(flag::SACK) && left.before(right) {
-            self.busy.dsack = Some((left, right));
+            self.dsack = Some((left, right));
         }
     }
 }

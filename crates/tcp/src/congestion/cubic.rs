@@ -13,7 +13,7 @@ const C_SHIFT: u32 = 10 + 30;
 const RENO_SCALE: u64 = 8 * (1024 + BETA) / 3 / (1024 - BETA);
 
 /// RFC 9438 4.2's variables.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Cubic {
     /// Start of this epoch of congestion avoidance, ms; 0: none.
     epoch: u64,
@@ -38,29 +38,6 @@ pub struct Cubic {
 }
 
 impl Cubic {
-    /// At its start; the shortest round trip so far, µs, `u32::MAX` where there was none.
-    pub const fn new(min_rtt: u32) -> Cubic {
-        Cubic {
-            epoch: 0,
-            min_rtt: if min_rtt == u32::MAX { 0 } else { min_rtt },
-            w_max: 0,
-            origin: 0,
-            k: 0,
-            each: 0,
-            last_cwnd: 0,
-            last_ms: 0,
-            w_est: 0,
-            est_acked: 0,
-            hystart: HyStart::new(),
-            leave_slow_start: false,
-        }
-    }
-
-    /// Slow start was never left, nor about to be.
-    pub(super) fn is_fresh(&self) -> bool {
-        self.epoch == 0 && self.last_ms == 0 && self.w_max == 0 && !self.leave_slow_start && self.hystart.is_fresh()
-    }
-
     fn update(&mut self, cwnd: u32, acked: u32, now: Instant) {
         let ms = now.millis();
         self.est_acked = self.est_acked.saturating_add(acked);
@@ -118,12 +95,6 @@ impl Cubic {
         if self.w_max == 0 {
             self.each = self.each.min(20);
         }
-    }
-}
-
-impl Default for Cubic {
-    fn default() -> Cubic {
-        Cubic::new(u32::MAX)
     }
 }
 

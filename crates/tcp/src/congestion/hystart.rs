@@ -29,13 +29,6 @@ pub struct HyStart {
 
 impl Default for HyStart {
     fn default() -> HyStart {
-        HyStart::new()
-    }
-}
-
-impl HyStart {
-    /// Before the first round.
-    pub const fn new() -> HyStart {
         HyStart {
             end: None,
             last: u32::MAX,
@@ -47,12 +40,9 @@ impl HyStart {
             done: false,
         }
     }
+}
 
-    /// Neither in conservative slow start nor past slow start.
-    pub(super) fn is_fresh(&self) -> bool {
-        self.baseline.is_none() && !self.done
-    }
-
+impl HyStart {
     /// A round trip of `rtt` µs was measured; `una` is acknowledged, `nxt` is `snd.nxt`. Whether slow start must end.
     pub fn on_rtt(&mut self, rtt: u32, una: SeqNum, nxt: SeqNum) -> bool {
         if self.done {
