@@ -106,6 +106,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let warm = open(&lane, &poller, 0, 1000)?;
     let before = resident()?;
     let streams = open(&lane, &poller, warm.len(), n)?;
+    // What has nothing under way for a second is parked.
+    let mut events = Events::with_capacity(256);
+    let idle = Instant::now() + Duration::from_millis(2500);
+    while Instant::now() < idle {
+        poller.wait(&mut events, Some(Duration::from_millis(100)))?;
+    }
     let bytes = resident()?.saturating_sub(before);
     println!(
         "{} MiB more resident for {n} connections whose both ends are here: {} bytes an end (stack, sockets, and this \

@@ -1,5 +1,7 @@
 //! What a script asks for before its first event.
 
+use core::time::Duration;
+
 use sim::MachineConfig;
 use socket::SocketConfig;
 use stack::StackConfig;
@@ -57,7 +59,8 @@ impl Setup {
                 receive_buffer: tcp.receive_buffer,
                 tcp: tcp.clone(),
             },
-            stack: StackConfig { max_connections: 1024, tcp, ..StackConfig::default() },
+            // Parked whenever nothing is under way: no script may tell.
+            stack: StackConfig { max_connections: 1024, tcp, park_after: Duration::ZERO, ..StackConfig::default() },
             ..MachineConfig::default()
         }
     }

@@ -1,5 +1,6 @@
 //! One stack and the application's ends of its rings.
 
+use core::time::Duration;
 use core::net::IpAddr;
 
 use mem::spsc::{Consumer, Producer};
@@ -39,7 +40,9 @@ pub struct HostConfig {
 impl HostConfig {
     /// Host `n` of a small network: 10.0.0.n and fd00::n.
     pub fn new(n: u8) -> HostConfig {
-        let stack = StackConfig { secret: [n; 16], max_connections: 65_536, ..StackConfig::default() };
+        // Every other host parks connections whenever nothing is under way.
+        let park_after = Duration::from_secs(if n % 2 == 1 { 0 } else { 1 });
+        let stack = StackConfig { secret: [n; 16], max_connections: 65_536, park_after, ..StackConfig::default() };
         HostConfig {
             addresses: vec![
                 (IpAddr::from([10, 0, 0, n]), 24),

@@ -243,7 +243,7 @@ impl Stack {
 
     /// Whether a connection must wait because its address is not ours yet; it is sent again when that is decided.
     pub(crate) fn hold(&mut self, conn: u32) -> bool {
-        let Some(c) = self.conns.get(conn) else { return false };
+        let Some(c) = self.conns.whole(conn) else { return false };
         let i = &mut self.interfaces[c.interface.index()];
         if !i.auto.asking || i.has(c.key.local) || !i.owns(c.key.local) {
             return false;
@@ -259,7 +259,7 @@ impl Stack {
     fn release(&mut self, id: InterfaceId) {
         let i = &mut self.interfaces[id.index()];
         for conn in core::mem::take(&mut i.auto.held) {
-            let lost = self.conns.get(conn).is_some_and(|c| !i.owns(c.key.local));
+            let lost = self.conns.key(conn).is_some_and(|key| !i.owns(key.local));
             if lost { &mut self.neighbors.failed } else { &mut self.neighbors.resolved }.push(conn);
         }
     }

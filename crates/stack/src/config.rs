@@ -55,6 +55,8 @@ pub struct StackConfig {
     pub abort_on_overflow: bool,
     /// Most neighbours known at once.
     pub max_neighbors: usize,
+    /// How long a connection has nothing under way before it is parked in a third of the space.
+    pub park_after: Duration,
 }
 
 impl StackConfig {
@@ -81,6 +83,7 @@ impl Default for StackConfig {
             time_wait: Duration::from_secs(60),
             max_time_wait: 262_144,
             challenge_acks: 1000,
+            park_after: Duration::from_secs(1),
             ports: (49_152, 65_535),
             secret: [0; 16],
             steering: Steering::Single,

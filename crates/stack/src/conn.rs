@@ -78,14 +78,6 @@ pub(crate) mod queued {
     pub const SEND: u8 = CONTROL | ACK | DATA;
     pub const NOTIFY: u8 = 8;
     pub const NEIGHBOR: u8 = 16;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes() {
-        eprintln!("tcb {} conn {} key {}", size_of::<Tcb>(), size_of::<Conn>(), size_of::<FlowKey>());
-    }
+    /// Nothing is under way: it will be parked if that stays so.
+    pub const RESTING: u8 = 32;
 }

@@ -11,6 +11,7 @@ use wire::{Addr, Instant, MacAddr, SeqNum};
 use crate::autoconf::Conflict;
 use crate::channel::Endpoint;
 use crate::conn::{Conn, Stage, queued};
+use crate::conns::Conns;
 use crate::cookies::Cookies;
 use crate::counters::Counters;
 use crate::flows::{FlowKey, FlowTable};
@@ -23,7 +24,6 @@ use crate::options::Options;
 use crate::path::PathMtus;
 use crate::ports::Ports;
 use crate::route::Routes;
-use crate::slab::Slab;
 use crate::syn_cache::SynCache;
 use crate::time_wait::{TimeWait, TimeWaits};
 use crate::wheel::Wheel;
@@ -53,7 +53,7 @@ pub struct Stack {
     pub(crate) conflicts: Vec<Conflict>,
     pub(crate) paths: PathMtus,
     pub(crate) flows: FlowTable,
-    pub(crate) conns: Slab<Conn>,
+    pub(crate) conns: Conns,
     /// Queue membership by connection id; outlives the connection.
     pub(crate) queued: Vec<u8>,
     pub(crate) listeners: Listeners,
@@ -69,6 +69,8 @@ pub struct Stack {
     pub(crate) ports: Ports,
     pub(crate) wheel: Wheel,
     pub(crate) due: Vec<u32>,
+    /// Connections that were idle at some time, in its order.
+    resting: VecDeque<(u32, Instant)>,
     /// Connections with news for the application.
     pub(crate) notify: VecDeque<u32>,
     /// Answers to requests, which are no connection's news.
@@ -115,7 +117,7 @@ impl Stack {
             conflicts: Vec::new(),
             paths: PathMtus::default(),
             flows: FlowTable::new(secret),
-            conns: Slab::new(config.max_connections.min(EMBRYO - 1)),
+            conns: Conns::new(config.max_connections.min(EMBRYO - 1), config.tcp.clone()),
             queued: Vec::new(),
             listeners: Listeners::new(config.max_listeners),
             prepared: Options::default(),
@@ -127,6 +129,7 @@ impl Stack {
             ports: Ports::new(config.ports, secret),
             wheel: Wheel::new(Instant::ZERO),
             due: Vec::with_capacity(256),
+            resting: VecDeque::new(),
             notify: VecDeque::with_capacity(256),
             answers: VecDeque::new(),
             reassembler: Reassembler::new(config.fragments.clone()),
@@ -221,6 +224,11 @@ impl Stack {
         &self.counters
     }
 
+    /// Of the connections those that have been idle and are parked.
+    pub fn parked(&self) -> usize {
+        self.conns.parked()
+    }
+
     /// Connections now, TIME-WAIT aside.
     pub fn connections(&self) -> usize {
         self.conns.len()
@@ -264,9 +272,7 @@ impl Stack {
     /// Ids, tuples and states of all connections, for `ss`-like views and tests.
     pub fn each_connection(&self, mut f: impl FnMut(u32, &FlowKey, &Tcb)) {
         for id in self.conns.iter_ids() {
-            if let Some(c) = self.conns.get(id) {
-                f(id, &c.key, &c.tcb);
-            }
+            self.conns.view(id, |key, tcb| f(id, key, tcb));
         }
     }
 
@@ -284,7 +290,7 @@ impl Stack {
             } else if value & EMBRYO != 0 {
                 self.syns.get(value & !EMBRYO).is_some_and(|e| e.key == *key)
             } else {
-                self.conns.get(value).is_some_and(|c| c.key == *key)
+                self.conns.key(value) == Some(key)
             }
         })
     }
@@ -351,8 +357,12 @@ impl Stack {
             c.wheel_at = deadline;
             self.wheel.schedule(id, deadline);
         }
-        // Membership of the lists that are wanted and do not have it yet.
         let queued = &mut self.queued[id as usize];
+        if wants == 0 && !news && c.tcb.is_idle() && *queued & queued::RESTING == 0 {
+            *queued |= queued::RESTING;
+            self.resting.push_back((id, now));
+        }
+        // Membership of the lists that are wanted and do not have it yet.
         let add = (wants | if news { queued::NOTIFY } else { 0 }) & !*queued;
         if add == 0 {
             return;
@@ -445,14 +455,21 @@ impl Stack {
         if c.tcb.error().is_some() {
             self.counters.failed += 1;
         }
-        self.conns.discard(id);
+        self.conns.remove(id);
     }
 
     /// Timers that are due (mTCP 3.2: one pass over what has expired).
     pub fn expire(&mut self, now: Instant) {
+        self.conns.now = now;
         let mut due = core::mem::take(&mut self.due);
         self.wheel.expire(now, &mut due);
         for id in due.drain(..) {
+            if let Some(at) = self.conns.parked_until(id).filter(|at| *at > now) {
+                if at != Instant::FAR {
+                    self.wheel.schedule(id, at);
+                }
+                continue;
+            }
             let Some(c) = self.conns.get_mut(id) else { continue };
             c.wheel_at = Instant::FAR;
             if c.tcb.deadline() <= now {
@@ -462,6 +479,7 @@ impl Stack {
             self.settle(now, id);
         }
         self.due = due;
+        self.park(now);
 
         self.expire_handshakes(now);
         let flows = &mut self.flows;
@@ -483,6 +501,33 @@ impl Stack {
         self.fail_unreachable(now);
     }
 
+    /// Parks what has been idle for long enough, a few connections a turn.
+    fn park(&mut self, now: Instant) {
+        const STEP: usize = 256;
+        // Beyond so many whole ones, memory counts for more than the work of parking.
+        const WHOLE: usize = 32_768;
+        let crowded = self.conns.len() - self.conns.parked() > WHOLE;
+        let after = if crowded { core::time::Duration::ZERO } else { self.config.park_after };
+        for _ in 0..STEP {
+            let Some((id, _)) = self.resting.front().copied().filter(|(_, since)| *since + after <= now) else { return };
+            self.resting.pop_front();
+            let queued = &mut self.queued[id as usize];
+            *queued &= !queued::RESTING;
+            if *queued != 0 {
+                // What it waits for settles it.
+                continue;
+            }
+            let Some(c) = self.conns.whole_mut(id).filter(|c| c.tcb.is_idle()) else { continue };
+            let since = c.tcb.last_active();
+            if since + after > now {
+                self.queued[id as usize] |= queued::RESTING;
+                self.resting.push_back((id, since.max(now)));
+            } else {
+                self.conns.park(id);
+            }
+        }
+    }
+
     /// Short of chunks: what came out of order goes, of a few connections each time, until there are enough again.
     fn relieve(&mut self, now: Instant) {
         const STEP: u32 = 64;
@@ -492,7 +537,7 @@ impl Stack {
         for _ in 0..STEP {
             let id = self.hand;
             self.hand = if id + 1 < self.conns.slots() { id + 1 } else { 0 };
-            let Some(c) = self.conns.get_mut(id) else { continue };
+            let Some(c) = self.conns.whole_mut(id) else { continue };
             let mut cx = context!(self, now);
             let shed = c.tcb.shed_out_of_order(&mut cx);
             self.counters.shed += shed as u64;
@@ -506,7 +551,8 @@ impl Stack {
     pub fn next_deadline(&self) -> Option<Instant> {
         let at = self.neighbors.next().min(self.configure_at);
         let neighbors = (at != Instant::FAR).then_some(at);
-        [self.wheel.next(), self.syns.next(), self.time_waits.next(), self.reassembler.next(), neighbors]
+        let parking = self.resting.front().map(|(_, since)| *since + self.config.park_after);
+        [parking, self.wheel.next(), self.syns.next(), self.time_waits.next(), self.reassembler.next(), neighbors]
             .into_iter()
             .flatten()
             .min()

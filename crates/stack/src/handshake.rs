@@ -310,7 +310,7 @@ impl Stack {
 
     fn first_segment(&mut self, now: Instant, source: Source, seg: &Segment, id: u32) {
         let mut cx = context!(self, now);
-        let reply = self.conns[id].tcb.on_segment(seg, &mut cx);
+        let reply = self.conns.get_mut(id).and_then(|c| c.tcb.on_segment(seg, &mut cx));
         if let Some(reply) = reply {
             self.reply(source, seg, reply);
         }

@@ -66,7 +66,7 @@ impl Stack {
             Some(id) if self.live(id) => id,
             _ => return Err(DropReason::IcmpUnmatched),
         };
-        let c = &mut self.conns[id];
+        let Some(c) = self.conns.get_mut(id) else { return Err(DropReason::IcmpUnmatched) };
         let mut cx = context!(self, now);
         let matched = match trouble {
             Trouble::TooBig(mtu) => {

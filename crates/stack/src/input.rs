@@ -6,6 +6,7 @@ use wire::tcp::{Flags, Header, Options, Segment};
 use wire::{Addr, Instant, MacAddr, Malformed, SeqNum, arp, ethernet, ipv4, ipv6};
 
 use crate::Mode;
+use crate::conn::Conn;
 use crate::counters::DropReason;
 use crate::engine::{EMBRYO, Stack, TIME_WAIT, context};
 use crate::flows::FlowKey;
@@ -37,6 +38,7 @@ impl Stack {
         if interface.index() >= self.interfaces.len() || burst.is_empty() {
             return;
         }
+        self.conns.now = now;
         self.counters.bursts += 1;
         // Headers arrive while the frames before them are worked on.
         (0..AHEAD).for_each(|i| burst.prefetch(i));
@@ -185,7 +187,7 @@ impl Stack {
             Some(value) if value & EMBRYO != 0 => self.in_handshake(now, source, &seg, hash, value & !EMBRYO),
             Some(id) => {
                 let mut cx = context!(self, now);
-                let tcb = &mut self.conns[id].tcb;
+                let Some(Conn { tcb, .. }) = self.conns.get_mut(id) else { return Err(DropReason::NoSocket) };
                 if source.ecn == CE {
                     tcb.congestion_experienced();
                 }
@@ -320,7 +322,7 @@ impl Stack {
 
     /// Whether a connection in this state may be found by an ICMP error.
     pub(crate) fn live(&self, id: u32) -> bool {
-        self.conns.get(id).is_some_and(|c| !matches!(c.tcb.state(), State::Closed | State::TimeWait))
+        self.conns.whole(id).map_or(self.conns.key(id).is_some(), |c| !matches!(c.tcb.state(), State::Closed | State::TimeWait))
     }
 }
 

@@ -14,6 +14,7 @@ use crate::options::{Options, apply};
 impl Stack {
     /// Does every job that waits; how many there were.
     pub fn run_jobs(&mut self, now: Instant) -> usize {
+        self.conns.now = now;
         // What arrives while this runs is the next turn's.
         let waiting = self.jobs.len();
         // Jobs for one connection come in a row, and are settled together.
@@ -249,7 +250,7 @@ impl Stack {
             }
             let hash = flows.hash(&key);
             let taken = flows.find(hash, |value| match value & (TIME_WAIT | EMBRYO) {
-                0 => conns.get(value).is_some_and(|c| c.key == key),
+                0 => conns.key(value) == Some(&key),
                 EMBRYO => syns.get(value & !EMBRYO).is_some_and(|e| e.key == key),
                 bit => time_waits.get(value & !bit).is_some_and(|t| t.key == key),
             });
@@ -312,7 +313,7 @@ impl Stack {
             return;
         }
         let mine = |c: &Conn| c.listener == listener.0 && matches!(c.stage, Stage::Embryo | Stage::Ready);
-        let ids: Vec<u32> = self.conns.iter_ids().filter(|id| self.conns.get(*id).is_some_and(mine)).collect();
+        let ids: Vec<u32> = self.conns.iter_ids().filter(|id| self.conns.whole(*id).is_some_and(mine)).collect();
         for id in ids {
             if let Some(c) = self.conns.get_mut(id) {
                 c.stage = Stage::Released;
@@ -343,6 +344,6 @@ fn reusable(time_waits: &crate::time_wait::TimeWaits, now: Instant, length: core
 }
 
 /// A connection that the application may name.
-fn owned(conns: &mut crate::slab::Slab<Conn>, conn: ConnId) -> Option<&mut Conn> {
+fn owned(conns: &mut crate::conns::Conns, conn: ConnId) -> Option<&mut Conn> {
     conns.get_mut(conn.0).filter(|c| c.stage == Stage::Owned)
 }

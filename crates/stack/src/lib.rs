@@ -9,6 +9,7 @@ mod autoconf;
 pub mod channel;
 mod config;
 mod conn;
+mod conns;
 mod cookies;
 mod counters;
 mod engine;

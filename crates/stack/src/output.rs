@@ -111,7 +111,7 @@ impl Stack {
                 Progress::Idle => self.settle_sent(now, id),
                 Progress::More => {
                     self.settle_sent(now, id);
-                    if self.queued[id as usize] & bit == 0 && self.conns.get(id).is_some() {
+                    if self.queued[id as usize] & bit == 0 && self.conns.whole(id).is_some() {
                         self.queued[id as usize] |= bit;
                         self.list(i, bit).push_back(id);
                     }
@@ -164,7 +164,7 @@ impl Stack {
             c.neighbor = index;
             c.epoch = epoch;
         }
-        let index = self.conns.get(id)?.neighbor;
+        let index = self.conns.whole(id)?.neighbor;
         Some(self.neighbors.hop(now, index))
     }
 
@@ -185,14 +185,15 @@ impl Stack {
             Some(Hop::Wait) => {
                 if self.queued[id as usize] & queued::NEIGHBOR == 0 {
                     self.queued[id as usize] |= queued::NEIGHBOR;
-                    let index = self.conns[id].neighbor;
-                    self.neighbors.wait(index, id);
+                    if let Some(c) = self.conns.whole(id) {
+                        self.neighbors.wait(c.neighbor, id);
+                    }
                 }
                 return Progress::Idle;
             }
             Some(Hop::Unreachable) => {
                 self.counters.drop(DropReason::NoNeighbor);
-                let c = &mut self.conns[id];
+                let Some(c) = self.conns.whole_mut(id) else { return Progress::Idle };
                 let mut cx = context!(self, now);
                 c.tcb.unreachable(true, None, &mut cx);
                 // Lost like on any link: an open connection's timers send it again, or give up in the end.
@@ -208,7 +209,7 @@ impl Stack {
         let config = &self.interfaces[interface.index()].config;
         let (our_mac, vlan, mtu) = (config.mac, config.vlan, config.mtu as usize);
         let suggested = self.interfaces[interface.index()].auto.hop_limit;
-        let c = &mut self.conns[id];
+        let Some(c) = self.conns.whole_mut(id) else { return Progress::Idle };
         let key = c.key;
         let ip_header = if key.remote.is_v4() { 20 } else { 40 };
         let hops = hop_limit(&key, c.hop_limit, suggested);

@@ -74,15 +74,6 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Drops a value where it lies: large ones need not be moved for it.
-    pub fn discard(&mut self, id: u32) {
-        if self.get(id).is_some() {
-            *self.slot(id) = Slot::Free(self.free);
-            self.free = id;
-            self.len -= 1;
-        }
-    }
-
     #[inline]
     pub fn get(&self, id: u32) -> Option<&T> {
         match &self.pages.get(id as usize / PAGE)?[id as usize % PAGE] {
@@ -148,8 +139,7 @@ mod tests {
         assert_eq!(slab.insert(77), Err(77));
         assert_eq!((slab.remove(3), slab.remove(700), slab.remove(700)), (Some(3), Some(700), None));
         assert_eq!((slab.insert(8), slab.insert(9), slab.insert(10)), (Ok(700), Ok(3), Err(10)));
-        slab.discard(8);
-        slab.discard(8);
+        assert_eq!((slab.remove(8), slab.remove(8)), (Some(8), None));
         assert_eq!((slab.get(8), slab.len()), (None, 5 * PAGE - 1));
         assert_eq!(slab.insert(8), Ok(8));
         slab[3] += 1;

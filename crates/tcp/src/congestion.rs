@@ -125,9 +125,23 @@ pub enum Controller {
 impl Controller {
     /// `algorithm` at its start.
     pub fn new(algorithm: Algorithm) -> Controller {
+        Controller::resumed(algorithm, u32::MAX)
+    }
+
+    /// `algorithm` as at its start, but for the shortest round trip, µs; `u32::MAX` where there was none.
+    pub fn resumed(algorithm: Algorithm, min_rtt: u32) -> Controller {
         match algorithm {
-            Algorithm::Cubic => Controller::Cubic(Cubic::default()),
+            Algorithm::Cubic => Controller::Cubic(Cubic::new(min_rtt)),
             Algorithm::NewReno => Controller::NewReno(NewReno),
+        }
+    }
+
+    /// Whether it is `algorithm` and remembers nothing that [`Controller::resumed`] would not.
+    pub fn is_fresh(&self, algorithm: Algorithm) -> bool {
+        match (self, algorithm) {
+            (Controller::Cubic(c), Algorithm::Cubic) => c.is_fresh(),
+            (Controller::NewReno(_), Algorithm::NewReno) => true,
+            (Controller::Cubic(_), Algorithm::NewReno) | (Controller::NewReno(_), Algorithm::Cubic) => false,
         }
     }
 

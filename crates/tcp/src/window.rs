@@ -26,16 +26,16 @@ pub(crate) fn initial(buffer: u32, mss: u16) -> u32 {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Autotune {
     /// Bytes that the application read in the present round, and most in a round before.
-    copied: u32,
-    space: u32,
+    pub copied: u32,
+    pub space: u32,
     /// When the round began.
-    round: Instant,
+    pub round: Instant,
     /// Our estimate of the round trip as the receiver, µs; 0: none.
-    rtt: u32,
+    pub rtt: u32,
     /// A window from here on is being timed.
-    timed: Option<(SeqNum, Instant)>,
+    pub timed: Option<(SeqNum, Instant)>,
     /// The echo that was measured last.
-    echo: u32,
+    pub echo: u32,
 }
 
 impl Tcb {

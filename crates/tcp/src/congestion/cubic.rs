@@ -38,6 +38,16 @@ pub struct Cubic {
 }
 
 impl Cubic {
+    /// At its start; the shortest round trip so far, µs, `u32::MAX` where there was none.
+    pub fn new(min_rtt: u32) -> Cubic {
+        Cubic { min_rtt: if min_rtt == u32::MAX { 0 } else { min_rtt }, ..Cubic::default() }
+    }
+
+    /// Slow start was never left, nor is about to be.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.epoch == 0 && self.last_ms == 0 && self.w_max == 0 && !self.leave_slow_start && self.hystart.is_fresh()
+    }
+
     fn update(&mut self, cwnd: u32, acked: u32, now: Instant) {
         let ms = now.millis();
         self.est_acked = self.est_acked.saturating_add(acked);

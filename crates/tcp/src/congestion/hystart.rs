@@ -43,6 +43,11 @@ impl Default for HyStart {
 }
 
 impl HyStart {
+    /// Neither in conservative slow start nor past slow start.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.baseline.is_none() && !self.done
+    }
+
     /// A round trip of `rtt` µs was measured; `una` is acknowledged, `nxt` is `snd.nxt`. Whether slow start must end.
     pub fn on_rtt(&mut self, rtt: u32, una: SeqNum, nxt: SeqNum) -> bool {
         if self.done {

@@ -1,0 +1,224 @@
+//! The connections by number. Those with something going on are whole and lie in boxes that are used again; idle ones are
+//! parked: what is needed to go on with them, and nothing more.
+
+use tcp::{Config, Parked, Tcb};
+use wire::Instant;
+
+use crate::conn::{Conn, Stage};
+use crate::flows::FlowKey;
+use crate::route::InterfaceId;
+use crate::slab::Slab;
+
+/// A parked connection: one that the application knows, with no trouble and in the flow table.
+#[derive(Clone)]
+struct Idle {
+    tcb: Parked,
+    hash: u32,
+    neighbor: u32,
+    epoch: u32,
+    interface: InterfaceId,
+    traffic_class: u8,
+    hop_limit: u8,
+    fragments: bool,
+}
+
+enum Body {
+    Whole(Box<Conn>),
+    Parked(Idle),
+}
+
+struct Slot {
+    key: FlowKey,
+    body: Body,
+}
+
+/// Boxes kept for connections to come, at most.
+const MOST_SPARE: usize = 32_768;
+
+pub(crate) struct Conns {
+    slots: Slab<Slot>,
+    spare: Vec<Box<Conn>>,
+    parked: usize,
+    config: Config,
+    /// The time of the turn.
+    pub now: Instant,
+}
+
+impl Conns {
+    /// At most `max`, with these parameters.
+    pub fn new(max: u32, config: Config) -> Conns {
+        Conns { slots: Slab::new(max), spare: Vec::new(), parked: 0, config, now: Instant::ZERO }
+    }
+
+    /// Connections, parked ones included.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub fn parked(&self) -> usize {
+        self.parked
+    }
+
+    /// Numbers ever given out: all are below.
+    pub fn slots(&self) -> u32 {
+        self.slots.slots()
+    }
+
+    pub fn iter_ids(&self) -> impl Iterator<Item = u32> {
+        self.slots.iter_ids()
+    }
+
+    fn boxed(&mut self, conn: Conn) -> Box<Conn> {
+        match self.spare.pop() {
+            Some(mut old) => {
+                *old = conn;
+                old
+            }
+            None => Box::new(conn),
+        }
+    }
+
+    fn keep(&mut self, conn: Box<Conn>) {
+        if self.spare.len() < MOST_SPARE {
+            self.spare.push(conn);
+        }
+    }
+
+    /// Its number, or the connection back when there are too many.
+    pub fn insert(&mut self, conn: Conn) -> Result<u32, Box<Conn>> {
+        let (key, body) = (conn.key, Body::Whole(self.boxed(conn)));
+        self.slots.insert(Slot { key, body }).map_err(|slot| match slot.body {
+            Body::Whole(conn) => conn,
+            Body::Parked(_) => unreachable!("it was whole"),
+        })
+    }
+
+    /// The connection is over.
+    pub fn remove(&mut self, id: u32) {
+        match self.slots.remove(id).map(|slot| slot.body) {
+            Some(Body::Whole(conn)) => self.keep(conn),
+            Some(Body::Parked(_)) => self.parked -= 1,
+            None => {}
+        }
+    }
+
+    #[inline]
+    pub fn key(&self, id: u32) -> Option<&FlowKey> {
+        self.slots.get(id).map(|slot| &slot.key)
+    }
+
+    /// The connection if it is not parked.
+    #[inline]
+    pub fn whole(&self, id: u32) -> Option<&Conn> {
+        match &self.slots.get(id)?.body {
+            Body::Whole(conn) => Some(conn),
+            Body::Parked(_) => None,
+        }
+    }
+
+    /// The same, to change.
+    #[inline]
+    pub fn whole_mut(&mut self, id: u32) -> Option<&mut Conn> {
+        match &mut self.slots.get_mut(id)?.body {
+            Body::Whole(conn) => Some(conn),
+            Body::Parked(_) => None,
+        }
+    }
+
+    /// The connection, made whole.
+    #[inline]
+    pub fn get_mut(&mut self, id: u32) -> Option<&mut Conn> {
+        if let Body::Parked(_) = self.slots.get(id)?.body {
+            self.unpark(id);
+        }
+        self.whole_mut(id)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn unpark(&mut self, id: u32) {
+        let Some(Slot { key, body: Body::Parked(idle) }) = self.slots.get(id) else { return };
+        let (key, idle) = (*key, idle.clone());
+        let whole = self.boxed(idle.whole(key, self.now, &self.config));
+        self.parked -= 1;
+        if let Some(slot) = self.slots.get_mut(id) {
+            slot.body = Body::Whole(whole);
+        }
+    }
+
+    /// Parks a connection that has nothing to do; whether it could be.
+    pub fn park(&mut self, id: u32) -> bool {
+        let Some(Slot { body, .. }) = self.slots.get_mut(id) else { return false };
+        let Body::Whole(c) = body else { return false };
+        if c.stage != Stage::Owned || !c.linked || c.orphan || c.trouble.is_some() {
+            return false;
+        }
+        let Some(tcb) = c.tcb.park(&self.config) else { return false };
+        let idle = Idle {
+            tcb,
+            hash: c.hash,
+            neighbor: c.neighbor,
+            epoch: c.epoch,
+            interface: c.interface,
+            traffic_class: c.traffic_class,
+            hop_limit: c.hop_limit,
+            fragments: c.fragments,
+        };
+        if let Body::Whole(old) = core::mem::replace(body, Body::Parked(idle)) {
+            self.keep(old);
+        }
+        self.parked += 1;
+        true
+    }
+
+    /// When a parked connection has something to do; `None` for others.
+    pub fn parked_until(&self, id: u32) -> Option<Instant> {
+        match &self.slots.get(id)?.body {
+            Body::Parked(idle) => Some(idle.tcb.deadline()),
+            Body::Whole(_) => None,
+        }
+    }
+
+    /// Gives key and control block of a connection to `f`, a parked one's as it would be.
+    pub fn view(&self, id: u32, f: impl FnOnce(&FlowKey, &Tcb)) {
+        match self.slots.get(id).map(|slot| (&slot.key, &slot.body)) {
+            Some((key, Body::Whole(conn))) => f(key, &conn.tcb),
+            Some((key, Body::Parked(idle))) => f(key, &Tcb::unpark(idle.tcb.clone(), self.now, &self.config)),
+            None => {}
+        }
+    }
+}
+
+impl Idle {
+    fn whole(self, key: FlowKey, now: Instant, config: &Config) -> Conn {
+        Conn {
+            tcb: Tcb::unpark(self.tcb, now, config),
+            key,
+            hash: self.hash,
+            // Whatever the wheel still has comes to nothing.
+            wheel_at: Instant::FAR,
+            neighbor: self.neighbor,
+            epoch: self.epoch,
+            listener: u32::MAX,
+            interface: self.interface,
+            traffic_class: self.traffic_class,
+            hop_limit: self.hop_limit,
+            fragments: self.fragments,
+            stage: Stage::Owned,
+            trouble: None,
+            orphan: false,
+            linked: true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_idle_connection_takes_little() {
+        let bytes = crate::slab::slot_bytes::<Slot>();
+        assert!(bytes <= 320, "{bytes}");
+    }
+}
