@@ -166,7 +166,7 @@ impl RxBurst for MemPort {
 
     #[inline]
     fn frame(&self, index: usize) -> RxFrame<'_> {
-        RxFrame { data: self.rx.frame(index).0, checksum: self.checksum }
+        RxFrame::new(self.rx.frame(index).0, self.checksum)
     }
 
     #[inline]

@@ -16,7 +16,7 @@ impl RxBurst for Frames {
     }
 
     fn frame(&self, index: usize) -> RxFrame<'_> {
-        RxFrame { data: &self.frames[index], checksum: self.checksum }
+        RxFrame::new(&self.frames[index], self.checksum)
     }
 }
 

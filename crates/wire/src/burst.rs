@@ -22,6 +22,16 @@ pub struct RxFrame<'a> {
     pub data: &'a [u8],
     /// What the port knows of its transport checksum.
     pub checksum: RxChecksum,
+    /// Where the kernel or the NIC has put several TCP segments together: payload bytes of each but the last; 0 where
+    /// the frame is as it was sent.
+    pub mss: u16,
+}
+
+impl<'a> RxFrame<'a> {
+    /// A frame as it was sent.
+    pub fn new(data: &'a [u8], checksum: RxChecksum) -> RxFrame<'a> {
+        RxFrame { data, checksum, mss: 0 }
+    }
 }
 
 /// A burst of received frames, in arrival order.

@@ -82,6 +82,8 @@ pub struct Segment<'a> {
     pub options: Options,
     /// Text.
     pub payload: &'a [u8],
+    /// Where several segments were put together before they came here: the text of each but the last, bytes; else 0.
+    pub mss: u16,
 }
 
 impl<'a> Segment<'a> {
@@ -107,7 +109,24 @@ impl<'a> Segment<'a> {
             urgent: be16(b, 18),
             options: Options::parse(&b[20..header]),
             payload: &b[header..],
+            mss: 0,
         })
+    }
+
+    /// Bytes of text in the longest of the segments that were put together in this one.
+    pub fn longest(&self) -> usize {
+        match self.mss {
+            0 => self.payload.len(),
+            mss => self.payload.len().min(mss as usize),
+        }
+    }
+
+    /// How many segments were put together in this one, at least 1.
+    pub fn count(&self) -> u32 {
+        match self.mss {
+            0 => 1,
+            mss => self.payload.len().div_ceil(mss as usize).max(1) as u32,
+        }
     }
 }
 

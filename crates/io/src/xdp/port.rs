@@ -56,7 +56,7 @@ impl RxBurst for XdpPort {
 
     #[inline]
     fn frame(&self, index: usize) -> RxFrame<'_> {
-        RxFrame { data: self.queues[self.current].packet(index), checksum: self.checksum }
+        RxFrame::new(self.queues[self.current].packet(index), self.checksum)
     }
 
     #[inline]

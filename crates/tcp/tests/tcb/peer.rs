@@ -519,6 +519,7 @@ fn parsed<R>(text: &str, f: impl FnOnce(&Segment) -> R) -> R {
         urgent: 0,
         options: options_of(options),
         payload: &payload,
+        mss: 0,
     };
     while let Some(word) = words.next() {
         let value = words.next().expect("a value");
