@@ -194,6 +194,11 @@ impl TxSink for MemPort {
     }
 
     #[inline]
+    fn room(&mut self) -> usize {
+        if self.bad.is_some() { usize::MAX } else { self.tx.room() }
+    }
+
+    #[inline]
     fn commit(&mut self, len: usize, _offload: TxOffload) {
         self.counters.tx_frames += 1;
         self.counters.tx_bytes += len as u64;

@@ -257,6 +257,10 @@ impl TxSink for PacketPort {
         Some(&mut self.out[start..])
     }
 
+    fn room(&mut self) -> usize {
+        BATCH - self.ends.len()
+    }
+
     fn commit(&mut self, len: usize, offload: TxOffload) {
         let start = self.ends.last().copied().unwrap_or(0);
         self.out[start..start + vnet::LEN].copy_from_slice(&vnet::encode(offload));

@@ -198,6 +198,11 @@ impl TxSink for TapPort {
         self.tx.get_mut(vnet::LEN..vnet::LEN + len)
     }
 
+    fn room(&mut self) -> usize {
+        // Each goes at once.
+        usize::MAX
+    }
+
     fn commit(&mut self, len: usize, offload: TxOffload) {
         self.tx[..vnet::LEN].copy_from_slice(&vnet::encode(offload));
         self.counters.syscalls += 1;

@@ -58,6 +58,10 @@ impl TxSink for Sink {
         Some(&mut self.buffer)
     }
 
+    fn room(&mut self) -> usize {
+        self.room - self.frames.len()
+    }
+
     fn commit(&mut self, len: usize, offload: TxOffload) {
         assert_eq!(offload, TxOffload::default(), "nothing was offered");
         assert!(len <= self.caps.max_frame, "frame of {len} bytes on a link of {}", self.caps.max_frame);

@@ -97,6 +97,10 @@ pub trait TxSink {
     fn reserve(&mut self, len: usize) -> Option<&mut [u8]>;
     /// Sends the first `len` bytes of the frame that was reserved last.
     fn commit(&mut self, len: usize, offload: TxOffload);
+    /// Frames of [`TxCaps::max_frame`] that can certainly be reserved and committed now; 0 where nobody knows.
+    fn room(&mut self) -> usize {
+        0
+    }
 }
 
 impl<B: RxBurst + ?Sized> RxBurst for Box<B> {
@@ -120,5 +124,8 @@ impl<S: TxSink + ?Sized> TxSink for Box<S> {
     }
     fn commit(&mut self, len: usize, offload: TxOffload) {
         (**self).commit(len, offload);
+    }
+    fn room(&mut self) -> usize {
+        (**self).room()
     }
 }

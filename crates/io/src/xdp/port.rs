@@ -80,6 +80,11 @@ impl TxSink for XdpPort {
     }
 
     #[inline]
+    fn room(&mut self) -> usize {
+        self.queues[0].send_room()
+    }
+
+    #[inline]
     fn commit(&mut self, len: usize, _offload: TxOffload) {
         self.counters.tx_frames += 1;
         self.counters.tx_bytes += len as u64;

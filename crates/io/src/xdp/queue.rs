@@ -16,6 +16,8 @@ const FLAG_COPY: u16 = 2;
 const FLAG_ZEROCOPY: u16 = 4;
 const FLAG_NEED_WAKEUP: u16 = 8;
 const FLAG_SG: u16 = 16;
+/// Free frames with which nobody looks for more: what one connection sends in a turn.
+const ENOUGH: usize = 64;
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -126,6 +128,8 @@ pub(super) struct Queue {
     fd: OwnedFd,
     umem: Umem,
     frame_size: usize,
+    /// Longest frame of the link.
+    longest: usize,
     /// Frames to send that nobody uses.
     free: Vec<u64>,
     reserved: Option<u64>,
@@ -216,6 +220,7 @@ impl Queue {
             fd,
             umem,
             frame_size,
+            longest: mtu as usize + 18,
             free,
             reserved: None,
             long: Vec::new(),
@@ -308,6 +313,17 @@ impl Queue {
         if n > 0 {
             self.completion.consume(n);
         }
+    }
+
+    /// Frames up to the MTU that can be sent now.
+    pub fn send_room(&mut self) -> usize {
+        let parts = if self.sg { self.longest.div_ceil(self.frame_size) } else { 1 };
+        if self.free.len() < ENOUGH {
+            self.reap();
+        }
+        let free = self.free.len() + self.reserved.is_some() as usize;
+        let room = self.tx.room(ENOUGH as u32) as usize;
+        free.min(room) / parts
     }
 
     pub fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
