@@ -5,7 +5,6 @@
 //! wants is asked once, after the last. Unlike a kernel's GRO nothing is merged: the connection hears of each segment by
 //! itself, so acknowledgments, the estimate of the peer's segment size and the counters are what they would be.
 
-use tcp::State;
 use wire::burst::{RxChecksum, RxFrame};
 use wire::tcp::Flags;
 use wire::{Addr, Instant, SeqNum, checksum, ethernet, ipv4, ipv6};
@@ -120,11 +119,11 @@ impl Stack {
         let Some((seq, text)) = train.next(frame) else { return false };
         let mut cx = context!(self, now);
         let Some(c) = self.conns.get_mut(train.id) else { return false };
-        debug_assert_eq!(c.tcb.state(), State::Established);
         if !c.tcb.on_following(seq, text, &mut cx) {
             return false;
         }
         self.counters.segments_in += 1;
+        self.counters.followed += 1;
         train.frame = frame.data;
         true
     }

@@ -71,7 +71,8 @@ impl Tcb {
     /// Takes the text of a segment that says what the last one said, which was predicted, but for its text at `seq`: nothing
     /// of this connection has happened in between. `false`, and nothing is done, where it must go the whole way.
     pub fn on_following(&mut self, seq: SeqNum, text: &[u8], cx: &mut Context) -> bool {
-        if seq != self.rcv_nxt || text.is_empty() || text.len() > self.rcv_adv.since(seq) as usize {
+        let plain = self.state == State::Established && self.ooo.is_none() && !self.orphaned();
+        if !plain || seq != self.rcv_nxt || text.is_empty() || text.len() > self.rcv_adv.since(seq) as usize {
             return false;
         }
         self.segs_in = self.segs_in.wrapping_add(1);
