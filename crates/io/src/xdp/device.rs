@@ -152,7 +152,7 @@ impl XdpDevice {
                 mtu: link.mtu.min(65_535) as u16,
                 queue: lane as u16,
                 zero_copy,
-                tx: TxCaps { max_frame, checksum: false, max_gso: 0 },
+                tx: TxCaps { max_frame, checksum: queues[0].sums, max_gso: 0 },
             };
             ports.push(XdpPort::new(queues, caps, checksum, attached.clone())?);
         }

@@ -85,10 +85,10 @@ impl TxSink for XdpPort {
     }
 
     #[inline]
-    fn commit(&mut self, len: usize, _offload: TxOffload) {
+    fn commit(&mut self, len: usize, offload: TxOffload) {
         self.counters.tx_frames += 1;
         self.counters.tx_bytes += len as u64;
-        self.queues[0].commit(len);
+        self.queues[0].commit(len, offload);
     }
 }
 
