@@ -374,7 +374,7 @@ fn emit_tcp_ip(buf: &mut [u8], key: &FlowKey, class: u8, hops: u8, payload: usiz
 #[inline]
 fn finish(key: &FlowKey, tcp: &mut [u8], tcp_at: usize, caps: TxCaps, cut: Option<(usize, usize)>) -> TxOffload {
     if !caps.checksum {
-        wire::tcp::finish_checksum(tcp);
+        wire::tcp::finish_checksum(tcp, crate::input::sum);
         return TxOffload::default();
     }
     TxOffload {

@@ -10,7 +10,7 @@ use wire::tcp::Flags;
 use wire::{Addr, Instant, SeqNum, checksum, ethernet, ipv4, ipv6};
 
 use crate::engine::{Stack, context};
-use crate::input::CE;
+use crate::input::{CE, sum};
 
 /// The frame that was taken last, and where its parts lie.
 pub(crate) struct Train<'a> {
@@ -94,7 +94,7 @@ impl<'a> Train<'a> {
     fn sum_ok(&self, frame: &RxFrame, segment: &[u8]) -> bool {
         let (src, dst) = self.addresses();
         frame.checksum == RxChecksum::MayBePartial && wire::tcp::is_pseudo_only(src, dst, segment)
-            || wire::tcp::checksum_ok(src, dst, segment)
+            || wire::tcp::sum_ok(src, dst, segment.len(), sum(segment))
     }
 
     fn addresses(&self) -> (Addr, Addr) {

@@ -173,7 +173,13 @@ impl Header {
 /// Whether a segment's checksum is right (RFC 9293 3.1, MUST-3).
 #[inline]
 pub fn checksum_ok(src: Addr, dst: Addr, segment: &[u8]) -> bool {
-    checksum::pseudo(src, dst, ipv4::TCP, segment.len()).add(checksum::sum(segment)).is_ok()
+    sum_ok(src, dst, segment.len(), checksum::sum(segment))
+}
+
+/// The same of a segment of `len` bytes that was summed already.
+#[inline]
+pub fn sum_ok(src: Addr, dst: Addr, len: usize, sum: checksum::Sum) -> bool {
+    checksum::pseudo(src, dst, ipv4::TCP, len).add(sum).is_ok()
 }
 
 /// Whether the checksum field holds the folded pseudo-header alone: a sum that the sender's hardware was to finish.
@@ -191,8 +197,8 @@ pub fn fill_checksum(src: Addr, dst: Addr, segment: &mut [u8]) {
 
 /// Finishes the checksum of a segment whose field holds the folded pseudo-header; at least 20 bytes.
 #[inline]
-pub fn finish_checksum(segment: &mut [u8]) {
-    let sum = checksum::sum(segment).finish();
+pub fn finish_checksum(segment: &mut [u8], sum: impl Fn(&[u8]) -> checksum::Sum) {
+    let sum = sum(segment).finish();
     segment[16..18].copy_from_slice(&sum.to_be_bytes());
 }
 
