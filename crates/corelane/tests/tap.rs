@@ -99,7 +99,7 @@ fn both_ways(mtu: u16, offload: bool, v6: bool) -> [(u64, u64); 2] {
     let (stream, _) = listener.accept().unwrap();
     let got = receive(&stream);
     let sent = send(&stream);
-    assert_eq!((&stream).read(&mut [0]).unwrap(), 0);
+    assert_eq!(stream.read(&mut [0]).unwrap(), 0);
     assert_eq!(kernel.join().unwrap(), (got, sent));
     drop((stream, listener));
     lane.drain(Duration::from_secs(1));

@@ -26,4 +26,4 @@ mod sync;
 pub use arena::{Arena, ArenaConfig, ArenaError, Backing, Huge, Pages};
 pub use chain::{Chain, Cursor};
 pub use counters::Counters;
-pub use pool::{CHUNK_BYTES, Pool, PoolConfig, PoolStats, Side};
+pub use pool::{CHUNK_BYTES, Pool, PoolConfig, PoolStats, Side, View};
