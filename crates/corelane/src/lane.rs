@@ -9,6 +9,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use ::socket::{Errno, SockId, SockOption, Sockets};
+use mem::View;
 use runtime::{App, LaneStats, Waker};
 use stack::channel::Endpoint;
 
@@ -20,6 +21,7 @@ use crate::stream::TcpStream;
 #[derive(Clone)]
 pub struct Lane {
     pub(crate) app: Rc<RefCell<App>>,
+    pub(crate) view: Rc<View>,
     /// Raised by wakers, lowered by the wait that they end.
     pub(crate) woken: Arc<AtomicBool>,
 }
@@ -69,7 +71,12 @@ pub(crate) fn address(e: Endpoint) -> SocketAddr {
 
 impl Lane {
     pub(crate) fn new(app: App) -> Lane {
-        Lane { app: Rc::new(RefCell::new(app)), woken: Arc::default() }
+        let view = Rc::new(app.sockets.view());
+        Lane { app: Rc::new(RefCell::new(app)), view, woken: Arc::default() }
+    }
+
+    pub(crate) fn sockets<T>(&self, f: impl FnOnce(&mut Sockets) -> T) -> T {
+        f(&mut self.app.borrow_mut().sockets)
     }
 
     pub(crate) fn with<T>(&self, f: impl FnOnce(&mut Sockets) -> Result<T, Errno>) -> io::Result<T> {

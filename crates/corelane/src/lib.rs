@@ -47,6 +47,7 @@
 
 #![forbid(unsafe_code)]
 
+mod chunks;
 mod engine;
 mod lane;
 mod poller;
@@ -55,6 +56,7 @@ mod stream;
 
 pub use self::socket::TcpSocket;
 pub use ::socket::{Linger, RecvFlags, SockOption};
+pub use chunks::{ChunkReader, Chunks};
 pub use engine::{Engine, LaneHandle};
 pub use lane::{ConnectOptions, Lane, ListenOptions, TcpListener};
 pub use poller::{Event, Events, Interest, Poller, Source, Trigger};

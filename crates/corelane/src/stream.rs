@@ -36,6 +36,14 @@ impl TcpStream {
         }
     }
 
+    pub(crate) fn receiving<T>(&self, f: impl FnMut(&mut Sockets, SockId) -> Result<T, Errno>) -> io::Result<T> {
+        self.run(|| self.timeout(SockOption::ReceiveTimeout(None)), f)
+    }
+
+    pub(crate) fn sending<T>(&self, f: impl FnMut(&mut Sockets, SockId) -> Result<T, Errno>) -> io::Result<T> {
+        self.run(|| self.timeout(SockOption::SendTimeout(None)), f)
+    }
+
     fn timeout(&self, like: SockOption) -> Option<Duration> {
         match self.option(like) {
             Ok(SockOption::ReceiveTimeout(t) | SockOption::SendTimeout(t)) => t,
@@ -87,29 +95,26 @@ impl TcpStream {
 
     /// Takes what fits into the send buffer.
     pub fn write(&self, buf: &[u8]) -> io::Result<usize> {
-        self.run(|| self.timeout(SockOption::SendTimeout(None)), |s, id| s.write(id, buf, false))
+        self.sending(|s, id| s.write(id, buf, false))
     }
 
     /// As [`TcpStream::write`], with more to follow at once (MSG_MORE): a partial segment waits for it.
     pub fn write_more(&self, buf: &[u8]) -> io::Result<usize> {
-        self.run(|| self.timeout(SockOption::SendTimeout(None)), |s, id| s.write(id, buf, true))
+        self.sending(|s, id| s.write(id, buf, true))
     }
 
     /// Fills several buffers in order.
     pub fn read_vectored(&self, bufs: &mut [IoSliceMut]) -> io::Result<usize> {
-        self.run(
-            || self.timeout(SockOption::ReceiveTimeout(None)),
-            |s, id| {
-                let mut parts: Vec<&mut [u8]> = bufs.iter_mut().map(|b| &mut **b).collect();
-                s.readv(id, &mut parts)
-            },
-        )
+        self.receiving(|s, id| {
+            let mut parts: Vec<&mut [u8]> = bufs.iter_mut().map(|b| &mut **b).collect();
+            s.readv(id, &mut parts)
+        })
     }
 
     /// Takes what fits of several buffers in order.
     pub fn write_vectored(&self, bufs: &[IoSlice]) -> io::Result<usize> {
         let parts: Vec<&[u8]> = bufs.iter().map(|b| &**b).collect();
-        self.run(|| self.timeout(SockOption::SendTimeout(None)), |s, id| s.writev(id, &parts, false))
+        self.sending(|s, id| s.writev(id, &parts, false))
     }
 
     /// Lets `f` read received bytes where they lie and say how many it has used. Empty input: nothing has arrived. The lane is

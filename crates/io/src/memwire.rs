@@ -166,7 +166,7 @@ impl RxBurst for MemPort {
 
     #[inline]
     fn frame(&self, index: usize) -> RxFrame<'_> {
-        RxFrame { data: self.rx.frame(index).0, checksum: self.checksum }
+        RxFrame::new(self.rx.frame(index).0, self.checksum)
     }
 
     #[inline]
@@ -191,6 +191,11 @@ impl TxSink for MemPort {
             self.counters.tx_full += 1;
         }
         slot
+    }
+
+    #[inline]
+    fn room(&mut self) -> usize {
+        if self.bad.is_some() { usize::MAX } else { self.tx.room() }
     }
 
     #[inline]

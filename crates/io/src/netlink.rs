@@ -120,7 +120,7 @@ fn u32_at(b: &[u8], at: usize) -> u32 {
 }
 
 /// Attributes of a message from byte `at` on.
-fn attributes(b: &[u8], at: usize) -> impl Iterator<Item = (u16, &[u8])> {
+pub(crate) fn attributes(b: &[u8], at: usize) -> impl Iterator<Item = (u16, &[u8])> {
     let mut rest = b.get(at..).unwrap_or(&[]);
     core::iter::from_fn(move || {
         let len = u16_at(rest, 0) as usize;

@@ -106,8 +106,9 @@ fn bind(fd: &OwnedFd, link: &Link, protocol: u16) -> io::Result<()> {
     check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const addr).cast(), size_of_val(&addr) as u32) }).map(drop)
 }
 
-/// Opens `queues` queues on an interface; flows are spread over them by the kernel's hash.
-pub fn open(name: &str, queues: u16) -> Result<Vec<PacketPort>, PortError> {
+/// Opens `queues` queues on an interface; flows are spread over them by the kernel's hash. With `offload` the kernel
+/// finishes checksums and cuts large frames into segments.
+pub fn open(name: &str, queues: u16, offload: bool) -> Result<Vec<PacketPort>, PortError> {
     let link = Netlink::open()
         .and_then(|mut n| n.link(name))
         .map_err(|source| PortError::System { what: "reading interfaces".into(), source })?
@@ -117,14 +118,16 @@ pub fn open(name: &str, queues: u16) -> Result<Vec<PacketPort>, PortError> {
     }
     let failed = |source| PortError::system(format!("AF_PACKET on {name}"), source, "CAP_NET_RAW");
     let group = (std::process::id() & 0xffff) as i32;
-    (0..queues).map(|i| PacketPort::new(&link, i, (queues > 1).then_some(group)).map_err(failed)).collect()
+    (0..queues).map(|i| PacketPort::new(&link, i, (queues > 1).then_some(group), offload).map_err(failed)).collect()
 }
 
 impl PacketPort {
-    fn new(link: &Link, queue: u16, group: Option<i32>) -> io::Result<PacketPort> {
+    fn new(link: &Link, queue: u16, group: Option<i32>, offload: bool) -> io::Result<PacketPort> {
         // Not bound to a protocol before the ring is there, so that nothing is queued outside it.
         let rx = socket(link, 0)?;
         set(&rx, PACKET_VERSION, &TPACKET_V2)?;
+        // The size of the segments that the kernel puts together (GRO) stands in it.
+        set(&rx, PACKET_VNET_HDR, &1i32)?;
         set(&rx, PACKET_IGNORE_OUTGOING, &1i32)?;
         let request = RingRequest {
             block_size: SLOT as u32,
@@ -165,7 +168,11 @@ impl PacketPort {
                 mtu,
                 queue,
                 zero_copy: false,
-                tx: TxCaps { max_frame: mtu as usize + 18, checksum: true, max_gso: MAX_GSO },
+                tx: TxCaps {
+                    max_frame: mtu as usize + 18,
+                    checksum: offload,
+                    max_gso: if offload { MAX_GSO } else { 0 },
+                },
             },
             counters: PortCounters::default(),
         };
@@ -188,6 +195,20 @@ impl PacketPort {
     fn slot(&self, i: usize) -> &Slot {
         // SAFETY: the index is taken modulo the ring's size; slots are aligned and start with their header.
         unsafe { &*self.ring.add((i % SLOTS) * SLOT).cast() }
+    }
+
+    /// Size of the segments in a frame that the kernel has put together.
+    fn mss(&self, i: usize) -> u16 {
+        let slot = self.slot(i);
+        let (at, whole) = (slot.mac as usize, slot.captured == slot.len);
+        // The kernel leaves the header out where the frame did not fit.
+        if !whole || at < size_of::<Slot>() + vnet::LEN || at > SLOT {
+            return 0;
+        }
+        // SAFETY: inside the slot, before the frame, which the kernel has given to us until its status says otherwise.
+        let header =
+            unsafe { std::slice::from_raw_parts(self.ring.add((i % SLOTS) * SLOT + at - vnet::LEN), vnet::LEN) };
+        vnet::decode(header).1
     }
 
     fn bytes(&self, i: usize) -> &[u8] {
@@ -217,7 +238,7 @@ impl RxBurst for PacketPort {
             Some(Some(frame)) => frame,
             _ => self.bytes(i),
         };
-        RxFrame { data, checksum }
+        RxFrame { data, checksum, mss: self.mss(i) }
     }
 }
 
@@ -234,6 +255,10 @@ impl TxSink for PacketPort {
         let start = self.ends.last().copied().unwrap_or(0) + vnet::LEN;
         self.out.resize(start + len, 0);
         Some(&mut self.out[start..])
+    }
+
+    fn room(&mut self) -> usize {
+        BATCH - self.ends.len()
     }
 
     fn commit(&mut self, len: usize, offload: TxOffload) {

@@ -120,6 +120,10 @@ impl TxSink for Tee {
         Some(&mut self.reserved)
     }
 
+    fn room(&mut self) -> usize {
+        self.port.room()
+    }
+
     fn commit(&mut self, len: usize, offload: TxOffload) {
         if let Some(slot) = self.port.reserve(self.reserved.len()) {
             slot[..len].copy_from_slice(&self.reserved[..len]);

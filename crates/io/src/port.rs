@@ -127,6 +127,10 @@ macro_rules! any_port {
             fn commit(&mut self, len: usize, offload: TxOffload) {
                 match self { $(AnyPort::$variant(p) => p.commit(len, offload),)* }
             }
+            #[inline]
+            fn room(&mut self) -> usize {
+                match self { $(AnyPort::$variant(p) => p.room(),)* }
+            }
         }
 
         impl Port for AnyPort {

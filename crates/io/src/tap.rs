@@ -20,7 +20,8 @@ const IFF_NO_PI: u16 = 0x1000;
 const IFF_VNET_HDR: u16 = 0x4000;
 const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
 const TUNSETOFFLOAD: libc::c_ulong = 0x4004_54d0;
-const TUN_F_CSUM: libc::c_ulong = 1;
+/// Unfinished checksums, and IPv4 and IPv6 segments not yet cut, with and without CWR.
+const TUN_F_ALL: libc::c_ulong = 1 | 2 | 4 | 8;
 
 /// An interface name and flags, as `struct ifreq` lays them out.
 #[repr(C)]
@@ -42,9 +43,12 @@ impl IfReq {
 pub struct TapPort {
     file: File,
     caps: PortCaps,
-    /// Frames of the burst, each behind its virtio-net header.
-    rx: Vec<Vec<u8>>,
-    lens: Vec<usize>,
+    /// Frames of the burst, each behind its virtio-net header, one after the other.
+    rx: Vec<u8>,
+    /// Where each of them begins and ends.
+    places: Vec<(usize, usize)>,
+    /// Bytes of the largest, its header included.
+    largest: usize,
     /// Frame to send, behind its header.
     tx: Vec<u8>,
     counters: PortCounters,
@@ -52,13 +56,16 @@ pub struct TapPort {
 
 /// Frames that one burst holds at most.
 const BURST: usize = 64;
+/// Bytes that one burst holds at least: small enough to stay in a core's cache until they are read.
+const BURST_BYTES: usize = 256 << 10;
 const MAX_GSO: usize = 65_535;
 
-/// Opens `queues` queues of the interface, which is made if it does not exist, and brings it up.
-pub fn open(name: &str, queues: u16, mtu: Option<u16>) -> Result<Vec<TapPort>, PortError> {
+/// Opens `queues` queues of the interface, which is made if it does not exist, and brings it up. With `offload` large
+/// frames and unfinished checksums cross it in both directions.
+pub fn open(name: &str, queues: u16, mtu: Option<u16>, offload: bool) -> Result<Vec<TapPort>, PortError> {
     let mut files = Vec::new();
     for _ in 0..queues {
-        files.push(queue(name, queues > 1)?);
+        files.push(queue(name, queues > 1, offload)?);
     }
     configure(name, mtu)?;
     let link = Netlink::open()
@@ -69,10 +76,10 @@ pub fn open(name: &str, queues: u16, mtu: Option<u16>) -> Result<Vec<TapPort>, P
     let mut mac = link.mac;
     mac.0[5] ^= 1;
     let mtu = link.mtu.min(65_535) as u16;
-    Ok(files.into_iter().enumerate().map(|(i, file)| TapPort::new(file, name, i as u16, mac, mtu)).collect())
+    Ok(files.into_iter().enumerate().map(|(i, file)| TapPort::new(file, name, i as u16, mac, mtu, offload)).collect())
 }
 
-fn queue(name: &str, multi: bool) -> Result<File, PortError> {
+fn queue(name: &str, multi: bool, offload: bool) -> Result<File, PortError> {
     let file = OpenOptions::new()
         .read(true)
         .write(true)
@@ -108,9 +115,8 @@ fn queue(name: &str, multi: bool) -> Result<File, PortError> {
         )),
         _ => PortError::system(format!("opening TAP interface {name}"), source, "CAP_NET_ADMIN"),
     })?;
-    // Unfinished checksums are welcome: frames come from this machine.
-    // SAFETY: an integer argument.
-    unsafe { libc::ioctl(file.as_raw_fd(), TUNSETOFFLOAD, TUN_F_CSUM) };
+    // SAFETY: an integer argument. A kernel that refuses finishes and cuts by itself.
+    unsafe { libc::ioctl(file.as_raw_fd(), TUNSETOFFLOAD, if offload { TUN_F_ALL } else { 0 }) };
     Ok(file)
 }
 
@@ -144,9 +150,9 @@ fn configure(name: &str, mtu: Option<u16>) -> Result<(), PortError> {
 }
 
 impl TapPort {
-    fn new(file: File, name: &str, queue: u16, mac: MacAddr, mtu: u16) -> TapPort {
-        // The kernel may hand over frames up to the MTU and a VLAN tag.
-        let room = vnet::LEN + mtu as usize + 18;
+    fn new(file: File, name: &str, queue: u16, mac: MacAddr, mtu: u16, offload: bool) -> TapPort {
+        // The kernel may hand over packets up to the MTU, or put together up to 64 KiB, behind a header with a VLAN tag.
+        let largest = vnet::LEN + 18 + if offload { MAX_GSO } else { mtu as usize };
         TapPort {
             file,
             caps: PortCaps {
@@ -155,10 +161,15 @@ impl TapPort {
                 mtu,
                 queue,
                 zero_copy: false,
-                tx: TxCaps { max_frame: mtu as usize + 18, checksum: true, max_gso: MAX_GSO },
+                tx: TxCaps {
+                    max_frame: mtu as usize + 18,
+                    checksum: offload,
+                    max_gso: if offload { MAX_GSO } else { 0 },
+                },
             },
-            rx: (0..BURST).map(|_| vec![0; room]).collect(),
-            lens: Vec::with_capacity(BURST),
+            rx: vec![0; (BURST * (vnet::LEN + mtu as usize + 18)).max(BURST_BYTES) + largest],
+            places: Vec::with_capacity(BURST),
+            largest,
             tx: vec![0; vnet::LEN + MAX_GSO + 18],
             counters: PortCounters::default(),
         }
@@ -167,12 +178,14 @@ impl TapPort {
 
 impl RxBurst for TapPort {
     fn len(&self) -> usize {
-        self.lens.len()
+        self.places.len()
     }
 
     fn frame(&self, index: usize) -> RxFrame<'_> {
-        let (header, frame) = self.rx[index][..self.lens[index]].split_at(vnet::LEN);
-        RxFrame { data: frame, checksum: vnet::decode(header) }
+        let (start, end) = self.places[index];
+        let (header, data) = self.rx[start..end].split_at(vnet::LEN);
+        let (checksum, mss) = vnet::decode(header);
+        RxFrame { data, checksum, mss }
     }
 }
 
@@ -183,6 +196,11 @@ impl TxSink for TapPort {
 
     fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
         self.tx.get_mut(vnet::LEN..vnet::LEN + len)
+    }
+
+    fn room(&mut self) -> usize {
+        // Each goes at once.
+        usize::MAX
     }
 
     fn commit(&mut self, len: usize, offload: TxOffload) {
@@ -201,26 +219,28 @@ impl TxSink for TapPort {
 
 impl Port for TapPort {
     fn receive(&mut self, max: usize) -> usize {
-        self.lens.clear();
+        self.places.clear();
+        let mut at = 0;
         // The device has no call for many frames.
-        while self.lens.len() < max.min(BURST) {
+        while self.places.len() < max.min(BURST) && self.rx.len() - at >= self.largest {
             self.counters.syscalls += 1;
-            match self.file.read(&mut self.rx[self.lens.len()]) {
+            match self.file.read(&mut self.rx[at..at + self.largest]) {
                 Ok(n) if n > vnet::LEN => {
                     self.counters.rx_frames += 1;
                     self.counters.rx_bytes += (n - vnet::LEN) as u64;
-                    self.lens.push(n);
+                    self.places.push((at, at + n));
+                    at += n;
                 }
                 Ok(_) => break,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => break,
             }
         }
-        self.lens.len()
+        self.places.len()
     }
 
     fn release(&mut self) {
-        self.lens.clear();
+        self.places.clear();
     }
 
     fn flush(&mut self) -> Result<(), PortError> {

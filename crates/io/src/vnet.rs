@@ -9,6 +9,8 @@ const NEEDS_CSUM: u8 = 1;
 const DATA_VALID: u8 = 2;
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
+/// The first of the segments carries CWR.
+const GSO_ECN: u8 = 0x80;
 
 /// The header of a frame to send.
 pub(crate) fn encode(offload: TxOffload) -> [u8; LEN] {
@@ -26,13 +28,19 @@ pub(crate) fn encode(offload: TxOffload) -> [u8; LEN] {
     h
 }
 
-/// What the header of a received frame says of its checksum.
-pub(crate) fn decode(h: &[u8]) -> RxChecksum {
-    match h.first() {
+/// What the header of a received frame says of its checksum, and the size of the segments in it (0: it is one).
+pub(crate) fn decode(h: &[u8]) -> (RxChecksum, u16) {
+    let Some(h) = h.first_chunk::<LEN>() else { return (RxChecksum::Unknown, 0) };
+    let checksum = match h[0] & (NEEDS_CSUM | DATA_VALID) {
+        0 => RxChecksum::Unknown,
         // The sender is on this machine: its sum is unfinished, its data is good.
-        Some(flags) if flags & (NEEDS_CSUM | DATA_VALID) != 0 => RxChecksum::Verified,
-        _ => RxChecksum::Unknown,
-    }
+        _ => RxChecksum::Verified,
+    };
+    let mss = match h[1] & !GSO_ECN {
+        GSO_TCPV4 | GSO_TCPV6 => u16::from_ne_bytes([h[4], h[5]]),
+        _ => 0,
+    };
+    (checksum, mss)
 }
 
 #[cfg(test)]
@@ -50,8 +58,12 @@ mod tests {
         let h = encode(offload);
         assert_eq!((h[0], h[1]), (1, 4));
         assert_eq!(h[2..], [66u16, 1448, 34, 16].map(u16::to_ne_bytes).concat()[..]);
-        assert_eq!(decode(&h), RxChecksum::Verified);
-        assert_eq!(decode(&[0; LEN]), RxChecksum::Unknown);
-        assert_eq!(decode(&[2; LEN]), RxChecksum::Verified);
+        assert_eq!(decode(&h), (RxChecksum::Verified, 1448));
+        assert_eq!(decode(&[0; LEN]), (RxChecksum::Unknown, 0));
+        assert_eq!(decode(&[2, 0, 0, 0, 0, 0, 0, 0, 0, 0]), (RxChecksum::Verified, 0));
+        // UDP's, and a header that is none.
+        assert_eq!(decode(&[0, 3, 0, 0, 9, 9, 0, 0, 0, 0]), (RxChecksum::Unknown, 0));
+        assert_eq!(decode(&[1, 0x81, 0, 0, 9]), (RxChecksum::Unknown, 0));
+        assert_eq!(decode(&[1, 0x81, 0, 0, 9, 0, 0, 0, 0, 0]), (RxChecksum::Verified, u16::from_ne_bytes([9, 0])));
     }
 }

@@ -13,7 +13,7 @@
 //! `len > 0` and its mark names a chunk of this chain and that chunk's distance from the front. A chunk with `len == 0`
 //! is only left by [`Chain::spare`].
 
-use crate::pool::{CHUNK_BYTES, Mark, NIL, Record, Side};
+use crate::pool::{CHUNK_BYTES, Mark, NIL, Record, Side, View};
 use core::ptr;
 use core::slice;
 
@@ -262,6 +262,26 @@ impl Chain {
         self.live(side, self.head)
     }
 
+    /// Its bytes as they lie, piece by piece; none of them empty.
+    pub fn slices<'a>(&'a self, view: &'a View) -> Slices<'a> {
+        assert!(self.pool == view.tag || self.head == NIL, "a chain of another pool");
+        Slices { chunk: self.head, view, _chain: core::marker::PhantomData }
+    }
+
+    /// As [`Chain::spare`], of the last chunk alone: empty where that is full, or there is none.
+    pub fn rest<'a>(&'a mut self, view: &'a View) -> &'a mut [u8] {
+        if self.head == NIL {
+            return &mut [];
+        }
+        assert!(self.pool == view.tag, "a chain of another pool");
+        // SAFETY: the last chunk is this chain's, which is borrowed exclusively.
+        let tail = unsafe { *view.record(self.tail) };
+        let end = (tail.off + tail.len) as usize;
+        // SAFETY: behind the live bytes of the last chunk, inside it; the chain is borrowed exclusively and the view, which
+        // keeps the arena mapped, as long as the slice.
+        unsafe { slice::from_raw_parts_mut(view.payload(self.tail).add(end), CHUNK_BYTES - end) }
+    }
+
     /// Gives `len` bytes from `offset` on, or as many as there are, to `f`, piece by piece.
     pub fn for_each_slice(&self, side: &Side, offset: usize, len: usize, mut f: impl FnMut(&[u8])) {
         self.check(side);
@@ -451,6 +471,34 @@ impl Chain {
             at = Mark { chunk: record.next, start: at.start + record.len as u32 };
             skip = 0;
         }
+    }
+}
+
+/// The pieces of a chain.
+pub struct Slices<'a> {
+    chunk: u32,
+    view: &'a View,
+    _chain: core::marker::PhantomData<&'a Chain>,
+}
+
+impl<'a> Iterator for Slices<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        while self.chunk != NIL {
+            // SAFETY: the chunk is one of the chain's, which is borrowed shared: nobody writes to its record or its live
+            // bytes. `off + len <= CHUNK_BYTES`, payloads are initialised, and the view keeps the arena mapped.
+            let piece = unsafe {
+                let record = *self.view.record(self.chunk);
+                let at = self.view.payload(self.chunk).add(record.off as usize);
+                self.chunk = record.next;
+                slice::from_raw_parts(at, record.len as usize)
+            };
+            if !piece.is_empty() {
+                return Some(piece);
+            }
+        }
+        None
     }
 }
 

@@ -5,7 +5,7 @@
 //! - [`Chain`]: an owned queue of bytes made of chunks.
 //! - [`spsc`]: message rings; a message is one cache line and carries a chain's ownership.
 //! - [`frames`]: a ring of packet frames, for wires in memory.
-//! - [`Counters`], [`prefetch`].
+//! - [`Counters`], [`prefetch`], [`sum`].
 //!
 //! This is the only crate below `io` with `unsafe`. Its faces are safe: a chunk belongs to exactly one chain, magazine or
 //! ring slot, chains cannot be copied or made up, and every index into the arena comes from one of these.
@@ -20,9 +20,10 @@ mod index;
 mod pool;
 pub mod prefetch;
 pub mod spsc;
+pub mod sum;
 mod sync;
 
 pub use arena::{Arena, ArenaConfig, ArenaError, Backing, Huge, Pages};
 pub use chain::{Chain, Cursor};
 pub use counters::Counters;
-pub use pool::{CHUNK_BYTES, Pool, PoolConfig, PoolStats, Side};
+pub use pool::{CHUNK_BYTES, Pool, PoolConfig, PoolStats, Side, View};

@@ -230,11 +230,43 @@ pub struct Side {
     _arena: Arc<Arena>,
 }
 
+/// What chains need to be read and written where they stand, without a side: for buffers that are held while the side works
+/// for others.
+#[derive(Clone)]
+pub struct View {
+    payload: NonNull<u8>,
+    records: NonNull<Record>,
+    pub(crate) tag: u32,
+    tracks: Tracks,
+    _arena: Arc<Arena>,
+}
+
+impl View {
+    /// As [`Side::record`].
+    #[inline(always)]
+    pub(crate) fn record(&self, chunk: u32) -> *mut Record {
+        self.tracks.touch(chunk);
+        self.records.as_ptr().wrapping_add(chunk as usize)
+    }
+
+    /// As [`Side::payload`].
+    #[inline(always)]
+    pub(crate) fn payload(&self, chunk: u32) -> *mut u8 {
+        self.payload.as_ptr().wrapping_add(chunk as usize * CHUNK_BYTES)
+    }
+}
+
 // SAFETY: the pointers go into the arena, which the Arc keeps mapped; a side touches only chunks that it or a chain given
 // to it owns, so it may move to another thread as a whole.
 unsafe impl Send for Side {}
 
 impl Side {
+    /// A view of the same pool.
+    pub fn view(&self) -> View {
+        let Side { payload, records, tag, tracks, _arena, .. } = self;
+        View { payload: *payload, records: *records, tag: *tag, tracks: tracks.clone(), _arena: _arena.clone() }
+    }
+
     /// A chunk's record. Whoever reads or writes through it must own the chunk: hold the chain or list it is in.
     #[inline(always)]
     pub(crate) fn record(&self, chunk: u32) -> *mut Record {

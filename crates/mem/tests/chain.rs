@@ -181,3 +181,38 @@ fn a_chain_meets_only_its_own_pool() {
     let c = chain(&mut a, b"x");
     let _ = c.first_slice(&other).len();
 }
+
+/// A view reads and fills a chain where it stands, whatever the side does meanwhile.
+#[test]
+fn a_view_sees_a_chain_as_it_is() {
+    let (mut side, _other) = Pool::new(&PoolConfig { chunks: 64, ..PoolConfig::default() }).unwrap();
+    let view = side.view();
+    let mut chain = Chain::default();
+    assert!(chain.rest(&view).is_empty());
+    assert_eq!(chain.slices(&view).count(), 0);
+    let data: Vec<u8> = (0..5000).map(|i| i as u8 ^ (i >> 8) as u8).collect();
+    chain.push_slice(&mut side, &data);
+    chain.consume(&mut side, 7);
+    {
+        let pieces: Vec<&[u8]> = chain.slices(&view).collect();
+        // Others come and go.
+        let mut more = Chain::default();
+        more.push_slice(&mut side, &[1; 3000]);
+        more.free(&mut side);
+        assert_eq!(pieces.concat(), data[7..]);
+        assert_eq!(pieces.len(), 3);
+    }
+    let rest = chain.rest(&view);
+    assert_eq!(rest.len(), 3 * CHUNK_BYTES - 5000);
+    rest.fill(9);
+    chain.advance(&mut side, 2);
+    assert_eq!(chain.slices(&view).flatten().copied().collect::<Vec<_>>(), [&data[7..], &[9, 9]].concat());
+    chain.free(&mut side);
+    // Room that was asked for and not used is no piece.
+    let mut empty = Chain::default();
+    assert_eq!(empty.spare(&mut side).unwrap().len(), CHUNK_BYTES);
+    assert_eq!((empty.slices(&view).count(), empty.rest(&view).len()), (0, CHUNK_BYTES));
+    empty.advance(&mut side, 0);
+    assert!(empty.rest(&view).is_empty());
+    empty.free(&mut side);
+}

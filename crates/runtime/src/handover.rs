@@ -38,8 +38,9 @@ pub(crate) fn mesh(bells: &[Arc<Bell>], max_frame: usize) -> Result<Vec<Handover
     Ok(all)
 }
 
-fn encode(port: usize, checksum: RxChecksum) -> u64 {
-    (port as u64) << 8
+fn encode(port: usize, checksum: RxChecksum, mss: u16) -> u64 {
+    (port as u64) << 24
+        | (mss as u64) << 8
         | match checksum {
             RxChecksum::Unknown => 0,
             RxChecksum::Verified => 1,
@@ -47,13 +48,13 @@ fn encode(port: usize, checksum: RxChecksum) -> u64 {
         }
 }
 
-fn decode(meta: u64) -> (usize, RxChecksum) {
+fn decode(meta: u64) -> (usize, RxChecksum, u16) {
     let checksum = match meta & 0xff {
         1 => RxChecksum::Verified,
         2 => RxChecksum::MayBePartial,
         _ => RxChecksum::Unknown,
     };
-    ((meta >> 8) as usize, checksum)
+    ((meta >> 24) as usize, checksum, (meta >> 8) as u16)
 }
 
 impl Handover {
@@ -62,7 +63,7 @@ impl Handover {
         let Some(Some((tx, _))) = self.out.get_mut(lane as usize) else { return false };
         let Some(slot) = tx.reserve(frame.data.len()) else { return false };
         slot.copy_from_slice(frame.data);
-        tx.commit(frame.data.len(), encode(port, frame.checksum))
+        tx.commit(frame.data.len(), encode(port, frame.checksum, frame.mss))
     }
 
     /// Lets the other lanes see what they were given.
@@ -82,7 +83,7 @@ impl Handover {
             let mut at = 0;
             // Runs of one port's frames form a burst.
             while at < n {
-                let (port, _) = decode(rx.frame(at).1);
+                let (port, ..) = decode(rx.frame(at).1);
                 let mut end = at + 1;
                 while end < n && decode(rx.frame(end).1).0 == port {
                     end += 1;
@@ -115,7 +116,8 @@ impl RxBurst for Handed<'_> {
 
     fn frame(&self, index: usize) -> RxFrame<'_> {
         let (data, meta) = self.rx.frame(self.at + index);
-        RxFrame { data, checksum: decode(meta).1 }
+        let (_, checksum, mss) = decode(meta);
+        RxFrame { data, checksum, mss }
     }
 }
 

@@ -177,7 +177,7 @@ impl Lane {
             self.stack.receive(now, interface, &Picked { burst: port, which: &self.own });
             let handover = &mut self.handover;
             self.stack.take_foreign(|lane, frame| {
-                handover.give(lane, i, RxFrame { data: frame, checksum: RxChecksum::Unknown });
+                handover.give(lane, i, RxFrame::new(frame, RxChecksum::Unknown));
             });
             self.handover.publish();
         }

@@ -61,7 +61,7 @@ pub(crate) fn memory(configs: [&Config; 2], ends: [&PortConfig; 2]) -> Result<[O
         name: "wire".into(),
         queues: configs[0].lanes,
         mtu: ends.iter().filter_map(|p| p.mtu).max().unwrap_or(1500),
-        trust: true,
+        trust: ends.iter().all(|p| p.offload != Some(false)),
         impairment,
         ..MemConfig::default()
     };
@@ -73,25 +73,27 @@ pub(crate) fn memory(configs: [&Config; 2], ends: [&PortConfig; 2]) -> Result<[O
 
 /// Opens a device with a queue for each lane.
 fn open(config: &Config, port: &PortConfig) -> Result<Opened, Error> {
+    let offload = port.offload.unwrap_or(true);
     match &port.device {
         Device::Memory(_) => Err(Error::Config(format!(
             "{}: a memory wire joins two engines of one process; a program opens it with Engine::memory_pair",
             port.device
         ))),
         Device::Xdp(name) => {
-            let xdp = XdpConfig { lanes: config.lanes, busy_poll_us: config.busy_poll_us, ..XdpConfig::default() };
+            let xdp =
+                XdpConfig { lanes: config.lanes, busy_poll_us: config.busy_poll_us, offload, ..XdpConfig::default() };
             let (device, ports) = XdpDevice::attach(name, &xdp)?;
             let queues = ports.into_iter().map(AnyPort::Xdp).collect();
             Ok(Opened { mode: Mode::Shared, shared: Some(device), ..Opened::dedicated(port, queues) })
         }
         Device::Packet(name) => {
             needs_address(port)?;
-            let ports = io::packet::open(name, config.lanes)?;
+            let ports = io::packet::open(name, config.lanes, offload)?;
             Ok(Opened::dedicated(port, ports.into_iter().map(AnyPort::Packet).collect()))
         }
         Device::Tap(name) => {
             needs_address(port)?;
-            let ports = io::tap::open(name, config.lanes, port.mtu)?;
+            let ports = io::tap::open(name, config.lanes, port.mtu, offload)?;
             Ok(Opened::dedicated(port, ports.into_iter().map(AnyPort::Tap).collect()))
         }
     }

@@ -2,12 +2,20 @@
 
 use wire::burst::{RxBurst, RxChecksum, RxFrame, TxCaps, TxOffload, TxSink};
 
+use crate::offload::{Joined, cut};
+
 /// Frames to receive.
 pub struct Frames {
-    /// The frames.
-    pub frames: Vec<Vec<u8>>,
-    /// What is said of their checksums.
-    pub checksum: RxChecksum,
+    /// The frames, and what is said of them.
+    pub frames: Vec<Joined>,
+}
+
+impl Frames {
+    /// Frames of which nothing is known.
+    pub fn plain(frames: Vec<Vec<u8>>) -> Frames {
+        let frame = |data| Joined { data, checksum: RxChecksum::Unknown, mss: 0 };
+        Frames { frames: frames.into_iter().map(frame).collect() }
+    }
 }
 
 impl RxBurst for Frames {
@@ -16,7 +24,8 @@ impl RxBurst for Frames {
     }
 
     fn frame(&self, index: usize) -> RxFrame<'_> {
-        RxFrame { data: &self.frames[index], checksum: self.checksum }
+        let Joined { data, checksum, mss } = &self.frames[index];
+        RxFrame { data, checksum: *checksum, mss: *mss }
     }
 }
 
@@ -33,13 +42,12 @@ pub struct Sink {
 impl Sink {
     /// A sink that computes nothing itself.
     pub fn new(mtu: u16, room: usize) -> Sink {
-        let max_frame = mtu as usize + 18;
-        Sink {
-            frames: Vec::new(),
-            buffer: vec![0; max_frame.max(256)],
-            caps: TxCaps { max_frame, checksum: false, max_gso: 0 },
-            room,
-        }
+        Sink::with(TxCaps { max_frame: mtu as usize + 18, checksum: false, max_gso: 0 }, room)
+    }
+
+    /// A sink that can do this.
+    pub fn with(caps: TxCaps, room: usize) -> Sink {
+        Sink { frames: Vec::new(), buffer: vec![0; caps.max_frame.max(256)], caps, room }
     }
 }
 
@@ -58,9 +66,17 @@ impl TxSink for Sink {
         Some(&mut self.buffer)
     }
 
+    fn room(&mut self) -> usize {
+        self.room.saturating_sub(self.frames.len())
+    }
+
     fn commit(&mut self, len: usize, offload: TxOffload) {
-        assert_eq!(offload, TxOffload::default(), "nothing was offered");
-        assert!(len <= self.caps.max_frame, "frame of {len} bytes on a link of {}", self.caps.max_frame);
-        self.frames.push(self.buffer[..len].to_vec());
+        let TxCaps { max_frame, checksum, max_gso } = self.caps;
+        assert!(checksum || offload.checksum.is_none(), "nothing was offered");
+        assert!(len <= max_gso || offload.gso.is_none(), "{len} bytes are more than was offered");
+        for frame in cut(&self.buffer[..len], &offload) {
+            assert!(frame.len() <= max_frame, "frame of {} bytes on a link of {max_frame}", frame.len());
+            self.frames.push(frame);
+        }
     }
 }

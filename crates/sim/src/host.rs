@@ -7,10 +7,11 @@ use mem::spsc::{Consumer, Producer};
 use mem::{Pool, PoolConfig, Side};
 use stack::channel::{Event, Job};
 use stack::{InterfaceConfig, InterfaceId, Mode, Stack, StackConfig};
-use wire::burst::{RxChecksum, TxCaps};
+use wire::burst::TxCaps;
 use wire::{Instant, MacAddr};
 
 use crate::burst::{Frames, Sink};
+use crate::offload::join;
 
 /// What a host is made of.
 #[derive(Clone)]
@@ -35,6 +36,10 @@ pub struct HostConfig {
     pub chunks: u32,
     /// Frames that its port takes in one turn.
     pub tx_room: usize,
+    /// Its port finishes checksums and cuts large frames into segments.
+    pub gso: bool,
+    /// Its port puts segments together (GRO).
+    pub gro: bool,
 }
 
 impl HostConfig {
@@ -57,6 +62,8 @@ impl HostConfig {
             stack,
             chunks: 1 << 14,
             tx_room: 256,
+            gso: false,
+            gro: false,
         }
     }
 }
@@ -70,8 +77,7 @@ pub struct Host {
     jobs: Producer,
     events: Consumer,
     interface: InterfaceId,
-    mtu: u16,
-    tx_room: usize,
+    caps: TxCaps,
     /// What it was made of.
     pub config: HostConfig,
 }
@@ -85,20 +91,22 @@ impl Host {
         let (jobs, stack_jobs) = mem::spsc::ring(1 << 16).expect("memory for jobs");
         let (stack_events, events) = mem::spsc::ring(4096).expect("memory for events");
         let mut stack = Stack::new(config.stack.clone(), stack_side, stack_jobs, stack_events);
+        let max_gso = if config.gso { 65_535 } else { 0 };
+        let caps = TxCaps { max_frame: config.mtu as usize + 18, checksum: config.gso, max_gso };
         let interface = stack.add_interface(InterfaceConfig {
             name: "sim0".into(),
             mac: config.mac,
             mtu: config.mtu,
             vlan: config.vlan,
             mode: config.mode,
-            caps: TxCaps { max_frame: config.mtu as usize + 18, checksum: false, max_gso: 0 },
+            caps,
             dad: config.dad,
             autoconf: config.autoconf,
         });
         for (addr, prefix) in &config.addresses {
             stack.add_address(interface, *addr, *prefix);
         }
-        Host { stack, side, jobs, events, interface, mtu: config.mtu, tx_room: config.tx_room, config }
+        Host { stack, side, jobs, events, interface, caps, config }
     }
 
     /// Its interface.
@@ -129,14 +137,14 @@ impl Host {
     /// One turn: frames in, frames out.
     pub fn turn(&mut self, now: Instant, frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
         if !frames.is_empty() {
-            let burst = Frames { frames, checksum: RxChecksum::Unknown };
+            let burst = if self.config.gro { Frames { frames: join(frames) } } else { Frames::plain(frames) };
             self.stack.receive(now, self.interface, &burst);
         }
         self.stack.expire(now);
         self.stack.run_jobs(now);
         let mut sent = Vec::new();
         if self.stack.output_pending() {
-            let mut sink = Sink::new(self.mtu, self.tx_room);
+            let mut sink = Sink::with(self.caps, self.config.tx_room);
             self.stack.transmit(now, self.interface, &mut sink);
             sent = sink.frames;
         }

@@ -13,6 +13,7 @@ pub mod flows;
 mod host;
 mod machine;
 mod net;
+pub mod offload;
 pub mod plan;
 pub mod real;
 pub mod world;

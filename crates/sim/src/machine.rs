@@ -7,7 +7,7 @@ use mem::{Pool, PoolConfig};
 use socket::{Errno, SockId, SocketConfig, Sockets};
 use stack::{InterfaceConfig, InterfaceId, Mode, Route, Stack, StackConfig};
 use tcp::TcpInfo;
-use wire::burst::{RxChecksum, TxCaps};
+use wire::burst::TxCaps;
 use wire::{Instant, MacAddr, ethernet};
 
 use crate::burst::{Frames, Sink};
@@ -155,7 +155,7 @@ impl Machine {
         let mut frame = vec![0; 14 + packet.len()];
         let at = ethernet::emit(&mut frame, OURS, THEIRS, None, ethertype);
         frame[at..].copy_from_slice(packet);
-        let burst = Frames { frames: vec![frame], checksum: RxChecksum::Unknown };
+        let burst = Frames::plain(vec![frame]);
         self.stack.receive(self.now, self.interface, &burst);
         self.settle();
     }

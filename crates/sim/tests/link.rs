@@ -94,6 +94,20 @@ fn jumbo_frames_are_filled() {
     }
 }
 
+/// Segmentation and its opposite, by the port or not: what crosses the link are full frames.
+#[test]
+fn offloads_end_at_the_port() {
+    for (gso, gro, mtu) in [(true, false, 1500), (false, true, 1500), (true, true, 1500), (true, true, 9000)] {
+        for vlan in [None, Some(9)] {
+            let link = if vlan.is_some() { 18 } else { 14 };
+            let seen = transfer(|n| HostConfig { gso, gro, mtu, vlan, ..HostConfig::new(n) }, 1_000_000);
+            assert!(seen.iter().all(|(len, _)| *len <= link + mtu as usize));
+            let full = seen.iter().filter(|(len, _)| *len == link + mtu as usize).count();
+            assert!(full > 3 * 1_000_000 / mtu as usize, "{full} full frames of {}", seen.len());
+        }
+    }
+}
+
 #[test]
 fn the_smaller_link_decides() {
     let mixed = |n| HostConfig { mtu: if n == 1 { 9000 } else { 1500 }, ..HostConfig::new(n) };

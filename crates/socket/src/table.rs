@@ -362,6 +362,11 @@ mod tests {
 mod sizes {
     #[test]
     fn sizes() {
-        eprintln!("socket {} tcp {} watch {}", size_of::<Option<super::Socket>>(), size_of::<super::Tcp>(), size_of::<Option<super::Watch>>());
+        eprintln!(
+            "socket {} tcp {} watch {}",
+            size_of::<Option<super::Socket>>(),
+            size_of::<super::Tcp>(),
+            size_of::<Option<super::Watch>>()
+        );
     }
 }

@@ -148,6 +148,8 @@ pub struct Counters {
     pub events_held: u64,
     /// Bursts that were not empty.
     pub bursts: u64,
+    /// Segments that only continued the one before them in their burst.
+    pub followed: u64,
     drops: [u64; DropReason::ALL.len()],
 }
 
@@ -199,6 +201,7 @@ impl Counters {
             ("events", self.events),
             ("events_held", self.events_held),
             ("bursts", self.bursts),
+            ("followed", self.followed),
         ];
         let drops = DropReason::ALL.iter().map(|r| (r.name(), self.drops[*r as usize]));
         own.into_iter().chain(self.tcp.rows()).chain(drops.collect::<Vec<_>>())

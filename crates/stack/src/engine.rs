@@ -76,6 +76,8 @@ pub struct Stack {
     /// Answers to requests, which are no connection's news.
     pub(crate) answers: VecDeque<crate::channel::Event>,
     pub(crate) reassembler: Reassembler,
+    /// The connection whose predicted segment was the last frame: not settled, more of the same may follow.
+    pub(crate) leading: Option<u32>,
     /// Reassembled packets of other lanes.
     pub(crate) foreign: Vec<(u16, Vec<u8>)>,
     pub(crate) icmp_budget: crate::icmp::Budget,
@@ -133,6 +135,7 @@ impl Stack {
             notify: VecDeque::with_capacity(256),
             answers: VecDeque::new(),
             reassembler: Reassembler::new(config.fragments.clone()),
+            leading: None,
             foreign: Vec::new(),
             icmp_budget: Default::default(),
             isn: Keyed::new(word(a).rotate_left(32) ^ 0x69736e, word(b)),

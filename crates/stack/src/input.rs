@@ -14,6 +14,7 @@ use crate::fragments::Fragment;
 use crate::output::Raw;
 use crate::route::InterfaceId;
 use crate::time_wait::TimeWait;
+use crate::train::Train;
 
 /// Where a packet came from, for replies.
 #[derive(Clone, Copy)]
@@ -32,6 +33,12 @@ const AHEAD: usize = 4;
 /// Congestion experienced.
 pub(crate) const CE: u8 = 3;
 
+/// A checksum's sum, of long segments by the CPU's widest loads.
+#[inline]
+pub(crate) fn sum(bytes: &[u8]) -> wire::checksum::Sum {
+    wire::checksum::sum_with(bytes, mem::sum::ones)
+}
+
 impl Stack {
     /// Takes a burst of frames from one interface.
     pub fn receive<B: RxBurst + ?Sized>(&mut self, now: Instant, interface: InterfaceId, burst: &B) {
@@ -40,6 +47,7 @@ impl Stack {
         }
         self.conns.now = now;
         self.counters.bursts += 1;
+        let mut train: Option<Train> = None;
         // Headers arrive while the frames before them are worked on.
         (0..AHEAD).for_each(|i| burst.prefetch(i));
         for i in 0..burst.len() {
@@ -47,13 +55,23 @@ impl Stack {
             let frame = burst.frame(i);
             self.counters.frames_in += 1;
             self.counters.bytes_in += frame.data.len() as u64;
+            if let Some(t) = train.as_mut() {
+                if self.follow(now, t, &frame) {
+                    continue;
+                }
+                self.settle(now, t.id);
+            }
             let taken = match self.quick(interface, &frame) {
-                Some((source, segment)) => self.take_tcp(now, source, segment, frame.checksum),
+                Some((source, segment)) => self.take_tcp(now, source, segment, &frame),
                 None => self.take_frame(now, interface, frame),
             };
             if let Err(reason) = taken {
                 self.counters.drop(reason);
             }
+            train = self.leading.take().map(|id| Train::new(id, &frame));
+        }
+        if let Some(t) = train {
+            self.settle(now, t.id);
         }
         self.wake_resolved(now);
         self.ask_neighbors(now);
@@ -102,7 +120,7 @@ impl Stack {
                 }
                 let source = Source { interface, mac: eth.src, src, dst, ecn: ip.tos & 3 };
                 match ip.protocol {
-                    ipv4::TCP => self.take_tcp(now, source, ip.payload, frame.checksum),
+                    ipv4::TCP => self.take_tcp(now, source, ip.payload, &frame),
                     ipv4::ICMP => self.take_icmpv4(now, source, &ip),
                     protocol => self.take_other(now, source, protocol, 0, eth.payload),
                 }
@@ -129,7 +147,7 @@ impl Stack {
                 let source = Source { interface, mac: eth.src, src, dst, ecn: ip.traffic_class & 3 };
                 match ip.next_header {
                     ipv6::TCP if to_group || src.is_unspecified() => Err(DropReason::BadSource),
-                    ipv6::TCP => self.take_tcp(now, source, ip.payload, frame.checksum),
+                    ipv6::TCP => self.take_tcp(now, source, ip.payload, &frame),
                     ipv6::ICMPV6 => self.take_icmpv6(now, source, &ip),
                     ipv6::NO_NEXT_HEADER => Ok(()),
                     protocol if !to_group => self.take_other(now, source, protocol, ip.named_at, eth.payload),
@@ -160,26 +178,26 @@ impl Stack {
                     return Ok(());
                 }
                 // A whole frame carries no fragment header, so this cannot come back here.
-                self.take_frame(now, interface, RxFrame { data: &whole, checksum: RxChecksum::Unknown })
+                self.take_frame(now, interface, RxFrame::new(&whole, RxChecksum::Unknown))
             }
         }
     }
 
-    fn take_tcp(&mut self, now: Instant, source: Source, bytes: &[u8], checksum: RxChecksum) -> Result<(), DropReason> {
+    fn take_tcp(&mut self, now: Instant, source: Source, bytes: &[u8], frame: &RxFrame) -> Result<(), DropReason> {
         let Source { src, dst, .. } = source;
-        let good = match checksum {
+        let good = match frame.checksum {
             RxChecksum::Verified => true,
-            RxChecksum::Unknown => wire::tcp::checksum_ok(src, dst, bytes),
+            RxChecksum::Unknown => wire::tcp::sum_ok(src, dst, bytes.len(), sum(bytes)),
             RxChecksum::MayBePartial => {
-                wire::tcp::is_pseudo_only(src, dst, bytes) || wire::tcp::checksum_ok(src, dst, bytes)
+                wire::tcp::is_pseudo_only(src, dst, bytes) || wire::tcp::sum_ok(src, dst, bytes.len(), sum(bytes))
             }
         };
         if !good {
             // RFC 9293 3.1, MUST-3.
             return Err(DropReason::TcpChecksum);
         }
-        let seg = Segment::parse(bytes).map_err(|_| DropReason::Malformed)?;
-        self.counters.segments_in += 1;
+        let seg = Segment { mss: frame.mss, ..Segment::parse(bytes).map_err(|_| DropReason::Malformed)? };
+        self.counters.segments_in += seg.count() as u64;
         let key = FlowKey { local: dst, remote: src, local_port: seg.dst_port, remote_port: seg.src_port };
         let hash = self.flows.hash(&key);
         match self.find_flow(&key, hash) {
@@ -194,9 +212,15 @@ impl Stack {
                 if seg.flags.contains(Flags::URG) {
                     tcb.note_urgent(&seg);
                 }
+                let predicted = cx.counters.predicted;
                 let reply = tcb.on_segment(&seg, &mut cx);
                 if let Some(reply) = reply {
                     self.reply(source, &seg, reply);
+                }
+                if self.counters.tcp.predicted != predicted && !seg.payload.is_empty() {
+                    // What follows it may be more of the same.
+                    self.leading = Some(id);
+                    return Ok(());
                 }
                 self.settle(now, id);
                 Ok(())

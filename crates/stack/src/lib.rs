@@ -35,6 +35,7 @@ mod slab;
 mod steering;
 mod syn_cache;
 mod time_wait;
+mod train;
 mod wheel;
 
 pub use autoconf::Conflict;

@@ -1,8 +1,8 @@
 //! Out to the wire: replies first, then the control, ACK and data lists (mTCP 3.2), framed straight into the port's
 //! memory.
 
-use wire::burst::{Gso, PartialChecksum, TxCaps, TxOffload, TxSink};
 use tcp::Outgoing;
+use wire::burst::{Gso, PartialChecksum, TxCaps, TxOffload, TxSink};
 use wire::quick::Headers;
 use wire::tcp::{Flags, Header};
 use wire::{Addr, Instant, MacAddr, arp, ethernet, ipv4, ipv6};
@@ -18,6 +18,8 @@ use crate::route::InterfaceId;
 const RAW_LIMIT: usize = 512;
 /// Segments that one connection sends before the next one has its turn.
 const SHARE: usize = 32;
+/// Longest IP packet.
+const LONGEST: usize = 65_535;
 pub(crate) const TTL: u8 = 64;
 
 /// A frame outside any connection.
@@ -219,57 +221,67 @@ impl Stack {
         let headers = link + ip_header + 60;
 
         let ethertype = if key.remote.is_v4() { ethernet::IPV4 } else { ethernet::IPV6 };
-        for _ in 0..SHARE {
+        let mut left = SHARE;
+        while left > 0 {
             let smss = c.tcb.segment_size() as usize;
-            let payload = match caps.max_gso {
-                0 => smss,
-                // Hardware would repeat the pointer in every segment.
-                _ if urgent => smss,
-                // The IP total length counts too: 64 KiB less headers.
-                gso => (gso.min(65_535).saturating_sub(headers) / smss).max(1) * smss,
+            // Segments that the connection hands out as one: cut by the port, or here (as Linux's GSO).
+            let together = match caps.max_gso {
+                // Hardware would repeat the pointer in every segment; fragments need an identification each.
+                _ if urgent || c.fragments || c.tcb.unsent() as usize <= smss => 1,
+                0 => sink.room().min(left),
+                gso => gso.saturating_sub(headers) / smss,
             };
+            // The IP total length counts too: 64 KiB less headers.
+            let payload = together.clamp(1, (LONGEST.saturating_sub(headers) / smss).max(1)) * smss;
             // Room for the largest segment that may come, options included.
             let room = if caps.max_gso == 0 { link + mtu } else { headers + payload };
-            let Some(buf) = sink.reserve(room) else { return Progress::Full };
-            let mut cx = context!(self, now);
-            let Some(out) = c.tcb.next_segment(payload as u32, &mut cx) else { return Progress::Idle };
-            let len = out.len as usize;
-            let written = if plain {
-                let Outgoing { seq, ack, flags, window, .. } = out;
-                let (src, dst, tos) = (key.local, key.remote, c.traffic_class | out.ecn);
-                let (src_port, dst_port) = (key.local_port, key.remote_port);
-                let (to, from, ttl) = (mac, our_mac, hops);
-                let headers =
-                    Headers { to, from, src, dst, tos, ttl, src_port, dst_port, seq, ack, flags, window };
-                headers.write(buf, &out.options, len)
-            } else {
-                None
-            };
-            let tcp_at = link + ip_header;
-            let text = written.unwrap_or_else(|| {
-                let at = ethernet::emit(buf, mac, our_mac, vlan, ethertype);
-                let mut header = out.header(key.local_port, key.remote_port);
-                c.tcb.mark_urgent(&mut header);
-                let syn = out.flags.contains(Flags::SYN);
-                let text = tcp_at + header.emit(&mut buf[tcp_at..], syn);
-                emit_tcp_ip(&mut buf[at..], &key, c.traffic_class | out.ecn, hops, text - tcp_at + len);
-                if c.fragments && key.remote.is_v4() {
-                    // RFC 6864 4.3: what may be fragmented needs an identification of its own.
-                    ipv4::let_fragment(&mut buf[at..], c.tcb.segments_sent() as u16);
-                }
-                wire::tcp::fill_pseudo(key.local, key.remote, text - tcp_at + len, &mut buf[tcp_at..text]);
-                text
-            });
-            let end = text + len;
-            if len > 0 {
-                c.tcb.copy_payload(&out, &mut buf[text..end], cx.pool);
+            if sink.reserve(room).is_none() {
+                return Progress::Full;
             }
-            let cut = len > smss;
-            let offload = finish(&key, &mut buf[tcp_at..end], tcp_at, caps, cut.then_some((smss, text - tcp_at)));
-            sink.commit(end, offload);
-            self.counters.frames_out += 1;
-            self.counters.bytes_out += end as u64;
-            self.counters.segments_out += if cut { len.div_ceil(smss) as u64 } else { 1 };
+            let mut cx = context!(self, now);
+            let Some(whole) = c.tcb.next_segment(payload as u32, &mut cx) else { return Progress::Idle };
+            let piece = if caps.max_gso == 0 { smss as u32 } else { u32::MAX };
+            for out in whole.pieces(piece) {
+                // The port has said that they fit; one that fits no more is lost, as on the wire.
+                let Some(buf) = sink.reserve(room) else { break };
+                let len = out.len as usize;
+                let written = if plain {
+                    let Outgoing { seq, ack, flags, window, .. } = out;
+                    let (src, dst, tos) = (key.local, key.remote, c.traffic_class | out.ecn);
+                    let (src_port, dst_port) = (key.local_port, key.remote_port);
+                    let (to, from, ttl) = (mac, our_mac, hops);
+                    let headers = Headers { to, from, src, dst, tos, ttl, src_port, dst_port, seq, ack, flags, window };
+                    headers.write(buf, &out.options, len)
+                } else {
+                    None
+                };
+                let tcp_at = link + ip_header;
+                let text = written.unwrap_or_else(|| {
+                    let at = ethernet::emit(buf, mac, our_mac, vlan, ethertype);
+                    let mut header = out.header(key.local_port, key.remote_port);
+                    c.tcb.mark_urgent(&mut header);
+                    let syn = out.flags.contains(Flags::SYN);
+                    let text = tcp_at + header.emit(&mut buf[tcp_at..], syn);
+                    emit_tcp_ip(&mut buf[at..], &key, c.traffic_class | out.ecn, hops, text - tcp_at + len);
+                    if c.fragments && key.remote.is_v4() {
+                        // RFC 6864 4.3: what may be fragmented needs an identification of its own.
+                        ipv4::let_fragment(&mut buf[at..], c.tcb.segments_sent() as u16);
+                    }
+                    wire::tcp::fill_pseudo(key.local, key.remote, text - tcp_at + len, &mut buf[tcp_at..text]);
+                    text
+                });
+                let end = text + len;
+                if len > 0 {
+                    c.tcb.copy_payload(&out, &mut buf[text..end], cx.pool);
+                }
+                let cut = len > smss;
+                let offload = finish(&key, &mut buf[tcp_at..end], tcp_at, caps, cut.then_some((smss, text - tcp_at)));
+                sink.commit(end, offload);
+                self.counters.frames_out += 1;
+                self.counters.bytes_out += end as u64;
+                self.counters.segments_out += if cut { len.div_ceil(smss) as u64 } else { 1 };
+                left = left.saturating_sub(1);
+            }
             if c.tcb.all_sent(&mut cx) {
                 return Progress::Idle;
             }
@@ -363,7 +375,7 @@ fn emit_tcp_ip(buf: &mut [u8], key: &FlowKey, class: u8, hops: u8, payload: usiz
 #[inline]
 fn finish(key: &FlowKey, tcp: &mut [u8], tcp_at: usize, caps: TxCaps, cut: Option<(usize, usize)>) -> TxOffload {
     if !caps.checksum {
-        wire::tcp::finish_checksum(tcp);
+        wire::tcp::finish_checksum(tcp, crate::input::sum);
         return TxOffload::default();
     }
     TxOffload {

@@ -70,7 +70,7 @@ impl Tcb {
 
     /// Queued bytes never sent. `snd.nxt` lies before them (a SYN to come), among them, or behind them (FIN).
     #[inline]
-    pub(crate) fn unsent(&self) -> u32 {
+    pub fn unsent(&self) -> u32 {
         let left = self.tx_end().0.wrapping_sub(self.snd_nxt.0) as i32;
         (left.max(0) as u32).min(self.tx.len() as u32)
     }

@@ -60,7 +60,18 @@ impl Offer {
             Options { mss, window_scale: self.scale, sack_permitted: self.sack, timestamps, ..Options::default() };
         let flags = if self.ecn { Flags::SYN | Flags::ECE | Flags::CWR } else { Flags::SYN };
         let (seq, window) = (self.seq, self.window);
-        Segment { src_port: 0, dst_port: 0, seq, ack: SeqNum(0), flags, window, urgent: 0, options, payload: &[] }
+        Segment {
+            src_port: 0,
+            dst_port: 0,
+            seq,
+            ack: SeqNum(0),
+            flags,
+            window,
+            urgent: 0,
+            options,
+            payload: &[],
+            mss: 0,
+        }
     }
 
     /// The offer in the low bits of a timestamp: window scale (15 for none), SACK, ECN.

@@ -10,7 +10,7 @@ use crate::{State, reassembly::Reassembly};
 impl Tcb {
     /// Processes one segment of this connection. A `Reply` is a segment outside the connection's own flow (a RST).
     pub fn on_segment(&mut self, seg: &Segment, cx: &mut Context) -> Option<Reply> {
-        self.segs_in = self.segs_in.wrapping_add(1);
+        self.segs_in = self.segs_in.wrapping_add(seg.count());
         self.echo = match seg.options.timestamps {
             Some(ts) if ts.echo != 0 && self.has(flag::TIMESTAMPS) => Some(ts.echo.wrapping_sub(self.ts_offset)),
             _ => None,
@@ -63,8 +63,21 @@ impl Tcb {
             self.take_ack(seg, cx);
         }
         if len > 0 {
-            self.take_in_order(seg.payload, cx);
+            self.take_in_order(seg.payload, seg.longest(), cx);
         }
+        true
+    }
+
+    /// Takes the text of a segment that says what the last one said, which was predicted, but for its text at `seq`: nothing
+    /// of this connection has happened in between. `false`, and nothing is done, where it must go the whole way.
+    pub fn on_following(&mut self, seq: SeqNum, text: &[u8], cx: &mut Context) -> bool {
+        let plain = self.state == State::Established && self.ooo.is_none() && !self.orphaned();
+        if !plain || seq != self.rcv_nxt || text.is_empty() || text.len() > self.rcv_adv.since(seq) as usize {
+            return false;
+        }
+        self.segs_in = self.segs_in.wrapping_add(1);
+        cx.counters.predicted += 1;
+        self.take_in_order(text, text.len(), cx);
         true
     }
 
@@ -344,7 +357,7 @@ impl Tcb {
             self.take_out_of_order(seq, data, fin.then_some(end), cx);
             return None;
         }
-        if !data.is_empty() && !self.take_in_order(data, cx) {
+        if !data.is_empty() && !self.take_in_order(data, seg.longest().min(data.len()), cx) {
             return None;
         }
         if self.ooo.is_some() {
@@ -356,11 +369,11 @@ impl Tcb {
         None
     }
 
-    /// Appends in-order bytes; `false` when some did not fit into memory.
-    fn take_in_order(&mut self, data: &[u8], cx: &mut Context) -> bool {
+    /// Appends in-order bytes, which came in segments of `segment`; `false` when some did not fit into memory.
+    fn take_in_order(&mut self, data: &[u8], segment: usize, cx: &mut Context) -> bool {
         let took = self.rx.push_slice(cx.pool, data);
         cx.counters.in_order += 1;
-        self.accept_bytes(took as u32, data.len(), cx);
+        self.accept_bytes(took as u32, segment, cx);
         if took < data.len() {
             // Not acknowledged, so the peer sends it again when memory has come back.
             cx.counters.no_chunks += 1;

@@ -367,6 +367,8 @@ impl Tcb {
         if self.burst == 0 && self.paced_out(cx) {
             return None;
         }
+        // No longer than the burst that the last of them ends.
+        let max = max.min(self.burst_goal(cx.config).saturating_sub(self.burst).max(1).saturating_mul(smss));
         // CWR belongs on one segment, so that one goes alone.
         let max = if self.has(flag::CWR) { max.min(smss) } else { max };
         // A record's last segment takes nothing of the next, and waits for nothing.
@@ -511,8 +513,12 @@ impl Tcb {
         let left = self.unsent() - len;
         let room = self.snd_wnd.saturating_sub(self.snd_nxt.since(self.snd_una) + len);
         let quota = self.cc.cwnd.saturating_sub(self.in_flight() + segs);
-        let goal = (self.cc.cwnd / 2).min(self.max_wnd / 2 / smss).min(self.burst_segments(config)).max(1);
-        self.burst >= goal || quota == 0 || room < left.min(smss)
+        self.burst >= self.burst_goal(config) || quota == 0 || room < left.min(smss)
+    }
+
+    /// Segments of a burst.
+    fn burst_goal(&self, config: &Config) -> u32 {
+        (self.cc.cwnd / 2).min(self.max_wnd / 2 / self.smss as u32).min(self.burst_segments(config)).max(1)
     }
 
     /// A zero-window or keepalive probe: one sequence number below the window, as Linux sends it, so that any answer
@@ -563,7 +569,7 @@ impl Tcb {
             self.unacked_in = 0;
             self.last_ack_sent = self.rcv_nxt;
         }
-        self.segs_out = self.segs_out.wrapping_add(1);
+        self.segs_out = self.segs_out.wrapping_add(len.div_ceil(self.smss as u32).max(1));
         let options = self.options(syn, cx);
         // RFC 3168 6.1.3.
         if self.has(flag::ECE) && !syn && !flags.contains(Flags::RST) {
@@ -600,6 +606,26 @@ impl Tcb {
 }
 
 impl Outgoing {
+    /// The segments of at most `bytes` of text that it is cut into, as a NIC does: FIN and PSH are the last one's, CWR is the
+    /// first one's.
+    pub fn pieces(self, bytes: u32) -> impl Iterator<Item = Outgoing> {
+        let count = self.len.div_ceil(bytes.max(1)).max(1);
+        (0..count).map(move |i| {
+            let mut piece = self;
+            let at = i * bytes;
+            piece.len = (self.len - at).min(bytes);
+            if i > 0 {
+                piece.seq += at;
+                piece.offset += at;
+                piece.flags = piece.flags.without(Flags::CWR);
+            }
+            if i + 1 < count {
+                piece.flags = piece.flags.without(Flags::FIN | Flags::PSH);
+            }
+            piece
+        })
+    }
+
     /// The header, for `src_port` → `dst_port`.
     pub fn header(&self, src_port: u16, dst_port: u16) -> Header {
         Header {
@@ -612,5 +638,36 @@ impl Outgoing {
             urgent: 0,
             options: self.options,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_what_a_nic_makes() {
+        let whole = Outgoing {
+            seq: SeqNum(u32::MAX - 999),
+            ack: SeqNum(7),
+            flags: Flags::ACK | Flags::PSH | Flags::FIN | Flags::CWR,
+            window: 9,
+            ecn: 2,
+            options: Options::default(),
+            offset: 500,
+            len: 2500,
+            fresh: true,
+        };
+        let pieces: Vec<_> = whole.pieces(1000).map(|p| (p.seq.0, p.offset, p.len, p.flags)).collect();
+        let expected = [
+            (u32::MAX - 999, 500, 1000, Flags::ACK | Flags::CWR),
+            (0, 1500, 1000, Flags::ACK),
+            (1000, 2500, 500, Flags::ACK | Flags::PSH | Flags::FIN),
+        ];
+        assert_eq!(pieces, expected);
+        let same = |p: Outgoing| (p.seq, p.offset, p.len, p.flags);
+        assert_eq!(whole.pieces(u32::MAX).map(same).collect::<Vec<_>>(), [same(whole)]);
+        let ack = Outgoing { len: 0, ..whole };
+        assert_eq!(ack.pieces(1000).map(same).collect::<Vec<_>>(), [same(ack)]);
     }
 }

@@ -48,7 +48,7 @@ impl Tcb {
     }
 
     fn lower_mss(&mut self, mss: u16, cx: &mut Context) {
-        self.smss = mss;
+        let old = core::mem::replace(&mut self.smss, mss) as u32;
         self.forget_reported();
         if !self.established() {
             // What the peer offers must fit, too; what we take is not this path's matter.
@@ -60,7 +60,9 @@ impl Tcb {
         while let Some(i) = at {
             let s = self.sent.get(cx.sent, i);
             at = self.sent.next(cx.sent, i);
-            let too_big = s.bytes().div_ceil(s.segs as u32) > mss as u32;
+            // Of several segments the last may have been short, the others were full.
+            let largest = if s.segs > 1 { s.bytes().min(old) } else { s.bytes() };
+            let too_big = largest > mss as u32;
             let segs = s.bytes().div_ceil(mss as u32).max(1);
             self.recount(s.segs as u32, segs, s.marks);
             self.sent.get_mut(cx.sent, i).segs = segs.min(u16::MAX as u32) as u16;

@@ -22,6 +22,16 @@ pub struct RxFrame<'a> {
     pub data: &'a [u8],
     /// What the port knows of its transport checksum.
     pub checksum: RxChecksum,
+    /// Where the kernel or the NIC has put several TCP segments together: payload bytes of each but the last; 0 where
+    /// the frame is as it was sent.
+    pub mss: u16,
+}
+
+impl<'a> RxFrame<'a> {
+    /// A frame as it was sent.
+    pub fn new(data: &'a [u8], checksum: RxChecksum) -> RxFrame<'a> {
+        RxFrame { data, checksum, mss: 0 }
+    }
 }
 
 /// A burst of received frames, in arrival order.
@@ -87,6 +97,10 @@ pub trait TxSink {
     fn reserve(&mut self, len: usize) -> Option<&mut [u8]>;
     /// Sends the first `len` bytes of the frame that was reserved last.
     fn commit(&mut self, len: usize, offload: TxOffload);
+    /// Frames of [`TxCaps::max_frame`] that can certainly be reserved and committed now; 0 where nobody knows.
+    fn room(&mut self) -> usize {
+        0
+    }
 }
 
 impl<B: RxBurst + ?Sized> RxBurst for Box<B> {
@@ -110,5 +124,8 @@ impl<S: TxSink + ?Sized> TxSink for Box<S> {
     }
     fn commit(&mut self, len: usize, offload: TxOffload) {
         (**self).commit(len, offload);
+    }
+    fn room(&mut self) -> usize {
+        (**self).room()
     }
 }

@@ -52,7 +52,11 @@ impl<'a> Packet<'a> {
             return Err(Malformed::BadTotalLength);
         }
         let (header, payload) = b[..total].split_at(ihl);
-        if !checksum::sum(header).is_ok() {
+        let sum = match header.try_into() {
+            Ok(plain) => checksum::sum_20(plain),
+            Err(_) => checksum::sum(header),
+        };
+        if !sum.is_ok() {
             return Err(Malformed::BadChecksum);
         }
         if ihl > 20 {
@@ -131,18 +135,19 @@ impl Header {
 
     /// Writes it with its checksum for `payload` bytes behind it; 20 bytes, for which `b` must have room.
     pub fn emit(&self, b: &mut [u8], payload: usize) -> usize {
-        b[0] = 0x45;
-        b[1] = self.tos;
-        b[2..4].copy_from_slice(&((20 + payload) as u16).to_be_bytes());
-        b[4..6].copy_from_slice(&self.id.to_be_bytes());
-        b[6..8].copy_from_slice(if self.dont_fragment { &[0x40, 0] } else { &[0, 0] });
-        b[8] = self.ttl;
-        b[9] = self.protocol;
-        b[10..12].fill(0);
-        b[12..16].copy_from_slice(&self.src.v4_octets());
-        b[16..20].copy_from_slice(&self.dst.v4_octets());
-        let sum = checksum::sum(&b[..20]).finish();
-        b[10..12].copy_from_slice(&sum.to_be_bytes());
+        let mut h = [0; 20];
+        h[0] = 0x45;
+        h[1] = self.tos;
+        h[2..4].copy_from_slice(&((20 + payload) as u16).to_be_bytes());
+        h[4..6].copy_from_slice(&self.id.to_be_bytes());
+        h[6] = (self.dont_fragment as u8) << 6;
+        h[8] = self.ttl;
+        h[9] = self.protocol;
+        h[12..16].copy_from_slice(&self.src.v4_octets());
+        h[16..20].copy_from_slice(&self.dst.v4_octets());
+        let sum = checksum::sum_20(&h).finish();
+        h[10..12].copy_from_slice(&sum.to_be_bytes());
+        b[..20].copy_from_slice(&h);
         20
     }
 }

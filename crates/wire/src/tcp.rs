@@ -82,6 +82,8 @@ pub struct Segment<'a> {
     pub options: Options,
     /// Text.
     pub payload: &'a [u8],
+    /// Where several segments were put together before they came here: the text of each but the last, bytes; else 0.
+    pub mss: u16,
 }
 
 impl<'a> Segment<'a> {
@@ -107,7 +109,24 @@ impl<'a> Segment<'a> {
             urgent: be16(b, 18),
             options: Options::parse(&b[20..header]),
             payload: &b[header..],
+            mss: 0,
         })
+    }
+
+    /// Bytes of text in the longest of the segments that were put together in this one.
+    pub fn longest(&self) -> usize {
+        match self.mss {
+            0 => self.payload.len(),
+            mss => self.payload.len().min(mss as usize),
+        }
+    }
+
+    /// How many segments were put together in this one, at least 1.
+    pub fn count(&self) -> u32 {
+        match self.mss {
+            0 => 1,
+            mss => self.payload.len().div_ceil(mss as usize).max(1) as u32,
+        }
     }
 }
 
@@ -154,7 +173,13 @@ impl Header {
 /// Whether a segment's checksum is right (RFC 9293 3.1, MUST-3).
 #[inline]
 pub fn checksum_ok(src: Addr, dst: Addr, segment: &[u8]) -> bool {
-    checksum::pseudo(src, dst, ipv4::TCP, segment.len()).add(checksum::sum(segment)).is_ok()
+    sum_ok(src, dst, segment.len(), checksum::sum(segment))
+}
+
+/// The same of a segment of `len` bytes that was summed already.
+#[inline]
+pub fn sum_ok(src: Addr, dst: Addr, len: usize, sum: checksum::Sum) -> bool {
+    checksum::pseudo(src, dst, ipv4::TCP, len).add(sum).is_ok()
 }
 
 /// Whether the checksum field holds the folded pseudo-header alone: a sum that the sender's hardware was to finish.
@@ -172,8 +197,8 @@ pub fn fill_checksum(src: Addr, dst: Addr, segment: &mut [u8]) {
 
 /// Finishes the checksum of a segment whose field holds the folded pseudo-header; at least 20 bytes.
 #[inline]
-pub fn finish_checksum(segment: &mut [u8]) {
-    let sum = checksum::sum(segment).finish();
+pub fn finish_checksum(segment: &mut [u8], sum: impl Fn(&[u8]) -> checksum::Sum) {
+    let sum = sum(segment).finish();
     segment[16..18].copy_from_slice(&sum.to_be_bytes());
 }
 

@@ -37,11 +37,13 @@ pub struct XdpConfig {
     pub zero_copy: ZeroCopy,
     /// Microseconds of busy polling; 0 is none.
     pub busy_poll_us: u32,
+    /// Checksums of sent frames are left to the device where it can.
+    pub offload: bool,
 }
 
 impl Default for XdpConfig {
     fn default() -> XdpConfig {
-        XdpConfig { lanes: 1, ring: 2048, zero_copy: ZeroCopy::Auto, busy_poll_us: 0 }
+        XdpConfig { lanes: 1, ring: 2048, zero_copy: ZeroCopy::Auto, busy_poll_us: 0, offload: true }
     }
 }
 
@@ -150,7 +152,7 @@ impl XdpDevice {
                 mtu: link.mtu.min(65_535) as u16,
                 queue: lane as u16,
                 zero_copy,
-                tx: TxCaps { max_frame, checksum: false, max_gso: 0 },
+                tx: TxCaps { max_frame, checksum: queues[0].sums, max_gso: 0 },
             };
             ports.push(XdpPort::new(queues, caps, checksum, attached.clone())?);
         }

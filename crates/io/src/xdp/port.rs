@@ -56,7 +56,7 @@ impl RxBurst for XdpPort {
 
     #[inline]
     fn frame(&self, index: usize) -> RxFrame<'_> {
-        RxFrame { data: self.queues[self.current].packet(index), checksum: self.checksum }
+        RxFrame::new(self.queues[self.current].packet(index), self.checksum)
     }
 
     #[inline]
@@ -80,10 +80,15 @@ impl TxSink for XdpPort {
     }
 
     #[inline]
-    fn commit(&mut self, len: usize, _offload: TxOffload) {
+    fn room(&mut self) -> usize {
+        self.queues[0].send_room()
+    }
+
+    #[inline]
+    fn commit(&mut self, len: usize, offload: TxOffload) {
         self.counters.tx_frames += 1;
         self.counters.tx_bytes += len as u64;
-        self.queues[0].commit(len);
+        self.queues[0].commit(len, offload);
     }
 }
 

@@ -4,7 +4,10 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use wire::burst::TxOffload;
+
 use super::device::{XdpConfig, ZeroCopy};
+use super::metadata;
 use super::ring::{CONTINUED, Desc, Kind, Ring, option, set_option};
 use crate::sys;
 
@@ -16,6 +19,8 @@ const FLAG_COPY: u16 = 2;
 const FLAG_ZEROCOPY: u16 = 4;
 const FLAG_NEED_WAKEUP: u16 = 8;
 const FLAG_SG: u16 = 16;
+/// Free frames with which nobody looks for more: what one connection sends in a turn.
+const ENOUGH: usize = 64;
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -126,6 +131,12 @@ pub(super) struct Queue {
     fd: OwnedFd,
     umem: Umem,
     frame_size: usize,
+    /// Bytes before each frame to send, for what it asks of the device.
+    headroom: usize,
+    /// Checksums can be asked for.
+    pub sums: bool,
+    /// Longest frame of the link.
+    longest: usize,
     /// Frames to send that nobody uses.
     free: Vec<u64>,
     reserved: Option<u64>,
@@ -169,7 +180,13 @@ impl Queue {
             tx_metadata_len: 0,
         };
         let b = fd.as_fd();
-        set_option(b, UMEM_REG, &reg)?;
+        let with = UmemReg { flags: metadata::UMEM_FLAG, tx_metadata_len: metadata::LEN as u32, ..reg };
+        // Kernels before 6.11 do not know it.
+        let metadata = config.offload && set_option(b, UMEM_REG, &with).is_ok();
+        if !metadata {
+            set_option(b, UMEM_REG, &reg)?;
+        }
+        let headroom = if metadata { metadata::HEADROOM } else { 0 };
         let mut fill = Ring::map(b, Kind::Fill, ring)?;
         let completion = Ring::map(b, Kind::Completion, ring)?;
         let rx = Ring::map(b, Kind::Rx, ring)?;
@@ -207,6 +224,7 @@ impl Queue {
             std::thread::sleep(Duration::from_millis(20));
         }
         let zero_copy = option::<u32>(fd.as_fd(), OPTIONS).is_ok_and(|o| o & 1 != 0);
+        let sums = metadata && (!zero_copy || metadata::driver_sums(ifindex)?);
         let free = (ring..frames).map(|i| i as u64 * frame_size as u64).collect();
         Ok(Queue {
             rx,
@@ -216,6 +234,9 @@ impl Queue {
             fd,
             umem,
             frame_size,
+            headroom,
+            sums,
+            longest: mtu as usize + 18,
             free,
             reserved: None,
             long: Vec::new(),
@@ -232,7 +253,12 @@ impl Queue {
     }
 
     pub fn max_frame(&self, mtu: u32) -> usize {
-        if self.sg { mtu as usize + 18 } else { self.frame_size.min(mtu as usize + 18) }
+        if self.sg { mtu as usize + 18 } else { self.buffer().min(mtu as usize + 18) }
+    }
+
+    /// Bytes that one buffer to send takes.
+    fn buffer(&self) -> usize {
+        self.frame_size - self.headroom
     }
 
     /// Takes at most `max` packets; how many.
@@ -310,12 +336,23 @@ impl Queue {
         }
     }
 
+    /// Frames up to the MTU that can be sent now.
+    pub fn send_room(&mut self) -> usize {
+        let parts = if self.sg { self.longest.div_ceil(self.buffer()) } else { 1 };
+        if self.free.len() < ENOUGH {
+            self.reap();
+        }
+        let free = self.free.len() + self.reserved.is_some() as usize;
+        let room = self.tx.room(ENOUGH as u32) as usize;
+        free.min(room) / parts
+    }
+
     pub fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
-        if len > self.frame_size {
+        if len > self.buffer() {
             if !self.sg {
                 return None;
             }
-            let parts = len.div_ceil(self.frame_size);
+            let parts = len.div_ceil(self.buffer());
             if self.free.len() < parts {
                 self.reap();
             }
@@ -342,27 +379,37 @@ impl Queue {
             self.tx_full += 1;
             return None;
         };
-        Some(self.umem.bytes_mut(addr, self.frame_size))
+        Some(self.umem.bytes_mut(addr + self.headroom as u64, self.frame_size - self.headroom))
     }
 
-    pub fn commit(&mut self, len: usize) {
+    pub fn commit(&mut self, len: usize, offload: TxOffload) {
         if !self.reserved_long {
-            if let Some(addr) = self.reserved.take() {
-                self.tx.push(Desc { addr, len: len as u32, options: 0 });
+            if let Some(frame) = self.reserved.take() {
+                self.push(frame, len, 0, offload);
             }
             return;
         }
         self.reserved_long = false;
         let long = std::mem::take(&mut self.long);
-        let count = len.div_ceil(self.frame_size);
-        for (i, part) in long[..len].chunks(self.frame_size).enumerate() {
+        let (size, count) = (self.buffer(), len.div_ceil(self.buffer()));
+        for (i, part) in long[..len].chunks(size).enumerate() {
             // `reserve` has counted them.
-            let Some(addr) = self.free.pop() else { break };
-            self.umem.bytes_mut(addr, part.len()).copy_from_slice(part);
-            let options = if i + 1 < count { CONTINUED } else { 0 };
-            self.tx.push(Desc { addr, len: part.len() as u32, options });
+            let Some(frame) = self.free.pop() else { break };
+            self.umem.bytes_mut(frame + self.headroom as u64, part.len()).copy_from_slice(part);
+            let more = if i + 1 < count { CONTINUED } else { 0 };
+            // The first part speaks for the packet.
+            self.push(frame, part.len(), more, if i == 0 { offload } else { TxOffload::default() });
         }
         self.long = long;
+    }
+
+    fn push(&mut self, frame: u64, len: usize, mut options: u32, offload: TxOffload) {
+        let addr = frame + self.headroom as u64;
+        if let Some(sum) = offload.checksum.filter(|_| self.headroom > 0) {
+            self.umem.bytes_mut(addr - metadata::LEN as u64, metadata::LEN).copy_from_slice(&metadata::checksum(sum));
+            options |= metadata::DESC_FLAG;
+        }
+        self.tx.push(Desc { addr, len: len as u32, options });
     }
 
     /// Lets the kernel send; one system call where it wants one.

@@ -131,6 +131,8 @@ pub struct PortConfig {
     pub autoconf: Option<bool>,
     /// Frames are also written to this pcapng file.
     pub pcap: Option<std::path::PathBuf>,
+    /// Whether checksums and cutting into segments are left to the device where it can; yes when missing.
+    pub offload: Option<bool>,
 }
 
 impl PortConfig {
@@ -145,6 +147,7 @@ impl PortConfig {
             dad: None,
             autoconf: None,
             pcap: None,
+            offload: None,
         }
     }
 }

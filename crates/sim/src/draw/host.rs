@@ -20,6 +20,8 @@ fn host(r: &mut Random, n: u8, cut: bool) -> HostConfig {
     h.mtu = r.pick(&[1500, 1500, 1280, 9000]);
     h.tx_room = 1 + r.below(64) as usize;
     h.chunks = 1 << 14;
+    h.gso = r.chance(0.3);
+    h.gro = r.chance(0.3);
     let tcp = &mut h.stack.tcp;
     tcp.timestamps = r.chance(0.7);
     tcp.window_scaling = r.chance(0.7);

@@ -51,7 +51,7 @@ impl Kernel {
         let space = space?;
         let (own, other) = (HostConfig::new(n), HostConfig::new(peer));
         let setup = move || -> io::Result<TapPort> {
-            let mut ports = tap::open("tap0", 1, Some(own.mtu)).map_err(io::Error::other)?;
+            let mut ports = tap::open("tap0", 1, Some(own.mtu), true).map_err(io::Error::other)?;
             let port = ports.pop().ok_or_else(|| io::Error::other("no queue"))?;
             let Sysctls { timestamps, sack, window_scaling, ecn } = sysctls;
             for (key, value) in [

@@ -77,6 +77,23 @@ fn every_second_full_segment_after_a_quick_start() {
     }
 }
 
+/// What the kernel has put together counts as the segments it was: two of 700 bytes ask for an ACK, one does not.
+#[test]
+fn segments_put_together_are_told_apart() {
+    let mut p = answering(plain());
+    p.inject(". 2:2102(2100) ack 2 win 20000 mss 700");
+    assert_eq!((p.info().rcv_mss, p.info().segs_in), (700, 5));
+    assert!(p.wants_ack());
+    p.drain();
+    p.exchange(". 2102:2802(700) ack 2 win 20000", "");
+    p.inject("P. 2802:3502(700) ack 2 win 20000");
+    assert!(p.wants_ack());
+    p.drain();
+    // One that is shorter than the size says.
+    p.inject(". 3502:3802(300) ack 2 win 20000 mss 700");
+    assert_eq!((p.info().rcv_mss, p.info().segs_in), (700, 8));
+}
+
 /// A quick ACK may wait one turn for the application's answer; one that is due by count may not.
 #[test]
 fn a_quick_ack_may_ride_on_the_answer() {

@@ -41,6 +41,22 @@ fn hard_errors_end_an_opening() {
     assert_eq!((p.state(), p.error()), (State::Closed, Some(Error::Unreachable)));
 }
 
+/// Of what went out as one large segment the last part may be short; the others were as long as the path now says is too much.
+#[test]
+fn too_big_segments_with_a_short_tail_are_cut() {
+    let mut p = Peer::server_with(Config { min_burst: 64, ..plain() });
+    p.segments = 4;
+    p.write(2100);
+    p.expect("P. 1:2101(2100) ack 1 win 20000");
+    // 700 bytes each, if they were alike.
+    assert!(p.too_big(760, Some(1)));
+    p.expect(
+        ". 1:761(760) ack 1 win 20000
+         . 761:1521(760) ack 1 win 20000
+         P. 1521:2101(580) ack 1 win 20000",
+    );
+}
+
 /// RFC 1191: what was too big is sent again at once in smaller segments, and it is no sign of congestion.
 #[test]
 fn too_big_segments_are_cut() {

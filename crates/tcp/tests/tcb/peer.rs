@@ -519,10 +519,12 @@ fn parsed<R>(text: &str, f: impl FnOnce(&Segment) -> R) -> R {
         urgent: 0,
         options: options_of(options),
         payload: &payload,
+        mss: 0,
     };
     while let Some(word) = words.next() {
         let value = words.next().expect("a value");
         match word {
+            "mss" => seg.mss = value.parse().expect("bytes"),
             "ack" => seg.ack = relative(ISS, number(value)),
             "win" => seg.window = number(value),
             "urg" => seg.urgent = number(value),

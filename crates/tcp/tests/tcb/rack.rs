@@ -239,7 +239,7 @@ fn a_probe_of_new_data_is_only_data() {
 /// The last segment of a large record is what is probed with.
 #[test]
 fn the_probe_is_one_segment() {
-    let mut p = Peer::server_offered(probing(), "mss 1000,sackOK");
+    let mut p = Peer::server_offered(Config { min_burst: 64, ..probing() }, "mss 1000,sackOK");
     p.segments = 10;
     p.write(2500);
     p.expect("P. 1:2501(2500) ack 1 win 20000");

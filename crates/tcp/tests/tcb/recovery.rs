@@ -271,9 +271,9 @@ fn a_lost_retransmission_times_out() {
 #[test]
 fn the_first_segment_of_a_large_record_is_lost() {
     let mut p = flight(0);
-    p.segments = 10;
+    (p.segments, p.config.min_burst) = (10, 64);
     p.write(10_000);
-    p.expect(&data("P", 1, 10_001));
+    p.expect(&[data("P", 1, 5001), data("P", 5001, 10_001)].join("\n"));
     assert_eq!(p.info().unacked, 10);
     for _ in 0..2 {
         p.exchange(&ack(1), "");

@@ -312,7 +312,8 @@ fn data_goes_in_full_segments() {
     let mut p = Peer::server();
     p.write(2500);
     p.expect(&data(1, 2501));
-    let mut p = Peer::server();
+    let long = Config { min_burst: 64, ..plain() };
+    let mut p = Peer::server_with(long.clone());
     p.segments = 4;
     p.write(4500);
     p.expect(
@@ -320,7 +321,7 @@ fn data_goes_in_full_segments() {
          P. 4001:4501(500) ack 1 win 20000",
     );
     // What a port cuts is whole segments: the tail may go with it when it ends the queue and may go by itself.
-    let mut p = Peer::server();
+    let mut p = Peer::server_with(long);
     p.segments = 4;
     p.write(2500);
     p.expect("P. 1:2501(2500) ack 1 win 20000");

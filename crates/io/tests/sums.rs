@@ -1,0 +1,127 @@
+//! Checksums that AF_XDP leaves to the device, over a veth pair: unfinished where the link delivers them so, finished by
+//! the kernel where the device does not.
+//!
+//! Needs root; says so and passes as skipped without.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use io::packet::{self, PacketPort};
+use io::xdp::{XdpConfig, XdpDevice, XdpPort};
+use io::{Port, PortError};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use wire::burst::{PartialChecksum, RxBurst, RxChecksum, TxOffload, TxSink};
+use wire::tcp::{Flags, Header, Options};
+use wire::{Addr, MacAddr, SeqNum, ethernet, ipv4};
+
+fn sh(command: &str) {
+    let mut words = command.split(' ');
+    let out = Command::new(words.next().unwrap()).args(words).output().unwrap();
+    assert!(out.status.success(), "{command}: {}", String::from_utf8_lossy(&out.stderr));
+}
+
+/// A veth pair `sa`, `sb` in a namespace of this thread's own.
+fn veth(mtu: u16) -> bool {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: network namespaces need root");
+        return false;
+    }
+    let name = format!("clsum-{}-{mtu}", std::process::id());
+    sh(&format!("ip netns add {name}"));
+    let space = File::open(format!("/run/netns/{name}"));
+    // The open file keeps it.
+    sh(&format!("ip netns del {name}"));
+    move_into_link_name_space(space.unwrap().as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+    sh(&format!("ip link add sa mtu {mtu} numrxqueues 1 numtxqueues 1 type veth peer name sb mtu {mtu}"));
+    sh("ip link set sa up");
+    sh("ip link set sb up");
+    true
+}
+
+/// Sends a segment with `len` bytes of text; what arrives of it, and what is said of its checksum.
+fn cross(from: &mut XdpPort, to: &mut PacketPort, len: usize) -> (Vec<u8>, RxChecksum) {
+    let (src, dst) = (Addr::from_v4([10, 0, 0, 1]), Addr::from_v4([10, 0, 0, 2]));
+    let checksum = from.caps().checksum;
+    let buf = from.reserve(54 + len).unwrap();
+    ethernet::emit(buf, MacAddr([2; 6]), MacAddr([4; 6]), None, ethernet::IPV4);
+    ipv4::Header { src, dst, ..ipv4::Header::default() }.emit(&mut buf[14..], 20 + len);
+    let (seq, ack, options) = (SeqNum(1), SeqNum(2), Options::default());
+    let header = Header { src_port: 1, dst_port: 2, seq, ack, flags: Flags::ACK, window: 3, urgent: 0, options };
+    header.emit(&mut buf[34..], false);
+    buf[54..54 + len].iter_mut().enumerate().for_each(|(i, b)| *b = i as u8 ^ (i >> 8) as u8);
+    let segment = &mut buf[34..54 + len];
+    let offload = if checksum {
+        wire::tcp::fill_pseudo(src, dst, 20 + len, segment);
+        TxOffload { checksum: Some(PartialChecksum { start: 34, offset: 16 }), gso: None }
+    } else {
+        wire::tcp::fill_checksum(src, dst, segment);
+        TxOffload::default()
+    };
+    let sent = buf[..54 + len].to_vec();
+    from.commit(54 + len, offload);
+    from.flush().unwrap();
+    let end = Instant::now() + Duration::from_secs(10);
+    loop {
+        assert!(Instant::now() < end, "nothing arrived");
+        for i in 0..to.receive(64) {
+            let f = to.frame(i);
+            if f.data[..14] == sent[..14] {
+                let (data, known) = (f.data.to_vec(), f.checksum);
+                to.release();
+                assert_eq!((&data[..50], &data[52..]), (&sent[..50], &sent[52..]));
+                return (data[34..].to_vec(), known);
+            }
+        }
+        to.release();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The kernel takes the program before off in its own time.
+fn attach(config: &XdpConfig) -> (XdpDevice, Vec<XdpPort>) {
+    let end = Instant::now() + Duration::from_secs(10);
+    loop {
+        match XdpDevice::attach("sa", config) {
+            Err(PortError::ForeignProgram { .. }) if Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            other => return other.unwrap(),
+        }
+    }
+}
+
+fn run(mtu: u16, texts: &[usize]) {
+    if !veth(mtu) {
+        return;
+    }
+    let (src, dst) = (Addr::from_v4([10, 0, 0, 1]), Addr::from_v4([10, 0, 0, 2]));
+    for (offload, device) in [(true, true), (true, false), (false, true)] {
+        sh(if device { "ethtool -K sa tx on" } else { "ethtool -K sa tx off" });
+        let config = XdpConfig { offload, ring: 64, ..XdpConfig::default() };
+        let (_attached, mut from) = attach(&config);
+        let mut to = packet::open("sb", 1, true).unwrap();
+        assert_eq!(from[0].caps().checksum, offload, "this kernel copies on veth");
+        for len in texts {
+            let (segment, known) = cross(&mut from[0], &mut to[0], *len);
+            if offload && device {
+                assert!(wire::tcp::is_pseudo_only(src, dst, &segment), "{mtu}, {len}");
+                assert_eq!(known, RxChecksum::Verified);
+            } else {
+                assert!(wire::tcp::checksum_ok(src, dst, &segment), "{mtu}, {len}");
+            }
+        }
+    }
+}
+
+#[test]
+fn one_buffer() {
+    run(1500, &[0, 1, 64, 1459, 1460]);
+}
+
+#[test]
+fn several_buffers() {
+    // Buffers are 4,096 bytes less what stands before the frame.
+    run(9000, &[1, 3977, 3978, 3979, 4042, 8010, 8960]);
+}

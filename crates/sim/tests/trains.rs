@@ -1,0 +1,110 @@
+//! A burst is worth what its frames are worth one by one: following a train of segments saves work and changes nothing.
+
+use io::impair::Random;
+use sim::{Echo, Frames, Host, HostConfig, Outcome, Sender};
+use stack::channel::Endpoint;
+use wire::{Addr, Instant};
+
+const BYTES: u64 = 400_000;
+
+/// What the link does to a burst: losses, other orders, copies, damage, marks, padding, other routes.
+fn mangle(r: &mut Random, frames: Vec<Vec<u8>>, at: usize) -> Vec<Vec<u8>> {
+    let mut out: Vec<Vec<u8>> = Vec::new();
+    for mut f in frames {
+        let v4 = f[at] >> 4 == 4;
+        match r.below(60) {
+            0 => continue,
+            1 => out.push(f.clone()),
+            2 => {
+                let i = r.below(f.len() as u64) as usize;
+                f[i] ^= 1 << r.below(8);
+            }
+            // Congestion experienced; another hop limit.
+            3 if v4 => f[at + 1] |= 3,
+            3 => f[at + 1] |= 0x30,
+            4 if v4 => f[at + 8] -= 1,
+            4 => f[at + 7] -= 1,
+            5 => f.extend([0; 6]),
+            _ => {}
+        }
+        if v4 && f[at] == 0x45 && r.below(60) != 0 {
+            f[at + 10..at + 12].fill(0);
+            let sum = wire::checksum::sum(&f[at..at + 20]).finish();
+            f[at + 10..at + 12].copy_from_slice(&sum.to_be_bytes());
+        }
+        match r.below(60) {
+            0 if !out.is_empty() => out.insert(out.len() - 1, f),
+            _ => out.push(f),
+        }
+    }
+    out
+}
+
+/// Two senders on host 1; host 2 exists twice, and hears bursts and single frames. How many segments followed another.
+fn run(seed: u64) -> u64 {
+    let mut r = Random::new(seed);
+    let vlan = r.chance(0.3).then_some(7);
+    let family = r.below(2) as usize;
+    let timestamps = r.chance(0.5);
+    let scarce = r.chance(0.2);
+    let config = |n| {
+        let mut c = HostConfig { vlan, ..HostConfig::new(n) };
+        c.stack.tcp.timestamps = timestamps;
+        c.stack.tcp.ecn = tcp::Ecn::Always;
+        if n == 2 && scarce {
+            c.chunks = 160;
+        }
+        c
+    };
+    let mut a = Host::new(config(1));
+    let mut twins = [Host::new(config(2)), Host::new(config(2))];
+    let to = Endpoint { addr: Addr::from(a.config.addresses[family].0), port: 80 };
+    let to = Endpoint { addr: Addr::from(twins[0].config.addresses[family].0), ..to };
+    let mut echoes = twins.each_mut().map(|b| Echo::start(b, to));
+    let mut senders = [Sender::start(&mut a, 1, to, BYTES, 7), Sender::start(&mut a, 2, to, BYTES, 8)];
+    let ip_at = if vlan.is_some() { 18 } else { 14 };
+    let (mut to_a, mut to_b) = (Vec::new(), Vec::<Vec<u8>>::new());
+    for step in 1.. {
+        if scarce && step > 20_000 {
+            // Memory for one of them was never there.
+            break;
+        }
+        assert!(step < 200_000, "seed {seed}: not done");
+        let now = Instant::from_micros(step * 2500);
+        let from_a = a.turn(now, to_a);
+        for frame in &to_b {
+            let interface = twins[1].interface();
+            twins[1].stack.receive(now, interface, &Frames::plain(vec![frame.clone()]));
+        }
+        let from_b = twins[0].turn(now, to_b);
+        assert_eq!(from_b, twins[1].turn(now, Vec::new()), "seed {seed}, step {step}");
+        for (twin, echo) in twins.iter_mut().zip(&mut echoes) {
+            while let Some(e) = twin.event() {
+                echo.on_event(twin, e);
+            }
+        }
+        let rows = twins
+            .each_ref()
+            .map(|t| t.stack.counters().rows().filter(|r| !["bursts", "followed"].contains(&r.0)).collect::<Vec<_>>());
+        assert_eq!(rows[0], rows[1], "seed {seed}, step {step}");
+        (to_a, to_b) = (mangle(&mut r, from_b, ip_at), mangle(&mut r, from_a, ip_at));
+        while let Some(e) = a.event() {
+            let left = senders.iter_mut().try_fold(e, |e, s| s.on_event(&mut a, e));
+            assert!(left.is_none(), "an event of nobody: {left:?}");
+        }
+        senders.iter_mut().for_each(|s| s.poll(&mut a));
+        if senders.iter().all(|s| s.outcome != Outcome::Running) {
+            let complete = senders.iter().all(|s| s.outcome == Outcome::Complete);
+            assert!(complete || scarce, "seed {seed}");
+            break;
+        }
+    }
+    twins[0].stack.counters().followed
+}
+
+#[test]
+fn bursts_are_worth_their_frames() {
+    let followed: u64 = (0..40).map(run).sum();
+    // Most of the data of 40 runs, but for what was mangled.
+    assert!(followed > 40 * 2 * BYTES / 1448 / 4, "{followed}");
+}
