@@ -1,7 +1,7 @@
 //! One stack and the application's ends of its rings.
 
-use core::time::Duration;
 use core::net::IpAddr;
+use core::time::Duration;
 
 use mem::spsc::{Consumer, Producer};
 use mem::{Pool, PoolConfig, Side};

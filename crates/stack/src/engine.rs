@@ -512,7 +512,9 @@ impl Stack {
         let crowded = self.conns.len() - self.conns.parked() > WHOLE;
         let after = if crowded { core::time::Duration::ZERO } else { self.config.park_after };
         for _ in 0..STEP {
-            let Some((id, _)) = self.resting.front().copied().filter(|(_, since)| *since + after <= now) else { return };
+            let Some((id, _)) = self.resting.front().copied().filter(|(_, since)| *since + after <= now) else {
+                return;
+            };
             self.resting.pop_front();
             let queued = &mut self.queued[id as usize];
             *queued &= !queued::RESTING;

@@ -346,7 +346,9 @@ impl Stack {
 
     /// Whether a connection in this state may be found by an ICMP error.
     pub(crate) fn live(&self, id: u32) -> bool {
-        self.conns.whole(id).map_or(self.conns.key(id).is_some(), |c| !matches!(c.tcb.state(), State::Closed | State::TimeWait))
+        self.conns
+            .whole(id)
+            .map_or(self.conns.key(id).is_some(), |c| !matches!(c.tcb.state(), State::Closed | State::TimeWait))
     }
 }
 
