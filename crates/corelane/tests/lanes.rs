@@ -1,4 +1,4 @@
-//! Lanes with real threads over the memory wire, in both thread models.
+//! Lanes with real threads over the memory wire, in each thread model.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr};
@@ -37,6 +37,7 @@ fn connect(lane: &Lane) -> corelane::TcpStream {
 fn models(f: impl Fn(Model)) {
     f(Model::Inline);
     f(Model::Paired);
+    f(Model::Guarded);
 }
 
 /// Echoes `n` connections to their ends, one after the other.

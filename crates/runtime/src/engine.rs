@@ -11,13 +11,14 @@ use mem::{CHUNK_BYTES, Pool, PoolConfig};
 use socket::{SocketConfig, Sockets};
 use stack::{InterfaceConfig, InterfaceId, Route, Stack, StackConfig, Steering};
 
-use crate::app::App;
+use crate::app::{App, Parts, Waiting};
 use crate::clock::Clock;
 use crate::config::{Config, Model};
+use crate::guard::Guarded;
 use crate::handover;
 use crate::keeper::Keeper;
 use crate::kernel::{Kernel, SharedPort};
-use crate::lane::{Control, Lane};
+use crate::lane::{Control, Lane, Watched};
 use crate::ports::{self, Opened};
 use crate::stats::{LaneStats, Snapshot};
 
@@ -224,10 +225,14 @@ impl Engine {
             None => config.local_ports.unwrap_or((16_384, 65_535)),
         };
 
+        // A pair of threads on one core: looking keeps the other from running.
+        let alone = config.model != Model::Paired || config.cores.is_empty();
+        let spin = if alone { config.spin } else { config.spin.min(2) };
+        let waiting = Waiting { spin, busy: config.busy_poll };
         let mut engine = Engine {
             apps: Vec::new(),
             links: Arc::default(),
-            keeper: Arc::new(Keeper::new(bells.clone(), config.cores.clone(), config.spin)),
+            keeper: Arc::new(Keeper::new(bells.clone(), config.cores.clone(), spin, config.busy_poll)),
             warnings: Vec::new(),
             kernel: None,
         };
@@ -303,6 +308,9 @@ impl Engine {
                 asked: Vec::new(),
                 failed: false,
                 gone: 0,
+                armed: 0,
+                watched: Watched::No,
+                watches: Vec::new(),
             };
             let sockets = SocketConfig {
                 max_sockets: config.max_sockets,
@@ -312,12 +320,20 @@ impl Engine {
             };
             let sockets = Sockets::new(sockets, app_side, jobs, events);
             let core = config.cores.get(index).copied();
+            let parts = Parts::of(&lane);
             let mut app = match config.model {
-                Model::Inline => App::inline(sockets, lane, engine.keeper.clone(), config.spin),
+                Model::Inline => App::inline(sockets, lane, engine.keeper.clone(), waiting),
                 Model::Paired => {
                     let ended = Arc::new(AtomicBool::new(false));
                     engine.keeper.run(lane, ended.clone())?;
-                    App::paired(sockets, bell, ended, app_bell, stats, index as u16, config.spin)
+                    App::paired(sockets, bell, ended, parts, waiting)
+                }
+                Model::Guarded => {
+                    let ended = Arc::new(AtomicBool::new(false));
+                    let after = Duration::from_micros(config.guard_us as u64);
+                    let lane = Arc::new(Guarded::new(lane, after).map_err(Error::system("epoll"))?);
+                    engine.keeper.guard(lane.clone(), (index as u16, app_bell), ended.clone())?;
+                    App::guarded(sockets, lane, ended, parts, waiting)
                 }
             };
             app.set_gate(kernel.as_ref().map(Kernel::gate));
@@ -369,8 +385,8 @@ impl Engine {
         all
     }
 
-    /// Ends the stack threads (`paired`): what is in flight may finish, for at most two seconds; calls that wait for such a
-    /// lane, then fail. A lane that its application runs (`inline`) ends with the application's end of it, but for frames
+    /// Ends the stack threads (`paired`, `guarded`): what is in flight may finish, for at most two seconds; calls that wait
+    /// for such a lane, then fail. A lane that its application runs (`inline`) ends with the application's end of it, but for frames
     /// of others: where there are several lanes, it goes on until here.
     pub fn shutdown(self) {
         drop(self);

@@ -1,14 +1,14 @@
 //! One turn of a lane, in the order of the paper's main loop (NSDI'14 3.2): receive, timers, jobs, send, events, wake.
 
 use std::net::IpAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
 
 use io::{AnyPort, Bell, Port};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use stack::{InterfaceId, Route, Stack, Steering};
 use wire::burst::{RxBurst, RxChecksum, RxFrame};
 use wire::{Instant, MacAddr};
@@ -80,6 +80,24 @@ pub struct Lane {
     pub(crate) failed: bool,
     /// Ports that are gone for good, by bit: nobody waits for them.
     pub(crate) gone: u32,
+    /// Ports whose wake-up is armed: the first ones.
+    pub(crate) armed: usize,
+    /// Who armed them and left the lane to others meanwhile.
+    pub(crate) watched: Watched,
+    /// Descriptors that wait for all that this lane waits for.
+    pub(crate) watches: Vec<Arc<OwnedFd>>,
+}
+
+/// Who waits for a lane's descriptors without having its turn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Watched {
+    /// Whoever waits has the turn.
+    #[default]
+    No,
+    /// The application.
+    App,
+    /// The guard.
+    Guard,
 }
 
 impl Lane {
@@ -259,45 +277,86 @@ impl Lane {
     }
 
     /// Waits for a frame, the bell, `extra` or the next timer, at most `limit`. Returns at once when there is work.
-    pub(crate) fn sleep(&mut self, extra: Option<&Bell>, limit: Option<Duration>) {
+    /// How long it was, µs.
+    pub(crate) fn sleep(&mut self, extra: Option<&Bell>, limit: Option<Duration>) -> Option<u64> {
+        let us = self.prepare(limit).map(|wait| {
+            let since = self.clock.now();
+            let ill = self.poll(extra, wait);
+            if ill != 0 {
+                self.look_after(ill);
+            }
+            self.slept(since)
+        });
+        self.awake();
+        us
+    }
+
+    /// Arms all that ends a sleep. How many microseconds it may take, and for ever where there is nothing to wait for but
+    /// that; `None` when there is work. Either way [`Lane::awake`] comes next.
+    pub(crate) fn prepare(&mut self, limit: Option<Duration>) -> Option<Option<u64>> {
         self.bell.arm();
-        let mut ready = !self.handover.is_empty() || self.stack.has_jobs() || self.called.load(Ordering::Relaxed);
-        let mut armed = 0;
+        if !self.handover.is_empty() || self.stack.has_jobs() || self.called.load(Ordering::Relaxed) {
+            return None;
+        }
         for port in &mut self.ports {
-            if ready {
-                break;
-            }
-            ready = !port.prepare_sleep();
-            armed += 1;
-        }
-        if !ready {
-            let now = self.clock.now();
-            let mut wait = self.stack.next_deadline().map(|at| at.micros_since(now));
-            // A port that was full takes more soon, and tells nobody.
-            if self.stack.output_pending() {
-                wait = Some(wait.map_or(200, |w| w.min(200)));
-            }
-            for port in &self.ports {
-                if let AnyPort::Mem(p) = port {
-                    wait = [wait, p.due_us()].into_iter().flatten().min();
-                }
-            }
-            let limit = limit.map(|l| l.as_micros() as u64);
-            let wait = [wait, limit].into_iter().flatten().min();
-            if wait != Some(0) {
-                let ill = self.poll(extra, wait);
-                if ill != 0 {
-                    self.look_after(ill);
-                }
-                add(&self.stats.sleeps, 1);
-                let us = self.clock.now().micros_since(now);
-                add(&self.stats.slept_us, us);
+            self.armed += 1;
+            if !port.prepare_sleep() {
+                return None;
             }
         }
-        for port in &mut self.ports[..armed] {
+        let now = self.clock.now();
+        let mut wait = self.stack.next_deadline().map(|at| at.micros_since(now));
+        // A port that was full takes more soon, and tells nobody.
+        if self.stack.output_pending() {
+            wait = Some(wait.map_or(200, |w| w.min(200)));
+        }
+        for port in &self.ports {
+            if let AnyPort::Mem(p) = port {
+                wait = [wait, p.due_us()].into_iter().flatten().min();
+            }
+        }
+        let limit = limit.map(|l| l.as_micros() as u64);
+        let wait = [wait, limit].into_iter().flatten().min();
+        (wait != Some(0)).then_some(wait)
+    }
+
+    /// After [`Lane::prepare`].
+    pub(crate) fn awake(&mut self) {
+        for port in &mut self.ports[..self.armed] {
             port.wake_up();
         }
+        self.armed = 0;
+        self.watched = Watched::No;
         self.bell.disarm();
+    }
+
+    /// A sleep is over; how long it was, µs.
+    pub(crate) fn slept(&self, since: Instant) -> u64 {
+        let us = self.clock.now().micros_since(since);
+        add(&self.stats.sleeps, 1);
+        add(&self.stats.slept_us, us);
+        us
+    }
+
+    /// A descriptor that is readable whenever one that the lane waits for is.
+    pub(crate) fn watch(&mut self) -> rustix::io::Result<Arc<OwnedFd>> {
+        let fd = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let none = epoll::EventData::new_u64(0);
+        epoll::add(&fd, &*self.bell, none, epoll::EventFlags::IN)?;
+        for port in &self.ports {
+            epoll::add(&fd, port.wake_fd(), none, epoll::EventFlags::IN)?;
+        }
+        let fd = Arc::new(fd);
+        self.watches.push(fd.clone());
+        Ok(fd)
+    }
+
+    /// Looks after ports whose descriptors are in error: after a wake-up that brought nothing.
+    pub(crate) fn look_around(&mut self) {
+        let ill = self.poll(None, Some(0));
+        if ill != 0 {
+            self.look_after(ill);
+        }
     }
 
     /// Waits; the ports whose descriptors are in error, by bit.
@@ -339,6 +398,10 @@ impl Lane {
                 continue;
             }
             self.gone |= 1 << i;
+            for watch in &self.watches {
+                // One that is closed is out of it already.
+                let _ = epoll::delete(watch, self.ports[i].wake_fd());
+            }
             tracing::error!("{name} is gone: start again when it is back");
         }
     }
