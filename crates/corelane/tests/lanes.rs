@@ -187,10 +187,14 @@ fn an_idle_lane_sleeps() {
         assert_eq!(stream.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::WouldBlock);
         let stats = lane.stats();
         let before = (stats.turns(), server_stats[0].turns());
+        let looks = stats.guard_looks() + server_stats[0].guard_looks();
         assert_eq!(stream.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::WouldBlock);
         let turns = (stats.turns() - before.0, server_stats[0].turns() - before.1);
         // A spinning lane makes a million turns in that time.
         assert!(turns.0 < 200 && turns.1 < 200, "{model:?}: {turns:?} turns while nothing happened");
+        // Guards that do not doze look 600 times each.
+        let looks = stats.guard_looks() + server_stats[0].guard_looks() - looks;
+        assert!(looks < 300, "{model:?}: {looks} looks while nothing happened");
         drop(stream);
         lane.drain(Duration::from_secs(1));
         thread.join().unwrap();
@@ -323,22 +327,24 @@ fn a_listen_that_fails_leaves_nothing_behind() {
 /// Whoever waits for a lane whose thread has ended is told, and not left to wait.
 #[test]
 fn shutting_down_ends_the_calls_that_wait() {
-    let (mut a, _b) = pair(1, Model::Paired);
-    let handle = a.take_lane(0).unwrap();
-    let (tell, told) = std::sync::mpsc::channel();
-    let waiting = thread::spawn(move || {
-        let lane = handle.attach().unwrap();
-        let listener = lane.listen(addr(), ListenOptions::default()).unwrap();
-        tell.send(()).unwrap();
-        assert_eq!(listener.accept().err().unwrap().kind(), ErrorKind::NetworkDown);
-        let poller = lane.poller().unwrap();
-        poller.add(&listener, 1, Interest::READ, Trigger::Level).unwrap();
-        let error = poller.wait(&mut Events::with_capacity(1), None).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::NetworkDown);
-    });
-    told.recv().unwrap();
-    a.shutdown();
-    waiting.join().unwrap();
+    for model in [Model::Paired, Model::Guarded] {
+        let (mut a, _b) = pair(1, model);
+        let handle = a.take_lane(0).unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        let waiting = thread::spawn(move || {
+            let lane = handle.attach().unwrap();
+            let listener = lane.listen(addr(), ListenOptions::default()).unwrap();
+            tell.send(()).unwrap();
+            assert_eq!(listener.accept().err().unwrap().kind(), ErrorKind::NetworkDown);
+            let poller = lane.poller().unwrap();
+            poller.add(&listener, 1, Interest::READ, Trigger::Level).unwrap();
+            let error = poller.wait(&mut Events::with_capacity(1), None).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NetworkDown);
+        });
+        told.recv().unwrap();
+        a.shutdown();
+        waiting.join().unwrap();
+    }
 }
 
 #[test]
@@ -401,14 +407,16 @@ fn the_ends_of_a_memory_wire_are_captured_and_agree() {
 /// Frames of one lane arrive on another's queue, so the engine runs a lane on when its application has gone.
 #[test]
 fn a_lane_outlives_its_application() {
-    let (mut a, _b) = pair(2, Model::Inline);
-    drop(a.take_lane(0));
-    let lane = a.take_lane(1).unwrap().attach().unwrap();
-    let listener = lane.listen(addr(), ListenOptions::default()).unwrap();
-    drop((lane, listener));
-    let lanes: Vec<u16> = a.snapshots(Duration::from_secs(20)).iter().map(|s| s.lane).collect();
-    assert_eq!(lanes, [0, 1]);
-    a.shutdown();
+    models(|model| {
+        let (mut a, _b) = pair(2, model);
+        drop(a.take_lane(0));
+        let lane = a.take_lane(1).unwrap().attach().unwrap();
+        let listener = lane.listen(addr(), ListenOptions::default()).unwrap();
+        drop((lane, listener));
+        let lanes: Vec<u16> = a.snapshots(Duration::from_secs(20)).iter().map(|s| s.lane).collect();
+        assert_eq!(lanes, [0, 1], "{model:?}");
+        a.shutdown();
+    });
 }
 
 /// A call that waits goes on until what was asked for is there: SO_RCVLOWAT, MSG_WAITALL.
@@ -450,15 +458,41 @@ fn a_blocking_read_waits_for_enough() {
 /// Closing is heard of, also where the application does nothing after it.
 #[test]
 fn a_dropped_lane_closes_its_connections() {
-    let (mut a, mut b) = pair(1, Model::Paired);
-    let server = a.take_lane(0).unwrap();
-    let serving = thread::spawn(move || {
-        let lane = server.attach().unwrap();
-        let listener = lane.listen(addr(), ListenOptions::default()).unwrap();
-        let (stream, _) = listener.accept().unwrap();
-        stream.read(&mut [0; 8]).unwrap()
+    for model in [Model::Paired, Model::Guarded] {
+        let (mut a, mut b) = pair(1, model);
+        let server = a.take_lane(0).unwrap();
+        let serving = thread::spawn(move || {
+            let lane = server.attach().unwrap();
+            let listener = lane.listen(addr(), ListenOptions::default()).unwrap();
+            let (stream, _) = listener.accept().unwrap();
+            stream.read(&mut [0; 8]).unwrap()
+        });
+        let lane = b.take_lane(0).unwrap().attach().unwrap();
+        drop((connect(&lane), lane));
+        assert_eq!(serving.join().unwrap(), 0, "{model:?}");
+    }
+}
+
+/// A lane that never sleeps works, and one that waits has its limit.
+#[test]
+fn a_busy_lane_never_sleeps() {
+    models(|model| {
+        let config = |address: &str| Config { busy_poll: true, model, ..Config::memory(address).unwrap() };
+        let (mut a, mut b) = Engine::memory_pair(&config("10.0.0.1/24"), &config("10.0.0.2/24")).unwrap();
+        let end = a.take_lane(0).unwrap();
+        let thread = thread::spawn(move || echo(end, 1));
+        let lane = b.take_lane(0).unwrap().attach().unwrap();
+        let mut stream = connect(&lane);
+        stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        assert_eq!(stream.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::WouldBlock);
+        stream.set_read_timeout(None).unwrap();
+        for _ in 0..20 {
+            stream.write_all(b"hello").unwrap();
+            stream.read_exact(&mut [0; 5]).unwrap();
+        }
+        assert_eq!(lane.stats().sleeps(), 0, "{model:?}");
+        drop(stream);
+        lane.drain(Duration::from_secs(2));
+        thread.join().unwrap();
     });
-    let lane = b.take_lane(0).unwrap().attach().unwrap();
-    drop((connect(&lane), lane));
-    assert_eq!(serving.join().unwrap(), 0);
 }

@@ -305,6 +305,38 @@ fn a_job_is_done_whoever_has_the_turn() {
     });
 }
 
+/// What the guard says while the application is about to sleep: it is seen, or rung for.
+#[test]
+fn an_event_of_the_guards_is_not_slept_through() {
+    bounded(|| {
+        let (tx, rx) = spsc::queue::<u64>(2).unwrap();
+        let turn = Arc::new(Turn::new(tx));
+        let armed = Arc::new(AtomicBool::new(false));
+        let (turn2, armed2) = (turn.clone(), armed.clone());
+        let guard = thread::spawn(move || {
+            let Some(mut held) = turn2.take() else { return (false, false) };
+            held.with(|tx| {
+                tx.push(7).unwrap();
+                tx.publish();
+            });
+            fence(Ordering::SeqCst);
+            (true, armed2.load(Ordering::Relaxed))
+        });
+        // The last look found nothing; the turn is taken to arm what wakes us.
+        let sleeps = turn.take().map(|held| {
+            armed.store(true, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            let empty = rx.is_empty();
+            if empty {
+                held.go_away();
+            }
+            empty
+        });
+        let (said, rung) = guard.join().unwrap();
+        assert!(sleeps != Some(true) || !said || rung, "asleep with an event in the ring and no bell");
+    });
+}
+
 /// An application that comes back while the guard dozes off: it stays awake, or is rung for.
 #[test]
 fn nobody_watches_is_never_so() {

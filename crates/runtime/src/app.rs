@@ -17,6 +17,8 @@ use crate::stats::{LaneStats, Snapshot};
 
 /// How long a wait may be that nobody is sure to end.
 const SHORT: Duration = Duration::from_micros(100);
+/// Between the looks of an orderly end.
+const TICK: Duration = Duration::from_millis(1);
 /// Looks between the caller's looks at its clock, where nobody sleeps.
 const BUSY_LOOKS: u32 = 64;
 
@@ -237,17 +239,20 @@ impl App {
                 lane.turn();
                 us
             }
-            Turner::Paired { ended, .. } => doze(&self.bell, limit, || {
-                stop() || self.sockets.has_events() || ended.load(Ordering::Acquire)
-            }),
-            Turner::Guarded { lane, ended } => match lane.sleep(&self.bell, limit, &stop) {
-                Slept::For(us) => Some(us),
-                Slept::No => None,
-                // The guard is at it, and leaves it to us soon.
-                Slept::Taken => doze(&self.bell, Some(SHORT), || {
-                    stop() || self.sockets.has_events() || ended.load(Ordering::Acquire)
-                }),
-            },
+            Turner::Paired { ended, .. } => {
+                doze(&self.bell, limit, || stop() || self.sockets.has_events() || ended.load(Ordering::Acquire))
+            }
+            // What the guard has said since the last look came without a ring.
+            Turner::Guarded { lane, ended } => {
+                match lane.sleep(&self.bell, limit, || stop() || self.sockets.has_events()) {
+                    Slept::For(us) => Some(us),
+                    Slept::No => None,
+                    // The guard is at it, and leaves it to us soon.
+                    Slept::Taken => doze(&self.bell, Some(SHORT), || {
+                        stop() || self.sockets.has_events() || ended.load(Ordering::Acquire)
+                    }),
+                }
+            }
         };
         if let Some(us) = slept {
             self.patience.slept(us);
@@ -282,7 +287,7 @@ impl App {
             match &mut self.turner {
                 Turner::Inline(lane, _) if lane.drained() => return,
                 Turner::Inline(lane, _) => {
-                    lane.sleep(None, Some(Duration::from_millis(1)));
+                    lane.sleep(None, Some(TICK));
                 }
                 Turner::Paired { .. } if !self.sockets.backlogged() => return,
                 Turner::Paired { .. } => {}
@@ -290,7 +295,7 @@ impl App {
                     if lane.take().is_some_and(|mut held| held.with(|lane| lane.drained())) {
                         return;
                     }
-                    if let Slept::Taken = lane.sleep(&self.bell, Some(Duration::from_millis(1)), || false) {
+                    if let Slept::Taken = lane.sleep(&self.bell, Some(TICK), || false) {
                         std::thread::yield_now();
                     }
                 }

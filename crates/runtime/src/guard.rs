@@ -60,7 +60,15 @@ impl Guarded {
     pub fn new(mut lane: Lane, after: Duration) -> std::io::Result<Guarded> {
         let watches = [lane.watch()?, lane.watch()?];
         let (lane_bell, stats) = (lane.bell.clone(), lane.stats.clone());
-        Ok(Guarded { turn: Turn::new(lane), bell: Bell::new()?, watches, lane_bell, stats, after, due: AtomicU64::new(u64::MAX) })
+        Ok(Guarded {
+            turn: Turn::new(lane),
+            bell: Bell::new()?,
+            watches,
+            lane_bell,
+            stats,
+            after,
+            due: AtomicU64::new(u64::MAX),
+        })
     }
 
     /// The application takes the turn, which it gives back by dropping it. Where the guard has it, that one is told.
@@ -151,6 +159,7 @@ impl Guarded {
     fn pause(&self, times: u32) -> bool {
         let us = self.after.as_micros() as u64 * times as u64;
         let rung = wait(&mut [PollFd::new(&self.bell, PollFlags::IN)], Some(us));
+        add(&self.stats.guard_looks, 1);
         if rung {
             self.bell.disarm();
         }
@@ -168,8 +177,14 @@ impl Guarded {
                 seen = look;
                 continue;
             }
+            if !self.late() {
+                continue;
+            }
+            if self.pause(1) {
+                break;
+            }
             // There is work, and nobody comes: the application was stopped in its sleep.
-            if self.late() && !self.pause(1) && self.turn.look() == seen && self.late() {
+            if self.turn.look() == seen && self.late() {
                 self.turn.stir();
                 return self.serve(seen, stop);
             }

@@ -57,6 +57,8 @@ stats! {
     wakeups,
     /// Times that the guard took the turns over from an application that had not called in (`guarded`).
     takeovers,
+    /// Looks of the guard.
+    guard_looks,
 }
 
 /// Adds to a counter that only this thread writes.

@@ -22,12 +22,8 @@ const SLICE: u64 = 100_000;
 /// Asks for short slices for this thread: it runs little at a time, and in return soon after it was woken, also where
 /// another thread computes on the same core (EEVDF, Linux 6.12). Kernels that do not know it do as they always did.
 pub(crate) fn short_slice() {
-    let attr = SchedAttr {
-        size: size_of::<SchedAttr>() as u32,
-        flags: KEEP_POLICY,
-        runtime: SLICE,
-        ..SchedAttr::default()
-    };
+    let attr =
+        SchedAttr { size: size_of::<SchedAttr>() as u32, flags: KEEP_POLICY, runtime: SLICE, ..SchedAttr::default() };
     // SAFETY: the structure is of the size that it says, and lives as long as the call; 0 is this thread.
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
 }
