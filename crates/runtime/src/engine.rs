@@ -14,6 +14,7 @@ use stack::{InterfaceConfig, InterfaceId, Route, Stack, StackConfig, Steering};
 use crate::app::{App, Parts, Waiting};
 use crate::clock::Clock;
 use crate::config::{Config, Model};
+use crate::fallback::{Directory, Fallback};
 use crate::guard::Guarded;
 use crate::handover;
 use crate::keeper::Keeper;
@@ -236,6 +237,7 @@ impl Engine {
             warnings: Vec::new(),
             kernel: None,
         };
+        let directory = Directory::new(lanes);
         let mut links = Vec::new();
         for (index, ports) in queues.into_iter().enumerate() {
             let chunks = (config.buffers_mib as u64 * (1 << 20) / CHUNK_BYTES as u64).min(u32::MAX as u64 / 2) as u32;
@@ -297,6 +299,7 @@ impl Engine {
                 ports,
                 steering: steering.clone(),
                 handover: handovers.pop().unwrap_or_default(),
+                fallback: Fallback::new(directory.clone(), index as u16),
                 clock: Clock,
                 bell: bell.clone(),
                 app_bell: app_bell.clone(),

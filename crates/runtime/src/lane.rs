@@ -14,6 +14,7 @@ use wire::burst::{RxBurst, RxChecksum, RxFrame};
 use wire::{Instant, MacAddr};
 
 use crate::clock::Clock;
+use crate::fallback::Fallback;
 use crate::handover::{Handover, Picked};
 use crate::stats::{LaneStats, Snapshot, add};
 
@@ -64,6 +65,7 @@ pub struct Lane {
     pub(crate) ports: Vec<AnyPort>,
     pub(crate) steering: Steering,
     pub(crate) handover: Handover,
+    pub(crate) fallback: Fallback,
     pub(crate) clock: Clock,
     /// Rung by the application, other lanes and the control plane.
     pub(crate) bell: Arc<Bell>,
@@ -105,10 +107,14 @@ impl Lane {
     pub fn turn(&mut self) -> Work {
         let now = self.clock.now();
         let mut work = Work::default();
+        let several = !matches!(self.steering, Steering::Single);
+        if several {
+            self.fallback.follow(&self.stack);
+        }
         for i in 0..self.ports.len() {
             work.rx += self.receive(now, i);
         }
-        if !matches!(self.steering, Steering::Single) {
+        if several {
             work.rx += self.take_handed(now);
         }
         if self.called.load(Ordering::Relaxed) {
@@ -116,6 +122,10 @@ impl Lane {
         }
         self.stack.expire(now);
         work.jobs = self.stack.run_jobs(now);
+        if several && work.jobs > 0 {
+            // Before the application hears that it listens.
+            self.fallback.follow(&self.stack);
+        }
         for i in 0..self.ports.len() {
             let port = &mut self.ports[i];
             let stack = &mut self.stack;
@@ -167,37 +177,47 @@ impl Lane {
             let stack = &mut self.stack;
             io::with_port!(&self.ports[i], p => stack.receive(now, interface, p));
         } else {
-            self.own.clear();
-            let port = &self.ports[i];
-            let (mut out, mut dropped) = (0, 0);
-            let lanes = self.lanes();
+            let Lane { own, ports, stack, steering, handover, fallback, index, stats, .. } = self;
+            own.clear();
+            let port = &ports[i];
+            let (mut out, mut dropped, mut elsewhere) = (0, 0, 0);
+            let astray = fallback.is_needed();
             for k in 0..port.len() {
                 let frame = port.frame(k);
                 if stack::is_for_all(frame.data) {
-                    for lane in (0..lanes).filter(|l| *l != self.index) {
-                        out += self.handover.give(lane, i, frame) as u64;
+                    for lane in (0..steering.lanes()).filter(|l| l != index) {
+                        out += handover.out.give(lane, i, frame, true) as u64;
                     }
-                    self.own.push(k as u16);
+                    own.push(k as u16);
                     continue;
                 }
-                let lane = self.steering.lane_of_frame(frame.data);
-                if lane == self.index {
-                    self.own.push(k as u16);
-                } else if self.handover.give(lane, i, frame) {
-                    out += 1;
+                let lane = steering.lane_of_frame(frame.data);
+                let given = if lane != *index {
+                    handover.out.give(lane, i, frame, false)
+                } else if astray && let Some(lane) = fallback.lane_of(stack, frame.data) {
+                    elsewhere += 1;
+                    handover.out.give(lane, i, frame, true)
                 } else {
-                    dropped += 1;
-                }
+                    own.push(k as u16);
+                    continue;
+                };
+                out += given as u64;
+                dropped += !given as u64;
             }
-            self.handover.publish();
-            add(&self.stats.handed_out, out);
-            add(&self.stats.handed_dropped, dropped);
-            self.stack.receive(now, interface, &Picked { burst: port, which: &self.own });
-            let handover = &mut self.handover;
-            self.stack.take_foreign(|lane, frame| {
-                handover.give(lane, i, RxFrame { data: frame, checksum: RxChecksum::Unknown });
+            add(&stats.handed_batches, handover.out.publish());
+            add(&stats.handed_out, out);
+            add(&stats.handed_dropped, dropped);
+            add(&stats.fallback_out, elsewhere);
+            stack.receive(now, interface, &Picked { burst: port, which: own });
+            let mut whole = 0;
+            stack.take_foreign(|lane, frame| {
+                let given = handover.out.give(lane, i, RxFrame { data: frame, checksum: RxChecksum::Unknown }, false);
+                whole += given as u64;
             });
-            self.handover.publish();
+            if whole > 0 {
+                add(&stats.handed_batches, handover.out.publish());
+                add(&stats.handed_out, whole);
+            }
         }
         self.ports[i].release();
         n
@@ -207,21 +227,38 @@ impl Lane {
         self.ports.get(interface.0 as usize).map_or_else(String::new, |p| p.caps_of().name.clone())
     }
 
-    fn lanes(&self) -> u16 {
-        match &self.steering {
-            Steering::Single => 1,
-            Steering::Hash(t) => t.lanes(),
-        }
-    }
-
     fn take_handed(&mut self, now: Instant) -> usize {
-        let Lane { handover, stack, ports, .. } = self;
-        let n = handover.take(BURST, |port, frames| {
-            if port < ports.len() {
-                stack.receive(now, InterfaceId(port as u8), frames);
+        let Lane { handover, stack, ports, fallback, own, stats, .. } = self;
+        let astray = fallback.is_needed();
+        let (mut elsewhere, mut dropped) = (0, 0);
+        let n = handover.take(BURST, |out, port, frames| {
+            if port >= ports.len() {
+                return;
             }
+            let interface = InterfaceId(port as u8);
+            if !astray {
+                return stack.receive(now, interface, frames);
+            }
+            own.clear();
+            for k in 0..frames.len() {
+                let frame = frames.frame(k);
+                match if frames.chosen(k) { None } else { fallback.lane_of(stack, frame.data) } {
+                    None => own.push(k as u16),
+                    Some(lane) => {
+                        elsewhere += 1;
+                        dropped += !out.give(lane, port, frame, true) as u64;
+                    }
+                }
+            }
+            stack.receive(now, interface, &Picked { burst: frames, which: own });
         });
-        add(&self.stats.handed_in, n as u64);
+        if elsewhere > 0 {
+            add(&stats.handed_batches, handover.out.publish());
+            add(&stats.fallback_out, elsewhere);
+            add(&stats.handed_out, elsewhere - dropped);
+            add(&stats.handed_dropped, dropped);
+        }
+        add(&stats.handed_in, n as u64);
         n
     }
 

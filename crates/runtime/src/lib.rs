@@ -9,6 +9,7 @@ mod claim;
 mod clock;
 pub mod config;
 mod engine;
+mod fallback;
 mod guard;
 mod handover;
 mod keeper;

@@ -51,6 +51,10 @@ stats! {
     handed_in,
     /// Frames for other lanes that their ring did not take.
     handed_dropped,
+    /// Bursts of these: one publication each.
+    handed_batches,
+    /// Of the frames handed out those that another lane's listener was given, since this one has none.
+    fallback_out,
     /// Connections now.
     connections,
     /// Wake-ups of the application.

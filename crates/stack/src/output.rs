@@ -1,8 +1,8 @@
 //! Out to the wire: replies first, then the control, ACK and data lists (mTCP 3.2), framed straight into the port's
 //! memory.
 
-use wire::burst::{Gso, PartialChecksum, TxCaps, TxOffload, TxSink};
 use tcp::Outgoing;
+use wire::burst::{Gso, PartialChecksum, TxCaps, TxOffload, TxSink};
 use wire::quick::Headers;
 use wire::tcp::{Flags, Header};
 use wire::{Addr, Instant, MacAddr, arp, ethernet, ipv4, ipv6};
@@ -238,8 +238,7 @@ impl Stack {
                 let (src, dst, tos) = (key.local, key.remote, c.traffic_class | out.ecn);
                 let (src_port, dst_port) = (key.local_port, key.remote_port);
                 let (to, from, ttl) = (mac, our_mac, hops);
-                let headers =
-                    Headers { to, from, src, dst, tos, ttl, src_port, dst_port, seq, ack, flags, window };
+                let headers = Headers { to, from, src, dst, tos, ttl, src_port, dst_port, seq, ack, flags, window };
                 headers.write(buf, &out.options, len)
             } else {
                 None

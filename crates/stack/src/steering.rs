@@ -107,6 +107,14 @@ impl Steering {
         Steering::Hash(Box::new(Toeplitz::new(SYMMETRIC_KEY, table)))
     }
 
+    /// How many lanes there are.
+    pub fn lanes(&self) -> u16 {
+        match self {
+            Steering::Single => 1,
+            Steering::Hash(t) => t.lanes(),
+        }
+    }
+
     /// The lane of a packet's tuple.
     #[inline]
     pub fn lane_of(&self, src: Addr, dst: Addr, src_port: u16, dst_port: u16) -> u16 {

@@ -197,7 +197,8 @@ impl Tcb {
         self.clean(&mut r, seg, cx);
         self.update_reorder_window();
         self.process_probe_ack(ack, &r, cx);
-        let dubious = r.seen & seen::NOT_DUP == 0 || r.seen & seen::ALERT != 0 || self.busy.recovery.phase != Phase::Open;
+        let dubious =
+            r.seen & seen::NOT_DUP == 0 || r.seen & seen::ALERT != 0 || self.busy.recovery.phase != Phase::Open;
         if dubious {
             let dup = r.seen & (seen::UNA_ADVANCED | seen::NOT_DUP | seen::DSACK) == 0;
             cx.counters.dup_acks += dup as u64;

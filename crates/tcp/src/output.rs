@@ -80,7 +80,9 @@ impl Tcb {
     pub fn wants_control(&self) -> bool {
         self.has(flag::RST_PENDING)
             || match self.state {
-                State::SynSent | State::SynReceived => self.snd_nxt == self.iss || self.busy.lost_out > self.busy.retrans_out,
+                State::SynSent | State::SynReceived => {
+                    self.snd_nxt == self.iss || self.busy.lost_out > self.busy.retrans_out
+                }
                 _ => false,
             }
     }

@@ -384,7 +384,9 @@ impl Tcb {
     }
 
     pub(crate) fn end_reduction(&mut self) {
-        if self.cc.ssthresh < u32::MAX && (self.busy.recovery.phase == Phase::Cwr || self.busy.recovery.undo_marker.is_some()) {
+        if self.cc.ssthresh < u32::MAX
+            && (self.busy.recovery.phase == Phase::Cwr || self.busy.recovery.undo_marker.is_some())
+        {
             self.cc.cwnd = self.cc.ssthresh;
         }
     }

@@ -223,7 +223,8 @@ impl SentList {
         if self.oldest != self.head {
             return None;
         }
-        let mut run = Run { first_at: pool.slots.get(self.head as usize)?.at, last: pool.slots[self.head as usize], segs: 0 };
+        let mut run =
+            Run { first_at: pool.slots.get(self.head as usize)?.at, last: pool.slots[self.head as usize], segs: 0 };
         let (mut i, mut end, mut n) = (self.head, NIL, 0);
         while i != NIL {
             let s = pool.slots[i as usize];

@@ -5,8 +5,8 @@ use mem::{Chain, Cursor, Side};
 use wire::tcp::Options;
 use wire::{Instant, SeqNum};
 
-use crate::config::Ecn;
 use crate::busy::Busy;
+use crate::config::Ecn;
 use crate::congestion::Window;
 use crate::knobs::Knobs;
 use crate::reassembly::Reassembly;

@@ -29,7 +29,8 @@ impl Tcb {
             self.busy.max_packets_out = self.packets_out;
             self.busy.cwnd_usage_seq = self.snd_nxt;
         }
-        let full = self.has(flag::CWND_LIMITED) || (self.cc.slow_start() && self.cc.cwnd < 2 * self.busy.max_packets_out);
+        let full =
+            self.has(flag::CWND_LIMITED) || (self.cc.slow_start() && self.cc.cwnd < 2 * self.busy.max_packets_out);
         if full {
             self.busy.cwnd_used = 0;
             self.busy.cwnd_stamp = cx.now;

@@ -147,7 +147,8 @@ mod tests {
     fn general(frame: &[u8]) -> Option<Tcp4<'_>> {
         let e = ethernet::Frame::parse(frame).ok()?;
         let ip = ipv4::Packet::parse(e.payload).ok()?;
-        let ordinary = !(ip.src.is_multicast() || ip.src.is_broadcast() || ip.src.is_unspecified() || ip.src.is_loopback());
+        let ordinary =
+            !(ip.src.is_multicast() || ip.src.is_broadcast() || ip.src.is_unspecified() || ip.src.is_loopback());
         let ours = e.dst == US && e.vlan.is_none() && e.ethertype == ethernet::IPV4;
         (ours && ordinary && !ip.is_fragment() && ip.protocol == ipv4::TCP).then_some(Tcp4 {
             mac: e.src,
