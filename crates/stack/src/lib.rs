@@ -32,6 +32,7 @@ mod path;
 mod ports;
 mod route;
 mod slab;
+mod sources;
 mod steering;
 mod syn_cache;
 mod time_wait;
