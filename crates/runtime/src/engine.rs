@@ -14,6 +14,7 @@ use stack::{InterfaceConfig, InterfaceId, Route, Stack, StackConfig, Steering};
 use crate::app::{App, Parts, Waiting};
 use crate::clock::Clock;
 use crate::config::{Config, Model};
+use crate::cores;
 use crate::fallback::{Directory, Fallback};
 use crate::guard::Guarded;
 use crate::handover;
@@ -150,6 +151,32 @@ fn kept_secret(fresh: [u8; 16]) -> stdio::Result<[u8; 16]> {
     Ok(kept)
 }
 
+/// How flows find their lanes: as the one NIC does by itself, where it tells how; otherwise by a hash of our own, and what
+/// comes by another lane's queue is handed over. A line about it where there are several lanes on a NIC.
+fn steering(opened: &[Opened], lanes: u16) -> (Steering, Vec<String>) {
+    let nics: Vec<_> = opened.iter().filter_map(|o| o.shared.as_ref()).collect();
+    let spread = Steering::spread(lanes);
+    if lanes == 1 || nics.is_empty() {
+        return (spread, Vec::new());
+    }
+    let names = nics.iter().map(|n| n.link().name.as_str()).collect::<Vec<_>>().join(", ");
+    let learn = |why: String| format!("{names}: {why}: frames that arrive on another lane's queue are handed over");
+    let [nic] = nics[..] else { return (spread, vec![learn("several interfaces".into())]) };
+    if opened.len() > 1 {
+        return (spread, vec![learn("not the only device".into())]);
+    }
+    let rss = match io::rss::read(&nic.link().name) {
+        Ok(rss) => rss,
+        Err(why) => return (spread, vec![learn(why)]),
+    };
+    // Queues are dealt to the lanes in turn.
+    let table: Vec<u16> = rss.queues.iter().map(|queue| (*queue % lanes as u32) as u16).collect();
+    match Steering::predicted(rss.key, &table, lanes) {
+        Some(steering) => (steering, vec![format!("{names}: its hash is known: every flow arrives on its own lane")]),
+        None => (spread, vec![learn(format!("its table leaves lanes out (`ethtool -X {names} equal {lanes}`)"))]),
+    }
+}
+
 impl Engine {
     /// Two engines at the two ends of a wire in memory; `a` and `b` name one `mem:` port each.
     pub fn memory_pair(a: &Config, b: &Config) -> Result<(Engine, Engine), Error> {
@@ -162,6 +189,8 @@ impl Engine {
         };
         one(a)?;
         one(b)?;
+        cores::check(&a.cores)?;
+        cores::check(&b.cores)?;
         let [end_a, end_b] = ports::memory([a, b], [&a.ports[0], &b.ports[0]])?;
         Ok((Engine::build(a, vec![end_a])?, Engine::build(b, vec![end_b])?))
     }
@@ -172,6 +201,7 @@ impl Engine {
         if config.ports.is_empty() {
             return Err(Error::Config("no device: name one with --dev or in [[ports]]".into()));
         }
+        cores::check(&config.cores)?;
         let opened = config.ports.iter().map(|p| ports::open_captured(config, p)).collect::<Result<Vec<_>, _>>()?;
         Engine::build(config, opened)
     }
@@ -179,7 +209,10 @@ impl Engine {
     pub(crate) fn build(config: &Config, opened: Vec<Opened>) -> Result<Engine, Error> {
         config.check().map_err(|fault| Error::Config(fault.message))?;
         let lanes = config.lanes as usize;
-        let steering = Steering::spread(config.lanes);
+        let (steering, mut notes) = steering(&opened, config.lanes);
+        notes.extend(
+            cores::shared(&config.cores).map(|core| format!("lanes share core {core}: they slow each other down")),
+        );
         let secret = secret()?;
         let tcp = config.tcp.parameters();
         let system = |e| Error::system("eventfd")(e);
@@ -234,7 +267,7 @@ impl Engine {
             apps: Vec::new(),
             links: Arc::default(),
             keeper: Arc::new(Keeper::new(bells.clone(), config.cores.clone(), spin, config.busy_poll)),
-            warnings: Vec::new(),
+            warnings: notes,
             kernel: None,
         };
         let directory = Directory::new(lanes);
@@ -344,7 +377,7 @@ impl Engine {
         }
         engine.links = Arc::new(links);
         if let Some(kernel) = &mut kernel {
-            engine.warnings = kernel.warnings();
+            engine.warnings.extend(kernel.warnings());
             kernel.follow(engine.links.clone())?;
         }
         engine.kernel = kernel;

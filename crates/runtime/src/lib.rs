@@ -8,6 +8,7 @@ mod app;
 mod claim;
 mod clock;
 pub mod config;
+mod cores;
 mod engine;
 mod fallback;
 mod guard;
