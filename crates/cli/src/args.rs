@@ -84,6 +84,9 @@ pub struct DeviceArgs {
     /// Who runs the stack
     #[arg(long, value_enum)]
     pub model: Option<ModelArg>,
+    /// Never sleep: each lane takes its core whole
+    #[arg(long)]
+    pub busy_poll: bool,
     /// Configuration file (TOML); options given here win
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -108,7 +111,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "BYTES", value_parser = count_or_zero(1 << 30))]
     pub message: Option<usize>,
     /// Serve from the kernel's TCP instead (epoll, one thread a lane), to compare on the same wire
-    #[arg(long, conflicts_with_all = ["dev", "addr", "gateway", "model", "config", "pcap"])]
+    #[arg(long, conflicts_with_all = ["dev", "addr", "gateway", "model", "busy_poll", "config", "pcap"])]
     pub kernel: bool,
     /// Print the line that says it is ready, and the counts at the end, as JSON
     #[arg(long)]
@@ -194,6 +197,8 @@ pub enum ModelArg {
     Inline,
     /// A stack thread beside the application's, on the same core
     Paired,
+    /// The application's own waits, and a guard thread for when they do not come
+    Guarded,
 }
 
 impl From<ModelArg> for Model {
@@ -201,6 +206,7 @@ impl From<ModelArg> for Model {
         match model {
             ModelArg::Inline => Model::Inline,
             ModelArg::Paired => Model::Paired,
+            ModelArg::Guarded => Model::Guarded,
         }
     }
 }

@@ -46,6 +46,7 @@ pub fn config(args: &DeviceArgs) -> Result<Config, Failure> {
     if let Some(model) = args.model {
         config.model = model.into();
     }
+    config.busy_poll |= args.busy_poll;
     if let Some(path) = &args.pcap {
         let several = config.ports.len() > 1;
         for (at, port) in config.ports.iter_mut().enumerate() {
@@ -87,6 +88,9 @@ mod tests {
         let config = from("--dev xdp:a --dev xdp:b --model paired --pcap x.pcapng").expect("good");
         assert_eq!(describe(&config), "xdp:a xdp:b, 1 lane, paired");
         assert_eq!(config.ports[1].pcap.as_deref(), Some(Path::new("x.1.pcapng")));
+        assert!(!config.busy_poll);
+        let config = from("--dev xdp:a --model guarded --busy-poll").expect("good");
+        assert_eq!((describe(&config).as_str(), config.busy_poll), ("xdp:a, 1 lane, guarded", true));
     }
 
     #[test]

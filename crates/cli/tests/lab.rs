@@ -185,7 +185,7 @@ fn fetch_all(lab: &Lab, ns: &str, hosts: &[&str]) {
 #[test]
 fn files_over_xdp_on_one_lane_and_on_two() {
     let Some(lab) = Lab::new() else { return };
-    for lanes in ["--lanes 1", "--lanes 2", "--lanes 2 --model paired"] {
+    for lanes in ["--lanes 1", "--lanes 2", "--lanes 2 --model paired", "--lanes 2 --model guarded"] {
         let server = lab.serve(&lab.b, &format!("--dev xdp:vb --port 80 {lanes}"));
         fetch_all(&lab, &lab.a, &BOTH);
         assert_eq!(server.stop(), Some(0), "{lanes}");
@@ -267,6 +267,7 @@ fn load_reaches_the_kernel_over_both_families() {
     for (host, dev) in [
         ("10.99.0.2", "--dev xdp:va --lanes 2 -c 8"),
         ("[fd99::2]", "--dev xdp:va --lanes 2 -c 8 --model paired"),
+        ("[fd99::2]", "--dev xdp:va --lanes 2 -c 8 --model guarded"),
         ("[fd99::2]", "--dev xdp:va --lanes 2 -c 1"),
         ("10.99.0.2", packet),
         ("[fd99::2]", "--dev packet:va --addr fd99::3/64 --lanes 2 -c 8"),

@@ -60,7 +60,7 @@ impl Engine {
         self.0.snapshots(limit)
     }
 
-    /// Ends the stack's threads (`paired`): what is in flight may finish, for at most two seconds; calls that wait for such a
+    /// Ends the stack's threads (`paired`, `guarded`): what is in flight may finish, for at most two seconds; calls that wait for such a
     /// lane then fail (`NetworkDown`). A lane that its application runs (`inline`) ends when the last handle of it is dropped;
     /// where there are several, the engine runs it on until here, since frames of the others may arrive on its queue.
     pub fn shutdown(self) {

@@ -182,9 +182,9 @@ impl Lane {
         self.app.borrow_mut().drain(limit);
     }
 
-    /// Everything this lane counted, where this thread runs it (`inline`).
+    /// Everything this lane counted, where this thread runs it (`inline`, and `guarded` unless its guard is at it).
     pub fn snapshot(&self) -> Option<runtime::Snapshot> {
-        self.app.borrow().lane().map(runtime::Lane::snapshot)
+        self.app.borrow().snapshot()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Lanes with real threads over the memory wire, in both thread models.
+//! Lanes with real threads over the memory wire, in each thread model.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr};
@@ -37,6 +37,7 @@ fn connect(lane: &Lane) -> corelane::TcpStream {
 fn models(f: impl Fn(Model)) {
     f(Model::Inline);
     f(Model::Paired);
+    f(Model::Guarded);
 }
 
 /// Echoes `n` connections to their ends, one after the other.
@@ -186,10 +187,14 @@ fn an_idle_lane_sleeps() {
         assert_eq!(stream.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::WouldBlock);
         let stats = lane.stats();
         let before = (stats.turns(), server_stats[0].turns());
+        let looks = stats.guard_looks() + server_stats[0].guard_looks();
         assert_eq!(stream.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::WouldBlock);
         let turns = (stats.turns() - before.0, server_stats[0].turns() - before.1);
         // A spinning lane makes a million turns in that time.
         assert!(turns.0 < 200 && turns.1 < 200, "{model:?}: {turns:?} turns while nothing happened");
+        // Guards that do not doze look 600 times each.
+        let looks = stats.guard_looks() + server_stats[0].guard_looks() - looks;
+        assert!(looks < 300, "{model:?}: {looks} looks while nothing happened");
         drop(stream);
         lane.drain(Duration::from_secs(1));
         thread.join().unwrap();
@@ -322,22 +327,24 @@ fn a_listen_that_fails_leaves_nothing_behind() {
 /// Whoever waits for a lane whose thread has ended is told, and not left to wait.
 #[test]
 fn shutting_down_ends_the_calls_that_wait() {
-    let (mut a, _b) = pair(1, Model::Paired);
-    let handle = a.take_lane(0).unwrap();
-    let (tell, told) = std::sync::mpsc::channel();
-    let waiting = thread::spawn(move || {
-        let lane = handle.attach().unwrap();
-        let listener = lane.listen(addr(), ListenOptions::default()).unwrap();
-        tell.send(()).unwrap();
-        assert_eq!(listener.accept().err().unwrap().kind(), ErrorKind::NetworkDown);
-        let poller = lane.poller().unwrap();
-        poller.add(&listener, 1, Interest::READ, Trigger::Level).unwrap();
-        let error = poller.wait(&mut Events::with_capacity(1), None).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::NetworkDown);
-    });
-    told.recv().unwrap();
-    a.shutdown();
-    waiting.join().unwrap();
+    for model in [Model::Paired, Model::Guarded] {
+        let (mut a, _b) = pair(1, model);
+        let handle = a.take_lane(0).unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        let waiting = thread::spawn(move || {
+            let lane = handle.attach().unwrap();
+            let listener = lane.listen(addr(), ListenOptions::default()).unwrap();
+            tell.send(()).unwrap();
+            assert_eq!(listener.accept().err().unwrap().kind(), ErrorKind::NetworkDown);
+            let poller = lane.poller().unwrap();
+            poller.add(&listener, 1, Interest::READ, Trigger::Level).unwrap();
+            let error = poller.wait(&mut Events::with_capacity(1), None).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NetworkDown);
+        });
+        told.recv().unwrap();
+        a.shutdown();
+        waiting.join().unwrap();
+    }
 }
 
 #[test]
@@ -400,14 +407,16 @@ fn the_ends_of_a_memory_wire_are_captured_and_agree() {
 /// Frames of one lane arrive on another's queue, so the engine runs a lane on when its application has gone.
 #[test]
 fn a_lane_outlives_its_application() {
-    let (mut a, _b) = pair(2, Model::Inline);
-    drop(a.take_lane(0));
-    let lane = a.take_lane(1).unwrap().attach().unwrap();
-    let listener = lane.listen(addr(), ListenOptions::default()).unwrap();
-    drop((lane, listener));
-    let lanes: Vec<u16> = a.snapshots(Duration::from_secs(20)).iter().map(|s| s.lane).collect();
-    assert_eq!(lanes, [0, 1]);
-    a.shutdown();
+    models(|model| {
+        let (mut a, _b) = pair(2, model);
+        drop(a.take_lane(0));
+        let lane = a.take_lane(1).unwrap().attach().unwrap();
+        let listener = lane.listen(addr(), ListenOptions::default()).unwrap();
+        drop((lane, listener));
+        let lanes: Vec<u16> = a.snapshots(Duration::from_secs(20)).iter().map(|s| s.lane).collect();
+        assert_eq!(lanes, [0, 1], "{model:?}");
+        a.shutdown();
+    });
 }
 
 /// A call that waits goes on until what was asked for is there: SO_RCVLOWAT, MSG_WAITALL.
@@ -449,15 +458,196 @@ fn a_blocking_read_waits_for_enough() {
 /// Closing is heard of, also where the application does nothing after it.
 #[test]
 fn a_dropped_lane_closes_its_connections() {
-    let (mut a, mut b) = pair(1, Model::Paired);
-    let server = a.take_lane(0).unwrap();
-    let serving = thread::spawn(move || {
-        let lane = server.attach().unwrap();
-        let listener = lane.listen(addr(), ListenOptions::default()).unwrap();
-        let (stream, _) = listener.accept().unwrap();
-        stream.read(&mut [0; 8]).unwrap()
+    for model in [Model::Paired, Model::Guarded] {
+        let (mut a, mut b) = pair(1, model);
+        let server = a.take_lane(0).unwrap();
+        let serving = thread::spawn(move || {
+            let lane = server.attach().unwrap();
+            let listener = lane.listen(addr(), ListenOptions::default()).unwrap();
+            let (stream, _) = listener.accept().unwrap();
+            stream.read(&mut [0; 8]).unwrap()
+        });
+        let lane = b.take_lane(0).unwrap().attach().unwrap();
+        drop((connect(&lane), lane));
+        assert_eq!(serving.join().unwrap(), 0, "{model:?}");
+    }
+}
+
+/// A lane that never sleeps works, and one that waits has its limit.
+#[test]
+fn a_busy_lane_never_sleeps() {
+    models(|model| {
+        let config = |address: &str| Config { busy_poll: true, model, ..Config::memory(address).unwrap() };
+        let (mut a, mut b) = Engine::memory_pair(&config("10.0.0.1/24"), &config("10.0.0.2/24")).unwrap();
+        let end = a.take_lane(0).unwrap();
+        let thread = thread::spawn(move || echo(end, 1));
+        let lane = b.take_lane(0).unwrap().attach().unwrap();
+        let mut stream = connect(&lane);
+        stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        assert_eq!(stream.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::WouldBlock);
+        stream.set_read_timeout(None).unwrap();
+        for _ in 0..20 {
+            stream.write_all(b"hello").unwrap();
+            stream.read_exact(&mut [0; 5]).unwrap();
+        }
+        assert_eq!(lane.stats().sleeps(), 0, "{model:?}");
+        drop(stream);
+        lane.drain(Duration::from_secs(2));
+        thread.join().unwrap();
     });
-    let lane = b.take_lane(0).unwrap().attach().unwrap();
-    drop((connect(&lane), lane));
-    assert_eq!(serving.join().unwrap(), 0);
+}
+
+/// Echoes on this lane until told to stop, and says how many connections that were.
+fn echo_until(
+    end: LaneHandle,
+    stop: std::sync::Arc<std::sync::atomic::AtomicBool>,
+    ready: std::sync::mpsc::Sender<()>,
+) -> usize {
+    let lane = end.attach().unwrap();
+    let mut listener = lane.listen(addr(), ListenOptions::default()).unwrap();
+    listener.set_nonblocking(true);
+    let poller = lane.poller().unwrap();
+    poller.add(&listener, 0, Interest::READ, Trigger::Level).unwrap();
+    ready.send(()).unwrap();
+    let (mut streams, mut events, mut buf) = (Vec::new(), Events::with_capacity(64), [0; 4096]);
+    let mut accepted = 0;
+    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+        poller.wait(&mut events, Some(Duration::from_millis(20))).unwrap();
+        while let Ok((stream, _)) = listener.accept() {
+            accepted += 1;
+            poller.add(&stream, accepted, Interest::READ, Trigger::Level).unwrap();
+            streams.push(stream);
+        }
+        streams.retain(|stream: &corelane::TcpStream| match stream.read(&mut buf) {
+            Ok(0) => false,
+            Ok(n) => stream.write(&buf[..n]).is_ok(),
+            Err(e) => e.kind() == ErrorKind::WouldBlock,
+        });
+    }
+    drop((streams, listener, poller));
+    lane.drain(Duration::from_secs(2));
+    accepted as usize
+}
+
+/// A lane whose application does not listen, or has gone, turns nobody away: its connections go to a lane that listens, and
+/// stay there when others begin to.
+#[test]
+fn a_lane_without_a_listener_gives_its_connections_to_one_with() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    models(|model| {
+        let (mut server, mut client) = pair(2, model);
+        let (tell, told) = std::sync::mpsc::channel();
+        let stops = [(); 2].map(|_| Arc::new(AtomicBool::new(false)));
+        let serve = |server: &mut Engine, at: usize| {
+            let (end, stop, tell) = (server.take_lane(at).unwrap(), stops[at].clone(), tell.clone());
+            let thread = thread::spawn(move || echo_until(end, stop, tell));
+            told.recv().unwrap();
+            thread
+        };
+        // Only lane 1 listens; the application of lane 0 is not there yet, so something must run the lane.
+        let zero = server.take_lane(0).unwrap();
+        let (go, gone) = std::sync::mpsc::channel::<()>();
+        let stop0 = stops[0].clone();
+        let tell0 = tell.clone();
+        let first = thread::spawn(move || {
+            let lane = zero.attach().unwrap();
+            while gone.try_recv().is_err() {
+                lane.advance();
+                thread::yield_now();
+            }
+            let mut listener = lane.listen(addr(), ListenOptions::default()).unwrap();
+            listener.set_nonblocking(true);
+            tell0.send(()).unwrap();
+            let mut kept = Vec::new();
+            while !stop0.load(Ordering::Relaxed) {
+                lane.advance();
+                while let Ok((stream, _)) = listener.accept() {
+                    kept.push(stream);
+                }
+                let mut buf = [0; 64];
+                for stream in &kept {
+                    if let Ok(n @ 1..) = stream.read(&mut buf) {
+                        stream.write(&buf[..n]).unwrap();
+                    }
+                }
+                thread::yield_now();
+            }
+            kept.len()
+        });
+        let second = serve(&mut server, 1);
+        let lanes: Vec<LaneHandle> = (0..2).map(|at| client.take_lane(at).unwrap()).collect();
+        let to_main = std::sync::mpsc::channel::<()>();
+        let mut begins = Vec::new();
+        let clients: Vec<_> = lanes
+            .into_iter()
+            .map(|end| {
+                let (begin, begun) = std::sync::mpsc::channel::<()>();
+                begins.push(begin);
+                let done = to_main.0.clone();
+                thread::spawn(move || {
+                    let lane = end.attach().unwrap();
+                    let speak = |stream: &mut corelane::TcpStream| {
+                        stream.write_all(b"speak").unwrap();
+                        let heard = stream.read_exact(&mut [0; 5]);
+                        assert!(heard.is_ok(), "{model:?}, lane {}: {heard:?}", lane.index());
+                    };
+                    let open = |n: usize| -> Vec<corelane::TcpStream> {
+                        (0..n).map(|_| lane.connect(addr()).unwrap()).collect()
+                    };
+                    let mut early = open(30);
+                    early.iter_mut().for_each(speak);
+                    // The other lane's frames come by this one's queue.
+                    let pause = |lane: &Lane| {
+                        done.send(()).unwrap();
+                        while begun.try_recv().is_err() {
+                            lane.advance();
+                            thread::yield_now();
+                        }
+                    };
+                    pause(&lane);
+                    // Now both listen: the early ones live where they began.
+                    let mut late = open(30);
+                    early.iter_mut().chain(&mut late).for_each(speak);
+                    pause(&lane);
+                    drop((early, late));
+                    pause(&lane);
+                    // And now lane 0 listens no more.
+                    let mut last = open(30);
+                    last.iter_mut().for_each(speak);
+                    drop(last);
+                    pause(&lane);
+                    lane.drain(Duration::from_secs(2));
+                })
+            })
+            .collect();
+        let all_done = || (0..2).for_each(|_| to_main.1.recv_timeout(Duration::from_secs(60)).unwrap());
+        let all_go = || begins.iter().for_each(|b| b.send(()).unwrap());
+        all_done();
+        assert_eq!(server.stats()[0].connections(), 0, "{model:?}");
+        assert!(server.stats()[0].fallback_out() > 0, "{model:?}");
+        go.send(()).unwrap();
+        told.recv_timeout(Duration::from_secs(60)).unwrap();
+        all_go();
+        all_done();
+        assert!(server.stats()[0].connections() > 0, "{model:?}");
+        all_go();
+        all_done();
+        // The application of lane 0 ends; the engine runs its lane on.
+        stops[0].store(true, Ordering::Relaxed);
+        let zeros = first.join().unwrap();
+        // A lane answers before it does what its application asked for last: so twice.
+        (0..2).for_each(|_| assert_eq!(server.snapshots(Duration::from_secs(20)).len(), 2));
+        all_go();
+        all_done();
+        all_go();
+        clients.into_iter().for_each(|t| t.join().unwrap());
+        stops[1].store(true, Ordering::Relaxed);
+        let ones = second.join().unwrap();
+        assert_eq!(zeros + ones, 180, "{model:?}: {zeros} and {ones}");
+        assert!(zeros > 0, "{model:?}");
+        for stats in server.stats() {
+            assert_eq!(stats.handed_dropped(), 0, "{model:?}");
+        }
+    });
 }

@@ -13,6 +13,7 @@ pub mod netlink;
 pub mod packet;
 pub mod pcap;
 mod port;
+pub mod rss;
 mod sys;
 pub mod tap;
 mod vnet;

@@ -5,6 +5,7 @@
 //! - [`Chain`]: an owned queue of bytes made of chunks.
 //! - [`spsc`]: message rings; a message is one cache line and carries a chain's ownership.
 //! - [`frames`]: a ring of packet frames, for wires in memory.
+//! - [`turn`]: a value that two threads use by turns.
 //! - [`Counters`], [`prefetch`], [`sum`].
 //!
 //! This is the only crate below `io` with `unsafe`. Its faces are safe: a chunk belongs to exactly one chain, magazine or
@@ -22,6 +23,7 @@ pub mod prefetch;
 pub mod spsc;
 pub mod sum;
 mod sync;
+pub mod turn;
 
 pub use arena::{Arena, ArenaConfig, ArenaError, Backing, Huge, Pages};
 pub use chain::{Chain, Cursor};

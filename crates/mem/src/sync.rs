@@ -5,9 +5,9 @@
 //! the same lines of code in both.
 
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicU32, Ordering};
+pub(crate) use loom::sync::atomic::{AtomicU32, Ordering, fence};
 #[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{AtomicU32, Ordering};
+pub(crate) use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use crate::arena::{Arena, ArenaError};
 use std::sync::Arc;
@@ -98,6 +98,23 @@ mod real {
         }
     }
 
+    /// A value with one user at a time.
+    pub(crate) struct Owned<T>(std::cell::UnsafeCell<T>);
+
+    impl<T> Owned<T> {
+        pub(crate) fn new(value: T) -> Owned<T> {
+            Owned(std::cell::UnsafeCell::new(value))
+        }
+
+        /// # Safety
+        /// Nobody else uses the value meanwhile.
+        #[inline(always)]
+        pub(crate) unsafe fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+            // SAFETY: exclusive by the caller's promise.
+            f(unsafe { &mut *self.0.get() })
+        }
+    }
+
     /// Tells loom who touches which chunk; nothing here.
     #[derive(Clone)]
     pub(crate) struct Tracks;
@@ -111,7 +128,7 @@ mod real {
     }
 }
 #[cfg(not(loom))]
-pub(crate) use real::{Placed, Slots, Tracks};
+pub(crate) use real::{Owned, Placed, Slots, Tracks};
 
 #[cfg(loom)]
 #[expect(clippy::arc_with_non_send_sync, reason = "the wrappers are Send, each with its reason")]
@@ -179,6 +196,23 @@ mod model {
         }
     }
 
+    pub(crate) struct Owned<T>(UnsafeCell<T>);
+
+    impl<T> Owned<T> {
+        pub(crate) fn new(value: T) -> Owned<T> {
+            Owned(UnsafeCell::new(value))
+        }
+
+        /// # Safety
+        /// As in the real thing.
+        pub(crate) unsafe fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+            self.0.with_mut(|p| {
+                // SAFETY: exclusive by the caller's promise, which loom verifies.
+                f(unsafe { &mut *p })
+            })
+        }
+    }
+
     /// A cell for each chunk, so that loom sees two threads in one chunk as a race.
     #[derive(Clone)]
     pub(crate) struct Tracks(Arc<Vec<UnsafeCell<()>>>);
@@ -196,4 +230,4 @@ mod model {
     }
 }
 #[cfg(loom)]
-pub(crate) use model::{Placed, Slots, Tracks};
+pub(crate) use model::{Owned, Placed, Slots, Tracks};

@@ -6,6 +6,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering, fence};
 use loom::thread;
 use mem::spsc::{self, Message};
+use mem::turn::Turn;
 use mem::{Chain, Pool, PoolConfig, Side, frames};
 
 /// As `loom::model`, for the larger cases: with at most three preemptions, which is what bugs of this kind need.
@@ -231,5 +232,142 @@ fn frames_wrap_in_order() {
             }
         }
         producer.join().unwrap();
+    });
+}
+
+/// Whoever has the turn has the value alone, and sees what the one before did.
+#[test]
+fn turns_do_not_overlap() {
+    loom::model(|| {
+        let turn = Arc::new(Turn::new(0));
+        let other = turn.clone();
+        // Loom sees two threads in the value at once, or one that reads behind the other's back.
+        let guard = thread::spawn(move || {
+            let before = other.look();
+            other.take_if(before).map(|mut held| held.with(|v| *v += 1)).is_some()
+        });
+        let mut mine = 0;
+        for _ in 0..2 {
+            if let Some(mut held) = turn.take() {
+                held.with(|v| *v += 1);
+                mine += 1;
+            }
+        }
+        let theirs = guard.join().unwrap() as i32;
+        assert_eq!(turn.take().unwrap().with(|v| *v), mine + theirs);
+        assert!(mine + theirs >= 1);
+    });
+}
+
+/// The guard takes over in the middle of a call: what the application has handed over is done once, by either, or the
+/// application is told that somebody else is at it and rings.
+#[test]
+fn a_job_is_done_whoever_has_the_turn() {
+    bounded(|| {
+        let (mut tx, rx) = spsc::queue::<u64>(2).unwrap();
+        let turn = Arc::new(Turn::new((rx, 0)));
+        let (armed, rung) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (turn2, armed2, rung2) = (turn.clone(), armed.clone(), rung.clone());
+        let guard = thread::spawn(move || {
+            let seen = turn2.look();
+            // The application has not called in, as far as this shows.
+            let Some(mut held) = turn2.take_if(seen) else { return };
+            held.with(|(rx, done)| *done += std::iter::from_fn(|| rx.pop()).count());
+            // About to sleep: says so, and looks once more.
+            armed2.store(true, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            let asleep = held.with(|(rx, _)| rx.is_empty());
+            drop(held);
+            if !asleep || rung2.load(Ordering::Acquire) {
+                let Some(mut held) = turn2.take() else { return };
+                held.with(|(rx, done)| *done += std::iter::from_fn(|| rx.pop()).count());
+            }
+        });
+        tx.push(7).unwrap();
+        tx.publish();
+        let mine = match turn.take() {
+            Some(mut held) => {
+                held.with(|(rx, done)| *done += std::iter::from_fn(|| rx.pop()).count());
+                true
+            }
+            None => {
+                fence(Ordering::SeqCst);
+                if armed.load(Ordering::Relaxed) {
+                    rung.store(true, Ordering::Release);
+                }
+                false
+            }
+        };
+        guard.join().unwrap();
+        let rung = rung.load(Ordering::Relaxed);
+        let done = turn.take().unwrap().with(|(_, done)| *done);
+        assert!(done == 1 || (done == 0 && rung && !mine), "{done} {rung} {mine}");
+    });
+}
+
+/// What the guard says while the application is about to sleep: it is seen, or rung for.
+#[test]
+fn an_event_of_the_guards_is_not_slept_through() {
+    bounded(|| {
+        let (tx, rx) = spsc::queue::<u64>(2).unwrap();
+        let turn = Arc::new(Turn::new(tx));
+        let armed = Arc::new(AtomicBool::new(false));
+        let (turn2, armed2) = (turn.clone(), armed.clone());
+        let guard = thread::spawn(move || {
+            let Some(mut held) = turn2.take() else { return (false, false) };
+            held.with(|tx| {
+                tx.push(7).unwrap();
+                tx.publish();
+            });
+            fence(Ordering::SeqCst);
+            (true, armed2.load(Ordering::Relaxed))
+        });
+        // The last look found nothing; the turn is taken to arm what wakes us.
+        let sleeps = turn.take().map(|held| {
+            armed.store(true, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            let empty = rx.is_empty();
+            if empty {
+                held.go_away();
+            }
+            empty
+        });
+        let (said, rung) = guard.join().unwrap();
+        assert!(sleeps != Some(true) || !said || rung, "asleep with an event in the ring and no bell");
+    });
+}
+
+/// An application that comes back while the guard dozes off: it stays awake, or is rung for.
+#[test]
+fn nobody_watches_is_never_so() {
+    loom::model(|| {
+        let turn = Arc::new(Turn::new(()));
+        turn.take().unwrap().go_away();
+        let other = turn.clone();
+        let guard = thread::spawn(move || other.is_away() && other.doze());
+        let rung = turn.come_back();
+        let dozed = guard.join().unwrap();
+        assert!(!dozed || rung, "the guard dozes, and nobody has rung");
+        assert!(!turn.is_away());
+    });
+}
+
+/// A guard that finds the application away finds what it has armed before it went.
+#[test]
+fn away_means_armed() {
+    loom::model(|| {
+        let turn = Arc::new(Turn::new(0));
+        let other = turn.clone();
+        let guard = thread::spawn(move || {
+            if !other.is_away() {
+                return None;
+            }
+            other.take().map(|mut held| held.with(|v| *v))
+        });
+        let mut held = turn.take().unwrap();
+        held.with(|v| *v = 1);
+        held.go_away();
+        // The turn may still be the application's when the guard looks; if it is not, the value is there.
+        assert!(matches!(guard.join().unwrap(), None | Some(1)));
     });
 }

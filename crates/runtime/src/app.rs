@@ -8,12 +8,19 @@ use io::Bell;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket::Sockets;
 
+use crate::clock::Clock;
+use crate::guard::{Guarded, Slept};
 use crate::keeper::Keeper;
 use crate::lane::Lane;
-use crate::stats::LaneStats;
+use crate::patience::Patience;
+use crate::stats::{LaneStats, Snapshot};
 
 /// How long a wait may be that nobody is sure to end.
 const SHORT: Duration = Duration::from_micros(100);
+/// Between the looks of an orderly end.
+const TICK: Duration = Duration::from_millis(1);
+/// Looks between the caller's looks at its clock, where nobody sleeps.
+const BUSY_LOOKS: u32 = 64;
 
 /// Who runs the stack's turns.
 enum Turner {
@@ -21,6 +28,30 @@ enum Turner {
     Inline(Box<Lane>, Arc<Keeper>),
     /// Another thread, which this bell wakes, until it has ended.
     Paired { lane: Arc<Bell>, ended: Arc<AtomicBool> },
+    /// This thread, or the guard's when this one does not call in; until that one has ended.
+    Guarded { lane: Arc<Guarded>, ended: Arc<AtomicBool> },
+}
+
+/// What an application's end has of its lane, whoever runs it.
+pub(crate) struct Parts {
+    bell: Arc<Bell>,
+    stats: Arc<LaneStats>,
+    index: u16,
+}
+
+impl Parts {
+    pub fn of(lane: &Lane) -> Parts {
+        Parts { bell: lane.app_bell.clone(), stats: lane.stats.clone(), index: lane.index }
+    }
+}
+
+/// How an end waits.
+#[derive(Clone, Copy)]
+pub(crate) struct Waiting {
+    /// Most empty looks before it sleeps.
+    pub spin: u32,
+    /// It never sleeps.
+    pub busy: bool,
 }
 
 /// The application's end of a lane. It belongs to one thread.
@@ -31,8 +62,9 @@ pub struct App {
     bell: Arc<Bell>,
     stats: Arc<LaneStats>,
     index: u16,
-    /// Empty looks before sleeping.
-    spin: u32,
+    patience: Patience,
+    /// Never sleeps.
+    busy: bool,
     /// Who decides about ports on shared interfaces.
     gate: Option<Arc<dyn Gate>>,
 }
@@ -61,25 +93,40 @@ impl Waker {
 }
 
 impl App {
-    pub(crate) fn inline(sockets: Sockets, lane: Lane, keeper: Arc<Keeper>, spin: u32) -> App {
-        let (bell, stats, index) = (lane.app_bell.clone(), lane.stats.clone(), lane.index);
-        App { sockets, turner: Turner::Inline(Box::new(lane), keeper), bell, stats, index, spin, gate: None }
+    fn new(sockets: Sockets, turner: Turner, of: Parts, wait: Waiting) -> App {
+        let Parts { bell, stats, index } = of;
+        let patience = Patience::new(wait.spin);
+        App { sockets, turner, bell, stats, index, patience, busy: wait.busy, gate: None }
     }
 
-    pub(crate) fn set_gate(&mut self, gate: Option<Arc<dyn Gate>>) {
-        self.gate = gate;
+    pub(crate) fn inline(sockets: Sockets, lane: Lane, keeper: Arc<Keeper>, wait: Waiting) -> App {
+        let parts = Parts::of(&lane);
+        App::new(sockets, Turner::Inline(Box::new(lane), keeper), parts, wait)
     }
 
     pub(crate) fn paired(
         sockets: Sockets,
         lane: Arc<Bell>,
         ended: Arc<AtomicBool>,
-        bell: Arc<Bell>,
-        stats: Arc<LaneStats>,
-        index: u16,
-        spin: u32,
+        parts: Parts,
+        wait: Waiting,
     ) -> App {
-        App { sockets, turner: Turner::Paired { lane, ended }, bell, stats, index, spin, gate: None }
+        // Nothing comes while this end keeps the other from running; that one may be told never to sleep.
+        App::new(sockets, Turner::Paired { lane, ended }, parts, Waiting { busy: false, ..wait })
+    }
+
+    pub(crate) fn guarded(
+        sockets: Sockets,
+        lane: Arc<Guarded>,
+        ended: Arc<AtomicBool>,
+        parts: Parts,
+        wait: Waiting,
+    ) -> App {
+        App::new(sockets, Turner::Guarded { lane, ended }, parts, wait)
+    }
+
+    pub(crate) fn set_gate(&mut self, gate: Option<Arc<dyn Gate>>) {
+        self.gate = gate;
     }
 
     /// Asks for the right to listen on an address (an unspecified IPv6 one takes IPv4 unless `v6_only`); `None` where nobody else has a say.
@@ -112,11 +159,12 @@ impl App {
         &self.stats
     }
 
-    /// The lane itself, when this thread runs it.
-    pub fn lane(&self) -> Option<&Lane> {
+    /// Everything that the lane counted, when this thread runs it; `None` too while its guard is at it.
+    pub fn snapshot(&self) -> Option<Snapshot> {
         match &self.turner {
-            Turner::Inline(lane, _) => Some(lane),
+            Turner::Inline(lane, _) => Some(lane.snapshot()),
             Turner::Paired { .. } => None,
+            Turner::Guarded { lane, .. } => lane.take().map(|mut held| held.with(|lane| lane.snapshot())),
         }
     }
 
@@ -129,7 +177,7 @@ impl App {
     pub fn is_over(&self) -> bool {
         match &self.turner {
             Turner::Inline(..) => false,
-            Turner::Paired { ended, .. } => ended.load(Ordering::Acquire),
+            Turner::Paired { ended, .. } | Turner::Guarded { ended, .. } => ended.load(Ordering::Acquire),
         }
     }
 
@@ -148,45 +196,68 @@ impl App {
                 }
                 self.sockets.process() > 0
             }
+            Turner::Guarded { lane, .. } => {
+                let idle = match lane.take() {
+                    Some(mut held) => held.with(Lane::turn).is_idle(),
+                    None => {
+                        if jobs {
+                            lane.tell();
+                        }
+                        true
+                    }
+                };
+                let events = self.sockets.process() > 0;
+                events || !idle
+            }
         }
     }
 
     /// Advances, and sleeps until something comes, at most `limit`. `stop` is asked before sleeping, after the bell is
     /// armed.
     pub fn wait(&mut self, limit: Option<Duration>, stop: impl Fn() -> bool) {
-        for _ in 0..=self.spin {
+        let looks = if self.busy { BUSY_LOOKS } else { self.patience.looks() };
+        for empty in 0..=looks {
             if self.advance() || stop() {
+                self.patience.paid(empty);
                 return;
             }
+        }
+        if self.busy {
+            // The caller looks at its clock, and comes back.
+            return;
         }
         // Chunks come back without an event, and a full ring empties without one.
         let limit = match self.sockets.starving() || self.sockets.backlogged() {
             true => Some(limit.map_or(SHORT, |l| l.min(SHORT))),
             false => limit,
         };
-        match &mut self.turner {
+        let slept = match &mut self.turner {
             Turner::Inline(lane, _) => {
                 self.bell.arm();
-                if !stop() {
-                    lane.sleep(Some(&self.bell), limit);
-                }
+                let us = if stop() { None } else { lane.sleep(Some(&self.bell), limit) };
                 self.bell.disarm();
                 lane.turn();
-                self.sockets.process();
+                us
             }
             Turner::Paired { ended, .. } => {
-                self.bell.arm();
-                if !stop() && !self.sockets.has_events() && !ended.load(Ordering::Acquire) {
-                    let timeout =
-                        limit.map(|l| Timespec { tv_sec: l.as_secs() as i64, tv_nsec: l.subsec_nanos() as i64 });
-                    let mut fds = [PollFd::new(&*self.bell, PollFlags::IN)];
-                    // A signal is a wake-up like any other.
-                    let _ = poll(&mut fds, timeout.as_ref());
-                }
-                self.bell.disarm();
-                self.sockets.process();
+                doze(&self.bell, limit, || stop() || self.sockets.has_events() || ended.load(Ordering::Acquire))
             }
+            // What the guard has said since the last look came without a ring.
+            Turner::Guarded { lane, ended } => {
+                match lane.sleep(&self.bell, limit, || stop() || self.sockets.has_events()) {
+                    Slept::For(us) => Some(us),
+                    Slept::No => None,
+                    // The guard is at it, and leaves it to us soon.
+                    Slept::Taken => doze(&self.bell, Some(SHORT), || {
+                        stop() || self.sockets.has_events() || ended.load(Ordering::Acquire)
+                    }),
+                }
+            }
+        };
+        if let Some(us) = slept {
+            self.patience.slept(us);
         }
+        self.sockets.process();
     }
 
     /// Waits until `done` gives something, at most `limit`, or until the lane [is over](App::is_over).
@@ -215,21 +286,50 @@ impl App {
             self.advance();
             match &mut self.turner {
                 Turner::Inline(lane, _) if lane.drained() => return,
-                Turner::Inline(lane, _) => lane.sleep(None, Some(Duration::from_millis(1))),
+                Turner::Inline(lane, _) => {
+                    lane.sleep(None, Some(TICK));
+                }
                 Turner::Paired { .. } if !self.sockets.backlogged() => return,
                 Turner::Paired { .. } => {}
+                Turner::Guarded { lane, .. } => {
+                    if lane.take().is_some_and(|mut held| held.with(|lane| lane.drained())) {
+                        return;
+                    }
+                    if let Slept::Taken = lane.sleep(&self.bell, Some(TICK), || false) {
+                        std::thread::yield_now();
+                    }
+                }
             }
         }
     }
 }
 
+/// Sleeps until the bell is rung, unless there is no reason to. How long, µs.
+fn doze(bell: &Bell, limit: Option<Duration>, ready: impl Fn() -> bool) -> Option<u64> {
+    bell.arm();
+    let us = (!ready()).then(|| {
+        let since = Clock.now();
+        let timeout = limit.map(|l| Timespec { tv_sec: l.as_secs() as i64, tv_nsec: l.subsec_nanos() as i64 });
+        // A signal is a wake-up like any other.
+        let _ = poll(&mut [PollFd::new(bell, PollFlags::IN)], timeout.as_ref());
+        Clock.now().micros_since(since)
+    });
+    bell.disarm();
+    us
+}
+
 impl Drop for App {
     fn drop(&mut self) {
         // What was closed just now is to be known.
-        if self.sockets.flush()
-            && let Turner::Paired { lane, .. } = &self.turner
-        {
-            lane.ring_if_sleeping();
+        if self.sockets.flush() {
+            match &self.turner {
+                Turner::Inline(..) => {}
+                Turner::Paired { lane, .. } => {
+                    lane.ring_if_sleeping();
+                }
+                // Its guard goes on alone as soon as it has seen that nobody calls in.
+                Turner::Guarded { lane, .. } => lane.tell(),
+            }
         }
         let ended = Arc::new(AtomicBool::new(true));
         let gone = Turner::Paired { lane: self.bell.clone(), ended: ended.clone() };

@@ -11,13 +11,16 @@ use mem::{CHUNK_BYTES, Pool, PoolConfig};
 use socket::{SocketConfig, Sockets};
 use stack::{InterfaceConfig, InterfaceId, Route, Stack, StackConfig, Steering};
 
-use crate::app::App;
+use crate::app::{App, Parts, Waiting};
 use crate::clock::Clock;
 use crate::config::{Config, Model};
+use crate::cores;
+use crate::fallback::{Directory, Fallback};
+use crate::guard::Guarded;
 use crate::handover;
 use crate::keeper::Keeper;
 use crate::kernel::{Kernel, SharedPort};
-use crate::lane::{Control, Lane};
+use crate::lane::{Control, Lane, Watched};
 use crate::ports::{self, Opened};
 use crate::stats::{LaneStats, Snapshot};
 
@@ -148,6 +151,32 @@ fn kept_secret(fresh: [u8; 16]) -> stdio::Result<[u8; 16]> {
     Ok(kept)
 }
 
+/// How flows find their lanes: as the one NIC does by itself, where it tells how; otherwise by a hash of our own, and what
+/// comes by another lane's queue is handed over. A line about it where there are several lanes on a NIC.
+fn steering(opened: &[Opened], lanes: u16) -> (Steering, Vec<String>) {
+    let nics: Vec<_> = opened.iter().filter_map(|o| o.shared.as_ref()).collect();
+    let spread = Steering::spread(lanes);
+    if lanes == 1 || nics.is_empty() {
+        return (spread, Vec::new());
+    }
+    let names = nics.iter().map(|n| n.link().name.as_str()).collect::<Vec<_>>().join(", ");
+    let learn = |why: String| format!("{names}: {why}: frames that arrive on another lane's queue are handed over");
+    let [nic] = nics[..] else { return (spread, vec![learn("several interfaces".into())]) };
+    if opened.len() > 1 {
+        return (spread, vec![learn("not the only device".into())]);
+    }
+    let rss = match io::rss::read(&nic.link().name) {
+        Ok(rss) => rss,
+        Err(why) => return (spread, vec![learn(why)]),
+    };
+    // Queues are dealt to the lanes in turn.
+    let table: Vec<u16> = rss.queues.iter().map(|queue| (*queue % lanes as u32) as u16).collect();
+    match Steering::predicted(rss.key, &table, lanes) {
+        Some(steering) => (steering, vec![format!("{names}: its hash is known: every flow arrives on its own lane")]),
+        None => (spread, vec![learn(format!("its table leaves lanes out (`ethtool -X {names} equal {lanes}`)"))]),
+    }
+}
+
 impl Engine {
     /// Two engines at the two ends of a wire in memory; `a` and `b` name one `mem:` port each.
     pub fn memory_pair(a: &Config, b: &Config) -> Result<(Engine, Engine), Error> {
@@ -160,6 +189,8 @@ impl Engine {
         };
         one(a)?;
         one(b)?;
+        cores::check(&a.cores)?;
+        cores::check(&b.cores)?;
         let [end_a, end_b] = ports::memory([a, b], [&a.ports[0], &b.ports[0]])?;
         Ok((Engine::build(a, vec![end_a])?, Engine::build(b, vec![end_b])?))
     }
@@ -170,6 +201,7 @@ impl Engine {
         if config.ports.is_empty() {
             return Err(Error::Config("no device: name one with --dev or in [[ports]]".into()));
         }
+        cores::check(&config.cores)?;
         let opened = config.ports.iter().map(|p| ports::open_captured(config, p)).collect::<Result<Vec<_>, _>>()?;
         Engine::build(config, opened)
     }
@@ -177,7 +209,10 @@ impl Engine {
     pub(crate) fn build(config: &Config, opened: Vec<Opened>) -> Result<Engine, Error> {
         config.check().map_err(|fault| Error::Config(fault.message))?;
         let lanes = config.lanes as usize;
-        let steering = Steering::spread(config.lanes);
+        let (steering, mut notes) = steering(&opened, config.lanes);
+        notes.extend(
+            cores::shared(&config.cores).map(|core| format!("lanes share core {core}: they slow each other down")),
+        );
         let secret = secret()?;
         let tcp = config.tcp.parameters();
         let system = |e| Error::system("eventfd")(e);
@@ -224,13 +259,18 @@ impl Engine {
             None => config.local_ports.unwrap_or((16_384, 65_535)),
         };
 
+        // A pair of threads on one core: looking keeps the other from running.
+        let alone = config.model != Model::Paired || config.cores.is_empty();
+        let spin = if alone { config.spin } else { config.spin.min(2) };
+        let waiting = Waiting { spin, busy: config.busy_poll };
         let mut engine = Engine {
             apps: Vec::new(),
             links: Arc::default(),
-            keeper: Arc::new(Keeper::new(bells.clone(), config.cores.clone(), config.spin)),
-            warnings: Vec::new(),
+            keeper: Arc::new(Keeper::new(bells.clone(), config.cores.clone(), spin, config.busy_poll)),
+            warnings: notes,
             kernel: None,
         };
+        let directory = Directory::new(lanes);
         let mut links = Vec::new();
         for (index, ports) in queues.into_iter().enumerate() {
             let chunks = (config.buffers_mib as u64 * (1 << 20) / CHUNK_BYTES as u64).min(u32::MAX as u64 / 2) as u32;
@@ -292,6 +332,7 @@ impl Engine {
                 ports,
                 steering: steering.clone(),
                 handover: handovers.pop().unwrap_or_default(),
+                fallback: Fallback::new(directory.clone(), index as u16),
                 clock: Clock,
                 bell: bell.clone(),
                 app_bell: app_bell.clone(),
@@ -303,6 +344,9 @@ impl Engine {
                 asked: Vec::new(),
                 failed: false,
                 gone: 0,
+                armed: 0,
+                watched: Watched::No,
+                watches: Vec::new(),
             };
             let sockets = SocketConfig {
                 max_sockets: config.max_sockets,
@@ -312,12 +356,20 @@ impl Engine {
             };
             let sockets = Sockets::new(sockets, app_side, jobs, events);
             let core = config.cores.get(index).copied();
+            let parts = Parts::of(&lane);
             let mut app = match config.model {
-                Model::Inline => App::inline(sockets, lane, engine.keeper.clone(), config.spin),
+                Model::Inline => App::inline(sockets, lane, engine.keeper.clone(), waiting),
                 Model::Paired => {
                     let ended = Arc::new(AtomicBool::new(false));
                     engine.keeper.run(lane, ended.clone())?;
-                    App::paired(sockets, bell, ended, app_bell, stats, index as u16, config.spin)
+                    App::paired(sockets, bell, ended, parts, waiting)
+                }
+                Model::Guarded => {
+                    let ended = Arc::new(AtomicBool::new(false));
+                    let after = Duration::from_micros(config.guard_us as u64);
+                    let lane = Arc::new(Guarded::new(lane, after).map_err(Error::system("epoll"))?);
+                    engine.keeper.guard(lane.clone(), (index as u16, app_bell), ended.clone())?;
+                    App::guarded(sockets, lane, ended, parts, waiting)
                 }
             };
             app.set_gate(kernel.as_ref().map(Kernel::gate));
@@ -325,7 +377,7 @@ impl Engine {
         }
         engine.links = Arc::new(links);
         if let Some(kernel) = &mut kernel {
-            engine.warnings = kernel.warnings();
+            engine.warnings.extend(kernel.warnings());
             kernel.follow(engine.links.clone())?;
         }
         engine.kernel = kernel;
@@ -369,8 +421,8 @@ impl Engine {
         all
     }
 
-    /// Ends the stack threads (`paired`): what is in flight may finish, for at most two seconds; calls that wait for such a
-    /// lane, then fail. A lane that its application runs (`inline`) ends with the application's end of it, but for frames
+    /// Ends the stack threads (`paired`, `guarded`): what is in flight may finish, for at most two seconds; calls that wait
+    /// for such a lane, then fail. A lane that its application runs (`inline`) ends with the application's end of it, but for frames
     /// of others: where there are several lanes, it goes on until here.
     pub fn shutdown(self) {
         drop(self);

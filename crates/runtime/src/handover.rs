@@ -14,10 +14,16 @@ const SLOTS: usize = 512;
 /// One lane's ends of the rings to and from every other.
 #[derive(Default)]
 pub(crate) struct Handover {
-    /// By lane; none to itself.
-    out: Vec<Option<(FrameTx, Arc<Bell>)>>,
+    pub out: Out,
     inn: Vec<FrameRx>,
 }
+
+/// The rings to the others, by lane; none to itself.
+#[derive(Default)]
+pub(crate) struct Out(Vec<Option<(FrameTx, Arc<Bell>)>>);
+
+/// A lane was chosen for the frame, which is not to look for another.
+const CHOSEN: u64 = 0x80;
 
 /// Rings between all pairs of lanes; `bells` wake them.
 pub(crate) fn mesh(bells: &[Arc<Bell>], max_frame: usize) -> Result<Vec<Handover>, ArenaError> {
@@ -26,21 +32,22 @@ pub(crate) fn mesh(bells: &[Arc<Bell>], max_frame: usize) -> Result<Vec<Handover
     for from in 0..n {
         for to in 0..n {
             if from == to {
-                all[from].out.push(None);
+                all[from].out.0.push(None);
                 continue;
             }
             // The word beside a frame says which port it came by and what is known of its checksum.
             let (tx, rx) = mem::frames::ring(SLOTS, max_frame)?;
-            all[from].out.push(Some((tx, bells[to].clone())));
+            all[from].out.0.push(Some((tx, bells[to].clone())));
             all[to].inn.push(rx);
         }
     }
     Ok(all)
 }
 
-fn encode(port: usize, checksum: RxChecksum, mss: u16) -> u64 {
+fn encode(port: usize, checksum: RxChecksum, mss: u16, chosen: bool) -> u64 {
     (port as u64) << 24
         | (mss as u64) << 8
+        | if chosen { CHOSEN } else { 0 }
         | match checksum {
             RxChecksum::Unknown => 0,
             RxChecksum::Verified => 1,
@@ -49,7 +56,7 @@ fn encode(port: usize, checksum: RxChecksum, mss: u16) -> u64 {
 }
 
 fn decode(meta: u64) -> (usize, RxChecksum, u16) {
-    let checksum = match meta & 0xff {
+    let checksum = match meta & 0x7f {
         1 => RxChecksum::Verified,
         2 => RxChecksum::MayBePartial,
         _ => RxChecksum::Unknown,
@@ -57,28 +64,34 @@ fn decode(meta: u64) -> (usize, RxChecksum, u16) {
     ((meta >> 24) as usize, checksum, (meta >> 8) as u16)
 }
 
-impl Handover {
-    /// Copies a frame for `lane`; `false` when the ring is full.
-    pub fn give(&mut self, lane: u16, port: usize, frame: RxFrame) -> bool {
-        let Some(Some((tx, _))) = self.out.get_mut(lane as usize) else { return false };
+impl Out {
+    /// Copies a frame for `lane`, which was `chosen` for it or is its own; `false` when the ring is full.
+    pub fn give(&mut self, lane: u16, port: usize, frame: RxFrame, chosen: bool) -> bool {
+        let Some(Some((tx, _))) = self.0.get_mut(lane as usize) else { return false };
         let Some(slot) = tx.reserve(frame.data.len()) else { return false };
         slot.copy_from_slice(frame.data);
-        tx.commit(frame.data.len(), encode(port, frame.checksum, frame.mss))
+        tx.commit(frame.data.len(), encode(port, frame.checksum, frame.mss, chosen))
     }
 
-    /// Lets the other lanes see what they were given.
-    pub fn publish(&mut self) {
-        for (tx, bell) in self.out.iter_mut().flatten() {
+    /// Lets the other lanes see what they were given; how many were given something.
+    pub fn publish(&mut self) -> u64 {
+        let mut batches = 0;
+        for (tx, bell) in self.0.iter_mut().flatten() {
             if tx.publish() {
+                batches += 1;
                 bell.ring_if_sleeping();
             }
         }
+        batches
     }
+}
 
+impl Handover {
     /// Calls `f` with each port's frames from other lanes, at most `max` from each lane; how many there were.
-    pub fn take(&mut self, max: usize, mut f: impl FnMut(usize, &Handed)) -> usize {
+    pub fn take(&mut self, max: usize, mut f: impl FnMut(&mut Out, usize, &Handed)) -> usize {
         let mut total = 0;
-        for rx in &mut self.inn {
+        let Handover { out, inn } = self;
+        for rx in inn {
             let n = rx.burst(max);
             let mut at = 0;
             // Runs of one port's frames form a burst.
@@ -88,7 +101,7 @@ impl Handover {
                 while end < n && decode(rx.frame(end).1).0 == port {
                     end += 1;
                 }
-                f(port, &Handed { rx, at, len: end - at });
+                f(out, port, &Handed { rx, at, len: end - at });
                 at = end;
             }
             rx.release();
@@ -107,6 +120,13 @@ pub(crate) struct Handed<'a> {
     rx: &'a FrameRx,
     at: usize,
     len: usize,
+}
+
+impl Handed<'_> {
+    /// Whether the lane that gave a frame chose us for it.
+    pub fn chosen(&self, index: usize) -> bool {
+        self.rx.frame(self.at + index).1 & CHOSEN != 0
+    }
 }
 
 impl RxBurst for Handed<'_> {

@@ -1,4 +1,4 @@
-//! Threads that run lanes: those of the `paired` model, and those whose application has gone. A lane must go on as long as any
+//! Threads that run lanes: those of the `paired` model, the guards of `guarded`, and those of lanes whose application has gone. A lane must go on as long as any
 //! other does: frames of their connections arrive on its queue, and are handed over.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,7 +9,10 @@ use std::time::{Duration, Instant};
 use io::Bell;
 
 use crate::engine::{Error, pin};
+use crate::guard::Guarded;
 use crate::lane::Lane;
+use crate::patience::Patience;
+use crate::sys::short_slice;
 
 /// What is in flight when the engine ends may finish within this time.
 const LAST: Duration = Duration::from_secs(2);
@@ -19,12 +22,15 @@ pub(crate) struct Keeper {
     /// The engine ends.
     stop: AtomicBool,
     /// Threads whose lane has something to finish.
-    busy: AtomicUsize,
+    busy_threads: AtomicUsize,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Of the lanes, by number.
     bells: Vec<Arc<Bell>>,
     cores: Vec<usize>,
+    /// Most empty looks before a lane sleeps.
     spin: u32,
+    /// Lanes never sleep.
+    busy: bool,
 }
 
 /// Tells the application that its lane's thread is over, however it ended.
@@ -38,14 +44,15 @@ impl Drop for End {
 }
 
 impl Keeper {
-    pub fn new(bells: Vec<Arc<Bell>>, cores: Vec<usize>, spin: u32) -> Keeper {
+    pub fn new(bells: Vec<Arc<Bell>>, cores: Vec<usize>, spin: u32, busy: bool) -> Keeper {
         Keeper {
             stop: AtomicBool::new(false),
-            busy: AtomicUsize::new(0),
+            busy_threads: AtomicUsize::new(0),
             threads: Mutex::default(),
             bells,
             cores,
             spin,
+            busy,
         }
     }
 
@@ -60,48 +67,87 @@ impl Keeper {
 
     /// Runs a lane until the engine ends; `ended` is raised then.
     pub fn run(self: &Arc<Self>, lane: Lane, ended: Arc<AtomicBool>) -> Result<(), Error> {
+        let (keeper, end) = (self.clone(), End(ended, lane.app_bell.clone()));
+        self.spawn(format!("lane-{}", lane.index), lane.index, end, move || keeper.turn(lane))
+    }
+
+    /// Guards a lane until the engine ends; `ended` is raised then.
+    pub fn guard(
+        self: &Arc<Self>,
+        lane: Arc<Guarded>,
+        (index, bell): (u16, Arc<Bell>),
+        ended: Arc<AtomicBool>,
+    ) -> Result<(), Error> {
+        let keeper = self.clone();
+        self.spawn(format!("guard-{index}"), index, End(ended, bell), move || {
+            lane.guard(&keeper.stop);
+            lane.last(|lane| keeper.finish(lane));
+        })
+    }
+
+    fn spawn(
+        self: &Arc<Self>,
+        name: String,
+        index: u16,
+        end: End,
+        body: impl FnOnce() + Send + 'static,
+    ) -> Result<(), Error> {
         let mut threads = self.threads();
         if self.stop.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let (keeper, end) = (self.clone(), End(ended, lane.app_bell.clone()));
-        let name = format!("lane-{}", lane.index);
+        let core = self.cores.get(index as usize).copied();
         let body = move || {
             let _end = end;
-            keeper.turn(lane);
+            if let Some(core) = core
+                && let Err(error) = pin(core)
+            {
+                tracing::warn!("{error}");
+            }
+            // An application that computes on the same core is not to keep it waiting.
+            short_slice();
+            body();
         };
         let thread = std::thread::Builder::new().name(name).spawn(body);
         threads.push(thread.map_err(Error::system("starting a lane's thread"))?);
-        self.busy.fetch_add(1, Ordering::Relaxed);
+        self.busy_threads.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
     fn turn(&self, mut lane: Lane) {
-        if let Some(core) = self.cores.get(lane.index as usize)
-            && let Err(error) = pin(*core)
-        {
-            tracing::warn!("{error}");
-        }
-        let mut idle = 0;
+        let mut patience = Patience::new(self.spin);
+        let mut empty = 0;
         while !self.stop.load(Ordering::Relaxed) {
             if !lane.turn().is_idle() {
-                idle = 0;
+                patience.paid(empty);
+                empty = 0;
                 continue;
             }
-            idle += 1;
-            if idle > self.spin {
-                lane.sleep(None, None);
+            empty += 1;
+            if self.busy {
+                // The application may live on the same core.
+                std::thread::yield_now();
+            } else if empty > patience.looks() {
+                if let Some(us) = lane.sleep(None, None) {
+                    patience.slept(us);
+                }
+                empty = 0;
             }
         }
+        self.finish(&mut lane);
+    }
+
+    /// What is in flight may finish.
+    fn finish(&self, lane: &mut Lane) {
         let end = Instant::now() + LAST;
         let mut finished = false;
         while Instant::now() < end {
             lane.turn();
             if !finished && lane.drained() {
                 finished = true;
-                self.busy.fetch_sub(1, Ordering::Relaxed);
+                self.busy_threads.fetch_sub(1, Ordering::Relaxed);
             }
-            if self.busy.load(Ordering::Relaxed) == 0 {
+            if self.busy_threads.load(Ordering::Relaxed) == 0 {
                 return;
             }
             lane.sleep(None, Some(Duration::from_millis(10)));

@@ -1,19 +1,20 @@
 //! One turn of a lane, in the order of the paper's main loop (NSDI'14 3.2): receive, timers, jobs, send, events, wake.
 
 use std::net::IpAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
 
 use io::{AnyPort, Bell, Port};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use stack::{InterfaceId, Route, Stack, Steering};
 use wire::burst::{RxBurst, RxChecksum, RxFrame};
 use wire::{Instant, MacAddr};
 
 use crate::clock::Clock;
+use crate::fallback::Fallback;
 use crate::handover::{Handover, Picked};
 use crate::stats::{LaneStats, Snapshot, add};
 
@@ -64,6 +65,7 @@ pub struct Lane {
     pub(crate) ports: Vec<AnyPort>,
     pub(crate) steering: Steering,
     pub(crate) handover: Handover,
+    pub(crate) fallback: Fallback,
     pub(crate) clock: Clock,
     /// Rung by the application, other lanes and the control plane.
     pub(crate) bell: Arc<Bell>,
@@ -80,6 +82,24 @@ pub struct Lane {
     pub(crate) failed: bool,
     /// Ports that are gone for good, by bit: nobody waits for them.
     pub(crate) gone: u32,
+    /// Ports whose wake-up is armed: the first ones.
+    pub(crate) armed: usize,
+    /// Who armed them and left the lane to others meanwhile.
+    pub(crate) watched: Watched,
+    /// Descriptors that wait for all that this lane waits for.
+    pub(crate) watches: Vec<Arc<OwnedFd>>,
+}
+
+/// Who waits for a lane's descriptors without having its turn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Watched {
+    /// Whoever waits has the turn.
+    #[default]
+    No,
+    /// The application.
+    App,
+    /// The guard.
+    Guard,
 }
 
 impl Lane {
@@ -87,10 +107,14 @@ impl Lane {
     pub fn turn(&mut self) -> Work {
         let now = self.clock.now();
         let mut work = Work::default();
+        let several = !matches!(self.steering, Steering::Single);
+        if several {
+            self.fallback.follow(&self.stack);
+        }
         for i in 0..self.ports.len() {
             work.rx += self.receive(now, i);
         }
-        if !matches!(self.steering, Steering::Single) {
+        if several {
             work.rx += self.take_handed(now);
         }
         if self.called.load(Ordering::Relaxed) {
@@ -98,6 +122,10 @@ impl Lane {
         }
         self.stack.expire(now);
         work.jobs = self.stack.run_jobs(now);
+        if several && work.jobs > 0 {
+            // Before the application hears that it listens.
+            self.fallback.follow(&self.stack);
+        }
         for i in 0..self.ports.len() {
             let port = &mut self.ports[i];
             let stack = &mut self.stack;
@@ -149,37 +177,47 @@ impl Lane {
             let stack = &mut self.stack;
             io::with_port!(&self.ports[i], p => stack.receive(now, interface, p));
         } else {
-            self.own.clear();
-            let port = &self.ports[i];
-            let (mut out, mut dropped) = (0, 0);
-            let lanes = self.lanes();
+            let Lane { own, ports, stack, steering, handover, fallback, index, stats, .. } = self;
+            own.clear();
+            let port = &ports[i];
+            let (mut out, mut dropped, mut elsewhere) = (0, 0, 0);
+            let astray = fallback.is_needed();
             for k in 0..port.len() {
                 let frame = port.frame(k);
                 if stack::is_for_all(frame.data) {
-                    for lane in (0..lanes).filter(|l| *l != self.index) {
-                        out += self.handover.give(lane, i, frame) as u64;
+                    for lane in (0..steering.lanes()).filter(|l| l != index) {
+                        out += handover.out.give(lane, i, frame, true) as u64;
                     }
-                    self.own.push(k as u16);
+                    own.push(k as u16);
                     continue;
                 }
-                let lane = self.steering.lane_of_frame(frame.data);
-                if lane == self.index {
-                    self.own.push(k as u16);
-                } else if self.handover.give(lane, i, frame) {
-                    out += 1;
+                let lane = steering.lane_of_frame(frame.data);
+                let given = if lane != *index {
+                    handover.out.give(lane, i, frame, false)
+                } else if astray && let Some(lane) = fallback.lane_of(stack, frame.data) {
+                    elsewhere += 1;
+                    handover.out.give(lane, i, frame, true)
                 } else {
-                    dropped += 1;
-                }
+                    own.push(k as u16);
+                    continue;
+                };
+                out += given as u64;
+                dropped += !given as u64;
             }
-            self.handover.publish();
-            add(&self.stats.handed_out, out);
-            add(&self.stats.handed_dropped, dropped);
-            self.stack.receive(now, interface, &Picked { burst: port, which: &self.own });
-            let handover = &mut self.handover;
-            self.stack.take_foreign(|lane, frame| {
-                handover.give(lane, i, RxFrame::new(frame, RxChecksum::Unknown));
+            add(&stats.handed_batches, handover.out.publish());
+            add(&stats.handed_out, out);
+            add(&stats.handed_dropped, dropped);
+            add(&stats.fallback_out, elsewhere);
+            stack.receive(now, interface, &Picked { burst: port, which: own });
+            let mut whole = 0;
+            stack.take_foreign(|lane, frame| {
+                let given = handover.out.give(lane, i, RxFrame::new(frame, RxChecksum::Unknown), false);
+                whole += given as u64;
             });
-            self.handover.publish();
+            if whole > 0 {
+                add(&stats.handed_batches, handover.out.publish());
+                add(&stats.handed_out, whole);
+            }
         }
         self.ports[i].release();
         n
@@ -189,21 +227,38 @@ impl Lane {
         self.ports.get(interface.0 as usize).map_or_else(String::new, |p| p.caps_of().name.clone())
     }
 
-    fn lanes(&self) -> u16 {
-        match &self.steering {
-            Steering::Single => 1,
-            Steering::Hash(t) => t.lanes(),
-        }
-    }
-
     fn take_handed(&mut self, now: Instant) -> usize {
-        let Lane { handover, stack, ports, .. } = self;
-        let n = handover.take(BURST, |port, frames| {
-            if port < ports.len() {
-                stack.receive(now, InterfaceId(port as u8), frames);
+        let Lane { handover, stack, ports, fallback, own, stats, .. } = self;
+        let astray = fallback.is_needed();
+        let (mut elsewhere, mut dropped) = (0, 0);
+        let n = handover.take(BURST, |out, port, frames| {
+            if port >= ports.len() {
+                return;
             }
+            let interface = InterfaceId(port as u8);
+            if !astray {
+                return stack.receive(now, interface, frames);
+            }
+            own.clear();
+            for k in 0..frames.len() {
+                let frame = frames.frame(k);
+                match if frames.chosen(k) { None } else { fallback.lane_of(stack, frame.data) } {
+                    None => own.push(k as u16),
+                    Some(lane) => {
+                        elsewhere += 1;
+                        dropped += !out.give(lane, port, frame, true) as u64;
+                    }
+                }
+            }
+            stack.receive(now, interface, &Picked { burst: frames, which: own });
         });
-        add(&self.stats.handed_in, n as u64);
+        if elsewhere > 0 {
+            add(&stats.handed_batches, handover.out.publish());
+            add(&stats.fallback_out, elsewhere);
+            add(&stats.handed_out, elsewhere - dropped);
+            add(&stats.handed_dropped, dropped);
+        }
+        add(&stats.handed_in, n as u64);
         n
     }
 
@@ -259,45 +314,86 @@ impl Lane {
     }
 
     /// Waits for a frame, the bell, `extra` or the next timer, at most `limit`. Returns at once when there is work.
-    pub(crate) fn sleep(&mut self, extra: Option<&Bell>, limit: Option<Duration>) {
+    /// How long it was, µs.
+    pub(crate) fn sleep(&mut self, extra: Option<&Bell>, limit: Option<Duration>) -> Option<u64> {
+        let us = self.prepare(limit).map(|wait| {
+            let since = self.clock.now();
+            let ill = self.poll(extra, wait);
+            if ill != 0 {
+                self.look_after(ill);
+            }
+            self.slept(since)
+        });
+        self.awake();
+        us
+    }
+
+    /// Arms all that ends a sleep. How many microseconds it may take, and for ever where there is nothing to wait for but
+    /// that; `None` when there is work. Either way [`Lane::awake`] comes next.
+    pub(crate) fn prepare(&mut self, limit: Option<Duration>) -> Option<Option<u64>> {
         self.bell.arm();
-        let mut ready = !self.handover.is_empty() || self.stack.has_jobs() || self.called.load(Ordering::Relaxed);
-        let mut armed = 0;
+        if !self.handover.is_empty() || self.stack.has_jobs() || self.called.load(Ordering::Relaxed) {
+            return None;
+        }
         for port in &mut self.ports {
-            if ready {
-                break;
-            }
-            ready = !port.prepare_sleep();
-            armed += 1;
-        }
-        if !ready {
-            let now = self.clock.now();
-            let mut wait = self.stack.next_deadline().map(|at| at.micros_since(now));
-            // A port that was full takes more soon, and tells nobody.
-            if self.stack.output_pending() {
-                wait = Some(wait.map_or(200, |w| w.min(200)));
-            }
-            for port in &self.ports {
-                if let AnyPort::Mem(p) = port {
-                    wait = [wait, p.due_us()].into_iter().flatten().min();
-                }
-            }
-            let limit = limit.map(|l| l.as_micros() as u64);
-            let wait = [wait, limit].into_iter().flatten().min();
-            if wait != Some(0) {
-                let ill = self.poll(extra, wait);
-                if ill != 0 {
-                    self.look_after(ill);
-                }
-                add(&self.stats.sleeps, 1);
-                let us = self.clock.now().micros_since(now);
-                add(&self.stats.slept_us, us);
+            self.armed += 1;
+            if !port.prepare_sleep() {
+                return None;
             }
         }
-        for port in &mut self.ports[..armed] {
+        let now = self.clock.now();
+        let mut wait = self.stack.next_deadline().map(|at| at.micros_since(now));
+        // A port that was full takes more soon, and tells nobody.
+        if self.stack.output_pending() {
+            wait = Some(wait.map_or(200, |w| w.min(200)));
+        }
+        for port in &self.ports {
+            if let AnyPort::Mem(p) = port {
+                wait = [wait, p.due_us()].into_iter().flatten().min();
+            }
+        }
+        let limit = limit.map(|l| l.as_micros() as u64);
+        let wait = [wait, limit].into_iter().flatten().min();
+        (wait != Some(0)).then_some(wait)
+    }
+
+    /// After [`Lane::prepare`].
+    pub(crate) fn awake(&mut self) {
+        for port in &mut self.ports[..self.armed] {
             port.wake_up();
         }
+        self.armed = 0;
+        self.watched = Watched::No;
         self.bell.disarm();
+    }
+
+    /// A sleep is over; how long it was, µs.
+    pub(crate) fn slept(&self, since: Instant) -> u64 {
+        let us = self.clock.now().micros_since(since);
+        add(&self.stats.sleeps, 1);
+        add(&self.stats.slept_us, us);
+        us
+    }
+
+    /// A descriptor that is readable whenever one that the lane waits for is.
+    pub(crate) fn watch(&mut self) -> rustix::io::Result<Arc<OwnedFd>> {
+        let fd = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let none = epoll::EventData::new_u64(0);
+        epoll::add(&fd, &*self.bell, none, epoll::EventFlags::IN)?;
+        for port in &self.ports {
+            epoll::add(&fd, port.wake_fd(), none, epoll::EventFlags::IN)?;
+        }
+        let fd = Arc::new(fd);
+        self.watches.push(fd.clone());
+        Ok(fd)
+    }
+
+    /// Looks after ports whose descriptors are in error: after a wake-up that brought nothing.
+    pub(crate) fn look_around(&mut self) {
+        let ill = self.poll(None, Some(0));
+        if ill != 0 {
+            self.look_after(ill);
+        }
     }
 
     /// Waits; the ports whose descriptors are in error, by bit.
@@ -339,6 +435,10 @@ impl Lane {
                 continue;
             }
             self.gone |= 1 << i;
+            for watch in &self.watches {
+                // One that is closed is out of it already.
+                let _ = epoll::delete(watch, self.ports[i].wake_fd());
+            }
             tracing::error!("{name} is gone: start again when it is back");
         }
     }

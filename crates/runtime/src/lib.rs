@@ -1,20 +1,25 @@
 //! Lanes: threads, wake-up, steering, shared counters.
 //!
 //! A [`Lane`] is one core's stack with its ports. An [`App`] is the application's end of it. The two run on one thread
-//! (`inline`, the paper's zero-thread TCP) or as a pair of threads pinned to one core (`paired`, NSDI'14 3.1); either way
-//! they speak through the same rings.
+//! (`inline`, the paper's zero-thread TCP; `guarded` with a second one that steps in when the first does not call), or as a
+//! pair of threads pinned to one core (`paired`, NSDI'14 3.1); either way they speak through the same rings.
 
 mod app;
 mod claim;
 mod clock;
 pub mod config;
+mod cores;
 mod engine;
+mod fallback;
+mod guard;
 mod handover;
 mod keeper;
 mod kernel;
 mod lane;
+mod patience;
 mod ports;
 mod stats;
+mod sys;
 
 pub use app::{App, Waker};
 pub use claim::Claim;

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 macro_rules! stats {
     ($($(#[$doc:meta])* $field:ident),* $(,)?) => {
         /// One lane's own counters; written by the lane alone, with plain stores.
+        // Lines of their own, and their pairs: the lane next door must not feel our stores.
         #[derive(Debug, Default)]
+        #[repr(align(128))]
         pub struct LaneStats {
             $($(#[$doc])* pub(crate) $field: AtomicU64,)*
         }
@@ -49,10 +51,18 @@ stats! {
     handed_in,
     /// Frames for other lanes that their ring did not take.
     handed_dropped,
+    /// Bursts of these: one publication each.
+    handed_batches,
+    /// Of the frames handed out those that another lane's listener was given, since this one has none.
+    fallback_out,
     /// Connections now.
     connections,
     /// Wake-ups of the application.
     wakeups,
+    /// Times that the guard took the turns over from an application that had not called in (`guarded`).
+    takeovers,
+    /// Looks of the guard.
+    guard_looks,
 }
 
 /// Adds to a counter that only this thread writes.

@@ -24,6 +24,7 @@ use crate::options::Options;
 use crate::path::PathMtus;
 use crate::ports::Ports;
 use crate::route::Routes;
+use crate::sources::Sources;
 use crate::syn_cache::SynCache;
 use crate::time_wait::{TimeWait, TimeWaits};
 use crate::wheel::Wheel;
@@ -67,6 +68,7 @@ pub struct Stack {
     /// Where the next look for memory to free begins.
     hand: u32,
     pub(crate) ports: Ports,
+    pub(crate) sources: Sources,
     pub(crate) wheel: Wheel,
     pub(crate) due: Vec<u32>,
     /// Connections that were idle at some time, in its order.
@@ -129,6 +131,7 @@ impl Stack {
             orphans: 0,
             hand: 0,
             ports: Ports::new(config.ports, secret),
+            sources: Sources::default(),
             wheel: Wheel::new(Instant::ZERO),
             due: Vec::with_capacity(256),
             resting: VecDeque::new(),

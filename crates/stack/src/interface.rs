@@ -80,6 +80,22 @@ impl Address {
     }
 }
 
+/// RFC 6724 5's rules 2 and 3, whether nobody else has it, and rule 8: bits shared.
+type Rank = (bool, bool, bool, u32);
+
+impl Address {
+    fn speaks_to(&self, to: Addr) -> bool {
+        self.addr.is_v4() == to.is_v4() && self.phase != Phase::Duplicate
+    }
+
+    fn rank(&self, to: Addr) -> Rank {
+        let bits = |a: Addr| u128::from_be_bytes(a.octets());
+        let ours = matches!(self.phase, Phase::Ours { .. });
+        let scope = self.addr.is_link_local() == to.is_link_local();
+        (scope, ours, !self.deprecated, (bits(self.addr) ^ bits(to)).leading_zeros())
+    }
+}
+
 /// No link is taken to carry less: the headers of IPv6 and TCP with all options, and a little text.
 const LEAST_MTU: u16 = 148;
 
@@ -175,16 +191,18 @@ impl Interface {
     /// The address to speak from towards `to`: same family, link-local only to link-local, not deprecated, longest common
     /// prefix (RFC 6724 5, rules 2, 3 and 8). One that is still being asked for is taken where there is no other.
     pub fn source_for(&self, to: Addr) -> Option<Addr> {
-        let bits = |a: Addr| u128::from_be_bytes(a.octets());
-        self.addresses
-            .iter()
-            .filter(|a| a.addr.is_v4() == to.is_v4() && a.phase != Phase::Duplicate)
-            .max_by_key(|a| {
-                let ours = matches!(a.phase, Phase::Ours { .. });
-                let scope = a.addr.is_link_local() == to.is_link_local();
-                (scope, ours, !a.deprecated, (bits(a.addr) ^ bits(to)).leading_zeros())
-            })
-            .map(|a| a.addr)
+        self.addresses.iter().filter(|a| a.speaks_to(to)).max_by_key(|a| a.rank(to)).map(|a| a.addr)
+    }
+
+    /// All addresses that will do as well, but for how much of their prefix they share with `to`; the best first.
+    pub fn sources_for(&self, to: Addr) -> Vec<Addr> {
+        let mut all: Vec<_> = self.addresses.iter().filter(|a| a.speaks_to(to)).map(|a| (a.rank(to), a.addr)).collect();
+        // Of equals the last, as above.
+        all.reverse();
+        all.sort_by_key(|(rank, _)| core::cmp::Reverse(*rank));
+        let class = |(scope, ours, fresh, _): Rank| (scope, ours, fresh);
+        let Some(best) = all.first().map(|(rank, _)| class(*rank)) else { return Vec::new() };
+        all.into_iter().take_while(|(rank, _)| class(*rank) == best).map(|(_, addr)| addr).collect()
     }
 }
 

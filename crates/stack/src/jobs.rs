@@ -191,7 +191,9 @@ impl Stack {
         }
         let mut key = FlowKey { local: addr, remote: remote.addr, local_port: local.port, remote_port: remote.port };
         if local.port == 0 {
-            key.local_port = self.choose_port(now, key).ok_or(Failure::AddressNotAvailable)?;
+            let any = local.addr.is_unspecified();
+            (key.local, key.local_port) =
+                self.choose_source(now, interface, key, any).ok_or(Failure::AddressNotAvailable)?;
         }
         let hash = self.flows.hash(&key);
         let (mut iss, ts_offset) = self.initial_sequence(now, &key);
@@ -230,7 +232,7 @@ impl Stack {
         options.apply(&mut conn, &mut cx);
         let id = self.admit(now, conn, None).ok_or(Failure::NoBuffers)?;
         self.counters.active_opens += 1;
-        let local = Endpoint { addr, port: key.local_port };
+        let local = Endpoint { addr: key.local, port: key.local_port };
         self.answers.push_back(Event::Opened { token, conn: ConnId(id), local });
         self.settle(now, id);
         Ok(())
@@ -238,7 +240,7 @@ impl Stack {
 
     /// A local port for an active open: free for this remote end, and such that the reply comes back to this lane
     /// (mTCP 4.2, Fastsocket 3.3).
-    fn choose_port(&mut self, now: Instant, key: FlowKey) -> Option<u16> {
+    pub(crate) fn choose_port(&mut self, now: Instant, key: FlowKey) -> Option<u16> {
         let Stack { ports, flows, conns, syns, time_waits, listeners, config, .. } = self;
         ports.pick(key.local, key.remote, key.remote_port, |port| {
             let key = FlowKey { local_port: port, ..key };

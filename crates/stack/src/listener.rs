@@ -25,11 +25,17 @@ pub(crate) struct Listeners {
     slab: Slab<Listener>,
     /// More than one id where listeners share an address (SO_REUSEPORT).
     by_local: HashMap<(Addr, u16), Vec<u32>>,
+    /// Insertions and removals.
+    pub changes: u64,
 }
 
 impl Listeners {
     pub fn new(max: u32) -> Listeners {
-        Listeners { slab: Slab::new(max), by_local: HashMap::default() }
+        Listeners { slab: Slab::new(max), by_local: HashMap::default(), changes: 0 }
+    }
+
+    pub fn each(&self, f: impl FnMut(&Listener)) {
+        self.by_local.values().flatten().filter_map(|id| self.slab.get(*id)).for_each(f);
     }
 
     pub fn get(&mut self, id: u32) -> Option<&mut Listener> {
@@ -64,12 +70,14 @@ impl Listeners {
     pub fn insert(&mut self, listener: Listener) -> Result<u32, Listener> {
         let key = (listener.local.addr, listener.local.port);
         let id = self.slab.insert(listener)?;
+        self.changes += 1;
         self.by_local.entry(key).or_default().push(id);
         Ok(id)
     }
 
     pub fn remove(&mut self, id: u32) -> Option<Listener> {
         let listener = self.slab.remove(id)?;
+        self.changes += 1;
         let key = (listener.local.addr, listener.local.port);
         if let Some(ids) = self.by_local.get_mut(&key) {
             ids.retain(|i| *i != id);

@@ -16,7 +16,8 @@ pub enum Steering {
 pub struct Toeplitz {
     /// Hash contribution of each value of each input byte.
     bytes: Box<[[u32; 256]; 36]>,
-    table: [u16; 128],
+    /// A power of two of them.
+    table: Box<[u16]>,
 }
 
 /// The key whose 16-bit period makes both directions of a flow hash alike.
@@ -37,8 +38,10 @@ impl core::fmt::Debug for Toeplitz {
 }
 
 impl Toeplitz {
-    /// A hash under `key` whose low seven bits index `table`.
-    pub fn new(key: [u8; 40], table: [u16; 128]) -> Toeplitz {
+    /// A hash under `key` whose low bits index `table`; entries beyond the largest power of two are left out.
+    pub fn new(key: [u8; 40], table: &[u16]) -> Toeplitz {
+        let whole = if table.is_empty() { 0 } else { 1 << table.len().ilog2() };
+        let table: Box<[u16]> = if whole == 0 { Box::new([0]) } else { table[..whole].into() };
         let mut bytes = Box::new([[0u32; 256]; 36]);
         for (at, row) in bytes.iter_mut().enumerate() {
             for (value, slot) in row.iter_mut().enumerate() {
@@ -82,7 +85,7 @@ impl Toeplitz {
     }
 
     fn lane(&self, hash: u32) -> u16 {
-        self.table[hash as usize & 127]
+        self.table[hash as usize & (self.table.len() - 1)]
     }
 }
 
@@ -104,7 +107,24 @@ impl Steering {
         for (i, slot) in table.iter_mut().enumerate() {
             *slot = i as u16 % lanes;
         }
-        Steering::Hash(Box::new(Toeplitz::new(SYMMETRIC_KEY, table)))
+        Steering::Hash(Box::new(Toeplitz::new(SYMMETRIC_KEY, &table)))
+    }
+
+    /// As a NIC does with this key and table of lanes; `None` where a lane of `lanes` would get nothing.
+    pub fn predicted(key: [u8; 40], table: &[u16], lanes: u16) -> Option<Steering> {
+        let all = (0..lanes).all(|lane| table.contains(&lane)) && table.iter().all(|lane| *lane < lanes);
+        if lanes <= 1 {
+            return Some(Steering::Single);
+        }
+        (all && table.len().is_power_of_two()).then(|| Steering::Hash(Box::new(Toeplitz::new(key, table))))
+    }
+
+    /// How many lanes there are.
+    pub fn lanes(&self) -> u16 {
+        match self {
+            Steering::Single => 1,
+            Steering::Hash(t) => t.lanes(),
+        }
     }
 
     /// The lane of a packet's tuple.
@@ -209,7 +229,7 @@ mod tests {
 
     #[test]
     fn published_vectors() {
-        let t = Toeplitz::new(MICROSOFT, [0; 128]);
+        let t = Toeplitz::new(MICROSOFT, &[0; 128]);
         let v = [
             ("66.9.149.187", 2794, "161.142.100.80", 1766, 0x51cc_c178),
             ("199.92.111.2", 14230, "65.69.140.83", 4739, 0xc626_b0ea),
@@ -223,6 +243,20 @@ mod tests {
         for (src, sport, dst, dport, hash) in v {
             assert_eq!(t.tuple(ip(src), ip(dst), sport, dport), hash, "{src}");
         }
+    }
+
+    /// A NIC's own key is not symmetric; the lane of a frame that comes in is all that is ever asked for.
+    #[test]
+    fn a_nic_is_predicted_or_not_at_all() {
+        let table: Vec<u16> = (0..512).map(|i| (i % 3) as u16).collect();
+        let s = Steering::predicted(MICROSOFT, &table, 3).unwrap();
+        // Microsoft's first vector: 0x51ccc178.
+        assert_eq!(s.lane_of(ip("66.9.149.187"), ip("161.142.100.80"), 2794, 1766), (0x178 % 3) as u16);
+        assert_eq!(s.lanes(), 3);
+        assert!(Steering::predicted(MICROSOFT, &table, 4).is_none(), "nothing for lane 3");
+        assert!(Steering::predicted(MICROSOFT, &table, 2).is_none(), "something for nobody");
+        assert!(Steering::predicted(MICROSOFT, &table[..500], 3).is_none());
+        assert!(matches!(Steering::predicted(MICROSOFT, &table, 1), Some(Steering::Single)));
     }
 
     #[test]
@@ -321,8 +355,8 @@ mod tests {
 
     #[test]
     fn an_asymmetric_key_needs_the_quoted_tuple_turned() {
-        let table = core::array::from_fn(|i| i as u16);
-        let s = Steering::Hash(Box::new(Toeplitz::new(MICROSOFT, table)));
+        let table: [u16; 128] = core::array::from_fn(|i| i as u16);
+        let s = Steering::Hash(Box::new(Toeplitz::new(MICROSOFT, &table)));
         let (a, b) = (ip(A[0]), ip(B[0]));
         assert_ne!(s.lane_of(a, b, 5000, 80), s.lane_of(b, a, 80, 5000));
         let mut error = vec![0; 600];
@@ -358,7 +392,7 @@ mod tests {
     #[test]
     fn what_belongs_to_no_flow_is_lane_0_s() {
         let table = [3; 128];
-        let s = Steering::Hash(Box::new(Toeplitz::new(SYMMETRIC_KEY, table)));
+        let s = Steering::Hash(Box::new(Toeplitz::new(SYMMETRIC_KEY, &table)));
         let tcp = packet(false, ipv4::TCP, &segment(1, 2), None);
         assert_eq!(s.lane_of_frame(&eth(None, ethernet::IPV4, &tcp)), 3);
         let udp = packet(false, 17, &segment(1, 2), None);

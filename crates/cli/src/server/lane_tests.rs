@@ -147,8 +147,15 @@ fn files_arrive_paired() {
 }
 
 #[test]
+fn files_arrive_guarded() {
+    files_arrive(Model::Guarded, 0.0);
+}
+
+#[test]
 fn files_arrive_under_loss() {
-    files_arrive(Model::Inline, 0.01);
+    for model in [Model::Inline, Model::Paired, Model::Guarded] {
+        files_arrive(model, 0.01);
+    }
 }
 
 #[test]

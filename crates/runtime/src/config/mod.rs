@@ -23,6 +23,8 @@ pub enum Model {
     Inline,
     /// A stack thread beside the application's, on the same core.
     Paired,
+    /// The application's own waits, and a guard thread that steps in when they do not come.
+    Guarded,
 }
 
 /// A packet device, as `KIND:NAME`.
@@ -162,8 +164,12 @@ pub struct Config {
     pub cores: Vec<usize>,
     /// Who runs the stack.
     pub model: Model,
-    /// Empty looks before a lane sleeps.
+    /// Most empty looks before a lane sleeps; there are fewer where they find nothing.
     pub spin: u32,
+    /// A lane never sleeps.
+    pub busy_poll: bool,
+    /// How long an application may not call in before its guard steps in, µs (`guarded`).
+    pub guard_us: u32,
     /// Microseconds of busy polling in the kernel (`xdp`); 0 is none.
     pub busy_poll_us: u32,
     /// Devices.
@@ -197,7 +203,9 @@ impl Default for Config {
             lanes: 1,
             cores: Vec::new(),
             model: Model::Inline,
-            spin: 2,
+            spin: 64,
+            busy_poll: false,
+            guard_us: 1000,
             busy_poll_us: 0,
             ports: Vec::new(),
             tcp: TcpConfig::default(),

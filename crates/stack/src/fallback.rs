@@ -1,0 +1,152 @@
+//! What a runtime with several lanes asks of one, so that a connection for which nobody listens here finds a listener
+//! elsewhere (Fastsocket 3.2.1's global table, without a table that lanes share).
+
+use wire::tcp::Flags;
+use wire::{ethernet, icmpv4, icmpv6, ipv4, ipv6};
+
+use crate::FlowKey;
+use crate::channel::Endpoint;
+use crate::engine::{Stack, TIME_WAIT};
+
+/// The connection that a frame is about, as this end sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tuple {
+    /// Its four-tuple.
+    pub key: FlowKey,
+    /// A SYN that opens it.
+    pub opens: bool,
+}
+
+/// The connection that a received frame is about: a TCP segment's own, or the one that an ICMP error quotes. `None` for all
+/// else, fragments included.
+pub fn tuple_of(frame: &[u8]) -> Option<Tuple> {
+    let eth = ethernet::Frame::parse(frame).ok()?;
+    match eth.ethertype {
+        ethernet::IPV4 => {
+            let ip = ipv4::Packet::parse(eth.payload).ok()?;
+            match ip.protocol {
+                _ if ip.is_fragment() => None,
+                ipv4::TCP => segment(ip.src, ip.dst, ip.payload),
+                ipv4::ICMP => match icmpv4::Message::parse(ip.payload).ok()? {
+                    icmpv4::Message::Unreachable { quoted, .. }
+                    | icmpv4::Message::TimeExceeded { quoted, .. }
+                    | icmpv4::Message::ParameterProblem { quoted, .. } => Some(sent(quoted)),
+                    _ => None,
+                },
+                _ => None,
+            }
+        }
+        ethernet::IPV6 => {
+            let ip = ipv6::Packet::parse(eth.payload).ok()?;
+            match ip.next_header {
+                _ if ip.fragment.is_some_and(|f| f.more || f.offset != 0) => None,
+                ipv6::TCP => segment(ip.src, ip.dst, ip.payload),
+                ipv6::ICMPV6 => match icmpv6::Message::parse(ip.src, ip.dst, ip.payload).ok()? {
+                    icmpv6::Message::Unreachable { quoted, .. }
+                    | icmpv6::Message::PacketTooBig { quoted, .. }
+                    | icmpv6::Message::TimeExceeded { quoted, .. }
+                    | icmpv6::Message::ParameterProblem { quoted, .. } => Some(sent(quoted)),
+                    _ => None,
+                },
+                _ => None,
+            }
+        }
+        _ => None,
+    }
+}
+
+fn segment(remote: wire::Addr, local: wire::Addr, bytes: &[u8]) -> Option<Tuple> {
+    let [a, b, c, d, .., flags] = *bytes.get(..14)? else { return None };
+    let (remote_port, local_port) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+    let flags = Flags::from_bits(flags as u16);
+    let opens = flags.contains(Flags::SYN) && !flags.contains(Flags::ACK) && !flags.contains(Flags::RST);
+    Some(Tuple { key: FlowKey { local, remote, local_port, remote_port }, opens })
+}
+
+/// What is quoted was sent by us.
+fn sent(q: wire::quoted::Quoted) -> Tuple {
+    let key = FlowKey { local: q.src, remote: q.dst, local_port: q.src_port, remote_port: q.dst_port };
+    Tuple { key, opens: false }
+}
+
+impl Stack {
+    /// Counts up whenever a listener comes or goes.
+    pub fn listener_changes(&self) -> u64 {
+        self.listeners.changes
+    }
+
+    /// Where each listener listens, and whether a wildcard takes IPv6 alone.
+    pub fn each_listener(&self, mut f: impl FnMut(Endpoint, bool)) {
+        self.listeners.each(|l| f(l.local, l.v6_only));
+    }
+
+    /// The flow table's hash of a tuple: nobody outside can choose it.
+    pub fn tuple_hash(&self, key: &FlowKey) -> u32 {
+        self.flows.hash(key)
+    }
+
+    /// Whether this lane has the connection, its handshake, or what is remembered of it; what is remembered stands in no
+    /// SYN's way.
+    pub fn knows(&self, tuple: &Tuple) -> bool {
+        let hash = self.flows.hash(&tuple.key);
+        self.find_flow(&tuple.key, hash).is_some_and(|value| value & TIME_WAIT == 0 || !tuple.opens)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use wire::tcp::{Header, Options};
+    use wire::{Addr, MacAddr, SeqNum};
+
+    fn frame(src: &str, dst: &str, flags: Flags) -> Vec<u8> {
+        let (src, dst): (Addr, Addr) =
+            (src.parse::<core::net::IpAddr>().unwrap().into(), dst.parse::<core::net::IpAddr>().unwrap().into());
+        let header = Header {
+            src_port: 5000,
+            dst_port: 80,
+            seq: SeqNum(1),
+            ack: SeqNum(2),
+            flags,
+            window: 9,
+            urgent: 0,
+            options: Options::default(),
+        };
+        let mut tcp = [0; 60];
+        let n = header.emit(&mut tcp, false);
+        let mac = MacAddr([2; 6]);
+        let mut b = vec![0; 14 + if src.is_v4() { 20 } else { 40 }];
+        ethernet::emit(&mut b, mac, mac, None, if src.is_v4() { ethernet::IPV4 } else { ethernet::IPV6 });
+        if src.is_v4() {
+            ipv4::Header { src, dst, protocol: ipv4::TCP, ..Default::default() }.emit(&mut b[14..], n);
+        } else {
+            ipv6::Header { src, dst, next_header: ipv6::TCP, ..Default::default() }.emit(&mut b[14..], n);
+        }
+        b.extend(&tcp[..n]);
+        b
+    }
+
+    #[test]
+    fn a_segment_is_seen_from_its_receiver() {
+        for (src, dst) in [("10.0.0.2", "10.0.0.1"), ("fd00::2", "fd00::1")] {
+            let ip = |s: &str| Addr::from(s.parse::<core::net::IpAddr>().unwrap());
+            let key = FlowKey { local: ip(dst), remote: ip(src), local_port: 80, remote_port: 5000 };
+            let opens = |flags| tuple_of(&frame(src, dst, flags)).map(|t| (t.key, t.opens));
+            assert_eq!(opens(Flags::SYN), Some((key, true)));
+            assert_eq!(opens(Flags::ACK), Some((key, false)));
+            assert_eq!(opens(Flags::from_bits(Flags::SYN.bits() | Flags::ACK.bits())), Some((key, false)));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_frame(bytes in proptest::collection::vec(any::<u8>(), 0..120), kind in 0usize..3) {
+            let mut bytes = bytes;
+            if bytes.len() > 14 {
+                bytes[12..14].copy_from_slice(&[[8u8, 0], [0x86, 0xdd], [8, 6]][kind]);
+            }
+            let _ = tuple_of(&bytes);
+        }
+    }
+}
