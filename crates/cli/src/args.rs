@@ -96,7 +96,7 @@ pub struct DeviceArgs {
 #[derive(Debug, Args)]
 pub struct ServeArgs {
     /// Directory to serve
-    #[arg(required_unless_present = "message", conflicts_with = "message")]
+    #[arg(required_unless_present_any = ["message", "reset"], conflicts_with_all = ["message", "reset"])]
     pub dir: Option<PathBuf>,
     /// Devices and lanes.
     #[command(flatten)]
@@ -107,9 +107,13 @@ pub struct ServeArgs {
     /// Benchmark: answer every request with this many bytes
     #[arg(long, value_name = "BYTES", value_parser = count_or_zero(1 << 30))]
     pub message: Option<usize>,
-    /// Serve from the kernel's TCP instead (epoll, one thread a lane), to compare on the same wire
-    #[arg(long, conflicts_with_all = ["dev", "addr", "gateway", "model", "config", "pcap"])]
-    pub kernel: bool,
+    /// Benchmark: reset every connection once it is accepted
+    #[arg(long, conflicts_with = "message")]
+    pub reset: bool,
+    /// Serve from the kernel's TCP instead, one thread a lane, to compare on the same wire
+    #[arg(long, value_enum, value_name = "HOW", num_args = 0..=1, default_missing_value = "epoll", require_equals = true,
+        conflicts_with_all = ["dev", "addr", "gateway", "model", "config", "pcap"])]
+    pub kernel: Option<KernelServer>,
     /// Print the line that says it is ready, and the counts at the end, as JSON
     #[arg(long)]
     pub json: bool,
@@ -138,9 +142,18 @@ pub struct LoadArgs {
     /// Seconds to run [default: 10, unless -n is given]
     #[arg(short, long, value_name = "S", value_parser = seconds)]
     pub duration: Option<f64>,
-    /// Requests on each connection
-    #[arg(short, long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Requests on each connection; 0 waits for the server's end of it (serve --reset)
+    #[arg(short, long, default_value_t = 1, value_name = "N")]
     pub messages: u32,
+    /// Seconds of load before the measurement
+    #[arg(long, default_value_t = 0.0, value_name = "S", value_parser = seconds_or_none, conflicts_with = "total")]
+    pub warm_up: f64,
+    /// Keep every connection open after its requests, and measure once all are
+    #[arg(long, conflicts_with_all = ["total", "rate"])]
+    pub hold: bool,
+    /// Address to connect from; several are used in turn [default: what the device has]
+    #[arg(long, value_name = "ADDRESS")]
+    pub source: Vec<IpAddr>,
     /// Open loop: connections to start in each second
     #[arg(long, value_name = "PER_S", value_parser = rate)]
     pub rate: Option<f64>,
@@ -153,6 +166,9 @@ pub struct LoadArgs {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+    /// Print a line of JSON when load starts and when the measurement begins and ends
+    #[arg(long, hide = true, requires = "json")]
+    pub events: bool,
 }
 
 /// What `lab` does.
@@ -205,11 +221,24 @@ impl From<ModelArg> for Model {
     }
 }
 
+/// How a server on the kernel's TCP is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum KernelServer {
+    /// As an expert would: a listener a core, read right after accept, FIN rides on the answer
+    Epoll,
+    /// As it is mostly written: a listener a core, every connection waits in epoll, FIN is a segment of its own
+    Plain,
+    /// As the plain one, with a single listener that all threads share
+    Single,
+    /// io_uring: multishot accept, direct descriptors, provided buffers, FIN rides on the answer
+    Uring,
+}
+
 /// Cores in the order given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CoreList(pub Vec<usize>);
 
-fn core_list(text: &str) -> Result<CoreList, String> {
+pub fn core_list(text: &str) -> Result<CoreList, String> {
     let number = |text: &str| text.trim().parse::<usize>().map_err(|_| format!("{text:?} is no core"));
     let mut cores = Vec::new();
     for part in text.split(',') {
@@ -245,6 +274,13 @@ fn seconds(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(number) if (0.01..=86_400.0).contains(&number) => Ok(number),
         _ => Err("expected seconds from 0.01 to 86400".to_owned()),
+    }
+}
+
+fn seconds_or_none(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(number) if (0.0..=86_400.0).contains(&number) => Ok(number),
+        _ => Err("expected seconds from 0 to 86400".to_owned()),
     }
 }
 
