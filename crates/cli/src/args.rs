@@ -23,6 +23,11 @@ pub enum Command {
     Serve(ServeArgs),
     /// Load a web server and measure it
     Load(LoadArgs),
+    /// Measure this stack and the kernel's on the same wire: the papers' experiments
+    Bench(BenchArgs),
+    /// Programs that benchmarks are made of
+    #[command(hide = true, subcommand)]
+    BenchPart(crate::bench::part::Part),
     /// Two network namespaces joined by a veth, to try everything on one machine
     #[command(subcommand)]
     Lab(LabCommand),
@@ -169,6 +174,50 @@ pub struct LoadArgs {
     /// Print a line of JSON when load starts and when the measurement begins and ends
     #[arg(long, hide = true, requires = "json")]
     pub events: bool,
+}
+
+/// Arguments of `bench`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The kernel's rows and AF_XDP's are measured on a veth between two fresh network namespaces, which \
+                        needs root; the rows of the memory wire need none. Takes two cores: the first is the client's, \
+                        the last the server's. In full: 10 rounds of 5 s for each row. docs/benchmarks.md says how to read \
+                        the numbers."
+)]
+pub struct BenchArgs {
+    /// Which experiment
+    #[arg(value_name = "NAME", value_parser = crate::bench::names())]
+    pub name: String,
+    /// A look at the shape, within a minute: one short round, fewer points
+    #[arg(long)]
+    pub quick: bool,
+    /// Rounds of each row [default: 10]
+    #[arg(long, value_name = "N", value_parser = count(1000))]
+    pub rounds: Option<usize>,
+    /// Seconds of each measurement, after one of load [default: 5]
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    pub seconds: Option<f64>,
+    /// Most cores of the server [default: half of what there are]
+    #[arg(long, value_name = "N", value_parser = count(64))]
+    pub cores: Option<usize>,
+    /// Connections at once [default: what the experiment needs, 256 mostly]
+    #[arg(short, long, value_name = "N", value_parser = count(10_000_000))]
+    pub connections: Option<usize>,
+    /// The client's addresses on the veth
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = count(1000))]
+    pub addresses: usize,
+    /// Only this wire; may be given twice
+    #[arg(long, value_enum, value_name = "WIRE")]
+    pub wire: Vec<crate::bench::Wire>,
+    /// Only this system, as in the reports; may be given several times
+    #[arg(long, value_name = "NAME", value_parser = crate::bench::system_names())]
+    pub system: Vec<String>,
+    /// Also write one self-contained page with plots
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Print JSON: one object, or for all {\"reports\": [...]}
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// What `lab` does.
