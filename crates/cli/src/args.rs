@@ -197,6 +197,9 @@ pub struct BenchArgs {
     /// Seconds of each measurement, after one of load [default: 5]
     #[arg(long, value_name = "S", value_parser = seconds)]
     pub seconds: Option<f64>,
+    /// Cores to use: the client's come first, the server's last [default: all that this process may use]
+    #[arg(long, value_name = "LIST", value_parser = core_list)]
+    pub on: Option<CoreList>,
     /// Most cores of the server [default: half of what there are]
     #[arg(long, value_name = "N", value_parser = count(64))]
     pub cores: Option<usize>,

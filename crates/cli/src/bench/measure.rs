@@ -270,6 +270,10 @@ fn on_veth(case: &Case, settings: &Settings, layout: Layout, begin: Begin<'_>) -
     let queues = layout.client.len().max(layout.server.len());
     let mut place = Place::new(queues, settings.addresses)?;
     let servers = servers(case, &place, &layout)?;
+    let kernels = matches!(case.system, System::Kernel(_) | System::MultiProcess | System::Nginx);
+    if kernels && place.has_program(Side::Server)? {
+        return Err(Failure::told("an XDP program is on the kernel's end of the veth: please report this"));
+    }
     let mut command = place.command(Side::Client, &place::this_program());
     let device = format!("xdp:{}", place.interface(Side::Client));
     match case.system {
@@ -359,6 +363,10 @@ fn take_report(report: &Value, busy: f64, found: &mut Measurement) {
         }
     }
     for part in ["connect", "processing", "total"] {
+        // Nothing was recorded where the largest is nothing.
+        if number(&format!("/latency_us/{part}/max")).is_none_or(|max| max == 0.0) {
+            continue;
+        }
         for at in ["min", "mean", "stdev", "p50", "p90", "p99", "p999", "max"] {
             if let Some(value) = number(&format!("/latency_us/{part}/{at}")) {
                 let name = if part == "total" { format!("latency_{at}_us") } else { format!("{part}_{at}_us") };
@@ -433,7 +441,7 @@ mod tests {
     fn numbers_of_a_report() {
         let report = serde_json::json!({
             "seconds": 2.0, "connections": 200, "connections_per_s": 100.0, "messages_per_s": 400.0,
-            "latency_us": { "total": { "p99": 7.0 }, "connect": { "mean": 3.0 } },
+            "latency_us": { "total": { "p99": 7.0, "max": 9.0 }, "connect": { "mean": 3.0, "max": 4.0 }, "processing": { "max": 0.0 } },
             "errors": { "timed out": 2 },
             "lanes": [{ "turns": 30, "idle_turns": 10, "rx_frames": 60, "tx_frames": 20, "jobs": 2, "events": 4 }],
         });
@@ -452,6 +460,7 @@ mod tests {
             assert_eq!(found.values.get(name), Some(&value), "{name}");
         }
         assert_eq!(found.errors["timed out"], 2);
+        assert!(!found.values.contains_key("processing_max_us"));
         assert!(!found.is_noisy());
         found.steal = 0.02;
         assert!(found.is_noisy());

@@ -90,7 +90,7 @@ pub fn system_names() -> impl clap::builder::TypedValueParser<Value = String> {
 }
 
 fn settings(args: &BenchArgs) -> Result<Settings, Failure> {
-    let all_cores = sys::allowed_cores();
+    let all_cores = args.on.as_ref().map_or_else(sys::allowed_cores, |cores| cores.0.clone());
     if all_cores.len() < 2 {
         let remedy = "let this process use another core (taskset); a server and its load on one core measure nothing";
         return Err(Failure::new("bench needs two cores", remedy));
@@ -98,7 +98,7 @@ fn settings(args: &BenchArgs) -> Result<Settings, Failure> {
     let most = all_cores.len() / 2;
     let cores = args.cores.unwrap_or(most);
     if cores > most {
-        let what = format!("{cores} server cores: this process may use {}", all_cores.len());
+        let what = format!("{cores} server cores of {}", all_cores.len());
         return Err(Failure::usage(what, format!("the client needs as many: at most {most} here")));
     }
     let mut wires = if args.wire.is_empty() { vec![Wire::Mem, Wire::Xdp] } else { args.wire.clone() };
@@ -205,10 +205,16 @@ fn measure(bench: &Benchmark, settings: &Settings, machine: &Machine, stop: &Sto
             closes_first: bench.closes_first,
             time_wait_s: 60,
             client_addresses: settings.addresses,
-            statistics: "medians with 95 % bootstrap intervals, rounds in ABBA order, those with more than 1 % steal or 0.1 \
+            statistics: "Medians with 95 % bootstrap intervals, rounds in ABBA order, those with more than 1 % steal or 0.1 \
                          cores of other programs discarded",
-            cpu: "server CPU is its whole core, softirq and the NAPI thread of its end of the veth included; a veth frees a \
+            cpu: "Server CPU is its whole core, softirq and the NAPI thread of its end of the veth included; a veth frees a \
                   frame's memory at the receiver, so what the server sent is freed on the client's core",
+            veth: "Each round on the veth: fresh namespaces, threaded NAPI pinned to its own side's core, TSO and GSO off, GRO on, \
+                   pfifo of 10,000, CUBIC, no XDP program at the kernel's end",
+            command: std::iter::once("corelane".to_owned())
+                .chain(std::env::args().skip(1))
+                .collect::<Vec<_>>()
+                .join(" "),
             quick: settings.quick,
         },
         main: bench.main,

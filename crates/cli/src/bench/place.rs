@@ -143,6 +143,13 @@ impl Place {
         Ok(tool("ip", &["netns", "exec", namespace, "cat", &address])?.trim().to_owned())
     }
 
+    /// Whether an XDP program is on a side's interface.
+    pub fn has_program(&self, side: Side) -> Result<bool, Failure> {
+        let End { namespace, interface, .. } = self.end(side);
+        let text = tool("ip", &["-n", namespace, "-details", "link", "show", "dev", interface])?;
+        Ok(text.split_whitespace().any(|word| word.starts_with("xdp") || word == "prog/xdp"))
+    }
+
     /// This program, or another, on a side.
     pub fn command(&self, side: Side, program: &Path) -> Command {
         let mut command = Command::new("ip");

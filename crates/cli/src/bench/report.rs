@@ -80,6 +80,10 @@ pub struct Method {
     pub statistics: &'static str,
     /// What server CPU is.
     pub cpu: &'static str,
+    /// How the veth is set up.
+    pub veth: &'static str,
+    /// What was typed.
+    pub command: String,
     /// Only a look: too few and too short rounds to compare by.
     pub quick: bool,
 }
@@ -166,7 +170,7 @@ impl Row {
         for name in ALWAYS {
             object.insert(name.to_owned(), Value::Null);
         }
-        for (name, value) in &self.values {
+        for (name, value) in self.values.iter().filter(|(name, _)| !self.keys.contains_key(*name)) {
             object.insert(name.clone(), serde_json::json!(rounded(*value)));
         }
         let ends = self.intervals.get(main);
@@ -360,7 +364,8 @@ impl Report {
             "{rounds} round(s) of {seconds} s after {warm_up_s} s of load; {closes_first}; TIME-WAIT {time_wait_s} s; \
              {client_addresses} client address(es) on the veth, one of the server"
         ));
-        lines.push(format!("{}. {}.", self.method.statistics, self.method.cpu));
+        lines.push(format!("{}. {}. {}.", self.method.statistics, self.method.cpu, self.method.veth));
+        lines.push(self.method.command.clone());
         if self.method.quick {
             lines.push("A quick look: too short to compare by.".into());
         }

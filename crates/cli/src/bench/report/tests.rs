@@ -52,6 +52,8 @@ fn report() -> Report {
             client_addresses: 1,
             statistics: "medians",
             cpu: "the core",
+            veth: "a wire",
+            command: "corelane bench fig0".into(),
             quick: true,
         },
         main: "connections_per_s",
@@ -93,7 +95,8 @@ The client's core was the limit and the server had time left, so the rate is a l
 NOISY: no quiet round for 1 of 2 rows: up to 30.0 % steal, 0.00 cores of other programs
 a note
 3 round(s) of 0.5 s after 0.1 s of load; the server closes first; TIME-WAIT 60 s; 1 client address(es) on the veth, one of the server
-medians. the core.
+medians. the core. a wire.
+corelane bench fig0
 A quick look: too short to compare by.
 "#]]
     );
