@@ -23,6 +23,11 @@ pub enum Command {
     Serve(ServeArgs),
     /// Load a web server and measure it
     Load(LoadArgs),
+    /// Measure this stack and the kernel's on the same wire: the papers' experiments
+    Bench(BenchArgs),
+    /// Programs that benchmarks are made of
+    #[command(hide = true, subcommand)]
+    BenchPart(crate::bench::part::Part),
     /// Two network namespaces joined by a veth, to try everything on one machine
     #[command(subcommand)]
     Lab(LabCommand),
@@ -99,7 +104,7 @@ pub struct DeviceArgs {
 #[derive(Debug, Args)]
 pub struct ServeArgs {
     /// Directory to serve
-    #[arg(required_unless_present = "message", conflicts_with = "message")]
+    #[arg(required_unless_present_any = ["message", "reset"], conflicts_with_all = ["message", "reset"])]
     pub dir: Option<PathBuf>,
     /// Devices and lanes.
     #[command(flatten)]
@@ -110,9 +115,13 @@ pub struct ServeArgs {
     /// Benchmark: answer every request with this many bytes
     #[arg(long, value_name = "BYTES", value_parser = count_or_zero(1 << 30))]
     pub message: Option<usize>,
-    /// Serve from the kernel's TCP instead (epoll, one thread a lane), to compare on the same wire
-    #[arg(long, conflicts_with_all = ["dev", "addr", "gateway", "model", "busy_poll", "config", "pcap"])]
-    pub kernel: bool,
+    /// Benchmark: reset every connection once it is accepted
+    #[arg(long, conflicts_with = "message")]
+    pub reset: bool,
+    /// Serve from the kernel's TCP instead, one thread a lane, to compare on the same wire
+    #[arg(long, value_enum, value_name = "HOW", num_args = 0..=1, default_missing_value = "epoll", require_equals = true,
+        conflicts_with_all = ["dev", "addr", "gateway", "model", "busy_poll", "config", "pcap"])]
+    pub kernel: Option<KernelServer>,
     /// Print the line that says it is ready, and the counts at the end, as JSON
     #[arg(long)]
     pub json: bool,
@@ -141,9 +150,18 @@ pub struct LoadArgs {
     /// Seconds to run [default: 10, unless -n is given]
     #[arg(short, long, value_name = "S", value_parser = seconds)]
     pub duration: Option<f64>,
-    /// Requests on each connection
-    #[arg(short, long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Requests on each connection; 0 waits for the server's end of it (serve --reset)
+    #[arg(short, long, default_value_t = 1, value_name = "N")]
     pub messages: u32,
+    /// Seconds of load before the measurement
+    #[arg(long, default_value_t = 0.0, value_name = "S", value_parser = seconds_or_none, conflicts_with = "total")]
+    pub warm_up: f64,
+    /// Keep every connection open after its requests, and measure once all are
+    #[arg(long, conflicts_with_all = ["total", "rate"])]
+    pub hold: bool,
+    /// Address to connect from; several are used in turn [default: what the device has]
+    #[arg(long, value_name = "ADDRESS")]
+    pub source: Vec<IpAddr>,
     /// Open loop: connections to start in each second
     #[arg(long, value_name = "PER_S", value_parser = rate)]
     pub rate: Option<f64>,
@@ -154,6 +172,56 @@ pub struct LoadArgs {
     #[arg(long, default_value_t = 30.0, value_name = "S", value_parser = seconds)]
     pub timeout: f64,
     /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// Print a line of JSON when load starts and when the measurement begins and ends
+    #[arg(long, hide = true, requires = "json")]
+    pub events: bool,
+}
+
+/// Arguments of `bench`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The kernel's rows and AF_XDP's are measured on a veth between two fresh network namespaces, which \
+                        needs root; the rows of the memory wire need none. Takes two cores: the first is the client's, \
+                        the last the server's. In full: 10 rounds of 5 s for each row. docs/benchmarks.md says how to read \
+                        the numbers."
+)]
+pub struct BenchArgs {
+    /// Which experiment
+    #[arg(value_name = "NAME", value_parser = crate::bench::names())]
+    pub name: String,
+    /// A look at the shape, within a minute: one short round, fewer points
+    #[arg(long)]
+    pub quick: bool,
+    /// Rounds of each row [default: 10]
+    #[arg(long, value_name = "N", value_parser = count(1000))]
+    pub rounds: Option<usize>,
+    /// Seconds of each measurement, after one of load [default: 5]
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    pub seconds: Option<f64>,
+    /// Cores to use: the client's come first, the server's last [default: all that this process may use]
+    #[arg(long, value_name = "LIST", value_parser = core_list)]
+    pub on: Option<CoreList>,
+    /// Most cores of the server [default: half of what there are]
+    #[arg(long, value_name = "N", value_parser = count(64))]
+    pub cores: Option<usize>,
+    /// Connections at once [default: what the experiment needs, 256 mostly]
+    #[arg(short, long, value_name = "N", value_parser = count(10_000_000))]
+    pub connections: Option<usize>,
+    /// The client's addresses on the veth
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = count(1000))]
+    pub addresses: usize,
+    /// Only this wire; may be given twice
+    #[arg(long, value_enum, value_name = "WIRE")]
+    pub wire: Vec<crate::bench::Wire>,
+    /// Only this system, as in the reports; may be given several times
+    #[arg(long, value_name = "NAME", value_parser = crate::bench::system_names())]
+    pub system: Vec<String>,
+    /// Also write one self-contained page with plots
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Print JSON: one object, or for all {\"reports\": [...]}
     #[arg(long)]
     pub json: bool,
 }
@@ -211,11 +279,24 @@ impl From<ModelArg> for Model {
     }
 }
 
+/// How a server on the kernel's TCP is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum KernelServer {
+    /// As an expert would: a listener a core, read right after accept, FIN rides on the answer
+    Epoll,
+    /// As it is mostly written: a listener a core, every connection waits in epoll, FIN is a segment of its own
+    Plain,
+    /// As the plain one, with a single listener that all threads share
+    Single,
+    /// io_uring: multishot accept, direct descriptors, provided buffers, FIN rides on the answer
+    Uring,
+}
+
 /// Cores in the order given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CoreList(pub Vec<usize>);
 
-fn core_list(text: &str) -> Result<CoreList, String> {
+pub fn core_list(text: &str) -> Result<CoreList, String> {
     let number = |text: &str| text.trim().parse::<usize>().map_err(|_| format!("{text:?} is no core"));
     let mut cores = Vec::new();
     for part in text.split(',') {
@@ -251,6 +332,13 @@ fn seconds(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(number) if (0.01..=86_400.0).contains(&number) => Ok(number),
         _ => Err("expected seconds from 0.01 to 86400".to_owned()),
+    }
+}
+
+fn seconds_or_none(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(number) if (0.0..=86_400.0).contains(&number) => Ok(number),
+        _ => Err("expected seconds from 0 to 86400".to_owned()),
     }
 }
 

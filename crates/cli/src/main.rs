@@ -1,6 +1,7 @@
 //! The `corelane` command.
 
 mod args;
+mod bench;
 mod conf;
 mod demo;
 mod device;
@@ -38,6 +39,8 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Demo(args) => demo::run(args, &Stop::on_signals()),
         Command::Serve(args) => serve::run(args, &Stop::on_signals()),
         Command::Load(args) => load::command::run(args, &Stop::on_signals()),
+        Command::Bench(args) => bench::run(args, &Stop::on_signals()),
+        Command::BenchPart(part) => bench::part::run(part, &Stop::on_signals()),
         Command::Lab(LabCommand::Up { queues }) => lab::up(*queues),
         Command::Lab(LabCommand::Down) => lab::down(),
         Command::Lab(LabCommand::Status { json }) => lab::status(*json),

@@ -1,6 +1,6 @@
 //! `corelane serve`: one server a lane over devices.
 
-use crate::args::ServeArgs;
+use crate::args::{KernelServer, ServeArgs};
 use crate::device;
 use crate::failure::{Failure, words};
 use crate::http::files::Files;
@@ -8,32 +8,43 @@ use crate::http::fixed::Fixed;
 use crate::http::session::Handler;
 use crate::http::site::Site;
 use crate::net::Net;
-use crate::net::kernel::{self, Kernel};
+use crate::net::kernel::{self, Kernel, Manner};
 use crate::net::lane::OnLane;
+use crate::net::uring;
 use crate::say::{say, tell};
-use crate::server::{Counts, Server};
+use crate::server::{Counts, Server, reset};
 use crate::sys::{self, Stop};
-use corelane::{Config, Engine, LaneHandle};
+use corelane::{Config, Engine, LaneHandle, LaneStats};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::{Duration, SystemTime};
+
+use clap::ValueEnum;
+use rustix::fd::OwnedFd;
 
 /// How long the last segments of a stopping lane may take to leave.
 const DRAIN: Duration = Duration::from_secs(2);
 
 /// What every request is answered from.
 #[derive(Clone)]
-enum Content {
+pub enum Content {
+    /// Files.
     Directory(PathBuf),
+    /// So many bytes.
     Message(usize),
+    /// A reset, before there is a request.
+    Reset,
 }
 
 /// Serves until a signal.
 pub fn run(args: &ServeArgs, stop: &Stop) -> Result<(), Failure> {
     let content = match (&args.dir, args.message) {
+        _ if args.reset => Content::Reset,
         (_, Some(bytes)) => Content::Message(bytes),
         (Some(dir), None) => Content::Directory(dir.clone()),
         (None, None) => return Err(Failure::usage("nothing to serve", "name a directory, or --message BYTES")),
@@ -41,9 +52,9 @@ pub fn run(args: &ServeArgs, stop: &Stop) -> Result<(), Failure> {
     if let Content::Directory(dir) = &content {
         open_directory(dir)?;
     }
-    if args.kernel {
+    if let Some(how) = args.kernel {
         sys::raise_descriptor_limit();
-        return finish(args, on_kernel(args, &content, stop)?);
+        return finish(args, on_kernel(args, how, &content, stop)?, &[]);
     }
     let config = device::config(&args.device)?;
     sys::raise_descriptor_limit();
@@ -51,38 +62,75 @@ pub fn run(args: &ServeArgs, stop: &Stop) -> Result<(), Failure> {
     for warning in engine.warnings() {
         tell(format!("note: {warning}"));
     }
+    let lanes = engine.stats();
     let counts = serve(&mut engine, &config, args, &content, stop);
     engine.shutdown();
-    finish(args, counts?)
+    finish(args, counts?, &lanes)
 }
 
 /// The line at the end.
-fn finish(args: &ServeArgs, counts: Counts) -> Result<(), Failure> {
+fn finish(args: &ServeArgs, counts: Counts, lanes: &[Arc<LaneStats>]) -> Result<(), Failure> {
     match args.json {
-        true => say(serde_json::json!({ "event": "stopped", "counts": counts })),
+        true => {
+            let lanes: Vec<_> = lanes.iter().map(|lane| lane.rows().into_iter().collect::<BTreeMap<_, _>>()).collect();
+            say(serde_json::json!({ "event": "stopped", "counts": counts, "lanes": lanes }))
+        }
         false => say(format!("served {} requests on {} connections", counts.requests, counts.connections)),
     }
 }
 
-/// The same server on the kernel's TCP: a thread and a listener (SO_REUSEPORT) a lane.
-fn on_kernel(args: &ServeArgs, content: &Content, stop: &Stop) -> Result<Counts, Failure> {
+/// The same server on the kernel's TCP: a thread a lane, with a listener of its own (SO_REUSEPORT) or a shared one.
+fn on_kernel(args: &ServeArgs, how: KernelServer, content: &Content, stop: &Stop) -> Result<Counts, Failure> {
+    let ring = match (how, content) {
+        (KernelServer::Uring, Content::Directory(_)) => {
+            return Err(Failure::usage("--kernel=uring serves no directory", "add --message BYTES or --reset"));
+        }
+        (KernelServer::Uring, Content::Message(bytes)) => Some(uring::Work::Message(*bytes)),
+        (KernelServer::Uring, Content::Reset) => Some(uring::Work::Reset),
+        _ => None,
+    };
+    let manner = Manner {
+        plain: matches!(how, KernelServer::Plain | KernelServer::Single),
+        shared: how == KernelServer::Single,
+        reset: matches!(content, Content::Reset),
+    };
     let failed = |error: io::Error| Failure::told(words(&error));
     let cores = args.device.cores.as_ref().map(|c| c.0.clone()).unwrap_or_default();
     let lanes = args.device.lanes.map_or(cores.len().max(1), usize::from);
     let address = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), args.port);
     let mut threads = Vec::new();
+    let mut first: Option<OwnedFd> = None;
     for index in 0..lanes {
-        let (listener, _) = kernel::listen(address).map_err(|error| refused(args.port, error))?;
+        let listener = match &first {
+            Some(first) if manner.shared => first.try_clone().map_err(failed)?,
+            _ => kernel::listen(address, manner).map_err(|error| refused(args.port, error))?.0,
+        };
+        if manner.shared && first.is_none() {
+            first = Some(listener.try_clone().map_err(failed)?);
+        }
         let (content, stop, core) = (content.clone(), stop.clone(), cores.get(index).copied());
         let body = move || {
             core.map(sys::pin);
-            serve_content(Kernel::server(listener).map_err(failed)?, &content, &stop)
+            let counts = match ring {
+                Some(work) => uring::serve(listener, work, &stop).map_err(no_ring),
+                None => serve_content(Kernel::server(listener, manner).map_err(failed)?, &content, &stop),
+            };
+            if counts.is_err() {
+                stop.set();
+            }
+            counts
         };
         let thread = thread::Builder::new().name(format!("serve-{index}")).spawn(body);
         threads
             .push(thread.map_err(|error| Failure::new(format!("no thread: {error}"), "raise the limit of processes"))?);
     }
-    say(format!("serving on port {} (the kernel's TCP, {lanes} thread(s))", args.port))?;
+    let (what, port) = (content.describe(), args.port);
+    let how = how.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
+    let engine = format!("the kernel's TCP, {how}, {lanes} thread(s)");
+    match args.json {
+        true => say(serde_json::json!({ "event": "ready", "serving": what, "port": port, "engine": engine }))?,
+        false => say(format!("serving {what} on port {port} ({engine})"))?,
+    }
     threads.into_iter().try_fold(Counts::default(), |sum, thread| {
         let panicked = |_| Err(Failure::told("a server's thread panicked: please report this"));
         Ok(sum.plus(thread.join().unwrap_or_else(panicked)?))
@@ -144,15 +192,30 @@ fn serve(
 
 /// The line that says that connections are taken from now on.
 fn announce(config: &Config, args: &ServeArgs, content: &Content) -> Result<(), Failure> {
-    let what = match content {
-        Content::Directory(dir) => dir.display().to_string(),
-        Content::Message(bytes) => format!("{bytes}-byte messages"),
-    };
+    let what = content.describe();
     let (port, engine) = (args.port, device::describe(config));
     match args.json {
         true => say(serde_json::json!({ "event": "ready", "serving": what, "port": port, "engine": engine })),
         false => say(format!("serving {what} on port {port} ({engine})")),
     }
+}
+
+impl Content {
+    fn describe(&self) -> String {
+        match self {
+            Content::Directory(dir) => dir.display().to_string(),
+            Content::Message(bytes) => format!("{bytes}-byte messages"),
+            Content::Reset => "resets".to_owned(),
+        }
+    }
+}
+
+fn no_ring(error: io::Error) -> Failure {
+    let remedy = match error.raw_os_error() {
+        Some(libc::ENOMEM) => "raise the limit of locked memory (ulimit -l)",
+        _ => "io_uring of Linux 6.1 or later is needed, allowed by kernel.io_uring_disabled",
+    };
+    Failure::new(format!("io_uring: {}", words(&error)), remedy)
 }
 
 fn serve_lane(
@@ -173,10 +236,12 @@ fn serve_lane(
     counts
 }
 
-fn serve_content<N: Net>(net: N, content: &Content, stop: &Stop) -> Result<Counts, Failure> {
+/// Serves from one thread until stopped.
+pub fn serve_content<N: Net>(net: N, content: &Content, stop: &Stop) -> Result<Counts, Failure> {
     let counts = match content {
         Content::Message(bytes) => serve_with(net, Fixed::new(*bytes), stop),
         Content::Directory(dir) => serve_with(net, Site::new(open_directory(dir)?, SystemTime::now()), stop),
+        Content::Reset => reset::run(net, stop),
     };
     counts.map_err(|error| Failure::told(format!("waiting for connections: {}", words(&error))))
 }

@@ -216,6 +216,7 @@ impl<N: Net, H: Handler> Server<N, H> {
 
     fn welcome(&mut self, stream: N::Stream) {
         self.counts.connections += 1;
+        let readable = self.net.reads_at_once();
         let id = self.free.pop().unwrap_or_else(|| {
             self.connections.push(Connection {
                 stream: None,
@@ -233,7 +234,7 @@ impl<N: Net, H: Handler> Server<N, H> {
         let connection = &mut self.connections[id as usize];
         connection.stream = Some(stream);
         connection.watched = false;
-        connection.readable = true;
+        connection.readable = readable;
         connection.ended = false;
         connection.lingering = false;
         connection.discarded = 0;
@@ -404,7 +405,11 @@ fn discard<N: Net>(connection: &mut Connection<N::Stream>, net: &mut N, input: &
     }
 }
 
+pub mod reset;
+
 #[cfg(test)]
 mod lane_tests;
+#[cfg(test)]
+mod rivals;
 #[cfg(test)]
 mod tests;

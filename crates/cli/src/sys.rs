@@ -118,12 +118,15 @@ pub fn pin(core: usize) -> bool {
     rustix::thread::sched_setaffinity(None, &set).is_ok()
 }
 
-/// Lets the process hold as many descriptors as its hard limit allows.
+/// Lets the process hold as many descriptors as its hard limit allows, or a million where it may raise that.
 pub fn raise_descriptor_limit() -> u64 {
-    use rustix::process::{Resource, getrlimit, setrlimit};
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    let _ = setrlimit(Resource::Nofile, limit);
+    let more = limit.maximum.map(|maximum| maximum.max(1 << 20));
+    if setrlimit(Resource::Nofile, Rlimit { current: more, maximum: more }).is_err() {
+        limit.current = limit.maximum;
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 

@@ -28,6 +28,7 @@ Commands:
   demo   Compare corelane with the Linux kernel on this machine: no root, no NIC
   serve  Serve a directory over HTTP/1.1
   load   Load a web server and measure it
+  bench  Measure this stack and the kernel's on the same wire: the papers' experiments
   lab    Two network namespaces joined by a veth, to try everything on one machine
   conf   Look at configuration files
 
@@ -36,7 +37,7 @@ Options:
   -V, --version  Print version
 
 "#]]);
-    for command in ["demo", "serve", "load", "lab", "conf"] {
+    for command in ["demo", "serve", "load", "bench", "lab", "conf"] {
         corelane(&[command, "--help"]).success().stderr_eq("");
     }
     corelane(&[]).code(2);
@@ -65,6 +66,15 @@ For more information, try '--help'.
         &["load", "http://10.0.0.1/"],
         &["load", "http://fd99::2/", "--dev", "xdp:eth0"],
         &["serve", ".", "--kernel", "--addr", "10.0.0.2/24"],
+        &["serve", ".", "--kernel=fast"],
+        &["serve", "--reset", "--message", "64", "--kernel"],
+        &["load", "http://10.0.0.1/", "--dev", "xdp:eth0", "-n", "5", "--warm-up", "1"],
+        &["load", "http://10.0.0.1/", "--dev", "xdp:eth0", "--hold", "--rate", "5"],
+        &["bench"],
+        &["bench", "fig9"],
+        &["bench", "fig7a", "--wire", "air"],
+        &["bench", "fig7a", "--system", "plan9"],
+        &["bench", "fig7a", "--rounds", "0"],
         &["demo", "--seconds", "0"],
         &["demo", "--loss", "99"],
         &["lab"],

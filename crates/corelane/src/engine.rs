@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use runtime::{AppHandle, Config, Error, LaneStats, Snapshot};
+use runtime::{AppHandle, Config, Error, LaneStats, MemPort, Snapshot};
 
 use crate::lane::Lane;
 
@@ -32,6 +32,13 @@ impl Engine {
     pub fn memory_pair(a: &Config, b: &Config) -> Result<(Engine, Engine), Error> {
         let (a, b) = runtime::Engine::memory_pair(a, b)?;
         Ok((Engine(a), Engine(b)))
+    }
+
+    /// An engine at one end of a wire in memory, and the other end as frames, a port for each lane: for peers that are no
+    /// stacks. Checksums are neither made nor looked at.
+    pub fn memory_end(config: &Config) -> Result<(Engine, Vec<MemPort>), Error> {
+        let (engine, ports) = runtime::Engine::memory_end(config)?;
+        Ok((Engine(engine), ports))
     }
 
     /// How many lanes there are.

@@ -195,6 +195,16 @@ impl Engine {
         Ok((Engine::build(a, vec![end_a])?, Engine::build(b, vec![end_b])?))
     }
 
+    /// An engine at one end of a wire in memory, and the other end, a port for each lane: for peers that are no stacks.
+    /// Checksums are neither made nor looked at.
+    pub fn memory_end(config: &Config) -> Result<(Engine, Vec<io::memwire::MemPort>), Error> {
+        let [port] = &config.ports[..] else {
+            return Err(Error::Config("an end of a memory wire has one port".into()));
+        };
+        let (end, others) = ports::memory_end(config, port)?;
+        Ok((Engine::build(config, vec![end])?, others))
+    }
+
     /// Opens the configured devices and starts their lanes.
     pub fn start(config: &Config) -> Result<Engine, Error> {
         config.check().map_err(|fault| Error::Config(fault.message))?;

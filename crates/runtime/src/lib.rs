@@ -26,5 +26,6 @@ pub use claim::Claim;
 pub use clock::Clock;
 pub use config::{Config, ConfigError, Device, Model, PortConfig};
 pub use engine::{AppHandle, Engine, Error};
+pub use io::memwire::MemPort;
 pub use lane::{Lane, Work};
 pub use stats::{LaneStats, Snapshot};

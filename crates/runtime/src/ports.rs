@@ -71,6 +71,21 @@ pub(crate) fn memory(configs: [&Config; 2], ends: [&PortConfig; 2]) -> Result<[O
     Ok([opened(ends[0], a)?, opened(ends[1], b)?])
 }
 
+/// One end of a memory wire for an engine, the other for whoever speaks to it.
+pub(crate) fn memory_end(config: &Config, end: &PortConfig) -> Result<(Opened, Vec<memwire::MemPort>), Error> {
+    let wire = MemConfig {
+        name: "wire".into(),
+        queues: config.lanes,
+        mtu: end.mtu.unwrap_or(1500),
+        trust: true,
+        impairment: config.impairment.clone(),
+        ..MemConfig::default()
+    };
+    let (ours, others) = memwire::wire(&wire)?;
+    let opened = Opened::dedicated(end, ours.into_iter().map(AnyPort::Mem).collect());
+    Ok((captured(end, opened)?, others))
+}
+
 /// Opens a device with a queue for each lane.
 fn open(config: &Config, port: &PortConfig) -> Result<Opened, Error> {
     let offload = port.offload.unwrap_or(true);

@@ -7,7 +7,7 @@ use crate::failure::{Failure, words};
 use crate::http::fixed::Fixed;
 use crate::load::generator::{Generator, Shared};
 use crate::load::report::Tally;
-use crate::net::kernel::{self, Kernel};
+use crate::net::kernel::{self, Kernel, Manner};
 use crate::server::Server;
 use crate::sys::{self, Stop};
 use std::io;
@@ -25,10 +25,11 @@ pub fn run(args: &DemoArgs, cores: &Cores, interrupted: &Stop) -> Result<Outcome
         Failure::new(format!("the kernel's loopback: {}", words(&error)), "is lo up? try: ip link set lo up")
     };
     // The first listener learns a free port; the others share it.
-    let (first, target) = kernel::listen(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0)).map_err(listening)?;
+    let (first, target) =
+        kernel::listen(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0), Manner::default()).map_err(listening)?;
     let mut listeners = vec![first];
     for _ in 1..args.lanes {
-        listeners.push(kernel::listen(target).map_err(listening)?.0);
+        listeners.push(kernel::listen(target, Manner::default()).map_err(listening)?.0);
     }
     let mut servers = Vec::new();
     let mut clients = Vec::new();
@@ -37,7 +38,7 @@ pub fn run(args: &DemoArgs, cores: &Cores, interrupted: &Stop) -> Result<Outcome
         servers.push(move |shared: &Shared, stop: &Stop, ready: &dyn Fn()| {
             core.map(sys::pin);
             ready();
-            let mut server = Server::new(Kernel::server(listener)?, Fixed::new(message));
+            let mut server = Server::new(Kernel::server(listener, Manner::default())?, Fixed::new(message));
             serve(&mut server, shared, stop)
         });
         let (core, plan) = (cores.clients().get(index).copied(), plan(args, index, target)?);

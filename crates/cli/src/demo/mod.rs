@@ -18,6 +18,7 @@ use crate::say::{say, say_json};
 use crate::server::Server;
 use crate::sys::{self, Machine, Stop, Usage};
 use indicatif::{ProgressBar, ProgressStyle};
+pub use report::grouped;
 use report::{Comparison, Work};
 use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
@@ -79,6 +80,7 @@ fn plan(args: &DemoArgs, thread: usize, target: SocketAddr) -> Result<Plan, Fail
         concurrent: share.max(1),
         total: None,
         per_connection: args.messages_per_connection,
+        hold: false,
         rate: None,
         request: target.request(true),
         last_request: target.request(false),
@@ -141,7 +143,7 @@ fn conduct(name: &str, args: &DemoArgs, shared: &Shared, end: &Stop, interrupted
             let rate = (now.connections - last.connections) as f64 / last_at.elapsed().as_secs_f64();
             let errors = if now.errors > 0 { format!(", {} errors", now.errors) } else { String::new() };
             bar.set_position((start.elapsed().as_secs_f64() * 1e3) as u64);
-            bar.set_message(format!("{name}: {} connections/s{errors}", report::grouped(rate)));
+            bar.set_message(format!("{name}: {} connections/s{errors}", grouped(rate)));
             (last, last_at) = (now, Instant::now());
         }
     }

@@ -32,6 +32,17 @@ impl Fixed {
     }
 }
 
+impl Fixed {
+    /// A whole response; `close` ends the connection.
+    pub fn whole(&self, close: bool) -> Vec<u8> {
+        let mut response = if close { self.close.clone() } else { self.keep.clone() };
+        if self.body.len() > INLINE {
+            response.extend_from_slice(&self.body);
+        }
+        response
+    }
+}
+
 impl Handler for Fixed {
     fn answer(&mut self, head: &Head, out: &mut Output) {
         if head.method == "HEAD" {

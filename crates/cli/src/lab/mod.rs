@@ -3,7 +3,7 @@
 //! The traps of veth are taken out of the way: a `pfifo` instead of no queue (or SYN bursts are dropped by the ring), no TSO
 //! on the server's end (or veth bypasses the client's receive queue), no wait for duplicate address detection.
 
-mod offload;
+pub mod offload;
 
 use crate::failure::{Failure, words};
 use crate::say::say;
@@ -132,7 +132,8 @@ fn build(queues: usize) -> Result<(), Failure> {
 fn configure() -> Result<(), Failure> {
     A.configure()?;
     B.configure()?;
-    offload::tso_off(&Path::new("/run/netns").join(B.namespace), B.interface).map_err(|error| {
+    let namespace = Path::new("/run/netns").join(B.namespace);
+    offload::set(&namespace, B.interface, offload::Feature::Tso, false).map_err(|error| {
         Failure::new(format!("{}: TSO stays on: {}", B.interface, words(&error)), "run as root, with CAP_SYS_ADMIN")
     })
 }
@@ -169,7 +170,7 @@ fn ip(arguments: &[&str]) -> Result<String, Failure> {
 }
 
 /// Runs a program of iproute2; what it printed.
-fn tool(name: &str, arguments: &[&str]) -> Result<String, Failure> {
+pub fn tool(name: &str, arguments: &[&str]) -> Result<String, Failure> {
     let Output { status, stdout, stderr } = Command::new(name).args(arguments).output().map_err(|error| {
         let remedy = match error.kind() {
             io::ErrorKind::NotFound => "install iproute2 (Debian: apt install iproute2)",

@@ -8,11 +8,11 @@ use crate::failure::{Failure, words};
 use crate::net::lane::OnLane;
 use crate::say::{say, say_json, tell};
 use crate::sys::{self, Machine, Stop};
-use corelane::{Engine, LaneHandle, LaneStats, Model};
+use corelane::{Config, Engine, LaneHandle, LaneStats, Model};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::io::{self, IsTerminal};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -38,47 +38,14 @@ struct Printed<'a> {
 /// Loads a server, prints what was measured.
 pub fn run(args: &LoadArgs, stop: &Stop) -> Result<(), Failure> {
     let config = device::config(&args.device)?;
-    let target = args.url.resolve().map_err(|what| Failure::new(what, "give an address, as in http://10.99.0.2/"))?;
     sys::raise_descriptor_limit();
     let mut engine = Engine::start(&config).map_err(Failure::told)?;
     for warning in engine.warnings() {
         tell(format!("note: {warning}"));
     }
-    let plans = plans(args, engine.lanes());
-    let at_once = plans.iter().flatten().map(|plan| plan.concurrent).sum();
-    let shared = Arc::new(Shared::default());
-    let stats = engine.stats();
-    let mut threads = Vec::new();
-    for (index, plan) in plans.into_iter().enumerate() {
-        // One without work is dropped: the engine runs it for the others.
-        let (Some(handle), Some(plan)) = (engine.take_lane(index), plan) else { continue };
-        let (shared, stop) = (shared.clone(), stop.clone());
-        let lane_stats = stats.get(index).filter(|_| config.model == Model::Paired).cloned();
-        let body = move || {
-            let result = load_lane(handle, target, plan, shared, &stop, lane_stats);
-            if result.is_err() {
-                stop.set();
-            }
-            result
-        };
-        let thread = thread::Builder::new().name(format!("load-{index}")).spawn(body);
-        threads
-            .push(thread.map_err(|error| Failure::new(format!("no thread: {error}"), "raise the limit of processes"))?);
-    }
-    watch(args, &shared, stop, || threads.iter().all(thread::JoinHandle::is_finished));
-    let mut tally = Tally::default();
-    let mut failure = None;
-    for thread in threads {
-        match thread.join() {
-            Ok(Ok(lane)) => tally.add(&lane),
-            Ok(Err(error)) => failure = Some(Failure::told(format!("a lane failed: {}", words(&error)))),
-            Err(_) => failure = Some(Failure::told("a lane's thread panicked: please report this")),
-        }
-    }
+    let measured = measure(args, &args.source, &config, &mut engine, stop);
     engine.shutdown();
-    if let Some(failure) = failure {
-        return Err(failure);
-    }
+    let (at_once, tally) = measured?;
     let report = tally.report();
     match args.json {
         false => say(&report)?,
@@ -104,6 +71,49 @@ pub fn run(args: &LoadArgs, stop: &Stop) -> Result<(), Failure> {
     }
 }
 
+/// Loads the target from all lanes of an engine, from each of `sources` in turn (from what it has when empty); the connections at once, and what was measured.
+pub fn measure(
+    args: &LoadArgs,
+    sources: &[IpAddr],
+    config: &Config,
+    engine: &mut Engine,
+    stop: &Stop,
+) -> Result<(usize, Tally), Failure> {
+    let target = args.url.resolve().map_err(|what| Failure::new(what, "give an address, as in http://10.99.0.2/"))?;
+    let plans = plans(args, engine.lanes());
+    let at_once = plans.iter().flatten().map(|plan| plan.concurrent).sum();
+    let shared = Arc::new(Shared::default());
+    let stats = engine.stats();
+    let mut threads = Vec::new();
+    for (index, plan) in plans.into_iter().enumerate() {
+        // One without work is dropped: the engine runs it for the others.
+        let (Some(handle), Some(plan)) = (engine.take_lane(index), plan) else { continue };
+        let (shared, stop, sources) = (shared.clone(), stop.clone(), sources.to_vec());
+        let lane_stats = stats.get(index).filter(|_| config.model == Model::Paired).cloned();
+        let body = move || {
+            let result = load_lane(handle, (target, sources), plan, shared, &stop, lane_stats);
+            if result.is_err() {
+                stop.set();
+            }
+            result
+        };
+        let thread = thread::Builder::new().name(format!("load-{index}")).spawn(body);
+        threads
+            .push(thread.map_err(|error| Failure::new(format!("no thread: {error}"), "raise the limit of processes"))?);
+    }
+    watch(args, at_once as u64, &shared, stop, || threads.iter().all(thread::JoinHandle::is_finished));
+    let mut tally = Tally::default();
+    let mut failure = None;
+    for thread in threads {
+        match thread.join() {
+            Ok(Ok(lane)) => tally.add(&lane),
+            Ok(Err(error)) => failure = Some(Failure::told(format!("a lane failed: {}", words(&error)))),
+            Err(_) => failure = Some(Failure::told("a lane's thread panicked: please report this")),
+        }
+    }
+    failure.map_or(Ok((at_once, tally)), Err)
+}
+
 /// Each lane's share; none for a lane that has nothing to do.
 fn plans(args: &LoadArgs, lanes: usize) -> Vec<Option<Plan>> {
     let default = if args.rate.is_some() { OPEN_LOOP_CONNECTIONS } else { DEFAULT_CONNECTIONS };
@@ -115,6 +125,7 @@ fn plans(args: &LoadArgs, lanes: usize) -> Vec<Option<Plan>> {
         concurrent: share(connections as u64, lane) as usize,
         total: args.total.map(|total| share(total, lane)),
         per_connection: args.messages,
+        hold: args.hold,
         rate: args.rate.map(|rate| rate / busy as f64),
         request: args.url.request(true),
         last_request: args.url.request(false),
@@ -127,7 +138,7 @@ fn plans(args: &LoadArgs, lanes: usize) -> Vec<Option<Plan>> {
 
 fn load_lane(
     handle: LaneHandle,
-    target: SocketAddr,
+    (target, sources): (SocketAddr, Vec<IpAddr>),
     plan: Plan,
     shared: Arc<Shared>,
     stop: &Stop,
@@ -135,7 +146,7 @@ fn load_lane(
 ) -> io::Result<Tally> {
     let lane = handle.attach()?;
     let mut net = OnLane::new(lane.clone())?;
-    net.aim(target, Vec::new());
+    net.aim(target, sources);
     let mut generator = Generator::new(net, plan, shared);
     let slept = |stack: &Arc<LaneStats>| Duration::from_micros(stack.slept_us());
     let (begun, before) = (Instant::now(), stack.as_ref().map(slept));
@@ -149,20 +160,56 @@ fn load_lane(
     Ok(tally)
 }
 
+/// Where a run with `--warm-up` or `--hold` stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Load that does not count: until then, or until so many are held.
+    Before,
+    /// What counts.
+    Measuring,
+}
+
 /// Shows progress, and stops when the time is over.
-fn watch(args: &LoadArgs, shared: &Shared, stop: &Stop, finished: impl Fn() -> bool) {
+fn watch(args: &LoadArgs, at_once: u64, shared: &Shared, stop: &Stop, finished: impl Fn() -> bool) {
+    let event = |name: &str| {
+        if args.events {
+            // Whoever reads these has gone when it fails; the load ends all the same.
+            let _ = say(serde_json::json!({ "event": name }));
+        }
+    };
     let seconds = args.duration.or(args.total.is_none().then_some(DEFAULT_SECONDS));
     let limit = seconds.map(Duration::from_secs_f64);
-    let length = args.total.or(limit.map(|limit| limit.as_millis() as u64)).unwrap_or(0);
+    let warm_up = Duration::from_secs_f64(args.warm_up);
+    let length = args.total.or(limit.map(|limit| (warm_up + limit).as_millis() as u64)).unwrap_or(0);
     let bar = if io::stderr().is_terminal() { ProgressBar::new(length) } else { ProgressBar::hidden() };
     if let Ok(style) = ProgressStyle::with_template("{bar:30} {msg}") {
         bar.set_style(style);
     }
     let start = Instant::now();
     let (mut last, mut last_at) = (shared.progress(), start);
+    let mut stage = Stage::Measuring;
+    let mut begun = start;
+    event("started");
+    if args.hold || !warm_up.is_zero() {
+        stage = Stage::Before;
+    } else {
+        event("measuring");
+    }
     while !stop.is_set() && !finished() {
-        let left = limit.map(|limit| limit.saturating_sub(start.elapsed()));
+        if stage == Stage::Before && start.elapsed() >= warm_up && (!args.hold || shared.progress().held >= at_once) {
+            (stage, begun) = (Stage::Measuring, Instant::now());
+            shared.measure();
+            event("measuring");
+        }
+        let left = match stage {
+            Stage::Before => Some(warm_up.saturating_sub(start.elapsed()).max(Duration::from_millis(2))),
+            Stage::Measuring => limit.map(|limit| limit.saturating_sub(begun.elapsed())),
+        };
         if left.is_some_and(|left| left.is_zero()) {
+            shared.end();
+            event("measured");
+            // Load goes on until every thread has noted the end, so that none is measured idle.
+            thread::sleep(Duration::from_millis(30));
             stop.set();
             break;
         }
@@ -170,8 +217,9 @@ fn watch(args: &LoadArgs, shared: &Shared, stop: &Stop, finished: impl Fn() -> b
         if last_at.elapsed() >= Duration::from_millis(490) {
             let now = shared.progress();
             let rate = (now.connections - last.connections) as f64 / last_at.elapsed().as_secs_f64();
+            let held = if args.hold { format!("{} held, ", now.held) } else { String::new() };
             bar.set_position(args.total.map_or(start.elapsed().as_millis() as u64, |_| now.connections + now.errors));
-            bar.set_message(format!("{rate:.0} connections/s, {} errors", now.errors));
+            bar.set_message(format!("{held}{rate:.0} connections/s, {} errors", now.errors));
             (last, last_at) = (now, Instant::now());
         }
     }

@@ -30,8 +30,10 @@ pub struct Plan {
     pub concurrent: usize,
     /// Connections in all; none: until stopped.
     pub total: Option<u64>,
-    /// Requests on each connection.
+    /// Requests on each connection; 0: the server ends it, by RST or FIN.
     pub per_connection: u32,
+    /// Connections stay open after their requests.
+    pub hold: bool,
     /// Connections a second (open loop).
     pub rate: Option<f64>,
     /// A request that keeps the connection.
@@ -51,6 +53,7 @@ pub struct Shared {
     connections: AtomicU64,
     messages: AtomicU64,
     errors: AtomicU64,
+    held: AtomicU64,
 }
 
 /// Numbers for a progress line.
@@ -62,6 +65,8 @@ pub struct Progress {
     pub messages: u64,
     /// Connections that failed.
     pub errors: u64,
+    /// Connections kept open.
+    pub held: u64,
 }
 
 impl Shared {
@@ -71,6 +76,7 @@ impl Shared {
             connections: self.connections.load(Ordering::Relaxed),
             messages: self.messages.load(Ordering::Relaxed),
             errors: self.errors.load(Ordering::Relaxed),
+            held: self.held.load(Ordering::Relaxed),
         }
     }
 
@@ -97,6 +103,8 @@ enum State {
     Reading,
     /// Everything received, the server's end awaited.
     Ending,
+    /// Everything received, and nothing more to do.
+    Holding,
 }
 
 struct Slot<S> {
@@ -107,6 +115,10 @@ struct Slot<S> {
     start: Instant,
     /// When the current request was to start.
     message_start: Instant,
+    /// From `start` to established.
+    connect: Duration,
+    /// Received since the measurement began, by all connections that had this place.
+    bytes: u64,
     done: u32,
     first_byte: bool,
     reader: Reader,
@@ -172,6 +184,7 @@ impl<N: Net> Generator<N> {
                 phase = self.shared.phase();
                 if phase == 1 {
                     self.tally = Tally::default();
+                    self.slots.iter_mut().for_each(|slot| slot.bytes = 0);
                     begun = (now, sys::thread_cpu_time());
                 }
             }
@@ -181,12 +194,14 @@ impl<N: Net> Generator<N> {
                 // What completes later is not part of the measurement.
                 let cpu = sys::thread_cpu_time().saturating_sub(begun.1);
                 self.tally.measured(now - begun.0, cpu);
+                self.tally.held = self.seen.held;
+                self.tally.shares = self.shares();
                 measured = Some(std::mem::take(&mut self.tally));
             }
             if over && self.open() == 0 {
                 break;
             }
-            if stopped && now > *end.get_or_insert(now + GRACE) {
+            if stopped && (self.plan.hold || now > *end.get_or_insert(now + GRACE)) {
                 break;
             }
             let nap = if over { NAP } else { self.start_connections(now) };
@@ -218,7 +233,17 @@ impl<N: Net> Generator<N> {
         self.shared.connections.fetch_add(now.connections - before.connections, Ordering::Relaxed);
         self.shared.messages.fetch_add(now.messages - before.messages, Ordering::Relaxed);
         self.shared.errors.fetch_add(now.errors - before.errors, Ordering::Relaxed);
+        self.shared.held.fetch_add(now.held.wrapping_sub(before.held), Ordering::Relaxed);
         self.told = now;
+    }
+
+    /// How evenly the places of a closed loop shared what came.
+    fn shares(&self) -> (u64, f64, f64) {
+        if self.plan.rate.is_some() {
+            return (0, 0.0, 0.0);
+        }
+        let bytes = self.slots.iter().map(|slot| slot.bytes as f64);
+        bytes.fold((0, 0.0, 0.0), |(n, sum, squares), b| (n + 1, sum + b, squares + b * b))
     }
 
     /// Starts what is due; how long there is nothing more to start.
@@ -257,6 +282,8 @@ impl<N: Net> Generator<N> {
                 state: State::Connecting,
                 start: due,
                 message_start: due,
+                connect: Duration::ZERO,
+                bytes: 0,
                 done: 0,
                 first_byte: false,
                 reader: Reader::default(),
@@ -300,6 +327,9 @@ impl<N: Net> Generator<N> {
     fn work(&mut self, id: u32, event: Ready) -> Result<(), Cause> {
         let slot = &mut self.slots[id as usize];
         let Some(stream) = &slot.stream else { return Ok(()) };
+        if self.plan.per_connection == 0 {
+            return self.await_end(id, event);
+        }
         if slot.state == State::Connecting {
             if !event.write && !event.ended {
                 return Ok(());
@@ -307,13 +337,14 @@ impl<N: Net> Generator<N> {
             if event.ended {
                 self.net.connected(stream).map_err(|error| Cause::connect(&error))?;
             }
-            self.tally.connect.record(slot.start.elapsed());
+            slot.connect = slot.start.elapsed();
+            self.tally.connect.record(slot.connect);
             slot.state = State::Sending(0);
         }
         let mut readable = event.read;
         loop {
             if let State::Sending(sent) = &mut slot.state {
-                let last = slot.done + 1 == self.plan.per_connection;
+                let last = slot.done + 1 == self.plan.per_connection && !self.plan.hold;
                 let request = if last { &self.plan.last_request } else { &self.plan.request };
                 while *sent < request.len() {
                     match self.net.write(stream, &request[*sent..], false) {
@@ -334,6 +365,10 @@ impl<N: Net> Generator<N> {
             };
             readable = n == self.input.len() || event.ended;
             let complete = slot.state == State::Ending;
+            if slot.state == State::Holding {
+                self.seen.held -= 1;
+                return Err(Cause::EarlyClose);
+            }
             if n == 0 {
                 if !complete {
                     slot.reader.end().map_err(|_| Cause::EarlyClose)?;
@@ -361,9 +396,19 @@ impl<N: Net> Generator<N> {
                 return Err(Cause::Length);
             }
             self.tally.bytes += n as u64;
+            slot.bytes += n as u64;
             if slot.reader.is_done() {
                 slot.done += 1;
                 count_message(&slot.reader, slot.message_start, &mut self.plan, &mut self.tally, &mut self.seen)?;
+                if slot.done == 1 {
+                    self.tally.processing.record(slot.start.elapsed().saturating_sub(slot.connect));
+                }
+                if slot.done == self.plan.per_connection && self.plan.hold {
+                    slot.state = State::Holding;
+                    self.seen.held += 1;
+                    self.timers.cancel(id);
+                    return Ok(());
+                }
                 if slot.done == self.plan.per_connection {
                     slot.state = State::Ending;
                     if event.ended {
@@ -382,6 +427,45 @@ impl<N: Net> Generator<N> {
                 }
             }
         }
+    }
+
+    /// A connection without requests: established, then ended by the server.
+    fn await_end(&mut self, id: u32, event: Ready) -> Result<(), Cause> {
+        let slot = &mut self.slots[id as usize];
+        let Some(stream) = &slot.stream else { return Ok(()) };
+        let reset = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionReset;
+        if slot.state == State::Connecting && (event.write || event.ended) {
+            // The reset may be here already, and then it is what the connect ended with.
+            match self.net.connected(stream) {
+                Err(error) if !reset(&error) => return Err(Cause::connect(&error)),
+                ended => {
+                    slot.connect = slot.start.elapsed();
+                    self.tally.connect.record(slot.connect);
+                    slot.state = State::Ending;
+                    if ended.is_err() {
+                        self.end(id);
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        if slot.state == State::Ending && (event.read || event.ended) {
+            match self.net.read(stream, &mut self.input) {
+                Ok(0) => self.end(id),
+                Ok(_) => return Err(Cause::Length),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if reset(&error) => self.end(id),
+                Err(error) => return Err(Cause::transfer(&error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// The server's end of a connection without requests.
+    fn end(&mut self, id: u32) {
+        let start = self.slots[id as usize].start;
+        self.tally.total.record(start.elapsed());
+        self.complete(id);
     }
 
     fn complete(&mut self, id: u32) {

@@ -35,7 +35,9 @@ impl Latency {
     pub fn summary(&self) -> Percentiles {
         let micros = |quantile| self.0.value_at_quantile(quantile) as f64 / 1e3;
         Percentiles {
+            min: if self.0.is_empty() { 0.0 } else { self.0.min() as f64 / 1e3 },
             mean: self.0.mean() / 1e3,
+            stdev: self.0.stdev() / 1e3,
             p50: micros(0.5),
             p90: micros(0.9),
             p99: micros(0.99),
@@ -48,8 +50,12 @@ impl Latency {
 /// A latency distribution in microseconds.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Percentiles {
+    /// The smallest.
+    pub min: f64,
     /// Mean.
     pub mean: f64,
+    /// Standard deviation.
+    pub stdev: f64,
     /// Median.
     pub p50: f64,
     /// 90 of 100 are at most this.
@@ -150,6 +156,12 @@ pub struct Tally {
     pub first_byte: Latency,
     /// The same start to the last byte.
     pub total: Latency,
+    /// Established to the last byte of the first response.
+    pub processing: Latency,
+    /// Connections kept open.
+    pub held: u64,
+    /// Bytes that each place for a connection received: how many places, their sum, the sum of their squares.
+    pub shares: (u64, f64, f64),
     errors: BTreeMap<Cause, u64>,
     wall: Duration,
     cpu: Duration,
@@ -190,12 +202,22 @@ impl Tally {
         self.connect.add(&other.connect);
         self.first_byte.add(&other.first_byte);
         self.total.add(&other.total);
+        self.processing.add(&other.processing);
+        self.held += other.held;
+        let (n, sum, squares) = other.shares;
+        self.shares = (self.shares.0 + n, self.shares.1 + sum, self.shares.2 + squares);
         for (cause, count) in &other.errors {
             *self.errors.entry(*cause).or_default() += count;
         }
         self.wall = self.wall.max(other.wall);
         self.cpu += other.cpu;
         self.busiest = self.busiest.max(other.busiest);
+    }
+
+    /// Jain's index of fairness over the bytes that each place for a connection received: 1 when all have the same.
+    fn jain(&self) -> Option<f64> {
+        let (n, sum, squares) = self.shares;
+        (squares > 0.0).then(|| sum * sum / (n as f64 * squares))
     }
 
     /// The report.
@@ -212,7 +234,10 @@ impl Tally {
                 connect: self.connect.summary(),
                 first_byte: self.first_byte.summary(),
                 total: self.total.summary(),
+                processing: self.processing.summary(),
             },
+            held: self.held,
+            jain: self.jain(),
             errors: self.errors.iter().map(|(cause, count)| (cause.to_string(), *count)).collect(),
             late_starts: self.late_starts,
             generator_cpu_us_per_connection: self.cpu.as_secs_f64() * 1e6 / (self.connections as f64).max(1.0),
@@ -231,6 +256,8 @@ pub struct Latencies {
     pub first_byte: Percentiles,
     /// Start to the last byte.
     pub total: Percentiles,
+    /// Established to the last byte of the first response.
+    pub processing: Percentiles,
 }
 
 /// The result of a run.
@@ -250,6 +277,10 @@ pub struct Report {
     pub bytes_per_s: f64,
     /// In microseconds.
     pub latency_us: Latencies,
+    /// Connections kept open.
+    pub held: u64,
+    /// Jain's index over the bytes that each of the connections at once received (closed loop).
+    pub jain: Option<f64>,
     /// Failures by cause.
     pub errors: BTreeMap<String, u64>,
     /// Open loop: starts later than intended.
@@ -265,6 +296,9 @@ pub struct Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (c, m, s) = (self.connections, self.messages, self.seconds);
+        if self.held > 0 {
+            writeln!(f, "{} connections held", self.held)?;
+        }
         writeln!(f, "{c} connections, {m} responses in {s:.2} s")?;
         let mib = self.bytes_per_s / 1_048_576.0;
         writeln!(

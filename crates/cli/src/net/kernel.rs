@@ -1,6 +1,7 @@
-//! The Linux kernel's TCP through epoll, as an expert would use it; the other side of every comparison.
+//! The Linux kernel's TCP through epoll, as an expert would use it and as it is mostly used; the other side of every
+//! comparison.
 //!
-//! One listener a core (SO_REUSEPORT), threads pinned, accept4 once the request is there (TCP_DEFER_ACCEPT), read right
+//! The expert: one listener a core (SO_REUSEPORT), threads pinned, accept4 once the request is there (TCP_DEFER_ACCEPT), read right
 //! after accept, one epoll_ctl a connection and only when it must wait, edge-triggered. The answer is sent with MSG_MORE
 //! and the socket closed, so that FIN rides on the data. The client binds 127.0.x.y addresses with IP_BIND_ADDRESS_NO_PORT,
 //! so that ports are chosen per address at connect and TIME_WAIT never runs them out, and lets the handshake's last ACK
@@ -18,11 +19,23 @@ use std::time::Duration;
 const BACKLOG: i32 = 65_535;
 const EVENTS: usize = 512;
 
+/// How a server takes connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Manner {
+    /// As mostly written: accepted at once, read when epoll says so, FIN after the data.
+    pub plain: bool,
+    /// Other threads wait on the same listener.
+    pub shared: bool,
+    /// Connections are reset, not read: closing is enough, and accept waits for no request.
+    pub reset: bool,
+}
+
 /// The kernel's TCP, seen from one thread.
 pub struct Kernel {
     epoll: OwnedFd,
     events: Vec<epoll::Event>,
     listeners: Vec<OwnedFd>,
+    manner: Manner,
     target: Option<SocketAddr>,
     /// Source addresses and which is next.
     sources: Vec<IpAddr>,
@@ -31,9 +44,11 @@ pub struct Kernel {
 
 impl Kernel {
     /// Takes connections from a listener.
-    pub fn server(listener: OwnedFd) -> io::Result<Kernel> {
-        let mut kernel = Kernel::new()?;
-        let flags = EventFlags::IN | EventFlags::ET;
+    pub fn server(listener: OwnedFd, manner: Manner) -> io::Result<Kernel> {
+        let mut kernel = Kernel { manner, ..Kernel::new()? };
+        // An edge that woke one of several threads would not wake another for what the first leaves.
+        let flags =
+            if manner.shared { EventFlags::IN | EventFlags::EXCLUSIVE } else { EventFlags::IN | EventFlags::ET };
         epoll::add(&kernel.epoll, &listener, EventData::new_u64(LISTENER), flags)?;
         kernel.listeners.push(listener);
         Ok(kernel)
@@ -53,17 +68,25 @@ impl Kernel {
     fn new() -> io::Result<Kernel> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let events = Vec::with_capacity(EVENTS);
-        Ok(Kernel { epoll, events, listeners: Vec::new(), target: None, sources: Vec::new(), next: 0 })
+        let (listeners, manner) = (Vec::new(), Manner::default());
+        Ok(Kernel { epoll, events, listeners, manner, target: None, sources: Vec::new(), next: 0 })
     }
 }
 
-/// Listens on an address beside other threads that do; the address says which port the kernel chose for port 0.
-pub fn listen(address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
+/// Listens on an address, beside others that do unless one is shared; the address says which port the kernel chose for
+/// port 0.
+pub fn listen(address: SocketAddr, manner: Manner) -> io::Result<(OwnedFd, SocketAddr)> {
     let listener = socket(address)?;
     sockopt::set_socket_reuseaddr(&listener, true)?;
-    sockopt::set_socket_reuseport(&listener, true)?;
-    // A connection is worth a wake-up once its request is there.
-    set(&listener, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, 1)?;
+    sockopt::set_socket_reuseport(&listener, !manner.shared)?;
+    if !manner.plain && !manner.reset {
+        // A connection is worth a wake-up once its request is there.
+        set(&listener, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, 1)?;
+    }
+    if manner.reset {
+        // Accepted sockets inherit it: closing one is a RST.
+        sockopt::set_socket_linger(&listener, Some(Duration::ZERO))?;
+    }
     net::bind(&listener, &address)?;
     net::listen(&listener, BACKLOG)?;
     let address = SocketAddr::try_from(net::getsockname(&listener)?)?;
@@ -85,6 +108,10 @@ fn set(socket: &OwnedFd, level: libc::c_int, option: libc::c_int, value: libc::c
 
 impl Net for Kernel {
     type Stream = OwnedFd;
+
+    fn reads_at_once(&self) -> bool {
+        !self.manner.plain
+    }
 
     fn accept(&mut self, listener: usize) -> io::Result<Option<OwnedFd>> {
         let Some(listener) = self.listeners.get(listener) else { return Ok(None) };
@@ -136,7 +163,8 @@ impl Net for Kernel {
     }
 
     fn write(&mut self, stream: &OwnedFd, data: &[u8], more: bool) -> io::Result<usize> {
-        let flags = if more { SendFlags::NOSIGNAL | SendFlags::MORE } else { SendFlags::NOSIGNAL };
+        let flags =
+            if more && !self.manner.plain { SendFlags::NOSIGNAL | SendFlags::MORE } else { SendFlags::NOSIGNAL };
         Ok(net::send(stream, data, flags)?)
     }
 
@@ -149,8 +177,10 @@ impl Net for Kernel {
     }
 
     fn abort(&mut self, stream: OwnedFd) {
-        // A refusal leaves an orderly close, which ends the connection as well.
-        let _ = sockopt::set_socket_linger(stream.as_fd(), Some(Duration::ZERO));
+        if !self.manner.reset {
+            // A refusal leaves an orderly close, which ends the connection as well.
+            let _ = sockopt::set_socket_linger(stream.as_fd(), Some(Duration::ZERO));
+        }
     }
 
     fn wait(&mut self, ready: &mut Vec<Ready>, timeout: Option<Duration>) -> io::Result<()> {

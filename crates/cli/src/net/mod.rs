@@ -4,6 +4,7 @@
 
 pub mod kernel;
 pub mod lane;
+pub mod uring;
 
 use std::io;
 use std::time::Duration;
@@ -26,6 +27,10 @@ pub trait Net {
     /// A connection.
     type Stream;
 
+    /// Whether a request may be there when its connection is accepted, so that reading at once is worth a try.
+    fn reads_at_once(&self) -> bool {
+        true
+    }
     /// Takes a connection from a listener, if one waits.
     fn accept(&mut self, listener: usize) -> io::Result<Option<Self::Stream>>;
     /// Stops listening; connections not yet accepted are turned away.

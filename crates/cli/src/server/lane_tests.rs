@@ -168,6 +168,7 @@ fn the_generator_loads_a_lane() {
             concurrent: 50,
             total: Some(3000),
             per_connection: 2,
+            hold: false,
             rate: None,
             request: target.request(true),
             last_request: target.request(false),

@@ -7,7 +7,7 @@ use crate::http::site::Site;
 use crate::load::generator::{Generator, Plan, Shared};
 use crate::load::report::Report;
 use crate::load::target::Target;
-use crate::net::kernel::{self, Kernel};
+use crate::net::kernel::{self, Kernel, Manner};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -27,9 +27,9 @@ fn with_timeouts<H: Handler>(
     let stop = Stop::default();
     thread::scope(|scope| {
         let server = scope.spawn(|| {
-            let (listener, address) =
-                kernel::listen("127.0.0.1:0".parse().expect("an address")).expect("loopback listens");
-            let net = Kernel::server(listener).expect("epoll works");
+            let (listener, address) = kernel::listen("127.0.0.1:0".parse().expect("an address"), Manner::default())
+                .expect("loopback listens");
+            let net = Kernel::server(listener, Manner::default()).expect("epoll works");
             tell.send(address).expect("the test waits");
             let mut server = Server::new(net, handler());
             server.timers = Timers::new(timeouts);
@@ -49,12 +49,13 @@ fn with_timeouts<H: Handler>(
     })
 }
 
-fn load(address: SocketAddr, path: &str, change: impl FnOnce(&mut Plan)) -> Report {
+pub fn load(address: SocketAddr, path: &str, change: impl FnOnce(&mut Plan)) -> Report {
     let target: Target = format!("http://{address}{path}").parse().expect("a target");
     let mut plan = Plan {
         concurrent: 20,
         total: Some(500),
         per_connection: 1,
+        hold: false,
         rate: None,
         request: target.request(true),
         last_request: target.request(false),

@@ -1,0 +1,163 @@
+//! What is measured: a system, on a wire, at some work.
+
+use crate::args::{KernelServer, ModelArg};
+use serde_json::{Map, Value, json};
+
+/// Who serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum System {
+    /// This stack.
+    Corelane(ModelArg),
+    /// The kernel's TCP, threads of one process.
+    Kernel(KernelServer),
+    /// The expert's epoll server, a process a core.
+    MultiProcess,
+    /// nginx, where it is installed.
+    Nginx,
+    /// No TCP at all: frames echoed.
+    Limit,
+}
+
+impl System {
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            System::Corelane(_) => "corelane",
+            System::Kernel(KernelServer::Epoll) => "linux-epoll",
+            System::Kernel(KernelServer::Plain) => "linux-epoll-plain",
+            System::Kernel(KernelServer::Single) => "linux-single",
+            System::Kernel(KernelServer::Uring) => "linux-uring",
+            System::MultiProcess => "linux-multiprocess",
+            System::Nginx => "nginx",
+            System::Limit => "limit",
+        }
+    }
+
+    /// What it is, for whoever reads the report.
+    pub fn describe(self) -> &'static str {
+        match self {
+            System::Corelane(_) => "this stack: one lane a core",
+            System::Kernel(KernelServer::Epoll) => {
+                "Linux as an expert would use it: a listener a core (SO_REUSEPORT), pinned, edge-triggered epoll, \
+                 TCP_DEFER_ACCEPT, accept4, read right after accept, MSG_MORE so that FIN rides on the data"
+            }
+            System::Kernel(KernelServer::Plain) => {
+                "Linux as the papers had it: SO_REUSEPORT and epoll; every connection waits in epoll, FIN is a segment \
+                 of its own"
+            }
+            System::Kernel(KernelServer::Single) => {
+                "as linux-epoll-plain, with a single listener that all threads share (EPOLLEXCLUSIVE)"
+            }
+            System::Kernel(KernelServer::Uring) => {
+                "Linux's io_uring: SINGLE_ISSUER, DEFER_TASKRUN, multishot accept into direct descriptors, provided \
+                 buffers, MSG_MORE linked to the close so that FIN rides on the data"
+            }
+            System::MultiProcess => "as linux-epoll, a process instead of a thread for each core",
+            System::Nginx => "nginx on Linux, a worker a core, a file of the message's size, no log",
+            System::Limit => {
+                "the same wire without TCP: frames of the same number and sizes, echoed; what packet I/O alone can do"
+            }
+        }
+    }
+}
+
+/// What joins client and server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
+pub enum Wire {
+    /// Memory: no packet I/O, an upper bound
+    Mem,
+    /// A veth, AF_XDP in copy mode at the client's end; needs root
+    Xdp,
+}
+
+impl Wire {
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Wire::Mem => "mem",
+            Wire::Xdp => "xdp",
+        }
+    }
+}
+
+/// What the client does.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Work {
+    /// Connections at once.
+    pub concurrent: usize,
+    /// Requests on each connection; 0: the server resets what it has accepted.
+    pub messages: u32,
+    /// Bytes of a response's body.
+    pub message: usize,
+    /// Open loop: connections to start in a second.
+    pub rate: Option<f64>,
+    /// Connections stay open after their requests, idle.
+    pub hold: bool,
+    /// Seconds to measure, where it is not what the options say.
+    pub seconds: Option<f64>,
+}
+
+impl Default for Work {
+    fn default() -> Work {
+        Work { concurrent: 256, messages: 1, message: 64, rate: None, hold: false, seconds: None }
+    }
+}
+
+/// One row.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Case {
+    /// Who.
+    pub system: System,
+    /// Over what.
+    pub wire: Wire,
+    /// Cores of the server.
+    pub cores: usize,
+    /// At what.
+    pub work: Work,
+    /// What tells this row from others of its benchmark, besides the above.
+    pub labels: Vec<(&'static str, Value)>,
+}
+
+impl Case {
+    /// A row on one core.
+    pub fn new(system: System, wire: Wire, work: Work) -> Case {
+        Case { system, wire, cores: 1, work, labels: Vec::new() }
+    }
+
+    /// With one more label.
+    pub fn label(mut self, name: &'static str, value: impl Into<Value>) -> Case {
+        self.labels.push((name, value.into()));
+        self
+    }
+
+    /// What identifies the row, for JSON and plots.
+    pub fn keys(&self) -> Map<String, Value> {
+        let mut keys = Map::new();
+        keys.insert("system".into(), json!(self.system.name()));
+        keys.insert("wire".into(), json!(self.wire.name()));
+        keys.insert("cores".into(), json!(self.cores));
+        keys.insert("concurrent".into(), json!(self.work.concurrent));
+        keys.insert("messages_per_connection".into(), json!(self.work.messages));
+        keys.insert("message_bytes".into(), json!(self.work.message));
+        if let Some(rate) = self.work.rate {
+            keys.insert("offered_per_s".into(), json!(rate.round()));
+        }
+        keys.extend(self.labels.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
+        keys
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_says_what_it_is() {
+        let work = Work { rate: Some(1000.4), ..Work::default() };
+        let case = Case::new(System::MultiProcess, Wire::Xdp, work).label("model", "inline");
+        let text = Value::Object(case.keys()).to_string();
+        let expected = "{\"concurrent\":256,\"cores\":1,\"message_bytes\":64,\"messages_per_connection\":1,\
+                        \"model\":\"inline\",\"offered_per_s\":1000.0,\"system\":\"linux-multiprocess\",\"wire\":\"xdp\"}";
+        assert_eq!(text, expected);
+    }
+}

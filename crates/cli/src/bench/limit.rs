@@ -1,0 +1,301 @@
+//! The wire without TCP: frames of the same number and sizes as a connection's, echoed. What packet I/O alone can do.
+//!
+//! Each frame of the client is of a kind — SYN, request, last ACK — and says which; the server answers a kind with frames of
+//! the lengths that TCP's answer would have. Nothing is parsed, remembered or summed up on the way.
+
+use super::part::{Announced, Window};
+use crate::failure::Failure;
+use crate::http::fixed::Fixed;
+use crate::load::target::Target;
+use crate::sys::Stop;
+use io::Port;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+use wire::MacAddr;
+use wire::burst::TxOffload;
+
+/// Frames taken from a port at once, as a lane does.
+const BURST: usize = 64;
+/// Empty looks before sleeping, as a lane does.
+const SPIN: u32 = 2;
+/// A window that nothing comes back for was lost on the way.
+const LOST: Duration = Duration::from_millis(20);
+/// Ethernet, IPv4 and TCP headers; with the options of a SYN; with timestamps.
+const HEADERS: usize = 14 + 20 + 20;
+const SYN: usize = HEADERS + 20;
+const PLAIN: usize = HEADERS + 12;
+/// Of a frame of 1514 bytes.
+const SEGMENT: usize = 1514 - PLAIN;
+/// The kind stands where TCP has its sequence number.
+const KIND: usize = 14 + 20 + 4;
+/// Ports of the two ends.
+pub const PORTS: [u16; 2] = [20_000, 80];
+
+/// A connection as frames: what the client sends, and what each is answered with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mix(Vec<(usize, Vec<usize>)>);
+
+impl Mix {
+    /// Of a connection with so many requests, answered by bodies of so many bytes; none: it is reset once established.
+    pub fn new(messages: u32, bytes: usize) -> Mix {
+        let mut kinds = vec![(SYN, vec![SYN])];
+        if messages == 0 {
+            kinds.push((PLAIN, vec![HEADERS]));
+            return Mix(kinds);
+        }
+        let target: Target = format!("http://{}/", super::place::SERVER).parse().unwrap_or_else(|_| unreachable!());
+        let fixed = Fixed::new(bytes);
+        for left in (0..messages).rev() {
+            let answer = fixed.whole(left == 0).len();
+            let frames = (0..answer).step_by(SEGMENT).map(|at| PLAIN + (answer - at).min(SEGMENT)).collect();
+            kinds.push((PLAIN + target.request(left > 0).len(), frames));
+        }
+        // FIN of the client, and the last ACK.
+        kinds.push((PLAIN, vec![PLAIN]));
+        Mix(kinds)
+    }
+
+    /// Frames both ways.
+    pub fn frames(&self) -> usize {
+        self.0.iter().map(|(_, answers)| 1 + answers.len()).sum()
+    }
+
+    /// Frames that go from one end, laid out; by kind.
+    fn answers(&self, ends: &Ends) -> Vec<Vec<Vec<u8>>> {
+        let answer = |kind: usize, length: &usize| ends.frame(*length, kind, true);
+        self.0
+            .iter()
+            .enumerate()
+            .map(|(kind, (_, answers))| answers.iter().map(|l| answer(kind, l)).collect())
+            .collect()
+    }
+}
+
+/// Addresses of both ends: client, server.
+#[derive(Clone, Copy, Debug)]
+pub struct Ends {
+    /// On the link.
+    pub macs: [MacAddr; 2],
+    /// In IP.
+    pub addresses: [Ipv4Addr; 2],
+}
+
+impl Ends {
+    /// A frame that looks like TCP's from afar.
+    fn frame(&self, length: usize, kind: usize, from_server: bool) -> Vec<u8> {
+        let (from, to) = if from_server { (1, 0) } else { (0, 1) };
+        let mut frame = vec![0; length];
+        frame[..6].copy_from_slice(&self.macs[to].0);
+        frame[6..12].copy_from_slice(&self.macs[from].0);
+        frame[12..14].copy_from_slice(&[8, 0]);
+        // IPv4, no options, do not fragment, TCP.
+        frame[14] = 0x45;
+        frame[16..18].copy_from_slice(&((length - 14) as u16).to_be_bytes());
+        frame[20] = 0x40;
+        (frame[22], frame[23]) = (64, 6);
+        frame[26..30].copy_from_slice(&self.addresses[from].octets());
+        frame[30..34].copy_from_slice(&self.addresses[to].octets());
+        frame[34..36].copy_from_slice(&PORTS[from].to_be_bytes());
+        frame[36..38].copy_from_slice(&PORTS[to].to_be_bytes());
+        frame[KIND..KIND + 2].copy_from_slice(&(kind as u16).to_be_bytes());
+        // Header length, ACK.
+        (frame[46], frame[47]) = (0x50, 0x10);
+        frame
+    }
+}
+
+fn kind_of(frame: &[u8]) -> Option<usize> {
+    Some(usize::from(u16::from_be_bytes(frame.get(KIND..KIND + 2)?.try_into().ok()?)))
+}
+
+/// Sends a frame; false when there is no room.
+fn send(port: &mut impl Port, frame: &[u8]) -> bool {
+    let Some(room) = port.reserve(frame.len()) else { return false };
+    room[..frame.len()].copy_from_slice(frame);
+    port.commit(frame.len(), TxOffload::default());
+    true
+}
+
+/// Sleeps until frames come.
+fn sleep(port: &mut impl Port, limit: Duration) {
+    if port.prepare_sleep() {
+        let mut fds = [PollFd::from_borrowed_fd(port.wake_fd(), PollFlags::IN)];
+        let limit = Timespec { tv_sec: 0, tv_nsec: limit.as_nanos() as i64 };
+        // A signal is a wake-up like any other.
+        let _ = poll(&mut fds, Some(&limit));
+        port.wake_up();
+    }
+}
+
+fn flush(port: &mut impl Port) -> Result<(), Failure> {
+    port.flush().map_err(Failure::told)
+}
+
+/// Answers until stopped; frames received and sent.
+pub fn echo(port: &mut impl Port, mix: &Mix, ends: &Ends, stop: &Stop) -> Result<(u64, u64), Failure> {
+    let answers = mix.answers(ends);
+    // Kinds to answer, and how many frames of the first one's answer have gone.
+    let (mut due, mut begun): (Vec<usize>, usize) = (Vec::new(), 0);
+    let (mut received, mut sent, mut idle) = (0, 0, 0);
+    while !stop.is_set() {
+        let n = port.receive(BURST);
+        due.extend((0..n).filter_map(|at| kind_of(port.frame(at).data)));
+        if n > 0 {
+            port.release();
+            received += n as u64;
+            idle = 0;
+        }
+        let mut done = 0;
+        for kind in &due {
+            let frames = answers.get(*kind).map_or(&[][..], Vec::as_slice);
+            while begun < frames.len() && send(port, &frames[begun]) {
+                begun += 1;
+                sent += 1;
+            }
+            if begun < frames.len() {
+                break;
+            }
+            begun = 0;
+            done += 1;
+        }
+        due.drain(..done);
+        flush(port)?;
+        if n == 0 && due.is_empty() {
+            idle += 1;
+            if idle > SPIN {
+                sleep(port, LOST);
+            }
+        }
+    }
+    Ok((received, sent))
+}
+
+/// What a blaster measured.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize)]
+pub struct Blasted {
+    /// Seconds measured.
+    pub seconds: f64,
+    /// As many connections as these frames would be.
+    pub connections: f64,
+    /// A second.
+    pub connections_per_s: f64,
+    /// Both ways, a second.
+    pub frames_per_s: f64,
+    /// Windows that were lost, and begun anew.
+    pub lost: u64,
+}
+
+/// Keeps `window` exchanges of a frame under way, for a time; what came back.
+pub fn blast(
+    port: &mut impl Port,
+    mix: &Mix,
+    ends: &Ends,
+    window: usize,
+    times: Window,
+    events: &impl Announced,
+) -> Result<Blasted, Failure> {
+    let frames: Vec<Vec<u8>> =
+        mix.0.iter().enumerate().map(|(kind, (length, _))| ends.frame(*length, kind, false)).collect();
+    let answers: Vec<usize> = mix.0.iter().map(|(_, answers)| answers.len()).collect();
+    // Frames that are still to come for what was sent.
+    let mut awaited = 0;
+    let (mut next, mut sent, mut received) = (0, 0u64, 0u64);
+    let mut at_begin = None;
+    let begun = Instant::now();
+    let (mut last, mut lost, mut idle) = (begun, 0, 0);
+    events.tell("started")?;
+    loop {
+        let n = port.receive(BURST);
+        if n > 0 {
+            port.release();
+            received += n as u64;
+            awaited = usize::saturating_sub(awaited, n);
+            idle = 0;
+        }
+        while awaited < window && send(port, &frames[next]) {
+            awaited += answers[next];
+            next = (next + 1) % frames.len();
+            sent += 1;
+        }
+        flush(port)?;
+        let now = Instant::now();
+        if n > 0 {
+            last = now;
+        } else {
+            idle += 1;
+            if now - last > LOST {
+                (awaited, last) = (0, now);
+                lost += 1;
+            } else if idle > SPIN {
+                sleep(port, LOST / 10);
+            }
+        }
+        match at_begin {
+            None if now - begun >= times.warm_up => {
+                at_begin = Some((now, sent, received));
+                events.tell("measuring")?;
+            }
+            Some((start, s, r)) if now - start >= times.duration => {
+                events.tell("measured")?;
+                let seconds = (now - start).as_secs_f64();
+                // What came back was done; what was sent may be under way.
+                let per_connection: usize = answers.iter().sum();
+                let connections = (received - r) as f64 / per_connection as f64;
+                return Ok(Blasted {
+                    seconds,
+                    connections,
+                    connections_per_s: connections / seconds,
+                    frames_per_s: ((sent - s) + (received - r)) as f64 / seconds,
+                    lost,
+                });
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use io::memwire::{MACS, MemConfig, wire};
+
+    #[test]
+    fn a_short_connection_is_three_frames_each_way() {
+        let mix = Mix::new(1, 64);
+        assert_eq!((mix.0.len(), mix.frames()), (3, 6));
+        assert_eq!(Mix::new(0, 64).frames(), 4);
+        assert_eq!(Mix::new(8, 64).frames(), 20);
+        // 8 KiB and its head are six segments.
+        assert_eq!(Mix::new(1, 8192).frames(), 11);
+        let lengths: Vec<usize> = Mix::new(1, 8192).0[1].1.clone();
+        assert!(lengths.iter().all(|length| *length <= 1514) && lengths.iter().sum::<usize>() > 8192 + 6 * PLAIN);
+    }
+
+    struct Silent;
+
+    impl Announced for Silent {
+        fn tell(&self, _: &str) -> Result<(), Failure> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_is_sent_comes_back() {
+        let (mut a, mut b) = wire(&MemConfig { slots: 64, ..MemConfig::default() }).expect("a wire");
+        let ends = Ends { macs: MACS, addresses: [[10, 0, 0, 1].into(), [10, 0, 0, 2].into()] };
+        let mix = Mix::new(2, 3000);
+        let stop = Stop::default();
+        let (blasted, (received, sent)) = std::thread::scope(|scope| {
+            let server = scope.spawn(|| echo(&mut b[0], &mix, &ends, &stop));
+            let times = Window { warm_up: Duration::from_millis(5), duration: Duration::from_millis(50) };
+            let blasted = blast(&mut a[0], &mix, &ends, 32, times, &Silent).expect("a wire");
+            stop.set();
+            (blasted, server.join().expect("no panic").expect("a wire"))
+        });
+        assert!(blasted.connections > 1.0 && blasted.lost == 0, "{blasted:?}");
+        // 4 frames in, 1 + 3 + 3 + 1 out.
+        let ratio = sent as f64 / received as f64;
+        assert!((ratio - 2.0).abs() < 0.2, "{received} {sent}");
+    }
+}

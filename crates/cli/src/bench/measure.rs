@@ -1,0 +1,468 @@
+//! One measurement of one case: programs started, cores and wires read at its beginning and end.
+
+use super::Settings;
+use super::case::{Case, System, Wire, Work};
+use super::child::Child;
+use super::cpu::{self, Cores};
+use super::place::{self, Place, SERVER, Side};
+use crate::args::{KernelServer, ModelArg};
+use crate::failure::Failure;
+use clap::ValueEnum;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// A share of a core that the hypervisor took, or that others used, which makes a measurement noisy.
+const STOLEN: f64 = 0.01;
+const FOREIGN: f64 = 0.1;
+/// A core that is busy for more than this has nothing left to give.
+const FULL: f64 = 0.95;
+/// How long programs may take to start.
+const START: Duration = Duration::from_secs(20);
+
+/// Which cores do what.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    /// The client's.
+    pub client: Vec<usize>,
+    /// The server's.
+    pub server: Vec<usize>,
+}
+
+impl Layout {
+    /// For so many cores of the server: the last ones, and for the client up to twice as many of the others on a veth. Both
+    /// ends of a memory wire have as many lanes.
+    pub fn new(cores: &[usize], servers: usize, wire: Wire) -> Layout {
+        let (rest, server) = cores.split_at(cores.len() - servers.min(cores.len()));
+        let most = if wire == Wire::Mem { servers } else { servers * 2 };
+        Layout { client: rest[..rest.len().min(most)].to_vec(), server: server.to_vec() }
+    }
+}
+
+/// What one round found.
+#[derive(Clone, Debug, Default)]
+pub struct Measurement {
+    /// By name.
+    pub values: BTreeMap<String, f64>,
+    /// Failed connections by cause.
+    pub errors: BTreeMap<String, u64>,
+    /// What a reader must know.
+    pub remarks: BTreeSet<String>,
+    /// The client's cores were full and the server's were not.
+    pub client_was_limit: bool,
+    /// The largest share of client's and server's cores that the hypervisor took.
+    pub steal: f64,
+    /// Cores that other programs used.
+    pub foreign: f64,
+}
+
+impl Measurement {
+    /// Whether others had so much of the machine that the numbers say something about them.
+    pub fn is_noisy(&self) -> bool {
+        self.steal > STOLEN || self.foreign > FOREIGN
+    }
+
+    /// Notes a number.
+    pub fn set(&mut self, name: &str, value: f64) {
+        if value.is_finite() {
+            self.values.insert(name.to_owned(), value);
+        }
+    }
+}
+
+/// The machine's counters at one moment.
+struct Reading {
+    at: Instant,
+    cores: Cores,
+    /// CPU time of what we started, threads of NAPI included.
+    ours: Duration,
+}
+
+/// Reads the clocks of what a round started.
+pub struct Watch {
+    layout: Layout,
+    pids: Vec<u32>,
+    napi: place::Napi,
+    begin: Option<Reading>,
+}
+
+impl Watch {
+    /// For these processes.
+    pub fn new(layout: Layout, pids: Vec<u32>, napi: place::Napi) -> Watch {
+        Watch { layout, pids, napi, begin: None }
+    }
+
+    fn read(&self) -> Reading {
+        let own = std::iter::once(std::process::id());
+        let ours = self.pids.iter().copied().chain(own).chain(cpu::kernel_threads("ksoftirqd/"));
+        let ours: Duration = ours.map(cpu::process_time).sum();
+        Reading { at: Instant::now(), cores: Cores::now(), ours: ours + self.napi.time() }
+    }
+
+    /// The measurement begins.
+    pub fn begin(&mut self) {
+        self.begin = Some(self.read());
+    }
+
+    /// It ends: the server's busy seconds, and what is worth knowing about the cores.
+    pub fn end(&self, found: &mut Measurement) -> f64 {
+        let Some(begin) = &self.begin else { return 0.0 };
+        let now = self.read();
+        let wall = (now.at - begin.at).as_secs_f64().max(1e-9);
+        let [client, server] =
+            [&self.layout.client, &self.layout.server].map(|cores| now.cores.since(&begin.cores, cores));
+        found.set("server_busy", server.share());
+        found.set("client_busy", client.share());
+        found.set("seconds", wall);
+        found.steal = server.stolen().max(client.stolen());
+        let all = now.cores.since(&begin.cores, &[]);
+        found.foreign = (all.process - now.ours.saturating_sub(begin.ours).as_secs_f64()).max(0.0) / wall;
+        found.client_was_limit = client.share() > FULL && server.share() < FULL;
+        // The share of a core, over the time by the clock: two cores that are full for a second are two seconds.
+        server.share() * wall * self.layout.server.len() as f64
+    }
+}
+
+/// Something that is done when a measurement begins, on these cores, of these processes of the server.
+pub type Begin<'a> = &'a mut dyn FnMut(&Layout, &[u32]);
+
+/// Measures a case.
+pub fn measure(case: &Case, settings: &Settings) -> Result<Measurement, Failure> {
+    measure_with(case, settings, &mut |_, _| {})
+}
+
+/// Measures a case; `begin` is called when it begins.
+pub fn measure_with(case: &Case, settings: &Settings, begin: Begin<'_>) -> Result<Measurement, Failure> {
+    let layout = Layout::new(&settings.all_cores, case.cores, case.wire);
+    match case.wire {
+        Wire::Mem => on_memory(case, settings, layout, begin),
+        Wire::Xdp => on_veth(case, settings, layout, begin),
+    }
+}
+
+/// As command lines have them.
+pub fn list(cores: &[usize]) -> String {
+    cores.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// As command lines have it.
+pub fn value_name(value: impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+/// What the client's command line says about the work.
+fn load_options(work: &Work, settings: &Settings) -> Vec<String> {
+    let seconds = work.seconds.unwrap_or(settings.seconds);
+    let mut options: Vec<String> =
+        ["--json", "--events", "--length"].into_iter().map(str::to_owned).chain([work.message.to_string()]).collect();
+    let mut add = |name: &str, value: String| options.extend([name.to_owned(), value]);
+    add("--connections", work.concurrent.to_string());
+    add("--messages", work.messages.to_string());
+    add("--duration", seconds.to_string());
+    add("--warm-up", settings.warm_up.to_string());
+    add("--timeout", (seconds + settings.warm_up + 30.0).to_string());
+    if let Some(rate) = work.rate {
+        add("--rate", rate.to_string());
+    }
+    if work.hold {
+        options.push("--hold".into());
+    }
+    options
+}
+
+/// Both ends in one process.
+fn on_memory(case: &Case, settings: &Settings, layout: Layout, begin: Begin<'_>) -> Result<Measurement, Failure> {
+    let mut command = Command::new(place::this_program());
+    let (client, server) = (list(&layout.client), list(&layout.server));
+    let System::Corelane(model) = case.system else {
+        command.args(["bench-part", "limit", "--cores", &client, "--server-cores", &server]);
+        command.args(limit_options(&case.work, settings));
+        return watch_alone(case, settings, layout, Child::spawn(command, "the wire in memory")?, begin);
+    };
+    command.args(["bench-part", "memory", "http://10.99.0.2/", "--cores", &client, "--server-cores", &server]);
+    command.args(["--model", &value_name(model)]).args(load_options(&case.work, settings));
+    match case.work.messages {
+        0 => command.arg("--reset"),
+        _ => command.args(["--message", &case.work.message.to_string()]),
+    };
+    watch_alone(case, settings, layout, Child::spawn(command, "both ends of the memory wire")?, begin)
+}
+
+/// Measures a program that is both client and server.
+pub fn watch_alone(
+    case: &Case,
+    settings: &Settings,
+    layout: Layout,
+    mut child: Child,
+    begin: Begin<'_>,
+) -> Result<Measurement, Failure> {
+    let patience = START + settings.patience(&case.work);
+    let mut watch = Watch::new(layout, vec![child.pid()], place::Napi::default());
+    let mut found = Measurement::default();
+    child.event("measuring", patience)?;
+    watch.begin();
+    begin(&watch.layout, &watch.pids);
+    child.event("measured", settings.patience(&case.work))?;
+    let busy = watch.end(&mut found);
+    let report = child.finish(settings.patience(&case.work))?;
+    take_report(&report, busy, &mut found);
+    take_lanes(&report["server"], &mut found);
+    let (frames, connections) = (&report["server"]["frames"], &report["server"]["connections"]);
+    if let (Some(frames), Some(connections)) = (frames.as_f64(), connections.as_f64()) {
+        found.set("frames_per_connection", frames / connections);
+    }
+    Ok(found)
+}
+
+fn limit_options(work: &Work, settings: &Settings) -> Vec<String> {
+    let seconds = work.seconds.unwrap_or(settings.seconds);
+    let options = [
+        ("--messages", work.messages.to_string()),
+        ("--message", work.message.to_string()),
+        ("--window", work.concurrent.to_string()),
+        ("--duration", seconds.to_string()),
+        ("--warm-up", settings.warm_up.to_string()),
+    ];
+    options.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).collect()
+}
+
+/// Starts the server of a case; several processes where it is made so.
+fn servers(case: &Case, place: &Place, layout: &Layout) -> Result<Vec<Child>, Failure> {
+    let program = place::this_program();
+    let device = format!("xdp:{}", place.interface(Side::Server));
+    let start = |options: &[&str], cores: &[usize]| {
+        let mut command = place.command(Side::Server, &program);
+        command.args(options).args(["--cores", &list(cores)]);
+        if options[0] == "serve" {
+            command.arg("--json");
+            match case.work.messages {
+                0 => command.arg("--reset"),
+                _ => command.args(["--message", &case.work.message.to_string()]),
+            };
+        }
+        let mut child = Child::spawn(command, "the server")?;
+        child.event("ready", START)?;
+        Ok(child)
+    };
+    match case.system {
+        System::Corelane(model) => {
+            start(&["serve", "--dev", &device, "--model", &value_name(model)], &layout.server).map(|child| vec![child])
+        }
+        System::Kernel(how) => {
+            start(&["serve", &format!("--kernel={}", value_name(how))], &layout.server).map(|child| vec![child])
+        }
+        System::MultiProcess => {
+            let kernel = format!("--kernel={}", value_name(KernelServer::Epoll));
+            layout.server.iter().map(|core| start(&["serve", &kernel], &[*core])).collect()
+        }
+        System::Nginx => super::nginx::start(place, &case.work, &layout.server).map(|child| vec![child]),
+        System::Limit => {
+            let options = limit_options(&case.work, &Settings::default());
+            let mut arguments = vec!["bench-part", "echo", "--dev", &device];
+            arguments.extend(options[..4].iter().map(String::as_str));
+            start(&arguments, &layout.server).map(|child| vec![child])
+        }
+    }
+}
+
+fn on_veth(case: &Case, settings: &Settings, layout: Layout, begin: Begin<'_>) -> Result<Measurement, Failure> {
+    let queues = layout.client.len().max(layout.server.len());
+    let mut place = Place::new(queues, settings.addresses)?;
+    let servers = servers(case, &place, &layout)?;
+    let kernels = matches!(case.system, System::Kernel(_) | System::MultiProcess | System::Nginx);
+    if kernels && place.has_program(Side::Server)? {
+        return Err(Failure::told("an XDP program is on the kernel's end of the veth: please report this"));
+    }
+    let mut command = place.command(Side::Client, &place::this_program());
+    let device = format!("xdp:{}", place.interface(Side::Client));
+    match case.system {
+        System::Limit => {
+            let mac = place.mac(Side::Server)?;
+            command.args(["bench-part", "blast", "--dev", &device, "--to", &mac]);
+            command.args(limit_options(&case.work, settings));
+        }
+        _ => {
+            command.args(["load", &format!("http://{SERVER}/"), "--dev", &device]);
+            command.args(load_options(&case.work, settings));
+            command.args(place.sources.iter().flat_map(|source| ["--source", source]));
+        }
+    }
+    command.args(["--cores", &list(&layout.client)]);
+    let mut load = Child::spawn(command, "the load")?;
+    load.event("started", START)?;
+    let napi = place.pin(&layout.client, &layout.server)?;
+    let serving: Vec<u32> = servers.iter().flat_map(|server| cpu::family(server.pid())).collect();
+    let pids = serving.iter().copied().chain([load.pid()]).collect();
+    let mut watch = Watch::new(layout, pids, napi);
+    let mut found = Measurement::default();
+    load.event("measuring", START + settings.patience(&case.work))?;
+    watch.begin();
+    begin(&watch.layout, &serving);
+    let serving = || serving.iter().copied().map(cpu::process_time).sum::<Duration>();
+    let served = serving();
+    let (frames, received) = (place.frames(), watch.napi.server_time());
+    load.event("measured", settings.patience(&case.work))?;
+    let busy = watch.end(&mut found);
+    let served = serving().saturating_sub(served);
+    found.set("server_process_share", served.as_secs_f64() / found.values["seconds"]);
+    let (after, napi_time) = (place.frames(), watch.napi.server_time().saturating_sub(received));
+    let report = load.finish(settings.patience(&case.work))?;
+    take_report(&report, busy, &mut found);
+    found.set("server_napi_share", napi_time.as_secs_f64() / busy.max(1e-9));
+    let arrived = after.received - frames.received;
+    if napi_time.is_zero() && arrived > 50_000 {
+        // Else the work of receiving was done on the client's core, and all that follows is wrong.
+        return Err(Failure::told("the server's NAPI threads used no time though frames arrived: please report this"));
+    }
+    let units = found.values.get("connections").copied().unwrap_or(0.0);
+    if units > 0.0 {
+        let sent = (after.sent - frames.sent) as f64;
+        found.set("frames_per_connection", (arrived as f64 + sent) / units);
+        found.set("frames_to_server_per_connection", arrived as f64 / units);
+    }
+    found.set(
+        "frames_per_s",
+        (after.received + after.sent - frames.received - frames.sent) as f64 / found.values["seconds"],
+    );
+    if place.congestion != "cubic" {
+        found.remarks.insert(format!("the kernel's congestion control is {}", place.congestion));
+    }
+    for server in servers {
+        let last = server.stop();
+        if let Ok(last) = &last {
+            take_lanes(last, &mut found);
+        }
+        if !matches!(case.system, System::Nginx) {
+            last?;
+        }
+    }
+    Ok(found)
+}
+
+/// The numbers of a client's report.
+fn take_report(report: &Value, busy: f64, found: &mut Measurement) {
+    let number = |pointer: &str| report.pointer(pointer).and_then(Value::as_f64);
+    for name in [
+        "connections",
+        "messages",
+        "connections_per_s",
+        "messages_per_s",
+        "bytes_per_s",
+        "held",
+        "jain",
+        "frames_per_s",
+        "lost",
+        "bytes_per_connection",
+        "open_s",
+        "opened_per_s",
+        "resets",
+    ] {
+        if let Some(value) = number(&format!("/{name}")) {
+            found.set(name, value);
+        }
+    }
+    for part in ["connect", "processing", "total"] {
+        // Nothing was recorded where the largest is nothing.
+        if number(&format!("/latency_us/{part}/max")).is_none_or(|max| max == 0.0) {
+            continue;
+        }
+        for at in ["min", "mean", "stdev", "p50", "p90", "p99", "p999", "max"] {
+            if let Some(value) = number(&format!("/latency_us/{part}/{at}")) {
+                let name = if part == "total" { format!("latency_{at}_us") } else { format!("{part}_{at}_us") };
+                found.set(&name, value);
+            }
+        }
+    }
+    let per = |what: Option<f64>, unit: f64| what.filter(|n| *n > 0.0).map(|n| busy * unit / n);
+    let seconds = number("/seconds").unwrap_or(0.0);
+    let wall = found.values.get("seconds").copied().unwrap_or(seconds);
+    // Rates are by the client's clock, the core's time is by ours: they began within a moment of each other.
+    let rate = |name: &str| number(name).map(|rate| rate * wall);
+    for (name, value) in [
+        ("server_cpu_us_per_connection", per(rate("/connections_per_s"), 1e6)),
+        ("server_cpu_us_per_message", per(rate("/messages_per_s"), 1e6)),
+        ("server_cpu_s_per_gb", per(rate("/bytes_per_s"), 1e9)),
+    ] {
+        value.into_iter().for_each(|value| found.set(name, value));
+    }
+    if let Some(bytes) = number("/bytes_per_s") {
+        found.set("gbit_per_s", bytes * 8.0 / 1e9);
+    }
+    if let Some(late) = number("/late_starts") {
+        found.set("late_starts", late);
+    }
+    if let Some(errors) = report["errors"].as_object() {
+        for (cause, count) in errors {
+            *found.errors.entry(cause.clone()).or_default() += count.as_u64().unwrap_or(0);
+        }
+    }
+}
+
+/// What lanes counted by turns, over the whole run.
+fn take_lanes(report: &Value, found: &mut Measurement) {
+    let Some(lanes) = report["lanes"].as_array().filter(|lanes| !lanes.is_empty()) else { return };
+    let sum = |name: &str| lanes.iter().filter_map(|lane| lane[name].as_f64()).sum::<f64>();
+    let busy = sum("turns") - sum("idle_turns");
+    if busy > 0.0 {
+        for (name, counter) in
+            [("received", "rx_frames"), ("sent", "tx_frames"), ("jobs", "jobs"), ("events", "events")]
+        {
+            found.set(&format!("{name}_per_turn"), sum(counter) / busy);
+        }
+        found.set("idle_turns_share", sum("idle_turns") / sum("turns"));
+        found.set("sleeps", sum("sleeps"));
+        found.set("wakeups", sum("wakeups"));
+    }
+    if lanes.len() > 1 {
+        found.set("handed_over_share", sum("handed_out") / sum("rx_frames").max(1.0));
+    }
+}
+
+/// The models there are.
+pub fn models() -> impl Iterator<Item = ModelArg> {
+    ModelArg::value_variants().iter().copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cores_are_shared_out() {
+        let layout = Layout::new(&[0, 1], 1, Wire::Xdp);
+        assert_eq!((layout.client, layout.server), (vec![0], vec![1]));
+        let layout = Layout::new(&[0, 1, 2, 3, 4, 5], 2, Wire::Xdp);
+        assert_eq!((layout.client, layout.server), (vec![0, 1, 2, 3], vec![4, 5]));
+        assert_eq!(Layout::new(&[0, 1, 2, 3, 4, 5], 2, Wire::Mem).client, [0, 1]);
+    }
+
+    #[test]
+    fn numbers_of_a_report() {
+        let report = serde_json::json!({
+            "seconds": 2.0, "connections": 200, "connections_per_s": 100.0, "messages_per_s": 400.0,
+            "latency_us": { "total": { "p99": 7.0, "max": 9.0 }, "connect": { "mean": 3.0, "max": 4.0 }, "processing": { "max": 0.0 } },
+            "errors": { "timed out": 2 },
+            "lanes": [{ "turns": 30, "idle_turns": 10, "rx_frames": 60, "tx_frames": 20, "jobs": 2, "events": 4 }],
+        });
+        let mut found = Measurement::default();
+        found.set("seconds", 2.0);
+        take_report(&report, 1.0, &mut found);
+        take_lanes(&report, &mut found);
+        for (name, value) in [
+            ("server_cpu_us_per_connection", 5000.0),
+            ("server_cpu_us_per_message", 1250.0),
+            ("latency_p99_us", 7.0),
+            ("connect_mean_us", 3.0),
+            ("received_per_turn", 3.0),
+            ("events_per_turn", 0.2),
+        ] {
+            assert_eq!(found.values.get(name), Some(&value), "{name}");
+        }
+        assert_eq!(found.errors["timed out"], 2);
+        assert!(!found.values.contains_key("processing_max_us"));
+        assert!(!found.is_noisy());
+        found.steal = 0.02;
+        assert!(found.is_noisy());
+    }
+}

@@ -1,0 +1,227 @@
+//! `corelane bench`: the papers' experiments, every system on the same wire in one run.
+//!
+//! | file | what it knows |
+//! |---|---|
+//! | `figures` | the experiments: which cases, which columns and plots |
+//! | `case` | a row: system, wire, work |
+//! | `rounds` | rounds in ABBA order, noise, failures |
+//! | `measure` | one measurement of one case |
+//! | `place`, `cpu`, `child` | namespaces and veth; time by core; programs that are started |
+//! | `part`, `limit`, `connections`, `nginx` | those programs: both ends of a memory wire, frames without TCP, idle connections |
+//! | `latency`, `profile` | search for the knee; where the CPU goes |
+//! | `statistics`, `report`, `plot`, `html` | medians and intervals; tables, JSON; a page |
+
+mod case;
+mod child;
+mod connections;
+mod cpu;
+mod figures;
+mod html;
+mod latency;
+mod limit;
+mod measure;
+mod nginx;
+pub mod part;
+mod place;
+mod plot;
+mod profile;
+mod report;
+mod rounds;
+mod statistics;
+
+pub use case::Wire;
+
+use crate::args::BenchArgs;
+use crate::failure::{Failure, words};
+use crate::say::{say, say_json, tell};
+use crate::sys::{self, Stop};
+use case::Work;
+use figures::{BENCHMARKS, Benchmark};
+use report::{Machine, Method, Report};
+use rounds::Progress;
+use std::time::Duration;
+
+/// What every measurement follows.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// Cores there are: the client's first, the server's last.
+    pub all_cores: Vec<usize>,
+    /// Rounds of each case.
+    pub rounds: usize,
+    /// Seconds of a measurement.
+    pub seconds: f64,
+    /// Seconds of load before.
+    pub warm_up: f64,
+    /// The client's addresses on a veth.
+    pub addresses: usize,
+    /// Only a look.
+    pub quick: bool,
+    /// Wires to use.
+    pub wires: Vec<Wire>,
+    /// Systems to use, by name; all when empty.
+    pub systems: Vec<String>,
+    /// Cores of the server at most.
+    pub cores: usize,
+    /// Connections at once, where an experiment does not say.
+    pub concurrent: Option<usize>,
+}
+
+impl Settings {
+    /// How long a program may take for a piece of work before something must be wrong.
+    fn patience(&self, work: &Work) -> Duration {
+        Duration::from_secs_f64(60.0 + self.warm_up + work.seconds.unwrap_or(self.seconds))
+    }
+}
+
+/// Names that can be asked for, with a word on each.
+pub fn names() -> impl clap::builder::TypedValueParser<Value = String> {
+    use clap::builder::PossibleValue;
+    let all = PossibleValue::new("all").help("Every one of them");
+    let one = |bench: &Benchmark| PossibleValue::new(bench.name).help(bench.about);
+    let values: Vec<PossibleValue> = BENCHMARKS.iter().map(one).chain([all]).collect();
+    clap::builder::TypedValueParser::map(clap::builder::PossibleValuesParser::new(values), |name: String| name)
+}
+
+/// Systems that can be asked for.
+pub fn system_names() -> impl clap::builder::TypedValueParser<Value = String> {
+    let systems =
+        figures::EVERYBODY.map(|system| clap::builder::PossibleValue::new(system.name()).help(system.describe()));
+    clap::builder::TypedValueParser::map(clap::builder::PossibleValuesParser::new(systems), |name: String| name)
+}
+
+fn settings(args: &BenchArgs) -> Result<Settings, Failure> {
+    let all_cores = args.on.as_ref().map_or_else(sys::allowed_cores, |cores| cores.0.clone());
+    if all_cores.len() < 2 {
+        let remedy = "let this process use another core (taskset); a server and its load on one core measure nothing";
+        return Err(Failure::new("bench needs two cores", remedy));
+    }
+    let most = all_cores.len() / 2;
+    let cores = args.cores.unwrap_or(most);
+    if cores > most {
+        let what = format!("{cores} server cores of {}", all_cores.len());
+        return Err(Failure::usage(what, format!("the client needs as many: at most {most} here")));
+    }
+    let mut wires = if args.wire.is_empty() { vec![Wire::Mem, Wire::Xdp] } else { args.wire.clone() };
+    if wires.contains(&Wire::Xdp)
+        && let Err(failure) = place::available()
+    {
+        if !args.wire.is_empty() {
+            return Err(failure);
+        }
+        tell(format!("note: {failure}"));
+        wires.retain(|wire| *wire == Wire::Mem);
+    }
+    Ok(Settings {
+        rounds: args.rounds.unwrap_or(if args.quick { 1 } else { 10 }),
+        seconds: args.seconds.unwrap_or(if args.quick { 0.5 } else { 5.0 }),
+        warm_up: if args.quick { 0.4 } else { 1.0 },
+        addresses: args.addresses,
+        quick: args.quick,
+        systems: args.system.clone(),
+        concurrent: args.connections,
+        all_cores,
+        wires,
+        cores,
+    })
+}
+
+/// Runs what was asked for and prints what it found.
+pub fn run(args: &BenchArgs, stop: &Stop) -> Result<(), Failure> {
+    let settings = settings(args)?;
+    // Before this process stays on some of the cores.
+    let machine = Machine::here();
+    // Programs that are started, and their helping threads, stay off the server's cores until they pin themselves.
+    let (clients, _) = settings.all_cores.split_at(settings.all_cores.len() - settings.cores);
+    stay_on(clients);
+    let wanted = BENCHMARKS.iter().filter(|bench| args.name == "all" || bench.name == args.name);
+    let mut reports = Vec::new();
+    for bench in wanted {
+        match measure(bench, &settings, &machine, stop) {
+            Ok(report) => {
+                if !args.json {
+                    say(format!("{}{report}", if reports.is_empty() { "" } else { "\n" }))?;
+                }
+                reports.push(report);
+            }
+            // The others are worth having all the same.
+            Err(failure) if args.name == "all" && !stop.is_set() => tell(format!("{}: {failure}", bench.name)),
+            Err(failure) => return Err(failure),
+        }
+        // Written each time: a run of hours that is cut short leaves what it had.
+        if let Some(path) = &args.html {
+            std::fs::write(path, html::page(&reports)).map_err(|error| {
+                Failure::new(format!("{}: {}", path.display(), words(&error)), "name a file that can be written")
+            })?;
+        }
+    }
+    if reports.is_empty() {
+        return Err(Failure::told("nothing could be measured"));
+    }
+    if args.json {
+        match (args.name.as_str(), reports.as_slice()) {
+            ("all", reports) => {
+                let reports: Vec<_> = reports.iter().map(Report::json).collect();
+                say_json(&serde_json::json!({ "reports": reports }))?;
+            }
+            (_, reports) => reports.iter().try_for_each(|report| say_json(&report.json()))?,
+        }
+    }
+    Ok(())
+}
+
+fn stay_on(cores: &[usize]) {
+    let mut set = rustix::thread::CpuSet::new();
+    cores.iter().for_each(|core| set.set(*core));
+    // Without it the numbers are a little noisier, and /proc/stat tells.
+    let _ = rustix::thread::sched_setaffinity(None, &set);
+}
+
+fn measure(bench: &Benchmark, settings: &Settings, machine: &Machine, stop: &Stop) -> Result<Report, Failure> {
+    let mut progress = Progress::new(bench.name);
+    let mut notes = Vec::new();
+    let cases = (bench.cases)(settings, &mut progress, &mut notes, stop)?;
+    let mut systems = Vec::new();
+    for case in &cases {
+        if !systems.contains(&case.system) && !systems.iter().any(|s: &case::System| s.name() == case.system.name()) {
+            systems.push(case.system);
+        }
+    }
+    if cases.is_empty() {
+        return Err(Failure::new(
+            format!("{} has nothing to measure with these wires and systems", bench.name),
+            "leave out --wire and --system, or run it as root",
+        ));
+    }
+    let rows = rounds::run(cases, bench.measure, settings, &mut progress, &mut notes, stop)?;
+    Ok(Report {
+        name: bench.name,
+        after: bench.after,
+        about: bench.about,
+        machine: machine.clone(),
+        method: Method {
+            rounds: settings.rounds,
+            seconds: settings.seconds,
+            warm_up_s: settings.warm_up,
+            closes_first: bench.closes_first,
+            time_wait_s: 60,
+            client_addresses: settings.addresses,
+            statistics: "Medians with 95 % bootstrap intervals, rounds in ABBA order, those with more than 1 % steal or 0.1 \
+                         cores of other programs discarded",
+            cpu: "Server CPU is its whole core, softirq and the NAPI thread of its end of the veth included; a veth frees a \
+                  frame's memory at the receiver, so what the server sent is freed on the client's core",
+            veth: "Each round on the veth: fresh namespaces, threaded NAPI pinned to its own side's core, TSO and GSO off, GRO on, \
+                   pfifo of 10,000, CUBIC, no XDP program at the kernel's end",
+            command: std::iter::once("corelane".to_owned())
+                .chain(std::env::args().skip(1))
+                .collect::<Vec<_>>()
+                .join(" "),
+            quick: settings.quick,
+        },
+        main: bench.main,
+        columns: bench.columns.to_vec(),
+        plots: (bench.plots)(),
+        rows,
+        notes,
+        systems,
+    })
+}

@@ -1,0 +1,260 @@
+//! Where a round takes place: two fresh network namespaces joined by a veth, with its traps out of the way.
+//!
+//! Client in a, server in b. Each of these was met, and each makes numbers plausible and wrong:
+//! without a queue the 256-slot ring of veth drops bursts of SYNs (`pfifo`); with TSO on a sender the peer's NAPI is idle
+//! (offloads off); without threaded NAPI the work of receiving runs on the sender's core (threads pinned, and their time
+//! looked at); old TIME-WAIT sockets swallow new SYNs (new namespaces); this kernel's default may be BBR (CUBIC).
+
+use super::cpu;
+use crate::failure::{Failure, words};
+use crate::lab::{offload, tool};
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// Which end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Core and namespace of the load.
+    Client,
+    /// Core and namespace of what is measured.
+    Server,
+}
+
+/// The server's address.
+pub const SERVER: &str = "10.99.0.2";
+
+struct End {
+    namespace: String,
+    interface: String,
+    /// /proc/net/dev of the namespace, which a descriptor goes on showing wherever it is read.
+    counters: File,
+}
+
+/// Two namespaces, which go with this value.
+pub struct Place {
+    client: End,
+    server: End,
+    /// The client's addresses.
+    pub sources: Vec<String>,
+    /// Congestion control of the server's kernel.
+    pub congestion: String,
+    _namespaces: Namespaces,
+}
+
+/// Frames that crossed the server's end.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Frames {
+    /// To the server.
+    pub received: u64,
+    /// From the server.
+    pub sent: u64,
+}
+
+/// Removes the namespaces, and with them the veth.
+struct Namespaces([String; 2]);
+
+impl Drop for Namespaces {
+    fn drop(&mut self) {
+        for namespace in &self.0 {
+            // One that was never made needs no removal.
+            let _ = tool("ip", &["netns", "del", namespace]);
+        }
+    }
+}
+
+impl Place {
+    /// Makes one with so many queues at each end and addresses at the client's.
+    pub fn new(queues: usize, addresses: usize) -> Result<Place, Failure> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let id = std::process::id() % 100_000;
+        let place = NEXT.fetch_add(1, Ordering::Relaxed);
+        let names = ["a", "b"].map(|end| format!("corelane-bench-{end}-{id}-{place}"));
+        let interfaces = ["a", "b"].map(|end| format!("cb{end}{id}"));
+        let namespaces = Namespaces(names.clone());
+        for name in &names {
+            tool("ip", &["netns", "add", name])?;
+        }
+        let queues = queues.to_string();
+        let end = |at: usize| ["netns", names[at].as_str(), "numtxqueues", &queues, "numrxqueues", &queues];
+        let link = ["link", "add", "name", &interfaces[0]];
+        let peer = ["type", "veth", "peer", "name", &interfaces[1]];
+        tool("ip", &[link.as_slice(), &end(0), &peer, &end(1)].concat())?;
+        let sources: Vec<String> = (0..addresses).map(|at| format!("10.99.{}.{}", at / 200, at % 200 + 10)).collect();
+        for (at, (name, interface)) in names.iter().zip(&interfaces).enumerate() {
+            tool("ip", &["-n", name, "link", "set", "lo", "up"])?;
+            tool("ip", &["-n", name, "link", "set", "dev", interface, "up"])?;
+            let own = [SERVER.to_owned()];
+            for address in if at == 0 { sources.as_slice() } else { own.as_slice() } {
+                tool("ip", &["-n", name, "addr", "add", &format!("{address}/16"), "dev", interface])?;
+            }
+            tool("tc", &["-n", name, "qdisc", "replace", "dev", interface, "root", "pfifo", "limit", "10000"])?;
+            let namespace = Path::new("/run/netns").join(name);
+            use offload::Feature::{Gro, Gso, Tso};
+            for (feature, on) in [(Tso, false), (Gso, false), (Gro, true)] {
+                offload::set(&namespace, interface, feature, on).map_err(|error| {
+                    Failure::new(
+                        format!("{interface}: {feature:?}: {}", words(&error)),
+                        "run as root, with CAP_SYS_ADMIN",
+                    )
+                })?;
+            }
+            // What a server that expects this load sets.
+            let sysctl = "cd /proc/sys/net && echo cubic >ipv4/tcp_congestion_control; echo 65535 >core/somaxconn; \
+                          echo 65535 >ipv4/tcp_max_syn_backlog";
+            tool("ip", &["netns", "exec", name, "sh", "-c", &format!("{{ {sysctl}; }} 2>/dev/null; true")])?;
+        }
+        let congestion = tool("ip", &["netns", "exec", &names[1], "cat", "/proc/sys/net/ipv4/tcp_congestion_control"])?;
+        let [client, server] = [0, 1].map(|at| {
+            let (namespace, interface) = (names[at].clone(), interfaces[at].clone());
+            let counters =
+                offload::within(&Path::new("/run/netns").join(&namespace), || File::open("/proc/thread-self/net/dev"));
+            counters.map(|counters| End { namespace, interface, counters })
+        });
+        let unread = |error| Failure::told(format!("/proc/net/dev of a namespace: {}", words(&error)));
+        Ok(Place {
+            client: client.map_err(unread)?,
+            server: server.map_err(unread)?,
+            sources,
+            congestion: congestion.trim().to_owned(),
+            _namespaces: namespaces,
+        })
+    }
+
+    fn end(&self, side: Side) -> &End {
+        match side {
+            Side::Client => &self.client,
+            Side::Server => &self.server,
+        }
+    }
+
+    /// A side's interface.
+    pub fn interface(&self, side: Side) -> &str {
+        &self.end(side).interface
+    }
+
+    /// A side's hardware address.
+    pub fn mac(&self, side: Side) -> Result<String, Failure> {
+        let End { namespace, interface, .. } = self.end(side);
+        let address = format!("/sys/class/net/{interface}/address");
+        Ok(tool("ip", &["netns", "exec", namespace, "cat", &address])?.trim().to_owned())
+    }
+
+    /// Whether an XDP program is on a side's interface.
+    pub fn has_program(&self, side: Side) -> Result<bool, Failure> {
+        let End { namespace, interface, .. } = self.end(side);
+        let text = tool("ip", &["-n", namespace, "-details", "link", "show", "dev", interface])?;
+        Ok(text.split_whitespace().any(|word| word.starts_with("xdp") || word == "prog/xdp"))
+    }
+
+    /// This program, or another, on a side.
+    pub fn command(&self, side: Side, program: &Path) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.end(side).namespace]).arg(program);
+        command
+    }
+
+    /// Gives each end's receive queues threads on these cores; the threads.
+    ///
+    /// To be called once programs are attached: attaching one makes new NAPI contexts.
+    pub fn pin(&self, client: &[usize], server: &[usize]) -> Result<Napi, Failure> {
+        let mut napi = Napi::default();
+        for (side, cores) in [(Side::Client, client), (Side::Server, server)] {
+            let End { namespace, interface, .. } = self.end(side);
+            let threaded = format!("echo 1 >/sys/class/net/{interface}/threaded");
+            tool("ip", &["netns", "exec", namespace, "sh", "-c", &threaded])?;
+            let threads = cpu::kernel_threads(&format!("napi/{interface}-"));
+            if threads.is_empty() {
+                let what = format!("{interface} has no NAPI thread");
+                return Err(Failure::new(what, "Linux 5.15 or later has threaded NAPI on veth"));
+            }
+            for (at, thread) in threads.iter().enumerate() {
+                pin(*thread, cores[at % cores.len()])?;
+            }
+            match side {
+                Side::Client => napi.client = threads,
+                Side::Server => napi.server = threads,
+            }
+        }
+        Ok(napi)
+    }
+
+    /// Frames that crossed so far.
+    pub fn frames(&mut self) -> Frames {
+        let End { counters, interface, .. } = &mut self.server;
+        let mut text = String::new();
+        if counters.rewind().and_then(|()| counters.read_to_string(&mut text)).is_err() {
+            return Frames::default();
+        }
+        parse_frames(&text, interface).unwrap_or_default()
+    }
+}
+
+/// From the table of /proc/net/dev: packets received are the second number, packets sent the tenth.
+fn parse_frames(text: &str, interface: &str) -> Option<Frames> {
+    let row = text.lines().find_map(|line| line.trim_start().strip_prefix(interface)?.strip_prefix(':'))?;
+    let mut numbers = row.split_whitespace().map(|word| word.parse().ok());
+    Some(Frames { received: numbers.nth(1)??, sent: numbers.nth(7)?? })
+}
+
+fn pin(thread: u32, core: usize) -> Result<(), Failure> {
+    let pid = i32::try_from(thread).ok().and_then(rustix::thread::Pid::from_raw);
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(core);
+    rustix::thread::sched_setaffinity(pid, &set).map_err(|errno| {
+        Failure::new(format!("pinning a NAPI thread to core {core}: {}", words(&errno.into())), "run as root")
+    })
+}
+
+/// The threads that receive.
+#[derive(Clone, Debug, Default)]
+pub struct Napi {
+    /// At the client's end.
+    pub client: Vec<u32>,
+    /// At the server's.
+    pub server: Vec<u32>,
+}
+
+impl Napi {
+    /// CPU time of the server's, so far.
+    pub fn server_time(&self) -> Duration {
+        self.server.iter().map(|thread| cpu::process_time(*thread)).sum()
+    }
+
+    /// CPU time of all, so far.
+    pub fn time(&self) -> Duration {
+        self.client.iter().chain(&self.server).map(|thread| cpu::process_time(*thread)).sum()
+    }
+}
+
+/// Whether namespaces and a veth can be had: root, iproute2.
+pub fn available() -> Result<(), Failure> {
+    if !rustix::process::geteuid().is_root() {
+        let remedy = "run it with sudo; --wire mem needs no root";
+        return Err(Failure::new("the rows on a veth need network namespaces, which needs root", remedy));
+    }
+    tool("ip", &["-V"]).map(drop)
+}
+
+/// The program that is running, to start more of it.
+pub fn this_program() -> PathBuf {
+    std::env::current_exe().unwrap_or_else(|_| PathBuf::from("corelane"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_of_an_interface() {
+        let text = "Inter-|   Receive                                                |  Transmit\n face |bytes    packets\n    \
+                    lo:       1       2    0    0    0     0          0         0        3       4    0    0    0     0       0          0\n \
+                    cbb12: 100 20 0 0 0 0 0 0 300 40 0 0 0 0 0 0\n";
+        let frames = parse_frames(text, "cbb12").expect("it is there");
+        assert_eq!((frames.received, frames.sent), (20, 40));
+        assert!(parse_frames(text, "cbb1").is_none());
+    }
+}

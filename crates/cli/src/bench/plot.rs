@@ -1,0 +1,245 @@
+//! Plots like the papers', drawn as SVG by hand: bars with intervals, lines over a number, stacked shares.
+
+use super::html::escape;
+use super::report::{Plot, Row, Shape};
+use crate::demo::grouped;
+use std::fmt::Write;
+
+const WIDTH: f64 = 860.0;
+const HEIGHT: f64 = 340.0;
+const LEFT: f64 = 78.0;
+const RIGHT: f64 = 230.0;
+const TOP: f64 = 36.0;
+const BOTTOM: f64 = 52.0;
+/// Told apart by people who see colours differently, too (Okabe and Ito).
+const COLOURS: [&str; 8] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#7f7f7f"];
+
+struct Canvas {
+    out: String,
+    top: f64,
+}
+
+impl Canvas {
+    fn y(&self, value: f64) -> f64 {
+        HEIGHT - BOTTOM - (value / self.top).clamp(0.0, 1.05) * (HEIGHT - BOTTOM - TOP)
+    }
+
+    fn add(&mut self, text: std::fmt::Arguments<'_>) {
+        // Writing to a String cannot fail.
+        let _ = self.out.write_fmt(text);
+    }
+
+    fn text(&mut self, x: f64, y: f64, anchor: &str, text: &str) {
+        let text = escape(text);
+        self.add(format_args!("<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{text}</text>"));
+    }
+
+    fn line(&mut self, from: (f64, f64), to: (f64, f64), class: &str, colour: &str) {
+        let ((x1, y1), (x2, y2)) = (from, to);
+        self.add(format_args!(
+            "<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" class=\"{class}\" stroke=\"{colour}\"/>"
+        ));
+    }
+
+    fn bar(&mut self, x: f64, width: f64, from: f64, to: f64, colour: &str) {
+        let (low, high) = (self.y(from), self.y(to));
+        let height = (low - high).max(0.0);
+        self.add(format_args!(
+            "<rect x=\"{x:.1}\" y=\"{high:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" fill=\"{colour}\"/>"
+        ));
+    }
+
+    fn whisker(&mut self, x: f64, ends: (f64, f64)) {
+        let (low, high) = (self.y(ends.0), self.y(ends.1));
+        self.line((x, low), (x, high), "axis", "#333");
+        for y in [low, high] {
+            self.line((x - 3.0, y), (x + 3.0, y), "axis", "#333");
+        }
+    }
+
+    fn legend(&mut self, names: &[String]) {
+        for (at, name) in names.iter().enumerate() {
+            let y = TOP + at as f64 * 19.0;
+            let colour = COLOURS[at % COLOURS.len()];
+            let x = WIDTH - RIGHT + 14.0;
+            self.add(format_args!("<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"12\" height=\"12\" fill=\"{colour}\"/>"));
+            self.text(x + 18.0, y + 11.0, "start", name);
+        }
+    }
+}
+
+/// 1, 2 or 5 times a power of ten, at least `value`.
+fn round_up(value: f64) -> f64 {
+    if value <= 0.0 || !value.is_finite() {
+        return 1.0;
+    }
+    let unit = 10f64.powf(value.log10().floor());
+    [1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.5, 10.0].into_iter().map(|n| n * unit).find(|n| *n >= value).unwrap_or(10.0 * unit)
+}
+
+fn short(value: f64) -> String {
+    match value.abs() {
+        v if v >= 1e6 => format!("{} M", trimmed(value / 1e6)),
+        v if v >= 1e3 => format!("{} k", trimmed(value / 1e3)),
+        _ => trimmed(value),
+    }
+}
+
+fn trimmed(value: f64) -> String {
+    let text = format!("{value:.2}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// What a row is a part of: its system and wire, and the labels that only it has.
+fn series(row: &Row) -> String {
+    let mut name = format!("{}, {}", row.key("system"), row.key("wire"));
+    for label in ["model", "engine"] {
+        if row.keys.contains_key(label) {
+            name = format!("{name}, {}", row.key(label));
+        }
+    }
+    name
+}
+
+fn distinct(names: impl Iterator<Item = String>) -> Vec<String> {
+    let mut all = Vec::new();
+    for name in names {
+        if !all.contains(&name) {
+            all.push(name);
+        }
+    }
+    all
+}
+
+/// Draws a plot; nothing where no row has what it shows.
+pub fn draw(plot: &Plot, rows: &[Row]) -> String {
+    let rows: Vec<&Row> = rows.iter().filter(|row| plot.y.iter().any(|y| row.values.contains_key(*y))).collect();
+    let total = |row: &&Row| plot.y.iter().filter_map(|y| row.values.get(*y)).sum::<f64>();
+    let highest = rows.iter().map(total).fold(0.0, f64::max);
+    if rows.is_empty() || highest <= 0.0 {
+        return String::new();
+    }
+    let mut canvas = Canvas { out: String::new(), top: round_up(highest) };
+    canvas.add(format_args!(
+        "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" font-family=\"system-ui,sans-serif\" font-size=\"12\">"
+    ));
+    let title = escape(plot.title);
+    canvas.add(format_args!("<title>{title}</title><text x=\"{LEFT}\" y=\"20\" font-weight=\"bold\">{title}</text>"));
+    for step in 0..=4 {
+        let value = canvas.top * f64::from(step) / 4.0;
+        let y = canvas.y(value);
+        canvas.add(format_args!(
+            "<line x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\" class=\"axis\" stroke=\"#bbb\" stroke-width=\".5\"/>",
+            WIDTH - RIGHT
+        ));
+        canvas.text(LEFT - 6.0, y + 4.0, "end", &short(value));
+    }
+    let middle = (TOP + HEIGHT - BOTTOM) / 2.0;
+    let unit = escape(plot.unit);
+    canvas.add(format_args!(
+        "<text transform=\"translate(14 {middle:.0}) rotate(-90)\" text-anchor=\"middle\">{unit}</text>"
+    ));
+    match plot.shape {
+        Shape::Bars => bars(&mut canvas, plot, &rows),
+        Shape::Lines => lines(&mut canvas, plot, &rows),
+        Shape::Stacked => stacked(&mut canvas, plot, &rows),
+    }
+    canvas.out.push_str("</svg>");
+    canvas.out
+}
+
+/// Groups by `x`, a bar for each system in each.
+fn bars(canvas: &mut Canvas, plot: &Plot, rows: &[&Row]) {
+    let groups = distinct(rows.iter().map(|row| row.key(plot.x)));
+    let names = distinct(rows.iter().map(|row| series(row)));
+    let room = (WIDTH - LEFT - RIGHT) / groups.len() as f64;
+    let width = (room * 0.84 / names.len() as f64).min(64.0);
+    for (at, group) in groups.iter().enumerate() {
+        let middle = LEFT + room * (at as f64 + 0.5);
+        canvas.text(middle, HEIGHT - BOTTOM + 18.0, "middle", group);
+        for row in rows.iter().filter(|row| row.key(plot.x) == *group) {
+            let Some(place) = names.iter().position(|name| *name == series(row)) else { continue };
+            let Some(value) = row.values.get(plot.y[0]) else { continue };
+            let x = middle + (place as f64 - names.len() as f64 / 2.0) * width;
+            canvas.bar(x, width * 0.92, 0.0, *value, COLOURS[place % COLOURS.len()]);
+            if let Some(ends) = row.intervals.get(plot.y[0]) {
+                canvas.whisker(x + width * 0.46, *ends);
+            }
+        }
+    }
+    canvas.text((LEFT + WIDTH - RIGHT) / 2.0, HEIGHT - 12.0, "middle", &plot.x.replace('_', " "));
+    canvas.legend(&names);
+}
+
+/// A line for each system; the scale of `x` is logarithmic where it spans more than a power of ten.
+fn lines(canvas: &mut Canvas, plot: &Plot, rows: &[&Row]) {
+    let x = |row: &Row| row.number(plot.x).or_else(|| row.values.get(plot.x).copied());
+    let numbers: Vec<f64> = rows.iter().filter_map(|row| x(row)).collect();
+    let (low, high) = numbers.iter().fold((f64::MAX, f64::MIN), |(low, high), n| (low.min(*n), high.max(*n)));
+    let scale = |n: f64| if low > 0.0 && high / low > 10.0 { n.log2() } else { n };
+    let span = (scale(high) - scale(low)).max(1e-9);
+    let place = |n: f64| LEFT + 12.0 + (scale(n) - scale(low)) / span * (WIDTH - LEFT - RIGHT - 24.0);
+    let names = distinct(rows.iter().map(|row| series(row)));
+    for (at, name) in names.iter().enumerate() {
+        let colour = COLOURS[at % COLOURS.len()];
+        let of = rows.iter().filter(|row| series(row) == *name);
+        let mut points: Vec<(f64, &Row, f64)> =
+            of.filter_map(|row| Some((x(row)?, *row, *row.values.get(plot.y[0])?))).collect();
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let path: Vec<String> =
+            points.iter().map(|(n, _, value)| format!("{:.1},{:.1}", place(*n), canvas.y(*value))).collect();
+        canvas.add(format_args!(
+            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>",
+            path.join(" ")
+        ));
+        for (n, row, value) in points {
+            let (x, y) = (place(n), canvas.y(value));
+            canvas.add(format_args!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>"));
+            if let Some(ends) = row.intervals.get(plot.y[0]).filter(|ends| ends.0 != ends.1) {
+                canvas.whisker(x, *ends);
+            }
+        }
+    }
+    let mut ticks = numbers;
+    ticks.sort_by(f64::total_cmp);
+    ticks.dedup();
+    let step = ticks.len().div_ceil(10).max(1);
+    for tick in ticks.iter().step_by(step) {
+        let text = if *tick >= 10_000.0 { short(*tick) } else { grouped(*tick) };
+        canvas.text(place(*tick), HEIGHT - BOTTOM + 18.0, "middle", &text);
+    }
+    canvas.text((LEFT + WIDTH - RIGHT) / 2.0, HEIGHT - 12.0, "middle", &plot.x.replace('_', " "));
+    canvas.legend(&names);
+}
+
+/// A bar a row, made of all values.
+fn stacked(canvas: &mut Canvas, plot: &Plot, rows: &[&Row]) {
+    let room = (WIDTH - LEFT - RIGHT) / rows.len() as f64;
+    let width = (room * 0.7).min(90.0);
+    for (at, row) in rows.iter().enumerate() {
+        let middle = LEFT + room * (at as f64 + 0.5);
+        canvas.text(middle, HEIGHT - BOTTOM + 18.0, "middle", &row.key("system"));
+        canvas.text(middle, HEIGHT - BOTTOM + 34.0, "middle", &row.key("wire"));
+        let mut from = 0.0;
+        for (part, name) in plot.y.iter().enumerate() {
+            let value = row.values.get(*name).copied().unwrap_or(0.0);
+            canvas.bar(middle - width / 2.0, width, from, from + value, COLOURS[part % COLOURS.len()]);
+            from += value;
+        }
+    }
+    let names: Vec<String> = plot.y.iter().map(|name| name.replace('_', " ")).collect();
+    canvas.legend(&names);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn axes_end_at_round_numbers() {
+        for (value, top) in [(0.0, 1.0), (7.0, 7.5), (0.03, 0.03), (101_000.0, 150_000.0), (1e6, 1e6)] {
+            assert!((round_up(value) / top - 1.0).abs() < 1e-9, "{value} {}", round_up(value));
+        }
+        assert_eq!([short(1_500_000.0), short(2500.0), short(0.25)], ["1.5 M", "2.5 k", "0.25"]);
+    }
+}

@@ -1,0 +1,162 @@
+//! The other ways to serve, each loaded and checked like the first: plain epoll, a shared listener, io_uring; and resets.
+
+use super::tests::load;
+use super::*;
+use crate::http::fixed::Fixed;
+use crate::net::kernel::{self, Kernel, Manner};
+use crate::net::uring;
+use std::net::SocketAddr;
+use std::thread;
+
+/// Serves on as many threads as there are listeners while `client` runs.
+fn beside(
+    manner: Manner,
+    threads: usize,
+    serve: impl Fn(rustix::fd::OwnedFd, &Stop) -> io::Result<Counts> + Sync,
+    client: impl FnOnce(SocketAddr),
+) -> Counts {
+    let any = "127.0.0.1:0".parse().expect("an address");
+    let (first, address) = kernel::listen(any, manner).expect("loopback listens");
+    let mut listeners = vec![first];
+    for _ in 1..threads {
+        listeners.push(match manner.shared {
+            true => listeners[0].try_clone().expect("a descriptor"),
+            false => kernel::listen(address, manner).expect("loopback listens").0,
+        });
+    }
+    let stop = Stop::default();
+    thread::scope(|scope| {
+        let serving: Vec<_> = listeners.into_iter().map(|listener| scope.spawn(|| serve(listener, &stop))).collect();
+        struct StopOnDrop<'a>(&'a Stop);
+        impl Drop for StopOnDrop<'_> {
+            fn drop(&mut self) {
+                self.0.set();
+            }
+        }
+        let guard = StopOnDrop(&stop);
+        client(address);
+        drop(guard);
+        let join = |thread: thread::ScopedJoinHandle<'_, io::Result<Counts>>| thread.join().expect("no panic");
+        serving.into_iter().map(join).fold(Counts::default(), |sum, counts| sum.plus(counts.expect("it serves")))
+    })
+}
+
+/// Short connections, long ones, large answers.
+fn work(address: SocketAddr, bytes: u64) {
+    for (messages, total) in [(1, 400), (7, 60)] {
+        let report = load(address, "/", |plan| {
+            (plan.per_connection, plan.total, plan.length) = (messages, Some(total), Some(bytes));
+        });
+        assert_eq!((report.connections, report.messages), (total, total * u64::from(messages)), "{report}");
+        assert!(report.errors.is_empty(), "{report}");
+    }
+}
+
+#[test]
+fn every_rival_answers_everything() {
+    for bytes in [64, 300_000] {
+        for (plain, shared) in [(false, false), (true, false), (true, true)] {
+            let manner = Manner { plain, shared, reset: false };
+            let serve = |listener, stop: &Stop| {
+                let mut server = Server::new(Kernel::server(listener, manner)?, Fixed::new(bytes));
+                server.run(stop)?;
+                Ok(server.counts)
+            };
+            let counts = beside(manner, 2, serve, |address| work(address, bytes as u64));
+            assert_eq!((counts.connections, counts.requests, counts.errors), (460, 820, 0), "{manner:?}");
+        }
+        let Ok(_) = io_uring::IoUring::new(8) else {
+            eprintln!("SKIPPED: io_uring is not allowed here");
+            continue;
+        };
+        crate::sys::raise_descriptor_limit();
+        let serve = |listener, stop: &Stop| uring::serve(listener, uring::Work::Message(bytes), stop);
+        let counts = beside(Manner::default(), 2, serve, |address| work(address, bytes as u64));
+        assert_eq!((counts.connections, counts.requests, counts.errors), (460, 820, 0));
+    }
+}
+
+#[test]
+fn the_ring_takes_requests_in_pieces_and_several_at_once() {
+    use std::io::{Read, Write};
+    let Ok(_) = io_uring::IoUring::new(8) else { return eprintln!("SKIPPED: io_uring is not allowed here") };
+    crate::sys::raise_descriptor_limit();
+    let serve = |listener, stop: &Stop| uring::serve(listener, uring::Work::Message(3), stop);
+    let counts = beside(Manner::default(), 1, serve, |address| {
+        let mut stream = std::net::TcpStream::connect(address).expect("it listens");
+        stream.set_nodelay(true).expect("a socket");
+        for piece in
+            ["GET / HTTP/1.1\r\nHo", "st: a\r\n\r\nGET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\nConnection: close\r\n\r\n"]
+        {
+            stream.write_all(piece.as_bytes()).expect("connected");
+            thread::sleep(Duration::from_millis(20));
+        }
+        let mut answers = String::new();
+        stream.read_to_string(&mut answers).expect("an orderly end");
+        assert_eq!(answers.matches("\r\n\r\nabc").count(), 3, "{answers}");
+        // What is no request ends its connection alone.
+        let mut stream = std::net::TcpStream::connect(address).expect("it listens");
+        stream.write_all(b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n").expect("connected");
+        assert_eq!(stream.read(&mut [0; 9]).unwrap_or(0), 0);
+    });
+    assert_eq!((counts.connections, counts.requests, counts.errors), (2, 3, 1));
+}
+
+#[test]
+fn resets_are_what_was_asked_for() {
+    let manner = Manner { reset: true, ..Manner::default() };
+    let accept = |address| {
+        let report = load(address, "/", |plan| plan.per_connection = 0);
+        assert_eq!((report.connections, report.messages, report.errors.len()), (500, 0, 0), "{report}");
+        assert!(report.latency_us.connect.p50 > 0.0 && report.latency_us.total.p50 >= report.latency_us.connect.min);
+    };
+    let counts = beside(manner, 1, |listener, stop| reset::run(Kernel::server(listener, manner)?, stop), accept);
+    assert_eq!(counts.connections, 500);
+    if io_uring::IoUring::new(8).is_ok() {
+        crate::sys::raise_descriptor_limit();
+        let serve = |listener, stop: &Stop| uring::serve(listener, uring::Work::Reset, stop);
+        assert_eq!(beside(manner, 1, serve, accept).connections, 500);
+    }
+}
+
+#[test]
+fn held_connections_stay() {
+    use crate::load::generator::{Generator, Plan, Shared};
+    use std::sync::Arc;
+    let serve = |listener, stop: &Stop| {
+        let mut server = Server::new(Kernel::server(listener, Manner::default())?, Fixed::new(64));
+        server.run(stop)?;
+        Ok(server.counts)
+    };
+    let counts = beside(Manner::default(), 1, serve, |address| {
+        let target: crate::load::target::Target = format!("http://{address}/").parse().expect("a target");
+        let plan = Plan {
+            concurrent: 100,
+            total: None,
+            per_connection: 2,
+            hold: true,
+            rate: None,
+            request: target.request(true),
+            last_request: target.request(false),
+            length: Some(64),
+            timeout: Duration::from_secs(20),
+        };
+        let (shared, stop) = (Arc::new(Shared::default()), Stop::default());
+        let report = thread::scope(|scope| {
+            let loading = scope.spawn(|| {
+                let net = Kernel::client(address, Vec::new()).expect("epoll works");
+                Generator::new(net, plan, shared.clone()).run(&stop).expect("epoll works").report()
+            });
+            while shared.progress().held < 100 && !loading.is_finished() {
+                thread::sleep(Duration::from_millis(1));
+            }
+            shared.measure();
+            thread::sleep(Duration::from_millis(60));
+            shared.end();
+            stop.set();
+            loading.join().expect("no panic")
+        });
+        assert_eq!((report.held, report.messages, report.errors.len()), (100, 0, 0), "{report}");
+    });
+    assert_eq!((counts.connections, counts.requests), (100, 200));
+}
