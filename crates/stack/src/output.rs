@@ -7,7 +7,7 @@ use wire::quick::Headers;
 use wire::tcp::{Flags, Header};
 use wire::{Addr, Instant, MacAddr, arp, ethernet, ipv4, ipv6};
 
-use crate::conn::queued;
+use crate::conn::{Conn, queued};
 use crate::counters::DropReason;
 use crate::engine::{NO_NEIGHBOR, Stack, context};
 use crate::flows::FlowKey;
@@ -220,7 +220,6 @@ impl Stack {
         let plain = key.remote.is_v4() && vlan.is_none() && !urgent && !c.fragments;
         let headers = link + ip_header + 60;
 
-        let ethertype = if key.remote.is_v4() { ethernet::IPV4 } else { ethernet::IPV6 };
         let mut left = SHARE;
         while left > 0 {
             let smss = c.tcb.segment_size() as usize;
@@ -241,12 +240,20 @@ impl Stack {
             let mut cx = context!(self, now);
             let Some(whole) = c.tcb.next_segment(payload as u32, &mut cx) else { return Progress::Idle };
             let piece = if caps.max_gso == 0 { smss as u32 } else { u32::MAX };
-            for out in whole.pieces(piece) {
+            let count = if whole.len <= piece { 1 } else { whole.len.div_ceil(piece) };
+            for n in 0..count {
                 // The port has said that they fit; one that fits no more is lost, as on the wire.
                 let Some(buf) = sink.reserve(room) else { break };
+                let cutting;
+                let out = if count == 1 {
+                    &whole
+                } else {
+                    cutting = whole.piece(n, count, piece);
+                    &cutting
+                };
                 let len = out.len as usize;
                 let written = if plain {
-                    let Outgoing { seq, ack, flags, window, .. } = out;
+                    let &Outgoing { seq, ack, flags, window, .. } = out;
                     let (src, dst, tos) = (key.local, key.remote, c.traffic_class | out.ecn);
                     let (src_port, dst_port) = (key.local_port, key.remote_port);
                     let (to, from, ttl) = (mac, our_mac, hops);
@@ -256,23 +263,13 @@ impl Stack {
                     None
                 };
                 let tcp_at = link + ip_header;
-                let text = written.unwrap_or_else(|| {
-                    let at = ethernet::emit(buf, mac, our_mac, vlan, ethertype);
-                    let mut header = out.header(key.local_port, key.remote_port);
-                    c.tcb.mark_urgent(&mut header);
-                    let syn = out.flags.contains(Flags::SYN);
-                    let text = tcp_at + header.emit(&mut buf[tcp_at..], syn);
-                    emit_tcp_ip(&mut buf[at..], &key, c.traffic_class | out.ecn, hops, text - tcp_at + len);
-                    if c.fragments && key.remote.is_v4() {
-                        // RFC 6864 4.3: what may be fragmented needs an identification of its own.
-                        ipv4::let_fragment(&mut buf[at..], c.tcb.segments_sent() as u16);
-                    }
-                    wire::tcp::fill_pseudo(key.local, key.remote, text - tcp_at + len, &mut buf[tcp_at..text]);
-                    text
-                });
+                let text = match written {
+                    Some(text) => text,
+                    None => emit_headers(buf, c, out, (mac, our_mac, vlan), hops),
+                };
                 let end = text + len;
                 if len > 0 {
-                    c.tcb.copy_payload(&out, &mut buf[text..end], cx.pool);
+                    c.tcb.copy_payload(out, &mut buf[text..end], cx.pool);
                 }
                 let cut = len > smss;
                 let offload = finish(&key, &mut buf[tcp_at..end], tcp_at, caps, cut.then_some((smss, text - tcp_at)));
@@ -280,8 +277,8 @@ impl Stack {
                 self.counters.frames_out += 1;
                 self.counters.bytes_out += end as u64;
                 self.counters.segments_out += if cut { len.div_ceil(smss) as u64 } else { 1 };
-                left = left.saturating_sub(1);
             }
+            left = left.saturating_sub(count as usize);
             if c.tcb.all_sent(&mut cx) {
                 return Progress::Idle;
             }
@@ -358,6 +355,31 @@ fn hop_limit(key: &FlowKey, chosen: u8, suggested: u8) -> u8 {
         0 => suggested,
         chosen => chosen,
     }
+}
+
+/// All headers of a segment of any shape, the checksum's field holding the folded pseudo-header; their length.
+#[inline(never)]
+fn emit_headers(
+    buf: &mut [u8],
+    c: &Conn,
+    out: &Outgoing,
+    (mac, our_mac, vlan): (MacAddr, MacAddr, Option<u16>),
+    hops: u8,
+) -> usize {
+    let (key, v4, len) = (&c.key, c.key.remote.is_v4(), out.len as usize);
+    let ethertype = if v4 { ethernet::IPV4 } else { ethernet::IPV6 };
+    let at = ethernet::emit(buf, mac, our_mac, vlan, ethertype);
+    let tcp_at = at + if v4 { 20 } else { 40 };
+    let mut header = out.header(key.local_port, key.remote_port);
+    c.tcb.mark_urgent(&mut header);
+    let text = tcp_at + header.emit(&mut buf[tcp_at..], out.flags.contains(Flags::SYN));
+    emit_tcp_ip(&mut buf[at..], key, c.traffic_class | out.ecn, hops, text - tcp_at + len);
+    if c.fragments && v4 {
+        // RFC 6864 4.3: what may be fragmented needs an identification of its own.
+        ipv4::let_fragment(&mut buf[at..], c.tcb.segments_sent() as u16);
+    }
+    wire::tcp::fill_pseudo(key.local, key.remote, text - tcp_at + len, &mut buf[tcp_at..text]);
+    text
 }
 
 /// The IP header in front of `payload` bytes of TCP of a connection.

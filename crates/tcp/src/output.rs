@@ -606,24 +606,21 @@ impl Tcb {
 }
 
 impl Outgoing {
-    /// The segments of at most `bytes` of text that it is cut into, as a NIC does: FIN and PSH are the last one's, CWR is the
-    /// first one's.
-    pub fn pieces(self, bytes: u32) -> impl Iterator<Item = Outgoing> {
-        let count = self.len.div_ceil(bytes.max(1)).max(1);
-        (0..count).map(move |i| {
-            let mut piece = self;
-            let at = i * bytes;
-            piece.len = (self.len - at).min(bytes);
-            if i > 0 {
-                piece.seq += at;
-                piece.offset += at;
-                piece.flags = piece.flags.without(Flags::CWR);
-            }
-            if i + 1 < count {
-                piece.flags = piece.flags.without(Flags::FIN | Flags::PSH);
-            }
-            piece
-        })
+    /// Piece `n` of the `count` of at most `bytes` of text that it is cut into, as a NIC does: FIN and PSH are the last one's,
+    /// CWR is the first one's.
+    pub fn piece(&self, n: u32, count: u32, bytes: u32) -> Outgoing {
+        let mut piece = *self;
+        let at = n * bytes;
+        piece.len = (self.len - at).min(bytes);
+        if n > 0 {
+            piece.seq += at;
+            piece.offset += at;
+            piece.flags = piece.flags.without(Flags::CWR);
+        }
+        if n + 1 < count {
+            piece.flags = piece.flags.without(Flags::FIN | Flags::PSH);
+        }
+        piece
     }
 
     /// The header, for `src_port` → `dst_port`.
@@ -658,7 +655,7 @@ mod tests {
             len: 2500,
             fresh: true,
         };
-        let pieces: Vec<_> = whole.pieces(1000).map(|p| (p.seq.0, p.offset, p.len, p.flags)).collect();
+        let pieces = [0, 1, 2].map(|n| whole.piece(n, 3, 1000)).map(|p| (p.seq.0, p.offset, p.len, p.flags));
         let expected = [
             (u32::MAX - 999, 500, 1000, Flags::ACK | Flags::CWR),
             (0, 1500, 1000, Flags::ACK),
@@ -666,8 +663,8 @@ mod tests {
         ];
         assert_eq!(pieces, expected);
         let same = |p: Outgoing| (p.seq, p.offset, p.len, p.flags);
-        assert_eq!(whole.pieces(u32::MAX).map(same).collect::<Vec<_>>(), [same(whole)]);
+        assert_eq!(same(whole.piece(0, 1, u32::MAX)), same(whole));
         let ack = Outgoing { len: 0, ..whole };
-        assert_eq!(ack.pieces(1000).map(same).collect::<Vec<_>>(), [same(ack)]);
+        assert_eq!(same(ack.piece(0, 1, 1000)), same(ack));
     }
 }
