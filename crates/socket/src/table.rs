@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use mem::Chain;
+use mem::{Chain, Paged};
 use stack::channel::{ConnId, Endpoint, Failure, ListenerId};
 use wire::Addr;
 
@@ -245,7 +245,7 @@ impl Socket {
 
 /// Numbers to sockets; the number freed last is given out first.
 pub(crate) struct Table {
-    slots: Vec<Option<Socket>>,
+    slots: Paged<Option<Socket>>,
     free: Vec<u32>,
     max: u32,
     /// Sockets in accept queues, which do not count against `max`: their number is bounded by the backlogs.
@@ -254,12 +254,14 @@ pub(crate) struct Table {
 
 impl Table {
     pub fn new(max: u32) -> Table {
-        Table { slots: Vec::new(), free: Vec::new(), max, queued: 0 }
+        Table { slots: Paged::new(), free: Vec::new(), max, queued: 0 }
     }
 
     fn put(&mut self, socket: Socket) -> SockId {
         if let Some(i) = self.free.pop() {
-            self.slots[i as usize] = Some(socket);
+            if let Some(slot) = self.slots.get_mut(i as usize) {
+                *slot = Some(socket);
+            }
             return SockId(i);
         }
         self.slots.push(Some(socket));
@@ -355,18 +357,5 @@ mod tests {
     fn an_idle_connection_is_small() {
         // 512 bytes per idle connection in the whole process: here at most a quarter of it, with the table by connection.
         assert!(size_of::<Option<Socket>>() + size_of::<u32>() <= 128, "{}", size_of::<Option<Socket>>());
-    }
-}
-
-#[cfg(test)]
-mod sizes {
-    #[test]
-    fn sizes() {
-        eprintln!(
-            "socket {} tcp {} watch {}",
-            size_of::<Option<super::Socket>>(),
-            size_of::<super::Tcp>(),
-            size_of::<Option<super::Watch>>()
-        );
     }
 }

@@ -52,7 +52,9 @@ struct Table {
 
 impl Table {
     fn new(size: usize) -> Table {
-        Table { slots: vec![0; size], used: 0 }
+        let mut slots = vec![0; size];
+        mem::advise(&mut slots);
+        Table { slots, used: 0 }
     }
 
     fn mask(&self) -> usize {

@@ -1,6 +1,6 @@
-//! Slots by dense number, in pages, so that growing neither moves what is there nor pauses.
+//! Slots by dense number; growing neither moves what is there nor pauses.
 
-const PAGE: usize = 256;
+use mem::Paged;
 
 /// What a free slot holds: the next free one.
 enum Slot<T> {
@@ -10,62 +10,41 @@ enum Slot<T> {
 
 const END: u32 = u32::MAX;
 
-/// An empty page; its length is in its type, so a slot is found with one check and not two.
-fn page<T>() -> Box<[Slot<T>; PAGE]> {
-    let slots: Box<[Slot<T>]> = (0..PAGE).map(|_| Slot::Free(END)).collect();
-    slots.try_into().unwrap_or_else(|_| unreachable!("a page was just made of PAGE slots"))
-}
-
 /// A slab of at most `max` values.
 pub(crate) struct Slab<T> {
-    pages: Vec<Box<[Slot<T>; PAGE]>>,
+    all: Paged<Slot<T>>,
     free: u32,
     len: usize,
-    /// Slots ever used; the next fresh one.
-    fresh: u32,
     max: u32,
 }
 
 impl<T> Slab<T> {
     pub fn new(max: u32) -> Slab<T> {
-        Slab { pages: Vec::new(), free: END, len: 0, fresh: 0, max }
+        Slab { all: Paged::new(), free: END, len: 0, max }
     }
 
     /// Its number, or the value back when the slab is full.
     pub fn insert(&mut self, value: T) -> Result<u32, T> {
-        let id = if self.free != END {
-            let id = self.free;
-            let slot = self.slot(id);
+        let id = self.free;
+        if let Some(slot) = self.all.get_mut(id as usize) {
             if let Slot::Free(next) = slot {
-                let next = *next;
-                *slot = Slot::Used(value);
-                self.free = next;
+                self.free = *next;
             }
-            id
-        } else {
-            if self.fresh >= self.max {
-                return Err(value);
-            }
-            let id = self.fresh;
-            if id as usize / PAGE == self.pages.len() {
-                self.pages.push(page());
-            }
-            self.fresh += 1;
-            *self.slot(id) = Slot::Used(value);
-            id
-        };
+            *slot = Slot::Used(value);
+            self.len += 1;
+            return Ok(id);
+        }
+        if self.all.len() >= self.max as usize {
+            return Err(value);
+        }
+        self.all.push(Slot::Used(value));
         self.len += 1;
-        Ok(id)
-    }
-
-    fn slot(&mut self, id: u32) -> &mut Slot<T> {
-        &mut self.pages[id as usize / PAGE][id as usize % PAGE]
+        Ok(self.all.len() as u32 - 1)
     }
 
     pub fn remove(&mut self, id: u32) -> Option<T> {
-        self.get(id)?;
-        let next = self.free;
-        let old = core::mem::replace(self.slot(id), Slot::Free(next));
+        let slot = self.all.get_mut(id as usize).filter(|slot| matches!(slot, Slot::Used(_)))?;
+        let old = core::mem::replace(slot, Slot::Free(self.free));
         self.free = id;
         self.len -= 1;
         match old {
@@ -76,7 +55,7 @@ impl<T> Slab<T> {
 
     #[inline]
     pub fn get(&self, id: u32) -> Option<&T> {
-        match &self.pages.get(id as usize / PAGE)?[id as usize % PAGE] {
+        match self.all.get(id as usize)? {
             Slot::Used(value) => Some(value),
             Slot::Free(_) => None,
         }
@@ -84,7 +63,7 @@ impl<T> Slab<T> {
 
     #[inline]
     pub fn get_mut(&mut self, id: u32) -> Option<&mut T> {
-        match &mut self.pages.get_mut(id as usize / PAGE)?[id as usize % PAGE] {
+        match self.all.get_mut(id as usize)? {
             Slot::Used(value) => Some(value),
             Slot::Free(_) => None,
         }
@@ -92,7 +71,7 @@ impl<T> Slab<T> {
 
     /// Numbers ever given out: all are below.
     pub fn slots(&self) -> u32 {
-        self.fresh
+        self.all.len() as u32
     }
 
     pub fn len(&self) -> usize {
@@ -100,7 +79,7 @@ impl<T> Slab<T> {
     }
 
     pub fn iter_ids(&self) -> impl Iterator<Item = u32> {
-        (0..self.fresh).filter(|id| self.get(*id).is_some())
+        (0..self.slots()).filter(|id| self.get(*id).is_some())
     }
 }
 
@@ -126,24 +105,27 @@ pub(crate) const fn slot_bytes<T>() -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const MANY: usize = 2000;
+
     use proptest::prelude::*;
     use std::collections::HashMap;
 
     #[test]
     fn nothing_moves_and_the_last_freed_is_next() {
-        let mut slab = Slab::new(5 * PAGE as u32);
+        let mut slab = Slab::new(5 * MANY as u32);
         slab.insert(0).unwrap();
         let first: *const u32 = &slab[0];
-        (1..5 * PAGE as u32).for_each(|n| assert_eq!(slab.insert(n), Ok(n)));
+        (1..5 * MANY as u32).for_each(|n| assert_eq!(slab.insert(n), Ok(n)));
         assert!(core::ptr::eq(first, &slab[0]));
         assert_eq!(slab.insert(77), Err(77));
         assert_eq!((slab.remove(3), slab.remove(700), slab.remove(700)), (Some(3), Some(700), None));
         assert_eq!((slab.insert(8), slab.insert(9), slab.insert(10)), (Ok(700), Ok(3), Err(10)));
         assert_eq!((slab.remove(8), slab.remove(8)), (Some(8), None));
-        assert_eq!((slab.get(8), slab.len()), (None, 5 * PAGE - 1));
+        assert_eq!((slab.get(8), slab.len()), (None, 5 * MANY - 1));
         assert_eq!(slab.insert(8), Ok(8));
         slab[3] += 1;
-        assert_eq!((slab[3], slab.get(u32::MAX), slab.get(6 * PAGE as u32)), (10, None, None));
+        assert_eq!((slab[3], slab.get(u32::MAX), slab.get(6 * MANY as u32)), (10, None, None));
     }
 
     proptest! {

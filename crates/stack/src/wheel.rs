@@ -4,11 +4,11 @@
 //! too early asks again. Nodes are linked by number, in pages, so a timer is set and cleared in constant time without
 //! allocation. Time passes from one busy slot to the next, so an idle gap of any length costs nothing.
 
+use mem::Paged;
 use wire::Instant;
 
 const LEVELS: usize = 3;
 const SLOTS: usize = 256;
-const PAGE: usize = 1024;
 const NIL: u32 = u32::MAX;
 const UNLINKED: u16 = u16::MAX;
 /// Ticks share a word with the slot: 48 bits, 8,900 years of them. (32 would end 50 days after the host booted.)
@@ -40,7 +40,7 @@ pub(crate) struct Wheel {
     heads: [u32; LEVELS * SLOTS],
     /// Which slots hold something.
     busy: [[u64; SLOTS / 64]; LEVELS],
-    pages: Vec<Box<[Node; PAGE]>>,
+    nodes: Paged<Node>,
     /// The last tick that was done. Its slot of the first level holds what was overdue when it was scheduled.
     tick: u64,
     len: usize,
@@ -56,7 +56,7 @@ impl Wheel {
         Wheel {
             heads: [NIL; LEVELS * SLOTS],
             busy: [[0; SLOTS / 64]; LEVELS],
-            pages: Vec::new(),
+            nodes: Paged::new(),
             tick: now.millis().min(LAST_TICK),
             len: 0,
         }
@@ -64,15 +64,15 @@ impl Wheel {
 
     #[inline]
     fn node(&mut self, id: u32) -> &mut Node {
-        if self.pages.len() <= id as usize / PAGE {
+        if self.nodes.len() <= id as usize {
             self.grow(id);
         }
-        &mut self.pages[id as usize / PAGE][id as usize % PAGE]
+        self.nodes.get_mut(id as usize).expect("it was made")
     }
 
     #[cold]
     fn grow(&mut self, id: u32) {
-        self.pages.resize_with(id as usize / PAGE + 1, || Box::new([Node::EMPTY; PAGE]));
+        (self.nodes.len()..=id as usize).for_each(|_| self.nodes.push(Node::EMPTY));
     }
 
     /// Makes sure that `id` comes out of the first [`Wheel::expire`] at `at` (rounded up to a tick), or of an earlier one.

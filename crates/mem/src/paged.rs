@@ -1,0 +1,129 @@
+//! A growing array that never moves what it holds, in large pieces for which huge pages are asked: with millions of entries
+//! met in random order, address translation would cost more than the entries.
+
+/// Bytes of a piece, about. Small programs do not outgrow the first, which asks for nothing.
+const PIECE: usize = 16 << 20;
+
+/// The array.
+#[derive(Debug)]
+pub struct Paged<T> {
+    pieces: Vec<Vec<T>>,
+    len: usize,
+}
+
+impl<T> Default for Paged<T> {
+    fn default() -> Paged<T> {
+        Paged::new()
+    }
+}
+
+impl<T> Paged<T> {
+    /// Entries of a piece, as a power of two.
+    const SHIFT: u32 = (PIECE / if size_of::<T>() == 0 { 1 } else { size_of::<T>() }).ilog2();
+
+    /// An empty array.
+    pub const fn new() -> Paged<T> {
+        Paged { pieces: Vec::new(), len: 0 }
+    }
+
+    /// Entries in it.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it holds none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    #[inline(always)]
+    fn place(i: usize) -> (usize, usize) {
+        (i >> Self::SHIFT, i & ((1 << Self::SHIFT) - 1))
+    }
+
+    /// Entry `i`.
+    #[inline(always)]
+    pub fn get(&self, i: usize) -> Option<&T> {
+        let (piece, at) = Self::place(i);
+        // SAFETY: entries below `len` have been pushed, each at its place; nothing is ever taken out.
+        (i < self.len).then(|| unsafe { self.pieces.get_unchecked(piece).get_unchecked(at) })
+    }
+
+    /// Entry `i`, to change.
+    #[inline(always)]
+    pub fn get_mut(&mut self, i: usize) -> Option<&mut T> {
+        let (piece, at) = Self::place(i);
+        // SAFETY: as above.
+        (i < self.len).then(|| unsafe { self.pieces.get_unchecked_mut(piece).get_unchecked_mut(at) })
+    }
+
+    /// Appends an entry.
+    pub fn push(&mut self, value: T) {
+        let (piece, _) = Self::place(self.len);
+        if piece == self.pieces.len() {
+            self.add_piece();
+        }
+        self.pieces[piece].push(value);
+        self.len += 1;
+    }
+
+    #[cold]
+    fn add_piece(&mut self) {
+        // Untouched memory costs nothing.
+        let mut piece = Vec::with_capacity(1 << Self::SHIFT);
+        if !self.pieces.is_empty() {
+            advise(piece.spare_capacity_mut());
+        }
+        self.pieces.push(piece);
+    }
+}
+
+/// Asks for huge pages where `memory` covers some whole ones; nothing depends on the answer.
+pub fn advise<T>(memory: &mut [T]) {
+    #[cfg(all(target_os = "linux", not(miri), not(loom)))]
+    {
+        const HUGE: usize = 2 << 20;
+        let start = memory.as_mut_ptr() as usize;
+        let from = start.next_multiple_of(HUGE);
+        let to = (start + size_of_val(memory)) / HUGE * HUGE;
+        if from < to {
+            // SAFETY: the advice changes what the pages are made of, not what is in them; they lie inside `memory`.
+            let _ = unsafe {
+                rustix::mm::madvise(from as *mut core::ffi::c_void, to - from, rustix::mm::Advice::LinuxHugepage)
+            };
+        }
+    }
+    #[cfg(not(all(target_os = "linux", not(miri), not(loom))))]
+    let _ = memory;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_an_array_and_moves_nothing() {
+        let mut p: Paged<[u32; 64]> = Paged::default();
+        let n = if cfg!(miri) { 7 } else { (2 << Paged::<[u32; 64]>::SHIFT) + 7 };
+        (0..n).for_each(|i| p.push([i as u32; 64]));
+        let first: *const _ = p.get(0).unwrap();
+        p.get_mut(n - 1).unwrap()[3] = 9;
+        assert_eq!(
+            (p.len(), p.get(n - 1).unwrap()[..4].to_vec()),
+            (n, vec![n as u32 - 1, n as u32 - 1, n as u32 - 1, 9])
+        );
+        assert!((0..n).step_by(97).all(|i| p.get(i).unwrap()[0] == i as u32));
+        assert!(p.get(n).is_none() && p.get_mut(usize::MAX).is_none() && core::ptr::eq(first, p.get(0).unwrap()));
+        assert!(Paged::<u8>::new().is_empty() && Paged::<u8>::new().get(0).is_none());
+    }
+
+    #[test]
+    fn advice_on_anything() {
+        advise::<u64>(&mut []);
+        let mut v = vec![7u64; if cfg!(miri) { 100 } else { 1 << 20 }];
+        advise(&mut v);
+        advise(&mut v[1..9]);
+        assert!(v.iter().all(|x| *x == 7));
+    }
+}
