@@ -1,4 +1,4 @@
-//! Slots by dense number; growing neither moves what is there nor pauses.
+//! Slots by dense number; growing does not pause.
 
 use mem::Paged;
 
@@ -112,12 +112,10 @@ mod tests {
     use std::collections::HashMap;
 
     #[test]
-    fn nothing_moves_and_the_last_freed_is_next() {
+    fn the_last_freed_is_next() {
         let mut slab = Slab::new(5 * MANY as u32);
         slab.insert(0).unwrap();
-        let first: *const u32 = &slab[0];
         (1..5 * MANY as u32).for_each(|n| assert_eq!(slab.insert(n), Ok(n)));
-        assert!(core::ptr::eq(first, &slab[0]));
         assert_eq!(slab.insert(77), Err(77));
         assert_eq!((slab.remove(3), slab.remove(700), slab.remove(700)), (Some(3), Some(700), None));
         assert_eq!((slab.insert(8), slab.insert(9), slab.insert(10)), (Ok(700), Ok(3), Err(10)));
