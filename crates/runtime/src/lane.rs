@@ -91,7 +91,7 @@ pub struct Lane {
 }
 
 /// What became of frames that are not this lane's.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Default)]
 struct Counts {
     out: u64,
     dropped: u64,
@@ -110,17 +110,27 @@ struct Sort<'a> {
 }
 
 impl Sort<'_> {
-    fn burst<B: RxBurst>(&mut self, burst: &B) -> Counts {
+    /// What became of those that are not ours, the others in `own`; `None` where all are ours.
+    fn burst<B: RxBurst>(&mut self, burst: &B) -> Option<Counts> {
         let mut counts = Counts::default();
         let astray = self.fallback.is_needed();
-        for k in 0..burst.len() {
+        let n = burst.len();
+        let ours = |k: &usize| !astray && self.steering.lane_of_plain(burst.frame(*k).data) == Some(self.lane);
+        // As a rule all are.
+        let first = (0..n).find(|k| !ours(k)).unwrap_or(n);
+        if first == n {
+            return None;
+        }
+        self.own.clear();
+        self.own.extend(0..first as u16);
+        for k in first..n {
             let frame = burst.frame(k);
             match self.steering.lane_of_plain(frame.data) {
                 Some(lane) if lane == self.lane && !astray => self.own.push(k as u16),
                 plain => self.frame(k, frame, plain, astray, &mut counts),
             }
         }
-        counts
+        Some(counts)
     }
 
     fn frame(&mut self, k: usize, frame: RxFrame, plain: Option<u16>, astray: bool, counts: &mut Counts) {
@@ -234,19 +244,16 @@ impl Lane {
             io::with_port!(&self.ports[i], p => stack.receive(now, interface, p));
         } else {
             let Lane { own, ports, stack, steering, handover, fallback, index, stats, .. } = self;
-            own.clear();
             let mut sort = Sort { own, stack, steering, out: &mut handover.out, fallback, lane: *index, port: i };
-            let counts = io::with_port!(&ports[i], p => sort.burst(p));
-            if counts != Counts::default() {
-                add(&stats.handed_batches, handover.out.publish());
-                add(&stats.handed_out, counts.out);
-                add(&stats.handed_dropped, counts.dropped);
-                add(&stats.fallback_out, counts.elsewhere);
-            }
-            if own.len() == n {
-                io::with_port!(&ports[i], p => stack.receive(now, interface, p));
-            } else {
-                io::with_port!(&ports[i], p => stack.receive(now, interface, &Picked { burst: p, which: own }));
+            match io::with_port!(&ports[i], p => sort.burst(p)) {
+                None => io::with_port!(&ports[i], p => stack.receive(now, interface, p)),
+                Some(counts) => {
+                    add(&stats.handed_batches, handover.out.publish());
+                    add(&stats.handed_out, counts.out);
+                    add(&stats.handed_dropped, counts.dropped);
+                    add(&stats.fallback_out, counts.elsewhere);
+                    io::with_port!(&ports[i], p => stack.receive(now, interface, &Picked { burst: p, which: own }));
+                }
             }
             let mut whole = 0;
             stack.take_foreign(|lane, frame| {

@@ -62,17 +62,29 @@ impl Toeplitz {
     fn hash<const N: usize>(&self, input: &[u8; N]) -> u32 {
         if self.periodic {
             let (words, _) = input.as_chunks::<4>();
-            let all = words.iter().fold(0, |all, word| all ^ u32::from_ne_bytes(*word));
-            let [a, b, c, d] = all.to_ne_bytes();
-            return self.bytes[0][(a ^ c) as usize] ^ self.bytes[1][(b ^ d) as usize];
+            let all = words.iter().fold(0, |all, word| all ^ u32::from_be_bytes(*word));
+            return self.folded(all);
         }
         input.iter().zip(self.bytes.iter()).fold(0, |h, (b, row)| h ^ row[*b as usize])
+    }
+
+    /// The hash of input whose 32-bit words together are `all`, under a key with a period.
+    #[inline]
+    fn folded(&self, all: u32) -> u32 {
+        let [high, low] = ((all >> 16 ^ all) as u16).to_be_bytes();
+        self.bytes[0][high as usize] ^ self.bytes[1][low as usize]
     }
 
     /// The hash of a tuple as it stands in a received packet.
     #[inline]
     pub fn tuple(&self, src: Addr, dst: Addr, src_port: u16, dst_port: u16) -> u32 {
         let ports = (src_port as u32) << 16 | dst_port as u32;
+        if self.periodic && src.is_v4() == dst.is_v4() {
+            // What marks an address as IPv4's is in both, and cancels itself.
+            let ([a, b], [c, d]) = (src.as_words(), dst.as_words());
+            let all = a ^ b ^ c ^ d;
+            return self.folded((all >> 32) as u32 ^ all as u32 ^ ports);
+        }
         if src.is_v4() {
             let mut input = [0; 12];
             input[..4].copy_from_slice(&src.v4_octets());
@@ -92,14 +104,13 @@ impl Toeplitz {
     /// destination and ports lie side by side.
     #[inline]
     fn plain(&self, frame: &[u8]) -> Option<u16> {
-        let hash = if let Some(head) = frame.first_chunk::<38>() {
-            match head[12..15] {
-                [8, 0, 0x45] if (head[20] & 0x3f) | head[21] == 0 && head[23] == ipv4::TCP => {
-                    self.hash(head[26..].first_chunk::<12>()?)
-                }
-                [0x86, 0xdd, _] if head[20] == ipv6::TCP => self.hash(frame.get(22..)?.first_chunk::<36>()?),
-                _ => return None,
-            }
+        let head = frame.first_chunk::<38>()?;
+        let word = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        // Ethertype, version and header length; more to follow or an offset, protocol.
+        let hash = if word(12) >> 8 == 0x0008_0045 && word(20) & 0x3fff_00ff == ipv4::TCP as u32 {
+            self.hash(head[26..].first_chunk::<12>()?)
+        } else if word(12) >> 12 == 0x0008_6dd6 && head[20] == ipv6::TCP {
+            self.hash(frame.get(22..)?.first_chunk::<36>()?)
         } else {
             return None;
         };
@@ -293,6 +304,25 @@ mod tests {
         assert!(Steering::predicted(MICROSOFT, &table, 2).is_none(), "something for nobody");
         assert!(Steering::predicted(MICROSOFT, &table[..500], 3).is_none());
         assert!(matches!(Steering::predicted(MICROSOFT, &table, 1), Some(Steering::Single)));
+    }
+
+    #[test]
+    fn plain_segments_are_recognised() {
+        let s = Steering::spread(4);
+        let v4 = eth(None, ethernet::IPV4, &packet(false, ipv4::TCP, &segment(5000, 80), None));
+        assert_eq!(s.lane_of_plain(&v4), Some(s.lane_of(ip(A[0]), ip(B[0]), 5000, 80)));
+        let mut v6 = vec![0; 40];
+        let header = ipv6::Header { src: ip(A[1]), dst: ip(B[1]), next_header: ipv6::TCP, ..Default::default() };
+        header.emit(&mut v6, 20);
+        v6.extend(segment(5000, 80));
+        let v6 = eth(None, ethernet::IPV6, &v6);
+        assert_eq!(s.lane_of_plain(&v6), Some(s.lane_of(ip(A[1]), ip(B[1]), 5000, 80)));
+        let udp = eth(None, ethernet::IPV4, &packet(false, 17, &segment(5000, 80), None));
+        let tagged = eth(Some(5), ethernet::IPV4, &packet(false, ipv4::TCP, &segment(5000, 80), None));
+        let part = eth(None, ethernet::IPV4, &packet(false, ipv4::TCP, &segment(5000, 80), Some((1, 0, true))));
+        for frame in [&udp, &tagged, &part, &v4[..37].to_vec(), &v6[..57].to_vec()] {
+            assert_eq!(s.lane_of_plain(frame), None);
+        }
     }
 
     /// A key with a period is hashed in one step; the same key as any other gives the same.
