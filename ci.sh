@@ -55,7 +55,7 @@ step "documentation"
 RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
 
 if [ "$mode" = all ]; then
-    step "rings and pools under loom"
+    step "rings, pools and turns under loom"
     RUSTFLAGS="--cfg loom" cargo test -p mem --test loom --release --locked --target-dir target/loom
 
     step "fuzzing for a short while"

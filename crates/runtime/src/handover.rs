@@ -10,6 +10,10 @@ use wire::burst::{RxBurst, RxChecksum, RxFrame};
 
 /// Frames that a pair of lanes may have under way in one direction.
 const SLOTS: usize = 512;
+/// The same where a frame may be many segments together.
+const LARGE_SLOTS: usize = 128;
+/// From here on a frame is large, bytes.
+const LARGE: usize = 16_384;
 
 /// One lane's ends of the rings to and from every other.
 #[derive(Default)]
@@ -28,6 +32,7 @@ const CHOSEN: u64 = 0x80;
 /// Rings between all pairs of lanes; `bells` wake them.
 pub(crate) fn mesh(bells: &[Arc<Bell>], max_frame: usize) -> Result<Vec<Handover>, ArenaError> {
     let n = bells.len();
+    let slots = if max_frame < LARGE { SLOTS } else { LARGE_SLOTS };
     let mut all: Vec<Handover> = (0..n).map(|_| Handover::default()).collect();
     for from in 0..n {
         for to in 0..n {
@@ -36,7 +41,7 @@ pub(crate) fn mesh(bells: &[Arc<Bell>], max_frame: usize) -> Result<Vec<Handover
                 continue;
             }
             // The word beside a frame says which port it came by and what is known of its checksum.
-            let (tx, rx) = mem::frames::ring(SLOTS, max_frame)?;
+            let (tx, rx) = mem::frames::ring(slots, max_frame)?;
             all[from].out.0.push(Some((tx, bells[to].clone())));
             all[to].inn.push(rx);
         }
@@ -154,5 +159,11 @@ impl<B: RxBurst> RxBurst for Picked<'_, B> {
 
     fn frame(&self, index: usize) -> RxFrame<'_> {
         self.burst.frame(self.which[index] as usize)
+    }
+
+    fn prefetch(&self, index: usize) {
+        if let Some(at) = self.which.get(index) {
+            self.burst.prefetch(*at as usize);
+        }
     }
 }

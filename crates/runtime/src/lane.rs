@@ -15,7 +15,7 @@ use wire::{Instant, MacAddr};
 
 use crate::clock::Clock;
 use crate::fallback::Fallback;
-use crate::handover::{Handover, Picked};
+use crate::handover::{Handover, Out, Picked};
 use crate::stats::{LaneStats, Snapshot, add};
 
 /// Frames taken from a port in one turn.
@@ -88,6 +88,72 @@ pub struct Lane {
     pub(crate) watched: Watched,
     /// Descriptors that wait for all that this lane waits for.
     pub(crate) watches: Vec<Arc<OwnedFd>>,
+}
+
+/// What became of frames that are not this lane's.
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    out: u64,
+    dropped: u64,
+    elsewhere: u64,
+}
+
+/// Sorts a burst: what is ours, and what goes to another lane.
+struct Sort<'a> {
+    own: &'a mut Vec<u16>,
+    stack: &'a Stack,
+    steering: &'a Steering,
+    out: &'a mut Out,
+    fallback: &'a mut Fallback,
+    lane: u16,
+    port: usize,
+}
+
+impl Sort<'_> {
+    /// What became of those that are not ours, the others in `own`; `None` where all are ours.
+    fn burst<B: RxBurst>(&mut self, burst: &B) -> Option<Counts> {
+        let mut counts = Counts::default();
+        let astray = self.fallback.is_needed();
+        let n = burst.len();
+        let ours = |k: &usize| !astray && self.steering.lane_of_plain(burst.frame(*k).data) == Some(self.lane);
+        // As a rule all are.
+        let first = (0..n).find(|k| !ours(k)).unwrap_or(n);
+        if first == n {
+            return None;
+        }
+        self.own.clear();
+        self.own.extend(0..first as u16);
+        for k in first..n {
+            let frame = burst.frame(k);
+            match self.steering.lane_of_plain(frame.data) {
+                Some(lane) if lane == self.lane && !astray => self.own.push(k as u16),
+                plain => self.frame(k, frame, plain, astray, &mut counts),
+            }
+        }
+        Some(counts)
+    }
+
+    fn frame(&mut self, k: usize, frame: RxFrame, plain: Option<u16>, astray: bool, counts: &mut Counts) {
+        if plain.is_none() && stack::is_for_all(frame.data) {
+            for lane in (0..self.steering.lanes()).filter(|l| *l != self.lane) {
+                counts.out += self.out.give(lane, self.port, frame, true) as u64;
+            }
+            self.own.push(k as u16);
+            return;
+        }
+        let lane = plain.unwrap_or_else(|| self.steering.lane_of_frame(frame.data));
+        let given = if lane != self.lane {
+            self.out.give(lane, self.port, frame, false)
+        } else if astray && let Some(lane) = self.fallback.lane_of(self.stack, frame.data) {
+            counts.elsewhere += 1;
+            self.out.give(lane, self.port, frame, true)
+        } else {
+            self.own.push(k as u16);
+            return;
+        };
+        counts.out += given as u64;
+        counts.dropped += !given as u64;
+    }
 }
 
 /// Who waits for a lane's descriptors without having its turn.
@@ -178,37 +244,17 @@ impl Lane {
             io::with_port!(&self.ports[i], p => stack.receive(now, interface, p));
         } else {
             let Lane { own, ports, stack, steering, handover, fallback, index, stats, .. } = self;
-            own.clear();
-            let port = &ports[i];
-            let (mut out, mut dropped, mut elsewhere) = (0, 0, 0);
-            let astray = fallback.is_needed();
-            for k in 0..port.len() {
-                let frame = port.frame(k);
-                if stack::is_for_all(frame.data) {
-                    for lane in (0..steering.lanes()).filter(|l| l != index) {
-                        out += handover.out.give(lane, i, frame, true) as u64;
-                    }
-                    own.push(k as u16);
-                    continue;
+            let mut sort = Sort { own, stack, steering, out: &mut handover.out, fallback, lane: *index, port: i };
+            match io::with_port!(&ports[i], p => sort.burst(p)) {
+                None => io::with_port!(&ports[i], p => stack.receive(now, interface, p)),
+                Some(counts) => {
+                    add(&stats.handed_batches, handover.out.publish());
+                    add(&stats.handed_out, counts.out);
+                    add(&stats.handed_dropped, counts.dropped);
+                    add(&stats.fallback_out, counts.elsewhere);
+                    io::with_port!(&ports[i], p => stack.receive(now, interface, &Picked { burst: p, which: own }));
                 }
-                let lane = steering.lane_of_frame(frame.data);
-                let given = if lane != *index {
-                    handover.out.give(lane, i, frame, false)
-                } else if astray && let Some(lane) = fallback.lane_of(stack, frame.data) {
-                    elsewhere += 1;
-                    handover.out.give(lane, i, frame, true)
-                } else {
-                    own.push(k as u16);
-                    continue;
-                };
-                out += given as u64;
-                dropped += !given as u64;
             }
-            add(&stats.handed_batches, handover.out.publish());
-            add(&stats.handed_out, out);
-            add(&stats.handed_dropped, dropped);
-            add(&stats.fallback_out, elsewhere);
-            stack.receive(now, interface, &Picked { burst: port, which: own });
             let mut whole = 0;
             stack.take_foreign(|lane, frame| {
                 let given = handover.out.give(lane, i, RxFrame::new(frame, RxChecksum::Unknown), false);

@@ -16,6 +16,8 @@ pub enum Steering {
 pub struct Toeplitz {
     /// Hash contribution of each value of each input byte.
     bytes: Box<[[u32; 256]; 36]>,
+    /// The key repeats itself every 16 bits, so that the hash of the input is that of its 16-bit words together.
+    periodic: bool,
     /// A power of two of them.
     table: Box<[u16]>,
 }
@@ -52,31 +54,67 @@ impl Toeplitz {
                 }
             }
         }
-        Toeplitz { bytes, table }
+        let periodic = key.iter().enumerate().all(|(at, byte)| *byte == key[at % 2]);
+        Toeplitz { bytes, periodic, table }
     }
 
     #[inline]
-    fn hash<const N: usize>(&self, input: [u8; N]) -> u32 {
+    fn hash<const N: usize>(&self, input: &[u8; N]) -> u32 {
+        if self.periodic {
+            let (words, _) = input.as_chunks::<4>();
+            let all = words.iter().fold(0, |all, word| all ^ u32::from_be_bytes(*word));
+            return self.folded(all);
+        }
         input.iter().zip(self.bytes.iter()).fold(0, |h, (b, row)| h ^ row[*b as usize])
+    }
+
+    /// The hash of input whose 32-bit words together are `all`, under a key with a period.
+    #[inline]
+    fn folded(&self, all: u32) -> u32 {
+        let [high, low] = ((all >> 16 ^ all) as u16).to_be_bytes();
+        self.bytes[0][high as usize] ^ self.bytes[1][low as usize]
     }
 
     /// The hash of a tuple as it stands in a received packet.
     #[inline]
     pub fn tuple(&self, src: Addr, dst: Addr, src_port: u16, dst_port: u16) -> u32 {
         let ports = (src_port as u32) << 16 | dst_port as u32;
+        if self.periodic && src.is_v4() == dst.is_v4() {
+            // What marks an address as IPv4's is in both, and cancels itself.
+            let ([a, b], [c, d]) = (src.as_words(), dst.as_words());
+            let all = a ^ b ^ c ^ d;
+            return self.folded((all >> 32) as u32 ^ all as u32 ^ ports);
+        }
         if src.is_v4() {
             let mut input = [0; 12];
             input[..4].copy_from_slice(&src.v4_octets());
             input[4..8].copy_from_slice(&dst.v4_octets());
             input[8..].copy_from_slice(&ports.to_be_bytes());
-            self.hash(input)
+            self.hash(&input)
         } else {
             let mut input = [0; 36];
             input[..16].copy_from_slice(&src.octets());
             input[16..32].copy_from_slice(&dst.octets());
             input[32..].copy_from_slice(&ports.to_be_bytes());
-            self.hash(input)
+            self.hash(&input)
         }
+    }
+
+    /// The lane of a frame that is plainly TCP: no tag, no IP options or extension headers, no fragment. There source,
+    /// destination and ports lie side by side.
+    #[inline]
+    fn plain(&self, frame: &[u8]) -> Option<u16> {
+        let head = frame.first_chunk::<38>()?;
+        let word = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        // Ethertype, version and header length; more to follow or an offset, protocol.
+        let hash = if word(12) >> 8 == 0x0008_0045 && word(20) & 0x3fff_00ff == ipv4::TCP as u32 {
+            self.hash(head[26..].first_chunk::<12>()?)
+        } else if word(12) >> 12 == 0x0008_6dd6 && head[20] == ipv6::TCP {
+            self.hash(frame.get(22..)?.first_chunk::<36>()?)
+        } else {
+            return None;
+        };
+        Some(self.lane(hash))
     }
 
     /// Lanes that the table names.
@@ -133,6 +171,15 @@ impl Steering {
         match self {
             Steering::Single => 0,
             Steering::Hash(t) => t.lane(t.tuple(src, dst, src_port, dst_port)),
+        }
+    }
+
+    /// The lane of a frame that is plainly TCP; `None` for all others, whose lane [`Steering::lane_of_frame`] finds.
+    #[inline]
+    pub fn lane_of_plain(&self, frame: &[u8]) -> Option<u16> {
+        match self {
+            Steering::Single => Some(0),
+            Steering::Hash(t) => t.plain(frame),
         }
     }
 
@@ -257,6 +304,43 @@ mod tests {
         assert!(Steering::predicted(MICROSOFT, &table, 2).is_none(), "something for nobody");
         assert!(Steering::predicted(MICROSOFT, &table[..500], 3).is_none());
         assert!(matches!(Steering::predicted(MICROSOFT, &table, 1), Some(Steering::Single)));
+    }
+
+    #[test]
+    fn plain_segments_are_recognised() {
+        let s = Steering::spread(4);
+        let v4 = eth(None, ethernet::IPV4, &packet(false, ipv4::TCP, &segment(5000, 80), None));
+        assert_eq!(s.lane_of_plain(&v4), Some(s.lane_of(ip(A[0]), ip(B[0]), 5000, 80)));
+        let mut v6 = vec![0; 40];
+        let header = ipv6::Header { src: ip(A[1]), dst: ip(B[1]), next_header: ipv6::TCP, ..Default::default() };
+        header.emit(&mut v6, 20);
+        v6.extend(segment(5000, 80));
+        let v6 = eth(None, ethernet::IPV6, &v6);
+        assert_eq!(s.lane_of_plain(&v6), Some(s.lane_of(ip(A[1]), ip(B[1]), 5000, 80)));
+        let udp = eth(None, ethernet::IPV4, &packet(false, 17, &segment(5000, 80), None));
+        let tagged = eth(Some(5), ethernet::IPV4, &packet(false, ipv4::TCP, &segment(5000, 80), None));
+        let part = eth(None, ethernet::IPV4, &packet(false, ipv4::TCP, &segment(5000, 80), Some((1, 0, true))));
+        for frame in [&udp, &tagged, &part, &v4[..37].to_vec(), &v6[..57].to_vec()] {
+            assert_eq!(s.lane_of_plain(frame), None);
+        }
+    }
+
+    /// A key with a period is hashed in one step; the same key as any other gives the same.
+    #[test]
+    fn a_period_is_a_short_cut() {
+        let short = Toeplitz::new(SYMMETRIC_KEY, &[0]);
+        let long = Toeplitz { periodic: false, ..short.clone() };
+        assert!(short.periodic && !Toeplitz::new(MICROSOFT, &[0]).periodic);
+        for port in 0..500 {
+            for (a, b) in [("10.1.2.3", "192.168.77.9"), ("fd00::1:2:3", "2001:db8:77::9")] {
+                assert_eq!(short.tuple(ip(a), ip(b), port, 80), long.tuple(ip(a), ip(b), port, 80));
+            }
+        }
+        // Not all the same, either.
+        assert_ne!(
+            short.tuple(ip("10.0.0.1"), ip("10.0.0.2"), 1, 80),
+            short.tuple(ip("10.0.0.1"), ip("10.0.0.2"), 2, 80)
+        );
     }
 
     #[test]
@@ -408,6 +492,22 @@ mod tests {
     }
 
     proptest! {
+        /// What is found at a glance is what a whole look finds.
+        #[test]
+        fn plain_segments(ports: (u16, u16), v6: bool, cut in 0usize..80, vlan: bool, more: bool, periodic: bool) {
+            let table: [u16; 128] = core::array::from_fn(|i| i as u16);
+            let key = if periodic { SYMMETRIC_KEY } else { MICROSOFT };
+            let s = Steering::Hash(Box::new(Toeplitz::new(key, &table)));
+            let fragment = more.then_some((7, 0, true));
+            let packet = packet(v6, ipv4::TCP, &segment(ports.0, ports.1), fragment);
+            let frame = eth(vlan.then_some(5), if v6 { ethernet::IPV6 } else { ethernet::IPV4 }, &packet);
+            let frame = &frame[..frame.len().min(cut.max(14))];
+            if let Some(lane) = s.lane_of_plain(frame) {
+                prop_assert!(!more && !vlan);
+                prop_assert_eq!(lane, s.lane_of(ip(A[v6 as usize]), ip(B[v6 as usize]), ports.0, ports.1));
+            }
+        }
+
         #[test]
         fn both_directions_agree(a: [u8; 4], b: [u8; 4], x: [u8; 16], y: [u8; 16], p: u16, q: u16, lanes in 2u16..9) {
             let s = Steering::spread(lanes);

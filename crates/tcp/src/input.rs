@@ -371,7 +371,10 @@ impl Tcb {
 
     /// Appends in-order bytes, which came in segments of `segment`; `false` when some did not fit into memory.
     fn take_in_order(&mut self, data: &[u8], segment: usize, cx: &mut Context) -> bool {
-        let took = self.rx.push_slice(cx.pool, data);
+        // Where memory is short, whoever has much unread gets no more of it, so that others get through. An eighth of the
+        // buffer an application may have read without saying so.
+        let hoards = self.occupied >= self.receive_buffer / 8 && !cx.pool.plenty();
+        let took = if hoards { 0 } else { self.rx.push_slice(cx.pool, data) };
         cx.counters.in_order += 1;
         self.accept_bytes(took as u32, segment, cx);
         if took < data.len() {

@@ -64,7 +64,7 @@ counters! {
     paws,
     /// Segments whose data lay beyond the window and was cut off.
     beyond_window,
-    /// In-order data dropped because the chunk pool was dry.
+    /// In-order data dropped because the chunk pool was dry, or short of chunks and much was unread.
     no_chunks,
     /// ACKs for data never sent, or too old (RFC 5961 5).
     bad_ack,

@@ -238,12 +238,13 @@ fn without_memory_nothing_is_acknowledged() {
     let mut p = Peer::with_memory(plain(), crate::peer::open(), "S 0:0(0) win 20000 <mss 1000>", 2);
     p.drain();
     p.exchange(". 1:1(0) ack 1 win 20000", "");
-    p.inject("P. 1:3001(3000) ack 1 win 20000");
+    p.inject("P. 1:2001(2000) ack 1 win 20000");
     p.drain();
-    p.inject("P. 3001:6001(3000) ack 1 win 20000");
+    p.inject("P. 2001:6001(4000) ack 1 win 20000");
     assert_eq!((p.counters.no_chunks, p.counters.in_order), (1, 2));
     p.expect(". 1:1(0) ack 4097 win 15904");
-    assert_eq!(p.take(), 4096);
+    assert_eq!(p.read(), 4096);
+    p.drain();
     p.inject("P. 4097:5001(904) ack 1 win 20000");
     assert_eq!((p.counters.no_chunks, p.take()), (1, 904));
     p.drain();
@@ -252,6 +253,26 @@ fn without_memory_nothing_is_acknowledged() {
     assert_eq!((p.counters.out_of_order_dropped, p.counters.out_of_order), (1, 0));
     p.drain();
     p.inject("P. 5001:5101(100) ack 1 win 20000");
+    p.drain();
+}
+
+/// Where memory is short, an eighth of the buffer is all that may lie unread: what is free is for others.
+#[test]
+fn whoever_reads_nothing_does_not_get_the_last_of_the_memory() {
+    let mut p = Peer::with_memory(plain(), crate::peer::open(), "S 0:0(0) win 20000 <mss 1000>", 8);
+    p.drain();
+    p.exchange(". 1:1(0) ack 1 win 20000", "");
+    // Seven of eight chunks.
+    p.inject("P. 1:12501(12500) ack 1 win 20000");
+    p.drain();
+    assert_eq!(p.counters.no_chunks, 0);
+    p.inject("P. 12501:13001(500) ack 1 win 20000");
+    assert_eq!((p.counters.no_chunks, p.counters.in_order), (1, 2));
+    p.expect(". 1:1(0) ack 12501 win 7500");
+    // Who reads gets more.
+    assert_eq!(p.take(), 12_500);
+    p.inject("P. 12501:13001(500) ack 1 win 20000");
+    assert_eq!((p.counters.no_chunks, p.take()), (1, 500));
     p.drain();
 }
 
