@@ -1,8 +1,10 @@
 //! A burst is worth what its frames are worth one by one: following a train of segments saves work and changes nothing.
 
 use io::impair::Random;
+use sim::offload::join;
 use sim::{Echo, Frames, Host, HostConfig, Outcome, Sender};
 use stack::channel::Endpoint;
+use wire::cut::Cut;
 use wire::{Addr, Instant};
 
 const BYTES: u64 = 400_000;
@@ -100,6 +102,53 @@ fn run(seed: u64) -> u64 {
         }
     }
     twins[0].stack.counters().followed
+}
+
+/// What was put together is cut into the frames it was made of, but for the checksum, which is verified by then.
+#[test]
+fn joined_frames_come_apart_again() {
+    for (family, vlan, timestamps) in [(0, None, true), (1, None, true), (0, Some(9), false), (1, Some(9), false)] {
+        let config = |n| {
+            let mut c = HostConfig { vlan, ..HostConfig::new(n) };
+            c.stack.tcp.timestamps = timestamps;
+            c
+        };
+        let (mut a, mut b) = (Host::new(config(1)), Host::new(config(2)));
+        let to = Endpoint { addr: Addr::from(b.config.addresses[family].0), port: 80 };
+        let mut echo = Echo::start(&mut b, to);
+        let mut sender = Sender::start(&mut a, 1, to, BYTES, 7);
+        let (mut to_a, mut to_b, mut joined) = (Vec::new(), Vec::new(), 0);
+        let sum_at = if vlan.is_some() { 18 } else { 14 } + if family == 0 { 20 } else { 40 } + 16;
+        for ms in 1.. {
+            assert!(ms < 60_000, "not done in a minute");
+            let now = Instant::from_micros(ms * 1000);
+            let (from_a, from_b) = (a.turn(now, to_a), b.turn(now, to_b));
+            for j in join(from_a.clone()).into_iter().filter(|j| j.mss > 0) {
+                let cut = Cut::parse(&j.data, j.mss).expect("it was put together");
+                joined += 1;
+                for i in 0..cut.count() {
+                    let mut f = vec![0; cut.len(i)];
+                    cut.write(i, &mut f);
+                    let same = |g: &Vec<u8>| {
+                        g.len() == f.len() && g[..sum_at] == f[..sum_at] && g[sum_at + 2..] == f[sum_at + 2..]
+                    };
+                    assert!(from_a.iter().any(same), "frame {i} of {}", cut.count());
+                }
+            }
+            (to_a, to_b) = (from_b, from_a);
+            while let Some(e) = a.event() {
+                sender.on_event(&mut a, e);
+            }
+            while let Some(e) = b.event() {
+                echo.on_event(&mut b, e);
+            }
+            sender.poll(&mut a);
+            if sender.outcome != Outcome::Running {
+                break;
+            }
+        }
+        assert!(joined > 9, "{joined}");
+    }
 }
 
 #[test]
