@@ -94,7 +94,7 @@ fn main() {
     let up = cost(|| receive(&stream, bytes));
     let down = cost(|| send(&stream, bytes));
     // The end of the stream: the kernel has read everything.
-    let _ = (&stream).read(&mut [0]);
+    let _ = stream.read(&mut [0]);
     let theirs = kernel.join().expect("the kernel's side");
     let rows = lane.snapshot().expect("the lane is ours").rows;
     let row = |name: &str| rows.iter().find(|r| r.0 == name).map_or(0, |r| r.1);

@@ -196,3 +196,45 @@ fn jumbo_frames_over_af_xdp() {
         }
     });
 }
+
+#[test]
+fn memory_wires_of_every_size() {
+    for (mtu, offload) in [(1500, false), (9000, true), (9000, false), (1280, true)] {
+        let config = |address: &str| {
+            let mut c = Config::memory(address).unwrap();
+            (c.ports[0].mtu, c.ports[0].offload) = (Some(mtu), Some(offload));
+            c
+        };
+        let (mut a, mut b) = Engine::memory_pair(&config("10.9.0.1/24"), &config("10.9.0.2/24")).unwrap();
+        let at = SocketAddr::from(([10, 9, 0, 2], 7));
+        let end = b.take_lane(0).unwrap();
+        let (ready, listening) = std::sync::mpsc::channel();
+        let server = thread::spawn(move || {
+            let lane = end.attach().unwrap();
+            let listener = lane.listen(at, ListenOptions::default()).unwrap();
+            ready.send(()).unwrap();
+            let (stream, _) = listener.accept().unwrap();
+            let got = receive(&stream);
+            let sent = send(&stream);
+            stream.shutdown(Shutdown::Write).unwrap();
+            assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+            drop((stream, listener));
+            lane.drain(Duration::from_secs(1));
+            (got, sent)
+        });
+        listening.recv().unwrap();
+        let lane = a.take_lane(0).unwrap().attach().unwrap();
+        let stream = lane.connect(at).unwrap();
+        let sent = send(&stream);
+        let got = receive(&stream);
+        assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+        let snapshot = lane.snapshot().unwrap();
+        drop(stream);
+        lane.drain(Duration::from_secs(1));
+        assert_eq!(server.join().unwrap(), (sent, got), "mtu {mtu}, offload {offload}");
+        let row = |name: &str| snapshot.rows.iter().find(|(n, _)| n == name).unwrap().1;
+        let full = BYTES as u64 / (mtu as u64 - 52);
+        assert!(row("frames_out") > full && row("frames_in") > full, "mtu {mtu}");
+        assert_eq!(row("drop_tcp_checksum"), 0);
+    }
+}
