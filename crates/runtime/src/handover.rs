@@ -7,6 +7,7 @@ use io::Bell;
 use mem::ArenaError;
 use mem::frames::{FrameRx, FrameTx};
 use wire::burst::{RxBurst, RxChecksum, RxFrame};
+use wire::cut::Cut;
 
 /// Frames that a pair of lanes may have under way in one direction.
 const SLOTS: usize = 512;
@@ -70,9 +71,20 @@ fn decode(meta: u64) -> (usize, RxChecksum, u16) {
 }
 
 impl Out {
-    /// Copies a frame for `lane`, which was `chosen` for it or is its own; `false` when the ring is full.
+    /// Copies a frame for `lane`, which was `chosen` for it or is its own; `false` when the ring is full. What the kernel has
+    /// put together, and is longer than the ring's slots, goes as the segments it was.
     pub fn give(&mut self, lane: u16, port: usize, frame: RxFrame, chosen: bool) -> bool {
         let Some(Some((tx, _))) = self.0.get_mut(lane as usize) else { return false };
+        if frame.data.len() > tx.max_frame() && frame.checksum == RxChecksum::Verified {
+            let Some(cut) = Cut::parse(frame.data, frame.mss) else { return false };
+            return (0..cut.count()).all(|i| match tx.reserve(cut.len(i)) {
+                Some(slot) => {
+                    cut.write(i, slot);
+                    tx.commit(cut.len(i), encode(port, RxChecksum::Verified, 0, chosen))
+                }
+                None => false,
+            });
+        }
         let Some(slot) = tx.reserve(frame.data.len()) else { return false };
         slot.copy_from_slice(frame.data);
         tx.commit(frame.data.len(), encode(port, frame.checksum, frame.mss, chosen))
@@ -165,5 +177,57 @@ impl<B: RxBurst> RxBurst for Picked<'_, B> {
         if let Some(at) = self.which.get(index) {
             self.burst.prefetch(*at as usize);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::tcp::{Flags, Header, Options, Segment};
+    use wire::{Addr, MacAddr, SeqNum, ethernet, ipv4};
+
+    /// A frame of `len` bytes of text, as a kernel puts them together.
+    fn large(len: usize) -> Vec<u8> {
+        let mut b = vec![0; 54 + len];
+        ethernet::emit(&mut b, MacAddr([2; 6]), MacAddr([4; 6]), None, ethernet::IPV4);
+        let (src, dst) = (Addr::from_v4([10, 0, 0, 1]), Addr::from_v4([10, 0, 0, 2]));
+        ipv4::Header { src, dst, ..ipv4::Header::default() }.emit(&mut b[14..], 20 + len);
+        let (seq, ack, flags, options) = (SeqNum(7), SeqNum(2), Flags::ACK | Flags::PSH, Options::default());
+        let header = Header { src_port: 1, dst_port: 2, seq, ack, flags, window: 3, urgent: 0, options };
+        header.emit(&mut b[34..], false);
+        b[54..].iter_mut().enumerate().for_each(|(i, b)| *b = i as u8);
+        b
+    }
+
+    #[test]
+    fn large_frames_are_handed_over_in_segments() {
+        let bells = [0, 1].map(|_| Arc::new(Bell::new().unwrap()));
+        let mut mesh = mesh(&bells, 1518).unwrap();
+        let mut there = mesh.pop().unwrap();
+        let mut here = mesh.pop().unwrap();
+        let frame = large(4000);
+        let whole = RxFrame { data: &frame, checksum: RxChecksum::Verified, mss: 1460 };
+        assert!(here.out.give(1, 3, whole, true));
+        // Not verified, not cut: nobody could tell any more.
+        assert!(!here.out.give(1, 3, RxFrame { checksum: RxChecksum::Unknown, ..whole }, true));
+        assert!(!here.out.give(1, 3, RxFrame { mss: 0, ..whole }, true));
+        here.out.publish();
+        let mut seen = Vec::new();
+        there.take(64, |_, port, frames| {
+            for i in 0..frames.len() {
+                let f = frames.frame(i);
+                assert_eq!((port, f.checksum, f.mss, frames.chosen(i)), (3, RxChecksum::Verified, 0, true));
+                let ip = ipv4::Packet::parse(&f.data[14..]).unwrap();
+                let seg = Segment::parse(ip.payload).unwrap();
+                seen.push((seg.seq.0, seg.payload.to_vec(), seg.flags));
+            }
+        });
+        let text = &frame[54..];
+        let expected = [
+            (7, text[..1460].to_vec(), Flags::ACK),
+            (1467, text[1460..2920].to_vec(), Flags::ACK),
+            (2927, text[2920..].to_vec(), Flags::ACK | Flags::PSH),
+        ];
+        assert_eq!(seen, expected);
     }
 }

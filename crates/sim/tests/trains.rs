@@ -1,11 +1,27 @@
 //! A burst is worth what its frames are worth one by one: following a train of segments saves work and changes nothing.
 
 use io::impair::Random;
+use sim::offload::join;
 use sim::{Echo, Frames, Host, HostConfig, Outcome, Sender};
-use stack::channel::Endpoint;
+use stack::channel::{Endpoint, Event};
+use wire::cut::Cut;
 use wire::{Addr, Instant};
 
 const BYTES: u64 = 400_000;
+
+/// Adds to a word of a segment with text, and mends the checksum.
+fn change(f: &mut [u8], ip: usize, word: usize, add: u16) {
+    let tcp = ip + if f[ip] >> 4 == 4 { 20 } else { 40 };
+    // An option is only there where there is room for it.
+    if f.len() < tcp + 100 || f[tcp + 12] >> 4 < (word as u8).div_ceil(4) {
+        return;
+    }
+    let get = |f: &[u8], at: usize| u16::from_be_bytes([f[at], f[at + 1]]);
+    let (old, sum) = (get(f, tcp + word), get(f, tcp + 16));
+    let new = old.wrapping_add(add);
+    f[tcp + word..tcp + word + 2].copy_from_slice(&new.to_be_bytes());
+    f[tcp + 16..tcp + 18].copy_from_slice(&wire::checksum::update16(sum, old, new).to_be_bytes());
+}
 
 /// What the link does to a burst: losses, other orders, copies, damage, marks, padding, other routes.
 fn mangle(r: &mut Random, frames: Vec<Vec<u8>>, at: usize) -> Vec<Vec<u8>> {
@@ -25,6 +41,10 @@ fn mangle(r: &mut Random, frames: Vec<Vec<u8>>, at: usize) -> Vec<Vec<u8>> {
             4 if v4 => f[at + 8] -= 1,
             4 => f[at + 7] -= 1,
             5 => f.extend([0; 6]),
+            // Another window, an older acknowledgment, another timestamp, each alone.
+            6 => change(&mut f, at, 14, 1),
+            7 => change(&mut f, at, 10, u16::MAX),
+            8 => change(&mut f, at, 26, 1),
             _ => {}
         }
         if v4 && f[at] == 0x45 && r.below(60) != 0 {
@@ -63,7 +83,7 @@ fn run(seed: u64) -> u64 {
     let mut echoes = twins.each_mut().map(|b| Echo::start(b, to));
     let mut senders = [Sender::start(&mut a, 1, to, BYTES, 7), Sender::start(&mut a, 2, to, BYTES, 8)];
     let ip_at = if vlan.is_some() { 18 } else { 14 };
-    let (mut to_a, mut to_b) = (Vec::new(), Vec::<Vec<u8>>::new());
+    let (mut to_a, mut to_b, mut held) = (Vec::new(), Vec::<Vec<u8>>::new(), Vec::new());
     for step in 1.. {
         if scarce && step > 20_000 {
             // Memory for one of them was never there.
@@ -87,10 +107,14 @@ fn run(seed: u64) -> u64 {
             .each_ref()
             .map(|t| t.stack.counters().rows().filter(|r| !["bursts", "followed"].contains(&r.0)).collect::<Vec<_>>());
         assert_eq!(rows[0], rows[1], "seed {seed}, step {step}");
-        (to_a, to_b) = (mangle(&mut r, from_b, ip_at), mangle(&mut r, from_a, ip_at));
+        to_a = mangle(&mut r, from_b, ip_at);
+        // A burst may hold what was sent at several times, with other acknowledgments, windows and timestamps.
+        held.extend(mangle(&mut r, from_a, ip_at));
+        to_b = if r.chance(0.5) { core::mem::take(&mut held) } else { Vec::new() };
         while let Some(e) = a.event() {
+            // What neither cares for is a larger send buffer.
             let left = senders.iter_mut().try_fold(e, |e, s| s.on_event(&mut a, e));
-            assert!(left.is_none(), "an event of nobody: {left:?}");
+            assert!(matches!(left, None | Some(Event::Room { .. })), "an event of nobody: {left:?}");
         }
         senders.iter_mut().for_each(|s| s.poll(&mut a));
         if senders.iter().all(|s| s.outcome != Outcome::Running) {
@@ -100,6 +124,53 @@ fn run(seed: u64) -> u64 {
         }
     }
     twins[0].stack.counters().followed
+}
+
+/// What was put together is cut into the frames it was made of, but for the checksum, which is verified by then.
+#[test]
+fn joined_frames_come_apart_again() {
+    for (family, vlan, timestamps) in [(0, None, true), (1, None, true), (0, Some(9), false), (1, Some(9), false)] {
+        let config = |n| {
+            let mut c = HostConfig { vlan, ..HostConfig::new(n) };
+            c.stack.tcp.timestamps = timestamps;
+            c
+        };
+        let (mut a, mut b) = (Host::new(config(1)), Host::new(config(2)));
+        let to = Endpoint { addr: Addr::from(b.config.addresses[family].0), port: 80 };
+        let mut echo = Echo::start(&mut b, to);
+        let mut sender = Sender::start(&mut a, 1, to, BYTES, 7);
+        let (mut to_a, mut to_b, mut joined) = (Vec::new(), Vec::new(), 0);
+        let sum_at = if vlan.is_some() { 18 } else { 14 } + if family == 0 { 20 } else { 40 } + 16;
+        for ms in 1.. {
+            assert!(ms < 60_000, "not done in a minute");
+            let now = Instant::from_micros(ms * 1000);
+            let (from_a, from_b) = (a.turn(now, to_a), b.turn(now, to_b));
+            for j in join(from_a.clone()).into_iter().filter(|j| j.mss > 0) {
+                let cut = Cut::parse(&j.data, j.mss).expect("it was put together");
+                joined += 1;
+                for i in 0..cut.count() {
+                    let mut f = vec![0; cut.len(i)];
+                    cut.write(i, &mut f);
+                    let same = |g: &Vec<u8>| {
+                        g.len() == f.len() && g[..sum_at] == f[..sum_at] && g[sum_at + 2..] == f[sum_at + 2..]
+                    };
+                    assert!(from_a.iter().any(same), "frame {i} of {}", cut.count());
+                }
+            }
+            (to_a, to_b) = (from_b, from_a);
+            while let Some(e) = a.event() {
+                sender.on_event(&mut a, e);
+            }
+            while let Some(e) = b.event() {
+                echo.on_event(&mut b, e);
+            }
+            sender.poll(&mut a);
+            if sender.outcome != Outcome::Running {
+                break;
+            }
+        }
+        assert!(joined > 9, "{joined}");
+    }
 }
 
 #[test]

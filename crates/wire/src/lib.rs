@@ -8,6 +8,7 @@ mod addr;
 pub mod arp;
 pub mod burst;
 pub mod checksum;
+pub mod cut;
 pub mod ethernet;
 pub mod icmpv4;
 pub mod icmpv6;

@@ -297,6 +297,7 @@ device = "xdp:eth0"
 device = "tap:t0"
 addresses = ["10.9.0.2/24", "fd09::2/64"]
 gateways = ["10.9.0.1"]
+offload = false
 [tcp]
 receive_buffer = 65536
 "#,
@@ -304,6 +305,7 @@ receive_buffer = 65536
         .unwrap();
         assert_eq!((c.lanes, c.model, c.ports.len()), (2, Model::Paired, 2));
         assert_eq!(c.ports[1].device, Device::Tap("t0".into()));
+        assert_eq!((c.ports[0].offload, c.ports[1].offload), (None, Some(false)));
         assert_eq!(c.tcp.parameters().receive_buffer, 65536);
     }
 

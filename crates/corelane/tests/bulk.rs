@@ -1,0 +1,240 @@
+//! Bulk transfer between a lane and the kernel, over TAP with large frames and without, over AF_XDP with jumbo frames: what
+//! arrives is what was sent, and the frames are as large as was agreed.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
+use std::os::fd::{AsFd, AsRawFd};
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use corelane::{Cidr, Config, Device, Engine, ListenOptions, PortConfig};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use sha2::{Digest, Sha256};
+
+const BYTES: usize = 64 << 20;
+const PIECE: usize = 1 << 18;
+
+fn sh(command: &str) {
+    let mut words = command.split(' ');
+    let out = Command::new(words.next().unwrap()).args(words).output().unwrap();
+    assert!(out.status.success(), "{command}: {}", String::from_utf8_lossy(&out.stderr));
+}
+
+/// A network namespace that nothing but the open file keeps.
+fn space(name: &str) -> File {
+    let name = format!("clbulk-{}-{name}", std::process::id());
+    sh(&format!("ip netns add {name}"));
+    let space = File::open(format!("/run/netns/{name}"));
+    sh(&format!("ip netns del {name}"));
+    space.unwrap()
+}
+
+/// From here on this thread's network is this one.
+fn enter(space: &File) {
+    move_into_link_name_space(space.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+}
+
+/// Runs `f` on a thread whose network is a new namespace, where that can be.
+fn apart(name: &'static str, f: impl FnOnce() + Send + 'static) {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("SKIPPED: network namespaces need root");
+    }
+    let inside = move || {
+        enter(&space(name));
+        f();
+    };
+    thread::spawn(inside).join().unwrap();
+}
+
+/// A stretch of the stream, and of no other place in it.
+fn stretch(at: usize, buf: &mut [u8]) {
+    for (i, word) in buf.chunks_exact_mut(8).enumerate() {
+        let n = (at as u64 / 8 + i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        word.copy_from_slice(&(n ^ n >> 29).to_le_bytes());
+    }
+}
+
+fn send(mut to: impl Write) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    let mut buf = vec![0; PIECE];
+    for at in (0..BYTES).step_by(PIECE) {
+        stretch(at, &mut buf);
+        hash.update(&buf);
+        to.write_all(&buf).unwrap();
+    }
+    hash.finalize().into()
+}
+
+fn receive(mut from: impl Read) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    let mut buf = vec![0; PIECE];
+    let mut left = BYTES;
+    while left > 0 {
+        let n = from.read(&mut buf).unwrap();
+        assert!(n > 0, "the stream ended {left} bytes early");
+        hash.update(&buf[..n]);
+        left -= n;
+    }
+    hash.finalize().into()
+}
+
+fn addresses() -> Vec<Cidr> {
+    ["10.9.0.2/24", "fd09::2/64"].map(|a| a.parse().unwrap()).to_vec()
+}
+
+/// Over a TAP interface.
+fn over_tap(mtu: u16, offload: bool, v6: bool) -> [(u64, u64); 2] {
+    let device: Device = "tap:t0".parse().unwrap();
+    let port = PortConfig {
+        addresses: addresses(),
+        mtu: Some(mtu),
+        offload: Some(offload),
+        dad: Some(0),
+        ..PortConfig::new(device)
+    };
+    both_ways(port, v6, || {
+        sh("ip addr add 10.9.0.1/24 dev t0");
+        sh("ip addr add fd09::1/64 dev t0 nodad");
+        None
+    })
+}
+
+/// Over AF_XDP on one end of a veth, whose other end is in a namespace `far` of the kernel's.
+fn over_xdp(mtu: u16, offload: bool, v6: bool) -> [(u64, u64); 2] {
+    let far = space(&format!("far-{mtu}-{offload}-{v6}"));
+    let fd = far.as_fd().as_raw_fd();
+    let netns = format!("/proc/{}/fd/{fd}", std::process::id());
+    let one = format!("mtu {mtu} numrxqueues 1 numtxqueues 1");
+    sh(&format!("ip link add va {one} type veth peer name vb {one} netns {netns}"));
+    for addr in ["10.9.0.2/24", "fd09::2/64"] {
+        let nodad = if addr.contains(':') { " nodad" } else { "" };
+        sh(&format!("ip addr add {addr} dev va{nodad}"));
+    }
+    sh("ip link set va up");
+    let there = far.try_clone().unwrap();
+    let peer = move || {
+        enter(&there);
+        sh("ip addr add 10.9.0.1/24 dev vb");
+        sh("ip addr add fd09::1/64 dev vb nodad");
+        sh("ip link set vb up");
+    };
+    thread::spawn(peer).join().unwrap();
+    let device: Device = "xdp:va".parse().unwrap();
+    let port = PortConfig { offload: Some(offload), ..PortConfig::new(device) };
+    let counted = both_ways(port, v6, || Some(far.try_clone().unwrap()));
+    sh("ip link del va");
+    counted
+}
+
+/// Both ways over one connection; segments and frames of each direction as the lane counted them, in first. `ready` says
+/// where the kernel's side is, if not here.
+fn both_ways(port: PortConfig, v6: bool, ready: impl FnOnce() -> Option<File>) -> [(u64, u64); 2] {
+    let mut engine = Engine::start(&Config { ports: vec![port], buffers_mib: 64, ..Config::default() }).unwrap();
+    let far = ready();
+    let at: SocketAddr = match v6 {
+        false => (Ipv4Addr::new(10, 9, 0, 2), 7).into(),
+        true => ("fd09::2".parse::<Ipv6Addr>().unwrap(), 7).into(),
+    };
+    let lane = engine.take_lane(0).unwrap().attach().unwrap();
+    let listener = lane.listen(at, ListenOptions::default()).unwrap();
+    let kernel = thread::spawn(move || {
+        if let Some(far) = far {
+            enter(&far);
+        }
+        let stream = TcpStream::connect(at).unwrap();
+        let sent = send(&stream);
+        let got = receive(&stream);
+        stream.shutdown(Shutdown::Both).unwrap();
+        (sent, got)
+    });
+    let (stream, _) = listener.accept().unwrap();
+    let got = receive(&stream);
+    let sent = send(&stream);
+    assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+    assert_eq!(kernel.join().unwrap(), (got, sent));
+    drop((stream, listener));
+    lane.drain(Duration::from_secs(1));
+    let snapshot = lane.snapshot().unwrap();
+    let row = |name: &str| snapshot.rows.iter().find(|(n, _)| n == name).unwrap().1;
+    assert_eq!(row("drop_tcp_checksum"), 0);
+    [(row("segments_in"), row("frames_in")), (row("segments_out"), row("frames_out"))]
+}
+
+#[test]
+fn large_frames_cross_a_tap() {
+    apart("large", || {
+        for (mtu, v6) in [(1500, false), (1500, true), (9000, false)] {
+            for (segments, frames) in over_tap(mtu, true, v6) {
+                let full = BYTES as u64 / (mtu as u64 - 40);
+                assert!(segments > full, "mtu {mtu}: {segments} segments");
+                assert!(frames < segments / 2, "mtu {mtu}: {segments} segments in {frames} frames");
+            }
+        }
+    });
+}
+
+#[test]
+fn without_offload_frames_are_segments() {
+    apart("small", || {
+        for (segments, frames) in over_tap(1500, false, false) {
+            assert!(segments > BYTES as u64 / 1460 && frames >= segments, "{segments} segments in {frames} frames");
+        }
+    });
+}
+
+#[test]
+fn jumbo_frames_over_af_xdp() {
+    apart("jumbo", || {
+        for (mtu, offload, v6) in [(9000, true, false), (9000, false, true), (1500, true, false)] {
+            for (segments, frames) in over_xdp(mtu, offload, v6) {
+                // Data in full segments, and an acknowledgment for every second one.
+                let full = BYTES as u64 / (mtu as u64 - 72);
+                assert!(segments > full && segments < 3 * full && frames >= segments, "mtu {mtu}: {segments} segments");
+            }
+        }
+    });
+}
+
+#[test]
+fn memory_wires_of_every_size() {
+    for (mtu, offload) in [(1500, false), (9000, true), (9000, false), (1280, true)] {
+        let config = |address: &str| {
+            let mut c = Config::memory(address).unwrap();
+            (c.ports[0].mtu, c.ports[0].offload) = (Some(mtu), Some(offload));
+            c
+        };
+        let (mut a, mut b) = Engine::memory_pair(&config("10.9.0.1/24"), &config("10.9.0.2/24")).unwrap();
+        let at = SocketAddr::from(([10, 9, 0, 2], 7));
+        let end = b.take_lane(0).unwrap();
+        let (ready, listening) = std::sync::mpsc::channel();
+        let server = thread::spawn(move || {
+            let lane = end.attach().unwrap();
+            let listener = lane.listen(at, ListenOptions::default()).unwrap();
+            ready.send(()).unwrap();
+            let (stream, _) = listener.accept().unwrap();
+            let got = receive(&stream);
+            let sent = send(&stream);
+            stream.shutdown(Shutdown::Write).unwrap();
+            assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+            drop((stream, listener));
+            lane.drain(Duration::from_secs(1));
+            (got, sent)
+        });
+        listening.recv().unwrap();
+        let lane = a.take_lane(0).unwrap().attach().unwrap();
+        let stream = lane.connect(at).unwrap();
+        let sent = send(&stream);
+        let got = receive(&stream);
+        assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+        let snapshot = lane.snapshot().unwrap();
+        drop(stream);
+        lane.drain(Duration::from_secs(1));
+        assert_eq!(server.join().unwrap(), (sent, got), "mtu {mtu}, offload {offload}");
+        let row = |name: &str| snapshot.rows.iter().find(|(n, _)| n == name).unwrap().1;
+        let full = BYTES as u64 / (mtu as u64 - 52);
+        assert!(row("frames_out") > full && row("frames_in") > full, "mtu {mtu}");
+        assert_eq!(row("drop_tcp_checksum"), 0);
+    }
+}
