@@ -18,6 +18,8 @@ const STOLEN: f64 = 0.01;
 const FOREIGN: f64 = 0.1;
 /// A core that is busy for more than this has nothing left to give.
 const FULL: f64 = 0.95;
+/// More frames dropped than this share are worth a remark.
+const LOSSY: f64 = 0.001;
 /// How long programs may take to start.
 const START: Duration = Duration::from_secs(20);
 
@@ -116,7 +118,8 @@ impl Watch {
         found.set("client_busy", client.share());
         found.set("seconds", wall);
         found.steal = server.stolen().max(client.stolen());
-        let all = now.cores.since(&begin.cores, &[]);
+        let both: Vec<usize> = [self.layout.client.as_slice(), &self.layout.server].concat();
+        let all = now.cores.since(&begin.cores, &both);
         found.foreign = (all.process - now.ours.saturating_sub(begin.ours).as_secs_f64()).max(0.0) / wall;
         found.client_was_limit = client.share() > FULL && server.share() < FULL;
         // The share of a core, over the time by the clock: two cores that are full for a second are two seconds.
@@ -207,10 +210,13 @@ pub fn watch_alone(
     let busy = watch.end(&mut found);
     let report = child.finish(settings.patience(&case.work))?;
     take_report(&report, busy, &mut found);
+    take_limit(case, &mut found);
     take_lanes(&report["server"], &mut found);
     let (frames, connections) = (&report["server"]["frames"], &report["server"]["connections"]);
     if let (Some(frames), Some(connections)) = (frames.as_f64(), connections.as_f64()) {
         found.set("frames_per_connection", frames / connections);
+        let rate = found.values.get("connections_per_s").copied().unwrap_or(0.0);
+        found.set("frames_per_s", rate * frames / connections);
     }
     Ok(found)
 }
@@ -309,6 +315,7 @@ fn on_veth(case: &Case, settings: &Settings, layout: Layout, begin: Begin<'_>) -
     let (after, napi_time) = (place.frames(), watch.napi.server_time().saturating_sub(received));
     let report = load.finish(settings.patience(&case.work))?;
     take_report(&report, busy, &mut found);
+    take_limit(case, &mut found);
     found.set("server_napi_share", napi_time.as_secs_f64() / busy.max(1e-9));
     let arrived = after.received - frames.received;
     if napi_time.is_zero() && arrived > 50_000 {
@@ -325,6 +332,11 @@ fn on_veth(case: &Case, settings: &Settings, layout: Layout, begin: Begin<'_>) -
         "frames_per_s",
         (after.received + after.sent - frames.received - frames.sent) as f64 / found.values["seconds"],
     );
+    let dropped = (after.dropped - frames.dropped) as f64;
+    found.set("frames_dropped", dropped);
+    if dropped > LOSSY * (arrived + after.sent - frames.sent) as f64 {
+        found.remarks.insert("more than one in a thousand frames was dropped by the veth".into());
+    }
     if place.congestion != "cubic" {
         found.remarks.insert(format!("the kernel's congestion control is {}", place.congestion));
     }
@@ -396,6 +408,19 @@ fn take_report(report: &Value, busy: f64, found: &mut Measurement) {
         for (cause, count) in errors {
             *found.errors.entry(cause.clone()).or_default() += count.as_u64().unwrap_or(0);
         }
+    }
+}
+
+/// What the frames of an echo would have carried, had they been connections.
+fn take_limit(case: &Case, found: &mut Measurement) {
+    if case.system != System::Limit {
+        return;
+    }
+    let messages = found.values.get("connections_per_s").copied().unwrap_or(0.0) * f64::from(case.work.messages);
+    found.set("messages_per_s", messages);
+    found.set("gbit_per_s", messages * case.work.message as f64 * 8.0 / 1e9);
+    if found.values.get("lost").is_some_and(|lost| *lost > 0.0) {
+        found.remarks.insert("frames of the echo were lost, and its window begun anew".into());
     }
 }
 
