@@ -95,11 +95,13 @@ pub struct Work {
     pub hold: bool,
     /// Seconds to measure, where it is not what the options say.
     pub seconds: Option<f64>,
+    /// Seconds of load before, likewise.
+    pub warm_up: Option<f64>,
 }
 
 impl Default for Work {
     fn default() -> Work {
-        Work { concurrent: 256, messages: 1, message: 64, rate: None, hold: false, seconds: None }
+        Work { concurrent: 256, messages: 1, message: 64, rate: None, hold: false, seconds: None, warm_up: None }
     }
 }
 

@@ -290,9 +290,10 @@ pub const BENCHMARKS: [Benchmark; 14] = [
         closes_first: "nobody closes while it is measured",
         cases: |settings, _, _, _| {
             let flows = settings.concurrent.unwrap_or(if settings.quick { 512 } else { 8192 });
-            // A share is a number of segments: it needs time.
-            let seconds = Some(settings.seconds * if settings.quick { 4.0 } else { 2.0 });
-            let work = Work { concurrent: flows, message: 64 << 20, seconds, ..Work::default() };
+            // A share is a number of segments: it needs time. Before, gigabytes of buffers are touched for the first time.
+            let seconds = Some(settings.seconds * 4.0);
+            let warm_up = Some(settings.warm_up * if settings.quick { 4.0 } else { 10.0 });
+            let work = Work { concurrent: flows, message: 64 << 20, seconds, warm_up, ..Work::default() };
             Ok(systems(settings, &BULKY)
                 .into_iter()
                 .map(|(system, wire)| Case::new(system, wire, work.clone()))
@@ -360,7 +361,9 @@ pub const BENCHMARKS: [Benchmark; 14] = [
         },
         closes_first: "nobody closes while it is measured",
         cases: |settings, _, _, _| {
-            let work = |flows| Work { concurrent: flows, message: 64 << 20, messages: 1_000_000, ..Work::default() };
+            let warm_up = Some(settings.warm_up * 2.0);
+            let bulk = Work { message: 64 << 20, messages: 1_000_000, warm_up, ..Work::default() };
+            let work = |flows| Work { concurrent: flows, ..bulk.clone() };
             let all = systems(settings, &BULKY);
             let flows = [1, settings.concurrent.unwrap_or(64)];
             Ok(flows.into_iter().flat_map(|n| all.iter().map(move |(s, w)| Case::new(*s, *w, work(n)))).collect())

@@ -163,8 +163,9 @@ fn load_options(work: &Work, settings: &Settings) -> Vec<String> {
     add("--connections", work.concurrent.to_string());
     add("--messages", work.messages.to_string());
     add("--duration", seconds.to_string());
-    add("--warm-up", settings.warm_up.to_string());
-    add("--timeout", (seconds + settings.warm_up + 30.0).to_string());
+    let warm_up = work.warm_up.unwrap_or(settings.warm_up);
+    add("--warm-up", warm_up.to_string());
+    add("--timeout", (seconds + warm_up + 30.0).to_string());
     if let Some(rate) = work.rate {
         add("--rate", rate.to_string());
     }
@@ -275,6 +276,7 @@ fn servers(case: &Case, place: &Place, layout: &Layout) -> Result<Vec<Child>, Fa
 fn on_veth(case: &Case, settings: &Settings, layout: Layout, begin: Begin<'_>) -> Result<Measurement, Failure> {
     let queues = layout.client.len().max(layout.server.len());
     let mut place = Place::new(queues, settings.addresses)?;
+    let _tidy = super::nginx::Tidy;
     let servers = servers(case, &place, &layout)?;
     let kernels = matches!(case.system, System::Kernel(_) | System::MultiProcess | System::Nginx);
     if kernels && place.has_program(Side::Server)? {

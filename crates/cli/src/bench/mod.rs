@@ -69,7 +69,8 @@ pub struct Settings {
 impl Settings {
     /// How long a program may take for a piece of work before something must be wrong.
     fn patience(&self, work: &Work) -> Duration {
-        Duration::from_secs_f64(60.0 + self.warm_up + work.seconds.unwrap_or(self.seconds))
+        let load = work.warm_up.unwrap_or(self.warm_up) + work.seconds.unwrap_or(self.seconds);
+        Duration::from_secs_f64(60.0 + load)
     }
 }
 
