@@ -116,6 +116,8 @@ pub struct Case {
     pub cores: usize,
     /// At what.
     pub work: Work,
+    /// Each lane has its peer on its own core.
+    pub together: bool,
     /// What tells this row from others of its benchmark, besides the above.
     pub labels: Vec<(&'static str, Value)>,
 }
@@ -123,7 +125,7 @@ pub struct Case {
 impl Case {
     /// A row on one core.
     pub fn new(system: System, wire: Wire, work: Work) -> Case {
-        Case { system, wire, cores: 1, work, labels: Vec::new() }
+        Case { system, wire, cores: 1, work, together: false, labels: Vec::new() }
     }
 
     /// With one more label.

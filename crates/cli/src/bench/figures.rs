@@ -1,8 +1,9 @@
 //! The experiments: which cases each has, what its table and its plots show.
 
 use super::case::{Case, System, Wire, Work};
+use super::columns::*;
 use super::measure::{self, models};
-use super::report::{Column, Plot, Shape, column, percent};
+use super::report::{Column, Plot, Shape};
 use super::rounds::{Measure, Progress};
 use super::{Settings, connections, latency, nginx, profile};
 use crate::args::{KernelServer, ModelArg};
@@ -37,122 +38,8 @@ pub struct Benchmark {
 const SERVER_CLOSES: &str = "the server closes first";
 const SERVER_RESETS: &str = "the server resets";
 
-const RATE: [Column; 13] = [
-    column("system", "system", 0),
-    column("wire", "wire", 0),
-    column("cores", "cores", 0),
-    column("model", "model", 0),
-    column("messages_per_connection", "messages/conn", 0),
-    column("message_bytes", "bytes", 0),
-    column("connections_per_s", "connections/s", 0),
-    column("messages_per_s", "messages/s", 0),
-    column("server_cpu_us_per_connection", "server µs/conn", 2),
-    column("frames_per_connection", "frames/conn", 2),
-    column("frames_per_s", "frames/s", 0),
-    percent("server_busy", "server busy %"),
-    percent("client_busy", "client busy %"),
-];
-
-const LATENCY: [Column; 13] = [
-    column("system", "system", 0),
-    column("wire", "wire", 0),
-    column("load", "load", 0),
-    column("concurrent", "at once", 0),
-    column("offered_per_s", "offered/s", 0),
-    column("connections_per_s", "connections/s", 0),
-    column("latency_min_us", "min µs", 0),
-    column("latency_p50_us", "p50", 0),
-    column("latency_p90_us", "p90", 0),
-    column("latency_p99_us", "p99", 0),
-    column("latency_p999_us", "p99.9", 0),
-    column("latency_max_us", "max", 0),
-    percent("server_busy", "server busy %"),
-];
-
-const TABLE2: [Column; 15] = [
-    column("system", "system", 0),
-    column("wire", "wire", 0),
-    column("concurrent", "at once", 0),
-    column("connections_per_s", "connections/s", 0),
-    column("connect_mean_us", "connect mean µs", 0),
-    column("connect_max_us", "connect max", 0),
-    column("processing_mean_us", "processing mean µs", 0),
-    column("processing_max_us", "processing max", 0),
-    column("latency_min_us", "total min µs", 0),
-    column("latency_mean_us", "mean", 0),
-    column("latency_stdev_us", "stdev", 0),
-    column("latency_p50_us", "p50", 0),
-    column("latency_p99_us", "p99", 0),
-    column("latency_p999_us", "p99.9", 0),
-    column("latency_max_us", "max", 0),
-];
-
-const BULK: [Column; 7] = [
-    column("system", "system", 0),
-    column("wire", "wire", 0),
-    column("concurrent", "flows", 0),
-    column("gbit_per_s", "Gbit/s", 2),
-    column("server_cpu_s_per_gb", "server CPU s/GB", 3),
-    percent("server_busy", "server busy %"),
-    percent("client_busy", "client busy %"),
-];
-
-const FAIRNESS: [Column; 5] = [
-    column("system", "system", 0),
-    column("wire", "wire", 0),
-    column("concurrent", "flows", 0),
-    column("jain", "Jain's index", 5),
-    column("gbit_per_s", "Gbit/s", 2),
-];
-
-const BATCH: [Column; 10] = [
-    column("system", "system", 0),
-    column("wire", "wire", 0),
-    column("concurrent", "at once", 0),
-    column("connections_per_s", "connections/s", 0),
-    column("received_per_turn", "received/turn", 2),
-    column("sent_per_turn", "sent/turn", 2),
-    column("jobs_per_turn", "jobs/turn", 2),
-    column("events_per_turn", "events/turn", 2),
-    percent("idle_turns_share", "idle turns %"),
-    column("sleeps", "sleeps", 0),
-];
-
-const IDLE: [Column; 5] = [
-    column("system", "system", 0),
-    column("wire", "wire", 0),
-    column("held", "idle connections", 0),
-    percent("server_process_share", "server process, % of a core"),
-    percent("server_busy", "server core busy %"),
-];
-
-const CONNECTIONS: [Column; 8] = [
-    column("system", "system", 0),
-    column("wire", "wire", 0),
-    column("held", "idle connections", 0),
-    column("bytes_per_connection", "bytes each", 0),
-    column("opened_per_s", "opened/s", 0),
-    column("connections_per_s", "short connections/s meanwhile", 0),
-    column("server_cpu_us_per_connection", "server µs/conn", 2),
-    percent("client_busy", "peer busy %"),
-];
-
-const PROFILE: [Column; 11] = [
-    column("system", "system", 0),
-    column("wire", "wire", 0),
-    column("connections_per_s", "connections/s", 0),
-    percent("kernel", "kernel %"),
-    percent("packet_io", "packet I/O %"),
-    percent("tcp", "TCP %"),
-    percent("application", "application %"),
-    percent("library", "library %"),
-    percent("unknown", "unknown %"),
-    column("samples", "samples", 0),
-    percent("server_busy", "server busy %"),
-];
-
 /// All of them, in the order of the issue of the papers: bound first.
-pub const BENCHMARKS: [Benchmark; 14] = [
+pub const BENCHMARKS: [Benchmark; 15] = [
     Benchmark {
         name: "limit",
         after: "no paper",
@@ -401,6 +288,29 @@ pub const BENCHMARKS: [Benchmark; 14] = [
             // On a memory wire both ends are one process.
             let all = systems(settings, &TCP).into_iter().filter(|(_, wire)| *wire == Wire::Xdp);
             Ok(all.map(|(system, wire)| Case::new(system, wire, work.clone()).label("held", concurrent)).collect())
+        },
+        measure: measure::measure,
+    },
+    Benchmark {
+        name: "lanes",
+        after: "mTCP fig. 7a, on as many cores as there are",
+        about: "how lanes scale: on each core one lane of the server and its peer, over a wire in memory",
+        main: "connections_per_s",
+        columns: &RATE,
+        plots: || vec![lines("Connections a second", "cores", "connections_per_s", "connections/s")],
+        closes_first: SERVER_CLOSES,
+        cases: |settings, _, notes, _| {
+            notes.push("A core's time is the server's and the peer's together".into());
+            let most = settings.all_cores.len();
+            let powers = std::iter::successors(Some(1), |n| Some(n * 2)).take_while(|n| *n < most);
+            let counts: Vec<usize> = powers.chain([most]).collect();
+            let all = systems(settings, &[OURS]).into_iter().filter(|(_, wire)| *wire == Wire::Mem);
+            let case = |(system, wire)| {
+                // As many connections for each lane, however many lanes.
+                let work = |cores| Work { concurrent: work(settings).concurrent * cores, ..Work::default() };
+                counts.iter().map(move |n| Case { cores: *n, together: true, ..Case::new(system, wire, work(*n)) })
+            };
+            Ok(all.flat_map(case).collect())
         },
         measure: measure::measure,
     },
