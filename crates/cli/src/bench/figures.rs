@@ -192,7 +192,7 @@ pub const BENCHMARKS: [Benchmark; 15] = [
         name: "fig1",
         after: "mTCP figs. 1 and 2",
         about: "where the server core's time goes: kernel, packet I/O, TCP, application",
-        main: "tcp",
+        main: "connections_per_s",
         columns: &PROFILE,
         plots: || {
             vec![Plot {

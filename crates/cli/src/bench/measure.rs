@@ -106,7 +106,7 @@ impl Watch {
 
     fn read(&self) -> Reading {
         let own = std::iter::once(std::process::id());
-        let ours = self.pids.iter().copied().chain(own).chain(cpu::kernel_threads("ksoftirqd/"));
+        let ours = self.pids.iter().copied().chain(own).chain(cpu::named("ksoftirqd/"));
         let ours: Duration = ours.map(cpu::process_time).sum();
         Reading { at: Instant::now(), cores: Cores::now(), ours: ours + self.napi.time() }
     }

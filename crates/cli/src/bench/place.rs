@@ -168,7 +168,7 @@ impl Place {
             let End { namespace, interface, .. } = self.end(side);
             let threaded = format!("echo 1 >/sys/class/net/{interface}/threaded");
             tool("ip", &["netns", "exec", namespace, "sh", "-c", &threaded])?;
-            let threads = cpu::kernel_threads(&format!("napi/{interface}-"));
+            let threads = cpu::named(&format!("napi/{interface}-"));
             if threads.is_empty() {
                 let what = format!("{interface} has no NAPI thread");
                 return Err(Failure::new(what, "Linux 5.15 or later has threaded NAPI on veth"));
