@@ -71,11 +71,8 @@ struct Sampler {
 impl Sampler {
     /// Samples for a time, a moment less than what is measured.
     fn start(&mut self, layout: &Layout, ours: &[u32], seconds: f64) {
-        self.ours = ours
-            .iter()
-            .copied()
-            .chain(cpu::named("").into_iter().filter(|pid| is_kernel_thread(*pid)))
-            .collect();
+        self.ours =
+            ours.iter().copied().chain(cpu::named("").into_iter().filter(|pid| is_kernel_thread(*pid))).collect();
         let cores = layout.server.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
         let mut command = Command::new("perf");
         command.args(["record", "-q", "-e", "cpu-clock", "-F", &FREQUENCY.to_string(), "-C", &cores, "-o"]);
