@@ -3,7 +3,7 @@
 use super::report::{Column, column, percent};
 
 /// Of rates.
-pub const RATE: [Column; 13] = [
+pub const RATE: [Column; 14] = [
     column("system", "system", 0),
     column("wire", "wire", 0),
     column("cores", "cores", 0),
@@ -13,6 +13,7 @@ pub const RATE: [Column; 13] = [
     column("connections_per_s", "connections/s", 0),
     column("messages_per_s", "messages/s", 0),
     column("server_cpu_us_per_connection", "server µs/conn", 2),
+    column("server_own_us_per_connection", "own µs", 2),
     column("frames_per_connection", "frames/conn", 2),
     column("frames_per_s", "frames/s", 0),
     percent("server_busy", "server busy %"),

@@ -338,6 +338,8 @@ fn on_veth(case: &Case, settings: &Settings, layout: Layout, begin: Begin<'_>) -
     }
     let units = found.values.get("connections").copied().unwrap_or(0.0);
     if units > 0.0 {
+        // Of the programs alone: what others did on the core is not in it, nor softirq work that interrupted them.
+        found.set("server_own_us_per_connection", (served + napi_time).as_secs_f64() * 1e6 / units);
         let sent = (after.sent - frames.sent) as f64;
         found.set("frames_per_connection", (arrived as f64 + sent) / units);
         found.set("frames_to_server_per_connection", arrived as f64 / units);
