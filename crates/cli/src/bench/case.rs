@@ -95,11 +95,13 @@ pub struct Work {
     pub hold: bool,
     /// Seconds to measure, where it is not what the options say.
     pub seconds: Option<f64>,
+    /// Seconds of load before, likewise.
+    pub warm_up: Option<f64>,
 }
 
 impl Default for Work {
     fn default() -> Work {
-        Work { concurrent: 256, messages: 1, message: 64, rate: None, hold: false, seconds: None }
+        Work { concurrent: 256, messages: 1, message: 64, rate: None, hold: false, seconds: None, warm_up: None }
     }
 }
 
@@ -114,6 +116,8 @@ pub struct Case {
     pub cores: usize,
     /// At what.
     pub work: Work,
+    /// Each lane has its peer on its own core.
+    pub together: bool,
     /// What tells this row from others of its benchmark, besides the above.
     pub labels: Vec<(&'static str, Value)>,
 }
@@ -121,7 +125,7 @@ pub struct Case {
 impl Case {
     /// A row on one core.
     pub fn new(system: System, wire: Wire, work: Work) -> Case {
-        Case { system, wire, cores: 1, work, labels: Vec::new() }
+        Case { system, wire, cores: 1, work, together: false, labels: Vec::new() }
     }
 
     /// With one more label.

@@ -37,6 +37,8 @@ const PORT: u16 = 80;
 const STAY: u8 = b's';
 const END: u8 = b'e';
 const ANSWER: [u8; 64] = [b'x'; 64];
+/// Bytes that a connection may take at most, all told, before it is not even tried.
+const ROOM: u64 = 1100;
 
 /// Arguments of the part.
 #[derive(Debug, Args)]
@@ -65,11 +67,20 @@ pub struct ConnectionsArgs {
 pub fn cases(
     settings: &Settings,
     _: &mut rounds::Progress,
-    _: &mut Vec<String>,
+    notes: &mut Vec<String>,
     _: &Stop,
 ) -> Result<Vec<Case>, Failure> {
     let most = if settings.quick { vec![0, 100_000] } else { vec![0, 1_000_000, 10_000_000] };
-    let counts = settings.concurrent.map_or(most, |count| vec![0, count]);
+    let mut counts = settings.concurrent.map_or(most, |count| vec![0, count]);
+    let available = available_bytes();
+    counts.retain(|held| {
+        let fits = *held as u64 * ROOM <= available;
+        if !fits {
+            let (need, have) = ((*held as u64 * ROOM) >> 20, available >> 20);
+            notes.push(format!("{held} connections left out: they may take {need} MiB, {have} MiB are available"));
+        }
+        fits
+    });
     let all =
         systems(settings, &[System::Corelane(ModelArg::Inline)]).into_iter().filter(|(_, wire)| *wire == Wire::Mem);
     let of = |(system, wire)| {
@@ -102,6 +113,15 @@ impl Announced for Aloud {
     fn tell(&self, event: &str) -> Result<(), Failure> {
         say(serde_json::json!({ "event": event }))
     }
+}
+
+/// Memory that can be had without swapping.
+fn available_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    // Where it is not told, let it be tried.
+    kib.map_or(u64::MAX, |kib| kib << 10)
 }
 
 /// Bytes of memory that this process has.

@@ -104,8 +104,8 @@ pub fn family(pid: u32) -> Vec<u32> {
     all
 }
 
-/// Threads of the kernel by the beginning of their names.
-pub fn kernel_threads(prefix: &str) -> Vec<u32> {
+/// Processes, threads of the kernel among them, by the beginning of their names.
+pub fn named(prefix: &str) -> Vec<u32> {
     let Ok(dir) = std::fs::read_dir("/proc") else { return Vec::new() };
     let pids = dir.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let named =

@@ -1,8 +1,9 @@
 //! The experiments: which cases each has, what its table and its plots show.
 
 use super::case::{Case, System, Wire, Work};
+use super::columns::*;
 use super::measure::{self, models};
-use super::report::{Column, Plot, Shape, column, percent};
+use super::report::{Column, Plot, Shape};
 use super::rounds::{Measure, Progress};
 use super::{Settings, connections, latency, nginx, profile};
 use crate::args::{KernelServer, ModelArg};
@@ -37,122 +38,8 @@ pub struct Benchmark {
 const SERVER_CLOSES: &str = "the server closes first";
 const SERVER_RESETS: &str = "the server resets";
 
-const RATE: [Column; 13] = [
-    column("system", "system", 0),
-    column("wire", "wire", 0),
-    column("cores", "cores", 0),
-    column("model", "model", 0),
-    column("messages_per_connection", "messages/conn", 0),
-    column("message_bytes", "bytes", 0),
-    column("connections_per_s", "connections/s", 0),
-    column("messages_per_s", "messages/s", 0),
-    column("server_cpu_us_per_connection", "server µs/conn", 2),
-    column("frames_per_connection", "frames/conn", 2),
-    column("frames_per_s", "frames/s", 0),
-    percent("server_busy", "server busy %"),
-    percent("client_busy", "client busy %"),
-];
-
-const LATENCY: [Column; 13] = [
-    column("system", "system", 0),
-    column("wire", "wire", 0),
-    column("load", "load", 0),
-    column("concurrent", "at once", 0),
-    column("offered_per_s", "offered/s", 0),
-    column("connections_per_s", "connections/s", 0),
-    column("latency_min_us", "min µs", 0),
-    column("latency_p50_us", "p50", 0),
-    column("latency_p90_us", "p90", 0),
-    column("latency_p99_us", "p99", 0),
-    column("latency_p999_us", "p99.9", 0),
-    column("latency_max_us", "max", 0),
-    percent("server_busy", "server busy %"),
-];
-
-const TABLE2: [Column; 15] = [
-    column("system", "system", 0),
-    column("wire", "wire", 0),
-    column("concurrent", "at once", 0),
-    column("connections_per_s", "connections/s", 0),
-    column("connect_mean_us", "connect mean µs", 0),
-    column("connect_max_us", "connect max", 0),
-    column("processing_mean_us", "processing mean µs", 0),
-    column("processing_max_us", "processing max", 0),
-    column("latency_min_us", "total min µs", 0),
-    column("latency_mean_us", "mean", 0),
-    column("latency_stdev_us", "stdev", 0),
-    column("latency_p50_us", "p50", 0),
-    column("latency_p99_us", "p99", 0),
-    column("latency_p999_us", "p99.9", 0),
-    column("latency_max_us", "max", 0),
-];
-
-const BULK: [Column; 7] = [
-    column("system", "system", 0),
-    column("wire", "wire", 0),
-    column("concurrent", "flows", 0),
-    column("gbit_per_s", "Gbit/s", 2),
-    column("server_cpu_s_per_gb", "server CPU s/GB", 3),
-    percent("server_busy", "server busy %"),
-    percent("client_busy", "client busy %"),
-];
-
-const FAIRNESS: [Column; 5] = [
-    column("system", "system", 0),
-    column("wire", "wire", 0),
-    column("concurrent", "flows", 0),
-    column("jain", "Jain's index", 5),
-    column("gbit_per_s", "Gbit/s", 2),
-];
-
-const BATCH: [Column; 10] = [
-    column("system", "system", 0),
-    column("wire", "wire", 0),
-    column("concurrent", "at once", 0),
-    column("connections_per_s", "connections/s", 0),
-    column("received_per_turn", "received/turn", 2),
-    column("sent_per_turn", "sent/turn", 2),
-    column("jobs_per_turn", "jobs/turn", 2),
-    column("events_per_turn", "events/turn", 2),
-    percent("idle_turns_share", "idle turns %"),
-    column("sleeps", "sleeps", 0),
-];
-
-const IDLE: [Column; 5] = [
-    column("system", "system", 0),
-    column("wire", "wire", 0),
-    column("held", "idle connections", 0),
-    percent("server_process_share", "server process, % of a core"),
-    percent("server_busy", "server core busy %"),
-];
-
-const CONNECTIONS: [Column; 8] = [
-    column("system", "system", 0),
-    column("wire", "wire", 0),
-    column("held", "idle connections", 0),
-    column("bytes_per_connection", "bytes each", 0),
-    column("opened_per_s", "opened/s", 0),
-    column("connections_per_s", "short connections/s meanwhile", 0),
-    column("server_cpu_us_per_connection", "server µs/conn", 2),
-    percent("client_busy", "peer busy %"),
-];
-
-const PROFILE: [Column; 11] = [
-    column("system", "system", 0),
-    column("wire", "wire", 0),
-    column("connections_per_s", "connections/s", 0),
-    percent("kernel", "kernel %"),
-    percent("packet_io", "packet I/O %"),
-    percent("tcp", "TCP %"),
-    percent("application", "application %"),
-    percent("library", "library %"),
-    percent("unknown", "unknown %"),
-    column("samples", "samples", 0),
-    percent("server_busy", "server busy %"),
-];
-
 /// All of them, in the order of the issue of the papers: bound first.
-pub const BENCHMARKS: [Benchmark; 14] = [
+pub const BENCHMARKS: [Benchmark; 15] = [
     Benchmark {
         name: "limit",
         after: "no paper",
@@ -256,7 +143,9 @@ pub const BENCHMARKS: [Benchmark; 14] = [
         },
         closes_first: SERVER_CLOSES,
         cases: |settings, _, _, _| {
-            let work = Work { concurrent: settings.concurrent.unwrap_or(8000), ..Work::default() };
+            // What the first burst of SYNs loses comes back seconds later; it shall not count as a response time.
+            let warm_up = Some(settings.warm_up * 4.0);
+            let work = Work { concurrent: settings.concurrent.unwrap_or(8000), warm_up, ..Work::default() };
             Ok(systems(settings, &TCP)
                 .into_iter()
                 .map(|(system, wire)| Case::new(system, wire, work.clone()))
@@ -290,9 +179,10 @@ pub const BENCHMARKS: [Benchmark; 14] = [
         closes_first: "nobody closes while it is measured",
         cases: |settings, _, _, _| {
             let flows = settings.concurrent.unwrap_or(if settings.quick { 512 } else { 8192 });
-            // A share is a number of segments: it needs time.
-            let seconds = Some(settings.seconds * if settings.quick { 4.0 } else { 2.0 });
-            let work = Work { concurrent: flows, message: 64 << 20, seconds, ..Work::default() };
+            // A share is a number of segments: it needs time. Before, gigabytes of buffers are touched for the first time.
+            let seconds = Some(settings.seconds * 4.0);
+            let warm_up = Some(settings.warm_up * if settings.quick { 4.0 } else { 10.0 });
+            let work = Work { concurrent: flows, message: 64 << 20, seconds, warm_up, ..Work::default() };
             Ok(systems(settings, &BULKY)
                 .into_iter()
                 .map(|(system, wire)| Case::new(system, wire, work.clone()))
@@ -304,7 +194,7 @@ pub const BENCHMARKS: [Benchmark; 14] = [
         name: "fig1",
         after: "mTCP figs. 1 and 2",
         about: "where the server core's time goes: kernel, packet I/O, TCP, application",
-        main: "tcp",
+        main: "connections_per_s",
         columns: &PROFILE,
         plots: || {
             vec![Plot {
@@ -360,7 +250,9 @@ pub const BENCHMARKS: [Benchmark; 14] = [
         },
         closes_first: "nobody closes while it is measured",
         cases: |settings, _, _, _| {
-            let work = |flows| Work { concurrent: flows, message: 64 << 20, messages: 1_000_000, ..Work::default() };
+            let warm_up = Some(settings.warm_up * 2.0);
+            let bulk = Work { message: 64 << 20, messages: 1_000_000, warm_up, ..Work::default() };
+            let work = |flows| Work { concurrent: flows, ..bulk.clone() };
             let all = systems(settings, &BULKY);
             let flows = [1, settings.concurrent.unwrap_or(64)];
             Ok(flows.into_iter().flat_map(|n| all.iter().map(move |(s, w)| Case::new(*s, *w, work(n)))).collect())
@@ -398,6 +290,29 @@ pub const BENCHMARKS: [Benchmark; 14] = [
             // On a memory wire both ends are one process.
             let all = systems(settings, &TCP).into_iter().filter(|(_, wire)| *wire == Wire::Xdp);
             Ok(all.map(|(system, wire)| Case::new(system, wire, work.clone()).label("held", concurrent)).collect())
+        },
+        measure: measure::measure,
+    },
+    Benchmark {
+        name: "lanes",
+        after: "mTCP fig. 7a, on as many cores as there are",
+        about: "how lanes scale: on each core one lane of the server and its peer, over a wire in memory",
+        main: "connections_per_s",
+        columns: &RATE,
+        plots: || vec![lines("Connections a second", "cores", "connections_per_s", "connections/s")],
+        closes_first: SERVER_CLOSES,
+        cases: |settings, _, notes, _| {
+            notes.push("A core's time is the server's and the peer's together".into());
+            let most = settings.all_cores.len();
+            let powers = std::iter::successors(Some(1), |n| Some(n * 2)).take_while(|n| *n < most);
+            let counts: Vec<usize> = powers.chain([most]).collect();
+            let all = systems(settings, &[OURS]).into_iter().filter(|(_, wire)| *wire == Wire::Mem);
+            let case = |(system, wire)| {
+                // As many connections for each lane, however many lanes.
+                let work = |cores| Work { concurrent: work(settings).concurrent * cores, ..Work::default() };
+                counts.iter().map(move |n| Case { cores: *n, together: true, ..Case::new(system, wire, work(*n)) })
+            };
+            Ok(all.flat_map(case).collect())
         },
         measure: measure::measure,
     },

@@ -23,7 +23,7 @@ const QUEUE_US: f64 = 5000.0;
 /// An open loop's connections at most: a server that stalls is not buried.
 const AT_MOST: usize = 8000;
 
-/// The cases: unloaded, then shares of Linux's knee for everybody, then shares of everybody's own.
+/// The cases: unloaded (a connection with its message, and a message of a connection that stays), then shares of Linux's knee for everybody, then shares of everybody's own.
 pub fn cases(
     settings: &Settings,
     progress: &mut Progress,
@@ -54,7 +54,9 @@ pub fn cases(
     let mut cases = Vec::new();
     for (system, wire, _) in &knees {
         let one = Work { concurrent: 1, ..Work::default() };
-        cases.push(Case::new(*system, *wire, one).label("load", "one at a time"));
+        let established = Work { messages: 1_000_000, ..one.clone() };
+        cases.push(Case::new(*system, *wire, one).label("load", "one connection at a time"));
+        cases.push(Case::new(*system, *wire, established).label("load", "one message at a time"));
     }
     for share in of_linux.iter().filter(|_| linux.is_some()) {
         for (system, wire, _) in knees.iter().filter(|(_, wire, _)| *wire == Wire::Xdp) {

@@ -4,11 +4,11 @@ use super::Settings;
 use super::case::{Case, System, Wire, Work};
 use super::child::Child;
 use super::cpu::{self, Cores};
+use super::numbers::{take_lanes, take_limit, take_report};
 use super::place::{self, Place, SERVER, Side};
 use crate::args::{KernelServer, ModelArg};
 use crate::failure::Failure;
 use clap::ValueEnum;
-use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -18,6 +18,8 @@ const STOLEN: f64 = 0.01;
 const FOREIGN: f64 = 0.1;
 /// A core that is busy for more than this has nothing left to give.
 const FULL: f64 = 0.95;
+/// More frames dropped than this share are worth a remark.
+const LOSSY: f64 = 0.001;
 /// How long programs may take to start.
 const START: Duration = Duration::from_secs(20);
 
@@ -37,6 +39,15 @@ impl Layout {
         let (rest, server) = cores.split_at(cores.len() - servers.min(cores.len()));
         let most = if wire == Wire::Mem { servers } else { servers * 2 };
         Layout { client: rest[..rest.len().min(most)].to_vec(), server: server.to_vec() }
+    }
+
+    /// Of a case. Where each lane has its peer beside it, both are on the first cores.
+    fn of(case: &Case, settings: &Settings) -> Layout {
+        if !case.together {
+            return Layout::new(&settings.all_cores, case.cores, case.wire);
+        }
+        let cores = settings.all_cores[..case.cores.min(settings.all_cores.len())].to_vec();
+        Layout { client: cores.clone(), server: cores }
     }
 }
 
@@ -95,7 +106,7 @@ impl Watch {
 
     fn read(&self) -> Reading {
         let own = std::iter::once(std::process::id());
-        let ours = self.pids.iter().copied().chain(own).chain(cpu::kernel_threads("ksoftirqd/"));
+        let ours = self.pids.iter().copied().chain(own).chain(cpu::named("ksoftirqd/"));
         let ours: Duration = ours.map(cpu::process_time).sum();
         Reading { at: Instant::now(), cores: Cores::now(), ours: ours + self.napi.time() }
     }
@@ -114,9 +125,13 @@ impl Watch {
             [&self.layout.client, &self.layout.server].map(|cores| now.cores.since(&begin.cores, cores));
         found.set("server_busy", server.share());
         found.set("client_busy", client.share());
+        // What is left of softirq work: threads of NAPI do the work of receiving.
+        found.set("server_softirq_share", server.softirq / server.total.max(1e-9));
+        found.set("client_softirq_share", client.softirq / client.total.max(1e-9));
         found.set("seconds", wall);
         found.steal = server.stolen().max(client.stolen());
-        let all = now.cores.since(&begin.cores, &[]);
+        let both: Vec<usize> = [self.layout.client.as_slice(), &self.layout.server].concat();
+        let all = now.cores.since(&begin.cores, &both);
         found.foreign = (all.process - now.ours.saturating_sub(begin.ours).as_secs_f64()).max(0.0) / wall;
         found.client_was_limit = client.share() > FULL && server.share() < FULL;
         // The share of a core, over the time by the clock: two cores that are full for a second are two seconds.
@@ -134,7 +149,7 @@ pub fn measure(case: &Case, settings: &Settings) -> Result<Measurement, Failure>
 
 /// Measures a case; `begin` is called when it begins.
 pub fn measure_with(case: &Case, settings: &Settings, begin: Begin<'_>) -> Result<Measurement, Failure> {
-    let layout = Layout::new(&settings.all_cores, case.cores, case.wire);
+    let layout = Layout::of(case, settings);
     match case.wire {
         Wire::Mem => on_memory(case, settings, layout, begin),
         Wire::Xdp => on_veth(case, settings, layout, begin),
@@ -160,8 +175,9 @@ fn load_options(work: &Work, settings: &Settings) -> Vec<String> {
     add("--connections", work.concurrent.to_string());
     add("--messages", work.messages.to_string());
     add("--duration", seconds.to_string());
-    add("--warm-up", settings.warm_up.to_string());
-    add("--timeout", (seconds + settings.warm_up + 30.0).to_string());
+    let warm_up = work.warm_up.unwrap_or(settings.warm_up);
+    add("--warm-up", warm_up.to_string());
+    add("--timeout", (seconds + warm_up + 30.0).to_string());
     if let Some(rate) = work.rate {
         add("--rate", rate.to_string());
     }
@@ -207,10 +223,13 @@ pub fn watch_alone(
     let busy = watch.end(&mut found);
     let report = child.finish(settings.patience(&case.work))?;
     take_report(&report, busy, &mut found);
+    take_limit(case, &mut found);
     take_lanes(&report["server"], &mut found);
     let (frames, connections) = (&report["server"]["frames"], &report["server"]["connections"]);
     if let (Some(frames), Some(connections)) = (frames.as_f64(), connections.as_f64()) {
         found.set("frames_per_connection", frames / connections);
+        let rate = found.values.get("connections_per_s").copied().unwrap_or(0.0);
+        found.set("frames_per_s", rate * frames / connections);
     }
     Ok(found)
 }
@@ -269,6 +288,7 @@ fn servers(case: &Case, place: &Place, layout: &Layout) -> Result<Vec<Child>, Fa
 fn on_veth(case: &Case, settings: &Settings, layout: Layout, begin: Begin<'_>) -> Result<Measurement, Failure> {
     let queues = layout.client.len().max(layout.server.len());
     let mut place = Place::new(queues, settings.addresses)?;
+    let _tidy = super::nginx::Tidy;
     let servers = servers(case, &place, &layout)?;
     let kernels = matches!(case.system, System::Kernel(_) | System::MultiProcess | System::Nginx);
     if kernels && place.has_program(Side::Server)? {
@@ -309,6 +329,7 @@ fn on_veth(case: &Case, settings: &Settings, layout: Layout, begin: Begin<'_>) -
     let (after, napi_time) = (place.frames(), watch.napi.server_time().saturating_sub(received));
     let report = load.finish(settings.patience(&case.work))?;
     take_report(&report, busy, &mut found);
+    take_limit(case, &mut found);
     found.set("server_napi_share", napi_time.as_secs_f64() / busy.max(1e-9));
     let arrived = after.received - frames.received;
     if napi_time.is_zero() && arrived > 50_000 {
@@ -317,6 +338,8 @@ fn on_veth(case: &Case, settings: &Settings, layout: Layout, begin: Begin<'_>) -
     }
     let units = found.values.get("connections").copied().unwrap_or(0.0);
     if units > 0.0 {
+        // Of the programs alone: what others did on the core is not in it, nor softirq work that interrupted them.
+        found.set("server_own_us_per_connection", (served + napi_time).as_secs_f64() * 1e6 / units);
         let sent = (after.sent - frames.sent) as f64;
         found.set("frames_per_connection", (arrived as f64 + sent) / units);
         found.set("frames_to_server_per_connection", arrived as f64 / units);
@@ -325,6 +348,11 @@ fn on_veth(case: &Case, settings: &Settings, layout: Layout, begin: Begin<'_>) -
         "frames_per_s",
         (after.received + after.sent - frames.received - frames.sent) as f64 / found.values["seconds"],
     );
+    let dropped = (after.dropped - frames.dropped) as f64;
+    found.set("frames_dropped", dropped);
+    if dropped > LOSSY * (arrived + after.sent - frames.sent) as f64 {
+        found.remarks.insert("more than one in a thousand frames was dropped by the veth".into());
+    }
     if place.congestion != "cubic" {
         found.remarks.insert(format!("the kernel's congestion control is {}", place.congestion));
     }
@@ -338,85 +366,6 @@ fn on_veth(case: &Case, settings: &Settings, layout: Layout, begin: Begin<'_>) -
         }
     }
     Ok(found)
-}
-
-/// The numbers of a client's report.
-fn take_report(report: &Value, busy: f64, found: &mut Measurement) {
-    let number = |pointer: &str| report.pointer(pointer).and_then(Value::as_f64);
-    for name in [
-        "connections",
-        "messages",
-        "connections_per_s",
-        "messages_per_s",
-        "bytes_per_s",
-        "held",
-        "jain",
-        "frames_per_s",
-        "lost",
-        "bytes_per_connection",
-        "open_s",
-        "opened_per_s",
-        "resets",
-    ] {
-        if let Some(value) = number(&format!("/{name}")) {
-            found.set(name, value);
-        }
-    }
-    for part in ["connect", "processing", "total"] {
-        // Nothing was recorded where the largest is nothing.
-        if number(&format!("/latency_us/{part}/max")).is_none_or(|max| max == 0.0) {
-            continue;
-        }
-        for at in ["min", "mean", "stdev", "p50", "p90", "p99", "p999", "max"] {
-            if let Some(value) = number(&format!("/latency_us/{part}/{at}")) {
-                let name = if part == "total" { format!("latency_{at}_us") } else { format!("{part}_{at}_us") };
-                found.set(&name, value);
-            }
-        }
-    }
-    let per = |what: Option<f64>, unit: f64| what.filter(|n| *n > 0.0).map(|n| busy * unit / n);
-    let seconds = number("/seconds").unwrap_or(0.0);
-    let wall = found.values.get("seconds").copied().unwrap_or(seconds);
-    // Rates are by the client's clock, the core's time is by ours: they began within a moment of each other.
-    let rate = |name: &str| number(name).map(|rate| rate * wall);
-    for (name, value) in [
-        ("server_cpu_us_per_connection", per(rate("/connections_per_s"), 1e6)),
-        ("server_cpu_us_per_message", per(rate("/messages_per_s"), 1e6)),
-        ("server_cpu_s_per_gb", per(rate("/bytes_per_s"), 1e9)),
-    ] {
-        value.into_iter().for_each(|value| found.set(name, value));
-    }
-    if let Some(bytes) = number("/bytes_per_s") {
-        found.set("gbit_per_s", bytes * 8.0 / 1e9);
-    }
-    if let Some(late) = number("/late_starts") {
-        found.set("late_starts", late);
-    }
-    if let Some(errors) = report["errors"].as_object() {
-        for (cause, count) in errors {
-            *found.errors.entry(cause.clone()).or_default() += count.as_u64().unwrap_or(0);
-        }
-    }
-}
-
-/// What lanes counted by turns, over the whole run.
-fn take_lanes(report: &Value, found: &mut Measurement) {
-    let Some(lanes) = report["lanes"].as_array().filter(|lanes| !lanes.is_empty()) else { return };
-    let sum = |name: &str| lanes.iter().filter_map(|lane| lane[name].as_f64()).sum::<f64>();
-    let busy = sum("turns") - sum("idle_turns");
-    if busy > 0.0 {
-        for (name, counter) in
-            [("received", "rx_frames"), ("sent", "tx_frames"), ("jobs", "jobs"), ("events", "events")]
-        {
-            found.set(&format!("{name}_per_turn"), sum(counter) / busy);
-        }
-        found.set("idle_turns_share", sum("idle_turns") / sum("turns"));
-        found.set("sleeps", sum("sleeps"));
-        found.set("wakeups", sum("wakeups"));
-    }
-    if lanes.len() > 1 {
-        found.set("handed_over_share", sum("handed_out") / sum("rx_frames").max(1.0));
-    }
 }
 
 /// The models there are.
@@ -435,34 +384,5 @@ mod tests {
         let layout = Layout::new(&[0, 1, 2, 3, 4, 5], 2, Wire::Xdp);
         assert_eq!((layout.client, layout.server), (vec![0, 1, 2, 3], vec![4, 5]));
         assert_eq!(Layout::new(&[0, 1, 2, 3, 4, 5], 2, Wire::Mem).client, [0, 1]);
-    }
-
-    #[test]
-    fn numbers_of_a_report() {
-        let report = serde_json::json!({
-            "seconds": 2.0, "connections": 200, "connections_per_s": 100.0, "messages_per_s": 400.0,
-            "latency_us": { "total": { "p99": 7.0, "max": 9.0 }, "connect": { "mean": 3.0, "max": 4.0 }, "processing": { "max": 0.0 } },
-            "errors": { "timed out": 2 },
-            "lanes": [{ "turns": 30, "idle_turns": 10, "rx_frames": 60, "tx_frames": 20, "jobs": 2, "events": 4 }],
-        });
-        let mut found = Measurement::default();
-        found.set("seconds", 2.0);
-        take_report(&report, 1.0, &mut found);
-        take_lanes(&report, &mut found);
-        for (name, value) in [
-            ("server_cpu_us_per_connection", 5000.0),
-            ("server_cpu_us_per_message", 1250.0),
-            ("latency_p99_us", 7.0),
-            ("connect_mean_us", 3.0),
-            ("received_per_turn", 3.0),
-            ("events_per_turn", 0.2),
-        ] {
-            assert_eq!(found.values.get(name), Some(&value), "{name}");
-        }
-        assert_eq!(found.errors["timed out"], 2);
-        assert!(!found.values.contains_key("processing_max_us"));
-        assert!(!found.is_noisy());
-        found.steal = 0.02;
-        assert!(found.is_noisy());
     }
 }

@@ -2,10 +2,10 @@
 //!
 //! | file | what it knows |
 //! |---|---|
-//! | `figures` | the experiments: which cases, which columns and plots |
+//! | `figures`, `columns` | the experiments: which cases, plots and columns |
 //! | `case` | a row: system, wire, work |
 //! | `rounds` | rounds in ABBA order, noise, failures |
-//! | `measure` | one measurement of one case |
+//! | `measure`, `numbers` | one measurement of one case, and what programs report of it |
 //! | `place`, `cpu`, `child` | namespaces and veth; time by core; programs that are started |
 //! | `part`, `limit`, `connections`, `nginx` | those programs: both ends of a memory wire, frames without TCP, idle connections |
 //! | `latency`, `profile` | search for the knee; where the CPU goes |
@@ -13,6 +13,7 @@
 
 mod case;
 mod child;
+mod columns;
 mod connections;
 mod cpu;
 mod figures;
@@ -21,6 +22,7 @@ mod latency;
 mod limit;
 mod measure;
 mod nginx;
+mod numbers;
 pub mod part;
 mod place;
 mod plot;
@@ -69,7 +71,8 @@ pub struct Settings {
 impl Settings {
     /// How long a program may take for a piece of work before something must be wrong.
     fn patience(&self, work: &Work) -> Duration {
-        Duration::from_secs_f64(60.0 + self.warm_up + work.seconds.unwrap_or(self.seconds))
+        let load = work.warm_up.unwrap_or(self.warm_up) + work.seconds.unwrap_or(self.seconds);
+        Duration::from_secs_f64(60.0 + load)
     }
 }
 

@@ -15,10 +15,24 @@ pub fn program() -> Option<&'static Path> {
     PLACES.into_iter().map(Path::new).find(|path| path.exists())
 }
 
+/// Removes what a start wrote, at the end of a round.
+pub struct Tidy;
+
+impl Drop for Tidy {
+    fn drop(&mut self) {
+        // Where nginx was not started there is nothing.
+        let _ = std::fs::remove_dir_all(folder());
+    }
+}
+
+fn folder() -> PathBuf {
+    std::env::temp_dir().join(format!("corelane-nginx-{}", std::process::id()))
+}
+
 /// Starts it in the server's namespace; it listens when this returns.
 pub fn start(place: &Place, work: &Work, cores: &[usize]) -> Result<Child, Failure> {
     let program = program().ok_or_else(|| Failure::new("nginx is not installed", "install it, or leave it out"))?;
-    let dir = std::env::temp_dir().join(format!("corelane-nginx-{}", std::process::id()));
+    let dir = folder();
     let failed = |error: std::io::Error| Failure::told(format!("{}: {}", dir.display(), words(&error)));
     std::fs::create_dir_all(&dir).map_err(failed)?;
     std::fs::write(dir.join("index.html"), vec![b'x'; work.message]).map_err(failed)?;
@@ -44,7 +58,6 @@ fn configuration(dir: &Path, cores: &[usize]) -> String {
     let last = cores.iter().max().copied().unwrap_or(0);
     let mask = |core: &usize| (0..=last).rev().map(|at| if at == *core { '1' } else { '0' }).collect::<String>();
     let masks: Vec<String> = cores.iter().map(mask).collect();
-    let dir: PathBuf = dir.to_owned();
     format!(
         "daemon off;\npid {dir}/pid;\nuser root;\nworker_processes {workers};\nworker_cpu_affinity {masks};\n\
          worker_rlimit_nofile 200000;\nevents {{ worker_connections 100000; multi_accept on; }}\n\

@@ -210,14 +210,17 @@ fn memory(args: &MemoryArgs, stop: &Stop) -> Result<(), Failure> {
     for index in 0..server.lanes() {
         let Some(handle) = server.take_lane(index) else { continue };
         let (end, content, tell) = (end.clone(), content.clone(), tell.clone());
-        threads.push(thread::spawn(move || {
+        let named = thread::Builder::new().name(format!("serve-{index}"));
+        let thread = named.spawn(move || {
             let failed = |error: std::io::Error| Failure::told(words(&error));
             let mut net = OnLane::new(handle.attach().map_err(failed)?).map_err(failed)?;
             net.listen(target).map_err(failed)?;
             // Whoever waits for it is there until all have listened.
             let _ = tell.send(());
             serve_content(net, &content, &end)
-        }));
+        });
+        threads
+            .push(thread.map_err(|error| Failure::new(format!("no thread: {error}"), "raise the limit of processes"))?);
     }
     drop(tell);
     // A server that fails drops its end, and the count falls short.

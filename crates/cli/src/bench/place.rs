@@ -52,6 +52,8 @@ pub struct Frames {
     pub received: u64,
     /// From the server.
     pub sent: u64,
+    /// That the interface dropped, both ways.
+    pub dropped: u64,
 }
 
 /// Removes the namespaces, and with them the veth.
@@ -166,7 +168,7 @@ impl Place {
             let End { namespace, interface, .. } = self.end(side);
             let threaded = format!("echo 1 >/sys/class/net/{interface}/threaded");
             tool("ip", &["netns", "exec", namespace, "sh", "-c", &threaded])?;
-            let threads = cpu::kernel_threads(&format!("napi/{interface}-"));
+            let threads = cpu::named(&format!("napi/{interface}-"));
             if threads.is_empty() {
                 let what = format!("{interface} has no NAPI thread");
                 return Err(Failure::new(what, "Linux 5.15 or later has threaded NAPI on veth"));
@@ -193,11 +195,12 @@ impl Place {
     }
 }
 
-/// From the table of /proc/net/dev: packets received are the second number, packets sent the tenth.
+/// From the table of /proc/net/dev: packets received are the second number, packets sent the tenth, those dropped stand two
+/// behind each.
 fn parse_frames(text: &str, interface: &str) -> Option<Frames> {
     let row = text.lines().find_map(|line| line.trim_start().strip_prefix(interface)?.strip_prefix(':'))?;
-    let mut numbers = row.split_whitespace().map(|word| word.parse().ok());
-    Some(Frames { received: numbers.nth(1)??, sent: numbers.nth(7)?? })
+    let numbers: Vec<u64> = row.split_whitespace().map_while(|word| word.parse().ok()).collect();
+    Some(Frames { received: *numbers.get(1)?, sent: *numbers.get(9)?, dropped: numbers.get(3)? + numbers.get(11)? })
 }
 
 fn pin(thread: u32, core: usize) -> Result<(), Failure> {
@@ -252,9 +255,9 @@ mod tests {
     fn frames_of_an_interface() {
         let text = "Inter-|   Receive                                                |  Transmit\n face |bytes    packets\n    \
                     lo:       1       2    0    0    0     0          0         0        3       4    0    0    0     0       0          0\n \
-                    cbb12: 100 20 0 0 0 0 0 0 300 40 0 0 0 0 0 0\n";
+                    cbb12: 100 20 0 5 0 0 0 0 300 40 0 7 0 0 0 0\n";
         let frames = parse_frames(text, "cbb12").expect("it is there");
-        assert_eq!((frames.received, frames.sent), (20, 40));
+        assert_eq!((frames.received, frames.sent, frames.dropped), (20, 40, 12));
         assert!(parse_frames(text, "cbb1").is_none());
     }
 }

@@ -1,5 +1,6 @@
 //! Plots like the papers', drawn as SVG by hand: bars with intervals, lines over a number, stacked shares.
 
+use super::figures::EVERYBODY;
 use super::html::escape;
 use super::report::{Plot, Row, Shape};
 use crate::demo::grouped;
@@ -60,7 +61,7 @@ impl Canvas {
     fn legend(&mut self, names: &[String]) {
         for (at, name) in names.iter().enumerate() {
             let y = TOP + at as f64 * 19.0;
-            let colour = COLOURS[at % COLOURS.len()];
+            let colour = colour(name, at);
             let x = WIDTH - RIGHT + 14.0;
             self.add(format_args!("<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"12\" height=\"12\" fill=\"{colour}\"/>"));
             self.text(x + 18.0, y + 11.0, "start", name);
@@ -90,15 +91,18 @@ fn trimmed(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// What a row is a part of: its system and wire, and the labels that only it has.
+/// What a row is a part of: its system, and its thread model where that is what is compared.
 fn series(row: &Row) -> String {
-    let mut name = format!("{}, {}", row.key("system"), row.key("wire"));
-    for label in ["model", "engine"] {
-        if row.keys.contains_key(label) {
-            name = format!("{name}, {}", row.key(label));
-        }
+    match row.keys.contains_key("model") {
+        true => format!("{}, {}", row.key("system"), row.key("model")),
+        false => row.key("system"),
     }
-    name
+}
+
+/// The same system, the same colour, in every plot; what is not known by name takes what is left in turn.
+fn colour(name: &str, at: usize) -> &'static str {
+    let known = EVERYBODY.iter().position(|system| system.name() == name);
+    COLOURS[known.unwrap_or(at) % COLOURS.len()]
 }
 
 fn distinct(names: impl Iterator<Item = String>) -> Vec<String> {
@@ -111,9 +115,20 @@ fn distinct(names: impl Iterator<Item = String>) -> Vec<String> {
     all
 }
 
-/// Draws a plot; nothing where no row has what it shows.
+/// Draws a plot for each wire, since rows of two do not compare; nothing where no row has what it shows.
 pub fn draw(plot: &Plot, rows: &[Row]) -> String {
-    let rows: Vec<&Row> = rows.iter().filter(|row| plot.y.iter().any(|y| row.values.contains_key(*y))).collect();
+    let shown: Vec<&Row> = rows.iter().filter(|row| plot.y.iter().any(|y| row.values.contains_key(*y))).collect();
+    let on = |wire: &String| shown.iter().filter(|row| row.key("wire") == *wire).copied().collect::<Vec<_>>();
+    match plot.shape {
+        Shape::Stacked => draw_rows(plot, plot.title, shown),
+        Shape::Bars | Shape::Lines => {
+            let wires = distinct(shown.iter().map(|row| row.key("wire")));
+            wires.iter().map(|wire| draw_rows(plot, &format!("{}, {wire}", plot.title), on(wire))).collect()
+        }
+    }
+}
+
+fn draw_rows(plot: &Plot, title: &str, rows: Vec<&Row>) -> String {
     let total = |row: &&Row| plot.y.iter().filter_map(|y| row.values.get(*y)).sum::<f64>();
     let highest = rows.iter().map(total).fold(0.0, f64::max);
     if rows.is_empty() || highest <= 0.0 {
@@ -123,7 +138,7 @@ pub fn draw(plot: &Plot, rows: &[Row]) -> String {
     canvas.add(format_args!(
         "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" font-family=\"system-ui,sans-serif\" font-size=\"12\">"
     ));
-    let title = escape(plot.title);
+    let title = escape(title);
     canvas.add(format_args!("<title>{title}</title><text x=\"{LEFT}\" y=\"20\" font-weight=\"bold\">{title}</text>"));
     for step in 0..=4 {
         let value = canvas.top * f64::from(step) / 4.0;
@@ -161,7 +176,7 @@ fn bars(canvas: &mut Canvas, plot: &Plot, rows: &[&Row]) {
             let Some(place) = names.iter().position(|name| *name == series(row)) else { continue };
             let Some(value) = row.values.get(plot.y[0]) else { continue };
             let x = middle + (place as f64 - names.len() as f64 / 2.0) * width;
-            canvas.bar(x, width * 0.92, 0.0, *value, COLOURS[place % COLOURS.len()]);
+            canvas.bar(x, width * 0.92, 0.0, *value, colour(&names[place], place));
             if let Some(ends) = row.intervals.get(plot.y[0]) {
                 canvas.whisker(x + width * 0.46, *ends);
             }
@@ -181,7 +196,7 @@ fn lines(canvas: &mut Canvas, plot: &Plot, rows: &[&Row]) {
     let place = |n: f64| LEFT + 12.0 + (scale(n) - scale(low)) / span * (WIDTH - LEFT - RIGHT - 24.0);
     let names = distinct(rows.iter().map(|row| series(row)));
     for (at, name) in names.iter().enumerate() {
-        let colour = COLOURS[at % COLOURS.len()];
+        let colour = colour(name, at);
         let of = rows.iter().filter(|row| series(row) == *name);
         let mut points: Vec<(f64, &Row, f64)> =
             of.filter_map(|row| Some((x(row)?, *row, *row.values.get(plot.y[0])?))).collect();
@@ -223,7 +238,7 @@ fn stacked(canvas: &mut Canvas, plot: &Plot, rows: &[&Row]) {
         let mut from = 0.0;
         for (part, name) in plot.y.iter().enumerate() {
             let value = row.values.get(*name).copied().unwrap_or(0.0);
-            canvas.bar(middle - width / 2.0, width, from, from + value, COLOURS[part % COLOURS.len()]);
+            canvas.bar(middle - width / 2.0, width, from, from + value, colour(name, part));
             from += value;
         }
     }

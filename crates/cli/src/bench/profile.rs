@@ -6,6 +6,7 @@
 use super::Settings;
 use super::case::{Case, Wire};
 use super::child::Child;
+use super::cpu;
 use super::measure::{self, Layout, Measurement};
 use crate::failure::{Failure, words};
 use std::collections::BTreeMap;
@@ -61,7 +62,7 @@ pub fn measure(case: &Case, settings: &Settings) -> Result<Measurement, Failure>
 
 struct Sampler {
     file: PathBuf,
-    /// The server's processes.
+    /// The server's processes and the kernel's threads, NAPI's among them, which are gone when samples are looked at.
     ours: Vec<u32>,
     child: Option<Child>,
     failure: Option<Failure>,
@@ -70,7 +71,8 @@ struct Sampler {
 impl Sampler {
     /// Samples for a time, a moment less than what is measured.
     fn start(&mut self, layout: &Layout, ours: &[u32], seconds: f64) {
-        self.ours = ours.to_vec();
+        self.ours =
+            ours.iter().copied().chain(cpu::named("").into_iter().filter(|pid| is_kernel_thread(*pid))).collect();
         let cores = layout.server.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
         let mut command = Command::new("perf");
         command.args(["record", "-q", "-e", "cpu-clock", "-F", &FREQUENCY.to_string(), "-C", &cores, "-o"]);
@@ -98,7 +100,7 @@ impl Sampler {
         let (mut counts, mut all) = (BTreeMap::new(), 0);
         let program = super::place::this_program();
         let program = program.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let is_ours = |pid: u32| self.ours.contains(&pid) || is_kernel_thread(pid);
+        let is_ours = |pid: u32| pid == 0 || self.ours.contains(&pid);
         let text = String::from_utf8_lossy(&out.stdout);
         for share in text.lines().filter_map(|line| share_of(line, &program, is_ours)) {
             *counts.entry(share).or_insert(0.0) += 1.0;
@@ -112,9 +114,9 @@ impl Sampler {
     }
 }
 
-/// What runs in the kernel alone has no memory of its own; NAPI threads are such, and the idle loop, which is 0.
+/// What runs in the kernel alone was started by no command line.
 fn is_kernel_thread(pid: u32) -> bool {
-    pid == 0 || std::fs::read_to_string(format!("/proc/{pid}/maps")).is_ok_and(|maps| maps.is_empty())
+    std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|words| words.is_empty())
 }
 
 /// Whose a sample is, from `pid address symbol (object)`; nothing where the core was idle, or did another program's work.

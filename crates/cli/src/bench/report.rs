@@ -3,6 +3,7 @@
 use super::case::System;
 use super::measure::Measurement;
 use super::statistics::{interval, median};
+use crate::args::ModelArg;
 use crate::demo::grouped;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -247,6 +248,19 @@ pub struct Plot {
     pub unit: &'static str,
 }
 
+/// This stack over another system, at the same work on the same wire.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Ratio {
+    /// The other.
+    pub over: String,
+    /// By which name the values go.
+    pub of: &'static str,
+    /// Of the medians.
+    pub ratio: f64,
+    /// What both did.
+    pub at: Map<String, Value>,
+}
+
 /// A benchmark's result.
 #[derive(Clone, Debug)]
 pub struct Report {
@@ -286,6 +300,7 @@ impl Report {
             "method": self.method,
             "systems": systems,
             "rows": self.rows.iter().map(|row| row.json(self.main)).collect::<Vec<_>>(),
+            "ratios": self.ratios(),
             "notes": self.notes,
         })
     }
@@ -318,6 +333,52 @@ impl Report {
         }
     }
 
+    /// This stack over every other system that did the same on the same wire; against the echo, frames over frames.
+    pub fn ratios(&self) -> Vec<Ratio> {
+        let ours = System::Corelane(ModelArg::Inline).name();
+        let at = |row: &Row| {
+            let mut keys = row.keys.clone();
+            keys.remove("system");
+            keys
+        };
+        let mut ratios = Vec::new();
+        for row in self.rows.iter().filter(|row| row.key("system") == ours) {
+            for other in self.rows.iter().filter(|other| other.key("system") != ours && at(other) == at(row)) {
+                let over = other.key("system");
+                let echo = over == System::Limit.name();
+                let frames =
+                    |row: &Row| Some(row.values.get("connections_per_s")? * row.values.get("frames_per_connection")?);
+                let value = |row: &Row| if echo { frames(row) } else { row.values.get(self.main).copied() };
+                let (Some(a), Some(b)) = (value(row), value(other).filter(|value| *value > 0.0)) else { continue };
+                let of = if echo { "frames_per_s" } else { self.main };
+                ratios.push(Ratio { over, of, ratio: rounded(a / b), at: at(row) });
+            }
+        }
+        ratios
+    }
+
+    /// The ratios in lines, one for each work.
+    fn ratio_lines(&self) -> Vec<String> {
+        let mut lines: Vec<(Map<String, Value>, String)> = Vec::new();
+        for Ratio { over, ratio, at, .. } in self.ratios() {
+            let words = match over == System::Limit.name() {
+                true => format!("{:.0} % of the bare wire's frames", ratio * 100.0),
+                false => format!("{ratio:.2} × {over}"),
+            };
+            match lines.iter_mut().find(|(work, _)| *work == at) {
+                Some((_, line)) => line.push_str(&format!(", {words}")),
+                None => {
+                    let row = self.rows.iter().find(|row| {
+                        row.key("system") == "corelane" && at.iter().all(|(k, v)| row.keys.get(k) == Some(v))
+                    });
+                    let name = row.map_or_else(String::new, |row| self.name(row));
+                    lines.push((at, format!("{}, {name}: {words}", self.main.replace('_', " "))));
+                }
+            }
+        }
+        lines.into_iter().map(|(_, line)| line).collect()
+    }
+
     /// A row in a few words: its system, its wire, and what tells it from the other rows of both.
     fn name(&self, row: &Row) -> String {
         let alike = |other: &&Row| ["system", "wire"].iter().all(|key| other.key(key) == row.key(key));
@@ -328,7 +389,7 @@ impl Report {
 
     /// Lines under the table: what a reader must know of single rows, and of all.
     pub fn footnotes(&self) -> Vec<String> {
-        let mut lines = Vec::new();
+        let mut lines = self.ratio_lines();
         // What many rows have in common is said once.
         let mut said: BTreeMap<&str, Vec<String>> = BTreeMap::new();
         for row in &self.rows {

@@ -1,9 +1,10 @@
 //! The benchmark server on io_uring, as an expert would write it.
 //!
 //! One ring a core (SINGLE_ISSUER, DEFER_TASKRUN), a listener of its own (SO_REUSEPORT, TCP_DEFER_ACCEPT), multishot accept
-//! into direct descriptors, received bytes in a ring of provided buffers. The last answer is sent with MSG_MORE and linked
-//! to the close of its descriptor, so that FIN rides on the data; neither says a word unless it fails. One system call a
-//! round, for all that was asked and all that has come.
+//! into direct descriptors, received bytes in a ring of provided buffers; a connection that stays has a multishot receive.
+//! The last answer is sent with MSG_MORE and linked to the close of its descriptor (to a shutdown, where a receive is under
+//! way), so that FIN rides on the data; neither says a word unless it fails. One system call a round, for all that was asked
+//! and all that has come.
 
 use crate::http::fixed::Fixed;
 use crate::http::head::{self, Parsed};
@@ -31,6 +32,8 @@ const SEND: u64 = 3;
 /// The last send of a connection, and the close linked to it.
 const LAST: u64 = 4;
 const CLOSE: u64 = 5;
+/// A shutdown, alone or linked to the last send.
+const END: u64 = 6;
 
 /// What every connection gets.
 #[derive(Clone, Copy, Debug)]
@@ -94,6 +97,16 @@ impl Buffers {
 struct Connection {
     /// Received and not yet answered; empty for requests that come whole.
     input: Vec<u8>,
+    /// A multishot receive is under way. It holds the socket: closing the descriptor would not close the connection.
+    armed: bool,
+    /// An answer is under way that keeps the connection.
+    sending: bool,
+    /// The peer has ended its side.
+    ended: bool,
+    /// Shut down: closed once the receive is over.
+    closing: bool,
+    /// Its descriptor is being closed, and may soon be another's.
+    closed: bool,
 }
 
 struct Server {
@@ -177,7 +190,19 @@ impl Server {
         self.push(&[receive.flags(Flags::BUFFER_SELECT).user_data(RECEIVE << 32 | u64::from(id))])
     }
 
+    /// Receives until further notice, from a connection that stays.
+    fn receive_on(&mut self, id: u32) -> io::Result<()> {
+        if std::mem::replace(&mut self.connections[id as usize].armed, true) {
+            return Ok(());
+        }
+        let receive = opcode::RecvMulti::new(Direct(id), GROUP).build();
+        self.push(&[receive.user_data(RECEIVE << 32 | u64::from(id))])
+    }
+
     fn close(&mut self, id: u32) -> io::Result<()> {
+        if std::mem::replace(&mut self.connections[id as usize].closed, true) {
+            return Ok(());
+        }
         let close = opcode::Close::new(Direct(id)).build();
         self.push(&[close.flags(Flags::SKIP_SUCCESS).user_data(CLOSE << 32 | u64::from(id))])
     }
@@ -187,20 +212,29 @@ impl Server {
         match what >> 32 {
             ACCEPT => self.accepted(result, flags),
             RECEIVE => self.received(id, result, flags),
-            SEND if result >= 0 => match self.connections[id as usize].input.is_empty() {
-                true => self.receive(id),
-                false => self.answer(id),
-            },
+            SEND if result >= 0 => {
+                let connection = &mut self.connections[id as usize];
+                connection.sending = false;
+                match (connection.input.is_empty(), connection.ended) {
+                    (false, _) => self.answer(id),
+                    (true, true) => self.close(id),
+                    (true, false) => self.receive_on(id),
+                }
+            }
             SEND => {
                 self.counts.errors += 1;
-                self.close(id)
+                self.finish(id)
             }
-            // Its close follows, cancelled.
+            // Its close or shutdown follows, cancelled.
             LAST => {
                 self.counts.errors += 1;
                 Ok(())
             }
-            CLOSE if result == -libc::ECANCELED => self.close(id),
+            CLOSE if result == -libc::ECANCELED => {
+                self.connections[id as usize].closed = false;
+                self.close(id)
+            }
+            END if result == -libc::ECANCELED => self.finish(id),
             _ => Ok(()),
         }
     }
@@ -215,60 +249,94 @@ impl Server {
         };
         self.counts.connections += 1;
         if self.reset {
+            self.connections[id as usize].closed = false;
             return self.close(id);
         }
-        self.connections[id as usize].input.clear();
+        let connection = &mut self.connections[id as usize];
+        connection.input.clear();
+        (connection.armed, connection.sending, connection.ended, connection.closing) = (false, false, false, false);
+        connection.closed = false;
         self.receive(id)
     }
 
     fn received(&mut self, id: u32, result: i32, flags: u32) -> io::Result<()> {
-        let buffer = cqueue::buffer_select(flags);
-        let received = usize::try_from(result).unwrap_or(0);
-        if let Some(buffer) = buffer {
-            let bytes = self.buffers.get(buffer, received);
-            self.connections[id as usize].input.extend_from_slice(bytes);
+        let connection = &mut self.connections[id as usize];
+        connection.armed &= cqueue::more(flags);
+        if let Some(buffer) = cqueue::buffer_select(flags) {
+            if !connection.closing {
+                connection.input.extend_from_slice(self.buffers.get(buffer, usize::try_from(result).unwrap_or(0)));
+            }
             self.buffers.give(buffer);
         }
+        let (armed, sending, closing) = (connection.armed, connection.sending, connection.closing);
         match result {
+            // What it had to say was said, and the last receive is over: the descriptor can go.
+            ..=0 if closing && !armed && result != -libc::ENOBUFS => self.close(id),
             // Every buffer is full of what is looked at in this round: there are some in the next.
-            _ if result == -libc::ENOBUFS => self.receive(id),
+            _ if result == -libc::ENOBUFS => self.receive_on(id),
+            _ if closing => Ok(()),
+            0 if sending => {
+                connection.ended = true;
+                Ok(())
+            }
             0 => self.close(id),
+            1.. if sending => Ok(()),
             1.. => self.answer(id),
             _ => {
                 self.counts.errors += 1;
-                self.close(id)
+                self.finish(id)
             }
         }
     }
 
     /// Answers the first request of what was received; the next is looked at once the answer has gone.
     fn answer(&mut self, id: u32) -> io::Result<()> {
-        let input = &mut self.connections[id as usize].input;
+        let connection = &mut self.connections[id as usize];
         let mut room = head::slots();
-        let (used, close) = match head::parse(input, &mut room) {
-            Ok(Parsed::Partial) => return self.receive(id),
+        let (used, close) = match head::parse(&connection.input, &mut room) {
+            Ok(Parsed::Partial) if connection.ended => return self.close(id),
+            Ok(Parsed::Partial) => return self.receive_on(id),
             Ok(Parsed::Whole(head, used)) if matches!(head.body_length(), Ok(0)) => (used, !head.persists()),
             // Requests with a body, and what is none, are not part of the benchmark.
             _ => {
                 self.counts.errors += 1;
-                return self.close(id);
+                return self.finish(id);
             }
         };
         self.counts.requests += 1;
-        if used == input.len() {
-            input.clear();
+        if used == connection.input.len() {
+            connection.input.clear();
         } else {
-            input.drain(..used);
+            connection.input.drain(..used);
         }
         let all = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
         let direct = Direct(id);
         if !close {
+            connection.sending = true;
             let send = opcode::Send::new(direct, self.keep.as_ptr(), self.keep.len() as u32).flags(all).build();
             return self.push(&[send.user_data(SEND << 32 | u64::from(id))]);
         }
         let send = opcode::Send::new(direct, self.close.as_ptr(), self.close.len() as u32).flags(all | libc::MSG_MORE);
         let send = send.build().flags(Flags::IO_LINK | Flags::SKIP_SUCCESS).user_data(LAST << 32 | u64::from(id));
+        if connection.armed {
+            // A receive under way holds the socket: FIN rides on the answer by shutdown, the peer's FIN ends the receive.
+            connection.closing = true;
+            let end = opcode::Shutdown::new(direct, libc::SHUT_WR).build().flags(Flags::SKIP_SUCCESS);
+            return self.push(&[send, end.user_data(END << 32 | u64::from(id))]);
+        }
+        connection.closed = true;
         let close = opcode::Close::new(direct).build().flags(Flags::SKIP_SUCCESS);
         self.push(&[send, close.user_data(CLOSE << 32 | u64::from(id))])
+    }
+
+    /// Ends a connection that went wrong, once nothing holds it any more.
+    fn finish(&mut self, id: u32) -> io::Result<()> {
+        let connection = &mut self.connections[id as usize];
+        if !connection.armed {
+            return self.close(id);
+        }
+        connection.closing = true;
+        let end = opcode::Shutdown::new(Direct(id), libc::SHUT_RDWR).build().flags(Flags::SKIP_SUCCESS);
+        self.push(&[end.user_data(END << 32 | u64::from(id))])
     }
 }

@@ -94,28 +94,43 @@ fn the_ring_takes_requests_in_pieces_and_several_at_once() {
         let mut answers = String::new();
         stream.read_to_string(&mut answers).expect("an orderly end");
         assert_eq!(answers.matches("\r\n\r\nabc").count(), 3, "{answers}");
+        // One that ends its side first is answered all the same.
+        let mut stream = std::net::TcpStream::connect(address).expect("it listens");
+        stream.write_all(b"GET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\n").expect("connected");
+        stream.shutdown(std::net::Shutdown::Write).expect("connected");
+        let mut answers = String::new();
+        stream.read_to_string(&mut answers).expect("an orderly end");
+        assert_eq!(answers.matches("\r\n\r\nabc").count(), 2, "{answers}");
+        // One that goes away in the middle of many answers harms nobody.
+        let mut stream = std::net::TcpStream::connect(address).expect("it listens");
+        stream.write_all("GET / HTTP/1.1\r\n\r\n".repeat(50).as_bytes()).expect("connected");
+        thread::sleep(Duration::from_millis(5));
+        rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).expect("a socket");
+        drop(stream);
         // What is no request ends its connection alone.
         let mut stream = std::net::TcpStream::connect(address).expect("it listens");
         stream.write_all(b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n").expect("connected");
         assert_eq!(stream.read(&mut [0; 9]).unwrap_or(0), 0);
     });
-    assert_eq!((counts.connections, counts.requests, counts.errors), (2, 3, 1));
+    assert_eq!(counts.connections, 4);
+    assert!(counts.requests >= 5 && (1..=2).contains(&counts.errors), "{counts:?}");
 }
 
 #[test]
 fn resets_are_what_was_asked_for() {
     let manner = Manner { reset: true, ..Manner::default() };
     let accept = |address| {
-        let report = load(address, "/", |plan| plan.per_connection = 0);
-        assert_eq!((report.connections, report.messages, report.errors.len()), (500, 0, 0), "{report}");
+        // The kernel's client delays the handshake's last ACK, for a request that does not come here.
+        let report = load(address, "/", |plan| (plan.per_connection, plan.total) = (0, Some(40)));
+        assert_eq!((report.connections, report.messages, report.errors.len()), (40, 0, 0), "{report}");
         assert!(report.latency_us.connect.p50 > 0.0 && report.latency_us.total.p50 >= report.latency_us.connect.min);
     };
     let counts = beside(manner, 1, |listener, stop| reset::run(Kernel::server(listener, manner)?, stop), accept);
-    assert_eq!(counts.connections, 500);
+    assert_eq!(counts.connections, 40);
     if io_uring::IoUring::new(8).is_ok() {
         crate::sys::raise_descriptor_limit();
         let serve = |listener, stop: &Stop| uring::serve(listener, uring::Work::Reset, stop);
-        assert_eq!(beside(manner, 1, serve, accept).connections, 500);
+        assert_eq!(beside(manner, 1, serve, accept).connections, 40);
     }
 }
 

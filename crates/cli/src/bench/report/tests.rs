@@ -1,7 +1,6 @@
 //! The shape of a report, for people and for programs.
 
 use super::*;
-use crate::args::ModelArg;
 use snapbox::{assert_data_eq, str};
 
 fn machine() -> Machine {
@@ -89,6 +88,7 @@ system    wire        connections/s  p99 µs
 corelane  xdp   2,000 (1,000–3,000)   285.7
 <linux>   xdp                   500    71.4
 
+connections per s, corelane on xdp: 4.00 × <linux>
 corelane on xdp: 1 noisy round(s) discarded
 <linux> on xdp: 2 × timed out
 The client's core was the limit and the server had time left, so the rate is a lower bound: corelane on xdp; <linux> on xdp
@@ -161,10 +161,12 @@ fn for_programs() {
 "#]]
     );
     let object = report().json();
-    for key in ["name", "after", "about", "machine", "method", "systems", "rows", "notes"] {
+    for key in ["name", "after", "about", "machine", "method", "systems", "rows", "ratios", "notes"] {
         assert!(!object[key].is_null(), "{key}");
     }
     assert_eq!(object["machine"]["cpu"], "A CPU");
+    let ratio = serde_json::json!([{ "over": "<linux>", "of": "connections_per_s", "ratio": 4.0, "at": { "wire": "xdp", "cores": 1 } }]);
+    assert_eq!(object["ratios"], ratio);
 }
 
 #[test]
