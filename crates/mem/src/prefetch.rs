@@ -7,6 +7,13 @@ pub fn read<T: ?Sized>(value: &T) {
     line(core::ptr::from_ref(value).cast())
 }
 
+/// All lines of `value`.
+#[inline(always)]
+pub fn whole<T>(value: &T) {
+    let at = core::ptr::from_ref(value).cast::<u8>();
+    (0..size_of::<T>().div_ceil(64)).for_each(|i| line(at.wrapping_add(64 * i)));
+}
+
 /// The first two lines of `bytes`: a frame's headers.
 #[inline(always)]
 pub fn slice(bytes: &[u8]) {

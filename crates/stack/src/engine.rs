@@ -72,7 +72,7 @@ pub struct Stack {
     pub(crate) wheel: Wheel,
     pub(crate) due: Vec<u32>,
     /// Connections that were idle at some time, in its order.
-    resting: VecDeque<(u32, Instant)>,
+    pub(crate) resting: VecDeque<(u32, Instant)>,
     /// Connections with news for the application.
     pub(crate) notify: VecDeque<u32>,
     /// Answers to requests, which are no connection's news.

@@ -126,6 +126,12 @@ impl FlowTable {
         self.hasher.tuple(key) as u32
     }
 
+    /// Hints that `hash` is looked up soon.
+    #[inline]
+    pub fn prefetch(&self, hash: u32) {
+        mem::prefetch::read(&self.now.slots[hash as usize & self.now.mask()]);
+    }
+
     /// The value under `hash` that `is` accepts.
     #[inline]
     pub fn find(&self, hash: u32, mut is: impl FnMut(u32) -> bool) -> Option<u32> {

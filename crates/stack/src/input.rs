@@ -6,6 +6,7 @@ use wire::tcp::{Flags, Header, Options, Segment};
 use wire::{Addr, Instant, MacAddr, Malformed, SeqNum, arp, ethernet, ipv4, ipv6};
 
 use crate::Mode;
+use crate::ahead::GROUP;
 use crate::conn::Conn;
 use crate::counters::DropReason;
 use crate::engine::{EMBRYO, Stack, TIME_WAIT, context};
@@ -27,9 +28,6 @@ pub(crate) struct Source {
     pub ecn: u8,
 }
 
-/// Frames by which reading ahead goes.
-const AHEAD: usize = 4;
-
 /// Congestion experienced.
 pub(crate) const CE: u8 = 3;
 
@@ -48,10 +46,12 @@ impl Stack {
         self.conns.now = now;
         self.counters.bursts += 1;
         let mut train: Option<Train> = None;
-        // Headers arrive while the frames before them are worked on.
-        (0..AHEAD).for_each(|i| burst.prefetch(i));
+        (0..GROUP).for_each(|i| burst.prefetch(i));
+        let mut hashes = [None; GROUP];
         for i in 0..burst.len() {
-            burst.prefetch(i + AHEAD);
+            if i % GROUP == 0 {
+                hashes = self.look_ahead(interface, burst, i);
+            }
             let frame = burst.frame(i);
             self.counters.frames_in += 1;
             self.counters.bytes_in += frame.data.len() as u64;
@@ -62,7 +62,7 @@ impl Stack {
                 self.settle(now, t.id);
             }
             let taken = match self.quick(interface, &frame) {
-                Some((source, segment)) => self.take_tcp(now, source, segment, &frame),
+                Some((source, segment)) => self.take_tcp(now, source, segment, &frame, hashes[i % GROUP]),
                 None => self.take_frame(now, interface, frame),
             };
             if let Err(reason) = taken {
@@ -120,7 +120,7 @@ impl Stack {
                 }
                 let source = Source { interface, mac: eth.src, src, dst, ecn: ip.tos & 3 };
                 match ip.protocol {
-                    ipv4::TCP => self.take_tcp(now, source, ip.payload, &frame),
+                    ipv4::TCP => self.take_tcp(now, source, ip.payload, &frame, None),
                     ipv4::ICMP => self.take_icmpv4(now, source, &ip),
                     protocol => self.take_other(now, source, protocol, 0, eth.payload),
                 }
@@ -147,7 +147,7 @@ impl Stack {
                 let source = Source { interface, mac: eth.src, src, dst, ecn: ip.traffic_class & 3 };
                 match ip.next_header {
                     ipv6::TCP if to_group || src.is_unspecified() => Err(DropReason::BadSource),
-                    ipv6::TCP => self.take_tcp(now, source, ip.payload, &frame),
+                    ipv6::TCP => self.take_tcp(now, source, ip.payload, &frame, None),
                     ipv6::ICMPV6 => self.take_icmpv6(now, source, &ip),
                     ipv6::NO_NEXT_HEADER => Ok(()),
                     protocol if !to_group => self.take_other(now, source, protocol, ip.named_at, eth.payload),
@@ -183,7 +183,15 @@ impl Stack {
         }
     }
 
-    fn take_tcp(&mut self, now: Instant, source: Source, bytes: &[u8], frame: &RxFrame) -> Result<(), DropReason> {
+    /// `hash` is the tuple's, where it is known.
+    fn take_tcp(
+        &mut self,
+        now: Instant,
+        source: Source,
+        bytes: &[u8],
+        frame: &RxFrame,
+        hash: Option<u32>,
+    ) -> Result<(), DropReason> {
         let Source { src, dst, .. } = source;
         let good = match frame.checksum {
             RxChecksum::Verified => true,
@@ -199,7 +207,7 @@ impl Stack {
         let seg = Segment { mss: frame.mss, ..Segment::parse(bytes).map_err(|_| DropReason::Malformed)? };
         self.counters.segments_in += seg.count() as u64;
         let key = FlowKey { local: dst, remote: src, local_port: seg.dst_port, remote_port: seg.src_port };
-        let hash = self.flows.hash(&key);
+        let hash = hash.unwrap_or_else(|| self.flows.hash(&key));
         match self.find_flow(&key, hash) {
             Some(value) if value & TIME_WAIT != 0 => self.in_time_wait(now, source, &seg, key, hash, value),
             Some(value) if value & EMBRYO != 0 => self.in_handshake(now, source, &seg, hash, value & !EMBRYO),

@@ -4,6 +4,7 @@
 //! The runtime calls it in the order of mTCP's main loop (NSDI'14 3.2): receive, expire, jobs, transmit, events.
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod arp;
 mod autoconf;
 pub mod channel;

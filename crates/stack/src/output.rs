@@ -1,7 +1,7 @@
 //! Out to the wire: replies first, then the control, ACK and data lists (mTCP 3.2), framed straight into the port's
 //! memory.
 
-use tcp::Outgoing;
+use tcp::{Outgoing, State};
 use wire::burst::{Gso, PartialChecksum, TxCaps, TxOffload, TxSink};
 use wire::quick::Headers;
 use wire::tcp::{Flags, Header};
@@ -139,6 +139,22 @@ impl Stack {
 
     /// After sending: what it could not send now waits for an ACK, a timer or the application, not for the list.
     fn settle_sent(&mut self, now: Instant, id: u32) {
+        let Some(c) = self.conns.whole_mut(id) else { return };
+        let over = matches!(c.tcb.state(), State::Closed | State::TimeWait);
+        if !over && !c.tcb.has_knobs() {
+            // Sending brings no news; when to look again is all that it can have changed.
+            let deadline = c.tcb.deadline();
+            if deadline < c.wheel_at {
+                c.wheel_at = deadline;
+                self.wheel.schedule(id, deadline);
+            }
+            let queued = &mut self.queued[id as usize];
+            if *queued & queued::RESTING == 0 && c.tcb.is_idle() {
+                *queued |= queued::RESTING;
+                self.resting.push_back((id, now));
+            }
+            return;
+        }
         // Keeps `settle` from putting it straight back on the lists.
         let bits = core::mem::replace(&mut self.queued[id as usize], queued::SEND);
         self.queued[id as usize] |= bits;

@@ -69,6 +69,14 @@ impl<T> Slab<T> {
         }
     }
 
+    /// Hints that the value is used soon.
+    #[inline]
+    pub fn prefetch(&self, id: u32) {
+        if let Some(slot) = self.all.get(id as usize) {
+            mem::prefetch::whole(slot);
+        }
+    }
+
     /// Numbers ever given out: all are below.
     pub fn slots(&self) -> u32 {
         self.all.len() as u32

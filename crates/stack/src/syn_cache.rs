@@ -129,6 +129,10 @@ impl SynCache {
         (self.first * (1 << class(timeouts))).min(self.longest)
     }
 
+    pub fn prefetch(&self, id: u32) {
+        self.slab.prefetch(id);
+    }
+
     pub fn get(&self, id: u32) -> Option<&Embryo> {
         self.slab.get(id).map(|n| &n.embryo)
     }

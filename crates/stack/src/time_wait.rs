@@ -105,6 +105,10 @@ impl TimeWaits {
         Some((id, evicted))
     }
 
+    pub fn prefetch(&self, id: u32) {
+        self.slab.prefetch(id);
+    }
+
     pub fn get(&self, id: u32) -> Option<&TimeWait> {
         self.slab.get(id).map(|n| &n.record)
     }

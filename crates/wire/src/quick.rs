@@ -49,6 +49,32 @@ pub fn read<'a>(frame: &'a [u8], mac: MacAddr) -> Option<Tcp4<'a>> {
     })
 }
 
+/// The tuple of a frame that [`read`] may accept.
+#[derive(Clone, Copy, Debug)]
+pub struct Tuple {
+    /// From.
+    pub src: Addr,
+    /// To.
+    pub dst: Addr,
+    /// From.
+    pub src_port: u16,
+    /// To.
+    pub dst_port: u16,
+}
+
+/// Reads the tuple alone; what [`read`] accepts has one.
+#[inline]
+pub fn tuple(frame: &[u8]) -> Option<Tuple> {
+    let (h, _) = frame.split_first_chunk::<54>()?;
+    let usual = h[12..15] == [8, 0, 0x45] && h[23] == ipv4::TCP;
+    usual.then(|| Tuple {
+        src: Addr::from_v4([h[26], h[27], h[28], h[29]]),
+        dst: Addr::from_v4([h[30], h[31], h[32], h[33]]),
+        src_port: u16::from_be_bytes([h[34], h[35]]),
+        dst_port: u16::from_be_bytes([h[36], h[37]]),
+    })
+}
+
 /// The headers of a segment of that shape whose only option may be timestamps.
 #[derive(Clone, Copy, Debug)]
 pub struct Headers {
@@ -224,6 +250,10 @@ mod tests {
             if let Some(q) = quick {
                 let g = general.expect("the general way takes it too");
                 prop_assert_eq!((q.mac, q.src, q.dst, q.tos, q.segment), (g.mac, g.src, g.dst, g.tos, g.segment));
+                let t = tuple(&b).expect("what is read has a tuple");
+                let s = crate::tcp::Segment::parse(q.segment);
+                let ports = s.map_or((t.src_port, t.dst_port), |s| (s.src_port, s.dst_port));
+                prop_assert_eq!((t.src, t.dst, (t.src_port, t.dst_port)), (q.src, q.dst, ports));
             } else if let Some(g) = general {
                 // Left to the general way: IP options, or a source in 0/8 or 240/4.
                 prop_assert!(b[14] != 0x45 || matches!(b[26], 0 | 240..) || g.segment.len() < 20, "{b:?}");

@@ -1,0 +1,47 @@
+//! Reading ahead over a burst (mTCP 3.2's prefetching): the flow-table slots and connections of a group of frames come from
+//! memory together, instead of one after the other as the frames are worked on.
+
+use wire::burst::RxBurst;
+use wire::quick;
+
+use crate::engine::{EMBRYO, Stack, TIME_WAIT};
+use crate::flows::FlowKey;
+use crate::route::InterfaceId;
+
+/// Frames that are looked at together: as many misses as a core has under way at once.
+pub(crate) const GROUP: usize = 8;
+
+/// The hashes of a group's tuples, where their frames have the common shape.
+pub(crate) type Hashes = [Option<u32>; GROUP];
+
+impl Stack {
+    /// Looks at the frames of a burst from `from` on.
+    pub(crate) fn look_ahead<B: RxBurst + ?Sized>(&self, interface: InterfaceId, burst: &B, from: usize) -> Hashes {
+        let mut hashes = [None; GROUP];
+        let n = GROUP.min(burst.len() - from);
+        // A lone frame has nobody to share the wait with.
+        if n < 3 || self.interfaces[interface.index()].config.vlan.is_some() {
+            return hashes;
+        }
+        for (i, hash) in hashes.iter_mut().enumerate().take(n) {
+            burst.prefetch(from + GROUP + i);
+            *hash = quick::tuple(burst.frame(from + i).data).map(|t| {
+                let key = FlowKey { local: t.dst, remote: t.src, local_port: t.dst_port, remote_port: t.src_port };
+                self.flows.hash(&key)
+            });
+            if let Some(hash) = *hash {
+                self.flows.prefetch(hash);
+            }
+        }
+        for hash in hashes.iter().flatten() {
+            // The first value under the hash is nearly always the one.
+            match self.flows.find(*hash, |_| true) {
+                Some(value) if value & TIME_WAIT != 0 => self.time_waits.prefetch(value & !TIME_WAIT),
+                Some(value) if value & EMBRYO != 0 => self.syns.prefetch(value & !EMBRYO),
+                Some(id) => self.conns.prefetch(id),
+                None => {}
+            }
+        }
+        hashes
+    }
+}
