@@ -442,7 +442,7 @@ impl Tcb {
         }
         let segs = len.div_ceil(smss).max(1);
         self.burst += segs;
-        if !fin && self.burst_ends(len, segs, cx.config) {
+        if !fin && !flags.contains(Flags::PSH) && self.burst_ends(len, segs, cx.config) {
             if self.burst > 1 {
                 // Not remembered: it says nothing about the data.
                 flags = flags | Flags::PSH;
