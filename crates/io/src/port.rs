@@ -127,6 +127,12 @@ macro_rules! any_port {
             fn commit(&mut self, len: usize, offload: TxOffload) {
                 match self { $(AnyPort::$variant(p) => p.commit(len, offload),)* }
             }
+            fn gathers(&self) -> bool {
+                match self { $(AnyPort::$variant(p) => p.gathers(),)* }
+            }
+            fn commit_with(&mut self, head: usize, parts: &[&[u8]], offload: TxOffload) {
+                match self { $(AnyPort::$variant(p) => p.commit_with(head, parts, offload),)* }
+            }
             #[inline]
             fn room(&mut self) -> usize {
                 match self { $(AnyPort::$variant(p) => p.room(),)* }

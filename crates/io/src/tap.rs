@@ -2,7 +2,7 @@
 //! user and network namespace of one's own.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
@@ -59,6 +59,8 @@ const BURST: usize = 64;
 /// Bytes that one burst holds at least: small enough to stay in a core's cache until they are read.
 const BURST_BYTES: usize = 256 << 10;
 const MAX_GSO: usize = 65_535;
+/// Parts of a frame at most, its headers among them.
+const PARTS: usize = wire::burst::PARTS + 1;
 
 /// Opens `queues` queues of the interface, which is made if it does not exist, and brings it up. With `offload` large
 /// frames and unfinished checksums cross it in both directions.
@@ -204,12 +206,30 @@ impl TxSink for TapPort {
     }
 
     fn commit(&mut self, len: usize, offload: TxOffload) {
+        self.commit_with(len, &[], offload);
+    }
+
+    fn gathers(&self) -> bool {
+        true
+    }
+
+    fn commit_with(&mut self, head: usize, parts: &[&[u8]], offload: TxOffload) {
         self.tx[..vnet::LEN].copy_from_slice(&vnet::encode(offload));
+        let whole = vnet::LEN + head + parts.iter().map(|p| p.len()).sum::<usize>();
+        let mut slices = [IoSlice::new(&[]); PARTS];
+        let Some(slices) = slices.get_mut(..parts.len() + 1) else {
+            self.counters.tx_dropped += 1;
+            return;
+        };
+        slices[0] = IoSlice::new(&self.tx[..vnet::LEN + head]);
+        for (slice, part) in slices[1..].iter_mut().zip(parts) {
+            *slice = IoSlice::new(part);
+        }
         self.counters.syscalls += 1;
-        match self.file.write(&self.tx[..vnet::LEN + len]) {
-            Ok(n) if n == vnet::LEN + len => {
+        match self.file.write_vectored(slices) {
+            Ok(n) if n == whole => {
                 self.counters.tx_frames += 1;
-                self.counters.tx_bytes += len as u64;
+                self.counters.tx_bytes += (whole - vnet::LEN) as u64;
             }
             // The device is down or its queue full: as on any link, the frame is lost and counted.
             Ok(_) | Err(_) => self.counters.tx_dropped += 1,

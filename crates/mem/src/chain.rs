@@ -204,6 +204,44 @@ impl Chain {
         n
     }
 
+    /// The `len` bytes from `offset` on as they lie, into the front of `parts`; how many parts they are. Remembers where it ended
+    /// as [`Chain::copy_from`] does. `None`, and nothing remembered, where there are fewer bytes or more parts.
+    pub fn gather<'a>(
+        &'a mut self,
+        side: &'a Side,
+        _cursor: &mut Cursor,
+        offset: usize,
+        len: usize,
+        parts: &mut [&'a [u8]],
+    ) -> Option<usize> {
+        self.check(side);
+        if len == 0 || offset.checked_add(len)? > self.len() {
+            return None;
+        }
+        let mut at = self.seek(side, offset);
+        let (mut skip, mut left, mut n) = (offset - at.start as usize, len, 0);
+        loop {
+            let record = *self.record(side, at.chunk);
+            let here = (record.len as usize - skip).min(left);
+            if here > 0 {
+                // SAFETY: live bytes of a chunk of this chain, which is borrowed exclusively for 'a, and the side, which keeps the
+                // arena mapped, as long; the mark written below lies in a record, not in a payload.
+                let part =
+                    unsafe { slice::from_raw_parts(side.payload(at.chunk).add(record.off as usize + skip), here) };
+                *parts.get_mut(n)? = part;
+                n += 1;
+                left -= here;
+            }
+            if left == 0 {
+                break;
+            }
+            at = Mark { chunk: record.next, start: at.start + record.len as u32 };
+            skip = 0;
+        }
+        self.record_mut(side, self.head).mark = at;
+        Some(n)
+    }
+
     /// Keeps the first `n` bytes.
     pub fn truncate(&mut self, side: &mut Side, n: usize) {
         self.check(side);

@@ -216,3 +216,44 @@ fn a_view_sees_a_chain_as_it_is() {
     assert!(empty.rest(&view).is_empty());
     empty.free(&mut side);
 }
+
+/// The parts are the bytes, from wherever to wherever, whatever lay in between; and reading goes on from where they ended.
+#[test]
+fn parts_are_gathered_where_they_lie() {
+    let (mut a, _b) = pool(64);
+    let data = bytes(3, 5 * CHUNK_BYTES + 100);
+    let mut c = Chain::default();
+    // Pieces of many sizes, so that chunks are not full.
+    let mut at = 0;
+    for n in [1, CHUNK_BYTES, 700, 2 * CHUNK_BYTES, 13].into_iter().cycle() {
+        let n = n.min(data.len() - at);
+        let piece = chain(&mut a, &data[at..at + n]);
+        c.link(&mut a, piece);
+        at += n;
+        if at == data.len() {
+            break;
+        }
+    }
+    c.consume(&mut a, 5);
+    let data = &data[5..];
+    let mut cursor = c.cursor();
+    let step = data.len() / 7;
+    for (offset, len) in [(0, data.len()), (0, 1), (step, step), (3 * step, 2 * step), (data.len() - 1, 1), (0, 10)] {
+        let mut parts: [&[u8]; 48] = [&[]; 48];
+        let n = c.gather(&a, &mut cursor, offset, len, &mut parts).unwrap();
+        assert_eq!(parts[..n].concat(), data[offset..offset + len]);
+        assert!(parts[..n].iter().all(|p| !p.is_empty()) && parts[n..].iter().all(|p| p.is_empty()));
+        let mut next = [0; 50];
+        let k = c.copy_from(&a, &mut cursor, offset + len, &mut next);
+        assert_eq!(next[..k], data[offset + len..][..k]);
+    }
+    let mut parts: [&[u8]; 2] = [&[]; 2];
+    // Too many parts, too many bytes, none.
+    assert!(c.gather(&a, &mut cursor, 0, data.len(), &mut parts).is_none());
+    for (offset, len) in [(1, data.len()), (usize::MAX, 2), (0, 0)] {
+        let mut parts: [&[u8]; 48] = [&[]; 48];
+        assert!(c.gather(&a, &mut cursor, offset, len, &mut parts).is_none(), "{offset}, {len}");
+    }
+    assert_eq!(contents(&c, &a), data);
+    c.free(&mut a);
+}

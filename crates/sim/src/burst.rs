@@ -66,6 +66,10 @@ impl TxSink for Sink {
         Some(&mut self.buffer)
     }
 
+    fn gathers(&self) -> bool {
+        self.caps.max_gso > 0
+    }
+
     fn room(&mut self) -> usize {
         self.room.saturating_sub(self.frames.len())
     }

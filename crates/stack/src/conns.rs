@@ -22,6 +22,7 @@ struct Idle {
     fragments: bool,
 }
 
+#[allow(clippy::large_enum_variant, reason = "the large one is the common one")]
 enum Body {
     Whole(Box<Conn>),
     Parked(Idle),
@@ -37,6 +38,7 @@ const MOST_SPARE: usize = 32_768;
 
 pub(crate) struct Conns {
     slots: Slab<Slot>,
+    #[allow(clippy::vec_box, reason = "the boxes themselves are what is kept")]
     spare: Vec<Box<Conn>>,
     parked: usize,
     config: Config,

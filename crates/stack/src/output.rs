@@ -2,7 +2,7 @@
 //! memory.
 
 use tcp::{Outgoing, State};
-use wire::burst::{Gso, PartialChecksum, TxCaps, TxOffload, TxSink};
+use wire::burst::{Gso, PARTS, PartialChecksum, TxCaps, TxOffload, TxSink};
 use wire::quick::Headers;
 use wire::tcp::{Flags, Header};
 use wire::{Addr, Instant, MacAddr, arp, ethernet, ipv4, ipv6};
@@ -236,6 +236,8 @@ impl Stack {
         let plain = key.remote.is_v4() && vlan.is_none() && !urgent && !c.fragments;
         let headers = link + ip_header + 60;
 
+        // Sums that are left to the port need no look at the payload.
+        let gathers = caps.checksum && sink.gathers();
         let mut left = SHARE;
         while left > 0 {
             let smss = c.tcb.segment_size() as usize;
@@ -284,10 +286,21 @@ impl Stack {
                     None => emit_headers(buf, c, out, (mac, our_mac, vlan), hops),
                 };
                 let end = text + len;
+                let cut = len > smss;
+                if cut && gathers {
+                    let mut parts: [&[u8]; PARTS] = [&[]; PARTS];
+                    if let Some(n) = c.tcb.gather_payload(out, cx.pool, &mut parts) {
+                        let offload = finish(&key, &mut buf[tcp_at..text], tcp_at, caps, Some((smss, text - tcp_at)));
+                        sink.commit_with(text, &parts[..n], offload);
+                        self.counters.frames_out += 1;
+                        self.counters.bytes_out += end as u64;
+                        self.counters.segments_out += len.div_ceil(smss) as u64;
+                        continue;
+                    }
+                }
                 if len > 0 {
                     c.tcb.copy_payload(out, &mut buf[text..end], cx.pool);
                 }
-                let cut = len > smss;
                 let offload = finish(&key, &mut buf[tcp_at..end], tcp_at, caps, cut.then_some((smss, text - tcp_at)));
                 sink.commit(end, offload);
                 self.counters.frames_out += 1;

@@ -586,6 +586,13 @@ impl Tcb {
         };
     }
 
+    /// The payload of `out` where it lies, into the front of `parts`; how many parts it is. `None` where it must be copied: it is
+    /// sent again, or in more parts.
+    pub fn gather_payload<'a>(&'a mut self, out: &Outgoing, pool: &'a Side, parts: &mut [&'a [u8]]) -> Option<usize> {
+        let (offset, len) = (out.offset as usize, out.len as usize);
+        out.fresh.then(|| self.tx.gather(pool, &mut self.cursor, offset, len, parts))?
+    }
+
     /// SMSS (RFC 5681 2), bytes of payload beside timestamps.
     pub fn smss(&self) -> u16 {
         self.smss

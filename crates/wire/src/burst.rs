@@ -88,6 +88,9 @@ pub struct TxOffload {
     pub gso: Option<Gso>,
 }
 
+/// Parts that [`TxSink::commit_with`] takes at most.
+pub const PARTS: usize = 48;
+
 /// Where a stack puts the frames of one transmit burst.
 pub trait TxSink {
     /// What this side can do; constant while the port lives.
@@ -97,6 +100,22 @@ pub trait TxSink {
     fn reserve(&mut self, len: usize) -> Option<&mut [u8]>;
     /// Sends the first `len` bytes of the frame that was reserved last.
     fn commit(&mut self, len: usize, offload: TxOffload);
+    /// Whether [`TxSink::commit_with`] saves the copy.
+    fn gathers(&self) -> bool {
+        false
+    }
+    /// Sends the first `head` bytes of the frame that was reserved last, and `parts` behind them, [`PARTS`] at most.
+    fn commit_with(&mut self, head: usize, parts: &[&[u8]], offload: TxOffload) {
+        let len = head + parts.iter().map(|p| p.len()).sum::<usize>();
+        if let Some(buf) = self.reserve(len) {
+            let mut at = head;
+            for part in parts {
+                buf[at..at + part.len()].copy_from_slice(part);
+                at += part.len();
+            }
+            self.commit(len, offload);
+        }
+    }
     /// Frames of [`TxCaps::max_frame`] that can certainly be reserved and committed now; 0 where nobody knows.
     fn room(&mut self) -> usize {
         0
@@ -127,5 +146,11 @@ impl<S: TxSink + ?Sized> TxSink for Box<S> {
     }
     fn room(&mut self) -> usize {
         (**self).room()
+    }
+    fn gathers(&self) -> bool {
+        (**self).gathers()
+    }
+    fn commit_with(&mut self, head: usize, parts: &[&[u8]], offload: TxOffload) {
+        (**self).commit_with(head, parts, offload);
     }
 }
