@@ -114,6 +114,20 @@ fn errors_say_what_is_wrong_and_what_to_do() {
     );
 }
 
+/// Before any device is opened, so nobody needs to be root for it.
+#[test]
+fn cores_that_are_not_there_are_refused() {
+    let device = ["--dev", "tap:corelane-none", "--addr", "10.98.0.2/24"];
+    let arguments: Vec<_> = ["serve", "."].iter().chain(&device).chain(&["--cores", "0,1023"]).copied().collect();
+    fails(
+        &arguments,
+        str![[r#"
+corelane: core 1023: this process may use [..] (--cores, or `cores` of the configuration)
+
+"#]],
+    );
+}
+
 #[test]
 fn configurations_are_checked_by_line() {
     let dir = std::env::temp_dir().join(format!("corelane-cli-conf-{}", std::process::id()));

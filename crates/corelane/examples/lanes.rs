@@ -4,7 +4,7 @@
 //! ```sh
 //! cargo build --release -p corelane --example lanes
 //! target/release/examples/lanes 2 1000000
-//! valgrind --tool=callgrind --toggle-collect='lanes::run' target/release/examples/lanes 2 20000
+//! valgrind --tool=callgrind --fair-sched=yes --toggle-collect='lanes::run' target/release/examples/lanes 2 20000
 //! ```
 //!
 //! Arguments: lanes, and connections of each. Prints connections a second of each lane. Under callgrind, what is collected

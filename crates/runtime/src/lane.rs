@@ -58,6 +58,8 @@ impl Work {
 }
 
 /// One core's stack and its ports.
+// Lines of its own: lanes are made one after the other.
+#[repr(align(128))]
 pub struct Lane {
     pub(crate) index: u16,
     pub(crate) stack: Stack,
