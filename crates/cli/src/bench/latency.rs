@@ -18,8 +18,12 @@ const LINUX: System = System::Kernel(KernelServer::Epoll);
 const URING: System = System::Kernel(KernelServer::Uring);
 /// Of what was offered, at least this much must be done.
 const DONE: f64 = 0.98;
-/// Half of the connections must be done within this: more is a queue that grows.
+/// Half of the connections must be done within this, or within a few times what a single one takes where the machine is
+/// that slow: more is a queue that grows.
 const QUEUE_US: f64 = 5000.0;
+const QUEUE_TIMES: f64 = 4.0;
+/// Steps more of a search that has found no rate at all.
+const MORE: usize = 3;
 /// An open loop's connections at most: a server that stalls is not buried.
 const AT_MOST: usize = 8000;
 
@@ -32,7 +36,7 @@ pub fn cases(
 ) -> Result<Vec<Case>, Failure> {
     let everybody = systems(settings, &[OURS, LINUX, URING]);
     let steps = if settings.quick { 3 } else { 6 };
-    progress.expect(everybody.len() * (steps + 1));
+    progress.expect(everybody.len() * (steps + 2));
     let mut knees = Vec::new();
     for (system, wire) in everybody {
         match knee(system, wire, settings, steps, progress, stop) {
@@ -93,15 +97,26 @@ fn knee(
     progress.begin(&format!("what {} reaches on {}", system.name(), wire.name()));
     let closed = run(Work::default())?;
     progress.end();
+    let alone = run(Work { concurrent: 1, ..Work::default() })?;
+    progress.end();
+    let single = alone.values.get("latency_p50_us").copied().unwrap_or(0.0);
+    let queue = QUEUE_US.max(single * QUEUE_TIMES);
     let most = closed.values.get("connections_per_s").copied().unwrap_or(0.0);
     let (mut low, mut high) = (0.0, most * 1.1);
-    for _ in 0..steps {
-        let rate = if low == 0.0 { high * 0.8 } else { (low + high) / 2.0 };
+    for step in 0..steps + MORE {
+        if step >= steps && low > 0.0 {
+            break;
+        }
+        let rate = match low > 0.0 {
+            true => (low + high) / 2.0,
+            // Near what a closed loop reaches, then ever further below.
+            false => high * if step == 0 { 0.8 } else { 0.5 },
+        };
         progress.begin(&format!("knee of {} on {}, {} offered", system.name(), wire.name(), grouped(rate)));
         let found = run(Work { rate: Some(rate), concurrent: AT_MOST, ..Work::default() })?;
         progress.end();
         let value = |name: &str| found.values.get(name).copied().unwrap_or(f64::NAN);
-        let keeps_up = value("connections_per_s") >= rate * DONE && value("latency_p50_us") < QUEUE_US;
+        let keeps_up = value("connections_per_s") >= rate * DONE && value("latency_p50_us") < queue;
         if keeps_up && found.errors.is_empty() {
             low = rate;
         } else {

@@ -257,6 +257,8 @@ pub struct Ratio {
     pub of: &'static str,
     /// Of the medians.
     pub ratio: f64,
+    /// The other's own CPU of a connection over this stack's, where both were seen.
+    pub cpu: Option<f64>,
     /// What both did.
     pub at: Map<String, Value>,
 }
@@ -351,7 +353,9 @@ impl Report {
                 let value = |row: &Row| if echo { frames(row) } else { row.values.get(self.main).copied() };
                 let (Some(a), Some(b)) = (value(row), value(other).filter(|value| *value > 0.0)) else { continue };
                 let of = if echo { "frames_per_s" } else { self.main };
-                ratios.push(Ratio { over, of, ratio: rounded(a / b), at: at(row) });
+                let own = |row: &Row| row.values.get("server_own_us_per_connection").copied().filter(|us| *us > 0.0);
+                let cpu = own(other).zip(own(row)).map(|(other, ours)| rounded(other / ours));
+                ratios.push(Ratio { over, of, ratio: rounded(a / b), cpu, at: at(row) });
             }
         }
         ratios
@@ -360,10 +364,12 @@ impl Report {
     /// The ratios in lines, one for each work.
     fn ratio_lines(&self) -> Vec<String> {
         let mut lines: Vec<(Map<String, Value>, String)> = Vec::new();
-        for Ratio { over, ratio, at, .. } in self.ratios() {
+        let is_rate = self.main.ends_with("_per_s");
+        for Ratio { over, ratio, cpu, at, .. } in self.ratios() {
+            let by_cpu = cpu.filter(|_| is_rate).map_or_else(String::new, |cpu| format!(" ({cpu:.2} by own CPU)"));
             let words = match over == System::Limit.name() {
                 true => format!("{:.0} % of the bare wire's frames", ratio * 100.0),
-                false => format!("{ratio:.2} × {over}"),
+                false => format!("{ratio:.2} × {over}{by_cpu}"),
             };
             match lines.iter_mut().find(|(work, _)| *work == at) {
                 Some((_, line)) => line.push_str(&format!(", {words}")),

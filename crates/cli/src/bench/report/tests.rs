@@ -13,6 +13,7 @@ fn measurement(rate: f64, steal: f64) -> Measurement {
     found.set("connections_per_s", rate);
     found.set("latency_p99_us", rate / 7.0);
     found.set("nothing", f64::NAN);
+    found.set("server_own_us_per_connection", 100_000.0 / rate);
     found
 }
 
@@ -88,7 +89,7 @@ system    wire        connections/s  p99 µs
 corelane  xdp   2,000 (1,000–3,000)   285.7
 <linux>   xdp                   500    71.4
 
-connections per s, corelane on xdp: 4.00 × <linux>
+connections per s, corelane on xdp: 4.00 × <linux> (4.00 by own CPU)
 corelane on xdp: 1 noisy round(s) discarded
 <linux> on xdp: 2 × timed out
 The client's core was the limit and the server had time left, so the rate is a lower bound: corelane on xdp; <linux> on xdp
@@ -121,6 +122,7 @@ fn for_programs() {
     "noisy": false,
     "remarks": [],
     "server_cpu_us_per_connection": null,
+    "server_own_us_per_connection": 50.0,
     "spread": {
       "discarded": 1,
       "high": 3000.0,
@@ -146,6 +148,7 @@ fn for_programs() {
     "noisy": true,
     "remarks": [],
     "server_cpu_us_per_connection": null,
+    "server_own_us_per_connection": 200.0,
     "spread": {
       "discarded": 0,
       "high": 500.0,
@@ -165,7 +168,7 @@ fn for_programs() {
         assert!(!object[key].is_null(), "{key}");
     }
     assert_eq!(object["machine"]["cpu"], "A CPU");
-    let ratio = serde_json::json!([{ "over": "<linux>", "of": "connections_per_s", "ratio": 4.0, "at": { "wire": "xdp", "cores": 1 } }]);
+    let ratio = serde_json::json!([{ "over": "<linux>", "of": "connections_per_s", "ratio": 4.0, "cpu": 4.0, "at": { "wire": "xdp", "cores": 1 } }]);
     assert_eq!(object["ratios"], ratio);
 }
 
