@@ -18,7 +18,7 @@ if [ "$mode" = all ]; then
     step "what the tests need"
     missing=()
     # The fuzzers' engine is C++.
-    for pair in curl:curl wrk:wrk ab:apache2-utils ip:iproute2 ethtool:ethtool python3:python3 cc:gcc c++:g++; do
+    for pair in curl:curl wrk:wrk ab:apache2-utils ip:iproute2 ethtool:ethtool python3:python3 cc:gcc c++:g++ valgrind:valgrind; do
         command -v "${pair%%:*}" >/dev/null || [ -x "/usr/sbin/${pair%%:*}" ] || missing+=("${pair##*:}")
     done
     if [ ${#missing[@]} -gt 0 ]; then
@@ -73,6 +73,9 @@ if [ "$mode" = all ]; then
         step "memory rules under miri"
         MIRIFLAGS="-Zmiri-disable-isolation" cargo +nightly miri test -p mem --locked --target-dir target/miri
     fi
+
+    step "instructions of the hot paths, against their budget"
+    if command -v valgrind >/dev/null; then tools/instructions.sh; else skip "the instruction budget (needs valgrind)"; fi
 
     step "a demonstration"
     cargo run --release --locked -- demo --seconds 1 --json | grep '"ratio"'

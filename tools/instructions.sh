@@ -2,10 +2,12 @@
 # Instructions of the hot paths, counted by callgrind: what a connection, an exchange, a megabyte cost on the memory wire.
 # They repeat to a fraction of a percent where times do not, so they are held to a budget (tools/instructions.txt).
 #
-#   tools/instructions.sh            measures, prints a table; fails where a budget is exceeded by more than 2 %
+#   tools/instructions.sh            measures, prints a table; fails where a budget is exceeded by more than 2 %, or where a
+#                                    connection on one of two lanes costs more than 2 % more than on a lone one
 #   tools/instructions.sh --write    makes what it measures the budget
 set -euo pipefail
 cd "$(dirname "$0")/.."
+mode=${1:-}
 budget=tools/instructions.txt
 target=${CARGO_TARGET_DIR:-target}
 out=$(mktemp -d)
@@ -31,11 +33,15 @@ while IFS='|' read -r name what command function units; do
     set -- $command
     example=$1
     shift
-    valgrind --tool=callgrind --callgrind-out-file="$out/$name" --toggle-collect="$function" \
+    valgrind --tool=callgrind --fair-sched=yes --callgrind-out-file="$out/$name" --toggle-collect="$function" \
         "$target/release/examples/$example" "$@" >"$out/$name.log" 2>&1 || { cat "$out/$name.log"; exit 1; }
     total=$(sed -n 's/^totals: \([0-9]*\).*/\1/p; s/^summary: \([0-9]*\).*/\1/p' "$out/$name" | sort -n | tail -1)
     count=$((total / units))
     measured+=("$name $count")
+    case $name in
+    lane) lone=$count ;;
+    lanes) [ "$count" -le $((lone + lone / 50)) ] || { echo "two lanes cost more than one"; status=1; } ;;
+    esac
     allowed=$(awk -v n="$name" '$1 == n { print $2 }' "$budget" 2>/dev/null || true)
     printf '%-12s %12d %12s  %s\n' "$name" "$count" "${allowed:-none}" "$what"
     if [ "${allowed:-0}" -gt 0 ] && [ "$count" -gt $((allowed + allowed / 50)) ]; then
@@ -43,7 +49,7 @@ while IFS='|' read -r name what command function units; do
     fi
 done <<<"$cases"
 
-if [ "${1:-}" = --write ]; then
+if [ "$mode" = --write ]; then
     printf '%s\n' "${measured[@]}" >"$budget"
     exit 0
 fi
