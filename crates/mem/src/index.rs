@@ -157,6 +157,12 @@ impl Head {
         self.next.wrapping_add(i) & (self.slots - 1)
     }
 
+    /// Slots that can be read for all we know without looking.
+    #[inline]
+    pub(crate) fn known(&self) -> u32 {
+        self.tail.wrapping_sub(self.next)
+    }
+
     /// Looks how many slots can be read.
     pub(crate) fn available(&mut self) -> u32 {
         // Acquire: pairs with the producer's publish.

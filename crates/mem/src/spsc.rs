@@ -162,6 +162,13 @@ impl<T> Consumer<T> {
         Some(value)
     }
 
+    /// The value that comes `ahead` after the next one, if it is known to be there.
+    #[inline]
+    pub fn peek(&self, ahead: u32) -> Option<&T> {
+        // SAFETY: the slot is published and not taken, so nobody writes to it; taking needs `&mut self`.
+        (ahead < self.head.known()).then(|| unsafe { self.slots.get(self.head.slot_at(ahead)) })
+    }
+
     /// Gives every slot taken so far back to the producer.
     #[inline]
     pub fn release(&mut self) {

@@ -90,6 +90,16 @@ mod real {
             // SAFETY: initialised and exclusive by the caller's promise.
             unsafe { self.at.as_ptr().add(i as usize).read() }
         }
+
+        /// The value in slot `i`.
+        ///
+        /// # Safety
+        /// As for [`Slots::read`], which does not happen while it is borrowed.
+        #[inline]
+        pub(crate) unsafe fn get(&self, i: u32) -> &T {
+            // SAFETY: initialised, and written by nobody, by the caller's promise.
+            unsafe { &*self.at.as_ptr().add(i as usize) }
+        }
     }
 
     impl<T> Clone for Slots<T> {
@@ -187,6 +197,13 @@ mod model {
                 // SAFETY: initialised and exclusive by the caller's promise, which loom verifies.
                 unsafe { (*p).assume_init_read() }
             })
+        }
+
+        /// # Safety
+        /// As in the real thing.
+        pub(crate) unsafe fn get(&self, i: u32) -> &T {
+            // SAFETY: initialised by the caller's promise; loom verifies that nobody writes now.
+            self.0[i as usize].with(|p| unsafe { (*p).assume_init_ref() })
         }
     }
 

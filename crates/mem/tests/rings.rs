@@ -22,6 +22,22 @@ fn only_powers_of_two() {
 }
 
 #[test]
+fn what_comes_can_be_looked_at() {
+    let (mut tx, mut rx) = spsc::queue(4).unwrap();
+    assert_eq!(rx.peek(0), None);
+    (1..=3).for_each(|n| tx.push(n).unwrap());
+    tx.publish();
+    // Nobody has looked at the producer's index yet.
+    assert_eq!(rx.peek(0), None);
+    assert_eq!(rx.pop(), Some(1));
+    assert_eq!((rx.peek(0), rx.peek(1), rx.peek(2), rx.peek(u32::MAX)), (Some(&2), Some(&3), None, None));
+    assert_eq!(rx.pop(), Some(2));
+    assert_eq!(rx.peek(0), Some(&3));
+    assert_eq!(rx.pop(), Some(3));
+    assert_eq!(rx.peek(0), None);
+}
+
+#[test]
 fn a_ring_of_one() {
     let (mut tx, mut rx) = spsc::queue(1).unwrap();
     for i in 0..5 {

@@ -7,6 +7,10 @@ use crate::epoll::{ANY, bits};
 use crate::sockets::{NONE, Sockets};
 use crate::table::{ListenPhase, Phase, SockId, Socket, Tcp, flag};
 
+/// So many sockets stay in the caches by themselves.
+const FEW: usize = 2048;
+/// Events by which reading goes ahead.
+const AHEAD: u32 = 4;
 /// Numbers above are no stack's; an index by number stays affordable.
 const MOST: usize = 1 << 26;
 
@@ -27,8 +31,12 @@ impl Sockets {
     /// Takes every event that waits; how many there were.
     pub fn process(&mut self) -> usize {
         let mut n = 0;
+        let many = self.table.len() > FEW;
         while let Some(message) = self.events.pop() {
             n += 1;
+            if many {
+                self.read_ahead();
+            }
             match Event::from_message(message) {
                 Ok(event) => self.take(event),
                 Err(chain) => {
@@ -44,6 +52,17 @@ impl Sockets {
             self.feed_starved();
         }
         n
+    }
+
+    /// The sockets of events to come are on their way while earlier ones are taken.
+    fn read_ahead(&self) {
+        let conn = |ahead: u32| self.events.peek(ahead).map(|m| Event::subject(m).0 as usize);
+        if let Some(slot) = conn(2 * AHEAD).and_then(|conn| self.by_conn.get(conn)) {
+            mem::prefetch::read(slot);
+        }
+        if let Some(id) = conn(AHEAD).and_then(|conn| self.by_conn.get(conn)) {
+            self.table.prefetch(SockId(*id));
+        }
     }
 
     /// There are chunks, and slots in the ring, again.

@@ -318,6 +318,13 @@ impl Table {
         self.slots.get_mut(id.0 as usize)?.as_mut()
     }
 
+    /// Hints that the socket is used soon.
+    pub fn prefetch(&self, id: SockId) {
+        if let Some(slot) = self.slots.get(id.0 as usize) {
+            mem::prefetch::whole(slot);
+        }
+    }
+
     pub fn tcp(&mut self, id: SockId) -> Option<&mut Tcp> {
         match self.get_mut(id)? {
             Socket::Tcp(t) => Some(t),

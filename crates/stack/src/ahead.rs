@@ -8,6 +8,8 @@ use crate::engine::{EMBRYO, Stack, TIME_WAIT};
 use crate::flows::FlowKey;
 use crate::route::InterfaceId;
 
+/// So many connections stay in the caches by themselves.
+const FEW: usize = 2048;
 /// Frames that are looked at together: as many misses as a core has under way at once.
 pub(crate) const GROUP: usize = 8;
 
@@ -20,7 +22,7 @@ impl Stack {
         let mut hashes = [None; GROUP];
         let n = GROUP.min(burst.len() - from);
         // A lone frame has nobody to share the wait with.
-        if n < 3 || self.interfaces[interface.index()].config.vlan.is_some() {
+        if n < 3 || self.conns.len() <= FEW || self.interfaces[interface.index()].config.vlan.is_some() {
             return hashes;
         }
         for (i, hash) in hashes.iter_mut().enumerate().take(n) {
@@ -33,15 +35,21 @@ impl Stack {
                 self.flows.prefetch(hash);
             }
         }
-        for hash in hashes.iter().flatten() {
+        let mut ids = [None; GROUP];
+        for (hash, id) in hashes.iter().zip(&mut ids) {
+            let Some(hash) = hash else { continue };
             // The first value under the hash is nearly always the one.
             match self.flows.find(*hash, |_| true) {
                 Some(value) if value & TIME_WAIT != 0 => self.time_waits.prefetch(value & !TIME_WAIT),
                 Some(value) if value & EMBRYO != 0 => self.syns.prefetch(value & !EMBRYO),
-                Some(id) => self.conns.prefetch(id),
+                Some(value) => {
+                    self.conns.prefetch(value);
+                    *id = Some(value);
+                }
                 None => {}
             }
         }
+        ids.into_iter().flatten().for_each(|id| self.conns.prefetch_whole(id));
         hashes
     }
 }

@@ -551,6 +551,12 @@ impl Job {
 }
 
 impl Event {
+    /// The connection that a message is about, if it is about one.
+    #[inline]
+    pub fn subject(message: &Message) -> ConnId {
+        ConnId(id(message.words[0]))
+    }
+
     /// The message that carries it.
     pub fn into_message(self) -> Message {
         let none = Chain::default();

@@ -110,6 +110,14 @@ impl Conns {
         self.slots.prefetch(id);
     }
 
+    /// The same for the whole connection, whose place has come.
+    #[inline]
+    pub fn prefetch_whole(&self, id: u32) {
+        if let Some(Slot { body: Body::Whole(conn), .. }) = self.slots.get(id) {
+            mem::prefetch::whole(&**conn);
+        }
+    }
+
     #[inline]
     pub fn key(&self, id: u32) -> Option<&FlowKey> {
         self.slots.get(id).map(|slot| &slot.key)

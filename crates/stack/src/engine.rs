@@ -34,6 +34,8 @@ use crate::{InterfaceConfig, InterfaceId, Mode, Route, StackConfig};
 pub(crate) const TIME_WAIT: u32 = 1 << 31;
 /// Flow-table values with this bit, and not the one above, name handshakes.
 pub(crate) const EMBRYO: u32 = 1 << 30;
+/// Connections by which lists of them are read ahead.
+const AHEAD: usize = 8;
 /// No neighbour was looked up yet.
 pub(crate) const NO_NEIGHBOR: u32 = u32::MAX;
 
@@ -469,7 +471,11 @@ impl Stack {
         self.conns.now = now;
         let mut due = core::mem::take(&mut self.due);
         self.wheel.expire(now, &mut due);
-        for id in due.drain(..) {
+        for n in 0..due.len() {
+            if let Some(later) = due.get(n + AHEAD) {
+                self.conns.prefetch(*later);
+            }
+            let id = due[n];
             if let Some(at) = self.conns.parked_until(id).filter(|at| *at > now) {
                 if at != Instant::FAR {
                     self.wheel.schedule(id, at);
@@ -484,6 +490,7 @@ impl Stack {
             }
             self.settle(now, id);
         }
+        due.clear();
         self.due = due;
         self.park(now);
 
@@ -515,6 +522,13 @@ impl Stack {
         let crowded = self.conns.len() - self.conns.parked() > WHOLE;
         let after = if crowded { core::time::Duration::ZERO } else { self.config.park_after };
         for _ in 0..STEP {
+            // A second ago is long ago for a cache.
+            if let Some((later, _)) = self.resting.get(2 * AHEAD) {
+                self.conns.prefetch(*later);
+            }
+            if let Some((later, _)) = self.resting.get(AHEAD) {
+                self.conns.prefetch_whole(*later);
+            }
             let Some((id, _)) = self.resting.front().copied().filter(|(_, since)| *since + after <= now) else {
                 return;
             };
