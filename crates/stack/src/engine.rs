@@ -74,7 +74,7 @@ pub struct Stack {
     pub(crate) wheel: Wheel,
     pub(crate) due: Vec<u32>,
     /// Connections that were idle at some time, in its order.
-    pub(crate) resting: VecDeque<(u32, Instant)>,
+    resting: VecDeque<(u32, Instant)>,
     /// Connections with news for the application.
     pub(crate) notify: VecDeque<u32>,
     /// Answers to requests, which are no connection's news.
@@ -360,16 +360,9 @@ impl Stack {
             Stage::Lingering => c.lingered(),
             Stage::Released => false,
         };
-        let deadline = c.tcb.deadline();
-        if deadline < c.wheel_at {
-            c.wheel_at = deadline;
-            self.wheel.schedule(id, deadline);
-        }
+        let (idle, interface) = (c.tcb.is_idle(), c.interface);
+        self.watch(now, id, idle && wants == 0 && !news);
         let queued = &mut self.queued[id as usize];
-        if wants == 0 && !news && c.tcb.is_idle() && *queued & queued::RESTING == 0 {
-            *queued |= queued::RESTING;
-            self.resting.push_back((id, now));
-        }
         // Membership of the lists that are wanted and do not have it yet.
         let add = (wants | if news { queued::NOTIFY } else { 0 }) & !*queued;
         if add == 0 {
@@ -380,7 +373,7 @@ impl Stack {
             self.notify.push_back(id);
         }
         if add & queued::SEND != 0 {
-            let i = &mut self.interfaces[c.interface.index()];
+            let i = &mut self.interfaces[interface.index()];
             if add & queued::CONTROL != 0 {
                 i.control.push_back(id);
             }
@@ -390,6 +383,22 @@ impl Stack {
             if add & queued::DATA != 0 {
                 i.data.push_back(id);
             }
+        }
+    }
+
+    /// When a connection must be looked at again: by its timers, and, where it has become idle, to be parked.
+    #[inline]
+    pub(crate) fn watch(&mut self, now: Instant, id: u32, idle: bool) {
+        let Some(c) = self.conns.whole_mut(id) else { return };
+        let deadline = c.tcb.deadline();
+        if deadline < c.wheel_at {
+            c.wheel_at = deadline;
+            self.wheel.schedule(id, deadline);
+        }
+        let queued = &mut self.queued[id as usize];
+        if idle && *queued & queued::RESTING == 0 {
+            *queued |= queued::RESTING;
+            self.resting.push_back((id, now));
         }
     }
 

@@ -143,17 +143,8 @@ impl Stack {
         let over = matches!(c.tcb.state(), State::Closed | State::TimeWait);
         if !over && !c.tcb.has_knobs() {
             // Sending brings no news; when to look again is all that it can have changed.
-            let deadline = c.tcb.deadline();
-            if deadline < c.wheel_at {
-                c.wheel_at = deadline;
-                self.wheel.schedule(id, deadline);
-            }
-            let queued = &mut self.queued[id as usize];
-            if *queued & queued::RESTING == 0 && c.tcb.is_idle() {
-                *queued |= queued::RESTING;
-                self.resting.push_back((id, now));
-            }
-            return;
+            let idle = c.tcb.is_idle();
+            return self.watch(now, id, idle);
         }
         // Keeps `settle` from putting it straight back on the lists.
         let bits = core::mem::replace(&mut self.queued[id as usize], queued::SEND);

@@ -56,7 +56,8 @@ pub struct Parked {
     tune_rtt: u32,
     tune_echo: u32,
     tune_round: Stamp,
-    data_at: Stamp,
+    /// `None` where none came.
+    data_at: Option<Stamp>,
     sent_at: Stamp,
     acked_at: Stamp,
     heard_at: Stamp,
@@ -110,15 +111,10 @@ impl Parked {
 }
 
 impl Tcb {
-    /// Whether nothing is under way, after something was: cheap, and mostly right about [`Tcb::park`].
+    /// Whether nothing is under way: cheap, and mostly right about [`Tcb::park`].
     #[inline]
     pub fn is_idle(&self) -> bool {
-        self.state == State::Established
-            && self.packets_out == 0
-            && self.flags & UNDER_WAY == 0
-            && self.tx.is_empty()
-            && self.rcv_nxt != self.irs + 1
-            && self.snd_nxt != self.iss + 1
+        self.state == State::Established && self.packets_out == 0 && self.flags & UNDER_WAY == 0 && self.tx.is_empty()
     }
 
     /// When something was last heard or sent.
@@ -144,7 +140,6 @@ impl Tcb {
             && self.sent.is_empty()
             && self.snd_una == self.snd_nxt
             && self.base == self.snd_nxt
-            && self.data_at != Instant::ZERO
             && [self.retries, self.probes, self.zero_probes] == [0; 3]
             && self.invalid_at.is_none()
             && self.retrans == 0
@@ -189,7 +184,7 @@ impl Tcb {
             tune_rtt: tune.rtt,
             tune_echo: tune.echo,
             tune_round: Stamp::of(tune.round),
-            data_at: Stamp::of(self.data_at),
+            data_at: (self.data_at != Instant::ZERO).then(|| Stamp::of(self.data_at)),
             sent_at: Stamp::of(self.sent_at),
             acked_at: Stamp::of(self.acked_at),
             heard_at: Stamp::of(self.heard_at),
@@ -255,7 +250,7 @@ impl Tcb {
                 timed: None,
                 echo: p.tune_echo,
             },
-            data_at: p.data_at.at(now),
+            data_at: p.data_at.map_or(Instant::ZERO, |at| at.at(now)),
             snd_una: una,
             snd_nxt: una,
             snd_wnd: p.snd_wnd,
