@@ -99,7 +99,7 @@ fn run(mtu: u16, texts: &[usize]) {
     let (src, dst) = (Addr::from_v4([10, 0, 0, 1]), Addr::from_v4([10, 0, 0, 2]));
     for (offload, device) in [(true, true), (true, false), (false, true)] {
         sh(if device { "ethtool -K sa tx on" } else { "ethtool -K sa tx off" });
-        let config = XdpConfig { offload, ring: 64, ..XdpConfig::default() };
+        let config = XdpConfig { offload, receive_ring: 64, send_ring: 64, ..XdpConfig::default() };
         let (_attached, mut from) = attach(&config);
         let mut to = packet::open("sb", 1, true).unwrap();
         assert_eq!(from[0].caps().checksum, offload, "this kernel copies on veth");

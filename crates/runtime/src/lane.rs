@@ -236,11 +236,14 @@ impl Lane {
     }
 
     fn receive(&mut self, now: Instant, i: usize) -> usize {
+        let interface = InterfaceId(i as u8);
+        if !self.stack.can_answer(interface) {
+            return 0;
+        }
         let n = self.ports[i].receive(BURST);
         if n == 0 {
             return 0;
         }
-        let interface = InterfaceId(i as u8);
         if matches!(self.steering, Steering::Single) {
             let stack = &mut self.stack;
             io::with_port!(&self.ports[i], p => stack.receive(now, interface, p));

@@ -54,6 +54,12 @@ impl Stack {
         queue.push_back(raw);
     }
 
+    /// Whether the answers to a burst that comes by `interface` would find room. Where the port sends too slowly for them,
+    /// what it received is better left where it is.
+    pub fn can_answer(&self, interface: InterfaceId) -> bool {
+        self.interfaces.get(interface.index()).is_none_or(|i| i.raw.len() <= RAW_LIMIT / 2)
+    }
+
     /// Sends what waits for `interface`, as far as the port takes it; how many frames went.
     pub fn transmit<S: TxSink + ?Sized>(&mut self, now: Instant, interface: InterfaceId, sink: &mut S) -> usize {
         let i = interface.index();

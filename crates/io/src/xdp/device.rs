@@ -8,7 +8,7 @@ use wire::Addr;
 use wire::burst::{RxChecksum, TxCaps};
 
 use super::port::XdpPort;
-use super::queue::Queue;
+use super::queue::{Queue, Rings};
 use crate::bpf::{self, Maps, OwnFlags, OwnKey, Program, Verdict};
 use crate::error::PortError;
 use crate::netlink::{Link, Netlink};
@@ -31,8 +31,10 @@ pub enum ZeroCopy {
 pub struct XdpConfig {
     /// Lanes: the queues are dealt to them in turn.
     pub lanes: u16,
-    /// Descriptors of each ring; rounded up to a power of two.
-    pub ring: u32,
+    /// Frames that a lane can be behind with before any is lost, shared by its queues; rounded up to a power of two.
+    pub receive_ring: u32,
+    /// Frames that can wait to be sent; rounded up to a power of two.
+    pub send_ring: u32,
     /// Copying.
     pub zero_copy: ZeroCopy,
     /// Microseconds of busy polling; 0 is none.
@@ -43,7 +45,15 @@ pub struct XdpConfig {
 
 impl Default for XdpConfig {
     fn default() -> XdpConfig {
-        XdpConfig { lanes: 1, ring: 2048, zero_copy: ZeroCopy::Auto, busy_poll_us: 0, offload: true }
+        XdpConfig {
+            lanes: 1,
+            // A lane that shares its core with the kernel's receive work finds what came in a whole time slice at once.
+            receive_ring: 16_384,
+            send_ring: 2048,
+            zero_copy: ZeroCopy::Auto,
+            busy_poll_us: 0,
+            offload: true,
+        }
     }
 }
 
@@ -114,10 +124,13 @@ impl XdpDevice {
                 config.lanes, config.lanes
             )));
         }
+        let size = |slots: u32| slots.next_power_of_two().clamp(64, 32_768);
+        let shared = config.receive_ring / queues.div_ceil(config.lanes) as u32;
+        let rings = Rings { receive: size(shared.max(config.receive_ring.min(2048))), send: size(config.send_ring) };
         let maps = Maps::new(queues as u32).map_err(|e| refuse(name, "making BPF maps", e))?;
         let mut by_lane: Vec<Vec<Queue>> = (0..config.lanes).map(|_| Vec::new()).collect();
         for i in 0..queues {
-            let queue = Queue::open(link.index, i, link.mtu, config)
+            let queue = Queue::open(link.index, i, link.mtu, rings, config)
                 .map_err(|e| refuse(name, &format!("AF_XDP on queue {i}"), e))?;
             let fd = queue.as_fd().as_raw_fd();
             maps.sockets

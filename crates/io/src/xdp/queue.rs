@@ -42,6 +42,13 @@ struct SockAddr {
     shared_fd: u32,
 }
 
+/// Slots of a queue's rings, and so frames: powers of two.
+#[derive(Clone, Copy)]
+pub(super) struct Rings {
+    pub receive: u32,
+    pub send: u32,
+}
+
 /// What the kernel counted on a socket.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
@@ -54,7 +61,7 @@ pub(super) struct Statistics {
     pub tx_empty: u64,
 }
 
-/// The frames of a queue: one mapping, half to receive, half to send.
+/// The frames of a queue: one mapping, first those to receive into, then those to send.
 struct Umem {
     at: *mut u8,
     len: usize,
@@ -156,7 +163,7 @@ pub(super) struct Queue {
 
 impl Queue {
     /// Opens a socket on a queue; it receives once the program's map names it.
-    pub fn open(ifindex: u32, queue: u16, mtu: u32, config: &XdpConfig) -> io::Result<Queue> {
+    pub fn open(ifindex: u32, queue: u16, mtu: u32, rings: Rings, config: &XdpConfig) -> io::Result<Queue> {
         // SAFETY: a plain system call that gives a new descriptor.
         let fd = unsafe {
             let fd = libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0);
@@ -168,9 +175,8 @@ impl Queue {
         // The kernel keeps 256 bytes of headroom in each frame.
         let frame_size = if mtu as usize + 18 + 256 <= 2048 { 2048 } else { 4096 };
         let sg = mtu as usize + 18 + 256 > frame_size;
-        let ring = config.ring.next_power_of_two().clamp(64, 32_768);
-        let frames = ring * 2;
-        let umem = Umem::new(frames as usize * frame_size)?;
+        let Rings { receive, send } = rings;
+        let umem = Umem::new((receive + send) as usize * frame_size)?;
         let reg = UmemReg {
             addr: umem.at as u64,
             len: umem.len as u64,
@@ -187,20 +193,19 @@ impl Queue {
             set_option(b, UMEM_REG, &reg)?;
         }
         let headroom = if metadata { metadata::HEADROOM } else { 0 };
-        let mut fill = Ring::map(b, Kind::Fill, ring)?;
-        let completion = Ring::map(b, Kind::Completion, ring)?;
-        let rx = Ring::map(b, Kind::Rx, ring)?;
-        let tx = Ring::map(b, Kind::Tx, ring)?;
-        fill.room(ring);
-        for i in 0..ring {
-            fill.push(i as u64 * frame_size as u64);
-        }
+        let mut fill = Ring::map(b, Kind::Fill, receive)?;
+        let completion = Ring::map(b, Kind::Completion, send)?;
+        let rx = Ring::map(b, Kind::Rx, receive)?;
+        let tx = Ring::map(b, Kind::Tx, send)?;
+        let frame = |i: u32| i as u64 * frame_size as u64;
+        fill.room(receive);
+        (0..receive).for_each(|i| fill.push(frame(i)));
         fill.publish();
         if config.busy_poll_us > 0 {
             busy_poll(b, config.busy_poll_us)?;
         }
         // A copied packet costs the kernel a buffer; without this it sends 32 of them a call. Older kernels do not know it.
-        let _ = set_option(b, MAX_TX_SKB_BUDGET, &ring);
+        let _ = set_option(b, MAX_TX_SKB_BUDGET, &send);
         let flags = FLAG_NEED_WAKEUP
             | if sg { FLAG_SG } else { 0 }
             | match config.zero_copy {
@@ -225,7 +230,7 @@ impl Queue {
         }
         let zero_copy = option::<u32>(fd.as_fd(), OPTIONS).is_ok_and(|o| o & 1 != 0);
         let sums = metadata && (!zero_copy || metadata::driver_sums(ifindex)?);
-        let free = (ring..frames).map(|i| i as u64 * frame_size as u64).collect();
+        let free = (receive..receive + send).map(frame).collect();
         Ok(Queue {
             rx,
             tx,
