@@ -14,7 +14,7 @@ use crate::net::uring;
 use crate::say::{say, tell};
 use crate::server::{Counts, Server, reset};
 use crate::sys::{self, Stop};
-use corelane::{Config, Engine, LaneHandle, LaneStats};
+use corelane::{Config, Engine, LaneHandle, LaneStats, Snapshot};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr};
@@ -54,7 +54,7 @@ pub fn run(args: &ServeArgs, stop: &Stop) -> Result<(), Failure> {
     }
     if let Some(how) = args.kernel {
         sys::raise_descriptor_limit();
-        return finish(args, on_kernel(args, how, &content, stop)?, &[]);
+        return finish(args, on_kernel(args, how, &content, stop)?, &[], &[]);
     }
     let config = device::config(&args.device)?;
     sys::raise_descriptor_limit();
@@ -63,17 +63,21 @@ pub fn run(args: &ServeArgs, stop: &Stop) -> Result<(), Failure> {
         tell(format!("note: {warning}"));
     }
     let lanes = engine.stats();
-    let counts = serve(&mut engine, &config, args, &content, stop);
+    let served = serve(&mut engine, &config, args, &content, stop);
     engine.shutdown();
-    finish(args, counts?, &lanes)
+    let (counts, snapshots) = served?;
+    finish(args, counts, &lanes, &snapshots)
 }
 
 /// The line at the end.
-fn finish(args: &ServeArgs, counts: Counts, lanes: &[Arc<LaneStats>]) -> Result<(), Failure> {
+fn finish(args: &ServeArgs, counts: Counts, lanes: &[Arc<LaneStats>], snapshots: &[Snapshot]) -> Result<(), Failure> {
     match args.json {
         true => {
             let lanes: Vec<_> = lanes.iter().map(|lane| lane.rows().into_iter().collect::<BTreeMap<_, _>>()).collect();
-            say(serde_json::json!({ "event": "stopped", "counts": counts, "lanes": lanes }))
+            // What never happened is left out.
+            let counted = |s: &Snapshot| s.rows.iter().filter(|(_, n)| *n > 0).cloned().collect::<BTreeMap<_, _>>();
+            let counters: Vec<_> = snapshots.iter().map(counted).collect();
+            say(serde_json::json!({ "event": "stopped", "counts": counts, "lanes": lanes, "counters": counters }))
         }
         false => say(format!("served {} requests on {} connections", counts.requests, counts.connections)),
     }
@@ -155,7 +159,7 @@ fn serve(
     args: &ServeArgs,
     content: &Content,
     stop: &Stop,
-) -> Result<Counts, Failure> {
+) -> Result<(Counts, Vec<Snapshot>), Failure> {
     let (tell, told) = mpsc::channel();
     let mut threads = Vec::new();
     for index in 0..engine.lanes() {
@@ -178,16 +182,19 @@ fn serve(
     if told.iter().take(count).count() == count && !stop.is_set() {
         announce(config, args, content)?;
     }
-    let mut counts = Ok(Counts::default());
+    let mut served = Ok((Counts::default(), Vec::new()));
     for thread in threads {
         let panicked = |_| Err(Failure::told("a lane's thread panicked: please report this"));
-        match (thread.join().unwrap_or_else(panicked), &mut counts) {
-            (Ok(lane), Ok(sum)) => *sum = sum.plus(lane),
-            (Err(failure), Ok(_)) => counts = Err(failure),
+        match (thread.join().unwrap_or_else(panicked), &mut served) {
+            (Ok((counts, snapshot)), Ok((sum, snapshots))) => {
+                *sum = sum.plus(counts);
+                snapshots.extend(snapshot);
+            }
+            (Err(failure), Ok(_)) => served = Err(failure),
             (_, Err(_)) => {}
         }
     }
-    counts
+    served
 }
 
 /// The line that says that connections are taken from now on.
@@ -224,7 +231,7 @@ fn serve_lane(
     port: u16,
     stop: &Stop,
     ready: &Sender<()>,
-) -> Result<Counts, Failure> {
+) -> Result<(Counts, Option<Snapshot>), Failure> {
     let lane_failed = |error: io::Error| Failure::told(words(&error));
     let lane = handle.attach().map_err(lane_failed)?;
     let mut net = OnLane::new(lane.clone()).map_err(lane_failed)?;
@@ -233,7 +240,7 @@ fn serve_lane(
     ready.send(()).unwrap_or(());
     let counts = serve_content(net, content, stop);
     lane.drain(DRAIN);
-    counts
+    Ok((counts?, lane.snapshot()))
 }
 
 /// Serves from one thread until stopped.
