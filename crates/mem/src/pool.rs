@@ -497,6 +497,13 @@ impl Side {
         stats.in_use_estimate < stats.capacity / 4 * 3
     }
 
+    /// Bytes that one holder among many should be content with: an eighth of what is free of three quarters. All who keep to
+    /// it share evenly, and what they leave is the share of whoever comes (dynamic thresholds: Choudhury and Hahne, 1998).
+    pub fn share(&self) -> usize {
+        let stats = self.stats();
+        (stats.capacity / 4 * 3).saturating_sub(stats.in_use_estimate) as usize * CHUNK_BYTES / 8
+    }
+
     /// Whether less than an eighth of the chunks is free: who holds some without need should give them back.
     pub fn scarce(&self) -> bool {
         let stats = self.stats();

@@ -257,3 +257,20 @@ fn parts_are_gathered_where_they_lie() {
     assert_eq!(contents(&c, &a), data);
     c.free(&mut a);
 }
+
+/// What is offered to each shrinks as it is taken, and is never the last.
+#[test]
+fn a_share_leaves_some_to_others() {
+    let (mut side, _app) = pool(256);
+    let whole = side.share();
+    assert_eq!(whole, 256 / 4 * 3 * 2048 / 8);
+    let mut held = Vec::new();
+    for _ in 0..100 {
+        let share = bytes(0, side.share());
+        held.push(chain(&mut side, &share));
+    }
+    assert!(held.windows(2).all(|w| w[1].len() <= w[0].len()));
+    assert!(side.stats().in_use_estimate <= 256 / 4 * 3);
+    held.drain(..).for_each(|mut c| c.consume(&mut side, usize::MAX));
+    assert_eq!(side.share(), whole);
+}

@@ -27,6 +27,9 @@ fn set(table: &mut Vec<u32>, at: u32, id: SockId) -> bool {
     true
 }
 
+/// Sockets that waited for chunks and are looked at in one go.
+const FED: usize = 64;
+
 impl Sockets {
     /// Takes every event that waits; how many there were.
     pub fn process(&mut self) -> usize {
@@ -48,6 +51,7 @@ impl Sockets {
         if n > 0 {
             self.events.release();
         }
+        self.follow_share();
         if !self.starved.is_empty() && !self.backlogged() && self.side.has_free() {
             self.feed_starved();
         }
@@ -65,16 +69,19 @@ impl Sockets {
         }
     }
 
-    /// There are chunks, and slots in the ring, again.
+    /// There are chunks, and slots in the ring, again: for those who have waited longest, and have less than their share.
     fn feed_starved(&mut self) {
-        let mut starved = core::mem::take(&mut self.starved);
-        for id in starved.drain(..) {
-            if let Some(t) = self.table.tcp(id).filter(|t| t.is(flag::STARVED)) {
-                t.set(flag::STARVED, false);
-                self.mark_space(id);
+        let share = self.share();
+        for _ in 0..self.starved.len().min(FED) {
+            let Some(id) = self.starved.pop_front() else { return };
+            let Some(t) = self.table.tcp(id).filter(|t| t.is(flag::STARVED)) else { continue };
+            if t.in_flight as usize >= share {
+                self.starved.push_back(id);
+                continue;
             }
+            t.set(flag::STARVED, false);
+            self.mark_space(id);
         }
-        self.starved = starved;
     }
 
     /// The descriptor of a connection.

@@ -56,7 +56,9 @@ pub struct Sockets {
     /// Jobs that the ring did not take. Writes are refused meanwhile, so a few for each socket is all there can be.
     held: VecDeque<Message>,
     /// Sockets whose last write found no chunk or no slot.
-    pub(crate) starved: Vec<SockId>,
+    pub(crate) starved: VecDeque<SockId>,
+    /// See [`Sockets::follow_share`].
+    pub(crate) share: usize,
     pub(crate) queries: Vec<Query>,
     next_query: u32,
     /// Listeners with connections taken and not reported.
@@ -80,7 +82,8 @@ impl Sockets {
             by_conn: Vec::new(),
             by_listener: Vec::new(),
             held: VecDeque::new(),
-            starved: Vec::new(),
+            starved: VecDeque::new(),
+            share: usize::MAX / 2,
             queries: Vec::new(),
             next_query: 0,
             taken: Vec::new(),

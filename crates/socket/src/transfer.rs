@@ -9,6 +9,12 @@ use crate::receive::pending;
 use crate::sockets::Sockets;
 use crate::table::{Phase, SockId, Socket, Tcp, flag};
 
+/// Bytes that every connection may have in flight, however scarce memory is.
+pub(crate) const LEAST: usize = 8192;
+
+/// The part of a rise of the share that is followed at once.
+const RISE: usize = 64;
+
 /// Which directions `shutdown` ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shutdown {
@@ -34,8 +40,8 @@ impl Sockets {
         Ok(self.stream(id, Errno::EINVAL)?.in_flight as usize)
     }
 
-    /// How much a write may take now; `EAGAIN` when nothing.
-    fn room(&mut self, id: SockId) -> Result<usize, Errno> {
+    /// How much a write of `len` bytes may take now; `EAGAIN` when nothing.
+    fn room(&mut self, id: SockId, len: usize) -> Result<usize, Errno> {
         let congested = self.backlogged();
         let t = self.stream(id, Errno::EPIPE)?;
         match t.phase {
@@ -53,12 +59,33 @@ impl Sockets {
             self.starve(id);
             return Err(Errno::EAGAIN);
         }
-        let room = t.send_buffer.saturating_sub(t.in_flight).min(t.unsent_room()) as usize;
+        let (in_flight, room) = (t.in_flight as usize, t.send_buffer.saturating_sub(t.in_flight).min(t.unsent_room()));
         if room == 0 {
             t.set(flag::NO_SPACE, true);
             return Err(Errno::EAGAIN);
         }
-        Ok(room)
+        let room = room as usize;
+        if in_flight + len <= LEAST {
+            return Ok(room);
+        }
+        match self.share().saturating_sub(in_flight).min(room) {
+            0 => {
+                self.starve(id);
+                Err(Errno::EAGAIN)
+            }
+            room => Ok(room),
+        }
+    }
+
+    /// Bytes that one connection may have in flight while all compete for the chunks.
+    pub(crate) fn share(&self) -> usize {
+        self.share.min(self.side.share()).max(LEAST)
+    }
+
+    /// The share falls at once and rises slowly: what comes back in one go is for all, not for the next who writes.
+    pub(crate) fn follow_share(&mut self) {
+        let now = self.side.share();
+        self.share = now.min(self.share + (now.saturating_sub(self.share)).div_ceil(RISE));
     }
 
     /// Not writable until there are chunks, and slots, again.
@@ -67,7 +94,7 @@ impl Sockets {
             t.set(flag::NO_SPACE, true);
             if !t.is(flag::STARVED) {
                 t.set(flag::STARVED, true);
-                self.starved.push(id);
+                self.starved.push_back(id);
             }
         }
     }
@@ -96,8 +123,9 @@ impl Sockets {
     }
 
     pub(crate) fn write_parts(&mut self, id: SockId, data: &[&[u8]], more: bool, urgent: bool) -> Result<usize, Errno> {
-        let room = match self.room(id) {
-            Err(Errno::EAGAIN) if data.iter().all(|part| part.is_empty()) => return Ok(0),
+        let len = data.iter().map(|part| part.len()).sum();
+        let room = match self.room(id, len) {
+            Err(Errno::EAGAIN) if len == 0 => return Ok(0),
             other => other?,
         };
         let mut chain = Chain::default();
@@ -134,7 +162,7 @@ impl Sockets {
     /// Sends a chain of the application's side without a copy, whole; it may exceed the send buffer by its own length.
     /// Given back with the error.
     pub fn write_chain(&mut self, id: SockId, chain: Chain, more: bool) -> Result<(), (Errno, Chain)> {
-        match self.room(id) {
+        match self.room(id, chain.len()) {
             Ok(_) if chain.is_empty() => Ok(()),
             Ok(_) => {
                 self.send(id, chain, more);

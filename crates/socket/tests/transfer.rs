@@ -3,6 +3,9 @@
 mod common;
 
 use common::{Lane, RECEIVE, SEND};
+
+/// What everybody may have in flight.
+const LEAST: usize = 8192;
 use mem::Chain;
 use socket::{Errno, Shutdown, bits};
 use stack::channel::{ConnId, Event, Failure, Job};
@@ -269,15 +272,16 @@ fn a_dry_pool_stops_writers_until_there_are_chunks() {
     let epoll = l.s.epoll_create().unwrap();
     let id = l.connected(1);
     let other = l.connected(2);
+    let third = l.connected(3);
     let edge = socket::Interest::from_epoll(bits::OUT | bits::ET, 7);
     l.s.epoll_add(epoll, other, edge).unwrap();
     let mut ready = [socket::Ready { events: 0, data: 0 }; 4];
     assert_eq!(l.s.epoll_collect(epoll, &mut ready), Ok(1));
-    // The first takes most of the pool, the second the rest, and is cut short.
-    let n = l.s.write(id, &[1; SEND as usize], false).unwrap();
+    // The first takes the least that everybody may have and one chunk more for a byte, the second the rest, cut short.
+    let n = l.s.write(id, &[1; SEND as usize], false).unwrap() + l.s.write(third, b"x", false).unwrap();
     let m = l.s.write(other, &[2; SEND as usize], false).unwrap();
-    // Six chunks of the eight, and the other two.
-    assert_eq!((n, m), (SEND as usize, 2 * 2048));
+    // Five chunks of the eight, and the other three.
+    assert_eq!((n, m), (LEAST + 1, 3 * 2048));
     assert_eq!(l.s.counters().no_chunk, 1);
     assert_eq!(l.s.write(other, b"x", false), Err(Errno::EAGAIN));
     assert!(l.s.starving());
@@ -290,13 +294,42 @@ fn a_dry_pool_stops_writers_until_there_are_chunks() {
         chain.free(&mut l.side);
     }
     l.side.supply_peer(8);
-    l.tell(Event::Acked { conn: ConnId(1), bytes: n as u32 });
+    l.tell(Event::Acked { conn: ConnId(1), bytes: LEAST as u32 });
     l.tell(Event::Acked { conn: ConnId(2), bytes: m as u32 });
     assert!(!l.s.starving());
     assert_eq!(l.s.epoll_collect(epoll, &mut ready), Ok(1));
     assert_eq!(ready[0], socket::Ready { events: bits::OUT, data: 7 });
     assert_eq!(l.s.write(other, b"x", false), Ok(1));
     l.written();
+    l.end();
+}
+
+/// However many write as much as they can, nobody is left without, and what is free is not all taken.
+#[test]
+fn many_writers_share_what_there_is() {
+    let mut l = Lane::with(2000, 2048, 4096);
+    let ids: Vec<_> = (0..300).map(|conn| l.connected(conn)).collect();
+    let (mut got, mut rounds) = (vec![0; ids.len()], 0);
+    loop {
+        let before: usize = got.iter().sum();
+        for (id, got) in ids.iter().zip(&mut got) {
+            *got += l.s.write(*id, &[1; SEND as usize], false).unwrap_or(0);
+        }
+        l.s.process();
+        rounds += 1;
+        assert!(rounds < 10_000);
+        if rounds > 100 && before == got.iter().sum() {
+            break;
+        }
+    }
+    let (least, most) = (*got.iter().min().unwrap(), *got.iter().max().unwrap());
+    // The first had their whole buffers, since nobody else had asked; the last have what everybody may.
+    assert!(most <= SEND as usize && least >= LEAST.min(2048 * 2048 / 2 / 300), "{least} to {most}");
+    assert!(l.side.stats().in_use_estimate < 2048 / 8 * 7);
+    for job in l.jobs() {
+        let Job::Write { chain, .. } = job else { panic!() };
+        chain.free(&mut l.side);
+    }
     l.end();
 }
 

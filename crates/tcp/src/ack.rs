@@ -11,6 +11,9 @@ use crate::sent::mark;
 use crate::tcb::{Context, Notice, Tcb, flag};
 use crate::timers::Pending;
 
+/// Bytes acknowledged of which the application may hear before a quarter of its buffer is free.
+const WORTH: u32 = 2048;
+
 /// What one acknowledgment said, as bits.
 pub(crate) mod seen {
     /// The segment carried data.
@@ -366,8 +369,10 @@ impl Tcb {
         self.base += data;
         self.bytes_acked += data as u64;
         self.unreported += data;
-        // Reported when it is worth an event: a quarter of the buffer.
-        if self.unreported >= self.send_buffer / 4 && !self.orphaned() {
+        // Reported when it is worth an event: a quarter of the buffer, or of what can be had of one where memory is scarce.
+        let worth = self.unreported >= self.send_buffer / 4
+            || self.unreported >= WORTH && self.unreported as usize >= cx.pool.share() / 4;
+        if worth && !self.orphaned() {
             self.put_notice(Notice::ACKED);
         }
     }
