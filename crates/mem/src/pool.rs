@@ -366,11 +366,12 @@ impl Side {
     fn stow(&mut self) {
         self.full.push_back(std::mem::replace(&mut self.free, NONE));
         if self.full.len() > self.high && self.peer_free() < self.held {
-            // The oldest: its chunks are the least likely to be in this core's cache.
-            if let Some(batch) = self.full.pop_front()
+            // The newest: what the other side will write to is then in a cache that both share, as a rule, and the same
+            // chunks go round rather than all that were ever kept here.
+            if let Some(batch) = self.full.pop_back()
                 && let Err(batch) = self.pass(batch)
             {
-                self.full.push_front(batch);
+                self.full.push_back(batch);
             }
         }
     }
