@@ -84,8 +84,16 @@ fn addresses() -> Vec<Cidr> {
     ["10.9.0.2/24", "fd09::2/64"].map(|a| a.parse().unwrap()).to_vec()
 }
 
+/// What a lane counted of a transfer in both directions.
+struct Counted {
+    /// Segments and frames that it received, and those that it sent.
+    both: [(u64, u64); 2],
+    /// Frames that it left to be cut.
+    cut: u64,
+}
+
 /// Over a TAP interface.
-fn over_tap(mtu: u16, offload: bool, v6: bool) -> [(u64, u64); 2] {
+fn over_tap(mtu: u16, offload: bool, v6: bool) -> Counted {
     let device: Device = "tap:t0".parse().unwrap();
     let port = PortConfig {
         addresses: addresses(),
@@ -101,9 +109,10 @@ fn over_tap(mtu: u16, offload: bool, v6: bool) -> [(u64, u64); 2] {
     })
 }
 
-/// Over AF_XDP on one end of a veth, whose other end is in a namespace `far` of the kernel's.
-fn over_xdp(mtu: u16, offload: bool, v6: bool) -> [(u64, u64); 2] {
-    let far = space(&format!("far-{mtu}-{offload}-{v6}"));
+/// Over AF_XDP on one end of a veth, whose other end is in a namespace `far` of the kernel's; of the frames to it one in
+/// `loss` is lost.
+fn over_xdp(mtu: u16, offload: bool, v6: bool, loss: Option<u32>) -> Counted {
+    let far = space(&format!("far-{mtu}-{offload}-{v6}-{}", loss.is_some()));
     let fd = far.as_fd().as_raw_fd();
     let netns = format!("/proc/{}/fd/{fd}", std::process::id());
     let one = format!("mtu {mtu} numrxqueues 1 numtxqueues 1");
@@ -119,8 +128,9 @@ fn over_xdp(mtu: u16, offload: bool, v6: bool) -> [(u64, u64); 2] {
         sh("ip addr add 10.9.0.1/24 dev vb");
         sh("ip addr add fd09::1/64 dev vb nodad");
         sh("ip link set vb up");
+        loss.map(|one_in| lose("vb", one_in))
     };
-    thread::spawn(peer).join().unwrap();
+    let _loss = thread::spawn(peer).join().unwrap();
     let device: Device = "xdp:va".parse().unwrap();
     let port = PortConfig { offload: Some(offload), ..PortConfig::new(device) };
     let counted = both_ways(port, v6, || Some(far.try_clone().unwrap()));
@@ -128,9 +138,20 @@ fn over_xdp(mtu: u16, offload: bool, v6: bool) -> [(u64, u64); 2] {
     counted
 }
 
-/// Both ways over one connection; segments and frames of each direction as the lane counted them, in first. `ready` says
-/// where the kernel's side is, if not here.
-fn both_ways(port: PortConfig, v6: bool, ready: impl FnOnce() -> Option<File>) -> [(u64, u64); 2] {
+/// Loses one in `one_in` of the frames that an interface receives, as long as this lives.
+fn lose(device: &str, one_in: u32) -> (io::bpf::Link, io::bpf::Program) {
+    const PRANDOM: i32 = 7;
+    let index = io::netlink::Netlink::open().unwrap().link(device).unwrap().unwrap().index;
+    let mut program = io::bpf::Asm::default();
+    // 32 random bits; drop or pass.
+    program.call(PRANDOM).mov(1, (u32::MAX / one_in) as i32).jump_if_reg(io::bpf::If::Lt, 0, 1, "drop");
+    program.mov(0, 2).exit().label("drop").mov(0, 1).exit();
+    let program = io::bpf::Program::load_xdp("loss", &program.finish(), false).unwrap();
+    (program.attach(index, false).unwrap(), program)
+}
+
+/// Both ways over one connection. `ready` says where the kernel's side is, if not here.
+fn both_ways(port: PortConfig, v6: bool, ready: impl FnOnce() -> Option<File>) -> Counted {
     let mut engine = Engine::start(&Config { ports: vec![port], buffers_mib: 64, ..Config::default() }).unwrap();
     let far = ready();
     let at: SocketAddr = match v6 {
@@ -159,14 +180,17 @@ fn both_ways(port: PortConfig, v6: bool, ready: impl FnOnce() -> Option<File>) -
     let snapshot = lane.snapshot().unwrap();
     let row = |name: &str| snapshot.rows.iter().find(|(n, _)| n == name).unwrap().1;
     assert_eq!(row("drop_tcp_checksum"), 0);
-    [(row("segments_in"), row("frames_in")), (row("segments_out"), row("frames_out"))]
+    let cut = snapshot.rows.iter().find(|(n, _)| n.ends_with("/tx_cut")).unwrap().1;
+    Counted { both: [(row("segments_in"), row("frames_in")), (row("segments_out"), row("frames_out"))], cut }
 }
 
 #[test]
 fn large_frames_cross_a_tap() {
     apart("large", || {
         for (mtu, v6) in [(1500, false), (1500, true), (9000, false)] {
-            for (segments, frames) in over_tap(mtu, true, v6) {
+            let counted = over_tap(mtu, true, v6);
+            assert!(counted.cut > 0, "mtu {mtu}");
+            for (segments, frames) in counted.both {
                 let full = BYTES as u64 / (mtu as u64 - 40);
                 assert!(segments > full, "mtu {mtu}: {segments} segments");
                 assert!(frames < segments / 2, "mtu {mtu}: {segments} segments in {frames} frames");
@@ -178,7 +202,9 @@ fn large_frames_cross_a_tap() {
 #[test]
 fn without_offload_frames_are_segments() {
     apart("small", || {
-        for (segments, frames) in over_tap(1500, false, false) {
+        let counted = over_tap(1500, false, false);
+        assert_eq!(counted.cut, 0);
+        for (segments, frames) in counted.both {
             assert!(segments > BYTES as u64 / 1460 && frames >= segments, "{segments} segments in {frames} frames");
         }
     });
@@ -187,12 +213,29 @@ fn without_offload_frames_are_segments() {
 #[test]
 fn jumbo_frames_over_af_xdp() {
     apart("jumbo", || {
-        for (mtu, offload, v6) in [(9000, true, false), (9000, false, true), (1500, true, false)] {
-            for (segments, frames) in over_xdp(mtu, offload, v6) {
-                // Data in full segments, and an acknowledgment for every second one.
-                let full = BYTES as u64 / (mtu as u64 - 72);
-                assert!(segments > full && segments < 3 * full && frames >= segments, "mtu {mtu}: {segments} segments");
+        for (mtu, offload, v6) in [(9000, true, false), (9000, false, true), (1500, false, false)] {
+            let Counted { both: [taken, sent], cut } = over_xdp(mtu, offload, v6, None);
+            // Data in full segments, and an acknowledgment for every second one.
+            let full = BYTES as u64 / (mtu as u64 - 72);
+            for (segments, frames) in [taken, sent] {
+                assert!(segments > full && segments < 3 * full, "mtu {mtu}: {segments} segments");
+                assert!(frames >= segments || offload, "mtu {mtu}: {segments} segments in {frames} frames");
             }
+            assert!(taken.1 >= taken.0 && (cut > 0) == offload, "mtu {mtu}: {cut} frames were left to be cut");
+        }
+    });
+}
+
+/// Where AF_XDP copies, bursts leave whole and the kernel cuts them: also those that are lost in part.
+#[test]
+fn bursts_leave_af_xdp_whole() {
+    apart("bursts", || {
+        for (v6, loss) in [(false, None), (true, None), (false, Some(200)), (true, Some(200))] {
+            let Counted { both: [_, (segments, frames)], cut } = over_xdp(1500, true, v6, loss);
+            assert!(segments > BYTES as u64 / 1460, "{segments} segments");
+            // Half of them are bare acknowledgments of what was received before.
+            assert!(cut > 0 && frames - cut < segments, "{segments} segments in {frames} frames, {cut} to be cut");
+            assert!(loss.is_some() || segments > 2 * frames, "{segments} segments in {frames} frames");
         }
     });
 }

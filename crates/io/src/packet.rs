@@ -17,7 +17,7 @@ const SOL_PACKET: i32 = 263;
 const PACKET_RX_RING: i32 = 5;
 const PACKET_STATISTICS: i32 = 6;
 const PACKET_VERSION: i32 = 10;
-const PACKET_VNET_HDR: i32 = 15;
+pub(crate) const PACKET_VNET_HDR: i32 = 15;
 const PACKET_FANOUT: i32 = 18;
 const PACKET_IGNORE_OUTGOING: i32 = 23;
 const TPACKET_V2: i32 = 1;
@@ -79,11 +79,12 @@ pub struct PacketPort {
 // SAFETY: the ring's mapping belongs to this value alone.
 unsafe impl Send for PacketPort {}
 
-fn set<T: Copy>(fd: &OwnedFd, option: i32, value: &T) -> io::Result<()> {
+pub(crate) fn set<T: Copy>(fd: &OwnedFd, option: i32, value: &T) -> io::Result<()> {
     set_option(fd, SOL_PACKET, option, value)
 }
 
-fn socket(link: &Link, protocol: u16) -> io::Result<OwnedFd> {
+/// A packet socket on an interface that receives `protocol` (0: nothing).
+pub(crate) fn socket(link: &Link, protocol: u16) -> io::Result<OwnedFd> {
     // SAFETY: a plain system call; the descriptor is new.
     let fd = unsafe {
         OwnedFd::from_raw_fd(check(libc::socket(
@@ -267,6 +268,7 @@ impl TxSink for PacketPort {
         self.ends.push(start + vnet::LEN + len);
         self.counters.tx_frames += 1;
         self.counters.tx_bytes += len as u64;
+        self.counters.tx_cut += offload.gso.is_some() as u64;
     }
 }
 

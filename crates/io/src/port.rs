@@ -40,6 +40,8 @@ pub struct PortCounters {
     pub tx_frames: u64,
     /// Bytes of those.
     pub tx_bytes: u64,
+    /// Frames sent that hold several segments, to be cut by the kernel or the device.
+    pub tx_cut: u64,
     /// Frames that the device or kernel dropped before they reached us.
     pub rx_dropped: u64,
     /// Frames that could not be sent.

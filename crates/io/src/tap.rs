@@ -230,6 +230,7 @@ impl TxSink for TapPort {
             Ok(n) if n == whole => {
                 self.counters.tx_frames += 1;
                 self.counters.tx_bytes += (whole - vnet::LEN) as u64;
+                self.counters.tx_cut += offload.gso.is_some() as u64;
             }
             // The device is down or its queue full: as on any link, the frame is lost and counted.
             Ok(_) | Err(_) => self.counters.tx_dropped += 1,

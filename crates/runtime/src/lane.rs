@@ -345,6 +345,7 @@ impl Lane {
                 ("rx_bytes", c.rx_bytes),
                 ("tx_frames", c.tx_frames),
                 ("tx_bytes", c.tx_bytes),
+                ("tx_cut", c.tx_cut),
                 ("rx_dropped", c.rx_dropped),
                 ("tx_dropped", c.tx_dropped),
                 ("tx_full", c.tx_full),
@@ -399,9 +400,12 @@ impl Lane {
             wait = Some(wait.map_or(200, |w| w.min(200)));
         }
         for port in &self.ports {
-            if let AnyPort::Mem(p) = port {
-                wait = [wait, p.due_us()].into_iter().flatten().min();
-            }
+            let due = match port {
+                AnyPort::Mem(p) => p.due_us(),
+                AnyPort::Xdp(p) => p.due_us(),
+                _ => None,
+            };
+            wait = [wait, due].into_iter().flatten().min();
         }
         let limit = limit.map(|l| l.as_micros() as u64);
         let wait = [wait, limit].into_iter().flatten().min();

@@ -33,6 +33,11 @@ impl RxBurst for Frames {
 pub struct Sink {
     /// In order.
     pub frames: Vec<Vec<u8>>,
+    /// Those that went the way of frames to be cut, kept apart where `apart`.
+    pub large: Vec<Vec<u8>>,
+    /// The two ways are told apart.
+    pub apart: bool,
+    reserved: usize,
     buffer: Vec<u8>,
     caps: TxCaps,
     /// Frames it still takes before it is full.
@@ -47,7 +52,8 @@ impl Sink {
 
     /// A sink that can do this.
     pub fn with(caps: TxCaps, room: usize) -> Sink {
-        Sink { frames: Vec::new(), buffer: vec![0; caps.max_frame.max(256)], caps, room }
+        let buffer = vec![0; caps.max_frame.max(256)];
+        Sink { frames: Vec::new(), large: Vec::new(), apart: false, reserved: 0, buffer, caps, room }
     }
 }
 
@@ -60,6 +66,7 @@ impl TxSink for Sink {
         if self.frames.len() >= self.room {
             return None;
         }
+        self.reserved = len;
         if self.buffer.len() < len {
             self.buffer.resize(len, 0);
         }
@@ -80,7 +87,10 @@ impl TxSink for Sink {
         assert!(len <= max_gso || offload.gso.is_none(), "{len} bytes are more than was offered");
         for frame in cut(&self.buffer[..len], &offload) {
             assert!(frame.len() <= max_frame, "frame of {} bytes on a link of {max_frame}", frame.len());
-            self.frames.push(frame);
+            match self.apart && self.reserved > max_frame {
+                true => self.large.push(frame),
+                false => self.frames.push(frame),
+            }
         }
     }
 }

@@ -38,6 +38,8 @@ pub struct HostConfig {
     pub tx_room: usize,
     /// Its port finishes checksums and cuts large frames into segments.
     pub gso: bool,
+    /// Frames that its port cuts, and those that go behind them, wait a turn in a queue past which the others go.
+    pub queue: bool,
     /// Its port puts segments together (GRO).
     pub gro: bool,
 }
@@ -63,6 +65,7 @@ impl HostConfig {
             chunks: 1 << 14,
             tx_room: 256,
             gso: false,
+            queue: false,
             gro: false,
         }
     }
@@ -78,6 +81,7 @@ pub struct Host {
     events: Consumer,
     interface: InterfaceId,
     caps: TxCaps,
+    queued: Vec<Vec<u8>>,
     /// What it was made of.
     pub config: HostConfig,
 }
@@ -106,7 +110,7 @@ impl Host {
         for (addr, prefix) in &config.addresses {
             stack.add_address(interface, *addr, *prefix);
         }
-        Host { stack, side, jobs, events, interface, caps, config }
+        Host { stack, side, jobs, events, interface, caps, queued: Vec::new(), config }
     }
 
     /// Its interface.
@@ -142,11 +146,13 @@ impl Host {
         }
         self.stack.expire(now);
         self.stack.run_jobs(now);
-        let mut sent = Vec::new();
+        let mut sent = core::mem::take(&mut self.queued);
         if self.stack.output_pending() {
             let mut sink = Sink::with(self.caps, self.config.tx_room);
+            sink.apart = self.config.queue;
             self.stack.transmit(now, self.interface, &mut sink);
-            sent = sink.frames;
+            sent.append(&mut sink.frames);
+            self.queued = sink.large;
         }
         self.events.release();
         self.stack.flush_events(now);

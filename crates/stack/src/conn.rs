@@ -41,6 +41,8 @@ pub(crate) struct Conn {
     pub hop_limit: u8,
     /// IP_PMTUDISC_DONT: routers may fragment its IPv4 packets.
     pub fragments: bool,
+    /// Frames that the port cuts were sent, and not all of it is acknowledged: what follows goes the same way.
+    pub cut: bool,
     pub stage: Stage,
     /// What an ICMP error about it said last.
     pub trouble: Option<Failure>,

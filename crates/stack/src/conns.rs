@@ -220,6 +220,7 @@ impl Idle {
             traffic_class: self.traffic_class,
             hop_limit: self.hop_limit,
             fragments: self.fragments,
+            cut: false,
             stage: Stage::Owned,
             trouble: None,
             orphan: false,

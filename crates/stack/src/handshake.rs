@@ -294,6 +294,7 @@ impl Stack {
             traffic_class: 0,
             hop_limit: 0,
             fragments: false,
+            cut: false,
             stage: Stage::Embryo,
             trouble: None,
             orphan: false,

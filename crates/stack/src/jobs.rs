@@ -224,6 +224,7 @@ impl Stack {
             traffic_class: 0,
             hop_limit: 0,
             fragments: false,
+            cut: false,
             stage: Stage::Owned,
             trouble: None,
             orphan: false,

@@ -247,8 +247,13 @@ impl Stack {
             };
             // The IP total length counts too: 64 KiB less headers.
             let payload = together.clamp(1, (LONGEST.saturating_sub(headers) / smss).max(1)) * smss;
+            if c.cut && c.tcb.snd_una() == c.tcb.snd_nxt() {
+                c.cut = false;
+            }
+            // One that comes behind cut ones is reserved like them, so that it does not overtake them.
+            let large = caps.max_gso > 0 && (together > 1 || c.cut && c.tcb.wants_data());
             // Room for the largest segment that may come, options included.
-            let room = if caps.max_gso == 0 { link + mtu } else { headers + payload };
+            let room = if large { (headers + payload).max(caps.max_frame + 1) } else { link + mtu };
             if sink.reserve(room).is_none() {
                 return Progress::Full;
             }
@@ -284,6 +289,7 @@ impl Stack {
                 };
                 let end = text + len;
                 let cut = len > smss;
+                c.cut |= large && len > 0;
                 if cut && gathers {
                     let mut parts: [&[u8]; PARTS] = [&[]; PARTS];
                     if let Some(n) = c.tcb.gather_payload(out, cx.pool, &mut parts) {

@@ -55,7 +55,7 @@ pub struct TxCaps {
     pub max_frame: usize,
     /// It finishes TCP checksums that the stack leaves at the folded pseudo-header sum.
     pub checksum: bool,
-    /// Longest frame it cuts into segments itself (GSO); 0 where it cannot.
+    /// Longest frame it cuts into segments itself (GSO); 0 where it cannot, or no longer.
     pub max_gso: usize,
 }
 
@@ -93,10 +93,11 @@ pub const PARTS: usize = 48;
 
 /// Where a stack puts the frames of one transmit burst.
 pub trait TxSink {
-    /// What this side can do; constant while the port lives.
+    /// What this side can do; constant for a burst.
     fn caps(&self) -> TxCaps;
     /// Memory for the next frame, at least `len` bytes, or `None` when the ring is full until a later burst. Calling it
-    /// again without [`TxSink::commit`] in between gives the same frame.
+    /// again with the same `len` and without [`TxSink::commit`] in between gives the same frame. One for which more than
+    /// [`TxCaps::max_frame`] bytes are reserved goes the way of those that are cut, behind them, even if it turns out short.
     fn reserve(&mut self, len: usize) -> Option<&mut [u8]>;
     /// Sends the first `len` bytes of the frame that was reserved last.
     fn commit(&mut self, len: usize, offload: TxOffload);

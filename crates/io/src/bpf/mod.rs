@@ -4,6 +4,6 @@ mod asm;
 mod program;
 mod sys;
 
-pub use asm::{Asm, Insn};
+pub use asm::{Asm, If, Insn};
 pub use program::{Maps, OwnFlags, OwnKey, VERDICTS, Verdict, steer};
 pub use sys::{Link, Map, MapKind, Program, program_name};

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use wire::Addr;
 use wire::burst::{RxChecksum, TxCaps};
 
+use super::large::Large;
 use super::port::XdpPort;
 use super::queue::{Queue, Rings};
 use crate::bpf::{self, Maps, OwnFlags, OwnKey, Program, Verdict};
@@ -39,7 +40,8 @@ pub struct XdpConfig {
     pub zero_copy: ZeroCopy,
     /// Microseconds of busy polling; 0 is none.
     pub busy_poll_us: u32,
-    /// Checksums of sent frames are left to the device where it can.
+    /// Checksums of sent frames are left to the device where it can, and where frames are copied bursts of segments go out
+    /// whole, for the kernel to cut.
     pub offload: bool,
 }
 
@@ -159,15 +161,20 @@ impl XdpDevice {
         let mut ports = Vec::new();
         for (lane, queues) in by_lane.into_iter().enumerate() {
             let max_frame = queues[0].max_frame(link.mtu);
+            // Who does not copy has nothing to save; who may not have the socket goes on without.
+            let large = match config.offload && !zero_copy && queues[0].sums {
+                true => Large::open(&link).ok(),
+                false => None,
+            };
             let caps = PortCaps {
                 name: format!("xdp:{name}"),
                 mac: link.mac,
                 mtu: link.mtu.min(65_535) as u16,
                 queue: lane as u16,
                 zero_copy,
-                tx: TxCaps { max_frame, checksum: queues[0].sums, max_gso: 0 },
+                tx: TxCaps { max_frame, checksum: queues[0].sums, max_gso: large.as_ref().map_or(0, Large::max_gso) },
             };
-            ports.push(XdpPort::new(queues, caps, checksum, attached.clone())?);
+            ports.push(XdpPort::new(queues, large, caps, checksum, attached.clone())?);
         }
         Ok((XdpDevice { link, attached, native, zero_copy }, ports))
     }

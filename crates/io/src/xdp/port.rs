@@ -7,13 +7,21 @@ use rustix::event::epoll;
 use wire::burst::{RxBurst, RxChecksum, RxFrame, TxCaps, TxOffload, TxSink};
 
 use super::device::Attached;
+use super::large::Large;
 use super::queue::Queue;
 use crate::error::PortError;
 use crate::port::{Port, PortCaps, PortCounters};
 
+/// How soon the kernel may have room again, µs.
+const AGAIN_US: u64 = 100;
+
 /// One lane's queues of an interface. A lane that has several receives from each in turn and sends on the first.
 pub struct XdpPort {
     queues: Vec<Queue>,
+    /// For frames of several segments, where the kernel copies.
+    large: Option<Large>,
+    /// The frame that was reserved last is for it.
+    reserved_large: bool,
     /// The one whose burst is lent out.
     current: usize,
     /// Waits for all of them, where there are several.
@@ -28,6 +36,7 @@ pub struct XdpPort {
 impl XdpPort {
     pub(super) fn new(
         queues: Vec<Queue>,
+        large: Option<Large>,
         caps: PortCaps,
         checksum: RxChecksum,
         attached: Arc<Attached>,
@@ -44,7 +53,28 @@ impl XdpPort {
             }
         };
         let counters = PortCounters::default();
-        Ok(XdpPort { queues, current: 0, epoll, caps, checksum, counters, _attached: attached })
+        let port = XdpPort {
+            queues,
+            large,
+            reserved_large: false,
+            current: 0,
+            epoll,
+            caps,
+            checksum,
+            counters,
+            _attached: attached,
+        };
+        Ok(port)
+    }
+
+    /// When a frame that the kernel had no room for is to be tried again, µs from now; `None` while none waits.
+    pub fn due_us(&self) -> Option<u64> {
+        self.large.as_ref().filter(|l| l.is_waiting()).map(|_| AGAIN_US)
+    }
+
+    fn count(&mut self, len: usize) {
+        self.counters.tx_frames += 1;
+        self.counters.tx_bytes += len as u64;
     }
 }
 
@@ -76,6 +106,17 @@ impl TxSink for XdpPort {
 
     #[inline]
     fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
+        self.reserved_large = false;
+        if len > self.caps.tx.max_frame
+            && let Some(large) = &mut self.large
+        {
+            self.reserved_large = true;
+            // What the ring was given earlier goes first.
+            if !self.queues[0].caught_up() {
+                return None;
+            }
+            return large.reserve(len);
+        }
         self.queues[0].reserve(len)
     }
 
@@ -86,8 +127,34 @@ impl TxSink for XdpPort {
 
     #[inline]
     fn commit(&mut self, len: usize, offload: TxOffload) {
-        self.counters.tx_frames += 1;
-        self.counters.tx_bytes += len as u64;
+        if self.reserved_large {
+            return self.commit_with(len, &[], offload);
+        }
+        self.count(len);
+        self.queues[0].commit(len, offload);
+    }
+
+    fn gathers(&self) -> bool {
+        self.large.is_some()
+    }
+
+    fn commit_with(&mut self, head: usize, parts: &[&[u8]], offload: TxOffload) {
+        let len = head + parts.iter().map(|p| p.len()).sum::<usize>();
+        if self.reserved_large
+            && let Some(large) = &mut self.large
+        {
+            self.reserved_large = false;
+            large.commit(head, parts, offload);
+            self.caps.tx.max_gso = large.max_gso();
+            return self.count(len);
+        }
+        let Some(buf) = self.queues[0].reserve(len) else { return };
+        let mut at = head;
+        for part in parts {
+            buf[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        }
+        self.count(len);
         self.queues[0].commit(len, offload);
     }
 }
@@ -112,6 +179,9 @@ impl Port for XdpPort {
     }
 
     fn flush(&mut self) -> Result<(), PortError> {
+        if let Some(large) = &mut self.large {
+            large.retry();
+        }
         self.queues[0]
             .flush()
             .map_err(|source| PortError::System { what: format!("sending on {}", self.caps.name), source })
@@ -142,6 +212,12 @@ impl Port for XdpPort {
             c.tx_dropped += s.tx_invalid + q.tx_dropped;
             c.tx_full += q.tx_full;
             c.syscalls += q.syscalls;
+        }
+        if let Some(l) = &self.large {
+            c.tx_cut += l.cut;
+            c.tx_dropped += l.dropped;
+            c.tx_full += l.full;
+            c.syscalls += l.syscalls;
         }
         c
     }

@@ -154,6 +154,8 @@ pub(super) struct Queue {
     joined: Vec<u8>,
     /// Descriptors of the burst.
     taken: u32,
+    /// The kernel left some of what was flushed in the ring.
+    behind: bool,
     pub zero_copy: bool,
     pub sg: bool,
     pub syscalls: u64,
@@ -249,6 +251,7 @@ impl Queue {
             packets: Vec::with_capacity(256),
             joined: Vec::new(),
             taken: 0,
+            behind: false,
             zero_copy,
             sg,
             syscalls: 0,
@@ -422,8 +425,22 @@ impl Queue {
         self.tx.publish();
         if self.tx.busy() && self.tx.needs_wakeup() {
             self.kick_send()?;
+            self.behind = self.tx.busy();
+        } else {
+            self.behind = false;
         }
         Ok(())
+    }
+
+    /// Whether the kernel has taken all that was flushed before; where not, it is asked to once more.
+    #[inline]
+    pub fn caught_up(&mut self) -> bool {
+        if self.behind {
+            self.tx.publish();
+            // What ails the interface is told by the next flush.
+            self.behind = self.kick_send().is_ok() && self.tx.busy();
+        }
+        !self.behind
     }
 
     fn kick_send(&mut self) -> io::Result<()> {
