@@ -344,12 +344,13 @@ impl Stack {
         if matches!(c.tcb.state(), State::Closed | State::TimeWait) && self.end(now, id, wants) {
             return;
         }
-        let Some(c) = self.conns.get_mut(id) else { return };
+        let Stack { conns, queued, wheel, resting, listeners, interfaces, notify, .. } = self;
+        let Some(c) = conns.whole_mut(id) else { return };
         let news = match c.stage {
             Stage::Owned => c.tcb.has_notice(),
             Stage::Embryo if c.tcb.established() && c.tcb.passive() => {
                 c.stage = Stage::Ready;
-                if let Some(l) = self.listeners.get(c.listener) {
+                if let Some(l) = listeners.get(c.listener) {
                     l.embryos -= 1;
                     l.ready += 1;
                 }
@@ -360,9 +361,9 @@ impl Stack {
             Stage::Lingering => c.lingered(),
             Stage::Released => false,
         };
-        let (idle, interface) = (c.tcb.is_idle(), c.interface);
-        self.watch(now, id, idle && wants == 0 && !news);
-        let queued = &mut self.queued[id as usize];
+        let queued = &mut queued[id as usize];
+        let idle = wants == 0 && !news && c.tcb.is_idle();
+        watch(now, id, c, idle, queued, wheel, resting);
         // Membership of the lists that are wanted and do not have it yet.
         let add = (wants | if news { queued::NOTIFY } else { 0 }) & !*queued;
         if add == 0 {
@@ -370,10 +371,10 @@ impl Stack {
         }
         *queued |= add;
         if add & queued::NOTIFY != 0 {
-            self.notify.push_back(id);
+            notify.push_back(id);
         }
         if add & queued::SEND != 0 {
-            let i = &mut self.interfaces[interface.index()];
+            let i = &mut interfaces[c.interface.index()];
             if add & queued::CONTROL != 0 {
                 i.control.push_back(id);
             }
@@ -386,20 +387,22 @@ impl Stack {
         }
     }
 
-    /// When a connection must be looked at again: by its timers, and, where it has become idle, to be parked.
-    #[inline]
-    pub(crate) fn watch(&mut self, now: Instant, id: u32, idle: bool) {
-        let Some(c) = self.conns.whole_mut(id) else { return };
-        let deadline = c.tcb.deadline();
-        if deadline < c.wheel_at {
-            c.wheel_at = deadline;
-            self.wheel.schedule(id, deadline);
+    /// After sending: what it could not send now waits for an ACK, a timer or the application, not for the list.
+    pub(crate) fn settle_sent(&mut self, now: Instant, id: u32) {
+        let Stack { conns, queued, wheel, resting, .. } = self;
+        let Some(c) = conns.whole_mut(id) else { return };
+        let over = matches!(c.tcb.state(), State::Closed | State::TimeWait);
+        if !over && !c.tcb.has_knobs() {
+            // Sending brings no news; when to look again is all that it can have changed.
+            let idle = c.tcb.is_idle();
+            return watch(now, id, c, idle, &mut queued[id as usize], wheel, resting);
         }
-        let queued = &mut self.queued[id as usize];
-        if idle && *queued & queued::RESTING == 0 {
-            *queued |= queued::RESTING;
-            self.resting.push_back((id, now));
-        }
+        // Keeps `settle` from putting it straight back on the lists.
+        let bits = core::mem::replace(&mut self.queued[id as usize], queued::SEND);
+        self.queued[id as usize] |= bits;
+        self.settle(now, id);
+        let all = &mut self.queued[id as usize];
+        *all = (*all & !queued::SEND) | (bits & queued::SEND);
     }
 
     /// A connection in CLOSED or TIME-WAIT: a record takes its place in the flow table, or nothing; whether it is freed.
@@ -650,5 +653,27 @@ impl Stack {
             }
             self.settle(now, id);
         }
+    }
+}
+
+/// When a connection must be looked at again: by its timers, and, where it has become idle, to be parked.
+#[inline(always)]
+fn watch(
+    now: Instant,
+    id: u32,
+    c: &mut Conn,
+    idle: bool,
+    queued: &mut u8,
+    wheel: &mut Wheel,
+    resting: &mut VecDeque<(u32, Instant)>,
+) {
+    let deadline = c.tcb.deadline();
+    if deadline < c.wheel_at {
+        c.wheel_at = deadline;
+        wheel.schedule(id, deadline);
+    }
+    if idle && *queued & queued::RESTING == 0 {
+        *queued |= queued::RESTING;
+        resting.push_back((id, now));
     }
 }

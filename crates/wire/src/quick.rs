@@ -111,7 +111,7 @@ impl Headers {
     /// Writes Ethernet, IPv4 and TCP header for `payload` bytes; the TCP checksum field gets the folded pseudo-header. The
     /// length, or `None`, with nothing written, where `options` hold anything but timestamps or `buf` is shorter than
     /// [`LONGEST`].
-    #[inline]
+    #[inline(always)]
     pub fn write(&self, buf: &mut [u8], options: &Options, payload: usize) -> Option<usize> {
         let b = buf.first_chunk_mut::<LONGEST>()?;
         if options.mss.is_some()
