@@ -341,50 +341,21 @@ impl Stack {
             c.tcb.watch_unsent();
         }
         let wants = c.tcb.wants();
-        if matches!(c.tcb.state(), State::Closed | State::TimeWait) && self.end(now, id, wants) {
+        if matches!(c.tcb.state(), State::Closed | State::TimeWait) {
+            return self.settle_over(now, id, wants);
+        }
+        let Stack { queued, wheel, resting, listeners, interfaces, notify, .. } = self;
+        Lists { queued, wheel, resting, listeners, interfaces, notify }.place(now, id, c, wants);
+    }
+
+    #[inline(never)]
+    fn settle_over(&mut self, now: Instant, id: u32, wants: u8) {
+        if self.end(now, id, wants) {
             return;
         }
         let Stack { conns, queued, wheel, resting, listeners, interfaces, notify, .. } = self;
         let Some(c) = conns.whole_mut(id) else { return };
-        let news = match c.stage {
-            Stage::Owned => c.tcb.has_notice(),
-            Stage::Embryo if c.tcb.established() && c.tcb.passive() => {
-                c.stage = Stage::Ready;
-                if let Some(l) = listeners.get(c.listener) {
-                    l.embryos -= 1;
-                    l.ready += 1;
-                }
-                true
-            }
-            Stage::Embryo => false,
-            Stage::Ready => true,
-            Stage::Lingering => c.lingered(),
-            Stage::Released => false,
-        };
-        let queued = &mut queued[id as usize];
-        let idle = wants == 0 && !news && c.tcb.is_idle();
-        watch(now, id, c, idle, queued, wheel, resting);
-        // Membership of the lists that are wanted and do not have it yet.
-        let add = (wants | if news { queued::NOTIFY } else { 0 }) & !*queued;
-        if add == 0 {
-            return;
-        }
-        *queued |= add;
-        if add & queued::NOTIFY != 0 {
-            notify.push_back(id);
-        }
-        if add & queued::SEND != 0 {
-            let i = &mut interfaces[c.interface.index()];
-            if add & queued::CONTROL != 0 {
-                i.control.push_back(id);
-            }
-            if add & queued::ACK != 0 {
-                i.acks.push_back(id);
-            }
-            if add & queued::DATA != 0 {
-                i.data.push_back(id);
-            }
-        }
+        Lists { queued, wheel, resting, listeners, interfaces, notify }.place(now, id, c, wants);
     }
 
     /// After sending: what it could not send now waits for an ACK, a timer or the application, not for the list.
@@ -675,5 +646,61 @@ fn watch(
     if idle && *queued & queued::RESTING == 0 {
         *queued |= queued::RESTING;
         resting.push_back((id, now));
+    }
+}
+
+/// What a connection has its places in.
+struct Lists<'a> {
+    queued: &'a mut Vec<u8>,
+    wheel: &'a mut Wheel,
+    resting: &'a mut VecDeque<(u32, Instant)>,
+    listeners: &'a mut Listeners,
+    interfaces: &'a mut Vec<Interface>,
+    notify: &'a mut VecDeque<u32>,
+}
+
+impl Lists<'_> {
+    /// Puts a connection where it belongs.
+    #[inline(always)]
+    fn place(self, now: Instant, id: u32, c: &mut Conn, wants: u8) {
+        let news = match c.stage {
+            Stage::Owned => c.tcb.has_notice(),
+            Stage::Embryo if c.tcb.established() && c.tcb.passive() => {
+                c.stage = Stage::Ready;
+                if let Some(l) = self.listeners.get(c.listener) {
+                    l.embryos -= 1;
+                    l.ready += 1;
+                }
+                true
+            }
+            Stage::Embryo => false,
+            Stage::Ready => true,
+            Stage::Lingering => c.lingered(),
+            Stage::Released => false,
+        };
+        let queued = &mut self.queued[id as usize];
+        let idle = wants == 0 && !news && c.tcb.is_idle();
+        watch(now, id, c, idle, queued, self.wheel, self.resting);
+        // Membership of the lists that are wanted and do not have it yet.
+        let add = (wants | if news { queued::NOTIFY } else { 0 }) & !*queued;
+        if add == 0 {
+            return;
+        }
+        *queued |= add;
+        if add & queued::NOTIFY != 0 {
+            self.notify.push_back(id);
+        }
+        if add & queued::SEND != 0 {
+            let i = &mut self.interfaces[c.interface.index()];
+            if add & queued::CONTROL != 0 {
+                i.control.push_back(id);
+            }
+            if add & queued::ACK != 0 {
+                i.acks.push_back(id);
+            }
+            if add & queued::DATA != 0 {
+                i.data.push_back(id);
+            }
+        }
     }
 }

@@ -11,6 +11,15 @@ use crate::flows::FlowKey;
 use crate::listener::Listener;
 use crate::options::{Options, apply};
 
+/// The tuple of an active open.
+pub(crate) struct Chosen {
+    pub key: FlowKey,
+    /// The key's, in the flow table.
+    pub hash: u32,
+    /// What the flow table has there: a TIME-WAIT record that may be used again.
+    pub found: Option<u32>,
+}
+
 impl Stack {
     /// Does every job that waits; how many there were.
     pub fn run_jobs(&mut self, now: Instant) -> usize {
@@ -179,7 +188,7 @@ impl Stack {
         if self.interfaces.iter().any(|i| i.owns(remote.addr)) {
             return Err(Failure::HostUnreachable);
         }
-        let hop = self.routes.lookup(remote.addr).ok_or(Failure::NetworkUnreachable)?;
+        let hop = self.routes.hop(remote.addr).ok_or(Failure::NetworkUnreachable)?;
         let interface = hop.interface;
         let addr = match local.addr.is_unspecified() {
             true => self.interfaces[interface.index()].source_for(remote.addr).ok_or(Failure::AddressNotAvailable)?,
@@ -190,14 +199,17 @@ impl Stack {
             return Err(Failure::AddressNotAvailable);
         }
         let mut key = FlowKey { local: addr, remote: remote.addr, local_port: local.port, remote_port: remote.port };
-        if local.port == 0 {
+        let (hash, found) = if local.port == 0 {
             let any = local.addr.is_unspecified();
-            (key.local, key.local_port) =
-                self.choose_source(now, interface, key, any).ok_or(Failure::AddressNotAvailable)?;
-        }
-        let hash = self.flows.hash(&key);
+            let chosen = self.choose_source(now, interface, key, any).ok_or(Failure::AddressNotAvailable)?;
+            key = chosen.key;
+            (chosen.hash, chosen.found)
+        } else {
+            let hash = self.flows.hash(&key);
+            (hash, self.find_flow(&key, hash))
+        };
         let (mut iss, ts_offset) = self.initial_sequence(now, &key);
-        match self.find_flow(&key, hash) {
+        match found {
             None => {}
             Some(value) if self.reusable(now, value) => {
                 if let Some(old) = self.time_waits.get(value & !TIME_WAIT) {
@@ -240,7 +252,8 @@ impl Stack {
 
     /// A local port for an active open: free for this remote end, and such that the reply comes back to this lane
     /// (mTCP 4.2, Fastsocket 3.3).
-    pub(crate) fn choose_port(&mut self, now: Instant, key: FlowKey) -> Option<u16> {
+    pub(crate) fn choose_port(&mut self, now: Instant, key: FlowKey) -> Option<Chosen> {
+        let mut chosen = None;
         let Stack { ports, flows, conns, syns, time_waits, listeners, config, .. } = self;
         ports.pick(key.local, key.remote, key.remote_port, |port| {
             let key = FlowKey { local_port: port, ..key };
@@ -256,11 +269,13 @@ impl Stack {
                 EMBRYO => syns.get(value & !EMBRYO).is_some_and(|e| e.key == key),
                 bit => time_waits.get(value & !bit).is_some_and(|t| t.key == key),
             });
-            match taken {
-                None => true,
-                Some(value) => reusable(time_waits, now, config.time_wait, value),
+            let free = taken.is_none_or(|value| reusable(time_waits, now, config.time_wait, value));
+            if free {
+                chosen = Some(Chosen { key, hash, found: taken });
             }
-        })
+            free
+        })?;
+        chosen
     }
 
     fn reusable(&self, now: Instant, value: u32) -> bool {

@@ -149,7 +149,7 @@ impl Stack {
     fn find_hop(&mut self, now: Instant, id: u32) -> Hop {
         let Some(c) = self.conns.whole(id) else { return Hop::Unreachable };
         let (interface, remote) = (c.interface, c.key.remote);
-        let gateway = match self.routes.lookup(remote) {
+        let gateway = match self.routes.hop(remote) {
             Some(hop) if hop.interface == interface => hop.gateway,
             // Answers leave where the question came in, on-link when no route says otherwise.
             _ => None,
