@@ -71,13 +71,17 @@ impl Stack {
                 if self.follow(now, t, &frame) {
                     continue;
                 }
-                self.settle(now, t.id);
+                let id = t.id;
+                train = None;
+                self.settle(now, id);
             }
             let taken = self.take_quick(now, interface, &frame, hashes[i % GROUP]);
             if let Err(reason) = taken.unwrap_or_else(|| self.take_frame(now, interface, frame)) {
                 self.counters.drop(reason);
             }
-            train = self.leading.take().map(|id| Train::new(id, &frame));
+            if let Some(id) = self.leading.take() {
+                train = Some(Train::new(id, &frame));
+            }
         }
         if let Some(t) = train {
             self.settle(now, t.id);

@@ -4,9 +4,9 @@ use tcp::{Open, State, Tcb, TcpInfo};
 use wire::{Instant, SeqNum};
 
 use crate::channel::{CloseMode, ConnId, Endpoint, Event, Failure, Job, ListenerId, Token};
-use crate::conn::{Conn, Stage};
+use crate::conn::{Birth, Conn, Stage};
 use crate::counters::DropReason;
-use crate::engine::{EMBRYO, NO_NEIGHBOR, Stack, TIME_WAIT, context};
+use crate::engine::{EMBRYO, Stack, TIME_WAIT, context};
 use crate::flows::FlowKey;
 use crate::listener::Listener;
 use crate::options::{Options, apply};
@@ -224,30 +224,24 @@ impl Stack {
         let open = Open { iss, ts_offset, mss, receive_buffer, headers };
         let mut cx = context!(self, now);
         let tcb = Tcb::connect(&open, &mut cx);
-        let mut conn = Conn {
-            tcb,
-            key,
-            hash,
-            wheel_at: Instant::FAR,
-            neighbor: NO_NEIGHBOR,
-            epoch: 0,
-            listener: u32::MAX,
-            interface,
-            traffic_class: 0,
-            hop_limit: 0,
-            fragments: false,
-            stage: Stage::Owned,
-            trouble: None,
-            orphan: false,
-            linked: true,
-        };
-        options.apply(&mut conn, &mut cx);
-        let id = self.admit(now, conn, None).ok_or(Failure::NoBuffers)?;
+        let birth = Birth { key, hash, interface, listener: u32::MAX, stage: Stage::Owned };
+        let id = self.admit(now, tcb, birth, None).ok_or(Failure::NoBuffers)?;
+        self.give_options(now, id, &options);
         self.counters.active_opens += 1;
         let local = Endpoint { addr: key.local, port: key.local_port };
         self.answers.push_back(Event::Opened { token, conn: ConnId(id), local });
         self.settle(now, id);
         Ok(())
+    }
+
+    /// Sets what was asked for on a new connection.
+    #[inline]
+    pub(crate) fn give_options(&mut self, now: Instant, id: u32, options: &Options) {
+        if !options.is_empty()
+            && let Some(c) = self.conns.get_mut(id)
+        {
+            options.apply(c, &mut context!(self, now));
+        }
     }
 
     /// A local port for an active open: free for this remote end, and such that the reply comes back to this lane

@@ -102,6 +102,8 @@ impl<'a> Segment<'a> {
     /// The segment whose header is `header` bytes long, as [`Segment::header`] says.
     #[inline(always)]
     pub fn behind(b: &'a [u8], header: usize, mss: u16) -> Segment<'a> {
+        // Read first, so that what is read of the rest goes straight to its place.
+        let options = Options::parse(&b[20..header]);
         Segment {
             src_port: be16(b, 0),
             dst_port: be16(b, 2),
@@ -110,7 +112,7 @@ impl<'a> Segment<'a> {
             flags: Flags::from_bits(be16(b, 12)),
             window: be16(b, 14),
             urgent: be16(b, 18),
-            options: Options::parse(&b[20..header]),
+            options,
             payload: &b[header..],
             mss,
         }
