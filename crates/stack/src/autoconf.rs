@@ -60,7 +60,7 @@ pub(crate) struct Autoconf {
     /// Connections that wait until their address is ours.
     held: Vec<u32>,
     /// Some address is being asked for.
-    asking: bool,
+    pub(crate) asking: bool,
     /// No address is defended before (RFC 5227 2.4 c).
     defend_at: Instant,
     solicits: u8,

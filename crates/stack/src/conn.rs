@@ -4,6 +4,7 @@ use tcp::{State, Tcb};
 use wire::Instant;
 
 use crate::channel::Failure;
+use crate::engine::NO_NEIGHBOR;
 use crate::flows::FlowKey;
 use crate::route::InterfaceId;
 
@@ -52,7 +53,70 @@ pub(crate) struct Conn {
     pub linked: bool,
 }
 
+/// What a new connection is told of itself; the rest is the same for all.
+#[derive(Clone, Copy)]
+pub(crate) struct Birth {
+    pub key: FlowKey,
+    pub hash: u32,
+    pub interface: InterfaceId,
+    pub listener: u32,
+    pub stage: Stage,
+}
+
 impl Conn {
+    pub fn new(tcb: Tcb, Birth { key, hash, interface, listener, stage }: Birth) -> Conn {
+        Conn {
+            tcb,
+            key,
+            hash,
+            wheel_at: Instant::FAR,
+            neighbor: NO_NEIGHBOR,
+            epoch: 0,
+            listener,
+            interface,
+            traffic_class: 0,
+            hop_limit: 0,
+            fragments: false,
+            cut: false,
+            stage,
+            trouble: None,
+            orphan: false,
+            linked: true,
+        }
+    }
+
+    /// [`Conn::new`] in the place of one that is gone: the block, which is large, is copied once.
+    #[inline(always)]
+    pub fn renew(&mut self, new: Tcb, birth: Birth) {
+        // Named one by one, so that none is forgotten.
+        let Conn {
+            tcb,
+            key,
+            hash,
+            wheel_at,
+            neighbor,
+            epoch,
+            listener,
+            interface,
+            traffic_class,
+            hop_limit,
+            fragments,
+            cut,
+            stage,
+            trouble,
+            orphan,
+            linked,
+        } = self;
+        *tcb = new;
+        (*key, *hash) = (birth.key, birth.hash);
+        *wheel_at = Instant::FAR;
+        (*neighbor, *epoch) = (NO_NEIGHBOR, 0);
+        (*listener, *interface, *stage) = (birth.listener, birth.interface, birth.stage);
+        (*traffic_class, *hop_limit, *fragments, *cut) = (0, 0, false, false);
+        *trouble = None;
+        (*orphan, *linked) = (false, true);
+    }
+
     /// Why it failed, in the stack's words.
     pub fn failure(&self) -> Option<Failure> {
         Some(match self.tcb.error()? {

@@ -4,7 +4,7 @@
 use tcp::{Config, Parked, Tcb};
 use wire::Instant;
 
-use crate::conn::{Conn, Stage};
+use crate::conn::{Birth, Conn, Stage};
 use crate::flows::FlowKey;
 use crate::route::InterfaceId;
 use crate::slab::Slab;
@@ -86,13 +86,20 @@ impl Conns {
         }
     }
 
-    /// Its number, or the connection back when there are too many.
-    pub fn insert(&mut self, conn: Conn) -> Result<u32, Box<Conn>> {
-        let (key, body) = (conn.key, Body::Whole(self.boxed(conn)));
-        self.slots.insert(Slot { key, body }).map_err(|slot| match slot.body {
-            Body::Whole(conn) => conn,
-            Body::Parked(_) => unreachable!("it was whole"),
-        })
+    /// The number of a new connection, or the connection when there are too many.
+    #[inline(always)]
+    pub fn insert(&mut self, tcb: Tcb, birth: Birth) -> Result<u32, Box<Conn>> {
+        let conn = match self.spare.pop() {
+            Some(mut old) => {
+                old.renew(tcb, birth);
+                old
+            }
+            None => Box::new(Conn::new(tcb, birth)),
+        };
+        if self.slots.is_full() {
+            return Err(conn);
+        }
+        Ok(self.slots.insert_with(|| Slot { key: birth.key, body: Body::Whole(conn) }).expect("there is room"))
     }
 
     /// The connection is over.

@@ -5,12 +5,12 @@ use std::collections::VecDeque;
 
 use mem::Side;
 use mem::spsc::{Consumer, Producer};
-use tcp::{SentPool, State, Tcb};
+use tcp::{SentPool, Tcb};
 use wire::{Addr, Instant, MacAddr, SeqNum};
 
 use crate::autoconf::Conflict;
 use crate::channel::Endpoint;
-use crate::conn::{Conn, Stage, queued};
+use crate::conn::{Birth, queued};
 use crate::conns::Conns;
 use crate::cookies::Cookies;
 use crate::counters::Counters;
@@ -26,7 +26,7 @@ use crate::ports::Ports;
 use crate::route::Routes;
 use crate::sources::Sources;
 use crate::syn_cache::SynCache;
-use crate::time_wait::{TimeWait, TimeWaits};
+use crate::time_wait::TimeWaits;
 use crate::wheel::Wheel;
 use crate::{InterfaceConfig, InterfaceId, Mode, Route, StackConfig};
 
@@ -74,7 +74,7 @@ pub struct Stack {
     pub(crate) wheel: Wheel,
     pub(crate) due: Vec<u32>,
     /// Connections that were idle at some time, in its order.
-    resting: VecDeque<(u32, Instant)>,
+    pub(crate) resting: VecDeque<(u32, Instant)>,
     /// Connections with news for the application.
     pub(crate) notify: VecDeque<u32>,
     /// Answers to requests, which are no connection's news.
@@ -313,9 +313,10 @@ impl Stack {
 
     /// Puts a new connection into slab and table, there in the place of the value `instead`; `None`, and the connection is
     /// gone, when the slab is full.
-    pub(crate) fn admit(&mut self, now: Instant, conn: Conn, instead: Option<u32>) -> Option<u32> {
-        let hash = conn.hash;
-        let id = match self.conns.insert(conn) {
+    #[inline(always)]
+    pub(crate) fn admit(&mut self, now: Instant, tcb: Tcb, birth: Birth, instead: Option<u32>) -> Option<u32> {
+        let hash = birth.hash;
+        let id = match self.conns.insert(tcb, birth) {
             Ok(id) => id,
             Err(mut conn) => {
                 let mut cx = context!(self, now);
@@ -330,149 +331,6 @@ impl Stack {
             self.flows.insert(hash, id);
         }
         Some(id)
-    }
-
-    /// After anything happened to a connection: which lists it belongs to, when it must be looked at again, whether it is
-    /// over.
-    pub(crate) fn settle(&mut self, now: Instant, id: u32) {
-        let Some(c) = self.conns.get_mut(id) else { return };
-        if c.tcb.has_knobs() {
-            c.tcb.time_fin_wait_2(&mut context!(self, now));
-            c.tcb.watch_unsent();
-        }
-        let wants = c.tcb.wants();
-        if matches!(c.tcb.state(), State::Closed | State::TimeWait) && self.end(now, id, wants) {
-            return;
-        }
-        let Some(c) = self.conns.get_mut(id) else { return };
-        let news = match c.stage {
-            Stage::Owned => c.tcb.has_notice(),
-            Stage::Embryo if c.tcb.established() && c.tcb.passive() => {
-                c.stage = Stage::Ready;
-                if let Some(l) = self.listeners.get(c.listener) {
-                    l.embryos -= 1;
-                    l.ready += 1;
-                }
-                true
-            }
-            Stage::Embryo => false,
-            Stage::Ready => true,
-            Stage::Lingering => c.lingered(),
-            Stage::Released => false,
-        };
-        let (idle, interface) = (c.tcb.is_idle(), c.interface);
-        self.watch(now, id, idle && wants == 0 && !news);
-        let queued = &mut self.queued[id as usize];
-        // Membership of the lists that are wanted and do not have it yet.
-        let add = (wants | if news { queued::NOTIFY } else { 0 }) & !*queued;
-        if add == 0 {
-            return;
-        }
-        *queued |= add;
-        if add & queued::NOTIFY != 0 {
-            self.notify.push_back(id);
-        }
-        if add & queued::SEND != 0 {
-            let i = &mut self.interfaces[interface.index()];
-            if add & queued::CONTROL != 0 {
-                i.control.push_back(id);
-            }
-            if add & queued::ACK != 0 {
-                i.acks.push_back(id);
-            }
-            if add & queued::DATA != 0 {
-                i.data.push_back(id);
-            }
-        }
-    }
-
-    /// When a connection must be looked at again: by its timers, and, where it has become idle, to be parked.
-    #[inline]
-    pub(crate) fn watch(&mut self, now: Instant, id: u32, idle: bool) {
-        let Some(c) = self.conns.whole_mut(id) else { return };
-        let deadline = c.tcb.deadline();
-        if deadline < c.wheel_at {
-            c.wheel_at = deadline;
-            self.wheel.schedule(id, deadline);
-        }
-        let queued = &mut self.queued[id as usize];
-        if idle && *queued & queued::RESTING == 0 {
-            *queued |= queued::RESTING;
-            self.resting.push_back((id, now));
-        }
-    }
-
-    /// A connection in CLOSED or TIME-WAIT: a record takes its place in the flow table, or nothing; whether it is freed.
-    #[inline(never)]
-    fn end(&mut self, now: Instant, id: u32, wants: u8) -> bool {
-        let Some(c) = self.conns.get_mut(id) else { return true };
-        let state = c.tcb.state();
-        if state == State::TimeWait && c.linked {
-            c.linked = false;
-            let (key, hash) = (c.key, c.hash);
-            let record = TimeWait {
-                key,
-                hash,
-                snd_nxt: c.tcb.snd_nxt(),
-                rcv_nxt: c.tcb.rcv_nxt(),
-                ts_recent: c.tcb.timestamps().map_or(0, |(_, recent)| recent),
-                stamped: c.tcb.timestamps().is_some(),
-                window: c.tcb.window_field(),
-                answered: 0,
-                until: now,
-                challenged: false,
-            };
-            self.remember(now, id, hash, record);
-        }
-        let Some(c) = self.conns.get_mut(id) else { return true };
-        let unknown = matches!(c.stage, Stage::Embryo | Stage::Ready | Stage::Released);
-        if unknown && wants & (queued::CONTROL | queued::ACK) == 0 {
-            self.free(now, id);
-            return true;
-        }
-        if state == State::Closed && c.linked {
-            c.linked = false;
-            let hash = c.hash;
-            self.flows.remove(hash, id);
-        }
-        false
-    }
-
-    /// A TIME-WAIT record takes the connection's place in the flow table.
-    fn remember(&mut self, now: Instant, id: u32, hash: u32, record: TimeWait) {
-        let Some((t, evicted)) = self.time_waits.insert(now, record) else {
-            self.flows.remove(hash, id);
-            return;
-        };
-        self.counters.time_waits += 1;
-        if let Some((old, gone)) = evicted {
-            self.counters.time_wait_evicted += 1;
-            self.flows.remove(gone.hash, old | TIME_WAIT);
-        }
-        self.flows.replace(hash, id, t | TIME_WAIT);
-    }
-
-    /// The number returns to the stack.
-    pub(crate) fn free(&mut self, now: Instant, id: u32) {
-        let Some(c) = self.conns.get_mut(id) else { return };
-        c.tcb.release(&mut context!(self, now));
-        if c.linked {
-            self.flows.remove(c.hash, id);
-        }
-        self.wheel.cancel(id);
-        if let Some(l) = self.listeners.get(c.listener) {
-            match c.stage {
-                Stage::Embryo => l.embryos -= 1,
-                Stage::Ready => l.ready -= 1,
-                Stage::Owned | Stage::Released | Stage::Lingering => {}
-            }
-        }
-        self.orphans -= c.orphan as u32;
-        self.counters.closed += 1;
-        if c.tcb.error().is_some() {
-            self.counters.failed += 1;
-        }
-        self.conns.remove(id);
     }
 
     /// Timers that are due (mTCP 3.2: one pass over what has expired).

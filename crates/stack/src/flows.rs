@@ -154,7 +154,15 @@ impl FlowTable {
     }
 
     /// Moves a few entries out of the old table.
+    #[inline]
     fn step(&mut self) {
+        if self.old.is_some() {
+            self.step_on();
+        }
+    }
+
+    #[inline(never)]
+    fn step_on(&mut self) {
         let Some((old, at)) = &mut self.old else { return };
         for _ in 0..STEP {
             if old.used == 0 {

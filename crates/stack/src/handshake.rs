@@ -7,9 +7,9 @@ use wire::{Instant, MacAddr, SeqNum};
 use crate::InterfaceId;
 use crate::channel::ConnOption;
 use crate::config::SynCookies;
-use crate::conn::{Conn, Stage};
+use crate::conn::{Birth, Stage};
 use crate::counters::DropReason;
-use crate::engine::{EMBRYO, NO_NEIGHBOR, Stack, context};
+use crate::engine::{EMBRYO, Stack, context};
 use crate::flows::FlowKey;
 use crate::input::{CE, Source, bare};
 use crate::jobs::beyond;
@@ -280,28 +280,17 @@ impl Stack {
         (open, offer, sent, retries): (&Open, &Offer, Option<Instant>, u8),
         record: Option<u32>,
     ) -> Result<u32, DropReason> {
-        let l = self.listeners.get(listener).ok_or(DropReason::NoSocket)?;
+        self.listeners.get(listener).ok_or(DropReason::NoSocket)?;
         let mut cx = context!(self, now);
-        let mut conn = Conn {
-            tcb: Tcb::resume(open, offer, sent, retries, &mut cx),
-            key,
-            hash,
-            wheel_at: Instant::FAR,
-            neighbor: NO_NEIGHBOR,
-            epoch: 0,
-            listener,
-            interface: source.interface,
-            traffic_class: 0,
-            hop_limit: 0,
-            fragments: false,
-            cut: false,
-            stage: Stage::Embryo,
-            trouble: None,
-            orphan: false,
-            linked: true,
-        };
-        l.options.apply(&mut conn, &mut cx);
-        let id = self.admit(now, conn, record).ok_or(DropReason::NoConnection)?;
+        let tcb = Tcb::resume(open, offer, sent, retries, &mut cx);
+        let birth = Birth { key, hash, interface: source.interface, listener, stage: Stage::Embryo };
+        let id = self.admit(now, tcb, birth, record).ok_or(DropReason::NoConnection)?;
+        if let Some(l) = self.listeners.get(listener)
+            && !l.options.is_empty()
+            && let Some(c) = self.conns.get_mut(id)
+        {
+            l.options.apply(c, &mut context!(self, now));
+        }
         // A record was counted as this is now.
         if let (None, Some(l)) = (record, self.listeners.get(listener)) {
             l.embryos += 1;

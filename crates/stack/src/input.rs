@@ -37,6 +37,18 @@ pub(crate) fn sum(bytes: &[u8]) -> wire::checksum::Sum {
     wire::checksum::sum_with(bytes, mem::sum::ones)
 }
 
+/// Whether a segment's checksum is right, as far as the port has not seen to that.
+#[inline(always)]
+fn sum_ok(src: Addr, dst: Addr, bytes: &[u8], frame: &RxFrame) -> bool {
+    frame.checksum == RxChecksum::Verified || check(src, dst, bytes, frame.checksum)
+}
+
+#[inline(never)]
+fn check(src: Addr, dst: Addr, bytes: &[u8], checksum: RxChecksum) -> bool {
+    checksum == RxChecksum::MayBePartial && wire::tcp::is_pseudo_only(src, dst, bytes)
+        || wire::tcp::sum_ok(src, dst, bytes.len(), sum(bytes))
+}
+
 impl Stack {
     /// Takes a burst of frames from one interface.
     pub fn receive<B: RxBurst + ?Sized>(&mut self, now: Instant, interface: InterfaceId, burst: &B) {
@@ -59,16 +71,17 @@ impl Stack {
                 if self.follow(now, t, &frame) {
                     continue;
                 }
-                self.settle(now, t.id);
+                let id = t.id;
+                train = None;
+                self.settle(now, id);
             }
-            let taken = match self.quick(interface, &frame) {
-                Some((source, segment)) => self.take_tcp(now, source, segment, &frame, hashes[i % GROUP]),
-                None => self.take_frame(now, interface, frame),
-            };
-            if let Err(reason) = taken {
+            let taken = self.take_quick(now, interface, &frame, hashes[i % GROUP]);
+            if let Err(reason) = taken.unwrap_or_else(|| self.take_frame(now, interface, frame)) {
                 self.counters.drop(reason);
             }
-            train = self.leading.take().map(|id| Train::new(id, &frame));
+            if let Some(id) = self.leading.take() {
+                train = Some(Train::new(id, &frame));
+            }
         }
         if let Some(t) = train {
             self.settle(now, t.id);
@@ -77,13 +90,24 @@ impl Stack {
         self.ask_neighbors(now);
     }
 
-    /// The segment of a frame of the common shape to and from good addresses; [`Stack::take_frame`] comes to the same.
-    #[inline]
-    fn quick<'a>(&mut self, interface: InterfaceId, frame: &RxFrame<'a>) -> Option<(Source, &'a [u8])> {
+    /// Takes a frame of the common shape to and from good addresses, as [`Stack::take_frame`] would; `None`, with nothing
+    /// done, where it is another.
+    #[inline(always)]
+    fn take_quick(
+        &mut self,
+        now: Instant,
+        interface: InterfaceId,
+        frame: &RxFrame,
+        hash: Option<u32>,
+    ) -> Option<Result<(), DropReason>> {
         let i = &mut self.interfaces[interface.index()];
         let wire::quick::Tcp4 { mac, src, dst, tos, segment } = wire::quick::read(frame.data, i.config.mac)?;
-        let good = i.config.vlan.is_none() && i.addresses.admits(src, dst);
-        good.then_some((Source { interface, mac, src, dst, ecn: tos & 3 }, segment))
+        if i.config.vlan.is_some() || !i.addresses.admits(src, dst) || !sum_ok(src, dst, segment, frame) {
+            return None;
+        }
+        let header = Segment::header(segment).ok()?;
+        let seg = Segment::behind(segment, header, frame.mss);
+        Some(self.take_segment(now, Source { interface, mac, src, dst, ecn: tos & 3 }, &seg, hash))
     }
 
     fn take_frame(&mut self, now: Instant, interface: InterfaceId, frame: RxFrame) -> Result<(), DropReason> {
@@ -120,7 +144,7 @@ impl Stack {
                 }
                 let source = Source { interface, mac: eth.src, src, dst, ecn: ip.tos & 3 };
                 match ip.protocol {
-                    ipv4::TCP => self.take_tcp(now, source, ip.payload, &frame, None),
+                    ipv4::TCP => self.take_tcp(now, source, ip.payload, &frame),
                     ipv4::ICMP => self.take_icmpv4(now, source, &ip),
                     protocol => self.take_other(now, source, protocol, 0, eth.payload),
                 }
@@ -147,7 +171,7 @@ impl Stack {
                 let source = Source { interface, mac: eth.src, src, dst, ecn: ip.traffic_class & 3 };
                 match ip.next_header {
                     ipv6::TCP if to_group || src.is_unspecified() => Err(DropReason::BadSource),
-                    ipv6::TCP => self.take_tcp(now, source, ip.payload, &frame, None),
+                    ipv6::TCP => self.take_tcp(now, source, ip.payload, &frame),
                     ipv6::ICMPV6 => self.take_icmpv6(now, source, &ip),
                     ipv6::NO_NEXT_HEADER => Ok(()),
                     protocol if !to_group => self.take_other(now, source, protocol, ip.named_at, eth.payload),
@@ -183,34 +207,30 @@ impl Stack {
         }
     }
 
-    /// `hash` is the tuple's, where it is known.
-    fn take_tcp(
-        &mut self,
-        now: Instant,
-        source: Source,
-        bytes: &[u8],
-        frame: &RxFrame,
-        hash: Option<u32>,
-    ) -> Result<(), DropReason> {
-        let Source { src, dst, .. } = source;
-        let good = match frame.checksum {
-            RxChecksum::Verified => true,
-            RxChecksum::Unknown => wire::tcp::sum_ok(src, dst, bytes.len(), sum(bytes)),
-            RxChecksum::MayBePartial => {
-                wire::tcp::is_pseudo_only(src, dst, bytes) || wire::tcp::sum_ok(src, dst, bytes.len(), sum(bytes))
-            }
-        };
-        if !good {
+    fn take_tcp(&mut self, now: Instant, source: Source, bytes: &[u8], frame: &RxFrame) -> Result<(), DropReason> {
+        if !sum_ok(source.src, source.dst, bytes, frame) {
             // RFC 9293 3.1, MUST-3.
             return Err(DropReason::TcpChecksum);
         }
-        let seg = Segment { mss: frame.mss, ..Segment::parse(bytes).map_err(|_| DropReason::Malformed)? };
+        let seg = Segment::parse_merged(bytes, frame.mss).map_err(|_| DropReason::Malformed)?;
+        self.take_segment(now, source, &seg, None)
+    }
+
+    /// `hash` is the tuple's, where it is known.
+    fn take_segment(
+        &mut self,
+        now: Instant,
+        source: Source,
+        seg: &Segment,
+        hash: Option<u32>,
+    ) -> Result<(), DropReason> {
+        let Source { src, dst, .. } = source;
         self.counters.segments_in += seg.count() as u64;
         let key = FlowKey { local: dst, remote: src, local_port: seg.dst_port, remote_port: seg.src_port };
         let hash = hash.unwrap_or_else(|| self.flows.hash(&key));
         match self.find_flow(&key, hash) {
-            Some(value) if value & TIME_WAIT != 0 => self.in_time_wait(now, source, &seg, key, hash, value),
-            Some(value) if value & EMBRYO != 0 => self.in_handshake(now, source, &seg, hash, value & !EMBRYO),
+            Some(value) if value & TIME_WAIT != 0 => self.in_time_wait(now, source, seg, key, hash, value),
+            Some(value) if value & EMBRYO != 0 => self.in_handshake(now, source, seg, hash, value & !EMBRYO),
             Some(id) => {
                 let mut cx = context!(self, now);
                 let Some(Conn { tcb, .. }) = self.conns.get_mut(id) else { return Err(DropReason::NoSocket) };
@@ -218,12 +238,12 @@ impl Stack {
                     tcb.congestion_experienced();
                 }
                 if seg.flags.contains(Flags::URG) {
-                    tcb.note_urgent(&seg);
+                    tcb.note_urgent(seg);
                 }
                 let predicted = cx.counters.predicted;
-                let reply = tcb.on_segment(&seg, &mut cx);
+                let reply = tcb.on_segment(seg, &mut cx);
                 if let Some(reply) = reply {
-                    self.reply(source, &seg, reply);
+                    self.reply(source, seg, reply);
                 }
                 if self.counters.tcp.predicted != predicted && !seg.payload.is_empty() {
                     // What follows it may be more of the same.
@@ -233,7 +253,7 @@ impl Stack {
                 self.settle(now, id);
                 Ok(())
             }
-            None => self.without_connection(now, source, &seg, key, hash, None),
+            None => self.without_connection(now, source, seg, key, hash, None),
         }
     }
 

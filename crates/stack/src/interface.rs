@@ -115,11 +115,15 @@ impl Addresses {
     }
 
     /// Whether packets may come to `dst` from `src`: it is ours and the other is not, nor about to be.
-    #[inline]
+    #[inline(always)]
     pub fn admits(&mut self, src: Addr, dst: Addr) -> bool {
-        if let [only] = &self.list[..] {
-            return only.addr == dst && matches!(only.phase, Phase::Ours { .. }) && src != dst;
+        match &self.list[..] {
+            [only] => only.addr == dst && matches!(only.phase, Phase::Ours { .. }) && src != dst,
+            _ => self.admits_among(src, dst),
         }
+    }
+
+    fn admits_among(&mut self, src: Addr, dst: Addr) -> bool {
         let list = &self.list;
         let index = self.index.get_or_insert_with(|| {
             let known = list.iter().filter(|a| a.phase != Phase::Duplicate);

@@ -4,12 +4,21 @@ use tcp::{Open, State, Tcb, TcpInfo};
 use wire::{Instant, SeqNum};
 
 use crate::channel::{CloseMode, ConnId, Endpoint, Event, Failure, Job, ListenerId, Token};
-use crate::conn::{Conn, Stage};
+use crate::conn::{Birth, Conn, Stage};
 use crate::counters::DropReason;
-use crate::engine::{EMBRYO, NO_NEIGHBOR, Stack, TIME_WAIT, context};
+use crate::engine::{EMBRYO, Stack, TIME_WAIT, context};
 use crate::flows::FlowKey;
 use crate::listener::Listener;
 use crate::options::{Options, apply};
+
+/// The tuple of an active open.
+pub(crate) struct Chosen {
+    pub key: FlowKey,
+    /// The key's, in the flow table.
+    pub hash: u32,
+    /// What the flow table has there: a TIME-WAIT record that may be used again.
+    pub found: Option<u32>,
+}
 
 impl Stack {
     /// Does every job that waits; how many there were.
@@ -179,7 +188,7 @@ impl Stack {
         if self.interfaces.iter().any(|i| i.owns(remote.addr)) {
             return Err(Failure::HostUnreachable);
         }
-        let hop = self.routes.lookup(remote.addr).ok_or(Failure::NetworkUnreachable)?;
+        let hop = self.routes.hop(remote.addr).ok_or(Failure::NetworkUnreachable)?;
         let interface = hop.interface;
         let addr = match local.addr.is_unspecified() {
             true => self.interfaces[interface.index()].source_for(remote.addr).ok_or(Failure::AddressNotAvailable)?,
@@ -190,14 +199,17 @@ impl Stack {
             return Err(Failure::AddressNotAvailable);
         }
         let mut key = FlowKey { local: addr, remote: remote.addr, local_port: local.port, remote_port: remote.port };
-        if local.port == 0 {
+        let (hash, found) = if local.port == 0 {
             let any = local.addr.is_unspecified();
-            (key.local, key.local_port) =
-                self.choose_source(now, interface, key, any).ok_or(Failure::AddressNotAvailable)?;
-        }
-        let hash = self.flows.hash(&key);
+            let chosen = self.choose_source(now, interface, key, any).ok_or(Failure::AddressNotAvailable)?;
+            key = chosen.key;
+            (chosen.hash, chosen.found)
+        } else {
+            let hash = self.flows.hash(&key);
+            (hash, self.find_flow(&key, hash))
+        };
         let (mut iss, ts_offset) = self.initial_sequence(now, &key);
-        match self.find_flow(&key, hash) {
+        match found {
             None => {}
             Some(value) if self.reusable(now, value) => {
                 if let Some(old) = self.time_waits.get(value & !TIME_WAIT) {
@@ -212,26 +224,9 @@ impl Stack {
         let open = Open { iss, ts_offset, mss, receive_buffer, headers };
         let mut cx = context!(self, now);
         let tcb = Tcb::connect(&open, &mut cx);
-        let mut conn = Conn {
-            tcb,
-            key,
-            hash,
-            wheel_at: Instant::FAR,
-            neighbor: NO_NEIGHBOR,
-            epoch: 0,
-            listener: u32::MAX,
-            interface,
-            traffic_class: 0,
-            hop_limit: 0,
-            fragments: false,
-            cut: false,
-            stage: Stage::Owned,
-            trouble: None,
-            orphan: false,
-            linked: true,
-        };
-        options.apply(&mut conn, &mut cx);
-        let id = self.admit(now, conn, None).ok_or(Failure::NoBuffers)?;
+        let birth = Birth { key, hash, interface, listener: u32::MAX, stage: Stage::Owned };
+        let id = self.admit(now, tcb, birth, None).ok_or(Failure::NoBuffers)?;
+        self.give_options(now, id, &options);
         self.counters.active_opens += 1;
         let local = Endpoint { addr: key.local, port: key.local_port };
         self.answers.push_back(Event::Opened { token, conn: ConnId(id), local });
@@ -239,9 +234,20 @@ impl Stack {
         Ok(())
     }
 
+    /// Sets what was asked for on a new connection.
+    #[inline]
+    pub(crate) fn give_options(&mut self, now: Instant, id: u32, options: &Options) {
+        if !options.is_empty()
+            && let Some(c) = self.conns.get_mut(id)
+        {
+            options.apply(c, &mut context!(self, now));
+        }
+    }
+
     /// A local port for an active open: free for this remote end, and such that the reply comes back to this lane
     /// (mTCP 4.2, Fastsocket 3.3).
-    pub(crate) fn choose_port(&mut self, now: Instant, key: FlowKey) -> Option<u16> {
+    pub(crate) fn choose_port(&mut self, now: Instant, key: FlowKey) -> Option<Chosen> {
+        let mut chosen = None;
         let Stack { ports, flows, conns, syns, time_waits, listeners, config, .. } = self;
         ports.pick(key.local, key.remote, key.remote_port, |port| {
             let key = FlowKey { local_port: port, ..key };
@@ -257,11 +263,13 @@ impl Stack {
                 EMBRYO => syns.get(value & !EMBRYO).is_some_and(|e| e.key == key),
                 bit => time_waits.get(value & !bit).is_some_and(|t| t.key == key),
             });
-            match taken {
-                None => true,
-                Some(value) => reusable(time_waits, now, config.time_wait, value),
+            let free = taken.is_none_or(|value| reusable(time_waits, now, config.time_wait, value));
+            if free {
+                chosen = Some(Chosen { key, hash, found: taken });
             }
-        })
+            free
+        })?;
+        chosen
     }
 
     fn reusable(&self, now: Instant, value: u32) -> bool {

@@ -33,6 +33,7 @@ mod output;
 mod path;
 mod ports;
 mod route;
+mod settle;
 mod slab;
 mod sources;
 mod steering;

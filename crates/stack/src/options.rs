@@ -17,6 +17,10 @@ impl Options {
         }
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub fn get(&self, option: ConnOption) -> Option<u32> {
         self.0.iter().find(|(o, _)| *o == option).map(|(_, v)| *v)
     }

@@ -1,7 +1,7 @@
 //! Out to the wire: replies first, then the control, ACK and data lists (mTCP 3.2), framed straight into the port's
 //! memory.
 
-use tcp::{Outgoing, State};
+use tcp::Outgoing;
 use wire::burst::{Gso, PARTS, PartialChecksum, TxCaps, TxOffload, TxSink};
 use wire::quick::Headers;
 use wire::tcp::{Flags, Header};
@@ -11,6 +11,7 @@ use crate::conn::{Conn, queued};
 use crate::counters::DropReason;
 use crate::engine::{NO_NEIGHBOR, Stack, context};
 use crate::flows::FlowKey;
+use crate::interface::Interface;
 use crate::neighbor::Hop;
 use crate::route::InterfaceId;
 
@@ -143,44 +144,48 @@ impl Stack {
         }
     }
 
-    /// After sending: what it could not send now waits for an ACK, a timer or the application, not for the list.
-    fn settle_sent(&mut self, now: Instant, id: u32) {
-        let Some(c) = self.conns.whole_mut(id) else { return };
-        let over = matches!(c.tcb.state(), State::Closed | State::TimeWait);
-        if !over && !c.tcb.has_knobs() {
-            // Sending brings no news; when to look again is all that it can have changed.
-            let idle = c.tcb.is_idle();
-            return self.watch(now, id, idle);
+    /// The next hop of a connection that knows none, or whose tables have changed.
+    #[inline(never)]
+    fn find_hop(&mut self, now: Instant, id: u32) -> Hop {
+        let Some(c) = self.conns.whole(id) else { return Hop::Unreachable };
+        let (interface, remote) = (c.interface, c.key.remote);
+        let gateway = match self.routes.hop(remote) {
+            Some(hop) if hop.interface == interface => hop.gateway,
+            // Answers leave where the question came in, on-link when no route says otherwise.
+            _ => None,
+        };
+        let Some(index) = self.neighbors.index(now, interface, gateway.unwrap_or(remote)) else {
+            return Hop::Unreachable;
+        };
+        if let Some(c) = self.conns.whole_mut(id) {
+            (c.neighbor, c.epoch) = (index, self.neighbors.epoch);
         }
-        // Keeps `settle` from putting it straight back on the lists.
-        let bits = core::mem::replace(&mut self.queued[id as usize], queued::SEND);
-        self.queued[id as usize] |= bits;
-        self.settle(now, id);
-        let all = &mut self.queued[id as usize];
-        *all = (*all & !queued::SEND) | (bits & queued::SEND);
+        self.neighbors.hop(now, index)
     }
 
-    /// The next hop's hardware address for a connection, looked up again when the tables have changed.
-    fn hop(&mut self, now: Instant, id: u32) -> Option<Hop> {
-        let epoch = self.neighbors.epoch;
-        let c = self.conns.get_mut(id)?;
-        if c.neighbor == NO_NEIGHBOR || c.epoch != epoch {
-            let (interface, remote) = (c.interface, c.key.remote);
-            let gateway = match self.routes.lookup(remote) {
-                Some(hop) if hop.interface == interface => hop.gateway,
-                // Answers leave where the question came in, on-link when no route says otherwise.
-                _ => None,
-            };
-            let Some(index) = self.neighbors.index(now, interface, gateway.unwrap_or(remote)) else {
-                return Some(Hop::Unreachable);
-            };
-            let epoch = self.neighbors.epoch;
-            let c = self.conns.get_mut(id)?;
-            c.neighbor = index;
-            c.epoch = epoch;
+    /// A connection with something to send and nowhere to send it.
+    #[cold]
+    fn without_hop(&mut self, now: Instant, id: u32, waits: bool) {
+        if waits {
+            if self.queued[id as usize] & queued::NEIGHBOR == 0 {
+                self.queued[id as usize] |= queued::NEIGHBOR;
+                if let Some(c) = self.conns.whole(id) {
+                    self.neighbors.wait(c.neighbor, id);
+                }
+            }
+            return;
         }
-        let index = self.conns.whole(id)?.neighbor;
-        Some(self.neighbors.hop(now, index))
+        self.counters.drop(DropReason::NoNeighbor);
+        let Some(c) = self.conns.whole_mut(id) else { return };
+        let mut cx = context!(self, now);
+        c.tcb.unreachable(true, None, &mut cx);
+        // Lost like on any link: an open connection's timers send it again, or give up in the end.
+        for _ in 0..SHARE {
+            let smss = c.tcb.segment_size() as u32;
+            if c.tcb.next_segment(smss, &mut cx).is_none() {
+                break;
+            }
+        }
     }
 
     fn send_conn<S: TxSink + ?Sized>(
@@ -191,124 +196,96 @@ impl Stack {
         sink: &mut S,
         caps: TxCaps,
     ) -> Progress {
-        if self.hold(id) {
+        let Some(c) = self.conns.get_mut(id) else { return Progress::Idle };
+        let known = (c.neighbor != NO_NEIGHBOR && c.epoch == self.neighbors.epoch).then_some(c.neighbor);
+        if self.interfaces[interface.index()].auto.asking && self.hold(id) {
             return Progress::Idle;
         }
-        let mac = match self.hop(now, id) {
-            None => return Progress::Idle,
-            Some(Hop::Known(mac)) => mac,
-            Some(Hop::Wait) => {
-                if self.queued[id as usize] & queued::NEIGHBOR == 0 {
-                    self.queued[id as usize] |= queued::NEIGHBOR;
-                    if let Some(c) = self.conns.whole(id) {
-                        self.neighbors.wait(c.neighbor, id);
-                    }
-                }
-                return Progress::Idle;
-            }
-            Some(Hop::Unreachable) => {
-                self.counters.drop(DropReason::NoNeighbor);
-                let Some(c) = self.conns.whole_mut(id) else { return Progress::Idle };
-                let mut cx = context!(self, now);
-                c.tcb.unreachable(true, None, &mut cx);
-                // Lost like on any link: an open connection's timers send it again, or give up in the end.
-                for _ in 0..SHARE {
-                    let smss = c.tcb.segment_size() as u32;
-                    if c.tcb.next_segment(smss, &mut cx).is_none() {
-                        break;
-                    }
-                }
+        let hop = match known {
+            Some(index) => self.neighbors.hop(now, index),
+            None => self.find_hop(now, id),
+        };
+        let to = match hop {
+            Hop::Known(mac) => mac,
+            Hop::Wait | Hop::Unreachable => {
+                self.without_hop(now, id, matches!(hop, Hop::Wait));
                 return Progress::Idle;
             }
         };
-        let config = &self.interfaces[interface.index()].config;
-        let (our_mac, vlan, mtu) = (config.mac, config.vlan, config.mtu as usize);
-        let suggested = self.interfaces[interface.index()].auto.hop_limit;
+        let i = &self.interfaces[interface.index()];
         let Some(c) = self.conns.whole_mut(id) else { return Progress::Idle };
-        let key = c.key;
-        let ip_header = if key.remote.is_v4() { 20 } else { 40 };
-        let hops = hop_limit(&key, c.hop_limit, suggested);
-        let link = 14 + if vlan.is_some() { 4 } else { 0 };
         let urgent = c.tcb.urgent_out();
-        let plain = key.remote.is_v4() && vlan.is_none() && !urgent && !c.fragments;
-        let headers = link + ip_header + 60;
+        let frames = Frames::new(i, c, to, urgent, caps);
+        // Room for the largest segment that may come, options included: in a frame of the link, or in one that the port cuts.
+        let link = link(i.config.vlan) + i.config.mtu as usize;
+        let headers = frames.tcp_at + 60;
+        let large_room = |payload: usize| (headers + payload).max(caps.max_frame + 1);
 
         // Sums that are left to the port need no look at the payload.
         let gathers = caps.checksum && sink.gathers();
         let mut left = SHARE;
         while left > 0 {
             let smss = c.tcb.segment_size() as usize;
+            let mut cx = context!(self, now);
+            if c.cut && c.tcb.snd_una() == c.tcb.snd_nxt() {
+                c.cut = false;
+            }
+            if urgent || c.fragments || c.tcb.unsent() as usize <= smss {
+                // What most connections have to send: one segment, in a frame of its own. (Of several cut by hardware each
+                // would repeat the urgent pointer; fragments need an identification each.)
+                // Behind cut ones it is reserved like them, so that it does not overtake them.
+                let large = c.cut && c.tcb.wants_data();
+                let room = if large { large_room(smss) } else { link };
+                let Some(buf) = sink.reserve(room) else { return Progress::Full };
+                let Some(out) = c.tcb.next_segment(smss as u32, &mut cx) else { return Progress::Idle };
+                let end = frames.headers(c, &out, buf) + out.len as usize;
+                frames.finish(c, &out, &mut buf[..end], cx.pool);
+                sink.commit(end, frames.offload(None));
+                self.counters.frames_out += 1;
+                self.counters.bytes_out += end as u64;
+                self.counters.segments_out += 1;
+                left -= 1;
+                if c.tcb.all_sent(&mut cx) {
+                    return Progress::Idle;
+                }
+                continue;
+            }
             // Segments that the connection hands out as one: cut by the port, or here (as Linux's GSO).
             let together = match caps.max_gso {
-                // Hardware would repeat the pointer in every segment; fragments need an identification each.
-                _ if urgent || c.fragments || c.tcb.unsent() as usize <= smss => 1,
                 0 => sink.room().min(left),
                 gso => gso.saturating_sub(headers) / smss,
             };
             // The IP total length counts too: 64 KiB less headers.
             let payload = together.clamp(1, (LONGEST.saturating_sub(headers) / smss).max(1)) * smss;
-            if c.cut && c.tcb.snd_una() == c.tcb.snd_nxt() {
-                c.cut = false;
-            }
-            // One that comes behind cut ones is reserved like them, so that it does not overtake them.
             let large = caps.max_gso > 0 && (together > 1 || c.cut && c.tcb.wants_data());
-            // Room for the largest segment that may come, options included.
-            let room = if large { (headers + payload).max(caps.max_frame + 1) } else { link + mtu };
+            let room = if large { large_room(payload) } else { link };
             if sink.reserve(room).is_none() {
                 return Progress::Full;
             }
-            let mut cx = context!(self, now);
             let Some(whole) = c.tcb.next_segment(payload as u32, &mut cx) else { return Progress::Idle };
             let piece = if caps.max_gso == 0 { smss as u32 } else { u32::MAX };
             let count = if whole.len <= piece { 1 } else { whole.len.div_ceil(piece) };
             for n in 0..count {
                 // The port has said that they fit; one that fits no more is lost, as on the wire.
                 let Some(buf) = sink.reserve(room) else { break };
-                let cutting;
-                let out = if count == 1 {
-                    &whole
-                } else {
-                    cutting = whole.piece(n, count, piece);
-                    &cutting
-                };
+                let out = whole.piece(n, count, piece);
                 let len = out.len as usize;
-                let written = if plain {
-                    let &Outgoing { seq, ack, flags, window, .. } = out;
-                    let (src, dst, tos) = (key.local, key.remote, c.traffic_class | out.ecn);
-                    let (src_port, dst_port) = (key.local_port, key.remote_port);
-                    let (to, from, ttl) = (mac, our_mac, hops);
-                    let headers = Headers { to, from, src, dst, tos, ttl, src_port, dst_port, seq, ack, flags, window };
-                    headers.write(buf, &out.options, len)
-                } else {
-                    None
-                };
-                let tcp_at = link + ip_header;
-                let text = match written {
-                    Some(text) => text,
-                    None => emit_headers(buf, c, out, (mac, our_mac, vlan), hops),
-                };
-                let end = text + len;
                 let cut = len > smss;
                 c.cut |= large && len > 0;
+                let text = frames.headers(c, &out, buf);
+                let offload = frames.offload(cut.then_some((smss, text)));
+                self.counters.frames_out += 1;
+                self.counters.bytes_out += (text + len) as u64;
+                self.counters.segments_out += if cut { len.div_ceil(smss) as u64 } else { 1 };
                 if cut && gathers {
                     let mut parts: [&[u8]; PARTS] = [&[]; PARTS];
-                    if let Some(n) = c.tcb.gather_payload(out, cx.pool, &mut parts) {
-                        let offload = finish(&key, &mut buf[tcp_at..text], tcp_at, caps, Some((smss, text - tcp_at)));
+                    if let Some(n) = c.tcb.gather_payload(&out, cx.pool, &mut parts) {
                         sink.commit_with(text, &parts[..n], offload);
-                        self.counters.frames_out += 1;
-                        self.counters.bytes_out += end as u64;
-                        self.counters.segments_out += len.div_ceil(smss) as u64;
                         continue;
                     }
                 }
-                if len > 0 {
-                    c.tcb.copy_payload(out, &mut buf[text..end], cx.pool);
-                }
-                let offload = finish(&key, &mut buf[tcp_at..end], tcp_at, caps, cut.then_some((smss, text - tcp_at)));
-                sink.commit(end, offload);
-                self.counters.frames_out += 1;
-                self.counters.bytes_out += end as u64;
-                self.counters.segments_out += if cut { len.div_ceil(smss) as u64 } else { 1 };
+                frames.finish(c, &out, &mut buf[..text + len], cx.pool);
+                sink.commit(text + len, offload);
             }
             left = left.saturating_sub(count as usize);
             if c.tcb.all_sent(&mut cx) {
@@ -340,7 +317,13 @@ impl Stack {
                 emit_tcp_ip(&mut buf[at..], key, *class, hop_limit(key, *hops, suggested), end - tcp_at);
                 self.counters.segments_out += 1;
                 wire::tcp::fill_pseudo(key.local, key.remote, end - tcp_at, &mut buf[tcp_at..end]);
-                (end, finish(key, &mut buf[tcp_at..end], tcp_at, caps, None))
+                if caps.checksum {
+                    let checksum = Some(PartialChecksum { start: tcp_at as u16, offset: 16 });
+                    (end, TxOffload { checksum, gso: None })
+                } else {
+                    wire::tcp::finish_checksum(&mut buf[tcp_at..end], crate::input::sum);
+                    (end, TxOffload::default())
+                }
             }
             Raw::Solicit { target, source, unicast } => {
                 (crate::ndp::solicit(buf, our_mac, vlan, *target, *source, *unicast), TxOffload::default())
@@ -389,6 +372,81 @@ fn hop_limit(key: &FlowKey, chosen: u8, suggested: u8) -> u8 {
     }
 }
 
+/// What the frames of one connection have in common.
+struct Frames {
+    /// Hardware addresses of the next hop and of ours.
+    to: MacAddr,
+    from: MacAddr,
+    vlan: Option<u16>,
+    hops: u8,
+    /// Of the shape that [`Headers`] writes, but for options.
+    plain: bool,
+    /// Where the TCP header begins.
+    tcp_at: usize,
+    v4: bool,
+    /// The port finishes checksums.
+    checksum: bool,
+}
+
+impl Frames {
+    #[inline(always)]
+    fn new(i: &Interface, c: &Conn, to: MacAddr, urgent: bool, caps: TxCaps) -> Frames {
+        let (v4, vlan) = (c.key.remote.is_v4(), i.config.vlan);
+        Frames {
+            to,
+            from: i.config.mac,
+            vlan,
+            hops: hop_limit(&c.key, c.hop_limit, i.auto.hop_limit),
+            plain: v4 && vlan.is_none() && !urgent && !c.fragments,
+            tcp_at: link(vlan) + if v4 { 20 } else { 40 },
+            v4,
+            checksum: caps.checksum,
+        }
+    }
+
+    /// The headers of `out`, the checksum's field holding the folded pseudo-header; their length.
+    #[inline(always)]
+    fn headers(&self, c: &Conn, out: &Outgoing, buf: &mut [u8]) -> usize {
+        if self.plain {
+            let &Outgoing { seq, ack, flags, window, .. } = out;
+            let FlowKey { local: src, remote: dst, local_port: src_port, remote_port: dst_port } = c.key;
+            let (to, from, tos, ttl) = (self.to, self.from, c.traffic_class | out.ecn, self.hops);
+            let headers = Headers { to, from, src, dst, tos, ttl, src_port, dst_port, seq, ack, flags, window };
+            if let Some(text) = headers.write(buf, &out.options, out.len as usize) {
+                return text;
+            }
+        }
+        emit_headers(buf, c, out, (self.to, self.from, self.vlan), self.hops)
+    }
+
+    /// The text behind the headers, and the checksum over both where the port does not finish it; `frame` ends with the text.
+    #[inline(always)]
+    fn finish(&self, c: &mut Conn, out: &Outgoing, frame: &mut [u8], pool: &mem::Side) {
+        if out.len > 0 {
+            let text = frame.len() - out.len as usize;
+            c.tcb.copy_payload(out, &mut frame[text..], pool);
+        }
+        if !self.checksum {
+            wire::tcp::finish_checksum(&mut frame[self.tcp_at..], crate::input::sum);
+        }
+    }
+
+    /// What is left to the port; `cut` is how long its pieces are and where the headers end.
+    #[inline(always)]
+    fn offload(&self, cut: Option<(usize, usize)>) -> TxOffload {
+        if !self.checksum {
+            return TxOffload::default();
+        }
+        let gso = cut.map(|(mss, header)| Gso { mss: mss as u16, header: header as u16, ipv6: !self.v4 });
+        TxOffload { checksum: Some(PartialChecksum { start: self.tcp_at as u16, offset: 16 }), gso }
+    }
+}
+
+/// Bytes of the link's header.
+fn link(vlan: Option<u16>) -> usize {
+    14 + if vlan.is_some() { 4 } else { 0 }
+}
+
 /// All headers of a segment of any shape, the checksum's field holding the folded pseudo-header; their length.
 #[inline(never)]
 fn emit_headers(
@@ -421,23 +479,5 @@ fn emit_tcp_ip(buf: &mut [u8], key: &FlowKey, class: u8, hops: u8, payload: usiz
         ipv4::Header { src, dst, tos: class, ttl: hops, ..ipv4::Header::default() }.emit(buf, payload)
     } else {
         ipv6::Header { src, dst, traffic_class: class, hop_limit: hops, ..ipv6::Header::default() }.emit(buf, payload)
-    }
-}
-
-/// The transport checksum over a field that holds the folded pseudo-header: computed here, or left to the port where it
-/// can.
-#[inline]
-fn finish(key: &FlowKey, tcp: &mut [u8], tcp_at: usize, caps: TxCaps, cut: Option<(usize, usize)>) -> TxOffload {
-    if !caps.checksum {
-        wire::tcp::finish_checksum(tcp, crate::input::sum);
-        return TxOffload::default();
-    }
-    TxOffload {
-        checksum: Some(PartialChecksum { start: tcp_at as u16, offset: 16 }),
-        gso: cut.map(|(mss, header)| Gso {
-            mss: mss as u16,
-            header: (tcp_at + header) as u16,
-            ipv6: !key.remote.is_v4(),
-        }),
     }
 }

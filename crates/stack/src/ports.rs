@@ -1,17 +1,17 @@
 //! Ports for active opens: RFC 6056 3.3.4 (algorithm 4, double-hash), so that successive connections to one peer take
 //! successive ports from an offset that nobody outside can guess.
 
-use core::hash::Hasher;
-
-use siphasher::sip::SipHasher13;
 use wire::Addr;
+
+use crate::flows::FlowKey;
+use crate::keyed::Keyed;
 
 const COUNTERS: usize = 256;
 
 pub(crate) struct Ports {
     first: u16,
     count: u32,
-    hasher: SipHasher13,
+    hasher: Keyed,
     counters: [u32; COUNTERS],
 }
 
@@ -23,7 +23,7 @@ impl Ports {
         Ports {
             first: range.0,
             count: (range.1.max(range.0) - range.0) as u32 + 1,
-            hasher: SipHasher13::new_with_key(&key),
+            hasher: Keyed::of(key),
             counters: [0; COUNTERS],
         }
     }
@@ -36,12 +36,7 @@ impl Ports {
         remote_port: u16,
         mut usable: impl FnMut(u16) -> bool,
     ) -> Option<u16> {
-        let mut h = self.hasher;
-        for w in local.as_words().into_iter().chain(remote.as_words()) {
-            h.write_u64(w);
-        }
-        h.write_u16(remote_port);
-        let hash = h.finish();
+        let hash = self.hasher.tuple(&FlowKey { local, remote, local_port: 0, remote_port });
         let offset = hash as u32;
         let counter = &mut self.counters[(hash >> 32) as usize % COUNTERS];
         let start = offset.wrapping_add(*counter) % self.count;

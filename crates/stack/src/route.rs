@@ -40,7 +40,12 @@ pub(crate) struct NextHop {
 pub(crate) struct Routes {
     v4: BTreeMap<Reverse<u8>, HashMap<IpAddr, Vec<Route>>>,
     v6: BTreeMap<Reverse<u8>, HashMap<IpAddr, Vec<Route>>>,
+    /// What was looked up last, by some bits of the destination; empty after a change.
+    recent: Vec<Option<(Addr, NextHop)>>,
 }
+
+/// Places in `recent`: a power of two.
+const RECENT: usize = 64;
 
 impl Routes {
     fn family(&mut self, ip: IpAddr) -> &mut BTreeMap<Reverse<u8>, HashMap<IpAddr, Vec<Route>>> {
@@ -49,6 +54,7 @@ impl Routes {
 
     /// Adds a route; one that is there already is not added twice.
     pub fn add(&mut self, route: Route) {
+        self.recent.clear();
         let route = canonical(route);
         let dst = route.dst;
         let list = self.family(dst).entry(Reverse(route.prefix)).or_default().entry(dst).or_default();
@@ -60,6 +66,7 @@ impl Routes {
 
     /// Removes a route; whether it was there.
     pub fn remove(&mut self, route: &Route) -> bool {
+        self.recent.clear();
         let route = canonical(*route);
         let dst = route.dst;
         let family = self.family(dst);
@@ -79,11 +86,33 @@ impl Routes {
 
     /// Keeps only the routes that `keep` wants.
     pub fn retain(&mut self, keep: impl Fn(&Route) -> bool) {
+        self.recent.clear();
         for family in [&mut self.v4, &mut self.v6] {
             family.values_mut().flat_map(HashMap::values_mut).for_each(|list| list.retain(&keep));
             family.values_mut().for_each(|map| map.retain(|_, list| !list.is_empty()));
             family.retain(|_, map| !map.is_empty());
         }
+    }
+
+    /// The way to `to`; short for those asked for lately.
+    #[inline]
+    pub fn hop(&mut self, to: Addr) -> Option<NextHop> {
+        let [high, low] = to.as_words();
+        let at = (low ^ low >> 8 ^ high) as usize % RECENT;
+        match self.recent.get(at) {
+            Some(Some((known, hop))) if *known == to => Some(*hop),
+            _ => self.look_up_anew(to, at),
+        }
+    }
+
+    #[inline(never)]
+    fn look_up_anew(&mut self, to: Addr, at: usize) -> Option<NextHop> {
+        let hop = self.lookup(to)?;
+        if self.recent.is_empty() {
+            self.recent.resize(RECENT, None);
+        }
+        self.recent[at] = Some((to, hop));
+        Some(hop)
     }
 
     /// The way to `to`.
@@ -157,6 +186,22 @@ mod tests {
     }
 
     #[test]
+    fn a_change_of_routes_is_noticed_at_once() {
+        let mut routes = Routes::default();
+        let target: Addr = "10.1.2.3".parse::<IpAddr>().unwrap().into();
+        let by = |routes: &mut Routes| routes.hop(target).map(|h| h.interface.0);
+        assert_eq!(by(&mut routes), None);
+        routes.add(route("10.0.0.0", 8, None, 1, 0));
+        assert_eq!((by(&mut routes), by(&mut routes)), (Some(1), Some(1)));
+        routes.add(route("10.1.0.0", 16, None, 2, 0));
+        assert_eq!(by(&mut routes), Some(2));
+        routes.remove(&route("10.1.0.0", 16, None, 2, 0));
+        assert_eq!(by(&mut routes), Some(1));
+        routes.retain(|_| false);
+        assert_eq!(by(&mut routes), None);
+    }
+
+    #[test]
     fn the_gateway_comes_along_and_odd_routes_are_put_right() {
         let mut routes = Routes::default();
         routes.add(route("0.0.0.0", 0, Some("10.0.0.254"), 0, 0));
@@ -212,6 +257,9 @@ mod tests {
                 // Of equals, the first.
                 let best = live.min_by_key(|r| (Reverse(r.prefix), r.metric)).map(|r| r.interface);
                 prop_assert_eq!(routes.lookup(ip.into()).map(|h| h.interface), best);
+                // The first time, and from memory.
+                prop_assert_eq!(routes.hop(ip.into()).map(|h| h.interface), best);
+                prop_assert_eq!(routes.hop(ip.into()).map(|h| h.interface), best);
             }
         }
     }

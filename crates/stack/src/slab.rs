@@ -23,6 +23,29 @@ impl<T> Slab<T> {
         Slab { all: Paged::new(), free: END, len: 0, max }
     }
 
+    /// Whether no value can be added.
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        self.free == END && self.all.len() >= self.max as usize
+    }
+
+    /// Adds what `f` makes, where there is room, straight into its place; its number.
+    #[inline(always)]
+    pub fn insert_with(&mut self, f: impl FnOnce() -> T) -> Option<u32> {
+        let id = self.free;
+        match self.all.get_mut(id as usize) {
+            Some(slot) => {
+                if let Slot::Free(next) = slot {
+                    self.free = *next;
+                }
+                *slot = Slot::Used(f());
+                self.len += 1;
+                Some(id)
+            }
+            None => self.insert(f()).ok(),
+        }
+    }
+
     /// Its number, or the value back when the slab is full.
     pub fn insert(&mut self, value: T) -> Result<u32, T> {
         let id = self.free;
@@ -131,6 +154,9 @@ mod tests {
         assert_eq!((slab.get(8), slab.len()), (None, 5 * MANY - 1));
         assert_eq!(slab.insert(8), Ok(8));
         slab[3] += 1;
+        assert!(slab.is_full() && slab.insert_with(|| 11).is_none());
+        slab.remove(8);
+        assert_eq!((slab.is_full(), slab.insert_with(|| 12), slab[8]), (false, Some(8), 12));
         assert_eq!((slab[3], slab.get(u32::MAX), slab.get(6 * MANY as u32)), (10, None, None));
     }
 

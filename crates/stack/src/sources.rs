@@ -7,6 +7,7 @@ use wire::{Addr, Instant};
 use crate::InterfaceId;
 use crate::engine::Stack;
 use crate::flows::FlowKey;
+use crate::jobs::Chosen;
 
 /// Remote ends remembered at most; then all are forgotten.
 const REMEMBERED: usize = 1024;
@@ -37,9 +38,9 @@ impl Stack {
         interface: InterfaceId,
         key: FlowKey,
         any: bool,
-    ) -> Option<(Addr, u16)> {
+    ) -> Option<Chosen> {
         if !any {
-            return Some((key.local, self.choose_port(now, key)?));
+            return self.choose_port(now, key);
         }
         let to = (key.remote, key.remote_port);
         let ended = self.counters.closed + self.counters.time_waits - self.time_waits.len() as u64;
@@ -49,8 +50,8 @@ impl Stack {
             Some(Found::Nowhere { ended: then, until }) if *then == ended && now < *until => return None,
             Some(Found::Nowhere { .. }) => key.local,
         };
-        if let Some(port) = self.choose_port(now, FlowKey { local: first, ..key }) {
-            return Some((first, port));
+        if let Some(chosen) = self.choose_port(now, FlowKey { local: first, ..key }) {
+            return Some(chosen);
         }
         // Each address is searched once in a round, so a search that ends is paid for by all the ports that it found.
         let all = self.interfaces[interface.index()].sources_for(key.remote);
@@ -58,8 +59,8 @@ impl Stack {
         let others = all.iter().cycle().skip(start).take(all.len()).filter(|a| **a != first);
         let mut found = None;
         for addr in others {
-            if let Some(port) = self.choose_port(now, FlowKey { local: *addr, ..key }) {
-                found = Some((*addr, port));
+            found = self.choose_port(now, FlowKey { local: *addr, ..key });
+            if found.is_some() {
                 break;
             }
         }
@@ -67,8 +68,8 @@ impl Stack {
         if by_remote.len() >= REMEMBERED {
             by_remote.clear();
         }
-        let memory = match found {
-            Some((addr, _)) => Found::At(addr),
+        let memory = match &found {
+            Some(chosen) => Found::At(chosen.key.local),
             None => Found::Nowhere { ended, until: now.plus_micros(AGE_US) },
         };
         by_remote.insert(to, memory);

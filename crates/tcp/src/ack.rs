@@ -122,7 +122,7 @@ impl Tcb {
         }
         let Some(run) = self.sent.pop_run(cx.sent, ack) else { return false };
         let now = cx.now.micros() as u32;
-        self.recovery.rack.delivered_in_order(&run.last, now);
+        self.recovery.rack.delivered_in_order(&run, now);
         let in_flight = self.packets_out;
         self.packets_out -= run.segs;
         self.recovery.delivered = self.recovery.delivered.wrapping_add(run.segs);
@@ -138,7 +138,7 @@ impl Tcb {
         // Linux: MSG_MORE holds until an acknowledgment; TCP_CORK does longer.
         self.set(flag::MORE, false);
         // RFC 6298 3.
-        let (rtt, least) = (now.wrapping_sub(run.first_at), now.wrapping_sub(run.last.at));
+        let (rtt, least) = (now.wrapping_sub(run.first_at), now.wrapping_sub(run.last_at));
         self.rtt.sample(rtt, Some(least), cx.config);
         self.control.on_rtt(least, run.segs, ack, self.snd_nxt, &self.cc);
         let sample = AckSample {
@@ -236,8 +236,8 @@ impl Tcb {
         self.max_wnd = self.max_wnd.max(window);
         // A window too small to use (MUST-38) leaves the timer alone: one that opens and closes by a byte would restart it
         // for ever, and neither the override nor a limit would ever come.
-        let useful = (self.smss as u32).min(self.unsent()).min(self.max_wnd / 2).max(1);
-        if self.pending == Pending::Persist && window >= useful {
+        let useful = || (self.smss as u32).min(self.unsent()).min(self.max_wnd / 2).max(1);
+        if self.pending == Pending::Persist && window >= useful() {
             self.set(flag::PROBE_NOW, false);
             self.rtt.backoff = 0;
             self.stop_transmit_timer();

@@ -158,7 +158,8 @@ impl Controller {
 macro_rules! forward {
     ($($name:ident($($arg:ident: $type:ty),*) $(-> $out:ty)?;)*) => {
         impl CongestionControl for Controller {
-            $(fn $name(&mut self, $($arg: $type),*) $(-> $out)? {
+            $(#[inline]
+            fn $name(&mut self, $($arg: $type),*) $(-> $out)? {
                 match self {
                     Controller::Cubic(c) => c.$name($($arg),*),
                     Controller::NewReno(c) => c.$name($($arg),*),

@@ -119,6 +119,8 @@ impl Tcb {
 
     /// The connection in SYN-RECEIVED whose SYN/ACK went out at `sent`, `retries` times more after that; where `sent` is
     /// not known, only an echoed timestamp measures the handshake's round trip: a cookie's reads up to 128 ms too long.
+    // Made in one place, it is copied in one go.
+    #[inline(never)]
     pub fn resume(open: &Open, offer: &Offer, sent: Option<Instant>, retries: u8, cx: &mut Context) -> Tcb {
         let now = cx.now;
         cx.now = sent.unwrap_or(now);

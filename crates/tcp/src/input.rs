@@ -148,7 +148,7 @@ impl Tcb {
         self.cwnd_usage_seq = self.snd_nxt;
         if self.rtt.srtt == 0 {
             // RFC 6298 5.7.
-            self.rtt.unmeasured();
+            self.rtt.unmeasured(cx.config);
         }
         self.state = State::Established;
         self.put_notice(Notice::CONNECTED);

@@ -120,7 +120,7 @@ impl Tcb {
 
     /// Whether the segment just given was the last for now, found out without asking for another; if so the burst is over.
     pub fn all_sent(&mut self, cx: &mut Context) -> bool {
-        if self.wants() != 0 || self.recovery.new_first {
+        if self.recovery.new_first || self.wants() != 0 {
             return false;
         }
         self.end_burst(cx);
@@ -142,6 +142,10 @@ impl Tcb {
             State::Closed | State::Listen => return None,
             State::TimeWait => return self.bare_ack(cx),
             _ => {}
+        }
+        if !self.wants_data() && !self.recovery.new_first {
+            self.end_burst(cx);
+            return self.bare_ack(cx);
         }
         if let Some(out) = self.tail_probe(cx) {
             return Some(out);
@@ -196,7 +200,16 @@ impl Tcb {
     }
 
     /// A segment marked lost, cut to the present segment size and to the peer's window (RFC 6675 5, RFC 5681 3.2).
+    #[inline]
     fn retransmission(&mut self, cx: &mut Context) -> Option<Outgoing> {
+        if self.lost_out <= self.retrans_out && !self.recovery.head_due {
+            return None;
+        }
+        self.next_lost(cx)
+    }
+
+    #[cold]
+    fn next_lost(&mut self, cx: &mut Context) -> Option<Outgoing> {
         let i = if core::mem::take(&mut self.recovery.head_due) && !self.sent.is_empty() {
             // RFC 6298 5.4.
             self.sent.head()?
@@ -282,6 +295,11 @@ impl Tcb {
         if !core::mem::take(&mut self.recovery.probe_due) || self.packets_out == 0 {
             return None;
         }
+        self.send_probe(cx)
+    }
+
+    #[cold]
+    fn send_probe(&mut self, cx: &mut Context) -> Option<Outgoing> {
         let smss = self.segment_size() as u32;
         let room = self.snd_wnd.saturating_sub(self.snd_nxt.since(self.snd_una));
         let len = self.unsent_of_record().min(smss);
@@ -367,12 +385,16 @@ impl Tcb {
         if self.burst == 0 && self.paced_out(cx) {
             return None;
         }
-        // No longer than the burst that the last of them ends.
-        let max = max.min(self.burst_goal(cx.config).saturating_sub(self.burst).max(1).saturating_mul(smss));
-        // CWR belongs on one segment, so that one goes alone.
-        let max = if self.has(flag::CWR) { max.min(smss) } else { max };
         // A record's last segment takes nothing of the next, and waits for nothing.
         let record = self.unsent_of_record();
+        let max = if record <= smss {
+            max.min(smss)
+        } else {
+            // No longer than the burst that the last of them ends.
+            let max = max.min(self.burst_goal(cx.config).saturating_sub(self.burst).max(1).saturating_mul(smss));
+            // CWR belongs on one segment, so that one goes alone.
+            if self.has(flag::CWR) { max.min(smss) } else { max }
+        };
         let ends = |len: u32| len == record && record < unsent;
         let mut len = record.min(max).min(peer_room).min(quota.saturating_mul(smss));
         // Whole segments only, unless this ends the queue and its last part may go.
@@ -440,7 +462,7 @@ impl Tcb {
             flags = flags | Flags::PSH;
             marks |= mark::PSH;
         }
-        let segs = len.div_ceil(smss).max(1);
+        let segs = count(len, smss);
         self.burst += segs;
         if !fin && !flags.contains(Flags::PSH) && self.burst_ends(len, segs, cx.config) {
             if self.burst > 1 {
@@ -477,7 +499,7 @@ impl Tcb {
         }
         self.packets_out += segs;
         self.snd_nxt += occupied;
-        if !len.is_multiple_of(smss) {
+        if if len < smss { len > 0 } else { !len.is_multiple_of(smss) } {
             self.snd_sml = self.snd_nxt;
         }
         self.bytes_sent += len as u64;
@@ -569,7 +591,7 @@ impl Tcb {
             self.unacked_in = 0;
             self.last_ack_sent = self.rcv_nxt;
         }
-        self.segs_out = self.segs_out.wrapping_add(len.div_ceil(self.smss as u32).max(1));
+        self.segs_out = self.segs_out.wrapping_add(count(len, self.smss as u32));
         let options = self.options(syn, cx);
         // RFC 3168 6.1.3.
         if self.has(flag::ECE) && !syn && !flags.contains(Flags::RST) {
@@ -610,6 +632,13 @@ impl Tcb {
             n => self.smss.saturating_sub(4 + 8 * n).max(8),
         }
     }
+}
+
+/// Segments of at most `smss` bytes that `len` bytes are, at least one.
+#[inline]
+fn count(len: u32, smss: u32) -> u32 {
+    // Most are one, and a division takes as long as all else here.
+    if len <= smss { 1 } else { len.div_ceil(smss) }
 }
 
 impl Outgoing {

@@ -4,7 +4,7 @@ use wire::SeqNum;
 
 use crate::ack::{Round, seen};
 use crate::recovery::Phase;
-use crate::sent::{Sent, mark};
+use crate::sent::{Run, Sent, mark};
 use crate::tcb::{Context, Tcb};
 use crate::timers::Pending;
 
@@ -36,13 +36,14 @@ pub(crate) struct Rack {
 
 impl Rack {
     /// RFC 8985 6.2 step 2, where `last` of what was delivered was sent last and only once.
-    pub fn delivered_in_order(&mut self, last: &Sent, now: u32) {
+    #[inline]
+    pub fn delivered_in_order(&mut self, last: &Run, now: u32) {
         self.advanced = true;
-        self.rtt = now.wrapping_sub(last.at);
-        if !self.valid || sent_after(last.at, last.end(), self.at, self.end) {
+        self.rtt = now.wrapping_sub(last.last_at);
+        if !self.valid || sent_after(last.last_at, last.last_end, self.at, self.end) {
             self.valid = true;
-            self.at = last.at;
-            self.end = last.end();
+            self.at = last.last_at;
+            self.end = last.last_end;
         }
     }
 }

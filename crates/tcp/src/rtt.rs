@@ -10,19 +10,20 @@ pub(crate) struct Rtt {
     pub srtt: u32,
     pub rttvar: u32,
     pub min: u32,
-    /// Before backing off.
+    /// Before backing off; not above the longest there may be.
     base: u32,
     pub backoff: u8,
 }
 
 impl Rtt {
     pub fn new(config: &Config) -> Rtt {
-        Rtt { srtt: 0, rttvar: 0, min: u32::MAX, base: config.initial_rto.as_micros() as u32, backoff: 0 }
+        let base = config.initial_rto.min(config.max_rto).as_micros() as u32;
+        Rtt { srtt: 0, rttvar: 0, min: u32::MAX, base, backoff: 0 }
     }
 
     /// RFC 6298 5.7: the SYN's round trip could not be measured.
-    pub fn unmeasured(&mut self) {
-        self.base = self.base.max(3_000_000);
+    pub fn unmeasured(&mut self, config: &Config) {
+        self.base = self.base.max(3_000_000).min(config.max_rto.as_micros() as u32);
         self.backoff = 0;
     }
 
@@ -46,7 +47,11 @@ impl Rtt {
     }
 
     /// The timeout now, µs (RFC 6298 5.5: doubled for each expiry in a row).
+    #[inline]
     pub fn rto(&self, config: &Config) -> u32 {
+        if self.backoff == 0 {
+            return self.base;
+        }
         let max = config.max_rto.as_micros() as u64;
         ((self.base as u64) << self.backoff.min(20)).min(max) as u32
     }

@@ -63,7 +63,9 @@ impl Sent {
 pub(crate) struct Run {
     /// When its first record was sent.
     pub first_at: u32,
-    pub last: Sent,
+    /// When its last record was sent, and where that ends.
+    pub last_at: u32,
+    pub last_end: SeqNum,
     pub segs: u32,
 }
 
@@ -206,8 +208,11 @@ impl SentList {
         if self.oldest != self.head {
             return None;
         }
-        let mut run =
-            Run { first_at: pool.slots.get(self.head as usize)?.at, last: pool.slots[self.head as usize], segs: 0 };
+        if self.head == self.tail {
+            return self.pop_only(pool, ack, ODD);
+        }
+        let first = pool.slots.get(self.head as usize)?;
+        let mut run = Run { first_at: first.at, last_at: first.at, last_end: first.seq, segs: 0 };
         let (mut i, mut end, mut n) = (self.head, NIL, 0);
         while i != NIL {
             let s = pool.slots[i as usize];
@@ -221,7 +226,7 @@ impl SentList {
                 return None;
             }
             run.segs += s.segs as u32;
-            run.last = s;
+            (run.last_at, run.last_end) = (s.at, s.end());
             (i, end) = (s.next, i);
             n += 1;
         }
@@ -240,6 +245,21 @@ impl SentList {
             NIL => (self.tail, self.newest) = (NIL, NIL),
             i => pool.at(i).older = NIL,
         }
+        Some(run)
+    }
+
+    /// The same where there is one record, as a short exchange has it.
+    fn pop_only(&mut self, pool: &mut SentPool, ack: SeqNum, odd: u8) -> Option<Run> {
+        let i = self.head;
+        let s = pool.slots.get_mut(i as usize)?;
+        if s.end().after(ack) || s.marks & odd != 0 {
+            return None;
+        }
+        let run = Run { first_at: s.at, last_at: s.at, last_end: s.end(), segs: s.segs as u32 };
+        s.next = pool.free.unwrap_or(NIL);
+        pool.free = Some(i);
+        pool.used -= 1;
+        *self = SentList::new();
         Some(run)
     }
 

@@ -81,7 +81,9 @@ impl Tcb {
 
     /// After progress: a tail loss probe where one may help, else the RTO.
     pub(crate) fn set_transmit_timer(&mut self, cx: &mut Context) {
-        if !self.schedule_probe(true, cx) {
+        if self.packets_out == 0 {
+            self.stop_transmit_timer();
+        } else if !self.schedule_probe(true, cx) {
             self.rearm_rto(cx);
         }
     }

@@ -1,6 +1,6 @@
 //! The receive window: what is offered, when it grows, and silly-window avoidance on the receiving side.
 
-use wire::tcp::Options;
+use wire::tcp::{Options, SackBlocks};
 use wire::{Instant, SeqNum};
 
 use crate::tcb::{Context, Notice, Tcb, flag};
@@ -172,32 +172,46 @@ impl Tcb {
     }
 
     /// Options of an outgoing segment.
+    #[inline]
     pub(crate) fn options(&mut self, syn: bool, cx: &mut Context) -> Options {
-        let mut o = Options::default();
-        if syn {
-            o.mss = Some(self.mss_clamp);
-            o.window_scale = self.has(flag::SCALED).then_some(self.rcv_scale);
-            o.sack_permitted = self.has(flag::SACK);
-        }
-        if self.has(flag::TIMESTAMPS) {
+        let timestamps = self.has(flag::TIMESTAMPS).then(|| {
             let value = (cx.now.millis() as u32).wrapping_add(self.ts_offset);
             // RFC 7323 3.2: TSecr is zero while ACK is not set.
             let echo = if self.state == State::SynSent { 0 } else { self.ts_recent };
-            o.timestamps = Some(wire::tcp::Timestamps { value, echo });
+            wire::tcp::Timestamps { value, echo }
+        });
+        if syn {
+            return Options {
+                mss: Some(self.mss_clamp),
+                window_scale: self.has(flag::SCALED).then_some(self.rcv_scale),
+                sack_permitted: self.has(flag::SACK),
+                timestamps,
+                ..Options::default()
+            };
         }
-        if !syn && self.has(flag::SACK) {
+        let sack = match self.dsack.is_some() || self.ooo.is_some() {
+            true => self.sack_blocks(cx),
+            false => SackBlocks::default(),
+        };
+        Options { timestamps, sack, ..Options::default() }
+    }
+
+    #[cold]
+    fn sack_blocks(&mut self, cx: &mut Context) -> SackBlocks {
+        let mut blocks = SackBlocks::default();
+        if self.has(flag::SACK) {
             // RFC 2883 4: a duplicate is reported once, first.
             if let Some((left, right)) = self.dsack.take() {
                 cx.counters.dsacks_out += 1;
-                o.sack.push(left, right);
+                blocks.push(left, right);
             }
             if let Some(ooo) = &self.ooo {
                 for (left, right) in ooo.blocks() {
-                    o.sack.push(left, right);
+                    blocks.push(left, right);
                 }
             }
         }
-        o
+        blocks
     }
 
     /// `left..right` came twice (RFC 2883 4).

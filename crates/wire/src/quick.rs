@@ -23,20 +23,21 @@ pub struct Tcp4<'a> {
 #[inline]
 pub fn read<'a>(frame: &'a [u8], mac: MacAddr) -> Option<Tcp4<'a>> {
     let (h, _) = frame.split_first_chunk::<54>()?;
-    let word = |at: usize| u16::from_be_bytes([h[at], h[at + 1]]);
+    let word = |at: usize| u32::from_be_bytes([h[at], h[at + 1], h[at + 2], h[at + 3]]);
     let raw = |at: usize| u32::from_ne_bytes([h[at], h[at + 1], h[at + 2], h[at + 3]]) as u64;
-    let usual = h[..6] == mac.0
-        && word(12) == ethernet::IPV4
-        && h[14] == 0x45
+    let [m0, m1, m2, m3, m4, m5] = mac.0;
+    let usual = word(0) == u32::from_be_bytes([m0, m1, m2, m3])
+        && [h[4], h[5]] == [m4, m5]
+        // IPv4, version and length of its header.
+        && word(12) >> 8 == (ethernet::IPV4 as u32) << 8 | 0x45
         // Neither MF nor an offset.
-        && word(20) & 0x3fff == 0
-        && h[23] == ipv4::TCP
+        && word(20) & 0x3fff_00ff == ipv4::TCP as u32
         && !matches!(h[26], 0 | 127 | 224..);
     let sum = raw(14) + raw(18) + raw(22) + raw(26) + raw(30);
     let sum = (sum >> 32) + (sum & 0xffff_ffff);
     let sum = (sum >> 16) + (sum & 0xffff);
     let sum = (sum >> 16) + (sum & 0xffff);
-    let total = word(16) as usize;
+    let total = (word(16) >> 16) as usize;
     if !usual || (sum >> 16) + (sum & 0xffff) != 0xffff || total < 40 {
         return None;
     }
@@ -111,7 +112,7 @@ impl Headers {
     /// Writes Ethernet, IPv4 and TCP header for `payload` bytes; the TCP checksum field gets the folded pseudo-header. The
     /// length, or `None`, with nothing written, where `options` hold anything but timestamps or `buf` is shorter than
     /// [`LONGEST`].
-    #[inline]
+    #[inline(always)]
     pub fn write(&self, buf: &mut [u8], options: &Options, payload: usize) -> Option<usize> {
         let b = buf.first_chunk_mut::<LONGEST>()?;
         if options.mss.is_some()

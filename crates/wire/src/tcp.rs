@@ -90,27 +90,45 @@ impl<'a> Segment<'a> {
     /// Reads a segment; the checksum is [`checksum_ok`]'s business.
     #[inline]
     pub fn parse(b: &'a [u8]) -> Result<Segment<'a>, Malformed> {
-        if b.len() < 20 {
-            return Err(Malformed::Truncated);
-        }
-        let word = be16(b, 12);
-        let header = (word >> 12) as usize * 4;
-        if header < 20 || header > b.len() {
-            return Err(Malformed::BadHeaderLength);
-        }
-        let flags = Flags::from_bits(word);
-        Ok(Segment {
+        Segment::parse_merged(b, 0)
+    }
+
+    /// The same where several may have been put together: `mss` is that field.
+    #[inline(always)]
+    pub fn parse_merged(b: &'a [u8], mss: u16) -> Result<Segment<'a>, Malformed> {
+        Segment::header(b).map(|header| Segment::behind(b, header, mss))
+    }
+
+    /// The segment whose header is `header` bytes long, as [`Segment::header`] says.
+    #[inline(always)]
+    pub fn behind(b: &'a [u8], header: usize, mss: u16) -> Segment<'a> {
+        // Read first, so that what is read of the rest goes straight to its place.
+        let options = Options::parse(&b[20..header]);
+        Segment {
             src_port: be16(b, 0),
             dst_port: be16(b, 2),
             seq: SeqNum(be32(b, 4)),
             ack: SeqNum(be32(b, 8)),
-            flags,
+            flags: Flags::from_bits(be16(b, 12)),
             window: be16(b, 14),
             urgent: be16(b, 18),
-            options: Options::parse(&b[20..header]),
+            options,
             payload: &b[header..],
-            mss: 0,
-        })
+            mss,
+        }
+    }
+
+    /// Bytes of a segment's header, options included.
+    #[inline(always)]
+    pub fn header(b: &[u8]) -> Result<usize, Malformed> {
+        if b.len() < 20 {
+            return Err(Malformed::Truncated);
+        }
+        let header = (b[12] >> 4) as usize * 4;
+        if header < 20 || header > b.len() {
+            return Err(Malformed::BadHeaderLength);
+        }
+        Ok(header)
     }
 
     /// Bytes of text in the longest of the segments that were put together in this one.

@@ -108,14 +108,9 @@ impl Cubic {
     }
 }
 
-impl CongestionControl for Cubic {
-    fn on_ack(&mut self, ack: &AckSample, w: &mut Window) {
-        if core::mem::take(&mut self.leave_slow_start) && w.slow_start() {
-            w.ssthresh = w.cwnd;
-        }
-        if !ack.validates(w) {
-            return;
-        }
+impl Cubic {
+    #[inline(never)]
+    fn grow(&mut self, ack: &AckSample, w: &mut Window) {
         let mut acked = ack.acked;
         if w.slow_start() {
             let allowed = self.hystart.growth(acked);
@@ -127,6 +122,18 @@ impl CongestionControl for Cubic {
         }
         self.update(w.cwnd, acked, ack.now);
         w.grow_linear(self.each, acked);
+    }
+}
+
+impl CongestionControl for Cubic {
+    #[inline(always)]
+    fn on_ack(&mut self, ack: &AckSample, w: &mut Window) {
+        if core::mem::take(&mut self.leave_slow_start) && w.slow_start() {
+            w.ssthresh = w.cwnd;
+        }
+        if ack.validates(w) {
+            self.grow(ack, w);
+        }
     }
 
     fn ssthresh(&mut self, w: &Window) -> u32 {

@@ -52,56 +52,57 @@ const NOP: u8 = 1;
 impl Options {
     /// Reads options. What is unknown is stepped over (RFC 9293 3.1, MUST-6); at a length that cannot be, the rest is
     /// ignored (MUST-7).
-    #[inline]
+    #[inline(always)]
     pub fn parse(b: &[u8]) -> Options {
-        let mut o = Options::default();
         // What nearly every segment of an established connection carries (RFC 7323 appendix A).
         if b.len() == 12 && b[..4] == [NOP, NOP, 8, 10] {
-            o.timestamps = Some(Timestamps { value: be32(b, 4), echo: be32(b, 8) });
-            return o;
+            let timestamps = Some(Timestamps { value: be32(b, 4), echo: be32(b, 8) });
+            return Options { timestamps, ..Options::default() };
         }
         // And nearly every SYN, in Linux's layout.
         if let [2, 4, m0, m1, 4, 2, 8, 10, ts @ .., NOP, 3, 3, shift] = b
             && ts.len() == 8
         {
-            o.mss = Some(u16::from_be_bytes([*m0, *m1]));
-            o.sack_permitted = true;
-            o.timestamps = Some(Timestamps { value: be32(ts, 0), echo: be32(ts, 4) });
-            o.window_scale = Some(*shift);
-            return o;
+            return Options {
+                mss: Some(u16::from_be_bytes([*m0, *m1])),
+                window_scale: Some(*shift),
+                sack_permitted: true,
+                timestamps: Some(Timestamps { value: be32(ts, 0), echo: be32(ts, 4) }),
+                sack: SackBlocks::default(),
+            };
         }
-        if !b.is_empty() {
-            o.walk(b);
-        }
-        o
+        if b.is_empty() { Options::default() } else { Options::walk(b) }
     }
 
-    fn walk(&mut self, mut b: &[u8]) {
+    #[inline(never)]
+    fn walk(mut b: &[u8]) -> Options {
+        let mut o = Options::default();
         while let [kind, rest @ ..] = b {
             match kind {
-                0 => return,
+                0 => break,
                 &NOP => {
                     b = rest;
                     continue;
                 }
                 _ => {}
             }
-            let Some(len) = rest.first().map(|l| *l as usize).filter(|l| *l >= 2 && *l <= b.len()) else { return };
+            let Some(len) = rest.first().map(|l| *l as usize).filter(|l| *l >= 2 && *l <= b.len()) else { break };
             match (kind, len) {
-                (2, 4) => self.mss = Some(be16(b, 2)),
-                (3, 3) => self.window_scale = Some(b[2]),
-                (4, 2) => self.sack_permitted = true,
+                (2, 4) => o.mss = Some(be16(b, 2)),
+                (3, 3) => o.window_scale = Some(b[2]),
+                (4, 2) => o.sack_permitted = true,
                 // RFC 2018 3: 8n + 2.
                 (5, 10..) if len % 8 == 2 => {
                     for pair in b[2..len].chunks_exact(8) {
-                        self.sack.push(SeqNum(be32(pair, 0)), SeqNum(be32(pair, 4)));
+                        o.sack.push(SeqNum(be32(pair, 0)), SeqNum(be32(pair, 4)));
                     }
                 }
-                (8, 10) => self.timestamps = Some(Timestamps { value: be32(b, 2), echo: be32(b, 6) }),
+                (8, 10) => o.timestamps = Some(Timestamps { value: be32(b, 2), echo: be32(b, 6) }),
                 _ => {}
             }
             b = &b[len..];
         }
+        o
     }
 
     /// Bytes that [`Options::emit`] writes.

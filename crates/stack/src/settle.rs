@@ -1,0 +1,210 @@
+//! After something happened to a connection: the lists and timers it belongs to, and its end.
+
+use std::collections::VecDeque;
+
+use tcp::State;
+use wire::Instant;
+
+use crate::conn::{Conn, Stage, queued};
+use crate::engine::{Stack, TIME_WAIT, context};
+use crate::interface::Interface;
+use crate::listener::Listeners;
+use crate::time_wait::TimeWait;
+use crate::wheel::Wheel;
+
+impl Stack {
+    /// After anything happened to a connection: which lists it belongs to, when it must be looked at again, whether it is
+    /// over.
+    pub(crate) fn settle(&mut self, now: Instant, id: u32) {
+        let Some(c) = self.conns.get_mut(id) else { return };
+        if c.tcb.has_knobs() {
+            c.tcb.time_fin_wait_2(&mut context!(self, now));
+            c.tcb.watch_unsent();
+        }
+        let wants = c.tcb.wants();
+        if matches!(c.tcb.state(), State::Closed | State::TimeWait) {
+            return self.settle_over(now, id, wants);
+        }
+        let Stack { queued, wheel, resting, listeners, interfaces, notify, .. } = self;
+        Lists { queued, wheel, resting, listeners, interfaces, notify }.place(now, id, c, wants);
+    }
+
+    #[inline(never)]
+    fn settle_over(&mut self, now: Instant, id: u32, wants: u8) {
+        if self.end(now, id, wants) {
+            return;
+        }
+        let Stack { conns, queued, wheel, resting, listeners, interfaces, notify, .. } = self;
+        let Some(c) = conns.whole_mut(id) else { return };
+        Lists { queued, wheel, resting, listeners, interfaces, notify }.place(now, id, c, wants);
+    }
+
+    /// After sending: what it could not send now waits for an ACK, a timer or the application, not for the list.
+    pub(crate) fn settle_sent(&mut self, now: Instant, id: u32) {
+        let Stack { conns, queued, wheel, resting, .. } = self;
+        let Some(c) = conns.whole_mut(id) else { return };
+        let over = matches!(c.tcb.state(), State::Closed | State::TimeWait);
+        if !over && !c.tcb.has_knobs() {
+            // Sending brings no news; when to look again is all that it can have changed.
+            let idle = c.tcb.is_idle();
+            return watch(now, id, c, idle, &mut queued[id as usize], wheel, resting);
+        }
+        // Keeps `settle` from putting it straight back on the lists.
+        let bits = core::mem::replace(&mut self.queued[id as usize], queued::SEND);
+        self.queued[id as usize] |= bits;
+        self.settle(now, id);
+        let all = &mut self.queued[id as usize];
+        *all = (*all & !queued::SEND) | (bits & queued::SEND);
+    }
+
+    /// A connection in CLOSED or TIME-WAIT: a record takes its place in the flow table, or nothing; whether it is freed.
+    #[inline(never)]
+    fn end(&mut self, now: Instant, id: u32, wants: u8) -> bool {
+        let Some(c) = self.conns.get_mut(id) else { return true };
+        let state = c.tcb.state();
+        if state == State::TimeWait && c.linked {
+            c.linked = false;
+            let (key, hash) = (c.key, c.hash);
+            let record = TimeWait {
+                key,
+                hash,
+                snd_nxt: c.tcb.snd_nxt(),
+                rcv_nxt: c.tcb.rcv_nxt(),
+                ts_recent: c.tcb.timestamps().map_or(0, |(_, recent)| recent),
+                stamped: c.tcb.timestamps().is_some(),
+                window: c.tcb.window_field(),
+                answered: 0,
+                until: now,
+                challenged: false,
+            };
+            self.remember(now, id, hash, record);
+        }
+        let Some(c) = self.conns.get_mut(id) else { return true };
+        let unknown = matches!(c.stage, Stage::Embryo | Stage::Ready | Stage::Released);
+        if unknown && wants & (queued::CONTROL | queued::ACK) == 0 {
+            self.free(now, id);
+            return true;
+        }
+        if state == State::Closed && c.linked {
+            c.linked = false;
+            let hash = c.hash;
+            self.flows.remove(hash, id);
+        }
+        false
+    }
+
+    /// A TIME-WAIT record takes the connection's place in the flow table.
+    fn remember(&mut self, now: Instant, id: u32, hash: u32, record: TimeWait) {
+        let Some((t, evicted)) = self.time_waits.insert(now, record) else {
+            self.flows.remove(hash, id);
+            return;
+        };
+        self.counters.time_waits += 1;
+        if let Some((old, gone)) = evicted {
+            self.counters.time_wait_evicted += 1;
+            self.flows.remove(gone.hash, old | TIME_WAIT);
+        }
+        self.flows.replace(hash, id, t | TIME_WAIT);
+    }
+
+    /// The number returns to the stack.
+    pub(crate) fn free(&mut self, now: Instant, id: u32) {
+        let Some(c) = self.conns.get_mut(id) else { return };
+        c.tcb.release(&mut context!(self, now));
+        if c.linked {
+            self.flows.remove(c.hash, id);
+        }
+        self.wheel.cancel(id);
+        if let Some(l) = self.listeners.get(c.listener) {
+            match c.stage {
+                Stage::Embryo => l.embryos -= 1,
+                Stage::Ready => l.ready -= 1,
+                Stage::Owned | Stage::Released | Stage::Lingering => {}
+            }
+        }
+        self.orphans -= c.orphan as u32;
+        self.counters.closed += 1;
+        if c.tcb.error().is_some() {
+            self.counters.failed += 1;
+        }
+        self.conns.remove(id);
+    }
+}
+
+/// When a connection must be looked at again: by its timers, and, where it has become idle, to be parked.
+#[inline(always)]
+fn watch(
+    now: Instant,
+    id: u32,
+    c: &mut Conn,
+    idle: bool,
+    queued: &mut u8,
+    wheel: &mut Wheel,
+    resting: &mut VecDeque<(u32, Instant)>,
+) {
+    let deadline = c.tcb.deadline();
+    if deadline < c.wheel_at {
+        c.wheel_at = deadline;
+        wheel.schedule(id, deadline);
+    }
+    if idle && *queued & queued::RESTING == 0 {
+        *queued |= queued::RESTING;
+        resting.push_back((id, now));
+    }
+}
+
+/// What a connection has its places in.
+struct Lists<'a> {
+    queued: &'a mut Vec<u8>,
+    wheel: &'a mut Wheel,
+    resting: &'a mut VecDeque<(u32, Instant)>,
+    listeners: &'a mut Listeners,
+    interfaces: &'a mut Vec<Interface>,
+    notify: &'a mut VecDeque<u32>,
+}
+
+impl Lists<'_> {
+    /// Puts a connection where it belongs.
+    #[inline(always)]
+    fn place(self, now: Instant, id: u32, c: &mut Conn, wants: u8) {
+        let news = match c.stage {
+            Stage::Owned => c.tcb.has_notice(),
+            Stage::Embryo if c.tcb.established() && c.tcb.passive() => {
+                c.stage = Stage::Ready;
+                if let Some(l) = self.listeners.get(c.listener) {
+                    l.embryos -= 1;
+                    l.ready += 1;
+                }
+                true
+            }
+            Stage::Embryo => false,
+            Stage::Ready => true,
+            Stage::Lingering => c.lingered(),
+            Stage::Released => false,
+        };
+        let queued = &mut self.queued[id as usize];
+        let idle = wants == 0 && !news && c.tcb.is_idle();
+        watch(now, id, c, idle, queued, self.wheel, self.resting);
+        // Membership of the lists that are wanted and do not have it yet.
+        let add = (wants | if news { queued::NOTIFY } else { 0 }) & !*queued;
+        if add == 0 {
+            return;
+        }
+        *queued |= add;
+        if add & queued::NOTIFY != 0 {
+            self.notify.push_back(id);
+        }
+        if add & queued::SEND != 0 {
+            let i = &mut self.interfaces[c.interface.index()];
+            if add & queued::CONTROL != 0 {
+                i.control.push_back(id);
+            }
+            if add & queued::ACK != 0 {
+                i.acks.push_back(id);
+            }
+            if add & queued::DATA != 0 {
+                i.data.push_back(id);
+            }
+        }
+    }
+}
