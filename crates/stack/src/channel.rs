@@ -459,6 +459,7 @@ impl Job {
     }
 
     /// The message that carries it.
+    #[inline]
     pub fn into_message(self) -> Message {
         let none = Chain::default();
         match self {
@@ -558,6 +559,7 @@ impl Event {
     }
 
     /// The message that carries it.
+    #[inline]
     pub fn into_message(self) -> Message {
         let none = Chain::default();
         match self {
