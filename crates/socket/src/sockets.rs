@@ -93,7 +93,7 @@ impl Sockets {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn job(&mut self, job: Job) {
         let message = job.into_message();
         if !self.held.is_empty() {

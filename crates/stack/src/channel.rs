@@ -459,7 +459,8 @@ impl Job {
     }
 
     /// The message that carries it.
-    #[inline]
+    // Who makes a job knows its kind: only that kind's words are left of this.
+    #[inline(always)]
     pub fn into_message(self) -> Message {
         let none = Chain::default();
         match self {
