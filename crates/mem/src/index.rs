@@ -190,11 +190,6 @@ impl Head {
         }
     }
 
-    /// Slots read and not released.
-    pub(crate) fn held(&self) -> u32 {
-        self.next.wrapping_sub(self.released)
-    }
-
     /// Slots that could be read, looked at afresh.
     pub(crate) fn len(&self) -> u32 {
         self.shared.tail.index.load(Ordering::Acquire).wrapping_sub(self.next)

@@ -24,7 +24,19 @@ impl Sockets {
     /// close. With SO_LINGER and a timeout the number is kept until [`Sockets::linger_result`] has told the end or
     /// [`Sockets::linger_give_up`] was called; otherwise it is free at once.
     pub fn close(&mut self, id: SockId) -> Result<(), Errno> {
-        match self.table.open(id)? {
+        match self.table.open_mut(id)? {
+            // What most are: nothing was asked for, everything was read.
+            Socket::Tcp(t)
+                if t.phase == Phase::Open && t.cold.is_none() && t.rx.is_empty() && self.queries.is_empty() =>
+            {
+                let (conn, watch) = (t.conn, t.watch.take());
+                self.table.remove(id);
+                self.unname(conn, id);
+                if watch.is_some() {
+                    self.unregister(watch);
+                }
+                self.job(Job::Close { conn, mode: CloseMode::Graceful });
+            }
             Socket::Tcp(_) => self.close_tcp(id, mode),
             Socket::Listener(_) | Socket::Epoll(_) => self.close_other(id),
         }
@@ -63,7 +75,6 @@ impl Sockets {
         self.close_tcp(id, |_| None);
     }
 
-    #[inline]
     fn close_tcp(&mut self, id: SockId, mode: impl FnOnce(&Tcp) -> Option<CloseMode>) {
         if !self.queries.is_empty() {
             self.queries.retain(|q| q.sock != id);

@@ -202,7 +202,7 @@ fn unlink(slot: &mut Option<Watch>, epoll: u32) -> Option<Watch> {
 }
 
 /// What holds now, as for most sockets most of the time; [`tcp_bits`] comes to the same.
-#[inline]
+#[inline(always)]
 fn common_bits(t: &Tcp) -> u32 {
     const ODD: u16 = flag::SHUT_READ | flag::SHUT_WRITE | flag::ERROR_NEW | flag::STARVED;
     if t.phase != Phase::Open || t.flags & ODD != 0 || t.error.is_some() || t.cold.is_some() {
@@ -220,6 +220,7 @@ fn common_bits(t: &Tcp) -> u32 {
 }
 
 /// Linux's tcp_poll.
+#[inline(never)]
 fn tcp_bits(t: &Tcp) -> u32 {
     match t.phase {
         // Linux: an unconnected stream socket is writable and hung up.
@@ -394,6 +395,7 @@ impl Sockets {
     }
 
     /// Something happened on a socket: the registrations that it concerns go on their epolls' ready lists.
+    #[inline]
     pub(crate) fn mark(&mut self, id: SockId, keys: u32) {
         if let Some(slot) = self.table.get_mut(id).and_then(Socket::watch) {
             self.epolls.wake(slot, id, keys);

@@ -110,22 +110,28 @@ impl Sockets {
     /// SO_RCVLOWAT, or the whole of `out` with MSG_WAITALL, or what came before the end of the stream.
     #[inline]
     pub fn recv_on(&mut self, id: SockId, out: &mut [u8], done: &mut usize, flags: RecvFlags) -> Result<usize, Errno> {
-        // What most reads are: bytes are there, nothing is marked, and whatever they are is enough.
+        // What most reads are: nothing is marked, and whatever bytes are there are enough, or there are none yet.
+        const OVER: u16 = flag::FIN | flag::SHUT_READ | flag::ERROR_NEW;
         let plain = !(flags.urgent | flags.peek | flags.wait_all | flags.truncate);
         let Sockets { table, side, .. } = self;
         if let Ok(Socket::Tcp(t)) = table.open_mut(id)
             && plain
             && t.cold.is_none()
-            && !t.rx.is_empty()
-            && let Some(room @ [_, ..]) = out.get_mut(*done..)
         {
-            let n = t.rx.read(side, room);
-            t.unreported += n as u32;
-            *done += n;
-            if t.worth_reporting() {
-                self.report_consumed(id);
+            if !t.rx.is_empty()
+                && let Some(room @ [_, ..]) = out.get_mut(*done..)
+            {
+                let n = t.rx.read(side, room);
+                t.unreported += n as u32;
+                *done += n;
+                if t.worth_reporting() {
+                    self.report_consumed(id);
+                }
+                return Ok(*done);
             }
-            return Ok(*done);
+            if t.rx.is_empty() && t.phase == Phase::Open && t.flags & OVER == 0 && t.error.is_none() && *done == 0 {
+                return Err(Errno::EAGAIN);
+            }
         }
         self.recv_any(id, out, done, flags)
     }
