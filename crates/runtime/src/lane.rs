@@ -18,9 +18,9 @@ use crate::fallback::Fallback;
 use crate::handover::{Handover, Out, Picked};
 use crate::stats::{LaneStats, Snapshot, add};
 
-/// Frames taken from a port in one turn: each step of a turn finds its code in the caches after the first of them, and their
-/// connections are still there for the next step.
-const BURST: usize = 128;
+/// Frames taken from a port in one turn. With more, a turn's steps would find their code in the caches more often, but the
+/// segments of a turn are acknowledged together: a sender should not wait for more than these.
+const BURST: usize = 64;
 /// Descriptors that a sleeping lane waits on at most.
 const MAX_FDS: usize = 32;
 
