@@ -51,7 +51,7 @@ impl Chunks {
 
     /// The bytes as they lie, piece by piece.
     pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
-        self.chain.slices(&self.lane.view)
+        self.chain.slices(&self.lane.shared.view)
     }
 
     /// Room behind the last byte, one to 2,048 bytes of stale contents; [`Chunks::commit`] says how many were written.
@@ -59,10 +59,11 @@ impl Chunks {
     /// # Errors
     /// `OutOfMemory` when the lane's memory is used up.
     pub fn reserve(&mut self) -> io::Result<&mut [u8]> {
-        if self.chain.rest(&self.lane.view).is_empty() && !self.lane.sockets(|s| s.chunks_room(&mut self.chain)) {
+        if self.chain.rest(&self.lane.shared.view).is_empty() && !self.lane.sockets(|s| s.chunks_room(&mut self.chain))
+        {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
-        Ok(self.chain.rest(&self.lane.view))
+        Ok(self.chain.rest(&self.lane.shared.view))
     }
 
     /// Counts the first `n` bytes of the room that [`Chunks::reserve`] gave, at most all of it.
@@ -97,7 +98,7 @@ impl Drop for Chunks {
     fn drop(&mut self) {
         let chain = core::mem::take(&mut self.chain);
         // Dropped where the lane is lent out, which the documentation forbids, they stay until it goes.
-        if let Ok(mut app) = self.lane.app.try_borrow_mut() {
+        if let Ok(mut app) = self.lane.shared.app.try_borrow_mut() {
             app.sockets.chunks_free(chain);
         }
     }

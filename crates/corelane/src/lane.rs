@@ -20,10 +20,15 @@ use crate::stream::TcpStream;
 /// One lane, on the thread that took it. Clones are handles of the same lane.
 #[derive(Clone)]
 pub struct Lane {
-    pub(crate) app: Rc<RefCell<App>>,
-    pub(crate) view: Rc<View>,
+    pub(crate) shared: Rc<Shared>,
+}
+
+/// What the handles of a lane have together; each of its sockets holds one, so a handle is one count and no atomic.
+pub(crate) struct Shared {
+    pub app: RefCell<App>,
+    pub view: View,
     /// Raised by wakers, lowered by the wait that they end.
-    pub(crate) woken: Arc<AtomicBool>,
+    pub woken: Arc<AtomicBool>,
 }
 
 /// What `listen` may ask for.
@@ -71,16 +76,16 @@ pub(crate) fn address(e: Endpoint) -> SocketAddr {
 
 impl Lane {
     pub(crate) fn new(app: App) -> Lane {
-        let view = Rc::new(app.sockets.view());
-        Lane { app: Rc::new(RefCell::new(app)), view, woken: Arc::default() }
+        let view = app.sockets.view();
+        Lane { shared: Rc::new(Shared { app: RefCell::new(app), view, woken: Arc::default() }) }
     }
 
     pub(crate) fn sockets<T>(&self, f: impl FnOnce(&mut Sockets) -> T) -> T {
-        f(&mut self.app.borrow_mut().sockets)
+        f(&mut self.shared.app.borrow_mut().sockets)
     }
 
     pub(crate) fn with<T>(&self, f: impl FnOnce(&mut Sockets) -> Result<T, Errno>) -> io::Result<T> {
-        f(&mut self.app.borrow_mut().sockets).map_err(error)
+        f(&mut self.shared.app.borrow_mut().sockets).map_err(error)
     }
 
     /// Waits until `f` gives something else than EAGAIN, at most `limit`; `EAGAIN` then, as a BSD call with a timeout.
@@ -103,7 +108,7 @@ impl Lane {
         done: impl FnMut(&mut Sockets) -> Option<Result<T, Errno>>,
         late: Errno,
     ) -> io::Result<T> {
-        let mut app = self.app.borrow_mut();
+        let mut app = self.shared.app.borrow_mut();
         match app.until(limit, done) {
             Some(answer) => answer.map_err(error),
             None if app.is_over() => Err(over()),
@@ -113,12 +118,12 @@ impl Lane {
 
     /// Which lane of its engine.
     pub fn index(&self) -> u16 {
-        self.app.borrow().index()
+        self.shared.app.borrow().index()
     }
 
     /// The lane's counters.
     pub fn stats(&self) -> Arc<LaneStats> {
-        self.app.borrow().stats().clone()
+        self.shared.app.borrow().stats().clone()
     }
 
     /// An IPv4 socket, to be given options before it listens or connects.
@@ -169,22 +174,22 @@ impl Lane {
 
     /// A handle that ends this lane's current or next [`Poller::wait`] from any thread.
     pub fn waker(&self) -> Waker {
-        self.app.borrow().waker(self.woken.clone())
+        self.shared.app.borrow().waker(self.shared.woken.clone())
     }
 
     /// Lets the lane work without waiting; for loops that do something else too.
     pub fn advance(&self) -> bool {
-        self.app.borrow_mut().advance()
+        self.shared.app.borrow_mut().advance()
     }
 
     /// Lets what was written leave, at most for `limit`; for an orderly end of a thread.
     pub fn drain(&self, limit: Duration) {
-        self.app.borrow_mut().drain(limit);
+        self.shared.app.borrow_mut().drain(limit);
     }
 
     /// Everything this lane counted, where this thread runs it (`inline`, and `guarded` unless its guard is at it).
     pub fn snapshot(&self) -> Option<runtime::Snapshot> {
-        self.app.borrow().snapshot()
+        self.shared.app.borrow().snapshot()
     }
 }
 
@@ -240,7 +245,7 @@ impl Drop for TcpListener {
     fn drop(&mut self) {
         // First the kernel may have what opens connections, so that no SYN arrives for a listener that is gone.
         drop(self.claim.take());
-        if let Ok(mut app) = self.lane.app.try_borrow_mut() {
+        if let Ok(mut app) = self.lane.shared.app.try_borrow_mut() {
             // Closed already only if the table says so; nothing is left to do then.
             let _ = app.sockets.close(self.id);
         }

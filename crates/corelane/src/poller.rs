@@ -129,8 +129,8 @@ impl Poller {
 
     /// Waits for events, a [`Waker`](crate::Waker) or the end of `limit`; how many events there are.
     pub fn wait(&self, events: &mut Events, limit: Option<Duration>) -> io::Result<usize> {
-        let mut app = self.lane.app.borrow_mut();
-        let woken = &self.lane.woken;
+        let mut app = self.lane.shared.app.borrow_mut();
+        let woken = &self.lane.shared.woken;
         let mut deadline = None;
         // What was asked for since the last wait goes out, and what came in is seen, before anything else: but for what was
         // ready when it was added, whose answer can go out with it.
@@ -163,7 +163,7 @@ impl Poller {
 
 impl Drop for Poller {
     fn drop(&mut self) {
-        if let Ok(mut app) = self.lane.app.try_borrow_mut() {
+        if let Ok(mut app) = self.lane.shared.app.try_borrow_mut() {
             // Nothing but the table's own bookkeeping can object, and it has nothing left to lose.
             let _ = app.sockets.close(self.id);
         }

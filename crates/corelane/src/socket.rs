@@ -62,13 +62,13 @@ impl TcpSocket {
         let mut claim = None;
         // Nobody can ask the kernel for a port that the lane has yet to choose.
         if addr.port() != 0 {
-            claim = self.lane.app.borrow().claim(addr, v6_only)?;
+            claim = self.lane.shared.app.borrow().claim(addr, v6_only)?;
         }
         self.lane.with(|s| s.listen(id, ::socket::ListenOptions { backlog }))?;
         self.lane.until(None, |s| s.listen_result(id), Errno::EINVAL)?;
         if addr.port() == 0 {
             let chosen = bound()?;
-            claim = self.lane.app.borrow().claim(chosen, v6_only)?;
+            claim = self.lane.shared.app.borrow().claim(chosen, v6_only)?;
         }
         self.id = None;
         Ok(TcpListener::new(self.lane.clone(), id, claim))
@@ -88,7 +88,7 @@ impl TcpSocket {
     pub fn connect_nonblocking(mut self, addr: SocketAddr) -> io::Result<TcpStream> {
         let id = self.id().map_err(error)?;
         let from = self.lane.with(|s| s.local(id))?;
-        self.lane.app.borrow().may_connect_from(from.port)?;
+        self.lane.shared.app.borrow().may_connect_from(from.port)?;
         self.lane.with(|s| match s.connect(id, endpoint(addr)) {
             Err(Errno::EINPROGRESS) => Ok(()),
             other => other,
@@ -100,7 +100,7 @@ impl TcpSocket {
 
 impl Drop for TcpSocket {
     fn drop(&mut self) {
-        if let (Some(id), Ok(mut app)) = (self.id.take(), self.lane.app.try_borrow_mut()) {
+        if let (Some(id), Ok(mut app)) = (self.id.take(), self.lane.shared.app.try_borrow_mut()) {
             // Closed already only if the table says so; nothing is left to do then.
             let _ = app.sockets.close(id);
         }

@@ -157,7 +157,7 @@ impl TcpStream {
         };
         self.lane.with(|s| s.close(id))?;
         let Some(limit) = limit.filter(|l| !l.is_zero() && !self.nonblocking.get()) else { return Ok(()) };
-        let mut app = self.lane.app.borrow_mut();
+        let mut app = self.lane.shared.app.borrow_mut();
         match app.until(Some(limit), |s| s.linger_result(id)) {
             Some(answer) => answer.map_err(error),
             None => {
@@ -232,11 +232,9 @@ impl Drop for TcpStream {
         if self.closed.get() {
             return;
         }
-        if let Ok(mut app) = self.lane.app.try_borrow_mut() {
+        if let Ok(mut app) = self.lane.shared.app.try_borrow_mut() {
             // A lingering drop goes on in the background, as in the standard library.
-            if app.sockets.close(self.id).is_ok() {
-                app.sockets.linger_give_up(self.id);
-            }
+            app.sockets.close_behind(self.id);
         }
     }
 }

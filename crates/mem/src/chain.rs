@@ -75,7 +75,24 @@ impl Chain {
     }
 
     /// Appends as much of `data` as there are chunks for; says how many bytes.
+    #[inline]
     pub fn push_slice(&mut self, side: &mut Side, data: &[u8]) -> usize {
+        // A small message, which is all there is: one chunk, whose record is written once.
+        if self.head == NIL && !data.is_empty() && data.len() <= CHUNK_BYTES {
+            let Some(chunk) = side.alloc() else { return 0 };
+            let mark = Mark { chunk, start: 0 };
+            // SAFETY: the chunk was just allocated, so it is ours alone, and no caller's slice; `data` fits.
+            unsafe {
+                ptr::copy_nonoverlapping(data.as_ptr(), side.payload(chunk), data.len());
+                side.record(chunk).write(Record { next: NIL, off: 0, len: data.len() as u16, mark });
+            }
+            *self = Chain { head: chunk, tail: chunk, bytes: data.len() as u32, pool: side.tag };
+            return data.len();
+        }
+        self.push_more(side, data)
+    }
+
+    fn push_more(&mut self, side: &mut Side, data: &[u8]) -> usize {
         self.check(side);
         let mut left = data;
         while !left.is_empty() {
@@ -112,7 +129,17 @@ impl Chain {
 
     /// Appends `other`. Its first chunk is copied when it fits behind our last byte, so that many small pieces do not take a
     /// chunk each; the rest is linked.
-    pub fn append(&mut self, side: &mut Side, mut other: Chain) {
+    #[inline]
+    pub fn append(&mut self, side: &mut Side, other: Chain) {
+        if self.head == NIL && other.bytes > 0 {
+            other.check(side);
+            *self = other;
+            return;
+        }
+        self.append_more(side, other);
+    }
+
+    fn append_more(&mut self, side: &mut Side, mut other: Chain) {
         self.check(side);
         other.check(side);
         if self.bytes == 0 || other.bytes == 0 {
@@ -154,7 +181,20 @@ impl Chain {
     }
 
     /// Drops `n` bytes, or all there are, from the front.
+    #[inline]
     pub fn consume(&mut self, side: &mut Side, n: usize) {
+        if n >= self.len() && self.head == self.tail {
+            self.check(side);
+            let chunk = core::mem::take(self).head;
+            if chunk != NIL {
+                side.release(chunk);
+            }
+            return;
+        }
+        self.consume_some(side, n);
+    }
+
+    fn consume_some(&mut self, side: &mut Side, n: usize) {
         self.check(side);
         if n >= self.len() {
             return core::mem::take(self).free(side);
@@ -183,6 +223,7 @@ impl Chain {
     }
 
     /// Moves bytes from the front into `out`; says how many.
+    #[inline]
     pub fn read(&mut self, side: &mut Side, out: &mut [u8]) -> usize {
         let n = self.copy_at(side, 0, out);
         self.consume(side, n);
@@ -190,12 +231,14 @@ impl Chain {
     }
 
     /// Copies bytes from `offset` on into `out`; says how many there were.
+    #[inline]
     pub fn copy_at(&self, side: &Side, offset: usize, out: &mut [u8]) -> usize {
         self.copy(side, offset, out).0
     }
 
     /// As [`Chain::copy_at`], and remembers where it ended: the next such read at or behind that place does not walk there.
     /// Reading further back is right too, and moves the mark back.
+    #[inline]
     pub fn copy_from(&mut self, side: &Side, _cursor: &mut Cursor, offset: usize, out: &mut [u8]) -> usize {
         let (n, mark) = self.copy(side, offset, out);
         if let Some(mark) = mark {
@@ -488,12 +531,23 @@ impl Chain {
     }
 
     /// Copies, and says where the last byte was.
+    #[inline]
     fn copy(&self, side: &Side, offset: usize, out: &mut [u8]) -> (usize, Option<Mark>) {
         self.check(side);
         let n = out.len().min(self.len().saturating_sub(offset));
         if n == 0 {
             return (0, None);
         }
+        if self.head == self.tail {
+            // All there is lies together.
+            let from = &self.live(side, self.head)[offset..];
+            out[..n].copy_from_slice(&from[..n]);
+            return (n, Some(Mark { chunk: self.head, start: 0 }));
+        }
+        self.copy_more(side, offset, out, n)
+    }
+
+    fn copy_more(&self, side: &Side, offset: usize, out: &mut [u8], n: usize) -> (usize, Option<Mark>) {
         let mut at = self.seek(side, offset);
         let mut skip = offset - at.start as usize;
         let mut done = 0;

@@ -21,6 +21,8 @@ struct Header {
 /// Slots by which fetching goes ahead of writing.
 const AHEAD: u32 = 4;
 const HEADER_BYTES: usize = 16;
+/// Nothing is reserved.
+const NOTHING: i64 = -1;
 const _: () = assert!(size_of::<Header>() == HEADER_BYTES);
 
 /// The slots; both ends hold them, each touches only slots that its index end names.
@@ -36,10 +38,12 @@ struct Slots {
 unsafe impl Send for Slots {}
 
 impl Slots {
+    #[inline(always)]
     fn header(&self, slot: u32) -> *mut Header {
         self.at.as_ptr().wrapping_add(slot as usize * self.stride).cast()
     }
 
+    #[inline(always)]
     fn bytes(&self, slot: u32) -> *mut u8 {
         self.at.as_ptr().wrapping_add(slot as usize * self.stride + HEADER_BYTES)
     }
@@ -49,8 +53,8 @@ impl Slots {
 pub struct FrameTx {
     tail: Tail,
     slots: Slots,
-    /// Length of the frame that was reserved and not committed.
-    reserved: Option<u32>,
+    /// Room of the frame that was reserved, in the slot that comes next, and not committed; below 0 there is none.
+    reserved: i64,
 }
 
 /// The reading end.
@@ -80,7 +84,7 @@ pub fn ring_in(arena: &Arc<Arena>, slots: usize, slot_bytes: usize) -> Result<(F
     let stride = stride(slot_bytes).filter(|_| slot_bytes <= u32::MAX as usize).ok_or(ArenaError::TooLarge)?;
     let at = arena.carve(slots.checked_mul(stride).ok_or(ArenaError::TooLarge)?, 64)?;
     let half = || Slots { at, stride, room: slot_bytes, _arena: arena.clone() };
-    Ok((FrameTx { tail, slots: half(), reserved: None }, FrameRx { head, slots: half(), burst: 0 }))
+    Ok((FrameTx { tail, slots: half(), reserved: NOTHING }, FrameRx { head, slots: half(), burst: 0 }))
 }
 
 /// Bytes of arena that [`ring_in`] takes at most.
@@ -94,12 +98,12 @@ impl FrameTx {
     /// again forgets a frame that was not committed.
     #[inline]
     pub fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
-        self.reserved = None;
+        self.reserved = NOTHING;
         if len > self.slots.room {
             return None;
         }
         let slot = self.tail.slot()?;
-        self.reserved = Some(len as u32);
+        self.reserved = len as i64;
         // SAFETY: the slot is the producer's own until published, has `room >= len` bytes, and arena bytes are initialised.
         Some(unsafe { slice::from_raw_parts_mut(self.slots.bytes(slot), len) })
     }
@@ -108,13 +112,13 @@ impl FrameTx {
     /// [`FrameTx::publish`]. Says `false`, and does nothing, when nothing is reserved or less.
     #[inline]
     pub fn commit(&mut self, len: usize, meta: u64) -> bool {
-        let Some(reserved) = self.reserved.take() else { return false };
-        if len > reserved as usize {
+        let room = core::mem::replace(&mut self.reserved, NOTHING);
+        if room < 0 || len > room as usize {
             return false;
         }
-        let Some(slot) = self.tail.slot() else { return false };
-        // SAFETY: the slot is the producer's own until published; slots are aligned to 64 bytes.
-        unsafe { self.slots.header(slot).write(Header { meta, len: len as u32 }) };
+        // SAFETY: a reservation stands, so the slot that comes next is the producer's own until published; slots are aligned
+        // to 64 bytes.
+        unsafe { self.slots.header(self.tail.slot_ahead(0)).write(Header { meta, len: len as u32 }) };
         self.tail.advance();
         // The reader's cache has the lines of slots to come; they are fetched while others are written.
         let ahead = self.slots.header(self.tail.slot_ahead(AHEAD)).cast::<u8>();

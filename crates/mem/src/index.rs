@@ -55,6 +55,7 @@ pub(crate) struct Tail {
 }
 
 impl Tail {
+    #[inline(always)]
     fn cached_room(&self) -> u32 {
         self.slots - self.next.wrapping_sub(self.head)
     }
@@ -71,6 +72,7 @@ impl Tail {
     }
 
     /// Whether `n` slots can be written; looks at the peer's line only when the last look does not suffice.
+    #[inline]
     pub(crate) fn has_room(&mut self, n: u32) -> bool {
         self.cached_room() >= n || self.room() >= n
     }
@@ -153,6 +155,7 @@ impl Head {
     }
 
     /// The slot `i` behind the next one; only for `i` below what [`Head::available`] said.
+    #[inline]
     pub(crate) fn slot_at(&self, i: u32) -> u32 {
         self.next.wrapping_add(i) & (self.slots - 1)
     }
@@ -185,11 +188,6 @@ impl Head {
             self.shared.head.index.store(self.next, Ordering::Release);
             self.released = self.next;
         }
-    }
-
-    /// Slots read and not released.
-    pub(crate) fn held(&self) -> u32 {
-        self.next.wrapping_sub(self.released)
     }
 
     /// Slots that could be read, looked at afresh.

@@ -37,6 +37,8 @@ pub struct Consumer<T = Message> {
     slots: Slots<T>,
     /// Slots that may be held back before they are released unasked.
     lazy: u32,
+    /// How many of those are left.
+    left: u32,
 }
 
 /// A ring of messages in memory of its own. `capacity` is a power of two from 1 to 2^30.
@@ -87,7 +89,7 @@ fn ends<T: Send + 'static>(arena: &Arc<Arena>, capacity: usize) -> Result<(Produ
     let (tail, head) = index::ends(arena, capacity)?;
     let slots = Slots::new(arena, capacity)?;
     let lazy = (capacity as u32 / 4).clamp(1, 64);
-    Ok((Producer { tail, slots: slots.clone() }, Consumer { head, slots, lazy }))
+    Ok((Producer { tail, slots: slots.clone() }, Consumer { head, slots, lazy, left: lazy }))
 }
 
 impl<T> Producer<T> {
@@ -149,15 +151,16 @@ impl<T> Consumer<T> {
     #[inline]
     pub fn pop(&mut self) -> Option<T> {
         let Some(slot) = self.head.slot() else {
-            self.head.release();
+            self.release();
             return None;
         };
         // SAFETY: `slot` is below the slot count; the producer wrote and published it, and it is read once: `advance`
         // moves past it before anything else can look.
         let value = unsafe { self.slots.read(slot) };
         self.head.advance(1);
-        if self.head.held() >= self.lazy {
-            self.head.release();
+        self.left -= 1;
+        if self.left == 0 {
+            self.release();
         }
         Some(value)
     }
@@ -172,7 +175,8 @@ impl<T> Consumer<T> {
     /// Gives every slot taken so far back to the producer.
     #[inline]
     pub fn release(&mut self) {
-        self.head.release()
+        self.head.release();
+        self.left = self.lazy;
     }
 
     /// Values that could be taken now.

@@ -53,10 +53,11 @@ impl Error {
     }
 }
 
-/// Jobs that an application may have under way.
-const JOBS: usize = 8192;
-/// Events that the stack may have under way.
-const EVENTS: usize = 8192;
+/// Jobs that an application may have under way; more wait on its side. A ring's memory is used all round, so one that is much
+/// longer than a turn's work takes the nearer caches from everything else.
+const JOBS: usize = 2048;
+/// Events that the stack may have under way; a connection's news wait in it where there are more.
+const EVENTS: usize = 1024;
 
 /// How to speak to one lane from outside.
 pub(crate) struct LaneLink {

@@ -18,7 +18,8 @@ use crate::fallback::Fallback;
 use crate::handover::{Handover, Out, Picked};
 use crate::stats::{LaneStats, Snapshot, add};
 
-/// Frames taken from a port in one turn.
+/// Frames taken from a port in one turn. With more, a turn's steps would find their code in the caches more often, but the
+/// segments of a turn are acknowledged together: a sender should not wait for more than these.
 const BURST: usize = 64;
 /// Descriptors that a sleeping lane waits on at most.
 const MAX_FDS: usize = 32;

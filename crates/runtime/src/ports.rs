@@ -12,6 +12,14 @@ use stack::Mode;
 use crate::config::{Config, Device, PortConfig};
 use crate::engine::Error;
 
+/// Frames that a clean wire in memory holds in each direction: some bursts, few enough to stay in the caches.
+const CLEAN_SLOTS: usize = 256;
+
+/// As many as that, or, where a wire delays and then gives much at once, as many as it has by itself.
+fn slots(impairment: &Impairment) -> usize {
+    if *impairment == Impairment::default() { CLEAN_SLOTS } else { MemConfig::default().slots }
+}
+
 /// A device that was opened.
 pub(crate) struct Opened {
     /// By lane.
@@ -62,6 +70,7 @@ pub(crate) fn memory(configs: [&Config; 2], ends: [&PortConfig; 2]) -> Result<[O
         queues: configs[0].lanes,
         mtu: ends.iter().filter_map(|p| p.mtu).max().unwrap_or(1500),
         trust: ends.iter().all(|p| p.offload != Some(false)),
+        slots: slots(&impairment),
         impairment,
         ..MemConfig::default()
     };
@@ -78,6 +87,7 @@ pub(crate) fn memory_end(config: &Config, end: &PortConfig) -> Result<(Opened, V
         queues: config.lanes,
         mtu: end.mtu.unwrap_or(1500),
         trust: true,
+        slots: slots(&config.impairment),
         impairment: config.impairment.clone(),
         ..MemConfig::default()
     };

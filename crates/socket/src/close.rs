@@ -24,24 +24,43 @@ impl Sockets {
     /// close. With SO_LINGER and a timeout the number is kept until [`Sockets::linger_result`] has told the end or
     /// [`Sockets::linger_give_up`] was called; otherwise it is free at once.
     pub fn close(&mut self, id: SockId) -> Result<(), Errno> {
-        match self.table.open(id)? {
-            Socket::Tcp(_) => self.close_tcp(id, mode),
-            Socket::Listener(l) => {
-                let asked = matches!(l.phase, ListenPhase::Asked);
-                self.stop_listening(id);
-                if !asked {
-                    self.table.remove(id);
-                } else if let Some(l) = self.table.listener(id) {
-                    // The answer will name the listener; then it goes.
-                    l.phase = ListenPhase::Closing;
-                }
-            }
-            Socket::Epoll(_) => {
-                self.forget_epoll(id);
+        match self.table.open_mut(id)? {
+            // What most are: nothing was asked for, everything was read.
+            Socket::Tcp(t)
+                if t.phase == Phase::Open && t.cold.is_none() && t.rx.is_empty() && self.queries.is_empty() =>
+            {
+                let (conn, watch) = (t.conn, t.watch.take());
                 self.table.remove(id);
+                self.unname(conn, id);
+                if watch.is_some() {
+                    self.unregister(watch);
+                }
+                self.job(Job::Close { conn, mode: CloseMode::Graceful });
             }
+            Socket::Tcp(_) => self.close_tcp(id, mode),
+            Socket::Listener(_) | Socket::Epoll(_) => self.close_other(id),
         }
         Ok(())
+    }
+
+    /// As [`Sockets::close`], by who does not wait: with SO_LINGER and a timeout it goes on in the background.
+    pub fn close_behind(&mut self, id: SockId) {
+        if self.close(id).is_ok() && self.table.get(id).is_some() {
+            self.linger_give_up(id);
+        }
+    }
+
+    fn close_other(&mut self, id: SockId) {
+        if let Some(Socket::Epoll(_)) = self.table.get(id) {
+            self.forget_epoll(id);
+            return self.table.remove(id);
+        }
+        self.stop_listening(id);
+        match self.table.listener(id) {
+            // The answer will name the listener; then it goes.
+            Some(l) if matches!(l.phase, ListenPhase::Asked) => l.phase = ListenPhase::Closing,
+            _ => self.table.remove(id),
+        }
     }
 
     /// RST now.
@@ -57,20 +76,23 @@ impl Sockets {
     }
 
     fn close_tcp(&mut self, id: SockId, mode: impl FnOnce(&Tcp) -> Option<CloseMode>) {
-        self.unwatch(id);
-        self.queries.retain(|q| q.sock != id);
+        if !self.queries.is_empty() {
+            self.queries.retain(|q| q.sock != id);
+        }
         let Sockets { table, side, .. } = self;
         let Some(t) = table.tcp(id) else { return };
         let mode = mode(t);
-        core::mem::take(&mut t.rx).free(side);
-        let conn = t.conn;
+        if !t.rx.is_empty() {
+            core::mem::take(&mut t.rx).free(side);
+        }
+        let (conn, watch) = (t.conn, t.watch.take());
         if t.phase == Phase::Asked {
             // `Opened` will come and name what is to be closed.
             t.phase = Phase::Abandoned;
             if mode.is_none() {
                 t.cold.get_or_insert_default().linger = Some(Linger { timeout: Duration::ZERO });
             }
-            return;
+            return self.unregister(watch);
         }
         if mode == Some(CloseMode::Report) {
             t.phase = Phase::Lingering;
@@ -78,6 +100,7 @@ impl Sockets {
             table.remove(id);
             self.unname(conn, id);
         }
+        self.unregister(watch);
         if conn.0 != NONE {
             self.end(conn, mode);
         }

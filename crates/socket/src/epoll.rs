@@ -82,24 +82,13 @@ pub(crate) struct Watch {
     data: u64,
     /// Registrations with other epolls.
     more: Option<Box<Watch>>,
-    epoll: SockId,
+    /// Its place among [`Epolls`].
+    epoll: u32,
+    /// What is reported, ERR and HUP in any case; 0: a one-shot that has fired.
     events: u32,
     /// The mark of its entry in the ready list; 0: it has none.
     place: u32,
     trigger: Trigger,
-    /// A one-shot that has fired.
-    spent: bool,
-}
-
-impl Watch {
-    fn reported(&self) -> u32 {
-        self.events | bits::ERR | bits::HUP
-    }
-
-    /// Whether a wake-up for `keys` puts it on the ready list.
-    fn wakes(&self, keys: u32) -> bool {
-        self.place == 0 && !self.spent && self.reported() & keys != 0
-    }
 }
 
 /// One epoll.
@@ -116,6 +105,7 @@ pub(crate) struct Epoll {
 }
 
 impl Epoll {
+    #[inline]
     fn push(&mut self, id: SockId) -> u32 {
         self.last_place = self.last_place.checked_add(1).unwrap_or(1);
         self.ready.push_back((id, self.last_place));
@@ -123,7 +113,69 @@ impl Epoll {
     }
 }
 
-fn find(head: &mut Option<Watch>, epoll: SockId) -> Option<&mut Watch> {
+/// The epolls, apart from the table: what happens on a socket changes its registration and an epoll at once.
+#[derive(Default)]
+pub(crate) struct Epolls {
+    all: Vec<Epoll>,
+    free: Vec<u32>,
+}
+
+impl Epolls {
+    fn insert(&mut self) -> u32 {
+        if let Some(free) = self.free.pop() {
+            return free;
+        }
+        self.all.push(Epoll::default());
+        self.all.len() as u32 - 1
+    }
+
+    fn remove(&mut self, epoll: u32) {
+        self.all[epoll as usize] = Epoll::default();
+        self.free.push(epoll);
+    }
+
+    /// Something happened on socket `id`: of its registrations those that it concerns go on their epolls' ready lists.
+    #[inline]
+    pub fn wake(&mut self, head: &mut Option<Watch>, id: SockId, keys: u32) {
+        let mut next = head.as_mut();
+        while let Some(w) = next {
+            if w.place == 0
+                && w.events & keys != 0
+                && let Some(e) = self.all.get_mut(w.epoll as usize)
+            {
+                w.place = e.push(id);
+            }
+            next = w.more.as_deref_mut();
+        }
+    }
+
+    /// A registration is gone. The epoll whose list has become worth sweeping by it.
+    #[inline]
+    fn unregistered(&mut self, w: &Watch) -> Option<u32> {
+        let e = self.all.get_mut(w.epoll as usize)?;
+        e.members -= 1;
+        if w.place == 0 {
+            return None;
+        }
+        // An entry of the ready list has become void. They are skipped when met, and swept when they are many, so that the
+        // list stays in proportion to what is registered however rarely it is collected.
+        e.stale += 1;
+        (e.stale >= 64 && e.stale * 2 >= e.ready.len()).then_some(w.epoll)
+    }
+}
+
+/// A new or changed registration: where it is ready it goes on the list, to be found when that is collected. What was
+/// changed for `now` bits, and must hear of room, says `true`.
+#[inline]
+fn register(e: &mut Epoll, w: &mut Watch, id: SockId, now: u32) -> bool {
+    if now & w.events != 0 && w.place == 0 {
+        w.place = e.push(id);
+        e.fresh = true;
+    }
+    w.events & bits::OUT & !now != 0
+}
+
+fn find(head: &mut Option<Watch>, epoll: u32) -> Option<&mut Watch> {
     let mut at = head.as_mut()?;
     loop {
         if at.epoll == epoll {
@@ -134,7 +186,7 @@ fn find(head: &mut Option<Watch>, epoll: SockId) -> Option<&mut Watch> {
 }
 
 /// Takes `epoll`'s registration out of the list; there is hardly ever more than one.
-fn unlink(slot: &mut Option<Watch>, epoll: SockId) -> Option<Watch> {
+fn unlink(slot: &mut Option<Watch>, epoll: u32) -> Option<Watch> {
     let mut found = None;
     let mut rest = slot.take();
     while let Some(mut w) = rest {
@@ -149,7 +201,26 @@ fn unlink(slot: &mut Option<Watch>, epoll: SockId) -> Option<Watch> {
     found
 }
 
+/// What holds now, as for most sockets most of the time; [`tcp_bits`] comes to the same.
+#[inline(always)]
+fn common_bits(t: &Tcp) -> u32 {
+    const ODD: u16 = flag::SHUT_READ | flag::SHUT_WRITE | flag::ERROR_NEW | flag::STARVED;
+    if t.phase != Phase::Open || t.flags & ODD != 0 || t.error.is_some() || t.cold.is_some() {
+        return tcp_bits(t);
+    }
+    let over = t.is(flag::FIN);
+    let mut b = if over { bits::IN | bits::RDHUP } else { 0 };
+    if !t.rx.is_empty() {
+        b |= bits::IN;
+    }
+    if t.third_is_free() {
+        b |= bits::OUT;
+    }
+    b
+}
+
 /// Linux's tcp_poll.
+#[inline(never)]
 fn tcp_bits(t: &Tcp) -> u32 {
     match t.phase {
         // Linux: an unconnected stream socket is writable and hung up.
@@ -195,13 +266,13 @@ impl Socket {
     /// What holds now.
     fn bits(&self) -> u32 {
         match self {
-            Socket::Tcp(t) => tcp_bits(t),
+            Socket::Tcp(t) => common_bits(t),
             Socket::Listener(l) => listener_bits(l),
             Socket::Epoll(_) => 0,
         }
     }
 
-    fn registration(&self, epoll: SockId) -> Option<&Watch> {
+    fn registration(&self, epoll: u32) -> Option<&Watch> {
         let mut at = match self {
             Socket::Tcp(t) => t.watch.as_ref()?,
             Socket::Listener(l) => l.watch.as_ref()?,
@@ -214,140 +285,120 @@ impl Socket {
             at = at.more.as_deref()?;
         }
     }
+
+    /// What holds now, the registrations, and where to note that somebody waits for room.
+    #[inline]
+    fn watched(&mut self) -> Option<(u32, &mut Option<Watch>, Option<&mut u16>)> {
+        match self {
+            Socket::Tcp(t) => Some((common_bits(t), &mut t.watch, Some(&mut t.flags))),
+            Socket::Listener(l) => Some((listener_bits(l), &mut l.watch, None)),
+            Socket::Epoll(_) => None,
+        }
+    }
 }
 
 impl Sockets {
     /// A new epoll.
     pub fn epoll_create(&mut self) -> Result<SockId, Errno> {
-        self.insert(Socket::Epoll(Box::default()))
+        let epoll = self.epolls.insert();
+        self.insert(Socket::Epoll(epoll)).inspect_err(|_| self.epolls.remove(epoll))
     }
 
-    fn epoll(&mut self, id: SockId) -> Result<&mut Epoll, Errno> {
-        match self.table.open_mut(id)? {
-            Socket::Epoll(e) => Ok(e),
+    #[inline]
+    fn epoll(&self, id: SockId) -> Result<u32, Errno> {
+        match self.table.open(id)? {
+            Socket::Epoll(epoll) => Ok(*epoll),
             Socket::Tcp(_) | Socket::Listener(_) => Err(Errno::EINVAL),
         }
     }
 
-    /// The registrations of a socket that `epoll` may watch. An epoll cannot be watched.
-    fn watchable(&mut self, epoll: SockId, id: SockId) -> Result<&mut Option<Watch>, Errno> {
-        self.epoll(epoll)?;
+    /// The registrations of a socket that an epoll may watch. An epoll cannot be watched.
+    fn watchable(&mut self, id: SockId) -> Result<&mut Option<Watch>, Errno> {
         self.table.open_mut(id)?.watch().ok_or(Errno::EINVAL)
     }
 
     /// EPOLL_CTL_ADD.
     pub fn epoll_add(&mut self, epoll: SockId, id: SockId, interest: Interest) -> Result<(), Errno> {
-        let slot = self.watchable(epoll, id)?;
-        if find(slot, epoll).is_some() {
+        let epoll = self.epoll(epoll)?;
+        let Sockets { table, epolls, .. } = self;
+        let (now, slot, flags) = table.open_mut(id)?.watched().ok_or(Errno::EINVAL)?;
+        if slot.is_some() && find(slot, epoll).is_some() {
             return Err(Errno::EEXIST);
         }
+        let e = epolls.all.get_mut(epoll as usize).ok_or(Errno::EBADF)?;
+        e.members += 1;
         let Interest { events, trigger, data } = interest;
         let more = slot.take().map(Box::new);
-        *slot = Some(Watch { data, more, epoll, events, place: 0, trigger, spent: false });
-        self.epoll(epoll)?.members += 1;
-        self.enqueue(epoll, id);
+        let mut w = Watch { data, more, epoll, events: events | bits::ERR | bits::HUP, place: 0, trigger };
+        if let (true, Some(flags)) = (register(e, &mut w, id, now), flags) {
+            *flags |= flag::NO_SPACE;
+        }
+        *slot = Some(w);
         Ok(())
     }
 
     /// EPOLL_CTL_MOD.
     pub fn epoll_modify(&mut self, epoll: SockId, id: SockId, interest: Interest) -> Result<(), Errno> {
-        let w = find(self.watchable(epoll, id)?, epoll).ok_or(Errno::ENOENT)?;
-        (w.events, w.trigger, w.data) = (interest.events, interest.trigger, interest.data);
-        w.spent = false;
-        self.enqueue(epoll, id);
+        let epoll = self.epoll(epoll)?;
+        let Sockets { table, epolls, .. } = self;
+        let (now, slot, flags) = table.open_mut(id)?.watched().ok_or(Errno::EINVAL)?;
+        let w = find(slot, epoll).ok_or(Errno::ENOENT)?;
+        (w.events, w.trigger, w.data) = (interest.events | bits::ERR | bits::HUP, interest.trigger, interest.data);
+        let e = epolls.all.get_mut(epoll as usize).ok_or(Errno::EBADF)?;
+        if let (true, Some(flags)) = (register(e, w, id, now), flags) {
+            *flags |= flag::NO_SPACE;
+        }
         Ok(())
     }
 
     /// EPOLL_CTL_DEL.
     pub fn epoll_delete(&mut self, epoll: SockId, id: SockId) -> Result<(), Errno> {
-        let w = unlink(self.watchable(epoll, id)?, epoll).ok_or(Errno::ENOENT)?;
-        self.unregistered(&w);
+        let epoll = self.epoll(epoll)?;
+        let w = unlink(self.watchable(id)?, epoll).ok_or(Errno::ENOENT)?;
+        if let Some(full) = self.epolls.unregistered(&w) {
+            self.sweep(full);
+        }
         Ok(())
-    }
-
-    /// A new or changed registration: whether it is ready is found out when it is collected.
-    fn enqueue(&mut self, epoll: SockId, id: SockId) {
-        if self.table.get(id).and_then(|s| s.registration(epoll)).is_none_or(|w| w.place != 0) {
-            return;
-        }
-        let Some(place) = self.table.epoll(epoll).map(|e| e.push(id)) else { return };
-        let Some(socket) = self.table.get_mut(id) else { return };
-        let now = socket.bits();
-        if let Some(w) = socket.watch().and_then(|slot| find(slot, epoll)) {
-            w.place = place;
-            let ready = now & w.reported() != 0;
-            if let (true, Some(e)) = (ready, self.table.epoll(epoll)) {
-                e.fresh = true;
-            }
-        }
     }
 
     /// Whether something was ready when it was registered since the last `epoll_collect`: worth a look before anything else,
     /// since the answer to what an accepted connection brought goes out a turn sooner.
     pub fn epoll_is_fresh(&mut self, epoll: SockId) -> bool {
-        self.table.epoll(epoll).is_some_and(|e| e.fresh)
+        self.epoll(epoll).is_ok_and(|e| self.epolls.all[e as usize].fresh)
     }
 
-    fn unregistered(&mut self, w: &Watch) {
-        if let Some(e) = self.table.epoll(w.epoll) {
-            e.members -= 1;
-        }
-        if w.place != 0 {
-            self.staled(w.epoll);
-        }
-    }
-
-    /// An entry of the ready list has become void. They are skipped when met, and swept when they are many, so that the
-    /// list stays in proportion to what is registered however rarely it is collected.
-    fn staled(&mut self, epoll: SockId) {
-        let Some(e) = self.table.epoll(epoll) else { return };
-        e.stale += 1;
-        if e.stale < 64 || e.stale * 2 < e.ready.len() {
-            return;
-        }
-        let mut ready = core::mem::take(&mut e.ready);
-        ready.retain(|(id, place)| {
-            self.table.get(*id).and_then(|s| s.registration(epoll)).is_some_and(|w| w.place == *place)
+    /// Void entries leave a ready list.
+    #[cold]
+    fn sweep(&mut self, epoll: u32) {
+        let Sockets { table, epolls, .. } = self;
+        let Some(e) = epolls.all.get_mut(epoll as usize) else { return };
+        e.ready.retain(|(id, place)| {
+            table.get(*id).and_then(|s| s.registration(epoll)).is_some_and(|w| w.place == *place)
         });
-        if let Some(e) = self.table.epoll(epoll) {
-            (e.ready, e.stale) = (ready, 0);
-        }
+        e.stale = 0;
     }
 
     /// What holds on a socket now, for `poll` and `select`; an unknown descriptor is `EBADF`.
     pub fn readiness(&self, id: SockId) -> Result<u32, Errno> {
         match self.table.open(id)? {
-            Socket::Epoll(e) => {
+            Socket::Epoll(epoll) => {
                 let holds = |(sock, place): &(SockId, u32)| {
                     self.table.get(*sock).is_some_and(|s| {
-                        s.registration(id).is_some_and(|w| w.place == *place && s.bits() & w.reported() != 0)
+                        s.registration(*epoll).is_some_and(|w| w.place == *place && s.bits() & w.events != 0)
                     })
                 };
-                Ok(if e.ready.iter().any(holds) { bits::IN } else { 0 })
+                let ready = self.epolls.all.get(*epoll as usize).is_some_and(|e| e.ready.iter().any(holds));
+                Ok(if ready { bits::IN } else { 0 })
             }
             socket => Ok(socket.bits()),
         }
     }
 
     /// Something happened on a socket: the registrations that it concerns go on their epolls' ready lists.
+    #[inline]
     pub(crate) fn mark(&mut self, id: SockId, keys: u32) {
-        let Some(Some(slot)) = self.table.get_mut(id).map(Socket::watch) else { return };
-        // Mostly nobody watches, or the one who does knows already.
-        if slot.as_ref().is_none_or(|w| w.more.is_none() && !w.wakes(keys)) {
-            return;
-        }
-        let mut head = slot.take();
-        let mut next = head.as_mut();
-        while let Some(w) = next {
-            if w.wakes(keys)
-                && let Some(e) = self.table.epoll(w.epoll)
-            {
-                w.place = e.push(id);
-            }
-            next = w.more.as_deref_mut();
-        }
         if let Some(slot) = self.table.get_mut(id).and_then(Socket::watch) {
-            *slot = head;
+            self.epolls.wake(slot, id, keys);
         }
     }
 
@@ -355,70 +406,82 @@ impl Sockets {
     pub(crate) fn mark_space(&mut self, id: SockId) {
         if let Some(t) = self.table.tcp(id).filter(|t| t.is(flag::NO_SPACE) && t.has_space()) {
             t.set(flag::NO_SPACE, false);
-            self.mark(id, bits::OUT);
+            self.epolls.wake(&mut t.watch, id, bits::OUT);
         }
     }
 
     /// Reports ready registrations, at most `out.len()`; how many. Never blocks. `EINVAL` when `out` is empty.
     pub fn epoll_collect(&mut self, epoll: SockId, out: &mut [Ready]) -> Result<usize, Errno> {
-        let e = self.epoll(epoll)?;
+        let epoll = self.epoll(epoll)?;
         if out.is_empty() {
             return Err(Errno::EINVAL);
         }
+        let Sockets { table, epolls, .. } = self;
+        let e = epolls.all.get_mut(epoll as usize).ok_or(Errno::EBADF)?;
         e.fresh = false;
-        let mut ready = core::mem::take(&mut e.ready);
-        let mut stale = 0;
-        let mut n = 0;
+        let mut free = out.iter_mut();
         // Once round: level-triggered ones go to the end, to be looked at by the next call.
-        for _ in 0..ready.len() {
-            if n == out.len() {
+        for _ in 0..e.ready.len() {
+            if free.len() == 0 {
                 break;
             }
-            let Some((id, place)) = ready.pop_front() else { break };
-            let Some(socket) = self.table.get_mut(id) else {
-                stale += 1;
+            let Some((id, place)) = e.ready.pop_front() else { break };
+            let found = table.get_mut(id).and_then(Socket::watched).and_then(|(now, slot, flags)| {
+                let w = find(slot, epoll).filter(|w| w.place == place)?;
+                Some((now, w, flags))
+            });
+            let Some((now, w, flags)) = found else {
+                e.stale = e.stale.saturating_sub(1);
                 continue;
             };
-            let now = socket.bits();
-            let Some(w) = socket.watch().and_then(|s| find(s, epoll)).filter(|w| w.place == place) else {
-                stale += 1;
-                continue;
-            };
-            let events = now & w.reported();
-            let waits_for_space = w.events & bits::OUT & !now != 0;
-            if events != 0 {
-                out[n] = Ready { events, data: w.data };
-                n += 1;
-                w.spent = w.trigger == Trigger::OneShot;
+            let events = now & w.events;
+            if let (true, Some(flags)) = (w.events & bits::OUT & !now != 0, flags) {
+                *flags |= flag::NO_SPACE;
             }
             if events != 0 && w.trigger == Trigger::Level {
-                ready.push_back((id, place));
+                e.ready.push_back((id, place));
             } else {
                 w.place = 0;
             }
-            if let (true, Socket::Tcp(t)) = (waits_for_space, socket) {
-                t.set(flag::NO_SPACE, true);
+            if events != 0
+                && let Some(room) = free.next()
+            {
+                *room = Ready { events, data: w.data };
+                if w.trigger == Trigger::OneShot {
+                    w.events = 0;
+                }
             }
         }
-        if let Some(e) = self.table.epoll(epoll) {
-            e.ready = ready;
-            e.stale = e.stale.saturating_sub(stale);
-        }
-        Ok(n)
+        let left = free.len();
+        Ok(out.len() - left)
     }
 
     /// A closed socket is registered nowhere.
     pub(crate) fn unwatch(&mut self, id: SockId) {
-        let mut next = self.table.get_mut(id).and_then(Socket::watch).and_then(Option::take);
+        let Some(slot) = self.table.get_mut(id).and_then(Socket::watch) else { return };
+        if slot.is_some() {
+            let head = slot.take();
+            self.unregister(head);
+        }
+    }
+
+    /// The registrations of a socket are gone with it.
+    #[inline]
+    pub(crate) fn unregister(&mut self, head: Option<Watch>) {
+        let mut next = head;
         while let Some(w) = next {
-            self.unregistered(&w);
+            if let Some(full) = self.epolls.unregistered(&w) {
+                self.sweep(full);
+            }
             next = w.more.map(|b| *b);
         }
     }
 
     /// A closed epoll's registrations are void; its number may mean another one soon.
-    pub(crate) fn forget_epoll(&mut self, epoll: SockId) {
-        let mut left = self.table.epoll(epoll).map_or(0, |e| e.members);
+    pub(crate) fn forget_epoll(&mut self, id: SockId) {
+        let Ok(epoll) = self.epoll(id) else { return };
+        let mut left = self.epolls.all[epoll as usize].members;
+        self.epolls.remove(epoll);
         for id in self.table.ids() {
             if left == 0 {
                 return;
@@ -450,14 +513,15 @@ mod tests {
                 s.epoll_delete(epoll, id).unwrap();
             }
             s.close(id).unwrap();
-            assert!(s.epoll(epoll).unwrap().ready.len() < 200);
+            assert!(s.epolls.all[s.epoll(epoll).unwrap() as usize].ready.len() < 200);
         }
         let mut out = [Ready { events: 0, data: 0 }; 4];
         assert_eq!(s.epoll_collect(epoll, &mut out), Ok(1));
         assert_eq!(out[0], Ready { events: bits::OUT | bits::HUP, data: 7 });
         s.close(steady).unwrap();
-        assert_eq!(s.epoll(epoll).unwrap().members, 0);
+        let number = s.epoll(epoll).unwrap() as usize;
+        assert_eq!(s.epolls.all[number].members, 0);
         assert_eq!(s.epoll_collect(epoll, &mut out), Ok(0));
-        assert_eq!(s.epoll(epoll).unwrap().stale, 0);
+        assert_eq!(s.epolls.all[number].stale, 0);
     }
 }

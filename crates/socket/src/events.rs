@@ -108,7 +108,7 @@ impl Sockets {
         let Some(id) = self.sock(conn) else { return };
         if let Some(t) = self.table.tcp(id) {
             f(t);
-            self.mark(id, keys);
+            self.epolls.wake(&mut t.watch, id, keys);
         }
     }
 
@@ -184,15 +184,15 @@ impl Sockets {
             }),
             Event::Data { conn, chain } => {
                 let id = self.sock(conn);
-                let Sockets { table, side, .. } = self;
-                match id.and_then(|id| table.tcp(id)) {
-                    Some(t) if t.phase != Phase::Lingering => t.rx.append(side, chain),
+                let Sockets { table, side, epolls, .. } = self;
+                match id.and_then(|id| Some((id, table.tcp(id)?))) {
+                    Some((id, t)) if t.phase != Phase::Lingering => {
+                        t.rx.append(side, chain);
+                        if t.readable() {
+                            epolls.wake(&mut t.watch, id, bits::IN);
+                        }
+                    }
                     _ => chain.free(side),
-                }
-                if let Some(id) = id
-                    && self.table.tcp(id).is_some_and(|t| t.readable())
-                {
-                    self.mark(id, bits::IN);
                 }
             }
             Event::Fin { conn } => self.on_tcp(conn, ANY, |t| t.set(flag::FIN, true)),

@@ -111,6 +111,9 @@ const HOPS: u32 = 64;
 pub(crate) const FLAGGED: [(u16, ConnOption); 3] =
     [(flag::NO_DELAY, ConnOption::NoDelay), (flag::CORK, ConnOption::Cork), (flag::KEEPALIVE, ConnOption::KeepAlive)];
 
+/// Their flags.
+pub(crate) const TOLD: u16 = FLAGGED[0].0 | FLAGGED[1].0 | FLAGGED[2].0;
+
 /// Options that few sockets set.
 #[derive(Clone, Default)]
 pub(crate) struct Cold {

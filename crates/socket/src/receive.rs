@@ -5,7 +5,7 @@ use stack::channel::Job;
 
 use crate::errno::Errno;
 use crate::sockets::Sockets;
-use crate::table::{Phase, SockId, Tcp, flag};
+use crate::table::{Phase, SockId, Socket, Tcp, flag};
 
 /// What a recv asks for beside bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,6 +56,16 @@ fn nothing(t: &mut Tcp) -> Result<(), Errno> {
     }
 }
 
+impl Tcp {
+    /// The stack counts unreported bytes as occupying the window. A quarter of the buffer is worth a job; an emptied queue
+    /// is worth one from an eighth on, so that a sender held up by the window goes on at once.
+    #[inline]
+    fn worth_reporting(&self) -> bool {
+        let quarter = self.receive_buffer / 4;
+        self.unreported >= if self.rx.is_empty() { quarter / 2 } else { quarter }
+    }
+}
+
 impl Sockets {
     /// read: 0 at the end of the stream, `EAGAIN` when nothing is there.
     pub fn read(&mut self, id: SockId, out: &mut [u8]) -> Result<usize, Errno> {
@@ -98,7 +108,35 @@ impl Sockets {
 
     /// recv as one that waits: goes on filling `out` from `*done`, and says `EAGAIN` until it is complete. Complete is
     /// SO_RCVLOWAT, or the whole of `out` with MSG_WAITALL, or what came before the end of the stream.
+    #[inline]
     pub fn recv_on(&mut self, id: SockId, out: &mut [u8], done: &mut usize, flags: RecvFlags) -> Result<usize, Errno> {
+        // What most reads are: nothing is marked, and whatever bytes are there are enough, or there are none yet.
+        const OVER: u16 = flag::FIN | flag::SHUT_READ | flag::ERROR_NEW;
+        let plain = !(flags.urgent | flags.peek | flags.wait_all | flags.truncate);
+        let Sockets { table, side, .. } = self;
+        if let Ok(Socket::Tcp(t)) = table.open_mut(id)
+            && plain
+            && t.cold.is_none()
+        {
+            if !t.rx.is_empty()
+                && let Some(room @ [_, ..]) = out.get_mut(*done..)
+            {
+                let n = t.rx.read(side, room);
+                t.unreported += n as u32;
+                *done += n;
+                if t.worth_reporting() {
+                    self.report_consumed(id);
+                }
+                return Ok(*done);
+            }
+            if t.rx.is_empty() && t.phase == Phase::Open && t.flags & OVER == 0 && t.error.is_none() && *done == 0 {
+                return Err(Errno::EAGAIN);
+            }
+        }
+        self.recv_any(id, out, done, flags)
+    }
+
+    fn recv_any(&mut self, id: SockId, out: &mut [u8], done: &mut usize, flags: RecvFlags) -> Result<usize, Errno> {
         if flags.urgent {
             return self.recv_urgent(id, out, flags.peek);
         }
@@ -198,13 +236,10 @@ impl Sockets {
         Ok(on.then_some(t.rx.len() + t.is(flag::FIN) as usize))
     }
 
-    /// The stack counts unreported bytes as occupying the window. A quarter of the buffer is worth a job; an emptied queue
-    /// is worth one from an eighth on, so that a sender held up by the window goes on at once.
+    /// Tells the stack what was read, when it is worth a job.
     fn report_consumed(&mut self, id: SockId) {
         let Some(t) = self.table.tcp(id) else { return };
-        let quarter = t.receive_buffer / 4;
-        let due = t.unreported >= quarter || (t.rx.is_empty() && t.unreported >= quarter / 2);
-        if due && t.error.is_none() && !t.is(flag::FIN) {
+        if t.worth_reporting() && t.error.is_none() && !t.is(flag::FIN) {
             let (conn, bytes) = (t.conn, core::mem::take(&mut t.unreported));
             self.job(Job::Consumed { conn, bytes });
         }

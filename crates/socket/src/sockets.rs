@@ -9,9 +9,9 @@ use tcp::TcpInfo;
 use wire::Addr;
 
 use crate::counters::Counters;
-use crate::epoll::ANY;
+use crate::epoll::{ANY, Epolls};
 use crate::errno::Errno;
-use crate::options::{Cold, FLAGGED};
+use crate::options::{Cold, FLAGGED, TOLD};
 use crate::table::{Phase, SockId, Socket, Table, Tcp, flag};
 
 /// Sizes of one lane's application half.
@@ -49,6 +49,7 @@ pub struct Sockets {
     jobs: Producer,
     pub(crate) events: Consumer,
     pub(crate) table: Table,
+    pub(crate) epolls: Epolls,
     /// Descriptor number by connection, `NONE` where there is none.
     pub(crate) by_conn: Vec<u32>,
     /// Listener descriptor by the stack's listener number.
@@ -75,6 +76,7 @@ impl Sockets {
     pub fn new(config: SocketConfig, side: Side, jobs: Producer, events: Consumer) -> Sockets {
         Sockets {
             table: Table::new(config.max_sockets),
+            epolls: Epolls::default(),
             config,
             side,
             jobs,
@@ -91,15 +93,21 @@ impl Sockets {
         }
     }
 
+    #[inline(always)]
     pub(crate) fn job(&mut self, job: Job) {
         let message = job.into_message();
-        if self.held.is_empty() {
-            let Err(message) = self.jobs.push(message) else { return };
-            self.counters.ring_full += 1;
-            self.held.push_back(message);
-        } else {
-            self.held.push_back(message);
+        if !self.held.is_empty() {
+            return self.held.push_back(message);
         }
+        if let Err(message) = self.jobs.push(message) {
+            self.hold(message);
+        }
+    }
+
+    #[cold]
+    fn hold(&mut self, message: Message) {
+        self.counters.ring_full += 1;
+        self.held.push_back(message);
     }
 
     /// Hands over what was asked for since the last call (MegaPipe 3.5: one publication a batch); whether there was
@@ -250,8 +258,10 @@ impl Sockets {
         let cold = t.cold.as_deref();
         // A buffer that nobody has set is the stack's to choose, and to tune.
         let receive_buffer = cold.and_then(|c| c.told(ConnOption::ReceiveBuffer)).unwrap_or(0);
-        let options = Sockets::to_tell(t.flags, cold);
-        self.prepare(options);
+        if cold.is_some() || t.flags & TOLD != 0 {
+            let options = Sockets::to_tell(t.flags, cold);
+            self.prepare(options);
+        }
         self.job(Job::Connect { token: Token(id.0), local, remote, receive_buffer });
         self.mark(id, ANY);
         Err(Errno::EINPROGRESS)

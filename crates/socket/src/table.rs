@@ -6,7 +6,7 @@ use mem::{Chain, Paged};
 use stack::channel::{ConnId, Endpoint, Failure, ListenerId};
 use wire::Addr;
 
-use crate::epoll::{Epoll, Watch};
+use crate::epoll::Watch;
 use crate::errno::Errno;
 use crate::options::Cold;
 
@@ -127,8 +127,10 @@ impl Tcp {
     }
 
     /// Whether a read would give something, or the end.
+    #[inline]
     pub fn readable(&self) -> bool {
-        self.rx.len() >= self.receive_low() || self.receive_over()
+        let enough = if self.cold.is_none() { !self.rx.is_empty() } else { self.rx.len() >= self.receive_low() };
+        enough || self.receive_over()
     }
 
     /// What TCP_NOTSENT_LOWAT allows to be written: up to the mark, the burst that crosses it whole, as on Linux.
@@ -149,9 +151,13 @@ impl Tcp {
 
     /// Linux's `sk_stream_is_writeable`: a third of the buffer is free.
     pub fn has_space(&self) -> bool {
-        self.unsent_is_low()
-            && !self.is(flag::STARVED)
-            && self.send_buffer.saturating_sub(self.in_flight) >= self.send_buffer / 3
+        self.unsent_is_low() && !self.is(flag::STARVED) && self.third_is_free()
+    }
+
+    /// Of the send buffer.
+    #[inline]
+    pub fn third_is_free(&self) -> bool {
+        self.send_buffer.saturating_sub(self.in_flight) >= self.send_buffer / 3
     }
 
     /// As `socket` and `bind` had left it.
@@ -219,7 +225,8 @@ pub(crate) struct Listening {
 pub(crate) enum Socket {
     Tcp(Tcp),
     Listener(Box<Listening>),
-    Epoll(Box<Epoll>),
+    /// Its place among the epolls.
+    Epoll(u32),
 }
 
 impl Socket {
@@ -257,6 +264,7 @@ impl Table {
         Table { slots: Paged::new(), free: Vec::new(), max, queued: 0 }
     }
 
+    #[inline]
     fn put(&mut self, socket: Socket) -> SockId {
         if let Some(i) = self.free.pop() {
             if let Some(slot) = self.slots.get_mut(i as usize) {
@@ -268,11 +276,13 @@ impl Table {
         SockId(self.slots.len() as u32 - 1)
     }
 
+    #[inline]
     pub fn insert(&mut self, socket: Socket) -> Option<SockId> {
         (self.len() < self.max as usize).then(|| self.put(socket))
     }
 
     /// A connection that nobody has accepted; `tcp` must have the flag.
+    #[inline]
     pub fn insert_queued(&mut self, tcp: Tcp) -> SockId {
         debug_assert!(tcp.is(flag::QUEUED));
         self.queued += 1;
@@ -291,13 +301,15 @@ impl Table {
         true
     }
 
-    pub fn remove(&mut self, id: SockId) -> Option<Socket> {
-        let socket = self.slots.get_mut(id.0 as usize)?.take()?;
-        if let Socket::Tcp(t) = &socket {
+    /// Frees a number; what the socket held of the pool must be gone.
+    #[inline]
+    pub fn remove(&mut self, id: SockId) {
+        let Some(slot @ Some(_)) = self.slots.get_mut(id.0 as usize) else { return };
+        if let Some(Socket::Tcp(t)) = slot {
             self.queued -= t.is(flag::QUEUED) as u32;
         }
+        *slot = None;
         self.free.push(id.0);
-        Some(socket)
     }
 
     /// What the application may name.
@@ -336,13 +348,6 @@ impl Table {
         match self.get_mut(id)? {
             Socket::Listener(l) => Some(l),
             Socket::Tcp(_) | Socket::Epoll(_) => None,
-        }
-    }
-
-    pub fn epoll(&mut self, id: SockId) -> Option<&mut Epoll> {
-        match self.get_mut(id)? {
-            Socket::Epoll(e) => Some(e),
-            Socket::Tcp(_) | Socket::Listener(_) => None,
         }
     }
 

@@ -459,6 +459,8 @@ impl Job {
     }
 
     /// The message that carries it.
+    // Who makes a job knows its kind: only that kind's words are left of this.
+    #[inline(always)]
     pub fn into_message(self) -> Message {
         let none = Chain::default();
         match self {
@@ -558,6 +560,7 @@ impl Event {
     }
 
     /// The message that carries it.
+    #[inline]
     pub fn into_message(self) -> Message {
         let none = Chain::default();
         match self {

@@ -58,7 +58,7 @@ impl Stack {
         let conn = ConnId(id);
         let mut count = 0;
         // Room for everything that one connection may have to say, so that nothing needs to be put back half-told.
-        if self.events.room() < 9 {
+        if !self.events.has_room(MOST_NEWS) {
             return (0, true);
         }
         let mut say = |event: Event| {
@@ -130,5 +130,7 @@ impl Stack {
     }
 }
 
+/// Events that one connection may have at once.
+const MOST_NEWS: usize = 9;
 /// Chunks that the application's side should find waiting.
 const LOW_SUPPLY: u32 = 512;

@@ -277,6 +277,13 @@ pub(crate) fn source(network: u8, number: u64) -> (Ipv4Addr, u16) {
     (Ipv4Addr::new(network, b, c, d), 1024 + port as u16)
 }
 
+/// The number of the client that has such an address, the other way round.
+fn number((address, port): (Ipv4Addr, u16)) -> u64 {
+    let [_, b, c, d] = address.octets();
+    let address = u64::from(u32::from_be_bytes([0, b, c, d]));
+    (address * 60_000 + u64::from(port)).saturating_sub(60_000 + 1024)
+}
+
 /// How many addresses so many connections come from.
 pub fn addresses(held: u64) -> u64 {
     held.div_ceil(60_000)
@@ -293,6 +300,7 @@ mod tests {
         assert_eq!(at(59_999), (Ipv4Addr::new(11, 0, 0, 1), 61_023));
         assert_eq!(at(60_000), (Ipv4Addr::new(11, 0, 0, 2), 1024));
         assert_eq!(at(10_000_000).0, Ipv4Addr::new(11, 0, 0, 167));
+        assert!([0, 59_999, 60_000, 10_000_000].iter().all(|n| number(at(*n)) == *n));
         assert_eq!(addresses(10_000_000), 167);
     }
 

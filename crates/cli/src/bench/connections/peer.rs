@@ -1,10 +1,10 @@
 //! A peer that remembers no connection: what it sends follows from what it received.
 //!
-//! Its clients are in 11.0.0.0/8 (those that stay) and 12.0.0.0/8 (those that end). It counts how many answers it has seen
-//! and how many it still waits for; that is all its state. Frames are laid out by hand, without checksums, which nobody
+//! Its clients are in 11.0.0.0/8 (those that stay) and 12.0.0.0/8 (those that end). It knows of each whether its answer is
+//! awaited, a bit, so that one sent twice counts once; that is all its state. Frames are laid out by hand, without checksums, which nobody
 //! looks at on a wire in memory.
 
-use super::{END, PORT, ROUTER, SERVER, STAY, source};
+use super::{END, PORT, ROUTER, SERVER, STAY, number, source};
 use crate::failure::Failure;
 use crate::sys::Stop;
 use corelane::MemPort;
@@ -67,13 +67,48 @@ pub struct Peer {
     ended: u64,
     resets: u64,
     arp: bool,
+    waits: [Waits; 2],
+}
+
+/// Which connections of a network wait for their answer, by number.
+#[derive(Default)]
+struct Waits(Vec<u64>);
+
+impl Waits {
+    fn add(&mut self, number: u64) {
+        let word = (number / 64) as usize;
+        if word >= self.0.len() {
+            self.0.resize(word + 1, 0);
+        }
+        self.0[word] |= 1 << (number % 64);
+    }
+
+    /// Whether it waited; it no longer does.
+    fn take(&mut self, number: u64) -> bool {
+        let Some(word) = self.0.get_mut((number / 64) as usize) else { return false };
+        let bit = 1 << (number % 64);
+        let waited = *word & bit != 0;
+        *word &= !bit;
+        waited
+    }
 }
 
 impl Peer {
     /// With so many handshakes or short connections at once.
     pub fn new(port: MemPort, window: usize) -> Peer {
         let out = Vec::with_capacity(2 * BURST);
-        Peer { port, window, out, staying: 0, ending: 0, stayed: 0, ended: 0, resets: 0, arp: false }
+        Peer {
+            port,
+            window,
+            out,
+            staying: 0,
+            ending: 0,
+            stayed: 0,
+            ended: 0,
+            resets: 0,
+            arp: false,
+            waits: Default::default(),
+        }
     }
 
     /// Opens connections that stay, with one exchange each.
@@ -131,6 +166,7 @@ impl Peer {
             STAYING => self.staying += 1,
             _ => self.ending += 1,
         }
+        self.waits[usize::from(network == ENDING)].add(number);
         true
     }
 
@@ -159,11 +195,9 @@ impl Peer {
                 Some(Heard::Segment(segment)) => {
                     let stays = segment.to.0.octets()[0] == STAYING;
                     self.resets += u64::from(segment.flags & RST != 0);
-                    if segment.payload > 0 && stays {
-                        self.stayed += 1;
-                    }
-                    if segment.flags & FIN != 0 && !stays {
-                        self.ended += 1;
+                    let answered = if stays { segment.payload > 0 } else { segment.flags & FIN != 0 };
+                    if answered && self.waits[usize::from(!stays)].take(number(segment.to)) {
+                        *(if stays { &mut self.stayed } else { &mut self.ended }) += 1;
                     }
                     self.out.extend(answer(&segment));
                 }
@@ -283,6 +317,15 @@ fn answer(segment: &Received) -> Option<Segment> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_answer_counts_once() {
+        let mut waits = Waits::default();
+        waits.add(7);
+        waits.add(1000);
+        assert!(waits.take(1000) && !waits.take(1000) && !waits.take(8) && !waits.take(1 << 40));
+        assert!(waits.take(7));
+    }
 
     #[test]
     fn answers_follow_from_segments() {
