@@ -511,6 +511,18 @@ impl Side {
         stats.in_use_estimate >= stats.capacity / 8 * 7
     }
 
+    /// Whether less than a sixteenth of the chunks is free: what is left is for what comes in, and for short answers.
+    pub fn dry(&self) -> bool {
+        let stats = self.stats();
+        stats.in_use_estimate >= stats.capacity / 16 * 15
+    }
+
+    /// Whether less than a 32nd of the chunks is free: what is left is for what comes in.
+    pub fn spent(&self) -> bool {
+        let stats = self.stats();
+        stats.in_use_estimate >= stats.capacity / 32 * 31
+    }
+
     /// Chunks that are in no magazine: in chains, in messages, or lost. For tests, with both sides at hand; walks every
     /// free list and panics if a chunk is in two.
     pub fn outstanding(&mut self, other: &mut Side) -> u32 {

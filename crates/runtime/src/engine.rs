@@ -342,6 +342,7 @@ impl Engine {
             let lane = Lane {
                 index: index as u16,
                 stack,
+                held: vec![None; ports.len()],
                 ports,
                 steering: steering.clone(),
                 handover: handovers.pop().unwrap_or_default(),

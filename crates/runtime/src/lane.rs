@@ -21,6 +21,8 @@ use crate::stats::{LaneStats, Snapshot, add};
 /// Frames taken from a port in one turn. With more, a turn's steps would find their code in the caches more often, but the
 /// segments of a turn are acknowledged together: a sender should not wait for more than these.
 const BURST: usize = 64;
+/// How long received frames are left where they are for want of room for answers, µs.
+const HOLD_US: u64 = 1000;
 /// Descriptors that a sleeping lane waits on at most.
 const MAX_FDS: usize = 32;
 
@@ -83,6 +85,8 @@ pub struct Lane {
     pub(crate) asked: Vec<(InterfaceId, IpAddr)>,
     /// A port that failed says so once.
     pub(crate) failed: bool,
+    /// Since when what waits on a port is left there.
+    pub(crate) held: Vec<Option<Instant>>,
     /// Ports that are gone for good, by bit: nobody waits for them.
     pub(crate) gone: u32,
     /// Ports whose wake-up is armed: the first ones.
@@ -183,7 +187,7 @@ impl Lane {
         for i in 0..self.ports.len() {
             work.rx += self.receive(now, i);
         }
-        if several {
+        if several && self.held.iter().all(Option::is_none) {
             work.rx += self.take_handed(now);
         }
         if self.called.load(Ordering::Relaxed) {
@@ -236,9 +240,30 @@ impl Lane {
         work
     }
 
+    /// Whether what waits on a port is better left there: answers to what came before cannot be sent yet. Not for long:
+    /// the other end may wait for us to take what it sends before it takes what we send.
+    fn holds_back(&mut self, now: Instant, i: usize) -> bool {
+        let held = &mut self.held[i];
+        if self.stack.can_answer(InterfaceId(i as u8)) {
+            *held = None;
+            return false;
+        }
+        match held {
+            Some(since) if now.micros_since(*since) < HOLD_US => true,
+            Some(_) => {
+                *held = None;
+                false
+            }
+            None => {
+                *held = Some(now);
+                true
+            }
+        }
+    }
+
     fn receive(&mut self, now: Instant, i: usize) -> usize {
         let interface = InterfaceId(i as u8);
-        if !self.stack.can_answer(interface) {
+        if self.holds_back(now, i) {
             return 0;
         }
         let n = self.ports[i].receive(BURST);

@@ -71,16 +71,23 @@ impl Sockets {
 
     /// There are chunks, and slots in the ring, again: for those who have waited longest, and have less than their share.
     fn feed_starved(&mut self) {
-        let share = self.share();
         for _ in 0..self.starved.len().min(FED) {
-            let Some(id) = self.starved.pop_front() else { return };
-            let Some(t) = self.table.tcp(id).filter(|t| t.is(flag::STARVED)) else { continue };
-            if t.in_flight as usize >= share {
-                self.starved.push_back(id);
+            let Some(mut s) = self.starved.pop_front() else { return };
+            let Some(t) = self.table.tcp(s.id).filter(|t| t.is(flag::STARVED)) else { continue };
+            let (in_flight, conn) = (t.in_flight, t.conn);
+            if in_flight as usize >= self.allowance(in_flight as usize, 0) {
+                // Part of it may be acknowledged, and not worth telling when it was.
+                if in_flight > 0 && s.asked != Some(in_flight) {
+                    s.asked = Some(in_flight);
+                    self.job(Job::TellAcked { conn });
+                }
+                self.starved.push_back(s);
                 continue;
             }
-            t.set(flag::STARVED, false);
-            self.mark_space(id);
+            if let Some(t) = self.table.tcp(s.id) {
+                t.set(flag::STARVED, false);
+            }
+            self.mark_space(s.id);
         }
     }
 

@@ -13,6 +13,7 @@ use crate::epoll::{ANY, Epolls};
 use crate::errno::Errno;
 use crate::options::{Cold, FLAGGED, TOLD};
 use crate::table::{Phase, SockId, Socket, Table, Tcp, flag};
+use crate::transfer::Starved;
 
 /// Sizes of one lane's application half.
 #[derive(Clone, Debug)]
@@ -57,9 +58,11 @@ pub struct Sockets {
     /// Jobs that the ring did not take. Writes are refused meanwhile, so a few for each socket is all there can be.
     held: VecDeque<Message>,
     /// Sockets whose last write found no chunk or no slot.
-    pub(crate) starved: VecDeque<SockId>,
+    pub(crate) starved: VecDeque<Starved>,
     /// See [`Sockets::follow_share`].
     pub(crate) share: usize,
+    /// Less than a quarter of the chunks is free, so that every write has to ask for its share.
+    pub(crate) tight: bool,
     pub(crate) queries: Vec<Query>,
     next_query: u32,
     /// Listeners with connections taken and not reported.
@@ -86,6 +89,7 @@ impl Sockets {
             held: VecDeque::new(),
             starved: VecDeque::new(),
             share: usize::MAX / 2,
+            tight: false,
             queries: Vec::new(),
             next_query: 0,
             taken: Vec::new(),

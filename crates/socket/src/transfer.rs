@@ -12,6 +12,16 @@ use crate::table::{Phase, SockId, Socket, Tcp, flag};
 /// Bytes that every connection may have in flight, however scarce memory is.
 pub(crate) const LEAST: usize = 8192;
 
+/// A socket that may not write for want of chunks, or of slots in the ring.
+pub(crate) struct Starved {
+    pub id: SockId,
+    /// What it had in flight when the stack was asked to tell of every acknowledged byte.
+    pub asked: Option<u32>,
+}
+
+/// A short answer.
+const LITTLE: usize = 512;
+
 /// The part of a rise of the share that is followed at once.
 const RISE: usize = 64;
 
@@ -65,10 +75,10 @@ impl Sockets {
             return Err(Errno::EAGAIN);
         }
         let room = room as usize;
-        if in_flight + len <= LEAST {
+        if !self.tight && in_flight + len <= LEAST {
             return Ok(room);
         }
-        match self.share().saturating_sub(in_flight).min(room) {
+        match self.allowance(in_flight, len).saturating_sub(in_flight).min(room) {
             0 => {
                 self.starve(id);
                 Err(Errno::EAGAIN)
@@ -77,25 +87,49 @@ impl Sockets {
         }
     }
 
-    /// Bytes that one connection may have in flight while all compete for the chunks.
-    pub(crate) fn share(&self) -> usize {
-        self.share.min(self.side.share()).max(LEAST)
+    /// Bytes that a connection with so many in flight, and as many to write, may have there while all compete for the
+    /// chunks. Of the last eighth those who hold none get a chunk each: of its first half whoever writes, of the next quarter
+    /// who writes little, which goes at once where the peer takes anything. The rest is for what comes in.
+    pub(crate) fn allowance(&self, in_flight: usize, len: usize) -> usize {
+        match in_flight {
+            _ if !self.side.scarce() => self.share.min(self.side.share()).max(LEAST),
+            0 if !self.side.dry() || len <= LITTLE && !self.side.spent() => CHUNK_BYTES,
+            _ => 0,
+        }
     }
 
     /// The share falls at once and rises slowly: what comes back in one go is for all, not for the next who writes.
     pub(crate) fn follow_share(&mut self) {
         let now = self.side.share();
         self.share = now.min(self.share + (now.saturating_sub(self.share)).div_ceil(RISE));
+        self.tight = now == 0;
     }
 
     /// Not writable until there are chunks, and slots, again.
     fn starve(&mut self, id: SockId) {
-        if let Some(t) = self.table.tcp(id) {
-            t.set(flag::NO_SPACE, true);
-            if !t.is(flag::STARVED) {
-                t.set(flag::STARVED, true);
-                self.starved.push_back(id);
-            }
+        let Some(t) = self.table.tcp(id) else { return };
+        t.set(flag::NO_SPACE, true);
+        if t.is(flag::STARVED) {
+            return;
+        }
+        t.set(flag::STARVED, true);
+        if self.starved.len() > 2 * self.table.len() + 64 {
+            self.forget_closed();
+        }
+        self.starved.push_back(Starved { id, asked: None });
+    }
+
+    /// Sockets that were closed while they waited, and whose numbers others have now, who may wait too.
+    #[cold]
+    fn forget_closed(&mut self) {
+        let Sockets { table, starved, .. } = self;
+        starved.retain(|s| {
+            let Some(t) = table.tcp(s.id).filter(|t| t.is(flag::STARVED)) else { return false };
+            t.set(flag::STARVED, false);
+            true
+        });
+        for s in starved.iter() {
+            table.tcp(s.id).into_iter().for_each(|t| t.set(flag::STARVED, true));
         }
     }
 
@@ -105,6 +139,7 @@ impl Sockets {
         // What most writes are: a few bytes, with room for them in the buffer and the ring.
         const ODD: u16 = flag::ERROR_NEW | flag::SHUT_WRITE | flag::QUEUED;
         let waiting = self.backlogged();
+        let most = if self.tight { 0 } else { LEAST };
         let Sockets { table, side, .. } = self;
         if let Some(Socket::Tcp(t)) = table.get_mut(id)
             && t.phase == Phase::Open
@@ -114,6 +149,7 @@ impl Sockets {
             && !waiting
             && (1..=CHUNK_BYTES).contains(&data.len())
             && data.len() <= t.send_buffer.saturating_sub(t.in_flight) as usize
+            && data.len() + t.in_flight as usize <= most
         {
             let mut chain = Chain::default();
             if chain.push_slice(side, data) > 0 {

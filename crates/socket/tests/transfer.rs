@@ -327,7 +327,7 @@ fn many_writers_share_what_there_is() {
     assert!(most <= SEND as usize && least >= LEAST.min(2048 * 2048 / 2 / 300), "{least} to {most}");
     assert!(l.side.stats().in_use_estimate < 2048 / 8 * 7);
     for job in l.jobs() {
-        let Job::Write { chain, .. } = job else { panic!() };
+        let Job::Write { chain, .. } = job else { continue };
         chain.free(&mut l.side);
     }
     l.end();

@@ -289,6 +289,11 @@ pub enum Job {
         /// Where.
         conn: ConnId,
     },
+    /// What is acknowledged is told by [`Event::Acked`] at once, and when it is nothing yet, as soon as it is something.
+    TellAcked {
+        /// Where.
+        conn: ConnId,
+    },
     /// Asks for a [`TcpInfo`](tcp::TcpInfo); answered by [`Event::Info`].
     Query {
         /// Which.
@@ -446,7 +451,8 @@ impl Job {
             | Job::Abort { conn }
             | Job::SetOption { conn, .. }
             | Job::Urgent { conn, .. }
-            | Job::EndRecord { conn } => Some(*conn),
+            | Job::EndRecord { conn }
+            | Job::TellAcked { conn } => Some(*conn),
             Job::Connect { .. }
             | Job::Listen { .. }
             | Job::Taken { .. }
@@ -493,6 +499,7 @@ impl Job {
             Job::SetBacklog { listener, backlog } => msg([w0(14, 0, listener.0), backlog as u64, 0, 0, 0, 0], none),
             Job::Urgent { conn, bytes } => msg([w0(15, 0, conn.0), bytes as u64, 0, 0, 0, 0], none),
             Job::EndRecord { conn } => msg([w0(16, 0, conn.0), 0, 0, 0, 0, 0], none),
+            Job::TellAcked { conn } => msg([w0(17, 0, conn.0), 0, 0, 0, 0, 0], none),
         }
     }
 
@@ -547,6 +554,7 @@ impl Job {
             14 => Job::SetBacklog { listener, backlog: number },
             15 => Job::Urgent { conn, bytes: number },
             16 => Job::EndRecord { conn },
+            17 => Job::TellAcked { conn },
             _ => return Err(chain),
         })
     }

@@ -146,6 +146,7 @@ impl Stack {
             },
             Job::Urgent { conn, bytes } => self.on_conn(now, conn, |tcb, _| tcb.write_urgent(bytes)),
             Job::EndRecord { conn } => self.on_conn(now, conn, |tcb, _| tcb.end_record()),
+            Job::TellAcked { conn } => self.on_conn(now, conn, |tcb, _| tcb.tell_acked()),
             Job::Query { conn, token } => {
                 let info = owned(&mut self.conns, conn).map(|c| c.tcb.info(now, &self.config.tcp));
                 let mut chain = mem::Chain::default();

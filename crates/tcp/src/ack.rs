@@ -371,6 +371,7 @@ impl Tcb {
         self.unreported += data;
         // Reported when it is worth an event: a quarter of the buffer, or of what can be had of one where memory is scarce.
         let worth = self.unreported >= self.send_buffer / 4
+            || self.has(flag::TELL_ACKED)
             || self.unreported >= WORTH && self.unreported as usize >= cx.pool.share() / 4;
         if worth && !self.orphaned() {
             self.put_notice(Notice::ACKED);

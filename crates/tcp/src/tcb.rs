@@ -213,6 +213,8 @@ pub(crate) mod flag {
     pub const SNDBUF_LOCKED: u32 = 1 << 27;
     /// The application answers what it reads: ACKs can ride on its data (Linux's ping-pong mode).
     pub const PINGPONG: u32 = 1 << 28;
+    /// The next acknowledged bytes are reported at once.
+    pub const TELL_ACKED: u32 = 1 << 30;
 }
 
 /// How a connection is opened.
@@ -566,7 +568,16 @@ impl Tcb {
 
     /// Bytes acknowledged since the last call.
     pub fn take_acked(&mut self) -> u32 {
+        self.set(flag::TELL_ACKED, false);
         core::mem::take(&mut self.unreported)
+    }
+
+    /// The application waits for every acknowledged byte: what it has not heard of is reported, once there is some.
+    pub fn tell_acked(&mut self) {
+        self.set(flag::TELL_ACKED, true);
+        if self.unreported > 0 {
+            self.put_notice(Notice::ACKED);
+        }
     }
 
     /// Whether the application has closed it.

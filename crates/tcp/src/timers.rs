@@ -189,12 +189,15 @@ impl Tcb {
     }
 
     /// RFC 6429 3: whoever answers probes may keep its window closed, but not hold memory by it that others lack: an orphan
-    /// not while buffers may not grow, another not for longer than a minute when they are nearly used up.
+    /// not while buffers may not grow, another not for longer than a minute when they are nearly used up, and for two seconds
+    /// when nobody else gets any.
     fn hoards(&self, cx: &mut Context) -> bool {
         const PATIENCE_US: u64 = 60_000_000;
+        const DRY_US: u64 = 2_000_000;
+        let stands = cx.now.micros_since(self.progress_at);
         let hoards = match self.orphaned() {
             true => !cx.pool.plenty(),
-            false => cx.now.micros_since(self.progress_at) >= PATIENCE_US && cx.pool.scarce(),
+            false => stands >= PATIENCE_US && cx.pool.scarce() || stands >= DRY_US && cx.pool.dry(),
         };
         cx.counters.window_hoarders += hoards as u64;
         hoards
