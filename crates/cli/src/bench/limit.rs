@@ -2,6 +2,8 @@
 //!
 //! Each frame of the client is of a kind — SYN, request, last ACK — and says which; the server answers a kind with frames of
 //! the lengths that TCP's answer would have. Nothing is parsed, remembered or summed up on the way.
+//!
+//! A bound has to fill the wire: several numbers of frames under way are tried before it is measured, and the best is kept.
 
 use super::part::{Announced, Window};
 use crate::failure::Failure;
@@ -17,8 +19,10 @@ use wire::burst::TxOffload;
 
 /// Frames taken from a port at once, as a lane does.
 const BURST: usize = 64;
-/// Empty looks before sleeping, as a lane does.
-const SPIN: u32 = 2;
+/// Empty looks before sleeping, at least and at most, as a lane has them.
+const LOOKS: [u32; 2] = [2, 64];
+/// Windows that are tried, as multiples of the least.
+const WINDOWS: [usize; 5] = [1, 2, 4, 8, 16];
 /// A window that nothing comes back for was lost on the way.
 const LOST: Duration = Duration::from_millis(20);
 /// Ethernet, IPv4 and TCP headers; with the options of a SYN; with timestamps.
@@ -128,6 +132,77 @@ fn sleep(port: &mut impl Port, limit: Duration) {
     }
 }
 
+/// How often to look again before sleeping: more often where it pays, as a lane does.
+struct Looks {
+    most: u32,
+    idle: u32,
+}
+
+impl Looks {
+    fn new() -> Looks {
+        Looks { most: LOOKS[0], idle: 0 }
+    }
+
+    /// Frames came.
+    fn found(&mut self) {
+        if self.idle > 0 {
+            self.most = (self.most * 2).min(LOOKS[1]);
+        }
+        self.idle = 0;
+    }
+
+    /// None came: whether it is time to sleep.
+    fn in_vain(&mut self) -> bool {
+        self.idle += 1;
+        if self.idle <= self.most {
+            return false;
+        }
+        self.most = (self.most / 2).max(LOOKS[0]);
+        self.idle = 0;
+        true
+    }
+}
+
+/// Looks for the number of frames under way that brings the most: each is tried for a part of the warm-up.
+struct Trial {
+    windows: Vec<usize>,
+    /// Of one part.
+    part: Duration,
+    /// What came in the best part so far, and its window.
+    best: (u64, usize),
+    /// Frames received when this part began; `None` in the part before the first trial.
+    from: Option<u64>,
+    at: usize,
+}
+
+impl Trial {
+    fn new(least: usize, warm_up: Duration) -> Trial {
+        let windows: Vec<usize> = WINDOWS.iter().map(|times| least * times).collect();
+        Trial { part: warm_up / (windows.len() as u32 + 1), windows, best: (0, least), from: None, at: 0 }
+    }
+
+    /// The window to use so long after the beginning, so many frames having come back.
+    fn window(&mut self, since: Duration, received: u64) -> usize {
+        if self.at == self.windows.len() {
+            return self.best.1;
+        }
+        // One part went by before the first trial.
+        if since >= self.part * (self.at as u32 + 1 + u32::from(self.from.is_some())) {
+            match self.from.replace(received) {
+                // The part before: caches and neighbours.
+                None => return self.windows[self.at],
+                Some(from) => {
+                    if received - from > self.best.0 {
+                        self.best = (received - from, self.windows[self.at]);
+                    }
+                    self.at += 1;
+                }
+            }
+        }
+        self.windows.get(self.at).copied().unwrap_or(self.best.1)
+    }
+}
+
 fn flush(port: &mut impl Port) -> Result<(), Failure> {
     port.flush().map_err(Failure::told)
 }
@@ -137,14 +212,15 @@ pub fn echo(port: &mut impl Port, mix: &Mix, ends: &Ends, stop: &Stop) -> Result
     let answers = mix.answers(ends);
     // Kinds to answer, and how many frames of the first one's answer have gone.
     let (mut due, mut begun): (Vec<usize>, usize) = (Vec::new(), 0);
-    let (mut received, mut sent, mut idle) = (0, 0, 0);
+    let (mut received, mut sent) = (0, 0);
+    let mut looks = Looks::new();
     while !stop.is_set() {
         let n = port.receive(BURST);
         due.extend((0..n).filter_map(|at| kind_of(port.frame(at).data)));
         if n > 0 {
             port.release();
             received += n as u64;
-            idle = 0;
+            looks.found();
         }
         let mut done = 0;
         for kind in &due {
@@ -161,11 +237,8 @@ pub fn echo(port: &mut impl Port, mix: &Mix, ends: &Ends, stop: &Stop) -> Result
         }
         due.drain(..done);
         flush(port)?;
-        if n == 0 && due.is_empty() {
-            idle += 1;
-            if idle > SPIN {
-                sleep(port, LOST);
-            }
+        if n == 0 && due.is_empty() && looks.in_vain() {
+            sleep(port, LOST);
         }
     }
     Ok((received, sent))
@@ -182,16 +255,18 @@ pub struct Blasted {
     pub connections_per_s: f64,
     /// Both ways, a second.
     pub frames_per_s: f64,
-    /// Windows that were lost, and begun anew.
+    /// Windows that were lost while it was measured, and begun anew.
     pub lost: u64,
+    /// Frames awaited at most: of what was tried, what brought most.
+    pub window: usize,
 }
 
-/// Keeps `window` exchanges of a frame under way, for a time; what came back.
+/// Keeps at least `least` frames under way, for a time; what came back. More are where more brought more in the warm-up.
 pub fn blast(
     port: &mut impl Port,
     mix: &Mix,
     ends: &Ends,
-    window: usize,
+    least: usize,
     times: Window,
     events: &impl Announced,
 ) -> Result<Blasted, Failure> {
@@ -203,7 +278,9 @@ pub fn blast(
     let (mut next, mut sent, mut received) = (0, 0u64, 0u64);
     let mut at_begin = None;
     let begun = Instant::now();
-    let (mut last, mut lost, mut idle) = (begun, 0, 0);
+    let (mut last, mut lost, mut looks) = (begun, 0, Looks::new());
+    let mut trial = Trial::new(least.max(1), times.warm_up);
+    let mut window = least.max(1);
     events.tell("started")?;
     loop {
         let n = port.receive(BURST);
@@ -211,7 +288,7 @@ pub fn blast(
             port.release();
             received += n as u64;
             awaited = usize::saturating_sub(awaited, n);
-            idle = 0;
+            looks.found();
         }
         while awaited < window && send(port, &frames[next]) {
             awaited += answers[next];
@@ -222,14 +299,14 @@ pub fn blast(
         let now = Instant::now();
         if n > 0 {
             last = now;
-        } else {
-            idle += 1;
-            if now - last > LOST {
-                (awaited, last) = (0, now);
-                lost += 1;
-            } else if idle > SPIN {
-                sleep(port, LOST / 10);
-            }
+        } else if now - last > LOST {
+            (awaited, last) = (0, now);
+            lost += u64::from(at_begin.is_some());
+        } else if looks.in_vain() {
+            sleep(port, LOST / 10);
+        }
+        if at_begin.is_none() {
+            window = trial.window(now - begun, received);
         }
         match at_begin {
             None if now - begun >= times.warm_up => {
@@ -248,6 +325,7 @@ pub fn blast(
                     connections_per_s: connections / seconds,
                     frames_per_s: ((sent - s) + (received - r)) as f64 / seconds,
                     lost,
+                    window,
                 });
             }
             _ => {}
@@ -270,6 +348,47 @@ mod tests {
         assert_eq!(Mix::new(1, 8192).frames(), 11);
         let lengths: Vec<usize> = Mix::new(1, 8192).0[1].1.clone();
         assert!(lengths.iter().all(|length| *length <= 1514) && lengths.iter().sum::<usize>() > 8192 + 6 * PLAIN);
+    }
+
+    #[test]
+    fn looks_grow_where_they_pay() {
+        let mut looks = Looks::new();
+        assert!(!looks.in_vain() && !looks.in_vain() && looks.in_vain());
+        for _ in 0..10 {
+            looks.in_vain();
+            looks.found();
+        }
+        assert!((0..64).all(|_| !looks.in_vain()) && looks.in_vain());
+        assert_eq!(looks.most, 32);
+        // Found at once: says nothing.
+        looks.found();
+        assert_eq!(looks.most, 32);
+    }
+
+    #[test]
+    fn the_window_that_brings_most_is_kept() {
+        let ms = Duration::from_millis;
+        let mut trial = Trial::new(100, ms(60));
+        // Frames in 10 ms, by window: past 400 they are lost.
+        let brings = |window: usize| if window <= 400 { window as u64 } else { 50 };
+        let (mut received, mut tried) = (0, Vec::new());
+        for at in 0..12 {
+            let window = trial.window(ms(at * 5), received);
+            received += brings(window) / 2;
+            tried.push(window);
+        }
+        assert_eq!(tried, [100, 100, 100, 100, 200, 200, 400, 400, 800, 800, 1600, 1600]);
+        assert_eq!(trial.window(ms(60), received), 400);
+        assert_eq!(trial.window(ms(500), received + 10_000), 400);
+    }
+
+    #[test]
+    fn without_a_warm_up_the_window_is_the_least_that_was_asked_for() {
+        let mut trial = Trial::new(32, Duration::ZERO);
+        for at in 0..WINDOWS.len() as u64 {
+            trial.window(Duration::from_micros(at), 0);
+        }
+        assert_eq!(trial.window(Duration::from_millis(1), 0), 32);
     }
 
     struct Silent;

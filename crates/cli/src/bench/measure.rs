@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const STOLEN: f64 = 0.01;
 const FOREIGN: f64 = 0.1;
 /// A core that is busy for more than this has nothing left to give.
-const FULL: f64 = 0.95;
+pub const FULL: f64 = 0.95;
 /// More frames dropped than this share are worth a remark.
 const LOSSY: f64 = 0.001;
 /// How long programs may take to start.

@@ -17,6 +17,7 @@ pub fn take_report(report: &Value, busy: f64, found: &mut Measurement) {
         "jain",
         "frames_per_s",
         "lost",
+        "window",
         "bytes_per_connection",
         "open_s",
         "opened_per_s",

@@ -70,7 +70,7 @@ struct MixArgs {
 /// How long frames are sent.
 #[derive(Debug, Args)]
 struct TimeArgs {
-    /// Frames awaited at most
+    /// Frames awaited, at least; up to 16 times as many are tried in the warm-up
     #[arg(long, default_value_t = 256)]
     window: usize,
     /// Seconds to measure
@@ -280,6 +280,7 @@ fn blast_all<P: Port + Send>(
                 connections_per_s: sum.connections_per_s + one.connections_per_s,
                 frames_per_s: sum.frames_per_s + one.frames_per_s,
                 lost: sum.lost + one.lost,
+                window: sum.window + one.window,
             })
         })
     })

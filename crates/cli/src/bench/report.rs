@@ -1,7 +1,7 @@
 //! What a benchmark found: rows, for people and for programs.
 
 use super::case::System;
-use super::measure::Measurement;
+use super::measure::{FULL, Measurement};
 use super::statistics::{interval, median};
 use crate::args::ModelArg;
 use crate::demo::grouped;
@@ -115,6 +115,8 @@ pub struct Row {
 const CLIENT_WAS_LIMIT: &str =
     "The client's core was the limit and the server had time left, so the rate is a lower bound";
 
+const NOT_FILLED: &str = "The wire was not filled: no core of either end was 95 % busy, so this is less than the bound";
+
 /// Always there, if only as null.
 const ALWAYS: [&str; 4] =
     ["connections_per_s", "messages_per_s", "server_cpu_us_per_connection", "frames_per_connection"];
@@ -140,6 +142,11 @@ impl Row {
             for (cause, count) in &found.errors {
                 *row.errors.entry(cause.clone()).or_default() += count;
             }
+        }
+        let busiest = [row.values.get("server_busy"), row.values.get("client_busy")];
+        let busiest = busiest.into_iter().flatten().copied().reduce(f64::max);
+        if row.key("system") == System::Limit.name() && busiest.is_some_and(|share| share < FULL) {
+            row.remarks.insert(NOT_FILLED.into());
         }
         let worst = |of: fn(&Measurement) -> f64| used.iter().map(of).fold(0.0, f64::max);
         row.values.insert("steal_share".into(), worst(|found| found.steal));
@@ -257,7 +264,8 @@ pub struct Ratio {
     pub of: &'static str,
     /// Of the medians.
     pub ratio: f64,
-    /// The other's own CPU of a connection over this stack's, where both were seen.
+    /// The other's own CPU of a connection over this stack's, where both were seen; of a frame against the echo, and on a
+    /// memory wire of the server's core.
     pub cpu: Option<f64>,
     /// What both did.
     pub at: Map<String, Value>,
@@ -353,8 +361,13 @@ impl Report {
                 let value = |row: &Row| if echo { frames(row) } else { row.values.get(self.main).copied() };
                 let (Some(a), Some(b)) = (value(row), value(other).filter(|value| *value > 0.0)) else { continue };
                 let of = if echo { "frames_per_s" } else { self.main };
-                let own = |row: &Row| row.values.get("server_own_us_per_connection").copied().filter(|us| *us > 0.0);
-                let cpu = own(other).zip(own(row)).map(|(other, ours)| rounded(other / ours));
+                let us = |name: &str, row: &Row| {
+                    let us = row.values.get(name).copied().filter(|us| *us > 0.0)?;
+                    Some(if echo { us / row.values.get("frames_per_connection")? } else { us })
+                };
+                let both = |name: &str| us(name, other).zip(us(name, row)).map(|(other, ours)| rounded(other / ours));
+                let core = || both("server_cpu_us_per_connection").filter(|_| echo);
+                let cpu = both("server_own_us_per_connection").or_else(core);
                 ratios.push(Ratio { over, of, ratio: rounded(a / b), cpu, at: at(row) });
             }
         }
@@ -368,7 +381,12 @@ impl Report {
         for Ratio { over, ratio, cpu, at, .. } in self.ratios() {
             let by_cpu = cpu.filter(|_| is_rate).map_or_else(String::new, |cpu| format!(" ({cpu:.2} by own CPU)"));
             let words = match over == System::Limit.name() {
-                true => format!("{:.0} % of the bare wire's frames", ratio * 100.0),
+                true => {
+                    let by_cpu = cpu.filter(|cpu| *cpu > 0.0 && is_rate);
+                    let by_cpu = by_cpu
+                        .map_or_else(String::new, |cpu| format!(" ({:.0} % by server CPU of a frame)", cpu * 100.0));
+                    format!("{:.0} % of the bare wire's frames{by_cpu}", ratio * 100.0)
+                }
                 false => format!("{ratio:.2} × {over}{by_cpu}"),
             };
             match lines.iter_mut().find(|(work, _)| *work == at) {

@@ -173,6 +173,36 @@ fn for_programs() {
 }
 
 #[test]
+fn the_bare_wire_is_compared_by_frames_and_told_when_it_was_not_filled() {
+    let row = |system: &str, rate: f64, frames: f64, own: f64, busy: f64| {
+        let mut keys = Map::new();
+        keys.insert("system".into(), system.into());
+        keys.insert("wire".into(), "xdp".into());
+        let mut found = Measurement::default();
+        for (name, value) in [
+            ("connections_per_s", rate),
+            ("frames_per_connection", frames),
+            ("server_own_us_per_connection", own),
+            ("server_busy", busy),
+            ("client_busy", 0.7),
+        ] {
+            found.set(name, value);
+        }
+        Row::new(keys, vec![found])
+    };
+    let with = |busy| Report {
+        rows: vec![row("corelane", 1000.0, 6.0, 12.0, 0.6), row("limit", 1500.0, 5.0, 4.0, busy)],
+        ..report()
+    };
+    // 6,000 of 7,500 frames, 0.8 of 2 µs.
+    let full = with(0.96);
+    assert!(full.footnotes()[0].ends_with(": 80 % of the bare wire's frames (40 % by server CPU of a frame)"));
+    assert!(!full.to_string().contains("not filled"));
+    let text = with(0.94).to_string();
+    assert!(text.contains("this is less than the bound: limit on xdp"), "{text}");
+}
+
+#[test]
 fn for_browsers() {
     let page = super::super::html::page(&[report()]);
     assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
