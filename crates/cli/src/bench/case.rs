@@ -118,6 +118,8 @@ pub struct Case {
     pub work: Work,
     /// Each lane has its peer on its own core.
     pub together: bool,
+    /// Corelane on AF_XDP sends a frame a segment, and leaves nothing for the kernel to cut.
+    pub frame_each: bool,
     /// What tells this row from others of its benchmark, besides the above.
     pub labels: Vec<(&'static str, Value)>,
 }
@@ -125,7 +127,7 @@ pub struct Case {
 impl Case {
     /// A row on one core.
     pub fn new(system: System, wire: Wire, work: Work) -> Case {
-        Case { system, wire, cores: 1, work, together: false, labels: Vec::new() }
+        Case { system, wire, cores: 1, work, together: false, frame_each: false, labels: Vec::new() }
     }
 
     /// With one more label.

@@ -57,9 +57,10 @@ pub const TABLE2: [Column; 15] = [
 ];
 
 /// Of bulk transfers.
-pub const BULK: [Column; 7] = [
+pub const BULK: [Column; 8] = [
     column("system", "system", 0),
     column("wire", "wire", 0),
+    column("sending", "sending", 0),
     column("concurrent", "flows", 0),
     column("gbit_per_s", "Gbit/s", 2),
     column("server_cpu_s_per_gb", "server CPU s/GB", 3),

@@ -253,9 +253,8 @@ pub const BENCHMARKS: [Benchmark; 15] = [
             let warm_up = Some(settings.warm_up * 2.0);
             let bulk = Work { message: 64 << 20, messages: 1_000_000, warm_up, ..Work::default() };
             let work = |flows| Work { concurrent: flows, ..bulk.clone() };
-            let all = systems(settings, &BULKY);
             let flows = [1, settings.concurrent.unwrap_or(64)];
-            Ok(flows.into_iter().flat_map(|n| all.iter().map(move |(s, w)| Case::new(*s, *w, work(n)))).collect())
+            Ok(flows.into_iter().flat_map(|n| bulk_of(settings, &work(n))).collect())
         },
         measure: measure::measure,
     },
@@ -330,14 +329,16 @@ pub const BENCHMARKS: [Benchmark; 15] = [
         },
         closes_first: SERVER_CLOSES,
         cases: |settings, _, _, _| {
-            let wires = &settings.wires;
-            let cases = wires.iter().flat_map(|wire| {
-                models().map(move |model| {
-                    let name = measure::value_name(model);
-                    Case::new(System::Corelane(model), *wire, work(settings)).label("model", name)
-                })
-            });
-            Ok(cases.collect())
+            let of = |(system, wire)| match system {
+                System::Corelane(_) => models()
+                    .map(|model| {
+                        let name = measure::value_name(model);
+                        Case::new(System::Corelane(model), wire, work(settings)).label("model", name)
+                    })
+                    .collect(),
+                _ => vec![Case::new(system, wire, work(settings)).label("model", "the kernel's")],
+            };
+            Ok(systems(settings, &[OURS, EPOLL]).into_iter().flat_map(of).collect())
         },
         measure: measure::measure,
     },
@@ -351,6 +352,9 @@ const URING: System = System::Kernel(KernelServer::Uring);
 /// Every system.
 pub const EVERYBODY: [System; 8] =
     [System::Limit, OURS, EPOLL, URING, PLAIN, SINGLE, System::MultiProcess, System::Nginx];
+/// How bulk leaves: several segments at once that the kernel cuts before the device, or a frame for each.
+const CUT: &str = "cut by the kernel";
+const EACH: &str = "a frame each";
 const MAIN: [System; 5] = [System::Limit, OURS, EPOLL, URING, PLAIN];
 const TCP: [System; 4] = [OURS, EPOLL, URING, PLAIN];
 const BULKY: [System; 3] = [OURS, EPOLL, URING];
@@ -369,6 +373,21 @@ pub fn systems(settings: &Settings, wanted: &[System]) -> Vec<(System, Wire)> {
     let asked = |system: &System| settings.systems.is_empty() || settings.systems.iter().any(|s| s == system.name());
     let wires = settings.wires.iter();
     wires.flat_map(|wire| wanted.iter().filter(|s| asked(s) && runs(s, *wire)).map(|system| (*system, *wire))).collect()
+}
+
+/// Each system at bulk, and this stack once more with a frame for each segment, where it could do otherwise.
+fn bulk_of(settings: &Settings, work: &Work) -> Vec<Case> {
+    let case = |system, wire| {
+        let at_once = Case::new(system, wire, work.clone()).label("sending", CUT);
+        let each = || Case { frame_each: true, ..Case::new(system, wire, work.clone()).label("sending", EACH) };
+        match (system, wire) {
+            // Nothing cuts there.
+            (_, Wire::Mem) => vec![each()],
+            (System::Corelane(_), Wire::Xdp) => vec![at_once, each()],
+            _ => vec![at_once],
+        }
+    };
+    systems(settings, &BULKY).into_iter().flat_map(|(system, wire)| case(system, wire)).collect()
 }
 
 /// Every system at every value.
@@ -404,6 +423,27 @@ mod tests {
             assert!(!(bench.plots)().is_empty(), "{}", bench.name);
             assert!(bench.columns.iter().any(|column| column.name == bench.main), "{}", bench.name);
         }
+    }
+
+    #[test]
+    fn bulk_is_sent_both_ways_by_this_stack_alone() {
+        let settings = Settings { wires: vec![Wire::Mem, Wire::Xdp], ..Settings::default() };
+        let rows: Vec<String> = bulk_of(&settings, &Work::default())
+            .iter()
+            .map(|case| {
+                let keys = case.keys();
+                assert_eq!(case.frame_each, keys["sending"] == EACH);
+                format!("{} {} {}", case.system.name(), case.wire.name(), keys["sending"].as_str().unwrap_or(""))
+            })
+            .collect();
+        let expected = [
+            "corelane mem a frame each",
+            "corelane xdp cut by the kernel",
+            "corelane xdp a frame each",
+            "linux-epoll xdp cut by the kernel",
+            "linux-uring xdp cut by the kernel",
+        ];
+        assert_eq!(rows, expected);
     }
 
     #[test]

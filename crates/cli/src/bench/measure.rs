@@ -7,9 +7,13 @@ use super::cpu::{self, Cores};
 use super::numbers::{take_lanes, take_limit, take_report};
 use super::place::{self, Place, SERVER, Side};
 use crate::args::{KernelServer, ModelArg};
-use crate::failure::Failure;
+use crate::failure::{Failure, words};
 use clap::ValueEnum;
+use rustix::fs::{MemfdFlags, memfd_create};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -246,6 +250,15 @@ fn limit_options(work: &Work, settings: &Settings) -> Vec<String> {
     options.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).collect()
 }
 
+/// A configuration file without a name: this device, a frame for each segment.
+fn frame_each(device: &str) -> Result<File, Failure> {
+    let failed = |error: std::io::Error| Failure::told(format!("a configuration: {}", words(&error)));
+    let mut file: File =
+        memfd_create("corelane-bench.toml", MemfdFlags::CLOEXEC).map_err(|error| failed(error.into()))?.into();
+    file.write_all(format!("[[ports]]\ndevice = \"{device}\"\noffload = false\n").as_bytes()).map_err(failed)?;
+    Ok(file)
+}
+
 /// Starts the server of a case; several processes where it is made so.
 fn servers(case: &Case, place: &Place, layout: &Layout) -> Result<Vec<Child>, Failure> {
     let program = place::this_program();
@@ -266,7 +279,11 @@ fn servers(case: &Case, place: &Place, layout: &Layout) -> Result<Vec<Child>, Fa
     };
     match case.system {
         System::Corelane(model) => {
-            start(&["serve", "--dev", &device, "--model", &value_name(model)], &layout.server).map(|child| vec![child])
+            let model = value_name(model);
+            let plain = frame_each(&device)?;
+            let config = format!("/proc/{}/fd/{}", std::process::id(), plain.as_raw_fd());
+            let from = if case.frame_each { ["--config", &config] } else { ["--dev", &device] };
+            start(&["serve", from[0], from[1], "--model", &model], &layout.server).map(|child| vec![child])
         }
         System::Kernel(how) => {
             start(&["serve", &format!("--kernel={}", value_name(how))], &layout.server).map(|child| vec![child])
@@ -376,6 +393,15 @@ pub fn models() -> impl Iterator<Item = ModelArg> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_frame_each_is_a_configuration() {
+        let file = frame_each("xdp:cl0").expect("memory");
+        let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+        let config = crate::device::read_config(path.as_ref()).expect("it is valid");
+        assert_eq!((config.ports.len(), config.ports[0].offload), (1, Some(false)));
+        assert_eq!(config.ports[0].device.to_string(), "xdp:cl0");
+    }
 
     #[test]
     fn cores_are_shared_out() {

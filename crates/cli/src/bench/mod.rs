@@ -212,8 +212,10 @@ fn measure(bench: &Benchmark, settings: &Settings, machine: &Machine, stop: &Sto
                          cores of other programs discarded",
             cpu: "Server CPU is its whole core, softirq and the NAPI thread of its end of the veth included; a veth frees a \
                   frame's memory at the receiver, so what the server sent is freed on the client's core",
-            veth: "Each round on the veth: fresh namespaces, threaded NAPI pinned to its own side's core, TSO and GSO off, GRO on, \
-                   pfifo of 10,000, CUBIC, no XDP program at the kernel's end",
+            veth: "Each round on the veth: fresh namespaces, threaded NAPI pinned to its own side's core, the devices' TSO and GSO \
+                   off, GRO on, pfifo of 10,000, CUBIC, no XDP program at the kernel's end; so the wire has frames of one segment, but the \
+                   kernel's TCP hands down many at once and has them cut just before the device, and so does corelane where \
+                   several follow each other (by a packet socket with vnet_hdr), if its row does not say `a frame each`",
             command: std::iter::once("corelane".to_owned())
                 .chain(std::env::args().skip(1))
                 .collect::<Vec<_>>()
