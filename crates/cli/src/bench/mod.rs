@@ -41,6 +41,7 @@ use case::Work;
 use figures::{BENCHMARKS, Benchmark};
 use report::{Machine, Method, Report};
 use rounds::Progress;
+use std::path::Path;
 use std::time::Duration;
 
 /// What every measurement follows.
@@ -131,13 +132,16 @@ fn settings(args: &BenchArgs) -> Result<Settings, Failure> {
 /// Runs what was asked for and prints what it found.
 pub fn run(args: &BenchArgs, stop: &Stop) -> Result<(), Failure> {
     let settings = settings(args)?;
+    if let Some(path) = &args.html {
+        writable(path)?;
+    }
     // Before this process stays on some of the cores.
     let machine = Machine::here();
     // Programs that are started, and their helping threads, stay off the server's cores until they pin themselves.
     let (clients, _) = settings.all_cores.split_at(settings.all_cores.len() - settings.cores);
     stay_on(clients);
     let wanted = BENCHMARKS.iter().filter(|bench| args.name == "all" || bench.name == args.name);
-    let mut reports = Vec::new();
+    let (mut reports, mut unwritten) = (Vec::new(), None);
     for bench in wanted {
         match measure(bench, &settings, &machine, stop) {
             Ok(report) => {
@@ -148,13 +152,16 @@ pub fn run(args: &BenchArgs, stop: &Stop) -> Result<(), Failure> {
             }
             // The others are worth having all the same.
             Err(failure) if args.name == "all" && !stop.is_set() => tell(format!("{}: {failure}", bench.name)),
+            // So is what was found before it was stopped.
+            Err(_) if stop.is_set() && !reports.is_empty() => break,
             Err(failure) => return Err(failure),
         }
         // Written each time: a run of hours that is cut short leaves what it had.
         if let Some(path) = &args.html {
-            std::fs::write(path, html::page(&reports)).map_err(|error| {
-                Failure::new(format!("{}: {}", path.display(), words(&error)), "name a file that can be written")
-            })?;
+            unwritten = std::fs::write(path, html::page(&reports)).err().map(|error| cannot_write(path, &error));
+        }
+        if stop.is_set() {
+            break;
         }
     }
     if reports.is_empty() {
@@ -169,7 +176,21 @@ pub fn run(args: &BenchArgs, stop: &Stop) -> Result<(), Failure> {
             (_, reports) => reports.iter().try_for_each(|report| say_json(&report.json()))?,
         }
     }
-    Ok(())
+    match unwritten {
+        Some(failure) => Err(failure),
+        None if stop.is_set() => Err(rounds::interrupted()),
+        None => Ok(()),
+    }
+}
+
+fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::new(format!("{}: {}", path.display(), words(error)), "name a file that can be written")
+}
+
+/// Whether a file can be written is better known before than after hours of measuring. What is in it stays until then.
+fn writable(path: &Path) -> Result<(), Failure> {
+    let open = std::fs::OpenOptions::new().append(true).create(true).open(path);
+    open.map(drop).map_err(|error| cannot_write(path, &error))
 }
 
 fn stay_on(cores: &[usize]) {
@@ -229,4 +250,24 @@ fn measure(bench: &Benchmark, settings: &Settings, machine: &Machine, stop: &Sto
         notes,
         systems,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_that_cannot_be_written_is_told_at_once() {
+        let dir = std::env::temp_dir().join(format!("corelane-html-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a directory");
+        let (page, missing) = (dir.join("page.html"), dir.join("missing/page.html"));
+        std::fs::write(&page, "what was there").expect("a file");
+        writable(&page).expect("it can be written");
+        assert_eq!(std::fs::read_to_string(&page).expect("a file"), "what was there");
+        for path in [dir.as_path(), missing.as_path()] {
+            let failure = writable(path).expect_err("no file").to_string();
+            assert!(failure.contains("name a file that can be written") && !failure.contains('\n'), "{failure}");
+        }
+        std::fs::remove_dir_all(&dir).expect("ours");
+    }
 }

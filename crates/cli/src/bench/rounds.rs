@@ -54,15 +54,21 @@ impl Drop for Progress {
 /// How a case is measured.
 pub type Measure = fn(&Case, &Settings) -> Result<Measurement, Failure>;
 
+/// What ends a run that was stopped.
+pub fn interrupted() -> Failure {
+    Failure::new("bench was interrupted", "let it run to the end")
+}
+
 fn describe(case: &Case) -> String {
     let labels: String = case.labels.iter().map(|(name, value)| format!(", {name} {value}")).collect();
     format!("{} on {}{labels}", case.system.name(), case.wire.name())
 }
 
-/// Measures all cases; a row for each that could be measured. What failed is noted, once, and left out from then on.
+/// Measures all cases; a row for each that could be measured. What failed is noted, once, and left out from then on. The
+/// rounds that were done when it is stopped count, and a note says so.
 pub fn run(
     cases: Vec<Case>,
-    measure: Measure,
+    mut measure: impl FnMut(&Case, &Settings) -> Result<Measurement, Failure>,
     settings: &Settings,
     progress: &mut Progress,
     notes: &mut Vec<String>,
@@ -72,7 +78,7 @@ pub fn run(
     let mut found: Vec<Vec<Measurement>> = cases.iter().map(|_| Vec::new()).collect();
     let mut failed: Vec<bool> = vec![false; cases.len()];
     let mut first = None;
-    for round in 0..settings.rounds {
+    'rounds: for round in 0..settings.rounds {
         for at in order(cases.len(), round) {
             if failed[at] {
                 progress.end();
@@ -83,7 +89,9 @@ pub fn run(
             for _ in 0..=if settings.quick { 0 } else { RETRIES } {
                 let measured = measure(case, settings);
                 if stop.is_set() {
-                    return Err(Failure::new("bench was interrupted", "let it run to the end"));
+                    notes.push(format!("INTERRUPTED in round {} of {}", round + 1, settings.rounds));
+                    first = Some(interrupted());
+                    break 'rounds;
                 }
                 match measured {
                     Ok(measurement) => {
@@ -152,5 +160,32 @@ mod tests {
         assert_eq!((rows[0].rounds, rows[0].discarded, rows[0].noisy), (3, 0, false));
         assert_eq!((rows[2].rounds, rows[2].noisy), (6, true));
         assert_eq!(rows[1].values["connections_per_s"], 2.0);
+    }
+
+    #[test]
+    fn a_run_that_is_stopped_keeps_the_rows_it_has() {
+        let stop = Stop::default();
+        let case = |n| Case::new(System::Limit, Wire::Mem, Work { concurrent: n, ..Work::default() });
+        let settings = Settings { rounds: 3, quick: true, ..Settings::default() };
+        let measure = |at_most: usize| {
+            let (mut notes, mut left) = (Vec::new(), at_most);
+            let counted = |case: &Case, settings: &Settings| {
+                match left {
+                    0 => stop.set(),
+                    _ => left -= 1,
+                }
+                fake(case, settings)
+            };
+            let cases = vec![case(1), case(2)];
+            let rows = run(cases, counted, &settings, &mut Progress::new("test"), &mut notes, &stop);
+            (rows, notes)
+        };
+        let (rows, notes) = measure(3);
+        let rows = rows.expect("rows of the first round");
+        // 1 2, 2 1 by turns: the second was measured twice.
+        assert_eq!(rows.iter().map(|row| row.rounds).collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(notes, ["INTERRUPTED in round 2 of 3"]);
+        let (rows, _) = measure(0);
+        assert_eq!(rows.expect_err("nothing").to_string(), interrupted().to_string());
     }
 }
