@@ -101,11 +101,12 @@ pub const IDLE: [Column; 5] = [
 ];
 
 /// Of many connections.
-pub const CONNECTIONS: [Column; 8] = [
+pub const CONNECTIONS: [Column; 9] = [
     column("system", "system", 0),
     column("wire", "wire", 0),
     column("held", "idle connections", 0),
     column("bytes_per_connection", "bytes each", 0),
+    column("bytes_per_further_connection", "each of the second half", 0),
     column("opened_per_s", "opened/s", 0),
     column("connections_per_s", "short connections/s meanwhile", 0),
     column("server_cpu_us_per_connection", "server µs/conn", 2),

@@ -40,6 +40,9 @@ const ANSWER: [u8; 64] = [b'x'; 64];
 /// Bytes that a connection may take at most, all told, before it is not even tried.
 const ROOM: u64 = 1100;
 
+/// After so long a connection that was left alone is parked, and so are all whose second was over.
+const SETTLED: Duration = Duration::from_millis(1500);
+
 /// Arguments of the part.
 #[derive(Debug, Args)]
 pub struct ConnectionsArgs {
@@ -173,10 +176,20 @@ fn load(
     let mut peer = Peer::new(port, args.window);
     // Pools and tables have their first size, and the neighbour is known.
     peer.hold(1000, stop)?;
+    peer.settle(SETTLED, stop)?;
     let before = resident();
-    let begun = Instant::now();
-    peer.hold(args.held, stop)?;
-    let opening = begun.elapsed().as_secs_f64();
+    let mut opening = 0.0;
+    let halves = [args.held / 2, args.held - args.held / 2];
+    let mut grown = [0.0; 2];
+    for (half, grown) in halves.into_iter().zip(&mut grown) {
+        let (begun, from) = (Instant::now(), resident());
+        peer.hold(half, stop)?;
+        opening += begun.elapsed().as_secs_f64();
+        if args.held > 0 {
+            peer.settle(SETTLED, stop)?;
+        }
+        *grown = resident().saturating_sub(from) as f64 / (half as f64).max(1.0);
+    }
     let bytes = resident().saturating_sub(before) as f64 / (args.held as f64).max(1.0);
     let window =
         Window { warm_up: Duration::from_secs_f64(args.warm_up), duration: Duration::from_secs_f64(args.duration) };
@@ -196,6 +209,7 @@ fn load(
     add("open_s", opening);
     if args.held > 0 {
         add("bytes_per_connection", bytes);
+        add("bytes_per_further_connection", grown[1]);
         add("opened_per_s", args.held as f64 / opening);
     }
     Ok(report)
@@ -319,6 +333,9 @@ mod tests {
             ready.recv().expect("it listens");
             let mut peer = Peer::new(ports.pop().expect("a port"), 64);
             peer.hold(5000, &stop).expect("all answered");
+            let begun = Instant::now();
+            peer.settle(Duration::from_millis(20), &stop).expect("nothing happens");
+            assert!(begun.elapsed() >= Duration::from_millis(20));
             let progress = peer.churn(Duration::from_millis(100), &stop).expect("all answered");
             assert!(progress.ended > 100 && progress.resets == 0, "{progress:?}");
             let held = stats[0].connections();

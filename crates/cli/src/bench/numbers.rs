@@ -19,6 +19,7 @@ pub fn take_report(report: &Value, busy: f64, found: &mut Measurement) {
         "lost",
         "window",
         "bytes_per_connection",
+        "bytes_per_further_connection",
         "open_s",
         "opened_per_s",
         "resets",

@@ -123,6 +123,18 @@ impl Peer {
         Ok(())
     }
 
+    /// Leaves the server alone, but for what it asks.
+    pub fn settle(&mut self, time: Duration, stop: &Stop) -> Result<(), Failure> {
+        let begun = Instant::now();
+        while begun.elapsed() < time {
+            self.turn()?;
+            if stop.is_set() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// Opens connections that end, for a time.
     pub fn churn(&mut self, time: Duration, stop: &Stop) -> Result<Progress, Failure> {
         let begun = Instant::now();
