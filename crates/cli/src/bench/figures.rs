@@ -317,8 +317,8 @@ pub const BENCHMARKS: [Benchmark; 15] = [
     },
     Benchmark {
         name: "models",
-        after: "DESIGN section 3",
-        about: "who runs the stack: thread models side by side",
+        after: "no paper",
+        about: "who runs the stack: thread models side by side, and the kernel's TCP",
         main: "connections_per_s",
         columns: &RATE,
         plots: || {
