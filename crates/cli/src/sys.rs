@@ -118,6 +118,12 @@ pub fn pin(core: usize) -> bool {
     rustix::thread::sched_setaffinity(None, &set).is_ok()
 }
 
+/// The first of `cores` that is not there, or that this process is kept from.
+pub fn refused_core(cores: &[usize]) -> Option<usize> {
+    // On a thread of its own: trying is the one way to know, and leaves it pinned.
+    std::thread::scope(|scope| scope.spawn(|| cores.iter().copied().find(|core| !pin(*core))).join().ok().flatten())
+}
+
 /// Lets the process hold as many descriptors as its hard limit allows, or a million where it may raise that.
 pub fn raise_descriptor_limit() -> u64 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

@@ -70,6 +70,16 @@ fn the_memory_wire_needs_no_root() {
     assert!(output.stderr.is_empty(), "no progress off a terminal: {}", String::from_utf8_lossy(&output.stderr));
 }
 
+#[test]
+fn a_core_that_is_not_there_is_named() {
+    for list in ["1000", "0,1000"] {
+        let output = bench(&["fig7a", "--quick", "--wire", "mem", "--on", list]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success());
+        assert!(said.contains("--on: core 1000 does not exist or may not be used: name some of "), "{said}");
+    }
+}
+
 /// Two lanes at each end, if only in turns on one core each.
 #[test]
 fn several_lanes() {

@@ -117,6 +117,7 @@ impl MemPort {
                 name: format!("mem:{}", config.name),
                 mac: MACS[end],
                 mtu: config.mtu,
+                max_rx_frame: max_frame,
                 queue,
                 zero_copy: true,
                 tx: TxCaps { max_frame, checksum: trust, max_gso: 0 },

@@ -167,6 +167,8 @@ impl PacketPort {
                 name: format!("packet:{}", link.name),
                 mac: link.mac,
                 mtu,
+                // The kernel puts segments together (GRO) whatever we send.
+                max_rx_frame: MAX_GSO + 18,
                 queue,
                 zero_copy: false,
                 tx: TxCaps {

@@ -21,6 +21,8 @@ pub struct PortCaps {
     pub mac: MacAddr,
     /// Largest IP packet, bytes.
     pub mtu: u16,
+    /// Largest frame that it receives, bytes: the link's, or more where the kernel may have put segments together.
+    pub max_rx_frame: usize,
     /// Which queue of the device.
     pub queue: u16,
     /// Frames are not copied between NIC and port.

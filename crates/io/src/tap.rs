@@ -161,6 +161,7 @@ impl TapPort {
                 name: format!("tap:{name}"),
                 mac,
                 mtu,
+                max_rx_frame: largest - vnet::LEN,
                 queue,
                 zero_copy: false,
                 tx: TxCaps {

@@ -103,6 +103,9 @@ fn run(mtu: u16, texts: &[usize]) {
         let (_attached, mut from) = attach(&config);
         let mut to = packet::open("sb", 1, true).unwrap();
         assert_eq!(from[0].caps().checksum, offload, "this kernel copies on veth");
+        // What is sent large is received as the link carries it; what the kernel puts together comes so whatever is sent.
+        assert_eq!((from[0].caps().max_gso > 0, from[0].caps_of().max_rx_frame), (offload, mtu as usize + 18));
+        assert_eq!(to[0].caps_of().max_rx_frame, 65_535 + 18);
         for len in texts {
             let (segment, known) = cross(&mut from[0], &mut to[0], *len);
             if offload && device {

@@ -228,12 +228,10 @@ impl Engine {
         let tcp = config.tcp.parameters();
         let system = |e| Error::system("eventfd")(e);
         let bells = (0..lanes).map(|_| Bell::new().map(Arc::new)).collect::<Result<Vec<_>, _>>().map_err(system)?;
-        // A device that takes segments together gives them together, too.
-        let frame_of = |caps: io::PortCaps| if caps.tx.max_gso > 0 { 65_536 + 18 } else { caps.mtu as usize + 18 };
-        let max_frame = opened.iter().flat_map(|o| &o.queues).map(|q| frame_of(q.caps_of())).max();
+        let max_frame = opened.iter().flat_map(|o| &o.queues).map(|q| q.caps_of().max_rx_frame).max().unwrap_or(1518);
         let mut handovers = match lanes {
             1 => vec![handover::Handover::default()],
-            _ => handover::mesh(&bells, max_frame.unwrap_or(1518))?,
+            _ => handover::mesh(&bells, max_frame)?,
         };
         handovers.reverse();
         let mut queues: Vec<Vec<AnyPort>> = (0..lanes).map(|_| Vec::new()).collect();

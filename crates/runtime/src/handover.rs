@@ -199,6 +199,18 @@ mod tests {
         b
     }
 
+    /// Lanes of a device whose frames are the link's get four times the slots.
+    #[test]
+    fn a_ring_holds_as_many_as_its_frames_allow() {
+        let bells = [0, 1].map(|_| Arc::new(Bell::new().unwrap()));
+        for (max_frame, slots) in [(1518, 512), (9018, 512), (65_553, 128)] {
+            let mut here = mesh(&bells, max_frame).unwrap().swap_remove(0);
+            let frame = vec![7; max_frame];
+            let taken = (0..).take_while(|_| here.out.give(1, 0, RxFrame::new(&frame, RxChecksum::Unknown), false));
+            assert_eq!(taken.count(), slots, "{max_frame}");
+        }
+    }
+
     #[test]
     fn large_frames_are_handed_over_in_segments() {
         let bells = [0, 1].map(|_| Arc::new(Bell::new().unwrap()));

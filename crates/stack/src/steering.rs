@@ -135,17 +135,24 @@ fn window(key: &[u8; 40], at: usize) -> u32 {
     })
 }
 
+/// Entries for each lane in a table of our own: then none has above a 64th more than its share.
+const ENTRIES: usize = 64;
+/// Entries of such a table at most: as many as 128 lanes need.
+const MOST_ENTRIES: usize = 8192;
+
+/// Lanes in turn.
+fn even_table(lanes: u16) -> Vec<u16> {
+    let entries = (lanes as usize * ENTRIES).next_power_of_two().min(MOST_ENTRIES);
+    (0..entries).map(|i| (i % lanes as usize) as u16).collect()
+}
+
 impl Steering {
     /// An even spread over `lanes` under the symmetric key.
     pub fn spread(lanes: u16) -> Steering {
         if lanes <= 1 {
             return Steering::Single;
         }
-        let mut table = [0; 128];
-        for (i, slot) in table.iter_mut().enumerate() {
-            *slot = i as u16 % lanes;
-        }
-        Steering::Hash(Box::new(Toeplitz::new(SYMMETRIC_KEY, &table)))
+        Steering::Hash(Box::new(Toeplitz::new(SYMMETRIC_KEY, &even_table(lanes))))
     }
 
     /// As a NIC does with this key and table of lanes; `None` where a lane of `lanes` would get nothing.
@@ -352,6 +359,19 @@ mod tests {
             flows[s.lane_of(ip("10.0.0.1"), ip("10.0.0.2"), 16_384 + port, 80) as usize] += 1;
         }
         assert!(flows.iter().all(|n| (900..1100).contains(n)), "{flows:?}");
+    }
+
+    /// All ports of a peer: under this key each value of the hash comes once.
+    #[test]
+    fn no_lane_has_much_more_than_its_share() {
+        let (a, b) = (ip("10.0.0.1"), ip("10.0.0.2"));
+        for lanes in 1..=128u16 {
+            let s = Steering::spread(lanes);
+            let mut flows = vec![0u32; lanes as usize];
+            (0..=u16::MAX).for_each(|port| flows[s.lane_of(a, b, port, 80) as usize] += 1);
+            let share = 65_536.0 / lanes as f64;
+            assert!(flows.iter().all(|n| (0.97..1.03).contains(&(*n as f64 / share))), "{lanes}: {flows:?}");
+        }
     }
 
     const A: [&str; 2] = ["10.0.0.1", "fd00::1"];

@@ -95,8 +95,14 @@ pub fn system_names() -> impl clap::builder::TypedValueParser<Value = String> {
 
 fn settings(args: &BenchArgs) -> Result<Settings, Failure> {
     let all_cores = args.on.as_ref().map_or_else(sys::allowed_cores, |cores| cores.0.clone());
+    if let Some(core) = sys::refused_core(&all_cores) {
+        let here = sys::allowed_cores().iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+        let what = format!("--on: core {core} does not exist or may not be used");
+        return Err(Failure::usage(what, format!("name some of {here} (`taskset` and cpusets limit these)")));
+    }
     if all_cores.len() < 2 {
-        let remedy = "let this process use another core (taskset); a server and its load on one core measure nothing";
+        let remedy =
+            "let this process use another core (--on, taskset); a server and its load on one core measure nothing";
         return Err(Failure::new("bench needs two cores", remedy));
     }
     let most = all_cores.len() / 2;

@@ -170,6 +170,8 @@ impl XdpDevice {
                 name: format!("xdp:{name}"),
                 mac: link.mac,
                 mtu: link.mtu.min(65_535) as u16,
+                // Each frame as it came, also where large ones are sent.
+                max_rx_frame: link.mtu as usize + 18,
                 queue: lane as u16,
                 zero_copy,
                 tx: TxCaps { max_frame, checksum: queues[0].sums, max_gso: large.as_ref().map_or(0, Large::max_gso) },

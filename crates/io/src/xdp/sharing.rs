@@ -193,15 +193,7 @@ fn listening_ports() -> Vec<u16> {
 /// What will no longer see the traffic of owned ports on an interface: one line each.
 pub fn warnings(dev: &str, ifindex: u32) -> Vec<String> {
     let mut all = Vec::new();
-    // Packet sockets on this interface, or on all.
-    let packet = std::fs::read_to_string("/proc/net/packet").unwrap_or_default();
-    let sniffers = packet
-        .lines()
-        .skip(1)
-        .filter(|l| {
-            l.split_whitespace().nth(4).and_then(|i| i.parse().ok()).is_some_and(|i: u32| i == ifindex || i == 0)
-        })
-        .count();
+    let sniffers = sniffers(&std::fs::read_to_string("/proc/net/packet").unwrap_or_default(), ifindex);
     if sniffers > 0 {
         all.push(format!(
             "{sniffers} packet socket(s) (tcpdump, DHCP clients …) on {dev} will not see corelane's traffic: use --pcap FILE"
@@ -216,6 +208,18 @@ pub fn warnings(dev: &str, ifindex: u32) -> Vec<String> {
             ));
     }
     all
+}
+
+/// Packet sockets that receive from an interface, or from all, by the text of `/proc/net/packet`. Those without a protocol
+/// only send, as ours do.
+fn sniffers(table: &str, ifindex: u32) -> usize {
+    let receives = |line: &&str| {
+        let mut fields = line.split_whitespace().skip(3);
+        let protocol = fields.next().and_then(|p| u16::from_str_radix(p, 16).ok());
+        let interface = fields.next().and_then(|i| i.parse::<u32>().ok());
+        protocol.is_some_and(|p| p != 0) && interface.is_some_and(|i| i == ifindex || i == 0)
+    };
+    table.lines().skip(1).filter(receives).count()
 }
 
 fn nft_tables() -> io::Result<Vec<String>> {
@@ -242,6 +246,19 @@ fn nft_tables() -> io::Result<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_only_sends_misses_nothing() {
+        let table = "\
+sk               RefCnt Type Proto  Iface R Rmem   User   Inode
+0000000000000000 3      3    0003   7     1 0      0      100
+0000000000000000 3      3    0000   7     0 0      0      101
+0000000000000000 3      2    0800   0     1 0      0      102
+0000000000000000 3      3    0000   0     0 0      0      103
+0000000000000000 3      3    0003   8     1 0      0      104
+";
+        assert_eq!((sniffers(table, 7), sniffers(table, 8), sniffers(table, 9), sniffers("", 7)), (2, 2, 1, 0));
+    }
 
     #[test]
     fn a_range_is_claimed_once_and_never_from_the_kernel() {
