@@ -459,14 +459,17 @@ fn a_signal_lets_a_download_finish() {
     let Some(lab) = Lab::new() else { return };
     let data = lab.file("m16", 16 << 20);
     let server = lab.serve(&lab.b, "--dev xdp:vb --port 80");
-    let child = Command::new("ip")
+    let mut child = Command::new("ip")
         .args(["netns", "exec", &lab.a, "curl", "-sS", "-m", "60", "--limit-rate", "20M", "http://10.99.0.2/m16"])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    std::thread::sleep(Duration::from_millis(300));
+    let mut got = vec![0; 1];
+    let mut out = child.stdout.take().unwrap();
+    out.read_exact(&mut got).unwrap();
     server.signal(rustix::process::Signal::INT);
-    let out = child.wait_with_output().unwrap();
-    assert!(out.stdout == data, "{} of {} bytes", out.stdout.len(), data.len());
+    out.read_to_end(&mut got).unwrap();
+    assert!(got == data, "{} of {} bytes", got.len(), data.len());
+    assert!(child.wait().unwrap().success());
     assert_eq!(server.stop_code(), Some(0));
 }

@@ -195,7 +195,9 @@ impl Queue {
             set_option(b, UMEM_REG, &reg)?;
         }
         let headroom = if metadata { metadata::HEADROOM } else { 0 };
-        let mut fill = Ring::map(b, Kind::Fill, receive)?;
+        // The kernel shows what it received before it shows which frames it took for that: those that come back at once have
+        // slots of their own.
+        let mut fill = Ring::map(b, Kind::Fill, 2 * receive)?;
         let completion = Ring::map(b, Kind::Completion, send)?;
         let rx = Ring::map(b, Kind::Rx, receive)?;
         let tx = Ring::map(b, Kind::Tx, send)?;
@@ -319,7 +321,7 @@ impl Queue {
         if self.taken == 0 {
             return;
         }
-        // As many as were taken fit: every receive frame is in one ring or the other.
+        // They fit: the ring has twice as many slots as there are frames to receive into.
         self.fill.room(self.taken);
         let mask = !(self.frame_size as u64 - 1);
         for i in 0..self.taken {

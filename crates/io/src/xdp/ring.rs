@@ -133,10 +133,10 @@ impl<T: Copy> Ring<T> {
     /// Producer: free slots, at least when `want` are not known to be.
     pub fn room(&mut self, want: u32) -> u32 {
         let size = self.mask + 1;
-        let mut room = size - self.local.wrapping_sub(self.cached);
+        let mut room = size.saturating_sub(self.local.wrapping_sub(self.cached));
         if room < want {
             self.cached = self.index(self.consumer).load(Ordering::Acquire);
-            room = size - self.local.wrapping_sub(self.cached);
+            room = size.saturating_sub(self.local.wrapping_sub(self.cached));
         }
         room
     }
