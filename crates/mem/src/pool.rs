@@ -494,8 +494,13 @@ impl Side {
 
     /// Whether at least a quarter of the chunks is free: buffers may grow.
     pub fn plenty(&self) -> bool {
+        !self.used(3, 4)
+    }
+
+    /// Whether so many parts of the chunks are in use.
+    fn used(&self, parts: u32, of: u32) -> bool {
         let stats = self.stats();
-        stats.in_use_estimate < stats.capacity / 4 * 3
+        stats.in_use_estimate >= stats.capacity / of * parts
     }
 
     /// Bytes that one holder among many should be content with: an eighth of what is free of three quarters. All who keep to
@@ -507,20 +512,17 @@ impl Side {
 
     /// Whether less than an eighth of the chunks is free: who holds some without need should give them back.
     pub fn scarce(&self) -> bool {
-        let stats = self.stats();
-        stats.in_use_estimate >= stats.capacity / 8 * 7
+        self.used(7, 8)
     }
 
     /// Whether less than a sixteenth of the chunks is free: what is left is for what comes in, and for short answers.
     pub fn dry(&self) -> bool {
-        let stats = self.stats();
-        stats.in_use_estimate >= stats.capacity / 16 * 15
+        self.used(15, 16)
     }
 
     /// Whether less than a 32nd of the chunks is free: what is left is for what comes in.
     pub fn spent(&self) -> bool {
-        let stats = self.stats();
-        stats.in_use_estimate >= stats.capacity / 32 * 31
+        self.used(31, 32)
     }
 
     /// Chunks that are in no magazine: in chains, in messages, or lost. For tests, with both sides at hand; walks every
