@@ -202,7 +202,6 @@ impl Queue {
         let rx = Ring::map(b, Kind::Rx, receive)?;
         let tx = Ring::map(b, Kind::Tx, send)?;
         let frame = |i: u32| i as u64 * frame_size as u64;
-        fill.room(receive);
         (0..receive).for_each(|i| fill.push(frame(i)));
         fill.publish();
         if config.busy_poll_us > 0 {
@@ -322,7 +321,6 @@ impl Queue {
             return;
         }
         // They fit: the ring has twice as many slots as there are frames to receive into.
-        self.fill.room(self.taken);
         let mask = !(self.frame_size as u64 - 1);
         for i in 0..self.taken {
             let desc = self.rx.peek(i);
