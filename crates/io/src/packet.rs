@@ -1,6 +1,7 @@
 //! AF_PACKET: any interface, slowly. Frames are received through a ring that the kernel fills (TPACKET_V2) and sent in
 //! batches with a virtio-net header. The address must be one that the kernel does not own, or it would answer too.
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -33,6 +34,8 @@ const SLOTS: usize = 512;
 /// Frames sent with one call.
 const BATCH: usize = 64;
 const MAX_GSO: usize = 65_535;
+/// Bytes of a VLAN tag.
+const TAG: usize = 4;
 
 /// `struct tpacket2_hdr`.
 #[repr(C)]
@@ -67,13 +70,13 @@ pub struct PacketPort {
     at: usize,
     /// Slots of the burst.
     burst: usize,
-    /// Frames whose VLAN tag was put back, by place in the burst.
-    tagged: Vec<Option<Vec<u8>>>,
     /// Frames to send, each behind its header, one after the other.
     out: Vec<u8>,
     ends: Vec<usize>,
     caps: PortCaps,
     counters: PortCounters,
+    /// Frames for which the ring had no room: the kernel forgets them when it has told.
+    missed: Cell<u64>,
 }
 
 // SAFETY: the ring's mapping belongs to this value alone.
@@ -160,7 +163,6 @@ impl PacketPort {
             ring: ring.cast(),
             at: 0,
             burst: 0,
-            tagged: Vec::new(),
             out: Vec::with_capacity(1 << 17),
             ends: Vec::with_capacity(BATCH),
             caps: PortCaps {
@@ -178,6 +180,7 @@ impl PacketPort {
                 },
             },
             counters: PortCounters::default(),
+            missed: Cell::new(0),
         };
         bind(&port.rx, link, libc::ETH_P_ALL as u16)?;
         // Questions for our IPv6 addresses go to groups that the kernel has not joined (RFC 4291 2.7.1).
@@ -214,6 +217,32 @@ impl PacketPort {
         vnet::decode(header).1
     }
 
+    /// Puts a VLAN tag that the kernel took off back where it was; frames are told apart by it.
+    fn put_tag_back(&mut self, i: usize) {
+        let slot = self.slot(i);
+        let (at, captured) = (slot.mac as usize, slot.captured as usize);
+        // The frame's addresses, and the header before them, move towards the front of the slot, where a socket address is.
+        let room = size_of::<Slot>() + vnet::LEN + TAG;
+        if at < room || captured < 12 || at + captured > SLOT {
+            return;
+        }
+        let tpid = if slot.vlan_tpid == 0 { 0x8100u16 } else { slot.vlan_tpid };
+        let (tpid, tci) = (tpid.to_be_bytes(), slot.vlan_tci.to_be_bytes());
+        // SAFETY: a slot that the kernel has given to us, to which no reference lives; the range lies behind its header, as
+        // the test above says, and inside it.
+        unsafe {
+            let start = self.ring.add((i % SLOTS) * SLOT);
+            let slot: *mut Slot = start.cast();
+            let moved = std::slice::from_raw_parts_mut(start.add(at - vnet::LEN - TAG), TAG + vnet::LEN + 12);
+            moved.copy_within(TAG.., 0);
+            let tag = moved.len() - TAG;
+            moved[tag..].copy_from_slice(&[tpid[0], tpid[1], tci[0], tci[1]]);
+            (*slot).mac -= TAG as u16;
+            (*slot).captured += TAG as u32;
+            (*slot).len += TAG as u32;
+        }
+    }
+
     fn bytes(&self, i: usize) -> &[u8] {
         let slot = self.slot(i);
         let (at, len) = (slot.mac as usize, slot.captured as usize);
@@ -237,11 +266,7 @@ impl RxBurst for PacketPort {
             0 => RxChecksum::Unknown,
             _ => RxChecksum::Verified,
         };
-        let data = match self.tagged.get(index) {
-            Some(Some(frame)) => frame,
-            _ => self.bytes(i),
-        };
-        RxFrame { data, checksum, mss: self.mss(i) }
+        RxFrame { data: self.bytes(i), checksum, mss: self.mss(i) }
     }
 }
 
@@ -277,22 +302,13 @@ impl TxSink for PacketPort {
 impl Port for PacketPort {
     fn receive(&mut self, max: usize) -> usize {
         let mut n = 0;
-        self.tagged.clear();
         while n < max.min(SLOTS) {
             let status = self.slot(self.at + n).status.load(Ordering::Acquire);
             if status & STATUS_USER == 0 {
                 break;
             }
             if status & STATUS_VLAN_VALID != 0 {
-                // The kernel took the tag off; frames are told apart by it.
-                let slot = self.slot(self.at + n);
-                let (tci, frame) = (slot.vlan_tci, self.bytes(self.at + n));
-                let tpid = if slot.vlan_tpid == 0 { 0x8100u16 } else { slot.vlan_tpid };
-                if frame.len() >= 14 {
-                    let whole = [&frame[..12], &tpid.to_be_bytes(), &tci.to_be_bytes(), &frame[12..]].concat();
-                    self.tagged.resize(n, None);
-                    self.tagged.push(Some(whole));
-                }
+                self.put_tag_back(self.at + n);
             }
             self.counters.rx_frames += 1;
             self.counters.rx_bytes += self.slot(self.at + n).captured as u64;
@@ -314,26 +330,20 @@ impl Port for PacketPort {
         if self.ends.is_empty() {
             return Ok(());
         }
-        let mut starts = Vec::with_capacity(BATCH);
+        // SAFETY: all zero is a valid iovec and a valid mmsghdr.
+        let (mut parts, mut messages): ([libc::iovec; BATCH], [libc::mmsghdr; BATCH]) = unsafe { core::mem::zeroed() };
         let mut at = 0;
-        for end in &self.ends {
-            starts.push(libc::iovec { iov_base: self.out[at..].as_mut_ptr().cast(), iov_len: end - at });
+        for ((part, message), end) in parts.iter_mut().zip(&mut messages).zip(&self.ends) {
+            *part = libc::iovec { iov_base: self.out[at..].as_mut_ptr().cast(), iov_len: end - at };
+            message.msg_hdr.msg_iov = part;
+            message.msg_hdr.msg_iovlen = 1;
             at = *end;
         }
-        let mut messages: Vec<libc::mmsghdr> = starts
-            .iter_mut()
-            .map(|iov| {
-                // SAFETY: all zero is a valid mmsghdr.
-                let mut m: libc::mmsghdr = unsafe { core::mem::zeroed() };
-                m.msg_hdr.msg_iov = iov;
-                m.msg_hdr.msg_iovlen = 1;
-                m
-            })
-            .collect();
+        let messages = &mut messages[..self.ends.len()];
         let mut done = 0;
         while done < messages.len() {
             self.counters.syscalls += 1;
-            // SAFETY: the messages point into `starts` and `out`, which live through the call.
+            // SAFETY: the messages point into `parts` and `out`, which live through the call.
             let r = unsafe {
                 libc::sendmmsg(
                     self.tx.as_raw_fd(),
@@ -386,7 +396,7 @@ impl Port for PacketPort {
         let mut c = self.counters;
         let mut stats = [0u32; 2];
         let mut len = size_of_val(&stats) as u32;
-        // SAFETY: the kernel writes at most `len` bytes of integers. Reading resets its count, so this is since the last look.
+        // SAFETY: the kernel writes at most `len` bytes of integers. Reading resets its count.
         let r = unsafe {
             libc::getsockopt(
                 self.rx.as_raw_fd(),
@@ -397,8 +407,9 @@ impl Port for PacketPort {
             )
         };
         if r == 0 {
-            c.rx_dropped += stats[1] as u64;
+            self.missed.set(self.missed.get() + stats[1] as u64);
         }
+        c.rx_dropped += self.missed.get();
         c
     }
 }

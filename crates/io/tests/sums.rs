@@ -128,3 +128,42 @@ fn several_buffers() {
     // Buffers are 4,096 bytes less what stands before the frame.
     run(9000, &[1, 3977, 3978, 3979, 4042, 8010, 8960]);
 }
+
+#[test]
+fn tags_are_where_they_were() {
+    if !veth(1500) {
+        return;
+    }
+    let (mut from, mut to) = (packet::open("sa", 1, false).unwrap(), packet::open("sb", 1, false).unwrap());
+    let tagged = |tpid: u16, tci: u16, n: u8| {
+        let mut frame = vec![n; 200];
+        frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 0xb, 2, 0, 0, 0, 0, 0xa]);
+        frame[12..18].copy_from_slice(&[tpid.to_be_bytes(), tci.to_be_bytes(), 0x88b5u16.to_be_bytes()].concat());
+        frame
+    };
+    let mut plain = tagged(0, 0, 5);
+    plain[12..14].copy_from_slice(&0x88b5u16.to_be_bytes());
+    let sent = [tagged(0x8100, 7, 1), plain, tagged(0x88a8, 0xefff, 2), tagged(0x8100, 0x2007, 3)];
+    // More than once around the ring's bursts: nothing of one frame is left in another's place.
+    for _ in 0..300 {
+        for frame in &sent {
+            from[0].reserve(frame.len()).unwrap().copy_from_slice(frame);
+            from[0].commit(frame.len(), TxOffload::default());
+        }
+        from[0].flush().unwrap();
+        let mut got = Vec::new();
+        let end = Instant::now() + Duration::from_secs(10);
+        while got.len() < sent.len() {
+            assert!(Instant::now() < end, "{} arrived", got.len());
+            for i in 0..to[0].receive(64) {
+                let frame = to[0].frame(i).data;
+                if frame[6..12] == sent[0][6..12] {
+                    got.push(frame.to_vec());
+                }
+            }
+            to[0].release();
+        }
+        assert_eq!(got, sent);
+    }
+    assert_eq!(to[0].counters().rx_dropped, 0);
+}
