@@ -278,20 +278,24 @@ impl Netlink {
         Ok(all)
     }
 
+    /// What is known of one of them.
+    pub fn neighbor(&mut self, link: u32, addr: IpAddr) -> io::Result<Option<KernelNeighbor>> {
+        self.send(RTM_GETNEIGH, ACK, &neighbor_request(link, addr))?;
+        let mut answer = Vec::new();
+        match self.collect(&mut answer) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
+            other => other?,
+        };
+        Ok(answer.iter().filter(|(kind, _)| *kind == RTM_NEWNEIGH).find_map(|(_, b)| neighbor(b)))
+    }
+
     /// Asks the kernel to resolve a next hop and to keep it (NTF_EXT_MANAGED), or where it does not know that, once
     /// (NTF_USE).
     pub fn resolve(&mut self, link: u32, addr: IpAddr) -> io::Result<()> {
         let attempt = |n: &mut Netlink, managed: bool| {
-            let mut body = vec![0; 12];
-            body[0] = if addr.is_ipv4() { libc::AF_INET as u8 } else { libc::AF_INET6 as u8 };
-            body[4..8].copy_from_slice(&link.to_ne_bytes());
+            let mut body = neighbor_request(link, addr);
             // NTF_USE
             body[10] = if managed { 0 } else { 1 };
-            let bytes = match addr {
-                IpAddr::V4(a) => a.octets().to_vec(),
-                IpAddr::V6(a) => a.octets().to_vec(),
-            };
-            attribute(&mut body, 1, &bytes);
             if managed {
                 // NDA_FLAGS_EXT = NTF_EXT_MANAGED
                 attribute(&mut body, 15, &1u32.to_ne_bytes());
@@ -336,6 +340,18 @@ impl AsFd for Netlink {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+/// `ndmsg` with its destination.
+fn neighbor_request(link: u32, addr: IpAddr) -> Vec<u8> {
+    let mut body = vec![0; 12];
+    body[0] = if addr.is_ipv4() { libc::AF_INET as u8 } else { libc::AF_INET6 as u8 };
+    body[4..8].copy_from_slice(&link.to_ne_bytes());
+    match addr {
+        IpAddr::V4(a) => attribute(&mut body, 1, &a.octets()),
+        IpAddr::V6(a) => attribute(&mut body, 1, &a.octets()),
+    }
+    body
 }
 
 fn attribute(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
@@ -474,6 +490,7 @@ mod tests {
     fn the_loopback_interface_is_there() {
         let mut n = Netlink::open().unwrap();
         let lo = n.link("lo").unwrap().expect("lo");
+        assert_eq!(n.neighbor(lo.index, [127, 9, 9, 9].into()).unwrap(), None);
         assert_eq!((lo.index, lo.mtu >= 1500), (1, true));
         assert_eq!(n.link("no-such-link").unwrap(), None);
         if lo.up {

@@ -1,9 +1,9 @@
 //! An engine: lanes over opened devices, and the threads that some of them need.
 
 use std::io as stdio;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use io::{AnyPort, Bell, Port, PortError};
@@ -20,7 +20,8 @@ use crate::guard::Guarded;
 use crate::handover;
 use crate::keeper::Keeper;
 use crate::kernel::{Kernel, SharedPort};
-use crate::lane::{Control, Lane, Watched};
+use crate::lane::{Lane, Watched};
+use crate::mailbox::{Control, Mailbox};
 use crate::ports::{self, Opened};
 use crate::stats::{LaneStats, Snapshot};
 
@@ -61,8 +62,8 @@ const EVENTS: usize = 1024;
 
 /// How to speak to one lane from outside.
 pub(crate) struct LaneLink {
-    pub control: Sender<Control>,
-    pub called: Arc<AtomicBool>,
+    /// Gone with the lane.
+    pub mail: Weak<Mailbox>,
     pub bell: Arc<Bell>,
     pub stats: Arc<LaneStats>,
 }
@@ -70,9 +71,8 @@ pub(crate) struct LaneLink {
 impl LaneLink {
     pub fn send(&self, control: Control) {
         // A lane that is gone needs nothing.
-        if self.control.send(control).is_ok() {
-            std::sync::atomic::fence(Ordering::SeqCst);
-            self.called.store(true, Ordering::Relaxed);
+        if let Some(mail) = self.mail.upgrade() {
+            mail.send(control);
             self.bell.ring();
         }
     }
@@ -326,17 +326,11 @@ impl Engine {
                     stack.add_route(Route { dst: any, prefix: 0, gateway: Some(*gateway), interface, metric: 100 });
                 }
             }
-            let (control_tx, control) = channel();
-            let called = Arc::new(AtomicBool::new(false));
+            let mail = Arc::new(Mailbox::default());
             let stats = Arc::new(LaneStats::default());
             let app_bell = Bell::new().map(Arc::new).map_err(system)?;
             let bell = bells[index].clone();
-            links.push(LaneLink {
-                control: control_tx,
-                called: called.clone(),
-                bell: bell.clone(),
-                stats: stats.clone(),
-            });
+            links.push(LaneLink { mail: Arc::downgrade(&mail), bell: bell.clone(), stats: stats.clone() });
             let lane = Lane {
                 index: index as u16,
                 stack,
@@ -348,8 +342,7 @@ impl Engine {
                 clock: Clock,
                 bell: bell.clone(),
                 app_bell: app_bell.clone(),
-                control,
-                called,
+                mail,
                 wanted: kernel.as_ref().map(Kernel::asker),
                 stats: stats.clone(),
                 own: Vec::with_capacity(64),
@@ -420,8 +413,9 @@ impl Engine {
     /// missing.
     pub fn snapshots(&self, limit: Duration) -> Vec<Snapshot> {
         let (to, from) = channel();
+        let waiting = Arc::new(());
         for link in self.links.iter() {
-            link.send(Control::Snapshot(to.clone()));
+            link.send(Control::Snapshot(to.clone(), Arc::downgrade(&waiting)));
         }
         drop(to);
         let end = std::time::Instant::now() + limit;

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use ::io::bpf::{OwnFlags, OwnKey};
-use ::io::netlink::{self, Change, KernelRoute, Netlink};
+use ::io::netlink::{self, Change, KernelNeighbor, KernelRoute, Netlink};
 use ::io::xdp::{ActiveRange, Placeholder, XdpDevice};
 use ::io::{Bell, PortError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -20,7 +20,8 @@ use stack::{InterfaceId, Route};
 use crate::app::Gate;
 use crate::claim::Claim;
 use crate::engine::{Error, LaneLink};
-use crate::lane::{Control, Wanted};
+use crate::lane::Wanted;
+use crate::mailbox::Control;
 
 /// An interface that the kernel keeps using.
 pub(crate) struct SharedPort {
@@ -418,8 +419,10 @@ impl Follower {
                 tracing::debug!("asking for {addr}: {error}");
                 continue;
             }
-            // One that is known already causes no change to hear of.
-            state.tell_neighbors(&self.lanes)?;
+            // One that is known already causes no change to hear of. What is not known yet will.
+            if let Some(KernelNeighbor { mac: Some(mac), .. }) = state.netlink.neighbor(link, addr)? {
+                self.lanes.iter().for_each(|l| l.send(Control::SetNeighbor(port, addr, mac)));
+            }
         }
         if holding {
             state.review_flows();

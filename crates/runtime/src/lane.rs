@@ -3,19 +3,20 @@
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use io::{AnyPort, Bell, Port};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
-use stack::{InterfaceId, Route, Stack, Steering};
+use stack::{InterfaceId, Stack, Steering};
+use wire::Instant;
 use wire::burst::{RxBurst, RxChecksum, RxFrame};
-use wire::{Instant, MacAddr};
 
 use crate::clock::Clock;
 use crate::fallback::Fallback;
 use crate::handover::{Handover, Out, Picked};
+use crate::mailbox::{Control, Mailbox};
 use crate::stats::{LaneStats, Snapshot, add};
 
 /// Frames taken from a port in one turn. With more, a turn's steps would find their code in the caches more often, but the
@@ -25,17 +26,6 @@ const BURST: usize = 64;
 const HOLD_US: u64 = 1000;
 /// Descriptors that a sleeping lane waits on at most.
 const MAX_FDS: usize = 32;
-
-/// What the control plane tells a lane.
-pub(crate) enum Control {
-    AddAddress(usize, IpAddr, u8),
-    RemoveAddress(usize, IpAddr),
-    /// All routes of shared interfaces, anew.
-    Routes(Vec<Route>),
-    SetNeighbor(usize, IpAddr, MacAddr),
-    RemoveNeighbor(usize, IpAddr),
-    Snapshot(Sender<Snapshot>),
-}
 
 /// A next hop that the kernel should resolve: port index and address.
 pub(crate) type Wanted = (usize, IpAddr);
@@ -76,9 +66,8 @@ pub struct Lane {
     pub(crate) bell: Arc<Bell>,
     /// Wakes the application.
     pub(crate) app_bell: Arc<Bell>,
-    pub(crate) control: Receiver<Control>,
-    /// Something is in `control`.
-    pub(crate) called: Arc<AtomicBool>,
+    /// From the control plane.
+    pub(crate) mail: Arc<Mailbox>,
     pub(crate) wanted: Option<(Sender<Wanted>, Arc<Bell>)>,
     pub(crate) stats: Arc<LaneStats>,
     pub(crate) own: Vec<u16>,
@@ -190,7 +179,7 @@ impl Lane {
         if several && self.held.iter().all(Option::is_none) {
             work.rx += self.take_handed(now);
         }
-        if self.called.load(Ordering::Relaxed) {
+        if self.mail.is_called() {
             self.obey(now);
         }
         self.stack.expire(now);
@@ -340,9 +329,7 @@ impl Lane {
     }
 
     fn obey(&mut self, now: Instant) {
-        self.called.store(false, Ordering::Relaxed);
-        std::sync::atomic::fence(Ordering::SeqCst);
-        while let Ok(control) = self.control.try_recv() {
+        for control in self.mail.take() {
             let interface = |port: usize| InterfaceId(port as u8);
             match control {
                 Control::AddAddress(port, addr, prefix) => self.stack.add_address(interface(port), addr, prefix),
@@ -353,7 +340,9 @@ impl Lane {
                 }
                 Control::SetNeighbor(port, addr, mac) => self.stack.set_neighbor(now, interface(port), addr, mac),
                 Control::RemoveNeighbor(port, addr) => self.stack.remove_neighbor(interface(port), addr),
-                Control::Snapshot(to) => {
+                Control::ForgetNeighbors => self.stack.forget_neighbors(),
+                Control::Snapshot(to, _) => {
+                    // Who asked may have given up.
                     let _ = to.send(self.snapshot());
                 }
             }
@@ -410,7 +399,7 @@ impl Lane {
     /// that; `None` when there is work. Either way [`Lane::awake`] comes next.
     pub(crate) fn prepare(&mut self, limit: Option<Duration>) -> Option<Option<u64>> {
         self.bell.arm();
-        if !self.handover.is_empty() || self.stack.has_jobs() || self.called.load(Ordering::Relaxed) {
+        if !self.handover.is_empty() || self.stack.has_jobs() || self.mail.is_called() {
             return None;
         }
         for port in &mut self.ports {

@@ -16,6 +16,7 @@ mod handover;
 mod keeper;
 mod kernel;
 mod lane;
+mod mailbox;
 mod patience;
 mod ports;
 mod stats;

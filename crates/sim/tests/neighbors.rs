@@ -543,3 +543,42 @@ fn of_several_lanes_one_speaks_for_the_addresses() {
     assert!(matches!(sent.last(), Some(Sent::Tcp { to: OTHER, .. })), "{sent:?}");
     assert_eq!(host.stack.take_conflicts(), []);
 }
+
+#[test]
+fn an_address_on_the_way_changes_the_way() {
+    let mut host = Host::new(HostConfig::new(1));
+    let interface = host.interface();
+    let (dst, gateway) = (ip("0.0.0.0"), Some(ip("10.0.0.9")));
+    host.stack.add_route(stack::Route { dst, prefix: 0, gateway, interface, metric: 0 });
+    host.stack.set_neighbor(at(0), interface, ip("10.0.0.9"), PEER);
+    host.stack.set_neighbor(at(0), interface, ip("192.0.2.5"), OTHER);
+    connect(&mut host, "192.0.2.5");
+    let mut next = |ms: u64, change: &dyn Fn(&mut Host)| {
+        change(&mut host);
+        let sent = turn(&mut host, ms, vec![]);
+        sent.iter().find_map(|s| if let Sent::Tcp { to, .. } = s { Some(*to) } else { None })
+    };
+    // The SYN, and those that repeat it.
+    assert_eq!(next(0, &|_| ()), Some(PEER));
+    assert_eq!(next(1001, &|h| h.stack.add_address(interface, ip("192.0.2.1"), 24)), Some(OTHER));
+    assert_eq!(next(3002, &|h| h.stack.remove_address(interface, ip("192.0.2.1"))), Some(PEER));
+    // What the kernel said of its neighbours is forgotten on the interfaces that are shared with it only.
+    assert_eq!(next(7003, &|h| h.stack.forget_neighbors()), Some(PEER));
+}
+
+#[test]
+fn what_the_kernel_said_is_forgotten_together() {
+    let mut host = Host::new(HostConfig { mode: Mode::Shared, ..HostConfig::new(1) });
+    let interface = host.interface();
+    host.stack.set_neighbor(at(0), interface, ip("10.0.0.9"), PEER);
+    connect(&mut host, "10.0.0.9");
+    assert!(matches!(turn(&mut host, 0, vec![])[..], [Sent::Tcp { to: PEER, .. }]));
+    host.stack.forget_neighbors();
+    // The SYN that is due waits until the kernel was asked, and has answered.
+    assert_eq!(turn(&mut host, 1001, vec![]), []);
+    let mut wanted = Vec::new();
+    host.stack.wanted_neighbors(&mut wanted);
+    assert_eq!(wanted, [(interface, ip("10.0.0.9"))]);
+    host.stack.set_neighbor(at(1002), interface, ip("10.0.0.9"), OTHER);
+    assert!(matches!(turn(&mut host, 1002, vec![])[..], [Sent::Tcp { to: OTHER, .. }]));
+}

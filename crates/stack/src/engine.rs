@@ -163,7 +163,7 @@ impl Stack {
             i.addresses.edit().push(Address::new(addr.into(), prefix, i.config.dad));
             self.configure_at = Instant::ZERO;
         }
-        self.routes.add(Route { dst: network(addr, prefix), prefix, gateway: None, interface, metric: 0 });
+        self.add_route(Route { dst: network(addr, prefix), prefix, gateway: None, interface, metric: 0 });
     }
 
     /// Takes an address away; connections on it end by their timers.
@@ -176,7 +176,7 @@ impl Stack {
             let dst = network(addr, prefix);
             let shared = i.addresses.iter().any(|a| a.prefix == prefix && network(a.addr.to_ip(), prefix) == dst);
             if !shared {
-                self.routes.remove(&Route { dst, prefix, gateway: None, interface, metric: 0 });
+                self.remove_route(&Route { dst, prefix, gateway: None, interface, metric: 0 });
             }
         }
     }
@@ -210,6 +210,12 @@ impl Stack {
     /// A next hop is no longer known.
     pub fn remove_neighbor(&mut self, interface: InterfaceId, addr: IpAddr) {
         self.neighbors.forget(interface, addr.into());
+    }
+
+    /// All that the kernel said of next hops is void; those in use are asked for again.
+    pub fn forget_neighbors(&mut self) {
+        let interfaces = &self.interfaces;
+        self.neighbors.forget_all(|id| interfaces[id.index()].config.mode == Mode::Shared);
     }
 
     /// Next hops of shared interfaces that the kernel should resolve.

@@ -250,6 +250,13 @@ impl Neighbors {
         }
     }
 
+    /// Those on interfaces that `of` names.
+    pub fn forget_all(&mut self, of: impl Fn(InterfaceId) -> bool) {
+        for n in self.list.iter_mut().filter(|n| of(n.interface)) {
+            n.state = Known::Failed { until: Instant::ZERO };
+        }
+    }
+
     pub fn next(&self) -> Instant {
         self.next
     }

@@ -1,0 +1,224 @@
+//! What the control plane tells a lane. A lane that does not run for a while (an `inline` application that computes) finds
+//! what is still true when it comes back, not all that happened: so the box is bounded by what there is.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::mpsc::Sender;
+use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+
+use stack::Route;
+use wire::MacAddr;
+
+use crate::stats::Snapshot;
+
+/// Letters before those that later ones made void are thrown away for the first time.
+const TIDY: usize = 1024;
+/// Neighbours in the box at most: more than a lane remembers.
+const NEIGHBORS: usize = 8192;
+
+/// One letter.
+pub(crate) enum Control {
+    AddAddress(usize, IpAddr, u8),
+    RemoveAddress(usize, IpAddr),
+    /// All routes of shared interfaces, anew.
+    Routes(Vec<Route>),
+    SetNeighbor(usize, IpAddr, MacAddr),
+    RemoveNeighbor(usize, IpAddr),
+    /// All that the kernel said of neighbours is void: they are asked for again.
+    ForgetNeighbors,
+    /// Wanted as long as somebody waits for it.
+    Snapshot(Sender<Snapshot>, Weak<()>),
+}
+
+/// What a later letter of the same subject makes void.
+#[derive(PartialEq, Eq, Hash)]
+enum Subject {
+    Address(usize, IpAddr),
+    Routes,
+    Neighbor(usize, IpAddr),
+}
+
+impl Control {
+    fn subject(&self) -> Option<Subject> {
+        match self {
+            Control::AddAddress(port, addr, _) | Control::RemoveAddress(port, addr) => {
+                Some(Subject::Address(*port, *addr))
+            }
+            Control::Routes(_) => Some(Subject::Routes),
+            Control::SetNeighbor(port, addr, _) | Control::RemoveNeighbor(port, addr) => {
+                Some(Subject::Neighbor(*port, *addr))
+            }
+            Control::ForgetNeighbors | Control::Snapshot(..) => None,
+        }
+    }
+
+    fn is_neighbor(&self) -> bool {
+        matches!(self, Control::SetNeighbor(..) | Control::RemoveNeighbor(..) | Control::ForgetNeighbors)
+    }
+}
+
+#[derive(Default)]
+struct Letters {
+    all: Vec<Control>,
+    /// Tidied when there are more.
+    most: usize,
+}
+
+impl Letters {
+    fn push(&mut self, control: Control) {
+        self.all.push(control);
+        if self.all.len() > self.most.max(TIDY) {
+            self.tidy();
+            // Not again before it is worth it.
+            self.most = self.all.len() * 2;
+        }
+    }
+
+    fn tidy(&mut self) {
+        let mut last = HashMap::new();
+        for (i, letter) in self.all.iter().enumerate() {
+            letter.subject().map(|subject| last.insert(subject, i));
+        }
+        let mut i = 0;
+        self.all.retain(|letter| {
+            i += 1;
+            match letter {
+                Control::Snapshot(_, waiting) => waiting.strong_count() > 0,
+                _ => letter.subject().is_none_or(|subject| last[&subject] == i - 1),
+            }
+        });
+        if self.all.iter().filter(|l| l.is_neighbor()).count() > NEIGHBORS {
+            self.all.retain(|l| !l.is_neighbor());
+            self.all.push(Control::ForgetNeighbors);
+        }
+    }
+}
+
+/// The box of one lane.
+#[derive(Default)]
+pub(crate) struct Mailbox {
+    /// Something is in it: what a lane looks at each turn.
+    called: AtomicBool,
+    letters: Mutex<Letters>,
+}
+
+impl Mailbox {
+    fn lock(&self) -> MutexGuard<'_, Letters> {
+        self.letters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lane is to be woken afterwards.
+    pub fn send(&self, control: Control) {
+        self.lock().push(control);
+        fence(Ordering::SeqCst);
+        self.called.store(true, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub fn is_called(&self) -> bool {
+        self.called.load(Ordering::Relaxed)
+    }
+
+    /// All letters, in order.
+    pub fn take(&self) -> Vec<Control> {
+        self.called.store(false, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let mut letters = self.lock();
+        letters.most = 0;
+        core::mem::take(&mut letters.all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+    use std::net::Ipv4Addr;
+    use std::sync::Arc;
+    use std::sync::mpsc::channel;
+
+    fn addr(n: u32) -> IpAddr {
+        Ipv4Addr::from(0x0a00_0000 + n).into()
+    }
+
+    /// What a lane would know: neighbours (`None`: forgotten), addresses, how many routes.
+    fn learn(letters: Vec<Control>, known: &mut (HashMap<IpAddr, MacAddr>, HashSet<IpAddr>, usize)) -> usize {
+        let mut snapshots = 0;
+        for letter in letters {
+            match letter {
+                Control::AddAddress(_, a, _) => drop(known.1.insert(a)),
+                Control::RemoveAddress(_, a) => drop(known.1.remove(&a)),
+                Control::Routes(r) => known.2 = r.len(),
+                Control::SetNeighbor(_, a, mac) => drop(known.0.insert(a, mac)),
+                Control::RemoveNeighbor(_, a) => drop(known.0.remove(&a)),
+                Control::ForgetNeighbors => known.0.clear(),
+                Control::Snapshot(..) => snapshots += 1,
+            }
+        }
+        snapshots
+    }
+
+    fn routes(n: usize) -> Control {
+        let dst = addr(0);
+        let interface = stack::InterfaceId(0);
+        Control::Routes((0..n).map(|_| Route { dst, prefix: 8, gateway: None, interface, metric: 0 }).collect())
+    }
+
+    fn letter(n: u32) -> Control {
+        let mac = MacAddr([2, 0, 0, 0, 0, n as u8]);
+        match n % 7 {
+            0..=2 => Control::SetNeighbor(0, addr(n % 1009), mac),
+            3 => Control::RemoveNeighbor(0, addr(n % 1009)),
+            4 => Control::AddAddress(0, addr(n % 13), 8),
+            5 => Control::RemoveAddress(0, addr(n % 13)),
+            _ => routes(n as usize % 5),
+        }
+    }
+
+    #[test]
+    fn who_comes_late_knows_the_same_and_the_box_stays_small() {
+        let (mut at_once, mut late) = <(_, _)>::default();
+        let mail = Mailbox::default();
+        for n in 0..200_000u32 {
+            learn(vec![letter(n)], &mut at_once);
+            mail.send(letter(n));
+            assert!(mail.is_called() && mail.lock().all.len() <= 2 * (1009 + 13 + 1) + 1);
+        }
+        learn(mail.take(), &mut late);
+        assert!(!mail.is_called() && mail.take().is_empty());
+        assert_eq!(at_once, late);
+    }
+
+    #[test]
+    fn neighbors_without_end_are_forgotten_together() {
+        let mail = Mailbox::default();
+        let mut known = Default::default();
+        mail.send(routes(3));
+        for n in 0..1_000_000 {
+            mail.send(Control::RemoveNeighbor(0, addr(n)));
+            assert!(mail.lock().all.len() <= 4 * NEIGHBORS);
+        }
+        mail.send(Control::SetNeighbor(0, addr(7), MacAddr([2; 6])));
+        let all = mail.take();
+        assert!(all.iter().any(|l| matches!(l, Control::ForgetNeighbors)));
+        learn(all, &mut known);
+        assert_eq!((known.0.len(), known.0[&addr(7)], known.2), (1, MacAddr([2; 6]), 3));
+    }
+
+    #[test]
+    fn who_has_stopped_waiting_is_not_answered() {
+        let mail = Mailbox::default();
+        let (to, from) = channel();
+        let waits = Arc::new(());
+        mail.send(Control::Snapshot(to.clone(), Arc::downgrade(&waits)));
+        for _ in 0..3 * TIDY {
+            mail.send(Control::Snapshot(to.clone(), Weak::new()));
+        }
+        assert!(mail.lock().all.len() < 2 * TIDY);
+        mail.send(routes(1));
+        let mut known = Default::default();
+        assert!((1..2 * TIDY).contains(&learn(mail.take(), &mut known)));
+        drop(from);
+    }
+}
