@@ -138,9 +138,7 @@ fn settings(args: &BenchArgs) -> Result<Settings, Failure> {
 /// Runs what was asked for and prints what it found.
 pub fn run(args: &BenchArgs, stop: &Stop) -> Result<(), Failure> {
     let settings = settings(args)?;
-    if let Some(path) = &args.html {
-        writable(path)?;
-    }
+    let _page = args.html.as_deref().map(Page::open).transpose()?;
     // Before this process stays on some of the cores.
     let machine = Machine::here();
     // Programs that are started, and their helping threads, stay off the server's cores until they pin themselves.
@@ -193,10 +191,27 @@ fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
     Failure::new(format!("{}: {}", path.display(), words(error)), "name a file that can be written")
 }
 
-/// Whether a file can be written is better known before than after hours of measuring. What is in it stays until then.
-fn writable(path: &Path) -> Result<(), Failure> {
-    let open = std::fs::OpenOptions::new().append(true).create(true).open(path);
-    open.map(drop).map_err(|error| cannot_write(path, &error))
+/// Whether a file can be written is better known before than after hours of measuring. What is in it stays until then; one
+/// that was made for nothing goes again.
+struct Page<'a> {
+    path: &'a Path,
+    made: bool,
+}
+
+impl Page<'_> {
+    fn open(path: &Path) -> Result<Page<'_>, Failure> {
+        let made = !path.exists();
+        let open = std::fs::OpenOptions::new().append(true).create(true).open(path);
+        open.map(|_| Page { path, made }).map_err(|error| cannot_write(path, &error))
+    }
+}
+
+impl Drop for Page<'_> {
+    fn drop(&mut self) {
+        if self.made && std::fs::metadata(self.path).is_ok_and(|file| file.len() == 0) {
+            let _ = std::fs::remove_file(self.path);
+        }
+    }
 }
 
 fn stay_on(cores: &[usize]) {
@@ -268,10 +283,17 @@ mod tests {
         std::fs::create_dir_all(&dir).expect("a directory");
         let (page, missing) = (dir.join("page.html"), dir.join("missing/page.html"));
         std::fs::write(&page, "what was there").expect("a file");
-        writable(&page).expect("it can be written");
+        drop(Page::open(&page).expect("it can be written"));
         assert_eq!(std::fs::read_to_string(&page).expect("a file"), "what was there");
+        let fresh = dir.join("fresh.html");
+        for (text, stays) in [("", false), ("a page", true)] {
+            let open = Page::open(&fresh).expect("it can be written");
+            std::fs::write(&fresh, text).expect("a file");
+            drop(open);
+            assert_eq!(fresh.exists(), stays);
+        }
         for path in [dir.as_path(), missing.as_path()] {
-            let failure = writable(path).expect_err("no file").to_string();
+            let failure = Page::open(path).err().expect("no file").to_string();
             assert!(failure.contains("name a file that can be written") && !failure.contains('\n'), "{failure}");
         }
         std::fs::remove_dir_all(&dir).expect("ours");
