@@ -310,13 +310,9 @@ impl Stack {
         let Some(buf) = sink.reserve(room) else { return false };
         let (end, offload) = match raw {
             Raw::Tcp { mac, key, header, class, hops } => {
-                let ethertype = if key.remote.is_v4() { ethernet::IPV4 } else { ethernet::IPV6 };
-                let at = ethernet::emit(buf, *mac, our_mac, vlan, ethertype);
-                let tcp_at = at + if key.remote.is_v4() { 20 } else { 40 };
-                let end = tcp_at + header.emit(&mut buf[tcp_at..], header.flags.contains(Flags::SYN));
-                emit_tcp_ip(&mut buf[at..], key, *class, hop_limit(key, *hops, suggested), end - tcp_at);
+                let tcp_at = link(vlan) + if key.remote.is_v4() { 20 } else { 40 };
+                let end = emit_raw(buf, (*mac, our_mac, vlan), key, header, *class, hop_limit(key, *hops, suggested));
                 self.counters.segments_out += 1;
-                wire::tcp::fill_pseudo(key.local, key.remote, end - tcp_at, &mut buf[tcp_at..end]);
                 if caps.checksum {
                     let checksum = Some(PartialChecksum { start: tcp_at as u16, offset: 16 });
                     (end, TxOffload { checksum, gso: None })
@@ -451,6 +447,9 @@ fn link(vlan: Option<u16>) -> usize {
 #[inline(never)]
 fn emit_headers(
     buf: &mut [u8],
+            if let Some(text) = headers.write_syn(buf, &out.options).filter(|_| out.len == 0) {
+                return text;
+            }
     c: &Conn,
     out: &Outgoing,
     (mac, our_mac, vlan): (MacAddr, MacAddr, Option<u16>),
@@ -478,6 +477,32 @@ fn emit_tcp_ip(buf: &mut [u8], key: &FlowKey, class: u8, hops: u8, payload: usiz
     if dst.is_v4() {
         ipv4::Header { src, dst, tos: class, ttl: hops, ..ipv4::Header::default() }.emit(buf, payload)
     } else {
+/// All headers of a segment outside any connection, the checksum's field holding the folded pseudo-header; their length.
+fn emit_raw(
+    buf: &mut [u8],
+    (to, from, vlan): (MacAddr, MacAddr, Option<u16>),
+    key: &FlowKey,
+    header: &Header,
+    tos: u8,
+    ttl: u8,
+) -> usize {
+    let v4 = key.remote.is_v4();
+    if v4 && vlan.is_none() && header.urgent == 0 {
+        let &Header { seq, ack, flags, window, ref options, .. } = header;
+        let &FlowKey { local: src, remote: dst, local_port: src_port, remote_port: dst_port } = key;
+        let headers = Headers { to, from, src, dst, tos, ttl, src_port, dst_port, seq, ack, flags, window };
+        if let Some(end) = headers.write_syn(buf, options).or_else(|| headers.write(buf, options, 0)) {
+            return end;
+        }
+    }
+    let at = ethernet::emit(buf, to, from, vlan, if v4 { ethernet::IPV4 } else { ethernet::IPV6 });
+    let tcp_at = at + if v4 { 20 } else { 40 };
+    let end = tcp_at + header.emit(&mut buf[tcp_at..], header.flags.contains(Flags::SYN));
+    emit_tcp_ip(&mut buf[at..], key, tos, ttl, end - tcp_at);
+    wire::tcp::fill_pseudo(key.local, key.remote, end - tcp_at, &mut buf[tcp_at..end]);
+    end
+}
+
         ipv6::Header { src, dst, traffic_class: class, hop_limit: hops, ..ipv6::Header::default() }.emit(buf, payload)
     }
 }

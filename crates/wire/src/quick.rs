@@ -1,7 +1,7 @@
 //! The shape that nearly every frame has, read and written in one go: TCP over IPv4 without VLAN tag, IP options or
 //! fragmentation. Whatever differs is refused here and goes the general way; what is accepted means the same there.
 
-use crate::tcp::Options;
+use crate::tcp::{Flags, Options};
 use crate::{Addr, MacAddr, SeqNum, ethernet, ipv4};
 
 /// A segment whose Ethernet and IPv4 headers are sound.
@@ -76,7 +76,7 @@ pub fn tuple(frame: &[u8]) -> Option<Tuple> {
     })
 }
 
-/// The headers of a segment of that shape whose only option may be timestamps.
+/// The headers of a segment of that shape whose options are timestamps, or none; or those of a SYN as nearly all have them.
 #[derive(Clone, Copy, Debug)]
 pub struct Headers {
     /// Hardware address of the next hop.
@@ -100,13 +100,15 @@ pub struct Headers {
     /// `seg.ack`.
     pub ack: SeqNum,
     /// Control bits.
-    pub flags: crate::tcp::Flags,
+    pub flags: Flags,
     /// `seg.wnd`, not scaled.
     pub window: u16,
 }
 
 /// Bytes that [`Headers::write`] writes at most.
 pub const LONGEST: usize = 66;
+/// Bytes that [`Headers::write_syn`] writes.
+pub const SYN: usize = 74;
 
 impl Headers {
     /// Writes Ethernet, IPv4 and TCP header for `payload` bytes; the TCP checksum field gets the folded pseudo-header. The
@@ -123,7 +125,40 @@ impl Headers {
             return None;
         }
         let tcp = if options.timestamps.is_some() { 32u16 } else { 20 };
-        let segment = tcp + payload as u16;
+        self.begin(b.first_chunk_mut()?, tcp, tcp + payload as u16);
+        if let Some(ts) = options.timestamps {
+            b[54..58].copy_from_slice(&[1, 1, 8, 10]);
+            b[58..62].copy_from_slice(&ts.value.to_be_bytes());
+            b[62..66].copy_from_slice(&ts.echo.to_be_bytes());
+        }
+        Some(34 + tcp as usize)
+    }
+
+    /// The same of a SYN or SYN/ACK without text that has all four options of Linux's, in its layout; `buf` has [`SYN`] bytes.
+    #[inline]
+    pub fn write_syn(&self, buf: &mut [u8], options: &Options) -> Option<usize> {
+        let b = buf.first_chunk_mut::<SYN>()?;
+        let &Options { mss: Some(mss), window_scale: Some(shift), sack_permitted: true, timestamps: Some(ts), .. } =
+            options
+        else {
+            return None;
+        };
+        if !self.flags.contains(Flags::SYN) {
+            return None;
+        }
+        self.begin(b.first_chunk_mut()?, 40, 40);
+        b[54..56].copy_from_slice(&[2, 4]);
+        b[56..58].copy_from_slice(&mss.to_be_bytes());
+        b[58..62].copy_from_slice(&[4, 2, 8, 10]);
+        b[62..66].copy_from_slice(&ts.value.to_be_bytes());
+        b[66..70].copy_from_slice(&ts.echo.to_be_bytes());
+        b[70..74].copy_from_slice(&[1, 3, 3, shift]);
+        Some(SYN)
+    }
+
+    /// All but the options, for a TCP header of `tcp` bytes and a segment of `segment`.
+    #[inline(always)]
+    fn begin(&self, b: &mut [u8; 54], tcp: u16, segment: u16) {
         let (src, dst) = (self.src.v4_octets(), self.dst.v4_octets());
         b[..6].copy_from_slice(&self.to.0);
         b[6..12].copy_from_slice(&self.from.0);
@@ -140,18 +175,12 @@ impl Headers {
         b[46..48].copy_from_slice(&((tcp / 4) << 12 | self.flags.bits()).to_be_bytes());
         b[48..50].copy_from_slice(&self.window.to_be_bytes());
         b[52..54].fill(0);
-        if let Some(ts) = options.timestamps {
-            b[54..58].copy_from_slice(&[1, 1, 8, 10]);
-            b[58..62].copy_from_slice(&ts.value.to_be_bytes());
-            b[62..66].copy_from_slice(&ts.echo.to_be_bytes());
-        }
         // Both sums count the addresses and the protocol.
         let (s, d) = (u32::from_be_bytes(src), u32::from_be_bytes(dst));
         let both = (s >> 16) + (s & 0xffff) + (d >> 16) + (d & 0xffff) + ipv4::TCP as u32 + segment as u32;
         let header = both + 20 + (0x4500 | self.tos as u32) + 0x4000 + ((self.ttl as u32) << 8);
         b[24..26].copy_from_slice(&(!fold(header)).to_be_bytes());
         b[50..52].copy_from_slice(&fold(both).to_be_bytes());
-        Some(34 + tcp as usize)
     }
 }
 
@@ -165,7 +194,7 @@ const fn fold(sum: u32) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tcp::{Flags, Header, Timestamps};
+    use crate::tcp::{Header, Timestamps};
     use proptest::prelude::*;
 
     const US: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
@@ -184,6 +213,20 @@ mod tests {
             tos: ip.tos,
             segment: ip.payload,
         })
+    }
+
+    /// What the general way writes.
+    fn general_headers(h: &Headers, options: &Options, payload: usize, syn: bool) -> Vec<u8> {
+        let mut b = vec![0xaa; 120];
+        ethernet::emit(&mut b, h.to, h.from, None, ethernet::IPV4);
+        let &Headers { src_port, dst_port, seq, ack, flags, window, .. } = h;
+        let tcp = Header { src_port, dst_port, seq, ack, flags, window, urgent: 0, options: *options };
+        let len = tcp.emit(&mut b[34..], syn);
+        let ip = ipv4::Header { src: h.src, dst: h.dst, tos: h.tos, ttl: h.ttl, ..ipv4::Header::default() };
+        ip.emit(&mut b[14..], len + payload);
+        crate::tcp::fill_pseudo(h.src, h.dst, len + payload, &mut b[34..34 + len]);
+        b.truncate(34 + len);
+        b
     }
 
     fn headers() -> impl Strategy<Value = (Headers, Options)> {
@@ -215,16 +258,25 @@ mod tests {
         fn writes_what_the_general_way_writes((h, options) in headers(), payload in 0usize..1449) {
             let mut quick = vec![0xaa; LONGEST];
             let n = h.write(&mut quick, &options, payload).unwrap();
-            let mut b = vec![0xaa; 120];
-            ethernet::emit(&mut b, h.to, h.from, None, ethernet::IPV4);
-            let Headers { src_port, dst_port, seq, ack, flags, window, .. } = h;
-            let tcp = Header { src_port, dst_port, seq, ack, flags, window, urgent: 0, options };
-            let len = tcp.emit(&mut b[34..], false);
-            let ip = ipv4::Header { src: h.src, dst: h.dst, tos: h.tos, ttl: h.ttl, ..ipv4::Header::default() };
-            ip.emit(&mut b[14..], len + payload);
-            crate::tcp::fill_pseudo(h.src, h.dst, len + payload, &mut b[34..34 + len]);
-            prop_assert_eq!(n, 34 + len);
-            prop_assert_eq!(&quick[..n], &b[..n]);
+            prop_assert_eq!(&quick[..n], &general_headers(&h, &options, payload, false)[..]);
+            prop_assert!(h.write_syn(&mut [0; 120], &options).is_none());
+        }
+
+        #[test]
+        fn writes_syns_as_the_general_way(
+            (h, plain) in headers(), mss: Option<u16>, window_scale: Option<u8>, sack_permitted: bool, room in 60usize..90,
+        ) {
+            let options = Options { mss, window_scale, sack_permitted, ..plain };
+            let mut quick = vec![0xaa; room];
+            let all = mss.is_some() && window_scale.is_some() && sack_permitted && options.timestamps.is_some()
+                && h.flags.contains(Flags::SYN);
+            match h.write_syn(&mut quick, &options) {
+                Some(n) => {
+                    prop_assert!(all && room >= SYN && n == SYN);
+                    prop_assert_eq!(&quick[..n], &general_headers(&h, &options, 0, true)[..]);
+                }
+                None => prop_assert!((!all || room < SYN) && quick.iter().all(|b| *b == 0xaa)),
+            }
         }
 
         #[test]
