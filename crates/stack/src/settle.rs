@@ -6,10 +6,12 @@ use tcp::State;
 use wire::Instant;
 
 use crate::conn::{Conn, Stage, queued};
+use crate::counters::Counters;
 use crate::engine::{Stack, TIME_WAIT, context};
+use crate::flows::FlowTable;
 use crate::interface::Interface;
 use crate::listener::Listeners;
-use crate::time_wait::TimeWait;
+use crate::time_wait::{TimeWait, TimeWaits};
 use crate::wheel::Wheel;
 
 impl Stack {
@@ -29,13 +31,38 @@ impl Stack {
         Lists { queued, wheel, resting, listeners, interfaces, notify }.place(now, id, c, wants);
     }
 
+    /// A connection in CLOSED or TIME-WAIT: a record takes its place in the flow table, or nothing, and nobody keeps what
+    /// the application does not know.
     #[inline(never)]
     fn settle_over(&mut self, now: Instant, id: u32, wants: u8) {
-        if self.end(now, id, wants) {
-            return;
-        }
-        let Stack { conns, queued, wheel, resting, listeners, interfaces, notify, .. } = self;
+        let Stack { conns, flows, time_waits, counters, queued, wheel, resting, listeners, interfaces, notify, .. } =
+            self;
         let Some(c) = conns.whole_mut(id) else { return };
+        if c.linked && c.tcb.state() == State::TimeWait {
+            c.linked = false;
+            let stamps = c.tcb.timestamps();
+            let record = TimeWait {
+                key: c.key,
+                hash: c.hash,
+                snd_nxt: c.tcb.snd_nxt(),
+                rcv_nxt: c.tcb.rcv_nxt(),
+                ts_recent: stamps.map_or(0, |(_, recent)| recent),
+                stamped: stamps.is_some(),
+                window: c.tcb.window_field(),
+                answered: 0,
+                until: now,
+                challenged: false,
+            };
+            remember(now, id, record, time_waits, flows, counters);
+        }
+        let unknown = matches!(c.stage, Stage::Embryo | Stage::Ready | Stage::Released);
+        if unknown && wants & (queued::CONTROL | queued::ACK) == 0 {
+            return self.free(now, id);
+        }
+        if c.linked && c.tcb.state() == State::Closed {
+            c.linked = false;
+            flows.remove(c.hash, id);
+        }
         Lists { queued, wheel, resting, listeners, interfaces, notify }.place(now, id, c, wants);
     }
 
@@ -49,62 +76,16 @@ impl Stack {
             let idle = c.tcb.is_idle();
             return watch(now, id, c, idle, &mut queued[id as usize], wheel, resting);
         }
+        let wants = c.tcb.wants();
+        if over && wants == 0 && !c.tcb.has_knobs() {
+            return self.settle_over(now, id, wants);
+        }
         // Keeps `settle` from putting it straight back on the lists.
         let bits = core::mem::replace(&mut self.queued[id as usize], queued::SEND);
         self.queued[id as usize] |= bits;
         self.settle(now, id);
         let all = &mut self.queued[id as usize];
         *all = (*all & !queued::SEND) | (bits & queued::SEND);
-    }
-
-    /// A connection in CLOSED or TIME-WAIT: a record takes its place in the flow table, or nothing; whether it is freed.
-    #[inline(never)]
-    fn end(&mut self, now: Instant, id: u32, wants: u8) -> bool {
-        let Some(c) = self.conns.get_mut(id) else { return true };
-        let state = c.tcb.state();
-        if state == State::TimeWait && c.linked {
-            c.linked = false;
-            let (key, hash) = (c.key, c.hash);
-            let record = TimeWait {
-                key,
-                hash,
-                snd_nxt: c.tcb.snd_nxt(),
-                rcv_nxt: c.tcb.rcv_nxt(),
-                ts_recent: c.tcb.timestamps().map_or(0, |(_, recent)| recent),
-                stamped: c.tcb.timestamps().is_some(),
-                window: c.tcb.window_field(),
-                answered: 0,
-                until: now,
-                challenged: false,
-            };
-            self.remember(now, id, hash, record);
-        }
-        let Some(c) = self.conns.get_mut(id) else { return true };
-        let unknown = matches!(c.stage, Stage::Embryo | Stage::Ready | Stage::Released);
-        if unknown && wants & (queued::CONTROL | queued::ACK) == 0 {
-            self.free(now, id);
-            return true;
-        }
-        if state == State::Closed && c.linked {
-            c.linked = false;
-            let hash = c.hash;
-            self.flows.remove(hash, id);
-        }
-        false
-    }
-
-    /// A TIME-WAIT record takes the connection's place in the flow table.
-    fn remember(&mut self, now: Instant, id: u32, hash: u32, record: TimeWait) {
-        let Some((t, evicted)) = self.time_waits.insert(now, record) else {
-            self.flows.remove(hash, id);
-            return;
-        };
-        self.counters.time_waits += 1;
-        if let Some((old, gone)) = evicted {
-            self.counters.time_wait_evicted += 1;
-            self.flows.remove(gone.hash, old | TIME_WAIT);
-        }
-        self.flows.replace(hash, id, t | TIME_WAIT);
     }
 
     /// The number returns to the stack.
@@ -115,12 +96,10 @@ impl Stack {
             self.flows.remove(c.hash, id);
         }
         self.wheel.cancel(id);
-        if let Some(l) = self.listeners.get(c.listener) {
-            match c.stage {
-                Stage::Embryo => l.embryos -= 1,
-                Stage::Ready => l.ready -= 1,
-                Stage::Owned | Stage::Released | Stage::Lingering => {}
-            }
+        match c.stage {
+            Stage::Embryo => self.listeners.get(c.listener).into_iter().for_each(|l| l.embryos -= 1),
+            Stage::Ready => self.listeners.get(c.listener).into_iter().for_each(|l| l.ready -= 1),
+            Stage::Owned | Stage::Released | Stage::Lingering => {}
         }
         self.orphans -= c.orphan as u32;
         self.counters.closed += 1;
@@ -129,6 +108,28 @@ impl Stack {
         }
         self.conns.remove(id);
     }
+}
+
+/// A TIME-WAIT record takes a connection's place in the flow table.
+fn remember(
+    now: Instant,
+    id: u32,
+    record: TimeWait,
+    time_waits: &mut TimeWaits,
+    flows: &mut FlowTable,
+    counters: &mut Counters,
+) {
+    let hash = record.hash;
+    let Some((t, evicted)) = time_waits.insert(now, record) else {
+        flows.remove(hash, id);
+        return;
+    };
+    counters.time_waits += 1;
+    if let Some((old, gone)) = evicted {
+        counters.time_wait_evicted += 1;
+        flows.remove(gone.hash, old | TIME_WAIT);
+    }
+    flows.replace(hash, id, t | TIME_WAIT);
 }
 
 /// When a connection must be looked at again: by its timers, and, where it has become idle, to be parked.
