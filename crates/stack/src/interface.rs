@@ -147,9 +147,13 @@ pub(crate) struct Interface {
     /// Replies outside connections.
     pub raw: VecDeque<Raw>,
     /// The paper's control, ACK and data lists: connection ids.
-    pub control: VecDeque<u32>,
-    pub acks: VecDeque<u32>,
-    pub data: VecDeque<u32>,
+    pub control: Vec<u32>,
+    pub acks: Vec<u32>,
+    pub data: Vec<u32>,
+    /// ACKs that wait for the turn after this one.
+    pub later: Vec<u32>,
+    /// The list that was worked on last, empty: its memory serves the next.
+    pub spare: Vec<u32>,
 }
 
 impl Interface {
@@ -163,9 +167,11 @@ impl Interface {
             addresses: Addresses::default(),
             auto: Autoconf::default(),
             raw: VecDeque::with_capacity(64),
-            control: VecDeque::with_capacity(256),
-            acks: VecDeque::with_capacity(256),
-            data: VecDeque::with_capacity(256),
+            control: Vec::with_capacity(256),
+            acks: Vec::with_capacity(256),
+            data: Vec::with_capacity(256),
+            later: Vec::with_capacity(256),
+            spare: Vec::with_capacity(256),
         }
     }
 
@@ -184,7 +190,11 @@ impl Interface {
     }
 
     pub fn waiting(&self) -> bool {
-        !(self.raw.is_empty() && self.control.is_empty() && self.acks.is_empty() && self.data.is_empty())
+        !(self.raw.is_empty()
+            && self.control.is_empty()
+            && self.acks.is_empty()
+            && self.data.is_empty()
+            && self.later.is_empty())
     }
 
     /// Largest packet towards `to`: routers may say less than the link (RFC 4861 6.3.4).

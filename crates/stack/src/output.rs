@@ -78,6 +78,8 @@ impl Stack {
             self.ask_neighbors(now);
             self.drain_raw(interface, sink, caps);
         }
+        let i = &mut self.interfaces[i];
+        i.acks.append(&mut i.later);
         (self.counters.frames_out - before) as usize
     }
 
@@ -103,39 +105,67 @@ impl Stack {
         caps: TxCaps,
     ) -> bool {
         let i = interface.index();
-        let waiting = self.list(i, bit).len();
-        for _ in 0..waiting {
-            let Some(id) = self.list(i, bit).pop_front() else { break };
-            self.queued[id as usize] &= !bit;
-            // An ACK rides on data where there is some to send: the data list comes next.
-            if bit == queued::ACK && self.queued[id as usize] & queued::DATA != 0 {
-                continue;
-            }
-            if bit == queued::ACK && self.conns.get_mut(id).is_some_and(|c| c.tcb.defer_ack()) {
-                self.queued[id as usize] |= bit;
-                self.list(i, bit).push_back(id);
-                continue;
-            }
-            match self.send_conn(now, id, interface, sink, caps) {
-                Progress::Idle => self.settle_sent(now, id),
-                Progress::More => {
-                    self.settle_sent(now, id);
-                    if self.queued[id as usize] & bit == 0 && self.conns.whole(id).is_some() {
-                        self.queued[id as usize] |= bit;
-                        self.list(i, bit).push_back(id);
-                    }
-                }
-                Progress::Full => {
-                    self.queued[id as usize] |= bit;
-                    self.list(i, bit).push_front(id);
-                    return true;
-                }
-            }
+        if self.list(i, bit).is_empty() {
+            return false;
         }
+        // What joins the list meanwhile is for the next time.
+        let spare = core::mem::take(&mut self.interfaces[i].spare);
+        let mut ids = core::mem::replace(self.list(i, bit), spare);
+        let sent = ids.iter().position(|id| !self.drain_one(now, *id, interface, bit, sink, caps));
+        if let Some(done) = sent {
+            ids.drain(..done);
+            ids.append(self.list(i, bit));
+            self.interfaces[i].spare = core::mem::replace(self.list(i, bit), ids);
+            return true;
+        }
+        ids.clear();
+        self.interfaces[i].spare = ids;
         false
     }
 
-    fn list(&mut self, i: usize, bit: u8) -> &mut std::collections::VecDeque<u32> {
+    /// One connection of a list; `false`, and it is to stay there, when the port is full.
+    #[inline(always)]
+    fn drain_one<S: TxSink + ?Sized>(
+        &mut self,
+        now: Instant,
+        id: u32,
+        interface: InterfaceId,
+        bit: u8,
+        sink: &mut S,
+        caps: TxCaps,
+    ) -> bool {
+        let i = interface.index();
+        let queued = &mut self.queued[id as usize];
+        *queued &= !bit;
+        if bit == queued::ACK {
+            // An ACK rides on data where there is some to send: the data list comes next.
+            if *queued & queued::DATA != 0 {
+                return true;
+            }
+            if self.conns.get_mut(id).is_some_and(|c| c.tcb.defer_ack()) {
+                *queued |= bit;
+                self.interfaces[i].later.push(id);
+                return true;
+            }
+        }
+        match self.send_conn(now, id, interface, sink, caps) {
+            Progress::Idle => self.settle_sent(now, id),
+            Progress::More => {
+                self.settle_sent(now, id);
+                if self.queued[id as usize] & bit == 0 && self.conns.whole(id).is_some() {
+                    self.queued[id as usize] |= bit;
+                    self.list(i, bit).push(id);
+                }
+            }
+            Progress::Full => {
+                self.queued[id as usize] |= bit;
+                return false;
+            }
+        }
+        true
+    }
+
+    fn list(&mut self, i: usize, bit: u8) -> &mut Vec<u32> {
         let interface = &mut self.interfaces[i];
         match bit {
             queued::CONTROL => &mut interface.control,

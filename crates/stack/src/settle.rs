@@ -198,13 +198,13 @@ impl Lists<'_> {
         if add & queued::SEND != 0 {
             let i = &mut self.interfaces[c.interface.index()];
             if add & queued::CONTROL != 0 {
-                i.control.push_back(id);
+                i.control.push(id);
             }
             if add & queued::ACK != 0 {
-                i.acks.push_back(id);
+                if c.tcb.defer_ack() { i.later.push(id) } else { i.acks.push(id) }
             }
             if add & queued::DATA != 0 {
-                i.data.push_back(id);
+                i.data.push(id);
             }
         }
     }
