@@ -1,10 +1,9 @@
 //! A connection as the stack keeps it: the TCB and where it stands among the stack's lists.
 
-use tcp::{State, Tcb};
+use tcp::{Config, State, Tcb};
 use wire::Instant;
 
 use crate::channel::Failure;
-use crate::engine::NO_NEIGHBOR;
 use crate::flows::FlowKey;
 use crate::route::InterfaceId;
 
@@ -58,20 +57,26 @@ pub(crate) struct Conn {
 pub(crate) struct Birth {
     pub key: FlowKey,
     pub hash: u32,
+    /// Its next hop as far as it is known: index and epoch.
+    pub hop: (u32, u32),
     pub interface: InterfaceId,
     pub listener: u32,
     pub stage: Stage,
 }
 
 impl Conn {
-    pub fn new(tcb: Tcb, Birth { key, hash, interface, listener, stage }: Birth) -> Conn {
+    /// The control block is still to be opened.
+    pub fn new(
+        Birth { key, hash, hop: (neighbor, epoch), interface, listener, stage }: Birth,
+        config: &Config,
+    ) -> Conn {
         Conn {
-            tcb,
+            tcb: Tcb::new(config),
             key,
             hash,
             wheel_at: Instant::FAR,
-            neighbor: NO_NEIGHBOR,
-            epoch: 0,
+            neighbor,
+            epoch,
             listener,
             interface,
             traffic_class: 0,
@@ -85,12 +90,12 @@ impl Conn {
         }
     }
 
-    /// [`Conn::new`] in the place of one that is gone: the block, which is large, is copied once.
+    /// [`Conn::new`] in the place of one that is gone.
     #[inline(always)]
-    pub fn renew(&mut self, new: Tcb, birth: Birth) {
+    pub fn renew(&mut self, birth: Birth) {
         // Named one by one, so that none is forgotten.
         let Conn {
-            tcb,
+            tcb: _,
             key,
             hash,
             wheel_at,
@@ -107,10 +112,9 @@ impl Conn {
             orphan,
             linked,
         } = self;
-        *tcb = new;
         (*key, *hash) = (birth.key, birth.hash);
         *wheel_at = Instant::FAR;
-        (*neighbor, *epoch) = (NO_NEIGHBOR, 0);
+        (*neighbor, *epoch) = birth.hop;
         (*listener, *interface, *stage) = (birth.listener, birth.interface, birth.stage);
         (*traffic_class, *hop_limit, *fragments, *cut) = (0, 0, false, false);
         *trouble = None;

@@ -86,20 +86,27 @@ impl Conns {
         }
     }
 
-    /// The number of a new connection, or the connection when there are too many.
+    /// A connection that is to be: its control block is still to be opened, and then it is [`Conns::insert`]ed. `None` when
+    /// there are too many.
     #[inline(always)]
-    pub fn insert(&mut self, tcb: Tcb, birth: Birth) -> Result<u32, Box<Conn>> {
-        let conn = match self.spare.pop() {
+    pub fn prepare(&mut self, birth: Birth) -> Option<Box<Conn>> {
+        if self.slots.is_full() {
+            return None;
+        }
+        Some(match self.spare.pop() {
             Some(mut old) => {
-                old.renew(tcb, birth);
+                old.renew(birth);
                 old
             }
-            None => Box::new(Conn::new(tcb, birth)),
-        };
-        if self.slots.is_full() {
-            return Err(conn);
-        }
-        Ok(self.slots.insert_with(|| Slot { key: birth.key, body: Body::Whole(conn) }).expect("there is room"))
+            None => Box::new(Conn::new(birth, &self.config)),
+        })
+    }
+
+    /// The number of a connection for which there was room.
+    #[inline(always)]
+    pub fn insert(&mut self, conn: Box<Conn>) -> u32 {
+        let key = conn.key;
+        self.slots.insert_with(|| Slot { key, body: Body::Whole(conn) }).expect("there is room")
     }
 
     /// The connection is over.

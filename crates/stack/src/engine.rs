@@ -317,19 +317,20 @@ impl Stack {
         (mtu.saturating_sub(headers).max(88), headers)
     }
 
-    /// Puts a new connection into slab and table, there in the place of the value `instead`; `None`, and the connection is
-    /// gone, when the slab is full.
+    /// Puts a new connection, which `open` opens, into slab and table, there in the place of the value `instead`; `None` when
+    /// the slab is full.
     #[inline(always)]
-    pub(crate) fn admit(&mut self, now: Instant, tcb: Tcb, birth: Birth, instead: Option<u32>) -> Option<u32> {
+    pub(crate) fn admit(
+        &mut self,
+        now: Instant,
+        birth: Birth,
+        instead: Option<u32>,
+        open: impl FnOnce(&mut Tcb, &mut tcp::Context),
+    ) -> Option<u32> {
         let hash = birth.hash;
-        let id = match self.conns.insert(tcb, birth) {
-            Ok(id) => id,
-            Err(mut conn) => {
-                let mut cx = context!(self, now);
-                conn.tcb.release(&mut cx);
-                return None;
-            }
-        };
+        let mut conn = self.conns.prepare(birth)?;
+        open(&mut conn.tcb, &mut context!(self, now));
+        let id = self.conns.insert(conn);
         if self.queued.len() <= id as usize {
             self.queued.resize(id as usize + 1, 0);
         }

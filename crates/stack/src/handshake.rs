@@ -281,10 +281,11 @@ impl Stack {
         record: Option<u32>,
     ) -> Result<u32, DropReason> {
         self.listeners.get(listener).ok_or(DropReason::NoSocket)?;
-        let mut cx = context!(self, now);
-        let tcb = Tcb::resume(open, offer, sent, retries, &mut cx);
-        let birth = Birth { key, hash, interface: source.interface, listener, stage: Stage::Embryo };
-        let id = self.admit(now, tcb, birth, record).ok_or(DropReason::NoConnection)?;
+        let interface = source.interface;
+        let hop = self.routes.known_hop(interface, key.remote);
+        let birth = Birth { key, hash, hop, interface, listener, stage: Stage::Embryo };
+        let resume = |tcb: &mut Tcb, cx: &mut tcp::Context| tcb.resume(open, offer, sent, retries, cx);
+        let id = self.admit(now, birth, record, resume).ok_or(DropReason::NoConnection)?;
         if let Some(l) = self.listeners.get(listener)
             && !l.options.is_empty()
             && let Some(c) = self.conns.get_mut(id)

@@ -189,8 +189,8 @@ impl Stack {
         if self.interfaces.iter().any(|i| i.owns(remote.addr)) {
             return Err(Failure::HostUnreachable);
         }
-        let hop = self.routes.hop(remote.addr).ok_or(Failure::NetworkUnreachable)?;
-        let interface = hop.interface;
+        let way = self.routes.way(remote.addr).ok_or(Failure::NetworkUnreachable)?;
+        let (interface, hop) = (way.hop.interface, (way.neighbor, way.epoch));
         let addr = match local.addr.is_unspecified() {
             true => self.interfaces[interface.index()].source_for(remote.addr).ok_or(Failure::AddressNotAvailable)?,
             false if self.interfaces.iter().any(|i| i.owns(local.addr)) => local.addr,
@@ -223,10 +223,8 @@ impl Stack {
         let (mss, headers) = self.path_mss(now, interface, &key);
         let (mss, receive_buffer) = options.limit(mss, receive_buffer, self.config.tcp.receive_buffer);
         let open = Open { iss, ts_offset, mss, receive_buffer, headers };
-        let mut cx = context!(self, now);
-        let tcb = Tcb::connect(&open, &mut cx);
-        let birth = Birth { key, hash, interface, listener: u32::MAX, stage: Stage::Owned };
-        let id = self.admit(now, tcb, birth, None).ok_or(Failure::NoBuffers)?;
+        let birth = Birth { key, hash, hop, interface, listener: u32::MAX, stage: Stage::Owned };
+        let id = self.admit(now, birth, None, |tcb, cx| tcb.connect(&open, cx)).ok_or(Failure::NoBuffers)?;
         self.give_options(now, id, &options);
         self.counters.active_opens += 1;
         let local = Endpoint { addr: key.local, port: key.local_port };

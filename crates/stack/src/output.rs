@@ -179,14 +179,20 @@ impl Stack {
     fn find_hop(&mut self, now: Instant, id: u32) -> Hop {
         let Some(c) = self.conns.whole(id) else { return Hop::Unreachable };
         let (interface, remote) = (c.interface, c.key.remote);
-        let gateway = match self.routes.hop(remote) {
-            Some(hop) if hop.interface == interface => hop.gateway,
+        let index = match self.routes.way(remote) {
+            Some(way) if way.hop.interface == interface => {
+                let addr = way.hop.gateway.unwrap_or(remote);
+                let index = self.neighbors.index(now, interface, addr);
+                if let Some(index) = index {
+                    // For the connections that come.
+                    (way.neighbor, way.epoch) = (index, self.neighbors.epoch);
+                }
+                index
+            }
             // Answers leave where the question came in, on-link when no route says otherwise.
-            _ => None,
+            _ => self.neighbors.index(now, interface, remote),
         };
-        let Some(index) = self.neighbors.index(now, interface, gateway.unwrap_or(remote)) else {
-            return Hop::Unreachable;
-        };
+        let Some(index) = index else { return Hop::Unreachable };
         if let Some(c) = self.conns.whole_mut(id) {
             (c.neighbor, c.epoch) = (index, self.neighbors.epoch);
         }
@@ -441,6 +447,9 @@ impl Frames {
             if let Some(text) = headers.write(buf, &out.options, out.len as usize) {
                 return text;
             }
+            if let Some(text) = headers.write_syn(buf, &out.options).filter(|_| out.len == 0) {
+                return text;
+            }
         }
         emit_headers(buf, c, out, (self.to, self.from, self.vlan), self.hops)
     }
@@ -468,6 +477,32 @@ impl Frames {
     }
 }
 
+/// All headers of a segment outside any connection, the checksum's field holding the folded pseudo-header; their length.
+fn emit_raw(
+    buf: &mut [u8],
+    (to, from, vlan): (MacAddr, MacAddr, Option<u16>),
+    key: &FlowKey,
+    header: &Header,
+    tos: u8,
+    ttl: u8,
+) -> usize {
+    let v4 = key.remote.is_v4();
+    if v4 && vlan.is_none() && header.urgent == 0 {
+        let &Header { seq, ack, flags, window, ref options, .. } = header;
+        let &FlowKey { local: src, remote: dst, local_port: src_port, remote_port: dst_port } = key;
+        let headers = Headers { to, from, src, dst, tos, ttl, src_port, dst_port, seq, ack, flags, window };
+        if let Some(end) = headers.write_syn(buf, options).or_else(|| headers.write(buf, options, 0)) {
+            return end;
+        }
+    }
+    let at = ethernet::emit(buf, to, from, vlan, if v4 { ethernet::IPV4 } else { ethernet::IPV6 });
+    let tcp_at = at + if v4 { 20 } else { 40 };
+    let end = tcp_at + header.emit(&mut buf[tcp_at..], header.flags.contains(Flags::SYN));
+    emit_tcp_ip(&mut buf[at..], key, tos, ttl, end - tcp_at);
+    wire::tcp::fill_pseudo(key.local, key.remote, end - tcp_at, &mut buf[tcp_at..end]);
+    end
+}
+
 /// Bytes of the link's header.
 fn link(vlan: Option<u16>) -> usize {
     14 + if vlan.is_some() { 4 } else { 0 }
@@ -477,9 +512,6 @@ fn link(vlan: Option<u16>) -> usize {
 #[inline(never)]
 fn emit_headers(
     buf: &mut [u8],
-            if let Some(text) = headers.write_syn(buf, &out.options).filter(|_| out.len == 0) {
-                return text;
-            }
     c: &Conn,
     out: &Outgoing,
     (mac, our_mac, vlan): (MacAddr, MacAddr, Option<u16>),
@@ -507,32 +539,6 @@ fn emit_tcp_ip(buf: &mut [u8], key: &FlowKey, class: u8, hops: u8, payload: usiz
     if dst.is_v4() {
         ipv4::Header { src, dst, tos: class, ttl: hops, ..ipv4::Header::default() }.emit(buf, payload)
     } else {
-/// All headers of a segment outside any connection, the checksum's field holding the folded pseudo-header; their length.
-fn emit_raw(
-    buf: &mut [u8],
-    (to, from, vlan): (MacAddr, MacAddr, Option<u16>),
-    key: &FlowKey,
-    header: &Header,
-    tos: u8,
-    ttl: u8,
-) -> usize {
-    let v4 = key.remote.is_v4();
-    if v4 && vlan.is_none() && header.urgent == 0 {
-        let &Header { seq, ack, flags, window, ref options, .. } = header;
-        let &FlowKey { local: src, remote: dst, local_port: src_port, remote_port: dst_port } = key;
-        let headers = Headers { to, from, src, dst, tos, ttl, src_port, dst_port, seq, ack, flags, window };
-        if let Some(end) = headers.write_syn(buf, options).or_else(|| headers.write(buf, options, 0)) {
-            return end;
-        }
-    }
-    let at = ethernet::emit(buf, to, from, vlan, if v4 { ethernet::IPV4 } else { ethernet::IPV6 });
-    let tcp_at = at + if v4 { 20 } else { 40 };
-    let end = tcp_at + header.emit(&mut buf[tcp_at..], header.flags.contains(Flags::SYN));
-    emit_tcp_ip(&mut buf[at..], key, tos, ttl, end - tcp_at);
-    wire::tcp::fill_pseudo(key.local, key.remote, end - tcp_at, &mut buf[tcp_at..end]);
-    end
-}
-
         ipv6::Header { src, dst, traffic_class: class, hop_limit: hops, ..ipv6::Header::default() }.emit(buf, payload)
     }
 }

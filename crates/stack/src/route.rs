@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use foldhash::HashMap;
 use wire::Addr;
 
+use crate::engine::NO_NEIGHBOR;
 use crate::interface::network;
 
 /// An interface of one stack.
@@ -35,13 +36,23 @@ pub(crate) struct NextHop {
     pub gateway: Option<Addr>,
 }
 
+/// The way to a destination that was asked for lately.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Way {
+    to: Addr,
+    pub hop: NextHop,
+    /// The next hop's index among the neighbours, good while their epoch is this.
+    pub neighbor: u32,
+    pub epoch: u32,
+}
+
 /// Both families' routes; one map for each prefix length in use, the longest first.
 #[derive(Default)]
 pub(crate) struct Routes {
     v4: BTreeMap<Reverse<u8>, HashMap<IpAddr, Vec<Route>>>,
     v6: BTreeMap<Reverse<u8>, HashMap<IpAddr, Vec<Route>>>,
     /// What was looked up last, by some bits of the destination; empty after a change.
-    recent: Vec<Option<(Addr, NextHop)>>,
+    recent: Vec<Option<Way>>,
 }
 
 /// Places in `recent`: a power of two.
@@ -94,25 +105,35 @@ impl Routes {
         }
     }
 
-    /// The way to `to`; short for those asked for lately.
+    /// The way to `to`, with what is remembered of it; short for those asked for lately.
     #[inline]
-    pub fn hop(&mut self, to: Addr) -> Option<NextHop> {
+    pub fn way(&mut self, to: Addr) -> Option<&mut Way> {
         let [high, low] = to.as_words();
         let at = (low ^ low >> 8 ^ high) as usize % RECENT;
-        match self.recent.get(at) {
-            Some(Some((known, hop))) if *known == to => Some(*hop),
-            _ => self.look_up_anew(to, at),
+        if !matches!(self.recent.get(at), Some(Some(way)) if way.to == to) {
+            self.look_up_anew(to, at)?;
+        }
+        self.recent[at].as_mut()
+    }
+
+    /// The neighbour through which `to` is reached by `interface`, and its epoch, where that was found out lately.
+    #[inline]
+    pub fn known_hop(&mut self, interface: InterfaceId, to: Addr) -> (u32, u32) {
+        match self.way(to) {
+            Some(way) if way.hop.interface == interface => (way.neighbor, way.epoch),
+            _ => (NO_NEIGHBOR, 0),
         }
     }
 
     #[inline(never)]
-    fn look_up_anew(&mut self, to: Addr, at: usize) -> Option<NextHop> {
+    fn look_up_anew(&mut self, to: Addr, at: usize) -> Option<()> {
         let hop = self.lookup(to)?;
         if self.recent.is_empty() {
             self.recent.resize(RECENT, None);
         }
-        self.recent[at] = Some((to, hop));
-        Some(hop)
+        // Epochs begin at 1.
+        self.recent[at] = Some(Way { to, hop, neighbor: NO_NEIGHBOR, epoch: 0 });
+        Some(())
     }
 
     /// The way to `to`.
@@ -189,7 +210,7 @@ mod tests {
     fn a_change_of_routes_is_noticed_at_once() {
         let mut routes = Routes::default();
         let target: Addr = "10.1.2.3".parse::<IpAddr>().unwrap().into();
-        let by = |routes: &mut Routes| routes.hop(target).map(|h| h.interface.0);
+        let by = |routes: &mut Routes| routes.way(target).map(|w| w.hop.interface.0);
         assert_eq!(by(&mut routes), None);
         routes.add(route("10.0.0.0", 8, None, 1, 0));
         assert_eq!((by(&mut routes), by(&mut routes)), (Some(1), Some(1)));
@@ -258,8 +279,8 @@ mod tests {
                 let best = live.min_by_key(|r| (Reverse(r.prefix), r.metric)).map(|r| r.interface);
                 prop_assert_eq!(routes.lookup(ip.into()).map(|h| h.interface), best);
                 // The first time, and from memory.
-                prop_assert_eq!(routes.hop(ip.into()).map(|h| h.interface), best);
-                prop_assert_eq!(routes.hop(ip.into()).map(|h| h.interface), best);
+                prop_assert_eq!(routes.way(ip.into()).map(|w| w.hop.interface), best);
+                prop_assert_eq!(routes.way(ip.into()).map(|w| w.hop.interface), best);
             }
         }
     }

@@ -119,24 +119,21 @@ impl Tcb {
 
     /// The connection in SYN-RECEIVED whose SYN/ACK went out at `sent`, `retries` times more after that; where `sent` is
     /// not known, only an echoed timestamp measures the handshake's round trip: a cookie's reads up to 128 ms too long.
-    // Made in one place, it is copied in one go.
-    #[inline(never)]
-    pub fn resume(open: &Open, offer: &Offer, sent: Option<Instant>, retries: u8, cx: &mut Context) -> Tcb {
+    pub fn resume(&mut self, open: &Open, offer: &Offer, sent: Option<Instant>, retries: u8, cx: &mut Context) {
         let now = cx.now;
         cx.now = sent.unwrap_or(now);
-        let mut t = Tcb::accept(open, &offer.segment(), cx);
-        t.note_syn(cx);
-        t.segs_out = 1;
+        self.accept(open, &offer.segment(), cx);
+        self.note_syn(cx);
+        self.segs_out = 1;
         cx.now = now;
-        t.heard_at = now;
+        self.heard_at = now;
         if sent.is_none()
-            && let Some(s) = t.sent.front(cx.sent)
+            && let Some(s) = self.sent.front(cx.sent)
         {
             // Karn: which SYN/ACK the ACK answers is not known.
             s.marks |= mark::AGAIN;
         }
-        t.retrans = retries as u32;
-        t
+        self.retrans = retries as u32;
     }
 }
 

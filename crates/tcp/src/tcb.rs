@@ -362,22 +362,36 @@ pub struct Tcb {
     pub(crate) bytes_retrans: u64,
 }
 
-impl Tcb {
-    fn new(state: State, open: &Open, config: &Config) -> Tcb {
-        let tx = Chain::default();
-        let locked = open.receive_buffer > 0;
-        let receive_buffer = open.buffer(config);
-        let smss = open.mss.min(536);
-        Tcb {
-            state,
+/// A block of these fields, or these fields of a block that is used again: written where it lies, for a copy of one costs as
+/// much as what is written.
+macro_rules! block {
+    (new, $($field:ident: $value:expr),* $(,)?) => {
+        Tcb { $($field: $value),* }
+    };
+    ($old:ident, $($field:ident: $value:expr),* $(,)?) => {{
+        let Tcb { $($field),* } = $old;
+        $(*$field = $value;)*
+    }};
+}
+
+/// What a connection that is being opened holds.
+macro_rules! opening {
+    ($block:ident, $state:expr, $open:expr, $config:expr) => {{
+        let (open, config): (&Open, &Config) = ($open, $config);
+        let queue = Chain::default();
+        let flags_set = if open.receive_buffer > 0 { flag::RCVBUF_LOCKED } else { 0 };
+        let (buffer, size) = (open.buffer(config), open.mss.min(536));
+        block! {
+            $block,
+            state: $state,
             notice: Notice::default(),
             error: None,
             pending: Pending::None,
-            flags: if locked { flag::RCVBUF_LOCKED } else { 0 },
+            flags: flags_set,
             rcv_nxt: SeqNum(0),
             rcv_adv: SeqNum(0),
             occupied: 0,
-            receive_buffer,
+            receive_buffer: buffer,
             unacked_in: 0,
             ts_recent: 0,
             ts_recent_age: 0,
@@ -386,7 +400,7 @@ impl Tcb {
             snd_scale: 0,
             quick_acks: 0,
             keep_probes: 0,
-            rcv_mss: open.mss.min(536),
+            rcv_mss: size,
             rx: Chain::default(),
             ooo: None,
             dsack: None,
@@ -400,8 +414,8 @@ impl Tcb {
             snd_wl2: SeqNum(0),
             snd_sml: open.iss,
             base: open.iss + 1,
-            cursor: tx.cursor(),
-            tx,
+            cursor: queue.cursor(),
+            tx: queue,
             sent: SentList::new(),
             burst: 0,
             packets_out: 0,
@@ -413,7 +427,7 @@ impl Tcb {
             cwnd_used: 0,
             cwnd_stamp: Instant::ZERO,
             echo: None,
-            smss,
+            smss: size,
             mss_clamp: open.mss,
             headers: open.headers,
             retries: 0,
@@ -454,33 +468,43 @@ impl Tcb {
             bytes_sent: 0,
             bytes_retrans: 0,
         }
+    }};
+}
+
+impl Tcb {
+    /// A block for [`Tcb::connect`] or [`Tcb::resume`] to open a connection in.
+    pub fn new(config: &Config) -> Tcb {
+        let open = Open { iss: SeqNum(0), ts_offset: 0, mss: 536, receive_buffer: 0, headers: 40 };
+        opening!(new, State::Closed, &open, config)
+    }
+
+    fn renew(&mut self, state: State, open: &Open, config: &Config) {
+        opening!(self, state, open, config);
     }
 
     /// Active open (RFC 9293 3.10.1): SYN-SENT; [`Tcb::next_segment`] gives the SYN.
-    pub fn connect(open: &Open, cx: &mut Context) -> Tcb {
-        let mut t = Tcb::new(State::SynSent, open, cx.config);
-        t.heard_at = cx.now;
+    pub fn connect(&mut self, open: &Open, cx: &mut Context) {
+        self.renew(State::SynSent, open, cx.config);
+        self.heard_at = cx.now;
         // What the SYN will ask for; a SYN/ACK without the option switches it off again.
-        t.set(flag::TIMESTAMPS, cx.config.timestamps);
-        t.set(flag::SCALED, cx.config.window_scaling);
-        t.set(flag::SACK, cx.config.sack);
-        t.set(flag::ECN, cx.config.ecn == Ecn::Always);
-        t
+        self.set(flag::TIMESTAMPS, cx.config.timestamps);
+        self.set(flag::SCALED, cx.config.window_scaling);
+        self.set(flag::SACK, cx.config.sack);
+        self.set(flag::ECN, cx.config.ecn == Ecn::Always);
     }
 
     /// Passive open (RFC 9293 3.10.7.2): SYN-RECEIVED from a segment with SYN; [`Tcb::next_segment`] gives the SYN/ACK.
-    pub fn accept(open: &Open, syn: &wire::tcp::Segment, cx: &mut Context) -> Tcb {
-        let mut t = Tcb::new(State::SynReceived, open, cx.config);
-        t.heard_at = cx.now;
-        t.flags |= flag::PASSIVE;
-        t.set(flag::TIMESTAMPS, cx.config.timestamps);
-        t.set(flag::SCALED, cx.config.window_scaling);
-        t.set(flag::SACK, cx.config.sack);
-        t.set(flag::ECN, cx.config.ecn != Ecn::Never);
-        t.take_syn(syn, cx);
-        t.snd_wnd = syn.window as u32;
-        t.max_wnd = t.snd_wnd;
-        t
+    pub fn accept(&mut self, open: &Open, syn: &wire::tcp::Segment, cx: &mut Context) {
+        self.renew(State::SynReceived, open, cx.config);
+        self.heard_at = cx.now;
+        self.flags |= flag::PASSIVE;
+        self.set(flag::TIMESTAMPS, cx.config.timestamps);
+        self.set(flag::SCALED, cx.config.window_scaling);
+        self.set(flag::SACK, cx.config.sack);
+        self.set(flag::ECN, cx.config.ecn != Ecn::Never);
+        self.take_syn(syn, cx);
+        self.snd_wnd = syn.window as u32;
+        self.max_wnd = self.snd_wnd;
     }
 
     /// IRS, and what the peer's SYN offers (RFC 9293 3.7.1; RFC 7323 1.3: an option is on only if both SYNs had it).
@@ -696,11 +720,7 @@ impl Tcb {
         (self.packets_out, self.sacked_out, self.lost_out, self.retrans_out) = (0, 0, 0, 0);
         self.recovery.probe_due = false;
         self.recovery.head_due = false;
-        self.sent.clear(cx.sent);
-        core::mem::take(&mut self.tx).free(cx.pool);
-        if let Some(ooo) = self.ooo.take() {
-            ooo.free(cx.pool);
-        }
+        self.drop_queues(cx);
         if let Some(error) = error {
             self.error = Some(error);
             if !self.orphaned() {
@@ -711,8 +731,17 @@ impl Tcb {
 
     /// Gives back everything it holds; the last call on a connection.
     pub fn release(&mut self, cx: &mut Context) {
-        self.close_now(None, cx);
+        self.drop_queues(cx);
         core::mem::take(&mut self.rx).free(cx.pool);
+    }
+
+    /// What waits to be acknowledged, and what came out of order.
+    fn drop_queues(&mut self, cx: &mut Context) {
+        self.sent.clear(cx.sent);
+        core::mem::take(&mut self.tx).free(cx.pool);
+        if let Some(ooo) = self.ooo.take() {
+            ooo.free(cx.pool);
+        }
     }
 
     /// The snapshot; fields as Linux fills them.

@@ -135,7 +135,7 @@ impl Drop for Peer {
 }
 
 impl Peer {
-    fn new(config: Config, chunks: u32, make: impl FnOnce(&mut Context) -> Tcb) -> Peer {
+    fn new(config: Config, chunks: u32, make: impl FnOnce(&mut Tcb, &mut Context)) -> Peer {
         let (pool, app) = Pool::new(&PoolConfig { chunks, ..PoolConfig::default() }).unwrap();
         let mut p = Peer {
             tcb: None,
@@ -152,13 +152,15 @@ impl Peer {
             taken: 0,
             log: String::new(),
         };
-        p.tcb = Some(make(&mut cx!(p)));
+        let mut tcb = Tcb::new(&p.config);
+        make(&mut tcb, &mut cx!(p));
+        p.tcb = Some(tcb);
         p
     }
 
     /// We connect; the SYN is not yet sent.
     pub fn connecting(config: Config, open: Open) -> Peer {
-        Peer::new(config, 4096, |cx| Tcb::connect(&open, cx))
+        Peer::new(config, 4096, |tcb, cx| tcb.connect(&open, cx))
     }
 
     /// The peer connects by `syn`; our SYN/ACK is not yet sent.
@@ -168,10 +170,10 @@ impl Peer {
 
     /// As [`Peer::accepting`], with `chunks` of memory.
     pub fn with_memory(config: Config, open: Open, syn: &str, chunks: u32) -> Peer {
-        Peer::new(config, chunks, |cx| {
+        Peer::new(config, chunks, |tcb, cx| {
             parsed(syn, |seg| {
                 assert!(seg.flags.contains(Flags::SYN));
-                Tcb::accept(&open, seg, cx)
+                tcb.accept(&open, seg, cx)
             })
         })
     }
@@ -196,9 +198,9 @@ impl Peer {
         retries: u8,
         now: Instant,
     ) -> Peer {
-        let mut p = Peer::new(config, 4096, |cx| {
+        let mut p = Peer::new(config, 4096, |tcb, cx| {
             cx.now = now;
-            Tcb::resume(&open, offer, sent, retries, cx)
+            tcb.resume(&open, offer, sent, retries, cx)
         });
         p.now = now;
         p
