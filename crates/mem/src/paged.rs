@@ -8,7 +8,10 @@ const PIECE: usize = 16 << 20;
 /// The array.
 #[derive(Debug)]
 pub struct Paged<T> {
-    pieces: Vec<Vec<T>>,
+    /// The first piece by itself: most arrays have no other, and what is in it is a step nearer.
+    first: Vec<T>,
+    /// The others.
+    rest: Vec<Vec<T>>,
     len: usize,
 }
 
@@ -24,7 +27,7 @@ impl<T> Paged<T> {
 
     /// An empty array.
     pub const fn new() -> Paged<T> {
-        Paged { pieces: Vec::new(), len: 0 }
+        Paged { first: Vec::new(), rest: Vec::new(), len: 0 }
     }
 
     /// Entries in it.
@@ -38,46 +41,55 @@ impl<T> Paged<T> {
         self.len == 0
     }
 
+    /// Where entry `i` lies that is not in the first piece.
     #[inline(always)]
     fn place(i: usize) -> (usize, usize) {
-        (i >> Self::SHIFT, i & ((1 << Self::SHIFT) - 1))
+        ((i >> Self::SHIFT).wrapping_sub(1), i & ((1 << Self::SHIFT) - 1))
     }
 
     /// Entry `i`.
     #[inline(always)]
     pub fn get(&self, i: usize) -> Option<&T> {
+        if let Some(entry) = self.first.get(i) {
+            return Some(entry);
+        }
         let (piece, at) = Self::place(i);
         // SAFETY: entries below `len` have been pushed, each at its place; nothing is ever taken out.
-        (i < self.len).then(|| unsafe { self.pieces.get_unchecked(piece).get_unchecked(at) })
+        (i < self.len).then(|| unsafe { self.rest.get_unchecked(piece).get_unchecked(at) })
     }
 
     /// Entry `i`, to change.
     #[inline(always)]
     pub fn get_mut(&mut self, i: usize) -> Option<&mut T> {
+        if i < self.first.len() {
+            return self.first.get_mut(i);
+        }
         let (piece, at) = Self::place(i);
         // SAFETY: as above.
-        (i < self.len).then(|| unsafe { self.pieces.get_unchecked_mut(piece).get_unchecked_mut(at) })
+        (i < self.len).then(|| unsafe { self.rest.get_unchecked_mut(piece).get_unchecked_mut(at) })
     }
 
     /// Appends an entry.
     pub fn push(&mut self, value: T) {
-        let (piece, _) = Self::place(self.len);
-        if piece == self.pieces.len() {
-            self.add_piece();
+        if self.len < 1 << Self::SHIFT {
+            self.first.push(value);
+        } else {
+            let (piece, _) = Self::place(self.len);
+            if piece == self.rest.len() {
+                self.add_piece();
+            }
+            self.rest[piece].push(value);
         }
-        self.pieces[piece].push(value);
         self.len += 1;
     }
 
     #[cold]
     fn add_piece(&mut self) {
         let mut piece = Vec::new();
-        if !self.pieces.is_empty() {
-            // Untouched memory costs nothing.
-            piece.reserve_exact(1 << Self::SHIFT);
-            advise(piece.spare_capacity_mut());
-        }
-        self.pieces.push(piece);
+        // Untouched memory costs nothing.
+        piece.reserve_exact(1 << Self::SHIFT);
+        advise(piece.spare_capacity_mut());
+        self.rest.push(piece);
     }
 }
 
