@@ -621,8 +621,14 @@ impl Tcb {
     }
 
     /// Most bytes of payload of the next segment: what its SACK blocks take is missing (RFC 9293 3.7.1, MUST-16; RFC 6691).
+    #[inline(always)]
     pub fn segment_size(&self) -> u16 {
-        if self.ooo.is_none() && self.dsack.is_none() || !self.has(flag::SACK) {
+        if self.ooo.is_none() && self.dsack.is_none() { self.smss } else { self.size_beside_blocks() }
+    }
+
+    #[inline(never)]
+    fn size_beside_blocks(&self) -> u16 {
+        if !self.has(flag::SACK) {
             return self.smss;
         }
         let most = if self.has(flag::TIMESTAMPS) { 3 } else { 4 };

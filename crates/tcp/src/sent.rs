@@ -172,11 +172,15 @@ impl SentList {
     }
 
     pub fn push(&mut self, pool: &mut SentPool, seq: SeqNum, len: u32, segs: u16, at: u32, marks: u8) {
-        let i = pool.alloc(Sent { seq, len, at, next: NIL, older: NIL, newer: NIL, segs, marks });
-        match self.tail {
-            NIL => self.head = i,
-            tail => pool.at(tail).next = i,
+        let sent = Sent { seq, len, at, next: NIL, older: NIL, newer: NIL, segs, marks };
+        if self.tail == NIL {
+            // The only one, as a short exchange has it.
+            let i = pool.alloc(Sent { marks: marks | mark::TIMED, ..sent });
+            *self = SentList { head: i, tail: i, oldest: i, newest: i, len: 1, ..SentList::new() };
+            return;
         }
+        let i = pool.alloc(sent);
+        pool.at(self.tail).next = i;
         self.tail = i;
         self.len += 1;
         self.sent_last(pool, i);
