@@ -62,7 +62,7 @@ impl Table {
     }
 
     /// Where, and what.
-    #[inline]
+    #[inline(always)]
     fn find(&self, hash: u32, mut is: impl FnMut(u32) -> bool) -> Option<(usize, u32)> {
         let mask = self.mask();
         let mut i = hash as usize & mask;
@@ -133,11 +133,17 @@ impl FlowTable {
     }
 
     /// The value under `hash` that `is` accepts.
-    #[inline]
+    #[inline(always)]
     pub fn find(&self, hash: u32, mut is: impl FnMut(u32) -> bool) -> Option<u32> {
-        if let Some((_, value)) = self.now.find(hash, &mut is) {
-            return Some(value);
+        match self.now.find(hash, &mut is) {
+            Some((_, value)) => Some(value),
+            None if self.old.is_none() => None,
+            None => self.find_old(hash, &mut is),
         }
+    }
+
+    #[inline(never)]
+    fn find_old(&self, hash: u32, is: &mut dyn FnMut(u32) -> bool) -> Option<u32> {
         let (old, _) = self.old.as_ref()?;
         old.find(hash, is).map(|(_, value)| value)
     }
@@ -185,28 +191,29 @@ impl FlowTable {
 
     /// Removes a value; whether it was there.
     pub fn remove(&mut self, hash: u32, value: u32) -> bool {
-        let tables = [Some(&mut self.now), self.old.as_mut().map(|(t, _)| t)];
-        let removed = tables.into_iter().flatten().any(|t| match t.find(hash, |v| v == value) {
-            Some((i, _)) => {
-                t.remove_at(i);
-                true
-            }
-            None => false,
-        });
+        let removed = self.with(hash, value, Table::remove_at);
         self.step();
         removed
     }
 
     /// Puts `new` in the place of `value`; whether that was there.
     pub fn replace(&mut self, hash: u32, value: u32, new: u32) -> bool {
-        let tables = [Some(&mut self.now), self.old.as_mut().map(|(t, _)| t)];
-        tables.into_iter().flatten().any(|t| match t.find(hash, |v| v == value) {
-            Some((i, _)) => {
-                t.replace_at(i, hash, new);
-                true
-            }
-            None => false,
-        })
+        self.with(hash, value, |table, at| table.replace_at(at, hash, new))
+    }
+
+    /// Does `f` to the table that holds `value`, at its place; whether one does.
+    #[inline(always)]
+    fn with(&mut self, hash: u32, value: u32, f: impl FnOnce(&mut Table, usize)) -> bool {
+        if let Some((at, _)) = self.now.find(hash, |v| v == value) {
+            f(&mut self.now, at);
+            return true;
+        }
+        let Some((old, _)) = &mut self.old else { return false };
+        let found = old.find(hash, |v| v == value);
+        if let Some((at, _)) = found {
+            f(old, at);
+        }
+        found.is_some()
     }
 
     #[cfg(test)]

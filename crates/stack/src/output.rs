@@ -11,9 +11,9 @@ use crate::conn::{Conn, queued};
 use crate::counters::DropReason;
 use crate::engine::{NO_NEIGHBOR, Stack, context};
 use crate::flows::FlowKey;
-use crate::interface::Interface;
-use crate::neighbor::Hop;
-use crate::route::InterfaceId;
+use crate::interface::{Interface, InterfaceConfig};
+use crate::neighbor::{Hop, Neighbors};
+use crate::route::{InterfaceId, Routes};
 
 /// Most replies that wait outside connections.
 const RAW_LIMIT: usize = 512;
@@ -69,10 +69,11 @@ impl Stack {
         }
         let before = self.counters.frames_out;
         let caps = sink.caps();
-        let full = self.drain_raw(interface, sink, caps)
-            || [queued::CONTROL, queued::ACK, queued::DATA]
-                .iter()
-                .any(|bit| self.drain(now, interface, *bit, sink, caps));
+        let mut full = self.drain_raw(interface, sink, caps);
+        if !full {
+            let via = Via::new(&self.interfaces[i], interface, caps, sink.gathers());
+            full = [queued::CONTROL, queued::ACK, queued::DATA].iter().any(|bit| self.drain(now, *bit, &via, sink));
+        }
         if !full && !self.neighbors.questions.is_empty() {
             // Hops that turned out to be unknown are asked for at once.
             self.ask_neighbors(now);
@@ -96,22 +97,15 @@ impl Stack {
     }
 
     /// One list, each connection at most once; whether the port is full.
-    fn drain<S: TxSink + ?Sized>(
-        &mut self,
-        now: Instant,
-        interface: InterfaceId,
-        bit: u8,
-        sink: &mut S,
-        caps: TxCaps,
-    ) -> bool {
-        let i = interface.index();
+    fn drain<S: TxSink + ?Sized>(&mut self, now: Instant, bit: u8, via: &Via, sink: &mut S) -> bool {
+        let i = via.interface.index();
         if self.list(i, bit).is_empty() {
             return false;
         }
         // What joins the list meanwhile is for the next time.
         let spare = core::mem::take(&mut self.interfaces[i].spare);
         let mut ids = core::mem::replace(self.list(i, bit), spare);
-        let sent = ids.iter().position(|id| !self.drain_one(now, *id, interface, bit, sink, caps));
+        let sent = ids.iter().position(|id| !self.drain_one(now, *id, bit, via, sink));
         if let Some(done) = sent {
             ids.drain(..done);
             ids.append(self.list(i, bit));
@@ -125,16 +119,8 @@ impl Stack {
 
     /// One connection of a list; `false`, and it is to stay there, when the port is full.
     #[inline(always)]
-    fn drain_one<S: TxSink + ?Sized>(
-        &mut self,
-        now: Instant,
-        id: u32,
-        interface: InterfaceId,
-        bit: u8,
-        sink: &mut S,
-        caps: TxCaps,
-    ) -> bool {
-        let i = interface.index();
+    fn drain_one<S: TxSink + ?Sized>(&mut self, now: Instant, id: u32, bit: u8, via: &Via, sink: &mut S) -> bool {
+        let i = via.interface.index();
         let queued = &mut self.queued[id as usize];
         *queued &= !bit;
         if bit == queued::ACK {
@@ -148,7 +134,7 @@ impl Stack {
                 return true;
             }
         }
-        match self.send_conn(now, id, interface, sink, caps) {
+        match self.send_conn(now, id, via, sink) {
             Progress::Idle => self.settle_sent(now, id),
             Progress::More => {
                 self.settle_sent(now, id);
@@ -172,31 +158,6 @@ impl Stack {
             queued::ACK => &mut interface.acks,
             _ => &mut interface.data,
         }
-    }
-
-    /// The next hop of a connection that knows none, or whose tables have changed.
-    #[inline(never)]
-    fn find_hop(&mut self, now: Instant, id: u32) -> Hop {
-        let Some(c) = self.conns.whole(id) else { return Hop::Unreachable };
-        let (interface, remote) = (c.interface, c.key.remote);
-        let index = match self.routes.way(remote) {
-            Some(way) if way.hop.interface == interface => {
-                let addr = way.hop.gateway.unwrap_or(remote);
-                let index = self.neighbors.index(now, interface, addr);
-                if let Some(index) = index {
-                    // For the connections that come.
-                    (way.neighbor, way.epoch) = (index, self.neighbors.epoch);
-                }
-                index
-            }
-            // Answers leave where the question came in, on-link when no route says otherwise.
-            _ => self.neighbors.index(now, interface, remote),
-        };
-        let Some(index) = index else { return Hop::Unreachable };
-        if let Some(c) = self.conns.whole_mut(id) {
-            (c.neighbor, c.epoch) = (index, self.neighbors.epoch);
-        }
-        self.neighbors.hop(now, index)
     }
 
     /// A connection with something to send and nowhere to send it.
@@ -224,41 +185,24 @@ impl Stack {
         }
     }
 
-    fn send_conn<S: TxSink + ?Sized>(
-        &mut self,
-        now: Instant,
-        id: u32,
-        interface: InterfaceId,
-        sink: &mut S,
-        caps: TxCaps,
-    ) -> Progress {
-        let Some(c) = self.conns.get_mut(id) else { return Progress::Idle };
-        let known = (c.neighbor != NO_NEIGHBOR && c.epoch == self.neighbors.epoch).then_some(c.neighbor);
-        if self.interfaces[interface.index()].auto.asking && self.hold(id) {
+    #[inline(always)]
+    fn send_conn<S: TxSink + ?Sized>(&mut self, now: Instant, id: u32, via: &Via, sink: &mut S) -> Progress {
+        if via.asking && self.hold(id) {
             return Progress::Idle;
         }
-        let hop = match known {
-            Some(index) => self.neighbors.hop(now, index),
-            None => self.find_hop(now, id),
-        };
-        let to = match hop {
+        let Some(c) = self.conns.get_mut(id) else { return Progress::Idle };
+        if c.epoch != self.neighbors.epoch {
+            find_neighbor(&mut self.routes, &mut self.neighbors, now, c);
+        }
+        let to = match self.neighbors.hop(now, c.neighbor) {
             Hop::Known(mac) => mac,
-            Hop::Wait | Hop::Unreachable => {
+            hop => {
                 self.without_hop(now, id, matches!(hop, Hop::Wait));
                 return Progress::Idle;
             }
         };
-        let i = &self.interfaces[interface.index()];
-        let Some(c) = self.conns.whole_mut(id) else { return Progress::Idle };
         let urgent = c.tcb.urgent_out();
-        let frames = Frames::new(i, c, to, urgent, caps);
-        // Room for the largest segment that may come, options included: in a frame of the link, or in one that the port cuts.
-        let link = link(i.config.vlan) + i.config.mtu as usize;
-        let headers = frames.tcp_at + 60;
-        let large_room = |payload: usize| (headers + payload).max(caps.max_frame + 1);
-
-        // Sums that are left to the port need no look at the payload.
-        let gathers = caps.checksum && sink.gathers();
+        let frames = Frames::new(via, c, to, urgent);
         let mut left = SHARE;
         while left > 0 {
             let smss = c.tcb.segment_size() as usize;
@@ -271,7 +215,7 @@ impl Stack {
                 // would repeat the urgent pointer; fragments need an identification each.)
                 // Behind cut ones it is reserved like them, so that it does not overtake them.
                 let large = c.cut && c.tcb.wants_data();
-                let room = if large { large_room(smss) } else { link };
+                let room = if large { frames.large_room(via, smss) } else { via.room };
                 let Some(buf) = sink.reserve(room) else { return Progress::Full };
                 let Some(out) = c.tcb.next_segment(smss as u32, &mut cx) else { return Progress::Idle };
                 let end = frames.headers(c, &out, buf) + out.len as usize;
@@ -286,45 +230,16 @@ impl Stack {
                 }
                 continue;
             }
-            // Segments that the connection hands out as one: cut by the port, or here (as Linux's GSO).
-            let together = match caps.max_gso {
-                0 => sink.room().min(left),
-                gso => gso.saturating_sub(headers) / smss,
-            };
-            // The IP total length counts too: 64 KiB less headers.
-            let payload = together.clamp(1, (LONGEST.saturating_sub(headers) / smss).max(1)) * smss;
-            let large = caps.max_gso > 0 && (together > 1 || c.cut && c.tcb.wants_data());
-            let room = if large { large_room(payload) } else { link };
-            if sink.reserve(room).is_none() {
-                return Progress::Full;
+            let mut sent = Sent::default();
+            let burst = frames.send_burst(c, via, smss, left, sink, &mut cx, &mut sent);
+            self.counters.frames_out += sent.frames;
+            self.counters.bytes_out += sent.bytes;
+            self.counters.segments_out += sent.segments;
+            match burst {
+                Ok(count) => left = left.saturating_sub(count as usize),
+                Err(progress) => return progress,
             }
-            let Some(whole) = c.tcb.next_segment(payload as u32, &mut cx) else { return Progress::Idle };
-            let piece = if caps.max_gso == 0 { smss as u32 } else { u32::MAX };
-            let count = if whole.len <= piece { 1 } else { whole.len.div_ceil(piece) };
-            for n in 0..count {
-                // The port has said that they fit; one that fits no more is lost, as on the wire.
-                let Some(buf) = sink.reserve(room) else { break };
-                let out = whole.piece(n, count, piece);
-                let len = out.len as usize;
-                let cut = len > smss;
-                c.cut |= large && len > 0;
-                let text = frames.headers(c, &out, buf);
-                let offload = frames.offload(cut.then_some((smss, text)));
-                self.counters.frames_out += 1;
-                self.counters.bytes_out += (text + len) as u64;
-                self.counters.segments_out += if cut { len.div_ceil(smss) as u64 } else { 1 };
-                if cut && gathers {
-                    let mut parts: [&[u8]; PARTS] = [&[]; PARTS];
-                    if let Some(n) = c.tcb.gather_payload(&out, cx.pool, &mut parts) {
-                        sink.commit_with(text, &parts[..n], offload);
-                        continue;
-                    }
-                }
-                frames.finish(c, &out, &mut buf[..text + len], cx.pool);
-                sink.commit(text + len, offload);
-            }
-            left = left.saturating_sub(count as usize);
-            if c.tcb.all_sent(&mut cx) {
+            if c.tcb.all_sent(&mut context!(self, now)) {
                 return Progress::Idle;
             }
         }
@@ -404,6 +319,66 @@ fn hop_limit(key: &FlowKey, chosen: u8, suggested: u8) -> u8 {
     }
 }
 
+/// What the frames that leave by one interface have in common.
+struct Via {
+    interface: InterfaceId,
+    mac: MacAddr,
+    vlan: Option<u16>,
+    /// What IPv6 routers suggest.
+    hop_limit: u8,
+    /// Addresses are being asked for: connections may have to wait.
+    asking: bool,
+    caps: TxCaps,
+    /// Sums are left to the port, which need no look at the payload, and it takes frames in parts.
+    gathers: bool,
+    /// For the largest segment that the link takes, options included.
+    room: usize,
+}
+
+impl Via {
+    fn new(i: &Interface, interface: InterfaceId, caps: TxCaps, gathers: bool) -> Via {
+        let InterfaceConfig { mac, vlan, mtu, .. } = i.config;
+        Via {
+            interface,
+            mac,
+            vlan,
+            hop_limit: i.auto.hop_limit,
+            asking: i.auto.asking,
+            caps,
+            gathers: caps.checksum && gathers,
+            room: link(vlan) + mtu as usize,
+        }
+    }
+}
+
+/// What a burst has sent.
+#[derive(Default)]
+struct Sent {
+    frames: u64,
+    bytes: u64,
+    segments: u64,
+}
+
+/// The neighbour through which a connection sends that knows none, or whose tables have changed; none where there is no room
+/// for one.
+#[inline(never)]
+fn find_neighbor(routes: &mut Routes, neighbors: &mut Neighbors, now: Instant, c: &mut Conn) {
+    let (interface, remote) = (c.interface, c.key.remote);
+    let index = match routes.way(remote) {
+        Some(way) if way.hop.interface == interface => {
+            let index = neighbors.index(now, interface, way.hop.gateway.unwrap_or(remote));
+            if let Some(index) = index {
+                // For the connections that come.
+                (way.neighbor, way.epoch) = (index, neighbors.epoch);
+            }
+            index
+        }
+        // Answers leave where the question came in, on-link when no route says otherwise.
+        _ => neighbors.index(now, interface, remote),
+    };
+    (c.neighbor, c.epoch) = index.map_or((NO_NEIGHBOR, 0), |index| (index, neighbors.epoch));
+}
+
 /// What the frames of one connection have in common.
 struct Frames {
     /// Hardware addresses of the next hop and of ours.
@@ -422,18 +397,82 @@ struct Frames {
 
 impl Frames {
     #[inline(always)]
-    fn new(i: &Interface, c: &Conn, to: MacAddr, urgent: bool, caps: TxCaps) -> Frames {
-        let (v4, vlan) = (c.key.remote.is_v4(), i.config.vlan);
+    fn new(via: &Via, c: &Conn, to: MacAddr, urgent: bool) -> Frames {
+        let (v4, vlan) = (c.key.remote.is_v4(), via.vlan);
         Frames {
             to,
-            from: i.config.mac,
+            from: via.mac,
             vlan,
-            hops: hop_limit(&c.key, c.hop_limit, i.auto.hop_limit),
+            hops: hop_limit(&c.key, c.hop_limit, via.hop_limit),
             plain: v4 && vlan.is_none() && !urgent && !c.fragments,
             tcp_at: link(vlan) + if v4 { 20 } else { 40 },
             v4,
-            checksum: caps.checksum,
+            checksum: via.caps.checksum,
         }
+    }
+
+    /// Bytes of all headers, the longest options included.
+    fn longest(&self) -> usize {
+        self.tcp_at + 60
+    }
+
+    /// For a frame that the port cuts.
+    fn large_room(&self, via: &Via, payload: usize) -> usize {
+        (self.longest() + payload).max(via.caps.max_frame + 1)
+    }
+
+    /// Segments that the connection hands out as one: cut by the port, or here (as Linux's GSO). How many frames they are.
+    #[allow(clippy::too_many_arguments)]
+    #[inline(always)]
+    fn send_burst<S: TxSink + ?Sized>(
+        &self,
+        c: &mut Conn,
+        via: &Via,
+        smss: usize,
+        left: usize,
+        sink: &mut S,
+        cx: &mut tcp::Context,
+        sent: &mut Sent,
+    ) -> Result<u32, Progress> {
+        let headers = self.longest();
+        let max_gso = via.caps.max_gso;
+        let together = match max_gso {
+            0 => sink.room().min(left),
+            gso => gso.saturating_sub(headers) / smss,
+        };
+        // The IP total length counts too: 64 KiB less headers.
+        let payload = together.clamp(1, (LONGEST.saturating_sub(headers) / smss).max(1)) * smss;
+        let large = max_gso > 0 && (together > 1 || c.cut && c.tcb.wants_data());
+        let room = if large { self.large_room(via, payload) } else { via.room };
+        if sink.reserve(room).is_none() {
+            return Err(Progress::Full);
+        }
+        let Some(whole) = c.tcb.next_segment(payload as u32, cx) else { return Err(Progress::Idle) };
+        let piece = if max_gso == 0 { smss as u32 } else { u32::MAX };
+        let count = if whole.len <= piece { 1 } else { whole.len.div_ceil(piece) };
+        for n in 0..count {
+            // The port has said that they fit; one that fits no more is lost, as on the wire.
+            let Some(buf) = sink.reserve(room) else { break };
+            let out = whole.piece(n, count, piece);
+            let len = out.len as usize;
+            let cut = len > smss;
+            c.cut |= large && len > 0;
+            let text = self.headers(c, &out, buf);
+            let offload = self.offload(cut.then_some((smss, text)));
+            sent.frames += 1;
+            sent.bytes += (text + len) as u64;
+            sent.segments += if cut { len.div_ceil(smss) as u64 } else { 1 };
+            if cut && via.gathers {
+                let mut parts: [&[u8]; PARTS] = [&[]; PARTS];
+                if let Some(n) = c.tcb.gather_payload(&out, cx.pool, &mut parts) {
+                    sink.commit_with(text, &parts[..n], offload);
+                    continue;
+                }
+            }
+            self.finish(c, &out, &mut buf[..text + len], cx.pool);
+            sink.commit(text + len, offload);
+        }
+        Ok(count)
     }
 
     /// The headers of `out`, the checksum's field holding the folded pseudo-header; their length.
