@@ -196,7 +196,7 @@ impl App {
                     assert!(!known(self, &conn), "a number twice");
                     self.conns.push((conn, 0));
                 }
-                Event::Data { conn, chain } => {
+                Event::Data { conn, chain, .. } => {
                     let c = self.conns.iter_mut().find(|(c, _)| *c == conn).expect("data for a connection of ours");
                     c.1 += chain.len() as u32;
                     chain.free(&mut host.side);
@@ -230,7 +230,7 @@ impl App {
                 }
                 match chain.is_empty() {
                     true => chain.free(&mut host.side),
-                    false => host.job(Job::Write { conn, chain, more: input.byte() & 1 == 1 }),
+                    false => host.job(Job::Write { conn, chain, more: input.byte() & 1 == 1, close: false }),
                 }
             }
             3 | 4 => {

@@ -83,6 +83,12 @@ impl Tail {
         self.has_room(1).then(|| self.next & (self.slots - 1))
     }
 
+    /// The slot written last, if it is not published.
+    #[inline]
+    pub(crate) fn last(&self) -> Option<u32> {
+        (self.next != self.published).then(|| self.next.wrapping_sub(1) & (self.slots - 1))
+    }
+
     /// The slot that comes `ahead` after that one, whoever has it now.
     #[inline]
     pub(crate) fn slot_ahead(&self, ahead: u32) -> u32 {

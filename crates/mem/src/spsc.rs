@@ -103,6 +103,15 @@ impl<T> Producer<T> {
         Ok(())
     }
 
+    /// What was written last, to change, if it is not published yet.
+    #[inline]
+    pub fn last(&mut self) -> Option<&mut T> {
+        let slot = self.tail.last()?;
+        // SAFETY: `slot` is below the slot count, was written, and is the producer's own until published, which takes
+        // `&mut self`.
+        Some(unsafe { self.slots.get_mut(slot) })
+    }
+
     /// Hands everything written to the consumer, by one release store; says whether there was anything.
     #[inline]
     pub fn publish(&mut self) -> bool {

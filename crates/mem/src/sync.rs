@@ -100,6 +100,16 @@ mod real {
             // SAFETY: initialised, and written by nobody, by the caller's promise.
             unsafe { &*self.at.as_ptr().add(i as usize) }
         }
+
+        /// The same, to change.
+        ///
+        /// # Safety
+        /// As for [`Slots::write`]; the slot was written, and nothing else is borrowed of it.
+        #[inline]
+        pub(crate) unsafe fn get_mut(&mut self, i: u32) -> &mut T {
+            // SAFETY: initialised and exclusive by the caller's promise.
+            unsafe { &mut *self.at.as_ptr().add(i as usize) }
+        }
     }
 
     impl<T> Clone for Slots<T> {
@@ -204,6 +214,13 @@ mod model {
         pub(crate) unsafe fn get(&self, i: u32) -> &T {
             // SAFETY: initialised by the caller's promise; loom verifies that nobody writes now.
             self.0[i as usize].with(|p| unsafe { (*p).assume_init_ref() })
+        }
+
+        /// # Safety
+        /// As in the real thing.
+        pub(crate) unsafe fn get_mut(&mut self, i: u32) -> &mut T {
+            // SAFETY: initialised and exclusive by the caller's promise; loom verifies that nobody uses it now.
+            self.0[i as usize].with_mut(|p| unsafe { (*p).assume_init_mut() })
         }
     }
 

@@ -38,6 +38,21 @@ fn what_comes_can_be_looked_at() {
 }
 
 #[test]
+fn what_was_written_last_can_be_changed_until_it_is_published() {
+    let (mut tx, mut rx) = spsc::queue(2).unwrap();
+    assert_eq!(tx.last(), None);
+    for round in 0..5 {
+        tx.push(10 * round).unwrap();
+        tx.push(10 * round + 1).unwrap();
+        assert_eq!(tx.push(0), Err(0));
+        *tx.last().unwrap() += 5;
+        tx.publish();
+        assert_eq!(tx.last(), None);
+        assert_eq!((rx.pop(), rx.pop(), rx.pop()), (Some(10 * round), Some(10 * round + 6), None));
+    }
+}
+
+#[test]
 fn a_ring_of_one() {
     let (mut tx, mut rx) = spsc::queue(1).unwrap();
     for i in 0..5 {

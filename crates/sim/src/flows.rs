@@ -163,7 +163,7 @@ fn find(senders: &mut [Sender], conn: ConnId) -> &mut Sender {
 fn take(host: &mut Host, received: &mut [u64], event: Event) {
     match event {
         Event::Accepted { listener, .. } => host.job(Job::Taken { listener, count: 1 }),
-        Event::Data { conn, chain } => {
+        Event::Data { conn, chain, .. } => {
             let bytes = chain.len() as u32;
             received[conn.0 as usize] += bytes as u64;
             chain.free(&mut host.side);
@@ -182,7 +182,7 @@ impl Sender {
             let took = chain.push_slice(&mut host.side, bytes);
             assert_eq!(took, bytes.len(), "the pool is dry");
             self.queued += took as u64;
-            host.job(Job::Write { conn, chain, more: false });
+            host.job(Job::Write { conn, chain, more: false, close: false });
         }
     }
 }

@@ -4,7 +4,7 @@ use core::net::IpAddr;
 use core::time::Duration;
 
 use mem::spsc::{Consumer, Producer};
-use mem::{Pool, PoolConfig, Side};
+use mem::{Chain, Pool, PoolConfig, Side};
 use stack::channel::{Event, Job};
 use stack::{InterfaceConfig, InterfaceId, Mode, Stack, StackConfig};
 use wire::burst::TxCaps;
@@ -79,6 +79,8 @@ pub struct Host {
     pub side: Side,
     jobs: Producer,
     events: Consumer,
+    /// The second half of the event given last.
+    rest: Option<Event>,
     interface: InterfaceId,
     caps: TxCaps,
     queued: Vec<Vec<u8>>,
@@ -110,7 +112,7 @@ impl Host {
         for (addr, prefix) in &config.addresses {
             stack.add_address(interface, *addr, *prefix);
         }
-        Host { stack, side, jobs, events, interface, caps, queued: Vec::new(), config }
+        Host { stack, side, jobs, events, rest: None, interface, caps, queued: Vec::new(), config }
     }
 
     /// Its interface.
@@ -126,11 +128,24 @@ impl Host {
 
     /// The next event.
     pub fn event(&mut self) -> Option<Event> {
-        let message = self.events.pop()?;
-        match Event::from_message(message) {
-            Ok(event) => Some(event),
-            Err(_) => panic!("an event that does not decode"),
+        if let Some(rest) = self.rest.take() {
+            return Some(rest);
         }
+        let message = self.events.pop()?;
+        let Ok(event) = Event::from_message(message) else { panic!("an event that does not decode") };
+        // Those that say two things are taken apart, so that each is met by itself.
+        let (first, rest) = match event {
+            Event::Accepted { listener, conn, local, remote, chain } => {
+                let rest = (!chain.is_empty()).then_some(Event::Data { conn, chain, fin: false });
+                (Event::Accepted { listener, conn, local, remote, chain: Chain::default() }, rest)
+            }
+            Event::Data { conn, chain, fin } => {
+                (Event::Data { conn, chain, fin: false }, fin.then_some(Event::Fin { conn }))
+            }
+            other => (other, None),
+        };
+        self.rest = rest;
+        Some(first)
     }
 
     /// Chunks that nobody owns up to.

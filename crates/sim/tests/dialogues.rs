@@ -65,7 +65,7 @@ fn listen(host: &mut Host, port: u16, receive_buffer: u32) {
 fn write(host: &mut Host, conn: ConnId, data: &[u8]) {
     let mut chain = Chain::default();
     assert_eq!(chain.push_slice(&mut host.side, data), data.len());
-    host.job(Job::Write { conn, chain, more: false });
+    host.job(Job::Write { conn, chain, more: false, close: false });
 }
 
 fn states(host: &Host) -> Vec<State> {

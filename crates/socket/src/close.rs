@@ -35,7 +35,7 @@ impl Sockets {
                 if watch.is_some() {
                     self.unregister(watch);
                 }
-                self.job(Job::Close { conn, mode: CloseMode::Graceful });
+                self.close_job(conn);
             }
             Socket::Tcp(_) => self.close_tcp(id, mode),
             Socket::Listener(_) | Socket::Epoll(_) => self.close_other(id),

@@ -1,5 +1,6 @@
 //! What the stack says, taken in batches.
 
+use mem::Chain;
 use stack::channel::{ConnId, Endpoint, Event, Job, ListenerId};
 use tcp::TcpInfo;
 
@@ -121,7 +122,9 @@ impl Sockets {
 
     fn take(&mut self, event: Event) {
         match event {
-            Event::Accepted { listener, conn, local, remote } => self.accepted(listener, conn, local, remote),
+            Event::Accepted { listener, conn, local, remote, chain } => {
+                self.accepted(listener, conn, local, remote, chain);
+            }
             Event::Opened { token, conn, local } => {
                 let id = SockId(token.0);
                 let phase = self.table.tcp(id).map(|t| t.phase);
@@ -189,17 +192,20 @@ impl Sockets {
                     t.phase = Phase::Open;
                 }
             }),
-            Event::Data { conn, chain } => {
+            Event::Data { conn, chain, fin } => {
                 let id = self.sock(conn);
                 let Sockets { table, side, epolls, .. } = self;
-                match id.and_then(|id| Some((id, table.tcp(id)?))) {
-                    Some((id, t)) if t.phase != Phase::Lingering => {
-                        t.rx.append(side, chain);
-                        if t.readable() {
-                            epolls.wake(&mut t.watch, id, bits::IN);
-                        }
-                    }
-                    _ => chain.free(side),
+                let Some((id, t)) = id.and_then(|id| Some((id, table.tcp(id)?))) else { return chain.free(side) };
+                if t.phase == Phase::Lingering {
+                    chain.free(side);
+                } else {
+                    t.rx.append(side, chain);
+                }
+                if fin {
+                    t.set(flag::FIN, true);
+                    epolls.wake(&mut t.watch, id, ANY);
+                } else if t.readable() {
+                    epolls.wake(&mut t.watch, id, bits::IN);
                 }
             }
             Event::Fin { conn } => self.on_tcp(conn, ANY, |t| t.set(flag::FIN, true)),
@@ -268,9 +274,10 @@ impl Sockets {
         }
     }
 
-    fn accepted(&mut self, listener: ListenerId, conn: ConnId, local: Endpoint, remote: Endpoint) {
+    fn accepted(&mut self, listener: ListenerId, conn: ConnId, local: Endpoint, remote: Endpoint, chain: Chain) {
         let Some((id, l)) = self.listener_of(listener).and_then(|id| Some((id, self.table.listener(id)?))) else {
             // The listener was closed meanwhile: what nobody accepted is reset.
+            chain.free(&mut self.side);
             self.counters.late += 1;
             self.job(Job::Abort { conn });
             return;
@@ -278,13 +285,16 @@ impl Sockets {
         let (flags, cold) = (l.flags & flag::INHERITED, l.cold.clone());
         let (send_buffer, receive_buffer) = (l.send_buffer, l.receive_buffer);
         let mut t = self.fresh(false);
-        (t.phase, t.conn, t.cold) = (Phase::Open, conn, cold);
+        (t.phase, t.conn, t.cold, t.rx) = (Phase::Open, conn, cold, chain);
         t.flags = flags | flag::QUEUED | flag::BOUND;
         (t.send_buffer, t.receive_buffer) = (send_buffer, receive_buffer);
         t.set_local(local);
         t.set_remote(remote);
         let new = self.table.insert_queued(t);
         if !set(&mut self.by_conn, conn.0, new) {
+            if let Some(t) = self.table.tcp(new) {
+                core::mem::take(&mut t.rx).free(&mut self.side);
+            }
             self.counters.unasked += 1;
             self.table.remove(new);
             self.job(Job::Abort { conn });

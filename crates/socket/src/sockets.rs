@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use mem::spsc::{Consumer, Message, Producer};
 use mem::{Chain, Side};
-use stack::channel::{ConnId, ConnOption, Endpoint, Job, Token};
+use stack::channel::{CloseMode, ConnId, ConnOption, Endpoint, Job, Token};
 use tcp::TcpInfo;
 use wire::Addr;
 
@@ -105,6 +105,14 @@ impl Sockets {
         }
         if let Err(message) = self.jobs.push(message) {
             self.hold(message);
+        }
+    }
+
+    /// A graceful close; where the bytes written last have not gone yet, they say it too.
+    #[inline(always)]
+    pub(crate) fn close_job(&mut self, conn: ConnId) {
+        if !self.held.is_empty() || !self.jobs.last().is_some_and(|job| Job::followed_by_close(job, conn)) {
+            self.job(Job::Close { conn, mode: CloseMode::Graceful });
         }
     }
 

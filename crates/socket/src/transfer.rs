@@ -156,7 +156,7 @@ impl Sockets {
                 let (conn, n) = (t.conn, data.len() as u32);
                 t.in_flight += n;
                 t.written = t.written.wrapping_add(n);
-                self.job(Job::Write { conn, chain, more });
+                self.job(Job::Write { conn, chain, more, close: false });
                 return Ok(data.len());
             }
         }
@@ -236,7 +236,7 @@ impl Sockets {
         t.in_flight = t.in_flight.saturating_add(chain.len() as u32);
         t.written = t.written.wrapping_add(chain.len() as u32);
         let conn = t.conn;
-        self.job(Job::Write { conn, chain, more });
+        self.job(Job::Write { conn, chain, more, close: false });
     }
 
     /// shutdown. What was received stays readable, as on Linux; a listener stops listening.

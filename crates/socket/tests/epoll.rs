@@ -4,7 +4,7 @@ mod common;
 
 use common::{Lane, SEND, at};
 use socket::{Errno, Interest, Ready, Shutdown, SockId, Trigger, bits};
-use stack::channel::{ConnId, Event, Failure};
+use stack::channel::{ConnId, Event, Failure, ListenerId};
 
 fn interest(events: u32, trigger: Trigger) -> Interest {
     Interest { events, trigger, data: 1 }
@@ -266,5 +266,32 @@ fn a_short_buffer_starves_nobody() {
         }
     }
     assert_eq!(seen, [3; 10]);
+    l.end();
+}
+
+/// What is said in one event is what is said in two.
+#[test]
+fn bytes_come_with_the_connection_and_the_end_with_the_bytes() {
+    let mut l = Lane::new();
+    let e = l.s.epoll_create().unwrap();
+    let listener = l.listening(7);
+    let chain = l.chain(b"hello");
+    let local = at(80);
+    l.tell(Event::Accepted { listener: ListenerId(7), conn: ConnId(1), local, remote: at(5001), chain });
+    let (id, _) = l.s.accept(listener).unwrap();
+    l.s.epoll_add(e, id, interest(bits::IN | bits::RDHUP, Trigger::Edge)).unwrap();
+    assert_eq!(l.once(e), Some(bits::IN));
+    let mut buf = [0; 8];
+    assert_eq!(l.s.read(id, &mut buf), Ok(5));
+    assert_eq!((&buf[..5], l.s.read(id, &mut buf.clone())), (&b"hello"[..], Err(Errno::EAGAIN)));
+    let chain = l.chain(b"bye");
+    l.tell(Event::Data { conn: ConnId(1), chain, fin: true });
+    assert_eq!(l.once(e), Some(bits::IN | bits::RDHUP));
+    assert_eq!((l.s.read(id, &mut buf), &buf[..3]), (Ok(3), &b"bye"[..]));
+    assert_eq!(l.s.read(id, &mut buf), Ok(0));
+    // Nobody takes them: the bytes go back.
+    l.s.close(listener).unwrap();
+    let chain = l.chain(b"late");
+    l.tell(Event::Accepted { listener: ListenerId(7), conn: ConnId(2), local, remote: at(5002), chain });
     l.end();
 }

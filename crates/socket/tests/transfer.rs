@@ -356,3 +356,28 @@ fn a_full_ring_stops_writers_until_it_drains() {
     assert_eq!(l.s.write(id, b"abc", false), Ok(3));
     l.end();
 }
+
+/// A write that has not gone yet says that the socket is closed after it; nothing else does, and no other's.
+#[test]
+fn the_last_write_carries_the_close() {
+    let mut l = Lane::new();
+    let ids = [1, 2, 3, 4].map(|conn| l.connected(conn));
+    let close = |l: &mut Lane, conn: usize| l.s.close(ids[conn - 1]).unwrap();
+    let write = |l: &mut Lane, conn: usize| assert_eq!(l.s.write(ids[conn - 1], b"bye", false), Ok(3));
+    // Written last, in this batch.
+    write(&mut l, 1);
+    close(&mut l, 1);
+    // Another's write lies behind.
+    write(&mut l, 2);
+    write(&mut l, 3);
+    close(&mut l, 2);
+    // The write has gone.
+    assert_eq!(l.raw_jobs(), ["write 1 and close", "write 2", "write 3", "close 2"].map(String::from),);
+    close(&mut l, 3);
+    // Something else was asked for since.
+    write(&mut l, 4);
+    l.s.shutdown(ids[3], Shutdown::Write).unwrap();
+    close(&mut l, 4);
+    assert_eq!(l.raw_jobs(), ["close 3", "write 4", "Shutdown { conn: ConnId(4) }", "close 4"].map(String::from));
+    l.end();
+}

@@ -220,6 +220,8 @@ pub enum Job {
         chain: Chain,
         /// More follows at once (MSG_MORE): a partial segment may wait.
         more: bool,
+        /// The application is done with the number, as [`CloseMode::Graceful`] says: [`Job::followed_by_close`].
+        close: bool,
     },
     /// The application has read `bytes` since the last report.
     Consumed {
@@ -318,6 +320,8 @@ pub enum Event {
         local: Endpoint,
         /// The peer's end.
         remote: Endpoint,
+        /// Bytes in order that have come already.
+        chain: Chain,
     },
     /// An active open has a connection number and a local end; the SYN is on its way.
     Opened {
@@ -355,8 +359,10 @@ pub enum Event {
         conn: ConnId,
         /// What.
         chain: Chain,
+        /// And then the peer has sent everything (FIN).
+        fin: bool,
     },
-    /// The peer has sent everything (FIN).
+    /// The peer has sent everything (FIN), and nothing before it of which the application has not heard.
     Fin {
         /// Which.
         conn: ConnId,
@@ -418,6 +424,10 @@ pub enum Event {
     },
 }
 
+/// What a write says besides.
+const MORE: u16 = 1;
+const CLOSE: u16 = 2;
+
 fn w0(kind: u64, small: u16, id: u32) -> u64 {
     kind | (small as u64) << 16 | (id as u64) << 32
 }
@@ -464,6 +474,15 @@ impl Job {
         }
     }
 
+    /// Makes `message`, where it is a write to `conn`, say that the connection is closed after it; whether it is.
+    #[inline]
+    pub fn followed_by_close(message: &mut Message, conn: ConnId) -> bool {
+        let w = &mut message.words[0];
+        let write = *w as u16 == 5 && id(*w) == conn.0;
+        *w |= if write { (CLOSE as u64) << 16 } else { 0 };
+        write
+    }
+
     /// The message that carries it.
     // Who makes a job knows its kind: only that kind's words are left of this.
     #[inline(always)]
@@ -483,7 +502,10 @@ impl Job {
             }
             Job::Taken { listener, count } => msg([w0(3, 0, listener.0), count as u64, 0, 0, 0, 0], none),
             Job::CloseListener { listener } => msg([w0(4, 0, listener.0), 0, 0, 0, 0, 0], none),
-            Job::Write { conn, chain, more } => msg([w0(5, more as u16, conn.0), 0, 0, 0, 0, 0], chain),
+            Job::Write { conn, chain, more, close } => {
+                let flags = if more { MORE } else { 0 } | if close { CLOSE } else { 0 };
+                msg([w0(5, flags, conn.0), 0, 0, 0, 0, 0], chain)
+            }
             Job::Consumed { conn, bytes } => msg([w0(6, 0, conn.0), bytes as u64, 0, 0, 0, 0], none),
             Job::Shutdown { conn } => msg([w0(7, 0, conn.0), 0, 0, 0, 0, 0], none),
             Job::Close { conn, mode } => msg([w0(8, mode as u16, conn.0), 0, 0, 0, 0, 0], none),
@@ -531,7 +553,7 @@ impl Job {
             },
             3 => Job::Taken { listener, count: number },
             4 => Job::CloseListener { listener },
-            5 => Job::Write { conn, chain, more: small(w[0]) != 0 },
+            5 => Job::Write { conn, chain, more: small(w[0]) & MORE != 0, close: small(w[0]) & CLOSE != 0 },
             6 => Job::Consumed { conn, bytes: number },
             7 => Job::Shutdown { conn },
             8 => Job::Close {
@@ -572,10 +594,10 @@ impl Event {
     pub fn into_message(self) -> Message {
         let none = Chain::default();
         match self {
-            Event::Accepted { listener, conn, local, remote } => {
+            Event::Accepted { listener, conn, local, remote, chain } => {
                 let ([l0, l1], [r0, r1]) = (local.addr.as_words(), remote.addr.as_words());
                 let w1 = local.port as u64 | (remote.port as u64) << 16 | (listener.0 as u64) << 32;
-                msg([w0(1, 0, conn.0), w1, l0, l1, r0, r1], none)
+                msg([w0(1, 0, conn.0), w1, l0, l1, r0, r1], chain)
             }
             Event::Opened { token, conn, local } => {
                 let [l0, l1] = local.addr.as_words();
@@ -586,7 +608,7 @@ impl Event {
             }
             Event::Refused { token, failure } => msg([w0(4, 0, token.0), failure as u64, 0, 0, 0, 0], none),
             Event::Connected { conn } => msg([w0(5, 0, conn.0), 0, 0, 0, 0, 0], none),
-            Event::Data { conn, chain } => msg([w0(6, 0, conn.0), 0, 0, 0, 0, 0], chain),
+            Event::Data { conn, chain, fin } => msg([w0(6, fin as u16, conn.0), 0, 0, 0, 0, 0], chain),
             Event::Fin { conn } => msg([w0(7, 0, conn.0), 0, 0, 0, 0, 0], none),
             Event::Acked { conn, bytes } => msg([w0(8, 0, conn.0), bytes as u64, 0, 0, 0, 0], none),
             Event::Failed { conn, failure } => msg([w0(9, 0, conn.0), failure as u64, 0, 0, 0, 0], none),
@@ -605,8 +627,8 @@ impl Event {
     /// Reads a message; one that is no event gives its chain back to be freed.
     pub fn from_message(m: Message) -> Result<Event, Chain> {
         let Message { words: w, chain } = m;
-        // Only `Data` and `Info` carry bytes.
-        if !chain.is_empty() && !matches!(w[0] as u16, 6 | 11) {
+        // Only `Accepted`, `Data` and `Info` carry bytes.
+        if !chain.is_empty() && !matches!(w[0] as u16, 1 | 6 | 11) {
             return Err(chain);
         }
         let conn = ConnId(id(w[0]));
@@ -614,7 +636,7 @@ impl Event {
         Ok(match w[0] as u16 {
             1 => {
                 let (local, remote) = ends(w[1], &w);
-                Event::Accepted { listener: ListenerId(id(w[1])), conn, local, remote }
+                Event::Accepted { listener: ListenerId(id(w[1])), conn, local, remote, chain }
             }
             2 => {
                 let local = Endpoint { addr: Addr::from_words([w[2], w[3]]), port: small(w[0]) };
@@ -626,7 +648,7 @@ impl Event {
                 None => return Err(chain),
             },
             5 => Event::Connected { conn },
-            6 => Event::Data { conn, chain },
+            6 => Event::Data { conn, chain, fin: small(w[0]) != 0 },
             7 => Event::Fin { conn },
             8 => Event::Acked { conn, bytes: w[1] as u32 },
             9 => match Failure::from_word(w[1]) {

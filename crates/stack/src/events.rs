@@ -1,5 +1,6 @@
 //! Events for the application, one batch a turn (mTCP 3.2: the event queue is flushed once).
 
+use mem::Chain;
 use tcp::{Notice, State};
 
 use crate::channel::{ConnId, Endpoint, Event, ListenerId};
@@ -77,16 +78,19 @@ impl Stack {
             }
             Stage::Ready | Stage::Owned => {
                 let mut told = true;
+                let notice = c.tcb.take_notice();
                 if c.stage == Stage::Ready {
                     let local = Endpoint { addr: c.key.local, port: c.key.local_port };
                     let remote = Endpoint { addr: c.key.remote, port: c.key.remote_port };
                     let listener = ListenerId(c.listener);
-                    told &= say(Event::Accepted { listener, conn, local, remote });
+                    // What is urgent is told before the bytes that it lies among.
+                    let first = notice.has(Notice::DATA) && !notice.has(Notice::URGENT);
+                    let chain = if first { c.tcb.take_received() } else { Chain::default() };
+                    told &= say(Event::Accepted { listener, conn, local, remote, chain });
                     // The listener's count of ready ones stays until the application reports it taken.
                     c.stage = Stage::Owned;
                     c.listener = u32::MAX;
                 }
-                let notice = c.tcb.take_notice();
                 if notice.has(Notice::CONNECTED) && !c.tcb.passive() {
                     told &= say(Event::Connected { conn });
                 }
@@ -104,13 +108,11 @@ impl Stack {
                 {
                     told &= say(Event::Urgent { conn, beyond });
                 }
-                if notice.has(Notice::DATA) {
-                    let chain = c.tcb.take_received();
-                    if !chain.is_empty() {
-                        told &= say(Event::Data { conn, chain });
-                    }
-                }
-                if notice.has(Notice::FIN) {
+                let chain = if notice.has(Notice::DATA) { c.tcb.take_received() } else { Chain::default() };
+                let fin = notice.has(Notice::FIN);
+                if !chain.is_empty() {
+                    told &= say(Event::Data { conn, chain, fin });
+                } else if fin {
                     told &= say(Event::Fin { conn });
                 }
                 if notice.has(Notice::FAILED)

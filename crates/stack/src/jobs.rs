@@ -86,7 +86,7 @@ impl Stack {
                 }
             }
             Job::CloseListener { listener } => self.close_listener(now, listener),
-            Job::Write { conn, chain, more } => {
+            Job::Write { conn, chain, more, close } => {
                 let Some(c) = owned(&mut self.conns, conn) else {
                     chain.free(&mut self.pool);
                     self.counters.drop(DropReason::BadJob);
@@ -94,31 +94,13 @@ impl Stack {
                 };
                 let mut cx = context!(self, now);
                 c.tcb.write(chain, more, &mut cx);
+                if close {
+                    self.close(now, conn, CloseMode::Graceful);
+                }
             }
             Job::Consumed { conn, bytes } => self.on_conn(now, conn, |tcb, cx| tcb.consumed(bytes, cx)),
             Job::Shutdown { conn } => self.on_conn(now, conn, |tcb, cx| tcb.shutdown(cx)),
-            Job::Close { conn, mode } => {
-                let full = self.orphans >= self.config.max_orphans;
-                if let Some(c) = owned(&mut self.conns, conn) {
-                    c.stage = match mode {
-                        CloseMode::Report => Stage::Lingering,
-                        CloseMode::Graceful | CloseMode::Unread => Stage::Released,
-                    };
-                    let mut cx = context!(self, now);
-                    c.tcb.close(mode == CloseMode::Unread, &mut cx);
-                    let over = matches!(c.tcb.state(), State::Closed | State::TimeWait);
-                    if full && !over {
-                        // Linux's tcp_max_orphans: nobody is left whom a queue of these would serve.
-                        self.counters.orphans_reset += 1;
-                        c.tcb.abort(&mut cx);
-                    } else {
-                        c.orphan = true;
-                        self.orphans += 1;
-                    }
-                } else {
-                    self.counters.drop(DropReason::BadJob);
-                }
-            }
+            Job::Close { conn, mode } => self.close(now, conn, mode),
             Job::Abort { conn } => {
                 if let Some(c) = owned(&mut self.conns, conn) {
                     c.stage = Stage::Released;
@@ -159,6 +141,31 @@ impl Stack {
                 }
                 self.answers.push_back(Event::Info { conn, token, chain });
             }
+        }
+    }
+
+    /// The application is done with a connection.
+    #[inline]
+    fn close(&mut self, now: Instant, conn: ConnId, mode: CloseMode) {
+        let full = self.orphans >= self.config.max_orphans;
+        if let Some(c) = owned(&mut self.conns, conn) {
+            c.stage = match mode {
+                CloseMode::Report => Stage::Lingering,
+                CloseMode::Graceful | CloseMode::Unread => Stage::Released,
+            };
+            let mut cx = context!(self, now);
+            c.tcb.close(mode == CloseMode::Unread, &mut cx);
+            let over = matches!(c.tcb.state(), State::Closed | State::TimeWait);
+            if full && !over {
+                // Linux's tcp_max_orphans: nobody is left whom a queue of these would serve.
+                self.counters.orphans_reset += 1;
+                c.tcb.abort(&mut cx);
+            } else {
+                c.orphan = true;
+                self.orphans += 1;
+            }
+        } else {
+            self.counters.drop(DropReason::BadJob);
         }
     }
 

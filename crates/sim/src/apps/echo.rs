@@ -50,10 +50,10 @@ impl Echo {
                 self.conns.insert(conn, EchoConn::default());
                 host.job(Job::Taken { listener, count: 1 });
             }
-            Event::Data { conn, chain } => {
+            Event::Data { conn, chain, .. } => {
                 assert!(self.conns.contains_key(&conn), "data for a connection that was not accepted");
                 let bytes = chain.len() as u32;
-                host.job(Job::Write { conn, chain, more: false });
+                host.job(Job::Write { conn, chain, more: false, close: false });
                 host.job(Job::Consumed { conn, bytes });
             }
             Event::Fin { conn } => {

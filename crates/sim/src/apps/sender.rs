@@ -66,7 +66,7 @@ impl Sender {
             Event::Refused { token, failure } if token == self.token => self.outcome = Outcome::Failed(failure),
             Event::Connected { conn } if mine(&conn) => self.connected = true,
             Event::Acked { conn, bytes } if mine(&conn) => self.acked += bytes as u64,
-            Event::Data { conn, mut chain } if mine(&conn) => {
+            Event::Data { conn, mut chain, .. } if mine(&conn) => {
                 let mut buf = vec![0; chain.len()];
                 let n = chain.read(&mut host.side, &mut buf);
                 assert_eq!(n, buf.len());
@@ -109,7 +109,7 @@ impl Sender {
                 return;
             }
             self.sent += took as u64;
-            host.job(Job::Write { conn, chain, more: false });
+            host.job(Job::Write { conn, chain, more: false, close: false });
             if took < n {
                 return;
             }

@@ -134,7 +134,7 @@ impl Stream {
             let took = chain.push_slice(&mut host.side, &bytes);
             assert_eq!(took as u64, n, "the pool is dry");
             self.written += n;
-            host.job(Job::Write { conn: self.conn, chain, more: more && self.written < total });
+            host.job(Job::Write { conn: self.conn, chain, more: more && self.written < total, close: false });
         }
         self.written >= total
     }

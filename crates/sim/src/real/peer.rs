@@ -175,7 +175,7 @@ impl Peer {
             Event::Connected { .. } => self.connected = true,
             Event::Room { bytes, .. } => self.window = bytes as u64,
             Event::Acked { bytes, .. } => self.queued -= bytes as u64,
-            Event::Data { conn, mut chain } => {
+            Event::Data { conn, mut chain, .. } => {
                 let mut bytes = vec![0; chain.len()];
                 chain.read(&mut host.side, &mut bytes);
                 self.digest.update(&bytes);
@@ -210,7 +210,7 @@ impl Peer {
             let took = chain.push_slice(&mut host.side, &bytes);
             assert_eq!(took, bytes.len(), "the pool is dry");
             self.queued += took as u64;
-            host.job(Job::Write { conn, chain, more: false });
+            host.job(Job::Write { conn, chain, more: false, close: false });
         }
         if self.source.left == 0 {
             self.shut = true;

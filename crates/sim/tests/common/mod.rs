@@ -144,7 +144,7 @@ impl Bench {
                 Event::Accepted { conn, .. } => self.accepted.push(conn),
                 Event::Opened { conn, .. } => self.opened = Some(conn),
                 Event::Connected { .. } => self.connected = true,
-                Event::Data { mut chain, conn } => {
+                Event::Data { mut chain, conn, .. } => {
                     let mut buf = vec![0; chain.len()];
                     chain.read(&mut self.host.side, &mut buf);
                     if self.consume {
@@ -243,7 +243,7 @@ impl Bench {
     pub fn write(&mut self, conn: ConnId, data: &[u8]) -> Vec<Sent> {
         let mut chain = Chain::default();
         assert_eq!(chain.push_slice(&mut self.host.side, data), data.len());
-        self.host.job(Job::Write { conn, chain, more: false });
+        self.host.job(Job::Write { conn, chain, more: false, close: false });
         self.turn(Vec::new())
     }
 

@@ -6,7 +6,7 @@ use core::net::IpAddr;
 use mem::spsc::{Consumer, Message, Producer, ring};
 use mem::{Chain, Pool, PoolConfig, Side};
 use socket::{Errno, ListenOptions, SockId, SocketConfig, Sockets};
-use stack::channel::{ConnId, Endpoint, Event, Job, ListenerId, Token};
+use stack::channel::{CloseMode, ConnId, Endpoint, Event, Job, ListenerId, Token};
 use wire::Addr;
 
 pub const SEND: u32 = 12_000;
@@ -47,7 +47,14 @@ impl Lane {
         self.s.flush();
         let mut jobs = Vec::new();
         while let Some(m) = self.jobs.pop() {
-            jobs.push(Job::from_message(m).expect("a job"));
+            match Job::from_message(m).expect("a job") {
+                // Taken apart: what is asked for is the same.
+                Job::Write { conn, chain, more, close: true } => {
+                    jobs.push(Job::Write { conn, chain, more, close: false });
+                    jobs.push(Job::Close { conn, mode: CloseMode::Graceful });
+                }
+                job => jobs.push(job),
+            }
         }
         self.jobs.release();
         jobs
@@ -68,7 +75,7 @@ impl Lane {
     /// The bytes of the one write asked for.
     pub fn written(&mut self) -> (ConnId, Vec<u8>, bool) {
         match self.job() {
-            Job::Write { conn, chain, more } => (conn, self.bytes(chain), more),
+            Job::Write { conn, chain, more, .. } => (conn, self.bytes(chain), more),
             other => panic!("{other:?}"),
         }
     }
@@ -90,10 +97,33 @@ impl Lane {
         self.message(event.into_message());
     }
 
-    pub fn data(&mut self, conn: u32, bytes: &[u8]) {
+    /// Everything asked for, in order and as it is asked; writes and closes in short.
+    pub fn raw_jobs(&mut self) -> Vec<String> {
+        self.s.flush();
+        let mut jobs = Vec::new();
+        while let Some(m) = self.jobs.pop() {
+            jobs.push(match Job::from_message(m).expect("a job") {
+                Job::Write { conn, chain, close, .. } => {
+                    chain.free(&mut self.side);
+                    format!("write {}{}", conn.0, if close { " and close" } else { "" })
+                }
+                Job::Close { conn, mode: CloseMode::Graceful } => format!("close {}", conn.0),
+                job => format!("{job:?}"),
+            });
+        }
+        self.jobs.release();
+        jobs
+    }
+
+    pub fn chain(&mut self, bytes: &[u8]) -> Chain {
         let mut chain = Chain::default();
         assert_eq!(chain.push_slice(&mut self.side, bytes), bytes.len());
-        self.tell(Event::Data { conn: ConnId(conn), chain });
+        chain
+    }
+
+    pub fn data(&mut self, conn: u32, bytes: &[u8]) {
+        let chain = self.chain(bytes);
+        self.tell(Event::Data { conn: ConnId(conn), chain, fin: false });
     }
 
     pub fn token(&mut self) -> Token {
@@ -133,7 +163,13 @@ impl Lane {
 
     pub fn arrive(&mut self, listener: u32, conn: u32) {
         let (listener, conn) = (ListenerId(listener), ConnId(conn));
-        self.tell(Event::Accepted { listener, conn, local: at(80), remote: at(5000 + conn.0 as u16) });
+        self.tell(Event::Accepted {
+            listener,
+            conn,
+            local: at(80),
+            remote: at(5000 + conn.0 as u16),
+            chain: Chain::default(),
+        });
     }
 
     /// Closes everything and checks that every chunk has come back and every descriptor is free.
