@@ -233,6 +233,8 @@ fn calls_fail_as_bsd_calls_do() {
             assert_eq!(foreign.err().map(|e| e.kind()), Some(ErrorKind::AddrNotAvailable));
             ready.send(()).unwrap();
             let (stream, _) = listener.accept().unwrap();
+            // Not before the other end has looked at it.
+            stop.recv().unwrap();
             stream.abort().unwrap();
             while stop.try_recv().is_err() {
                 lane.advance();
@@ -246,6 +248,7 @@ fn calls_fail_as_bsd_calls_do() {
         assert_eq!(nowhere.err().map(|e| e.kind()), Some(ErrorKind::NetworkUnreachable));
         let stream = connect(&lane);
         assert_eq!(stream.peer_addr().unwrap(), addr());
+        done.send(()).unwrap();
         assert_eq!(stream.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::ConnectionReset);
         assert_eq!(stream.read(&mut [0; 1]).unwrap(), 0);
         assert_eq!(stream.write(b"x").unwrap_err().kind(), ErrorKind::BrokenPipe);

@@ -12,7 +12,7 @@ use crate::clock::Clock;
 use crate::guard::{Guarded, Slept};
 use crate::keeper::Keeper;
 use crate::lane::Lane;
-use crate::patience::Patience;
+use crate::patience::{Patience, Then};
 use crate::stats::{LaneStats, Snapshot};
 
 /// How long a wait may be that nobody is sure to end.
@@ -48,8 +48,8 @@ impl Parts {
 /// How an end waits.
 #[derive(Clone, Copy)]
 pub(crate) struct Waiting {
-    /// Most empty looks before it sleeps.
-    pub spin: u32,
+    /// How long it looks at most before it sleeps, µs.
+    pub spin_us: u32,
     /// It never sleeps.
     pub busy: bool,
 }
@@ -95,7 +95,7 @@ impl Waker {
 impl App {
     fn new(sockets: Sockets, turner: Turner, of: Parts, wait: Waiting) -> App {
         let Parts { bell, stats, index } = of;
-        let patience = Patience::new(wait.spin);
+        let patience = Patience::new(wait.spin_us);
         App { sockets, turner, bell, stats, index, patience, busy: wait.busy, gate: None }
     }
 
@@ -215,49 +215,70 @@ impl App {
     /// Advances, and sleeps until something comes, at most `limit`. `stop` is asked before sleeping, after the bell is
     /// armed.
     pub fn wait(&mut self, limit: Option<Duration>, stop: impl Fn() -> bool) {
-        let looks = if self.busy { BUSY_LOOKS } else { self.patience.looks() };
-        for empty in 0..=looks {
+        let mut end = None;
+        let mut empty = 0;
+        loop {
             if self.advance() || stop() {
-                self.patience.paid(empty);
+                self.patience.something(|| Clock.now());
                 return;
             }
-        }
-        if self.busy {
-            // The caller looks at its clock, and comes back.
-            return;
+            if self.busy {
+                empty += 1;
+                if empty > BUSY_LOOKS {
+                    // The caller looks at its clock, and comes back.
+                    return;
+                }
+                continue;
+            }
+            let now = Clock.now();
+            match self.patience.nothing(now) {
+                Then::Look => {}
+                Then::Yield => {
+                    let end = *end.get_or_insert_with(|| limit.map(|l| now.plus_micros(l.as_micros() as u64)));
+                    if end.is_some_and(|end| now >= end) {
+                        return;
+                    }
+                    std::thread::yield_now();
+                }
+                Then::Sleep => break,
+            }
         }
         // Chunks come back without an event, and a full ring empties without one.
         let limit = match self.sockets.starving() || self.sockets.backlogged() {
             true => Some(limit.map_or(SHORT, |l| l.min(SHORT))),
             false => limit,
         };
-        let slept = match &mut self.turner {
+        let work = match &mut self.turner {
             Turner::Inline(lane, _) => {
                 self.bell.arm();
-                let us = if stop() { None } else { lane.sleep(Some(&self.bell), limit) };
+                if !stop() {
+                    lane.sleep(Some(&self.bell), limit);
+                }
                 self.bell.disarm();
-                lane.turn();
-                us
+                !lane.turn().is_idle()
             }
             Turner::Paired { ended, .. } => {
-                doze(&self.bell, limit, || stop() || self.sockets.has_events() || ended.load(Ordering::Acquire))
+                doze(&self.bell, limit, || stop() || self.sockets.has_events() || ended.load(Ordering::Acquire));
+                false
             }
             // What the guard has said since the last look came without a ring.
             Turner::Guarded { lane, ended } => {
                 match lane.sleep(&self.bell, limit, || stop() || self.sockets.has_events()) {
-                    Slept::For(us) => Some(us),
-                    Slept::No => None,
+                    Slept::No => false,
+                    Slept::Then(work) => !work.is_idle(),
                     // The guard is at it, and leaves it to us soon.
-                    Slept::Taken => doze(&self.bell, Some(SHORT), || {
-                        stop() || self.sockets.has_events() || ended.load(Ordering::Acquire)
-                    }),
+                    Slept::Taken => {
+                        doze(&self.bell, Some(SHORT), || {
+                            stop() || self.sockets.has_events() || ended.load(Ordering::Acquire)
+                        });
+                        false
+                    }
                 }
             }
         };
-        if let Some(us) = slept {
-            self.patience.slept(us);
+        if self.sockets.process() > 0 || work {
+            self.patience.something(|| Clock.now());
         }
-        self.sockets.process();
     }
 
     /// Waits until `done` gives something, at most `limit`, or until the lane [is over](App::is_over).
@@ -304,18 +325,15 @@ impl App {
     }
 }
 
-/// Sleeps until the bell is rung, unless there is no reason to. How long, µs.
-fn doze(bell: &Bell, limit: Option<Duration>, ready: impl Fn() -> bool) -> Option<u64> {
+/// Sleeps until the bell is rung, unless there is no reason to.
+fn doze(bell: &Bell, limit: Option<Duration>, ready: impl Fn() -> bool) {
     bell.arm();
-    let us = (!ready()).then(|| {
-        let since = Clock.now();
+    if !ready() {
         let timeout = limit.map(|l| Timespec { tv_sec: l.as_secs() as i64, tv_nsec: l.subsec_nanos() as i64 });
         // A signal is a wake-up like any other.
         let _ = poll(&mut [PollFd::new(bell, PollFlags::IN)], timeout.as_ref());
-        Clock.now().micros_since(since)
-    });
+    }
     bell.disarm();
-    us
 }
 
 impl Drop for App {

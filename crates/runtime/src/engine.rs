@@ -270,14 +270,14 @@ impl Engine {
             None => config.local_ports.unwrap_or((16_384, 65_535)),
         };
 
-        // A pair of threads on one core: looking keeps the other from running.
+        // A pair of threads on one core: what one waits for the other is to do.
         let alone = config.model != Model::Paired || config.cores.is_empty();
-        let spin = if alone { config.spin } else { config.spin.min(2) };
-        let waiting = Waiting { spin, busy: config.busy_poll };
+        let spin_us = if alone { config.spin_us } else { 0 };
+        let waiting = Waiting { spin_us, busy: config.busy_poll };
         let mut engine = Engine {
             apps: Vec::new(),
             links: Arc::default(),
-            keeper: Arc::new(Keeper::new(bells.clone(), config.cores.clone(), spin, config.busy_poll)),
+            keeper: Arc::new(Keeper::new(bells.clone(), config.cores.clone(), spin_us, config.busy_poll)),
             warnings: notes,
             kernel: None,
         };

@@ -17,7 +17,7 @@ use mem::turn::{Held, Look, Turn};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::clock::Clock;
-use crate::lane::{Lane, Watched};
+use crate::lane::{Lane, Watched, Work};
 use crate::stats::{LaneStats, add};
 
 /// Looks that must find the same sleep before it dozes: so the application rings once in so many guard times at most.
@@ -44,8 +44,8 @@ pub(crate) struct Guarded {
 pub(crate) enum Slept {
     /// There was work already, or the wait was to end.
     No,
-    /// So many microseconds.
-    For(u64),
+    /// It slept, and a turn brought this.
+    Then(Work),
     /// Somebody else had the turn.
     Taken,
 }
@@ -122,11 +122,12 @@ impl Guarded {
         own.disarm();
         let Some(mut held) = self.take() else { return Slept::Taken };
         held.with(|lane| {
-            let us = lane.slept(now);
-            if lane.turn().is_idle() && watched {
+            lane.slept(now);
+            let work = lane.turn();
+            if work.is_idle() && watched {
                 lane.look_around();
             }
-            Slept::For(us)
+            Slept::Then(work)
         })
     }
 

@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 
 use io::Bell;
 
+use crate::clock::Clock;
 use crate::engine::{Error, pin};
 use crate::guard::Guarded;
 use crate::lane::Lane;
-use crate::patience::Patience;
+use crate::patience::{Patience, Then};
 use crate::sys::short_slice;
 
 /// What is in flight when the engine ends may finish within this time.
@@ -27,8 +28,8 @@ pub(crate) struct Keeper {
     /// Of the lanes, by number.
     bells: Vec<Arc<Bell>>,
     cores: Vec<usize>,
-    /// Most empty looks before a lane sleeps.
-    spin: u32,
+    /// How long a lane looks at most before it sleeps, µs.
+    spin_us: u32,
     /// Lanes never sleep.
     busy: bool,
 }
@@ -44,14 +45,14 @@ impl Drop for End {
 }
 
 impl Keeper {
-    pub fn new(bells: Vec<Arc<Bell>>, cores: Vec<usize>, spin: u32, busy: bool) -> Keeper {
+    pub fn new(bells: Vec<Arc<Bell>>, cores: Vec<usize>, spin_us: u32, busy: bool) -> Keeper {
         Keeper {
             stop: AtomicBool::new(false),
             busy_threads: AtomicUsize::new(0),
             threads: Mutex::default(),
             bells,
             cores,
-            spin,
+            spin_us,
             busy,
         }
     }
@@ -115,23 +116,17 @@ impl Keeper {
     }
 
     fn turn(&self, mut lane: Lane) {
-        let mut patience = Patience::new(self.spin);
-        let mut empty = 0;
+        let mut patience = Patience::new(self.spin_us);
         while !self.stop.load(Ordering::Relaxed) {
             if !lane.turn().is_idle() {
-                patience.paid(empty);
-                empty = 0;
+                patience.something(|| Clock.now());
                 continue;
             }
-            empty += 1;
-            if self.busy {
-                // The application may live on the same core.
-                std::thread::yield_now();
-            } else if empty > patience.looks() {
-                if let Some(us) = lane.sleep(None, None) {
-                    patience.slept(us);
-                }
-                empty = 0;
+            // The application may live on the same core.
+            match if self.busy { Then::Yield } else { patience.nothing(Clock.now()) } {
+                Then::Look => {}
+                Then::Yield => std::thread::yield_now(),
+                Then::Sleep => lane.sleep(None, None),
             }
         }
         self.finish(&mut lane);

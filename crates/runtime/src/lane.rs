@@ -381,18 +381,16 @@ impl Lane {
     }
 
     /// Waits for a frame, the bell, `extra` or the next timer, at most `limit`. Returns at once when there is work.
-    /// How long it was, µs.
-    pub(crate) fn sleep(&mut self, extra: Option<&Bell>, limit: Option<Duration>) -> Option<u64> {
-        let us = self.prepare(limit).map(|wait| {
+    pub(crate) fn sleep(&mut self, extra: Option<&Bell>, limit: Option<Duration>) {
+        if let Some(wait) = self.prepare(limit) {
             let since = self.clock.now();
             let ill = self.poll(extra, wait);
             if ill != 0 {
                 self.look_after(ill);
             }
-            self.slept(since)
-        });
+            self.slept(since);
+        }
         self.awake();
-        us
     }
 
     /// Arms all that ends a sleep. How many microseconds it may take, and for ever where there is nothing to wait for but
@@ -437,12 +435,10 @@ impl Lane {
         self.bell.disarm();
     }
 
-    /// A sleep is over; how long it was, µs.
-    pub(crate) fn slept(&self, since: Instant) -> u64 {
-        let us = self.clock.now().micros_since(since);
+    /// A sleep is over.
+    pub(crate) fn slept(&self, since: Instant) {
         add(&self.stats.sleeps, 1);
-        add(&self.stats.slept_us, us);
-        us
+        add(&self.stats.slept_us, self.clock.now().micros_since(since));
     }
 
     /// A descriptor that is readable whenever one that the lane waits for is.

@@ -371,7 +371,9 @@ fn on_veth(case: &Case, settings: &Settings, layout: Layout, begin: Begin<'_>) -
         found.remarks.insert("more than one in a thousand frames was dropped by the veth".into());
     }
     if place.congestion != "cubic" {
-        found.remarks.insert(format!("the kernel's congestion control is {}", place.congestion));
+        found
+            .remarks
+            .insert(format!("the kernel's congestion control is {}: CUBIC could not be set", place.congestion));
     }
     for server in servers {
         let last = server.stop();

@@ -164,8 +164,8 @@ pub struct Config {
     pub cores: Vec<usize>,
     /// Who runs the stack.
     pub model: Model,
-    /// Most empty looks before a lane sleeps; there are fewer where they find nothing.
-    pub spin: u32,
+    /// How long a lane that finds nothing looks at most before it sleeps, µs; less where looking finds nothing.
+    pub spin_us: u32,
     /// A lane never sleeps.
     pub busy_poll: bool,
     /// How long an application may not call in before its guard steps in, µs (`guarded`).
@@ -203,7 +203,7 @@ impl Default for Config {
             lanes: 1,
             cores: Vec::new(),
             model: Model::Inline,
-            spin: 64,
+            spin_us: 100,
             busy_poll: false,
             guard_us: 1000,
             busy_poll_us: 0,
