@@ -17,8 +17,16 @@ use crate::route::InterfaceId;
 
 /// Most replies that wait outside connections.
 const RAW_LIMIT: usize = 512;
-/// Segments that one connection sends before the next one has its turn.
+/// Segments that one connection sends before the next one has its turn: a burst of frames of the link, or more where the
+/// port cuts; with many waiting, so few that the list comes round soon, and that most have as many: then all send alike,
+/// whatever they have been able to queue.
 const SHARE: usize = 32;
+const ROUND: usize = 2048;
+const LEAST: usize = 4;
+/// Segments of data in a turn, about; and while more frames wait to be received than a turn takes: acknowledgments of these are then
+/// no more than it takes, and what waits to be sent waits here, where it is sent by turns, rather than behind ACKs in the device.
+const TURN: u64 = 2048;
+const TURN_BEHIND: u64 = 128;
 /// Longest IP packet.
 const LONGEST: usize = 65_535;
 pub(crate) const TTL: u8 = 64;
@@ -104,7 +112,16 @@ impl Stack {
     ) -> bool {
         let i = interface.index();
         let waiting = self.list(i, bit).len();
+        let most = match bit {
+            queued::DATA if self.intake.behind => TURN_BEHIND,
+            queued::DATA => TURN,
+            _ => u64::MAX,
+        };
+        let begun = self.counters.segments_out;
         for _ in 0..waiting {
+            if self.counters.segments_out - begun >= most {
+                break;
+            }
             let Some(id) = self.list(i, bit).pop_front() else { break };
             self.queued[id as usize] &= !bit;
             // An ACK rides on data where there is some to send: the data list comes next.
@@ -116,6 +133,7 @@ impl Stack {
                 self.list(i, bit).push_back(id);
                 continue;
             }
+            let before = self.counters.segments_out;
             match self.send_conn(now, id, interface, sink, caps) {
                 Progress::Idle => self.settle_sent(now, id),
                 Progress::More => {
@@ -127,7 +145,11 @@ impl Stack {
                 }
                 Progress::Full => {
                     self.queued[id as usize] |= bit;
-                    self.list(i, bit).push_front(id);
+                    // It has had its turn if it sent anything: else it began each of them.
+                    match bit == queued::DATA && self.counters.segments_out > before {
+                        true => self.list(i, bit).push_back(id),
+                        false => self.list(i, bit).push_front(id),
+                    }
                     return true;
                 }
             }
@@ -223,7 +245,8 @@ impl Stack {
 
         // Sums that are left to the port need no look at the payload.
         let gathers = caps.checksum && sink.gathers();
-        let mut left = SHARE;
+        let waiting = i.data.len() + 1;
+        let mut left = (ROUND / waiting).clamp(LEAST, if caps.max_gso > 0 { ROUND } else { SHARE });
         while left > 0 {
             let smss = c.tcb.segment_size() as usize;
             let mut cx = context!(self, now);
@@ -287,7 +310,7 @@ impl Stack {
                 frames.finish(c, &out, &mut buf[..text + len], cx.pool);
                 sink.commit(text + len, offload);
             }
-            left = left.saturating_sub(count as usize);
+            left = left.saturating_sub((whole.len as usize).div_ceil(smss).max(1));
             if c.tcb.all_sent(&mut cx) {
                 return Progress::Idle;
             }
