@@ -178,6 +178,10 @@ impl Port for Tee {
         self.port.take_error()
     }
 
+    fn backlog(&self) -> (u32, u32) {
+        self.port.backlog()
+    }
+
     fn caps_of(&self) -> PortCaps {
         self.port.caps_of()
     }

@@ -72,6 +72,11 @@ pub trait Port: RxBurst + TxSink {
     fn take_error(&mut self) -> Option<std::io::Error> {
         None
     }
+    /// How full the ring is from which the burst was taken, that burst included: frames, of how many. Zero where the port does
+    /// not know, or what does not fit it waits elsewhere.
+    fn backlog(&self) -> (u32, u32) {
+        (0, 0)
+    }
     /// What it is.
     fn caps_of(&self) -> PortCaps;
     /// What it counted.
@@ -164,6 +169,10 @@ macro_rules! any_port {
             }
             fn take_error(&mut self) -> Option<std::io::Error> {
                 match self { $(AnyPort::$variant(p) => p.take_error(),)* }
+            }
+            #[inline]
+            fn backlog(&self) -> (u32, u32) {
+                match self { $(AnyPort::$variant(p) => p.backlog(),)* }
             }
             fn caps_of(&self) -> PortCaps {
                 match self { $(AnyPort::$variant(p) => p.caps_of(),)* }

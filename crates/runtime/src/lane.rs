@@ -259,6 +259,7 @@ impl Lane {
         if n == 0 {
             return 0;
         }
+        self.stack.note_backlog(now, n, self.ports[i].backlog());
         if matches!(self.steering, Steering::Single) {
             let stack = &mut self.stack;
             io::with_port!(&self.ports[i], p => stack.receive(now, interface, p));

@@ -67,6 +67,17 @@ struct Sender {
 impl Flows {
     /// Opens `count` flows, each a little after the one before, so that not all start at once.
     pub fn open(bottleneck: Bottleneck, congestion: Algorithm, count: u32, seed: u64) -> Flows {
+        Flows::between(bottleneck, congestion, count, seed, |_, _| {})
+    }
+
+    /// The same, once `adapt` has seen to sender and receiver.
+    pub fn between(
+        bottleneck: Bottleneck,
+        congestion: Algorithm,
+        count: u32,
+        seed: u64,
+        adapt: impl FnOnce(&mut HostConfig, &mut HostConfig),
+    ) -> Flows {
         let host = |n| {
             let mut h = HostConfig::new(n);
             h.chunks = 1 << 18;
@@ -77,7 +88,9 @@ impl Flows {
             h
         };
         let [a_to_b, b_to_a] = bottleneck.paths();
-        let mut net = Net::new(NetConfig { a: host(1), b: host(2), a_to_b, b_to_a, seed });
+        let (mut a, mut b) = (host(1), host(2));
+        adapt(&mut a, &mut b);
+        let mut net = Net::new(NetConfig { a, b, a_to_b, b_to_a, seed });
         net.acquaint();
         net.b.job(Job::Listen {
             token: Token(u32::MAX),
@@ -120,6 +133,11 @@ impl Flows {
             most < u64::MAX && received.iter().sum::<u64>() >= enough
         });
         net.now - start
+    }
+
+    /// Frames that the receiver's ring had no room for.
+    pub fn overflows(&self) -> u64 {
+        self.net.b.overflows
     }
 
     /// Bytes that each flow has delivered so far.

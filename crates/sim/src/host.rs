@@ -2,6 +2,7 @@
 
 use core::net::IpAddr;
 use core::time::Duration;
+use std::collections::VecDeque;
 
 use mem::spsc::{Consumer, Producer};
 use mem::{Chain, Pool, PoolConfig, Side};
@@ -12,6 +13,20 @@ use wire::{Instant, MacAddr};
 
 use crate::burst::{Frames, Sink};
 use crate::offload::join;
+
+/// The ring into which a host's device receives.
+#[derive(Clone, Copy, Debug)]
+pub struct Ring {
+    /// Frames that it holds; those that come when it is full are lost.
+    pub slots: u32,
+    /// Frames that the host works off in a second.
+    pub rate: u64,
+    /// Whether the stack hears how full it is.
+    pub told: bool,
+}
+
+/// Frames taken from a ring in a turn.
+const BURST: usize = 64;
 
 /// What a host is made of.
 #[derive(Clone)]
@@ -42,6 +57,8 @@ pub struct HostConfig {
     pub queue: bool,
     /// Its port puts segments together (GRO).
     pub gro: bool,
+    /// Where frames wait until it has time for them; without one it takes all at once.
+    pub ring: Option<Ring>,
 }
 
 impl HostConfig {
@@ -67,6 +84,7 @@ impl HostConfig {
             gso: false,
             queue: false,
             gro: false,
+            ring: None,
         }
     }
 }
@@ -84,6 +102,11 @@ pub struct Host {
     interface: InterfaceId,
     caps: TxCaps,
     queued: Vec<Vec<u8>>,
+    ring: VecDeque<Vec<u8>>,
+    /// When it is through with the frames that it took last.
+    free_at: Instant,
+    /// Frames that its ring had no room for.
+    pub overflows: u64,
     /// What it was made of.
     pub config: HostConfig,
 }
@@ -112,7 +135,8 @@ impl Host {
         for (addr, prefix) in &config.addresses {
             stack.add_address(interface, *addr, *prefix);
         }
-        Host { stack, side, jobs, events, rest: None, interface, caps, queued: Vec::new(), config }
+        let (queued, ring, free_at) = (Vec::new(), VecDeque::new(), Instant::ZERO);
+        Host { stack, side, jobs, events, rest: None, interface, caps, queued, ring, free_at, overflows: 0, config }
     }
 
     /// Its interface.
@@ -153,8 +177,35 @@ impl Host {
         self.side.outstanding(self.stack.pool_mut())
     }
 
+    /// When it takes frames that wait in its ring.
+    pub fn takes_at(&self) -> Option<Instant> {
+        (!self.ring.is_empty()).then_some(self.free_at)
+    }
+
+    /// What it takes now, of what came before and of `frames`.
+    fn take(&mut self, now: Instant, frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+        let Some(ring) = self.config.ring else { return frames };
+        for frame in frames {
+            match self.ring.len() < ring.slots as usize {
+                true => self.ring.push_back(frame),
+                false => self.overflows += 1,
+            }
+        }
+        if now < self.free_at || self.ring.is_empty() {
+            return Vec::new();
+        }
+        let waiting = self.ring.len() as u32;
+        let taken: Vec<_> = self.ring.drain(..self.ring.len().min(BURST)).collect();
+        self.free_at = now.plus_micros(taken.len() as u64 * 1_000_000 / ring.rate);
+        if ring.told {
+            self.stack.note_backlog(now, taken.len(), (waiting, ring.slots));
+        }
+        taken
+    }
+
     /// One turn: frames in, frames out.
     pub fn turn(&mut self, now: Instant, frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+        let frames = self.take(now, frames);
         if !frames.is_empty() {
             let burst = if self.config.gro { Frames { frames: join(frames) } } else { Frames::plain(frames) };
             self.stack.receive(now, self.interface, &burst);

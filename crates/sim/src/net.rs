@@ -72,7 +72,8 @@ impl Net {
     pub fn next_at(&self) -> Instant {
         let paths = [self.a_to_b.next_at(), self.b_to_a.next_at()];
         let timers = [self.a.stack.next_deadline(), self.b.stack.next_deadline()];
-        let next = paths.into_iter().chain(timers).flatten().min().unwrap_or(Instant::FAR);
+        let rings = [self.a.takes_at(), self.b.takes_at()];
+        let next = paths.into_iter().chain(timers).chain(rings).flatten().min().unwrap_or(Instant::FAR);
         // A port that was full has room again soon.
         let pending = self.a.stack.output_pending() || self.b.stack.output_pending();
         if pending { next.min(self.now.plus_micros(100)) } else { next }

@@ -1,9 +1,15 @@
 //! How flows of one kind share a bottleneck at equal RTTs: Jain's index over what each gets in the long run.
 
 use core::time::Duration;
+use std::collections::BTreeMap;
 
+use io::impair::Impairment;
+use mem::Chain;
 use sim::flows::{Bottleneck, Flows, jain};
+use sim::{HostConfig, Net, NetConfig, Ring};
+use stack::channel::{Endpoint, Event, Job, Token};
 use tcp::congestion::Algorithm;
+use wire::Addr;
 
 /// The index after `time`.
 fn share(congestion: Algorithm, flows: u32, time: Duration) -> f64 {
@@ -42,4 +48,79 @@ fn many_share_a_bottleneck_evenly() {
     for congestion in ALL {
         assert!(share(congestion, 1024, Duration::from_secs(time)) >= least);
     }
+}
+
+/// What 256 flows get in ten seconds of a host that works off a hundredth of what the link brings, with room for four segments of
+/// each: Jain's index, the share of its rate that was of use, and frames lost before it.
+fn share_of_a_slow_host(told: bool) -> (f64, f64, u64) {
+    let ring = Ring { slots: 1024, rate: 20_000, told };
+    let link = Bottleneck { rate: 10_000_000_000, rtt: Duration::from_micros(200), loss: 0.0 };
+    let mut flows = Flows::between(link, Algorithm::Cubic, 256, 1, |_, b| b.ring = Some(ring));
+    // What was announced before is used up.
+    flows.run(Duration::from_secs(5), u64::MAX);
+    let (before, lost) = (flows.received().to_vec(), flows.overflows());
+    flows.run(Duration::from_secs(10), u64::MAX);
+    let shares: Vec<u64> = flows.received().iter().zip(&before).map(|(now, then)| now - then).collect();
+    let used = shares.iter().sum::<u64>() as f64 / 1448.0 / 10.0 / ring.rate as f64;
+    let (index, lost) = (jain(&shares), flows.overflows() - lost);
+    println!("told {told}: Jain's index {index:.4}, {:.0} % used, {lost} frames lost", used * 100.0);
+    (index, used, lost)
+}
+
+#[test]
+fn a_slow_host_bounds_windows_to_what_its_ring_holds() {
+    let (index, used, lost) = share_of_a_slow_host(true);
+    assert!(index >= 0.999 && used > 0.95 && lost == 0);
+    let (chance, _, many) = share_of_a_slow_host(false);
+    assert!(chance < 0.99 && many > 1000);
+}
+
+/// Of those for whom a port has no room at once, each sends a few segments in turn, and not all that it has.
+#[test]
+fn who_has_queued_more_sends_no_more_through_a_full_port() {
+    const FLOWS: u32 = 512;
+    let [mut a, b] = [HostConfig::new(1), HostConfig::new(2)];
+    // Not a whole number of turns.
+    a.tx_room = 18;
+    let paths = Impairment::default;
+    let mut net = Net::new(NetConfig { a, b, a_to_b: paths(), b_to_a: paths(), seed: 1 });
+    net.acquaint();
+    let [local, remote] =
+        [(Addr::UNSPECIFIED_V4, 0), (Addr::from_v4([10, 0, 0, 2]), 80)].map(|(addr, port)| Endpoint { addr, port });
+    let listen = Endpoint { port: 80, ..local };
+    let token = Token(0);
+    net.b.job(Job::Listen {
+        token,
+        local: listen,
+        backlog: FLOWS,
+        v6_only: false,
+        reuse_port: false,
+        receive_buffer: 0,
+    });
+    net.turn();
+    (0..FLOWS).for_each(|n| net.a.job(Job::Connect { token: Token(n), local, remote, receive_buffer: 0 }));
+    net.run(net.now + Duration::from_secs(1), |_| false);
+    let mut conns = Vec::new();
+    while let Some(event) = net.a.event() {
+        conns.extend(match event {
+            Event::Connected { conn } => Some(conn),
+            _ => None,
+        });
+    }
+    assert_eq!(conns.len(), FLOWS as usize);
+    for (n, conn) in conns.into_iter().enumerate() {
+        let mut chain = Chain::default();
+        let bytes = [7; 1448 * 10];
+        chain.push_slice(&mut net.a.side, if n % 2 == 0 { &bytes } else { &bytes[..1448 * 5] });
+        net.a.job(Job::Write { conn, chain, more: false });
+    }
+    let mut sent = BTreeMap::<[u8; 2], u32>::new();
+    while sent.values().sum::<u32>() < 4 * FLOWS {
+        for frame in net.a.turn(net.now, Vec::new()) {
+            *sent.entry([frame[34], frame[35]]).or_default() += 1;
+        }
+    }
+    // A full port ends a turn in the middle of a share, and some have begun their second.
+    let (least, most) = (sent.values().min(), sent.values().max());
+    assert!(sent.len() == FLOWS as usize && least >= Some(&2) && most <= Some(&8), "{least:?} {most:?}");
 }

@@ -148,6 +148,8 @@ pub struct Counters {
     pub events_held: u64,
     /// Bursts that were not empty.
     pub bursts: u64,
+    /// Times that all windows were bound, or bound more, since the device's ring was nearly full.
+    pub window_cuts: u64,
     /// Segments that only continued the one before them in their burst.
     pub followed: u64,
     drops: [u64; DropReason::ALL.len()],
@@ -201,6 +203,7 @@ impl Counters {
             ("events", self.events),
             ("events_held", self.events_held),
             ("bursts", self.bursts),
+            ("window_cuts", self.window_cuts),
             ("followed", self.followed),
         ];
         let drops = DropReason::ALL.iter().map(|r| (r.name(), self.drops[*r as usize]));

@@ -16,6 +16,7 @@ use crate::cookies::Cookies;
 use crate::counters::Counters;
 use crate::flows::{FlowKey, FlowTable};
 use crate::fragments::Reassembler;
+use crate::intake::Intake;
 use crate::interface::{Address, Interface, network};
 use crate::keyed::Keyed;
 use crate::listener::Listeners;
@@ -47,6 +48,7 @@ pub struct Stack {
     pub(crate) events: Producer,
     pub(crate) sent: SentPool,
     pub(crate) limits: tcp::Limits,
+    pub(crate) intake: Intake,
     pub(crate) counters: Counters,
     pub(crate) interfaces: Vec<Interface>,
     pub(crate) routes: Routes,
@@ -115,6 +117,7 @@ impl Stack {
             events,
             sent: SentPool::new(),
             limits: tcp::Limits::new(word(b) as u32, config.challenge_acks),
+            intake: Intake::default(),
             counters: Counters::default(),
             interfaces: Vec::new(),
             routes: Routes::default(),

@@ -22,6 +22,7 @@ mod handshake;
 mod icmp;
 mod icmp_tcp;
 mod input;
+mod intake;
 mod interface;
 mod jobs;
 mod keyed;

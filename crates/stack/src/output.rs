@@ -17,8 +17,17 @@ use crate::route::{InterfaceId, Routes};
 
 /// Most replies that wait outside connections.
 const RAW_LIMIT: usize = 512;
-/// Segments that one connection sends before the next one has its turn.
+/// Segments that one connection sends before the next one has its turn: a burst of frames of the link, or more where the
+/// port cuts; with many waiting, so few that the list comes round soon, and that most have as many: then all send alike,
+/// whatever they have been able to queue.
 const SHARE: usize = 32;
+const ROUND: usize = 2048;
+const LEAST: usize = 4;
+/// Segments of data in a turn, about; and while more frames wait to be received than a turn takes: acknowledgments of these
+/// are then no more than it takes, and what waits to be sent waits here, where it is sent by turns, rather than behind ACKs
+/// in the device.
+const TURN: u64 = 2048;
+const TURN_BEHIND: u64 = 128;
 /// Longest IP packet.
 const LONGEST: usize = 65_535;
 pub(crate) const TTL: u8 = 64;
@@ -105,21 +114,53 @@ impl Stack {
         // What joins the list meanwhile is for the next time.
         let spare = core::mem::take(&mut self.interfaces[i].spare);
         let mut ids = core::mem::replace(self.list(i, bit), spare);
-        let sent = ids.iter().position(|id| !self.drain_one(now, *id, bit, via, sink));
-        if let Some(done) = sent {
+        let (share, most) = match bit {
+            queued::DATA => {
+                let share = (ROUND / ids.len()).clamp(LEAST, if via.caps.max_gso > 0 { ROUND } else { SHARE });
+                (share, if self.intake.behind { TURN_BEHIND } else { TURN })
+            }
+            _ => (SHARE, u64::MAX),
+        };
+        let begun = self.counters.segments_out;
+        let (mut full, mut done) = (false, 0);
+        for id in &ids {
+            let before = self.counters.segments_out;
+            if before - begun >= most {
+                break;
+            }
+            if !self.drain_one(now, *id, bit, via, share, sink) {
+                full = true;
+                // It has had its turn if it sent anything: else it would begin each of them.
+                if bit == queued::DATA && self.counters.segments_out > before {
+                    self.list(i, bit).push(*id);
+                    done += 1;
+                }
+                break;
+            }
+            done += 1;
+        }
+        if done < ids.len() {
             ids.drain(..done);
             ids.append(self.list(i, bit));
             self.interfaces[i].spare = core::mem::replace(self.list(i, bit), ids);
-            return true;
+        } else {
+            ids.clear();
+            self.interfaces[i].spare = ids;
         }
-        ids.clear();
-        self.interfaces[i].spare = ids;
-        false
+        full
     }
 
-    /// One connection of a list; `false`, and it is to stay there, when the port is full.
+    /// One connection of a list; `false`, and it is to be there again, when the port is full.
     #[inline(always)]
-    fn drain_one<S: TxSink + ?Sized>(&mut self, now: Instant, id: u32, bit: u8, via: &Via, sink: &mut S) -> bool {
+    fn drain_one<S: TxSink + ?Sized>(
+        &mut self,
+        now: Instant,
+        id: u32,
+        bit: u8,
+        via: &Via,
+        share: usize,
+        sink: &mut S,
+    ) -> bool {
         let i = via.interface.index();
         let queued = &mut self.queued[id as usize];
         *queued &= !bit;
@@ -134,7 +175,7 @@ impl Stack {
                 return true;
             }
         }
-        match self.send_conn(now, id, via, sink) {
+        match self.send_conn(now, id, via, share, sink) {
             Progress::Idle => self.settle_sent(now, id),
             Progress::More => {
                 self.settle_sent(now, id);
@@ -186,7 +227,14 @@ impl Stack {
     }
 
     #[inline(always)]
-    fn send_conn<S: TxSink + ?Sized>(&mut self, now: Instant, id: u32, via: &Via, sink: &mut S) -> Progress {
+    fn send_conn<S: TxSink + ?Sized>(
+        &mut self,
+        now: Instant,
+        id: u32,
+        via: &Via,
+        share: usize,
+        sink: &mut S,
+    ) -> Progress {
         if via.asking && self.hold(id) {
             return Progress::Idle;
         }
@@ -203,7 +251,7 @@ impl Stack {
         };
         let urgent = c.tcb.urgent_out();
         let frames = Frames::new(via, c, to, urgent);
-        let mut left = SHARE;
+        let mut left = share;
         while left > 0 {
             let smss = c.tcb.segment_size() as usize;
             let mut cx = context!(self, now);
@@ -236,7 +284,7 @@ impl Stack {
             self.counters.bytes_out += sent.bytes;
             self.counters.segments_out += sent.segments;
             match burst {
-                Ok(count) => left = left.saturating_sub(count as usize),
+                Ok(segments) => left = left.saturating_sub(segments),
                 Err(progress) => return progress,
             }
             if c.tcb.all_sent(&mut context!(self, now)) {
@@ -421,7 +469,7 @@ impl Frames {
         (self.longest() + payload).max(via.caps.max_frame + 1)
     }
 
-    /// Segments that the connection hands out as one: cut by the port, or here (as Linux's GSO). How many frames they are.
+    /// Segments that the connection hands out as one: cut by the port, or here (as Linux's GSO). How many they are.
     #[allow(clippy::too_many_arguments)]
     #[inline(always)]
     fn send_burst<S: TxSink + ?Sized>(
@@ -433,7 +481,7 @@ impl Frames {
         sink: &mut S,
         cx: &mut tcp::Context,
         sent: &mut Sent,
-    ) -> Result<u32, Progress> {
+    ) -> Result<usize, Progress> {
         let headers = self.longest();
         let max_gso = via.caps.max_gso;
         let together = match max_gso {
@@ -472,7 +520,7 @@ impl Frames {
             self.finish(c, &out, &mut buf[..text + len], cx.pool);
             sink.commit(text + len, offload);
         }
-        Ok(count)
+        Ok((whole.len as usize).div_ceil(smss).max(1))
     }
 
     /// The headers of `out`, the checksum's field holding the folded pseudo-header; their length.

@@ -10,13 +10,15 @@ pub struct Limits {
     per_second: u32,
     second: u32,
     left: u32,
+    /// Segments by which a window's right edge may be ahead of what was received; `u32::MAX`: no limit.
+    pub window: u32,
 }
 
 impl Limits {
     /// `challenges` challenge ACKs a second, give or take a random half drawn from `seed`: an exact number would tell an
     /// attacker who counts them about other connections (CVE-2016-5696).
     pub fn new(seed: u32, challenges: u32) -> Limits {
-        Limits { seed, per_second: challenges, second: u32::MAX, left: 0 }
+        Limits { seed, per_second: challenges, second: u32::MAX, left: 0, window: u32::MAX }
     }
 
     /// Whether another challenge ACK may go (RFC 5961 7).

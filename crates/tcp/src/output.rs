@@ -579,7 +579,7 @@ impl Tcb {
 
     fn segment(&mut self, seq: SeqNum, mut flags: Flags, offset: u32, len: u32, cx: &mut Context) -> Outgoing {
         let syn = flags.contains(Flags::SYN);
-        let window = self.offer_window();
+        let window = self.offer_window(cx);
         let ack = if flags.contains(Flags::ACK) { self.rcv_nxt } else { SeqNum(0) };
         if flags.contains(Flags::ACK) {
             // Everything received is acknowledged by this (RFC 9293 3.8.6.3).

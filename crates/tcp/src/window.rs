@@ -43,7 +43,7 @@ impl Tcb {
     ///
     /// RFC 9293 3.8.6.2.2 (MUST-39): the edge moves only by min(half the buffer, one segment) or more; it never moves
     /// left (SHLD-14).
-    pub(crate) fn offer_window(&mut self) -> u16 {
+    pub(crate) fn offer_window(&mut self, cx: &Context) -> u16 {
         // RFC 7323 2.2: the window of a segment with SYN is not scaled.
         if self.state == State::SynSent {
             return initial(self.receive_buffer, self.mss_clamp) as u16;
@@ -53,7 +53,7 @@ impl Tcb {
             // As offered when the SYN was taken.
             return offered.min(0xffff) as u16;
         }
-        let free = self.receive_buffer.saturating_sub(self.occupied);
+        let free = self.receive_buffer.saturating_sub(self.occupied).min(self.ahead(cx));
         let step = (self.receive_buffer / 2).min(self.mss_clamp as u32);
         let limit = 0xffff << self.rcv_scale;
         let mut window = offered;
@@ -69,6 +69,11 @@ impl Tcb {
         field as u16
     }
 
+    /// Bytes by which the right edge may be ahead of what was received, as far as the lane keeps up.
+    fn ahead(&self, cx: &Context) -> u32 {
+        cx.limits.window.saturating_mul(self.mss_clamp as u32)
+    }
+
     /// The application read `bytes`: tell the peer when the window opens by a useful step.
     pub fn consumed(&mut self, bytes: u32, cx: &mut Context) {
         self.occupied = self.occupied.saturating_sub(bytes);
@@ -76,7 +81,7 @@ impl Tcb {
             return;
         }
         self.autotune(bytes, cx);
-        let free = self.receive_buffer.saturating_sub(self.occupied).min(0xffff << self.rcv_scale);
+        let free = self.receive_buffer.saturating_sub(self.occupied).min(self.ahead(cx)).min(0xffff << self.rcv_scale);
         let offered = self.rcv_adv.since(self.rcv_nxt);
         // Linux's habit: an unsolicited update when the window at least doubles, or opens from nothing.
         let step = (self.receive_buffer / 2).min(2 * self.mss_clamp as u32);

@@ -200,6 +200,11 @@ impl Port for XdpPort {
 
     fn wake_up(&mut self) {}
 
+    #[inline]
+    fn backlog(&self) -> (u32, u32) {
+        self.queues[self.current].backlog()
+    }
+
     fn caps_of(&self) -> PortCaps {
         self.caps.clone()
     }

@@ -304,6 +304,11 @@ impl Queue {
         self.packets.len()
     }
 
+    /// Frames that were waiting when the ring was looked at last, of how many it can hold.
+    pub fn backlog(&self) -> (u32, u32) {
+        (self.rx.known(), self.rx.slots())
+    }
+
     pub fn len(&self) -> usize {
         self.packets.len()
     }

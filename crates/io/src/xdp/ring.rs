@@ -168,6 +168,16 @@ impl<T: Copy> Ring<T> {
         n.min(max)
     }
 
+    /// Consumer: slots to read that [`Ring::available`] has seen.
+    pub fn known(&self) -> u32 {
+        self.cached.wrapping_sub(self.local)
+    }
+
+    /// Slots in all.
+    pub fn slots(&self) -> u32 {
+        self.mask + 1
+    }
+
     /// Consumer: the slot `ahead` of the next, which [`Ring::available`] has said to be there.
     pub fn peek(&self, ahead: u32) -> T {
         // SAFETY: the slot index is masked; the kernel has published it.
