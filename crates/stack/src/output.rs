@@ -283,10 +283,10 @@ impl Stack {
             self.counters.frames_out += sent.frames;
             self.counters.bytes_out += sent.bytes;
             self.counters.segments_out += sent.segments;
-            match burst {
-                Ok(segments) => left = left.saturating_sub(segments),
-                Err(progress) => return progress,
+            if let Err(progress) = burst {
+                return progress;
             }
+            left = left.saturating_sub(sent.segments as usize);
             if c.tcb.all_sent(&mut context!(self, now)) {
                 return Progress::Idle;
             }
@@ -469,7 +469,7 @@ impl Frames {
         (self.longest() + payload).max(via.caps.max_frame + 1)
     }
 
-    /// Segments that the connection hands out as one: cut by the port, or here (as Linux's GSO). How many they are.
+    /// Segments that the connection hands out as one: cut by the port, or here (as Linux's GSO).
     #[allow(clippy::too_many_arguments)]
     #[inline(always)]
     fn send_burst<S: TxSink + ?Sized>(
@@ -481,7 +481,7 @@ impl Frames {
         sink: &mut S,
         cx: &mut tcp::Context,
         sent: &mut Sent,
-    ) -> Result<usize, Progress> {
+    ) -> Result<(), Progress> {
         let headers = self.longest();
         let max_gso = via.caps.max_gso;
         let together = match max_gso {
@@ -520,7 +520,7 @@ impl Frames {
             self.finish(c, &out, &mut buf[..text + len], cx.pool);
             sink.commit(text + len, offload);
         }
-        Ok((whole.len as usize).div_ceil(smss).max(1))
+        Ok(())
     }
 
     /// The headers of `out`, the checksum's field holding the folded pseudo-header; their length.

@@ -135,7 +135,8 @@ impl Headers {
     }
 
     /// The same of a SYN or SYN/ACK without text that has all four options of Linux's, in its layout; `buf` has [`SYN`] bytes.
-    #[inline]
+    // Not where every frame is written: it would cost those of bulk.
+    #[inline(never)]
     pub fn write_syn(&self, buf: &mut [u8], options: &Options) -> Option<usize> {
         let b = buf.first_chunk_mut::<SYN>()?;
         let &Options { mss: Some(mss), window_scale: Some(shift), sack_permitted: true, timestamps: Some(ts), .. } =
