@@ -112,7 +112,7 @@ fn who_has_queued_more_sends_no_more_through_a_full_port() {
         let mut chain = Chain::default();
         let bytes = [7; 1448 * 10];
         chain.push_slice(&mut net.a.side, if n % 2 == 0 { &bytes } else { &bytes[..1448 * 5] });
-        net.a.job(Job::Write { conn, chain, more: false });
+        net.a.job(Job::Write { conn, chain, more: false, close: false });
     }
     let mut sent = BTreeMap::<[u8; 2], u32>::new();
     while sent.values().sum::<u32>() < 4 * FLOWS {
