@@ -72,8 +72,8 @@ pub trait Port: RxBurst + TxSink {
     fn take_error(&mut self) -> Option<std::io::Error> {
         None
     }
-    /// How full the ring is from which the burst was taken, that burst included: frames, of how many. Zero where the port does
-    /// not know, or what does not fit it waits elsewhere.
+    /// How much of the ring from which the burst was taken waits behind it: slots, of how many. Zero where the port does not
+    /// know, or what does not fit it waits elsewhere.
     fn backlog(&self) -> (u32, u32) {
         (0, 0)
     }

@@ -194,11 +194,10 @@ impl Host {
         if now < self.free_at || self.ring.is_empty() {
             return Vec::new();
         }
-        let waiting = self.ring.len() as u32;
         let taken: Vec<_> = self.ring.drain(..self.ring.len().min(BURST)).collect();
         self.free_at = now.plus_micros(taken.len() as u64 * 1_000_000 / ring.rate);
         if ring.told {
-            self.stack.note_backlog(now, taken.len(), (waiting, ring.slots));
+            self.stack.note_backlog(now, taken.len(), (self.ring.len() as u32, ring.slots));
         }
         taken
     }

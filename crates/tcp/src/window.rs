@@ -84,7 +84,7 @@ impl Tcb {
         let free = self.receive_buffer.saturating_sub(self.occupied).min(self.ahead(cx)).min(0xffff << self.rcv_scale);
         let offered = self.rcv_adv.since(self.rcv_nxt);
         // Linux's habit: an unsolicited update when the window at least doubles, or opens from nothing.
-        let step = (self.receive_buffer / 2).min(2 * self.mss_clamp as u32);
+        let step = (self.receive_buffer / 2).min(2 * self.mss_clamp as u32).min(self.ahead(cx) / 2);
         if free >= offered.saturating_mul(2).max(offered + step.max(1)) {
             self.set(flag::ACK_NOW, true);
         }

@@ -304,9 +304,9 @@ impl Queue {
         self.packets.len()
     }
 
-    /// Frames that were waiting when the ring was looked at last, of how many it can hold.
+    /// Slots behind the burst in which frames were waiting when the ring was looked at last, of how many there are.
     pub fn backlog(&self) -> (u32, u32) {
-        (self.rx.known(), self.rx.slots())
+        (self.rx.known().saturating_sub(self.taken), self.rx.slots())
     }
 
     pub fn len(&self) -> usize {

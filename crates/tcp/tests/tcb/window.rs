@@ -118,6 +118,19 @@ fn filled(bytes: i64) -> Peer {
     p
 }
 
+/// Where the lane bounds windows, one that is nearly closed opens all the same, as far as the bound goes.
+#[test]
+fn a_bounded_window_opens_after_a_little_was_left() {
+    let mut p = filled(19_976);
+    p.limits.window = 2;
+    p.consumed(19_976);
+    p.expect(". 1:1(0) ack 19977 win 2000");
+    p.exchange("P. 19977:20977(1000) ack 1 win 20000", ". 1:1(0) ack 20977 win 2000");
+    // What was announced is kept when the bound falls.
+    p.limits.window = 0;
+    p.exchange("P. 20977:21477(500) ack 1 win 20000", ". 1:1(0) ack 21477 win 1500");
+}
+
 /// MUST-39: the window opens by a segment or half the buffer at least; an update of our own by two segments or a doubling.
 #[test]
 fn a_closed_window_opens_by_a_useful_step() {
