@@ -117,18 +117,21 @@ impl Stack {
         let (share, most) = match bit {
             queued::DATA => {
                 let share = (ROUND / ids.len()).clamp(LEAST, if via.caps.max_gso > 0 { ROUND } else { SHARE });
-                (share, if self.intake.behind { TURN_BEHIND } else { TURN })
+                let most = self.most_data();
+                (share.min(most as usize), most)
             }
             _ => (SHARE, u64::MAX),
         };
         let begun = self.counters.segments_out;
+        // An ACK rides on data where there is some to send: the data list comes next, and is done in this turn or the next.
+        let rides = self.interfaces[i].data.len() as u64 * LEAST as u64 <= self.most_data();
         let (mut full, mut done) = (false, 0);
         for id in &ids {
             let before = self.counters.segments_out;
             if before - begun >= most {
                 break;
             }
-            if !self.drain_one(now, *id, bit, via, share, sink) {
+            if !self.drain_one(now, *id, (bit, rides), via, share, sink) {
                 full = true;
                 // It has had its turn if it sent anything: else it would begin each of them.
                 if bit == queued::DATA && self.counters.segments_out > before {
@@ -156,7 +159,7 @@ impl Stack {
         &mut self,
         now: Instant,
         id: u32,
-        bit: u8,
+        (bit, rides): (u8, bool),
         via: &Via,
         share: usize,
         sink: &mut S,
@@ -165,8 +168,7 @@ impl Stack {
         let queued = &mut self.queued[id as usize];
         *queued &= !bit;
         if bit == queued::ACK {
-            // An ACK rides on data where there is some to send: the data list comes next.
-            if *queued & queued::DATA != 0 {
+            if rides && *queued & queued::DATA != 0 {
                 return true;
             }
             if self.conns.get_mut(id).is_some_and(|c| c.tcb.defer_ack()) {
@@ -190,6 +192,11 @@ impl Stack {
             }
         }
         true
+    }
+
+    /// Segments of data that a turn sends, about.
+    fn most_data(&self) -> u64 {
+        if self.intake.behind { TURN_BEHIND } else { TURN }
     }
 
     fn list(&mut self, i: usize, bit: u8) -> &mut Vec<u32> {
