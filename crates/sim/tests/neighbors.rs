@@ -581,4 +581,15 @@ fn what_the_kernel_said_is_forgotten_together() {
     assert_eq!(wanted, [(interface, ip("10.0.0.9"))]);
     host.stack.set_neighbor(at(1002), interface, ip("10.0.0.9"), OTHER);
     assert!(matches!(turn(&mut host, 1002, vec![])[..], [Sent::Tcp { to: OTHER, .. }]));
+    // Who waits for an answer that may have been thrown away asks again, and is served.
+    connect(&mut host, "10.0.0.10");
+    turn(&mut host, 1003, vec![]);
+    let mut wanted = || {
+        let mut all = Vec::new();
+        host.stack.wanted_neighbors(&mut all);
+        (host.stack.forget_neighbors(), all).1
+    };
+    assert_eq!([wanted(), wanted()], [[(interface, ip("10.0.0.10"))]; 2]);
+    host.stack.set_neighbor(at(1004), interface, ip("10.0.0.10"), PEER);
+    assert!(turn(&mut host, 1004, vec![]).iter().any(|s| matches!(s, Sent::Tcp { to: PEER, .. })));
 }

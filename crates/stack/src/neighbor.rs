@@ -47,6 +47,18 @@ pub(crate) struct Neighbor {
     waiting: Vec<u32>,
 }
 
+impl Neighbor {
+    /// What was said of it is void. Who waits for it goes on waiting, for an answer to another question.
+    fn forget(&mut self, questions: &mut Vec<Question>) {
+        match self.state {
+            Known::Incomplete { .. } if !self.waiting.is_empty() => {
+                questions.push(Question { interface: self.interface, addr: self.addr, unicast: None });
+            }
+            _ => self.state = Known::Failed { until: Instant::ZERO },
+        }
+    }
+}
+
 /// A question for a hop: ARP or NDP in dedicated mode, the kernel's job in shared mode.
 pub(crate) struct Question {
     pub interface: InterfaceId,
@@ -245,15 +257,18 @@ impl Neighbors {
 
     /// The kernel has lost it.
     pub fn forget(&mut self, interface: InterfaceId, addr: Addr) {
-        if let Some(i) = self.map.get(&(interface, addr)) {
-            self.list[*i as usize].state = Known::Failed { until: Instant::ZERO };
+        // What the kernel does not know yet it says so of; asking it again would not hurry it.
+        if let Some(n) = self.map.get(&(interface, addr)).and_then(|i| self.list.get_mut(*i as usize))
+            && !matches!(n.state, Known::Incomplete { .. })
+        {
+            n.forget(&mut self.questions);
         }
     }
 
     /// Those on interfaces that `of` names.
     pub fn forget_all(&mut self, of: impl Fn(InterfaceId) -> bool) {
         for n in self.list.iter_mut().filter(|n| of(n.interface)) {
-            n.state = Known::Failed { until: Instant::ZERO };
+            n.forget(&mut self.questions);
         }
     }
 
