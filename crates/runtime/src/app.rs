@@ -236,6 +236,7 @@ impl App {
                 Then::Yield => {
                     let end = *end.get_or_insert_with(|| limit.map(|l| now.plus_micros(l.as_micros() as u64)));
                     if end.is_some_and(|end| now >= end) {
+                        self.patience.interrupted();
                         return;
                     }
                     std::thread::yield_now();

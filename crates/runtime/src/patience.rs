@@ -66,6 +66,11 @@ impl Patience {
         }
     }
 
+    /// The waiting ends for another reason: what comes next says nothing about it.
+    pub fn interrupted(&mut self) {
+        (self.since, self.looks, self.offered) = (None, 0, None);
+    }
+
     /// It has the core again.
     fn back(&mut self, now: Instant) {
         if self.offered.take().is_some_and(|at| now.micros_since(at) > TAKEN_US) {
@@ -126,6 +131,23 @@ mod tests {
             self.patience.something(|| now);
             (now.micros_since(start), true)
         }
+    }
+
+    #[test]
+    fn a_wait_that_ends_for_another_reason_says_nothing() {
+        let mut w = Waiter::new(200, 1);
+        for _ in 0..5 {
+            w.gap(90);
+        }
+        let window = w.patience.window_us;
+        let offered = (0..9).any(|_| w.patience.nothing(w.now) == Then::Yield);
+        w.patience.interrupted();
+        // The application computes.
+        w.now = w.now.plus_micros(50 * TAKEN_US);
+        assert!(offered && w.patience.nothing(w.now) == Then::Look);
+        let now = w.now;
+        w.patience.something(|| now);
+        assert_eq!((w.patience.window_us, w.patience.wary), (window, 0));
     }
 
     #[test]
