@@ -112,7 +112,8 @@ impl Place {
             let sysctl = "cd /proc/sys/net && echo 65535 >core/somaxconn; echo 65535 >ipv4/tcp_max_syn_backlog";
             tool("ip", &["netns", "exec", name, "sh", "-c", &format!("{{ {sysctl}; }} 2>/dev/null; true")])?;
         }
-        let congestion = cubic(&names[1])?;
+        // The server's is what is measured; the client's kernel speaks only where a baseline's client does.
+        let [_, congestion] = [cubic(&names[0])?, cubic(&names[1])?];
         let [client, server] = [0, 1].map(|at| {
             let (namespace, interface) = (names[at].clone(), interfaces[at].clone());
             let counters =
@@ -300,7 +301,13 @@ mod tests {
             return;
         }
         let before = std::fs::read_to_string(ALLOWED).expect("Linux");
-        assert_eq!(Place::new(1, 1).expect("a place").congestion, CUBIC);
+        let place = Place::new(1, 1).expect("a place");
+        assert_eq!(place.congestion, CUBIC);
+        for end in [&place.client, &place.server] {
+            let file = "/proc/sys/net/ipv4/tcp_congestion_control";
+            let chosen = tool("ip", &["netns", "exec", &end.namespace, "cat", file]).expect("a namespace");
+            assert_eq!(chosen.trim(), CUBIC);
+        }
         assert_eq!(std::fs::read_to_string(ALLOWED).expect("Linux"), before);
     }
 
