@@ -247,6 +247,9 @@ impl World {
                 let entry = &mut self.entries[e][s];
                 assert_eq!(got, if entry.is_some() { Err(Errno::EEXIST) } else { Ok(()) });
                 entry.get_or_insert(Entry { events, trigger, woken: true, spent: false });
+                if got.is_ok() {
+                    self.look(s, events);
+                }
             }
             Op::Modify(e, s, events, trigger) => {
                 let interest = Interest { events, trigger, data: s as u64 };
@@ -255,6 +258,7 @@ impl World {
                 assert_eq!(got, if entry.is_some() { Ok(()) } else { Err(Errno::ENOENT) });
                 if entry.is_some() {
                     *entry = Some(Entry { events, trigger, woken: true, spent: false });
+                    self.look(s, events);
                 }
             }
             Op::Delete(e, s) => {
@@ -268,6 +272,12 @@ impl World {
         for p in &self.peers {
             assert_eq!(self.lane.s.readiness(SockId(p.id)), Ok(p.bits()));
         }
+    }
+
+    /// Registering looks once, as collecting does: who finds no room wants to hear of it (Linux's tcp_poll).
+    fn look(&mut self, s: usize, events: u32) {
+        let p = &mut self.peers[s];
+        p.no_space |= events & bits::OUT & !p.bits() != 0;
     }
 
     fn collect(&mut self, e: usize) {
