@@ -3,7 +3,7 @@
 # They repeat to a fraction of a percent where times do not, so they are held to a budget (tools/instructions.txt).
 #
 #   tools/instructions.sh            measures, prints a table; fails where a budget is exceeded by more than 2 %, or where a
-#                                    connection on one of two lanes costs 640 more than on a lone one (2 % of 32,000)
+#                                    connection on one of two lanes costs 640 more than on a lone one
 #   tools/instructions.sh --write    makes what it measures the budget
 set -euo pipefail
 cd "$(dirname "$0")/.."
