@@ -118,7 +118,7 @@ pub struct Case {
     pub work: Work,
     /// Each lane has its peer on its own core.
     pub together: bool,
-    /// Corelane on AF_XDP sends a frame a segment, and leaves nothing for the kernel to cut.
+    /// The server sends a frame a segment, and leaves nothing to be cut before the device.
     pub frame_each: bool,
     /// What tells this row from others of its benchmark, besides the above.
     pub labels: Vec<(&'static str, Value)>,

@@ -375,7 +375,7 @@ pub fn systems(settings: &Settings, wanted: &[System]) -> Vec<(System, Wire)> {
     wires.flat_map(|wire| wanted.iter().filter(|s| asked(s) && runs(s, *wire)).map(|system| (*system, *wire))).collect()
 }
 
-/// Each system at bulk, and this stack once more with a frame for each segment, where it could do otherwise.
+/// Each system at bulk, and this stack and the kernel's once more with a frame for each segment, where they could do otherwise.
 fn bulk_of(settings: &Settings, work: &Work) -> Vec<Case> {
     let case = |system, wire| {
         let at_once = Case::new(system, wire, work.clone()).label("sending", CUT);
@@ -383,7 +383,7 @@ fn bulk_of(settings: &Settings, work: &Work) -> Vec<Case> {
         match (system, wire) {
             // Nothing cuts there.
             (_, Wire::Mem) => vec![each()],
-            (System::Corelane(_), Wire::Xdp) => vec![at_once, each()],
+            (OURS | EPOLL, Wire::Xdp) => vec![at_once, each()],
             _ => vec![at_once],
         }
     };
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn bulk_is_sent_both_ways_by_this_stack_alone() {
+    fn bulk_is_sent_both_ways_by_this_stack_and_the_kernels() {
         let settings = Settings { wires: vec![Wire::Mem, Wire::Xdp], ..Settings::default() };
         let rows: Vec<String> = bulk_of(&settings, &Work::default())
             .iter()
@@ -441,6 +441,7 @@ mod tests {
             "corelane xdp cut by the kernel",
             "corelane xdp a frame each",
             "linux-epoll xdp cut by the kernel",
+            "linux-epoll xdp a frame each",
             "linux-uring xdp cut by the kernel",
         ];
         assert_eq!(rows, expected);

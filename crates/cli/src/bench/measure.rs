@@ -306,8 +306,11 @@ fn on_veth(case: &Case, settings: &Settings, layout: Layout, begin: Begin<'_>) -
     let queues = layout.client.len().max(layout.server.len());
     let mut place = Place::new(queues, settings.addresses)?;
     let _tidy = super::nginx::Tidy;
-    let servers = servers(case, &place, &layout)?;
     let kernels = matches!(case.system, System::Kernel(_) | System::MultiProcess | System::Nginx);
+    if case.frame_each && kernels {
+        place.send_frame_each(Side::Server)?;
+    }
+    let servers = servers(case, &place, &layout)?;
     if kernels && place.has_program(Side::Server)? {
         return Err(Failure::told("an XDP program is on the kernel's end of the veth: please report this"));
     }

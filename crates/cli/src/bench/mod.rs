@@ -257,7 +257,8 @@ fn measure(bench: &Benchmark, settings: &Settings, machine: &Machine, stop: &Sto
             veth: "Each round on the veth: fresh namespaces, threaded NAPI pinned to its own side's core, the devices' TSO and GSO \
                    off, GRO on, pfifo of 10,000, CUBIC, no XDP program at the kernel's end; so the wire has frames of one segment, but the \
                    kernel's TCP hands down many at once and has them cut just before the device, and so does corelane where \
-                   several follow each other (by a packet socket with vnet_hdr), if its row does not say `a frame each`",
+                   several follow each other (by a packet socket with vnet_hdr); in rows that say `a frame each` neither \
+                   does (offload = false; gso_max_segs 1)",
             command: std::iter::once("corelane".to_owned())
                 .chain(std::env::args().skip(1))
                 .collect::<Vec<_>>()

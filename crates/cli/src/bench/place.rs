@@ -130,6 +130,12 @@ impl Place {
         })
     }
 
+    /// A side's kernel builds a packet for each segment, as if nothing could cut them.
+    pub fn send_frame_each(&self, side: Side) -> Result<(), Failure> {
+        let End { namespace, interface, .. } = self.end(side);
+        tool("ip", &["-n", namespace, "link", "set", "dev", interface, "gso_max_segs", "1"]).map(drop)
+    }
+
     fn end(&self, side: Side) -> &End {
         match side {
             Side::Client => &self.client,
