@@ -22,22 +22,27 @@ fn sh(command: &str) {
     assert!(out.status.success(), "{command}: {}", String::from_utf8_lossy(&out.stderr));
 }
 
-/// A veth pair `sa`, `sb` in a namespace of this thread's own.
-fn veth(mtu: u16) -> bool {
+/// A veth pair `sa`, `sb` in a namespace of this thread's own; `sb` has so many queues.
+fn veth_of(mtu: u16, queues: u16) -> bool {
     if !rustix::process::geteuid().is_root() {
         eprintln!("SKIPPED: network namespaces need root");
         return false;
     }
-    let name = format!("clsum-{}-{mtu}", std::process::id());
+    let name = format!("clsum-{}-{mtu}-{queues}", std::process::id());
     sh(&format!("ip netns add {name}"));
     let space = File::open(format!("/run/netns/{name}"));
     // The open file keeps it.
     sh(&format!("ip netns del {name}"));
     move_into_link_name_space(space.unwrap().as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
-    sh(&format!("ip link add sa mtu {mtu} numrxqueues 1 numtxqueues 1 type veth peer name sb mtu {mtu}"));
+    let peer = format!("peer name sb mtu {mtu} numrxqueues {queues} numtxqueues {queues}");
+    sh(&format!("ip link add sa mtu {mtu} numrxqueues 1 numtxqueues 1 type veth {peer}"));
     sh("ip link set sa up");
     sh("ip link set sb up");
     true
+}
+
+fn veth(mtu: u16) -> bool {
+    veth_of(mtu, 1)
 }
 
 /// Sends a segment with `len` bytes of text; what arrives of it, and what is said of its checksum.
@@ -100,7 +105,8 @@ fn run(mtu: u16, texts: &[usize]) {
     for (offload, device) in [(true, true), (true, false), (false, true)] {
         sh(if device { "ethtool -K sa tx on" } else { "ethtool -K sa tx off" });
         let config = XdpConfig { offload, receive_ring: 64, send_ring: 64, ..XdpConfig::default() };
-        let (_attached, mut from) = attach(&config);
+        let (attached, mut from) = attach(&config);
+        assert_eq!(attached.warning(), None);
         let mut to = packet::open("sb", 1, true).unwrap();
         assert_eq!(from[0].caps().checksum, offload, "this kernel copies on veth");
         // What is sent large is received as the link carries it; what the kernel puts together comes so whatever is sent.
@@ -116,6 +122,19 @@ fn run(mtu: u16, texts: &[usize]) {
             }
         }
     }
+}
+
+#[test]
+fn a_driver_that_takes_no_program_is_told_of() {
+    if !veth_of(1500, 2) {
+        return;
+    }
+    let config = XdpConfig { receive_ring: 64, send_ring: 64, ..XdpConfig::default() };
+    let (attached, mut from) = attach(&config);
+    let warning = attached.warning().expect("driver mode");
+    assert!(warning.contains("driver of sa") && warning.contains("fewer receive queues"), "{warning}");
+    let mut to = packet::open("sb", 1, true).unwrap();
+    cross(&mut from[0], &mut to[0], 1000);
 }
 
 #[test]

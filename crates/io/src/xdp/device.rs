@@ -70,9 +70,8 @@ pub(super) struct Attached {
 pub struct XdpDevice {
     link: Link,
     attached: Arc<Attached>,
-    /// Driver mode rather than generic.
-    native: bool,
-    zero_copy: bool,
+    /// Why the driver did not take the program, where it is in generic mode.
+    generic: Option<io::Error>,
 }
 
 fn queues_of(link: &Link) -> u16 {
@@ -144,13 +143,13 @@ impl XdpDevice {
         let program = Program::load_xdp("corelane", &bpf::steer(&maps), sg)
             .map_err(|e| refuse(name, "loading the XDP program", e))?;
         // Driver mode where the driver has it.
-        let (bpf_link, native) = match program.attach(link.index, false) {
-            Ok(l) => (l, true),
+        let (bpf_link, generic) = match program.attach(link.index, false) {
+            Ok(l) => (l, None),
             Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
                 return Err(refuse(name, "attaching the XDP program", e));
             }
             Err(first) => match program.attach(link.index, true) {
-                Ok(l) => (l, false),
+                Ok(l) => (l, Some(first)),
                 Err(_) => return Err(refuse(name, "attaching the XDP program", first)),
             },
         };
@@ -178,7 +177,7 @@ impl XdpDevice {
             };
             ports.push(XdpPort::new(queues, large, caps, checksum, attached.clone())?);
         }
-        Ok((XdpDevice { link, attached, native, zero_copy }, ports))
+        Ok((XdpDevice { link, attached, generic }, ports))
     }
 
     /// The interface as it was when it was taken.
@@ -186,13 +185,22 @@ impl XdpDevice {
         &self.link
     }
 
-    /// How it was taken, in a few words.
-    pub fn mode(&self) -> &'static str {
-        match (self.native, self.zero_copy) {
-            (_, true) => "driver mode, zero-copy",
-            (true, false) => "driver mode, copying",
-            (false, false) => "generic mode, copying",
-        }
+    /// What whoever measures should know about how it was taken.
+    pub fn warning(&self) -> Option<String> {
+        let error = self.generic.as_ref()?;
+        // What veth means by these numbers.
+        let why = match error.raw_os_error() {
+            Some(libc::ENOSPC) => {
+                "it has fewer receive queues than its peer has send queues: see ethtool -L".to_owned()
+            }
+            Some(libc::ERANGE) => "its MTU or its peer's is too large".to_owned(),
+            Some(libc::EOPNOTSUPP) => "it has no XDP".to_owned(),
+            _ => error.to_string(),
+        };
+        let name = &self.link.name;
+        Some(format!(
+            "the driver of {name} takes no XDP program ({why}): generic mode, which costs more for each frame"
+        ))
     }
 
     /// Takes a port of an address.
