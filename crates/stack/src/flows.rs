@@ -6,7 +6,7 @@
 
 use wire::Addr;
 
-use crate::keyed::Keyed;
+use crate::spread::Spread;
 
 /// A connection's four-tuple, as seen from here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -110,7 +110,7 @@ impl Table {
 }
 
 pub(crate) struct FlowTable {
-    hasher: Keyed,
+    hasher: Spread,
     now: Table,
     /// The smaller table that is being emptied, and how far that has come.
     old: Option<(Table, usize)>,
@@ -118,12 +118,12 @@ pub(crate) struct FlowTable {
 
 impl FlowTable {
     pub fn new(secret: [u8; 16]) -> FlowTable {
-        FlowTable { hasher: Keyed::of(secret), now: Table::new(START), old: None }
+        FlowTable { hasher: Spread::of(secret), now: Table::new(START), old: None }
     }
 
     #[inline]
     pub fn hash(&self, key: &FlowKey) -> u32 {
-        self.hasher.tuple(key) as u32
+        self.hasher.tuple(key)
     }
 
     /// Hints that `hash` is looked up soon.

@@ -33,8 +33,9 @@ impl Keyed {
         Keyed::new(word(0), word(8))
     }
 
+    /// Of words, the last of which tells how many bytes they are.
     #[inline]
-    fn sip<const N: usize>(&self, words: [u64; N]) -> u64 {
+    pub fn sip<const N: usize>(&self, words: [u64; N]) -> u64 {
         let mut v = self.0;
         for m in words {
             v[3] ^= m;

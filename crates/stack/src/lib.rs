@@ -37,6 +37,7 @@ mod route;
 mod settle;
 mod slab;
 mod sources;
+mod spread;
 mod steering;
 mod syn_cache;
 mod time_wait;
