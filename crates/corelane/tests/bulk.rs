@@ -93,20 +93,34 @@ struct Counted {
 }
 
 /// Over a TAP interface.
-fn over_tap(mtu: u16, offload: bool, v6: bool) -> Counted {
+fn over_tap(mtu: u16, offload: bool, napi: bool, v6: bool) -> Counted {
     let device: Device = "tap:t0".parse().unwrap();
     let port = PortConfig {
         addresses: addresses(),
         mtu: Some(mtu),
         offload: Some(offload),
+        napi: Some(napi),
         dad: Some(0),
         ..PortConfig::new(device)
     };
     both_ways(port, v6, || {
+        if napi {
+            thread_for_napi();
+        }
         sh("ip addr add 10.9.0.1/24 dev t0");
         sh("ip addr add fd09::1/64 dev t0 nodad");
         None
     })
+}
+
+/// The device's NAPI goes to a thread of its own, which only one that has a NAPI gets.
+fn thread_for_napi() {
+    let threads = || Command::new("pgrep").args(["-c", "^napi/t0-"]).output().unwrap().stdout;
+    let before = threads();
+    // A view of /sys with this namespace's devices.
+    let write = "mount -t sysfs sysfs /sys && echo 1 > /sys/class/net/t0/threaded";
+    assert!(Command::new("unshare").args(["-m", "sh", "-c", write]).status().unwrap().success());
+    assert_ne!(threads(), before);
 }
 
 /// Over AF_XDP on one end of a veth, whose other end is in a namespace `far` of the kernel's; of the frames to it one in
@@ -188,7 +202,7 @@ fn both_ways(port: PortConfig, v6: bool, ready: impl FnOnce() -> Option<File>) -
 fn large_frames_cross_a_tap() {
     apart("large", || {
         for (mtu, v6) in [(1500, false), (1500, true), (9000, false)] {
-            let counted = over_tap(mtu, true, v6);
+            let counted = over_tap(mtu, true, false, v6);
             assert!(counted.cut > 0, "mtu {mtu}");
             for (segments, frames) in counted.both {
                 let full = BYTES as u64 / (mtu as u64 - 40);
@@ -199,10 +213,19 @@ fn large_frames_cross_a_tap() {
     });
 }
 
+/// The kernel receives on a thread of NAPI's, later than the write that sends: frames of a segment may be put together there.
+#[test]
+fn the_kernel_may_receive_in_napi() {
+    apart("napi", || {
+        assert!(over_tap(1500, true, true, false).cut > 0);
+        assert_eq!(over_tap(1500, false, true, true).cut, 0);
+    });
+}
+
 #[test]
 fn without_offload_frames_are_segments() {
     apart("small", || {
-        let counted = over_tap(1500, false, false);
+        let counted = over_tap(1500, false, false, false);
         assert_eq!(counted.cut, 0);
         for (segments, frames) in counted.both {
             assert!(segments > BYTES as u64 / 1460 && frames >= segments, "{segments} segments in {frames} frames");

@@ -15,6 +15,8 @@ use crate::port::{Port, PortCaps, PortCounters};
 use crate::vnet;
 
 const IFF_TAP: u16 = 0x0002;
+/// Linux 4.15; a kernel that does not know it ignores it.
+const IFF_NAPI: u16 = 0x0010;
 const IFF_MULTI_QUEUE: u16 = 0x0100;
 const IFF_NO_PI: u16 = 0x1000;
 const IFF_VNET_HDR: u16 = 0x4000;
@@ -62,13 +64,29 @@ const MAX_GSO: usize = 65_535;
 /// Parts of a frame at most, its headers among them.
 const PARTS: usize = wire::burst::PARTS + 1;
 
-/// Opens `queues` queues of the interface, which is made if it does not exist, and brings it up. With `offload` large
-/// frames and unfinished checksums cross it in both directions.
-pub fn open(name: &str, queues: u16, mtu: Option<u16>, offload: bool) -> Result<Vec<TapPort>, PortError> {
-    let mut files = Vec::new();
-    for _ in 0..queues {
-        files.push(queue(name, queues > 1, offload)?);
+/// How an interface is opened.
+#[derive(Clone, Copy, Debug)]
+pub struct TapConfig {
+    /// One for each lane.
+    pub queues: u16,
+    /// Largest IP packet, bytes; the interface's own when missing.
+    pub mtu: Option<u16>,
+    /// Large frames and unfinished checksums cross it in both directions.
+    pub offload: bool,
+    /// The kernel receives what we send in NAPI rather than inside our write, so that the work can have a thread of its own.
+    pub napi: bool,
+}
+
+impl Default for TapConfig {
+    fn default() -> TapConfig {
+        TapConfig { queues: 1, mtu: None, offload: true, napi: false }
     }
+}
+
+/// Opens the queues of the interface, which is made if it does not exist, and brings it up.
+pub fn open(name: &str, config: &TapConfig) -> Result<Vec<TapPort>, PortError> {
+    let TapConfig { queues, mtu, offload, .. } = *config;
+    let files = (0..queues).map(|_| queue(name, config)).collect::<Result<Vec<_>, _>>()?;
     configure(name, mtu)?;
     let link = Netlink::open()
         .and_then(|mut n| n.link(name))
@@ -81,7 +99,7 @@ pub fn open(name: &str, queues: u16, mtu: Option<u16>, offload: bool) -> Result<
     Ok(files.into_iter().enumerate().map(|(i, file)| TapPort::new(file, name, i as u16, mac, mtu, offload)).collect())
 }
 
-fn queue(name: &str, multi: bool, offload: bool) -> Result<File, PortError> {
+fn queue(name: &str, config: &TapConfig) -> Result<File, PortError> {
     let file = OpenOptions::new()
         .read(true)
         .write(true)
@@ -94,7 +112,9 @@ fn queue(name: &str, multi: bool, offload: bool) -> Result<File, PortError> {
             },
             _ => PortError::system("opening /dev/net/tun", source, "read and write access to it"),
         })?;
-    let flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR | if multi { IFF_MULTI_QUEUE } else { 0 };
+    let multi = config.queues > 1;
+    let optional = [(multi, IFF_MULTI_QUEUE), (config.napi, IFF_NAPI)];
+    let flags = optional.iter().filter(|o| o.0).fold(IFF_TAP | IFF_NO_PI | IFF_VNET_HDR, |flags, o| flags | o.1);
     let attach = |flags: u16| {
         let req = IfReq::new(name, flags);
         // SAFETY: the request is a whole `struct ifreq`, which the kernel reads and writes during the call.
@@ -118,7 +138,7 @@ fn queue(name: &str, multi: bool, offload: bool) -> Result<File, PortError> {
         _ => PortError::system(format!("opening TAP interface {name}"), source, "CAP_NET_ADMIN"),
     })?;
     // SAFETY: an integer argument. A kernel that refuses finishes and cuts by itself.
-    unsafe { libc::ioctl(file.as_raw_fd(), TUNSETOFFLOAD, if offload { TUN_F_ALL } else { 0 }) };
+    unsafe { libc::ioctl(file.as_raw_fd(), TUNSETOFFLOAD, if config.offload { TUN_F_ALL } else { 0 }) };
     Ok(file)
 }
 

@@ -247,8 +247,9 @@ impl Chain {
         n
     }
 
-    /// The `len` bytes from `offset` on as they lie, into the front of `parts`; how many parts they are. Remembers where it ended
-    /// as [`Chain::copy_from`] does. `None`, and nothing remembered, where there are fewer bytes or more parts.
+    /// The `len` bytes from `offset` on as they lie, into the front of `parts`, chunks that lie together as one; how many
+    /// parts they are. Remembers where it ended as [`Chain::copy_from`] does. `None`, and nothing remembered, where there are
+    /// fewer bytes or more parts.
     pub fn gather<'a>(
         &'a mut self,
         side: &'a Side,
@@ -263,17 +264,23 @@ impl Chain {
         }
         let mut at = self.seek(side, offset);
         let (mut skip, mut left, mut n) = (offset - at.start as usize, len, 0);
+        // The part that grows while chunks lie one behind the other.
+        let (mut start, mut together): (*const u8, usize) = (ptr::null(), 0);
         loop {
             let record = *self.record(side, at.chunk);
             let here = (record.len as usize - skip).min(left);
             if here > 0 {
-                // SAFETY: live bytes of a chunk of this chain, which is borrowed exclusively for 'a, and the side, which keeps the
-                // arena mapped, as long; the mark written below lies in a record, not in a payload.
-                let part =
-                    unsafe { slice::from_raw_parts(side.payload(at.chunk).add(record.off as usize + skip), here) };
-                *parts.get_mut(n)? = part;
-                n += 1;
+                let from = side.payload(at.chunk).wrapping_add(record.off as usize + skip).cast_const();
+                if together == 0 || start.wrapping_add(together) != from {
+                    (start, together) = (from, 0);
+                    n += 1;
+                }
+                together += here;
                 left -= here;
+                // SAFETY: live bytes of chunks of this chain, which is borrowed exclusively for 'a, and the side, which keeps
+                // the arena mapped, as long; the pointer is the payloads' of all chunks, in one piece of the arena; the mark
+                // written below lies in a record, not in a payload.
+                *parts.get_mut(n - 1)? = unsafe { slice::from_raw_parts(start, together) };
             }
             if left == 0 {
                 break;

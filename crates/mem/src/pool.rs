@@ -364,7 +364,9 @@ impl Side {
     /// Puts the full list away, or passes one to the other side when there are enough.
     #[cold]
     fn stow(&mut self) {
-        self.full.push_back(std::mem::replace(&mut self.free, NONE));
+        let batch = std::mem::replace(&mut self.free, NONE);
+        let batch = self.reversed(batch);
+        self.full.push_back(batch);
         if self.full.len() > self.high && self.peer_free() < self.held {
             // The newest: what the other side will write to is then in a cache that both share, as a rule, and the same
             // chunks go round rather than all that were ever kept here.
@@ -374,6 +376,18 @@ impl Side {
                 self.full.push_back(batch);
             }
         }
+    }
+
+    /// In the order in which they were released, oldest first: chunks that followed each other in a chain, and in memory,
+    /// will do so again, and what lies together is copied and gathered in one go.
+    fn reversed(&mut self, batch: Batch) -> Batch {
+        let (mut head, mut rest) = (NIL, batch.head);
+        for _ in 0..batch.count {
+            // SAFETY: chunks of a batch of ours.
+            let record = unsafe { &mut *self.record(rest) };
+            (head, rest) = (rest, std::mem::replace(&mut record.next, head));
+        }
+        Batch { head, count: batch.count }
     }
 
     fn pass(&mut self, batch: Batch) -> Result<(), Batch> {

@@ -258,6 +258,35 @@ fn parts_are_gathered_where_they_lie() {
     c.free(&mut a);
 }
 
+/// Chunks that lie one behind the other in memory are one part, and what was freed in order is handed out in order: bulk that
+/// goes round keeps its few parts, whatever the batches in which chunks are passed begin and end with.
+#[test]
+fn chunks_that_lie_together_are_one_part() {
+    let (mut a, mut b) = pool(1024);
+    let data = bytes(7, 40 * CHUNK_BYTES);
+    let parts_of = |c: &mut Chain, side: &Side, offset, len| {
+        let mut parts: [&[u8]; 48] = [&[]; 48];
+        let n = c.gather(side, &mut c.cursor(), offset, len, &mut parts).unwrap();
+        assert_eq!(parts[..n].concat(), data[offset..offset + len]);
+        n
+    };
+    let mut c = chain(&mut a, &data);
+    assert_eq!(parts_of(&mut c, &a, 0, data.len()), 1);
+    assert_eq!(parts_of(&mut c, &a, 3000, 10_000), 1);
+    for _ in 0..500 {
+        c.free(&mut b);
+        c = chain(&mut a, &data);
+        assert!(parts_of(&mut c, &a, 0, data.len()) <= 3);
+    }
+    c.free(&mut b);
+    // The rest of a chunk that is not full is no part of it.
+    let mut short = chain(&mut a, &data[..100]);
+    let more = chain(&mut a, &data[100..5000]);
+    short.link(&mut a, more);
+    assert_eq!(parts_of(&mut short, &a, 0, 5000), 2);
+    short.free(&mut a);
+}
+
 /// What is offered to each shrinks as it is taken, and is never the last.
 #[test]
 fn a_share_leaves_some_to_others() {

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use io::impair::Impairment;
 use io::memwire::{self, MemConfig};
 use io::pcap::{Capture, Tee};
+use io::tap::TapConfig;
 use io::xdp::{XdpConfig, XdpDevice};
 use io::{AnyPort, Port};
 use stack::Mode;
@@ -118,7 +119,8 @@ fn open(config: &Config, port: &PortConfig) -> Result<Opened, Error> {
         }
         Device::Tap(name) => {
             needs_address(port)?;
-            let ports = io::tap::open(name, config.lanes, port.mtu, offload)?;
+            let napi = port.napi.unwrap_or(false);
+            let ports = io::tap::open(name, &TapConfig { queues: config.lanes, mtu: port.mtu, offload, napi })?;
             Ok(Opened::dedicated(port, ports.into_iter().map(AnyPort::Tap).collect()))
         }
     }

@@ -150,5 +150,8 @@ fn check_port(at: usize, port: &PortConfig) -> Result<(), Fault> {
             return Err(here(key).fault(message));
         }
     }
+    if port.napi.is_some() && !matches!(port.device, Device::Tap(_)) {
+        return Err(here("napi").fault(format!("napi: {} is no tap; leave it out", port.device)));
+    }
     Ok(())
 }

@@ -135,6 +135,9 @@ pub struct PortConfig {
     pub pcap: Option<std::path::PathBuf>,
     /// Whether checksums and cutting into segments are left to the device where it can; yes when missing.
     pub offload: Option<bool>,
+    /// Whether the kernel receives in NAPI what a `tap` sends it, which it then can do on a thread of its own, rather than
+    /// inside the lane's calls; no when missing.
+    pub napi: Option<bool>,
 }
 
 impl PortConfig {
@@ -150,6 +153,7 @@ impl PortConfig {
             autoconf: None,
             pcap: None,
             offload: None,
+            napi: None,
         }
     }
 }
@@ -298,6 +302,7 @@ device = "tap:t0"
 addresses = ["10.9.0.2/24", "fd09::2/64"]
 gateways = ["10.9.0.1"]
 offload = false
+napi = true
 [tcp]
 receive_buffer = 65536
 "#,
@@ -306,6 +311,7 @@ receive_buffer = 65536
         assert_eq!((c.lanes, c.model, c.ports.len()), (2, Model::Paired, 2));
         assert_eq!(c.ports[1].device, Device::Tap("t0".into()));
         assert_eq!((c.ports[0].offload, c.ports[1].offload), (None, Some(false)));
+        assert_eq!((c.ports[0].napi, c.ports[1].napi), (None, Some(true)));
         assert_eq!(c.tcp.parameters().receive_buffer, 65536);
     }
 
@@ -385,6 +391,7 @@ receive_buffer = 65536
             (&tap("addresses = [\"224.0.0.1/4\"]"), "6:1: addresses: 224.0.0.1 cannot be a host's own address"),
             (&tap("gateways = [\"10.0.0.1\", \"10.0.0.2\"]"), "6:1: gateways: expected at most one for each family"),
             ("[[ports]]\ndevice = \"tap:a\"\n[[ports]]\ndevice = \"tap:a\"\n", "4:1: tap:a is named twice"),
+            ("[[ports]]\ndevice = \"packet:a\"\nnapi = true\n", "3:1: napi: packet:a is no tap; leave it out"),
             (
                 "[[ports]]\ndevice = \"xdp:a\"\ndad = 0\n",
                 "3:1: dad: xdp:a follows the kernel's addresses and routes; leave it out",

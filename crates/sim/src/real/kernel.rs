@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 
-use ::io::tap::{self, TapPort};
+use ::io::tap::{self, TapConfig, TapPort};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::host::HostConfig;
@@ -51,7 +51,8 @@ impl Kernel {
         let space = space?;
         let (own, other) = (HostConfig::new(n), HostConfig::new(peer));
         let setup = move || -> io::Result<TapPort> {
-            let mut ports = tap::open("tap0", 1, Some(own.mtu), true).map_err(io::Error::other)?;
+            let mut ports = tap::open("tap0", &TapConfig { mtu: Some(own.mtu), ..TapConfig::default() })
+                .map_err(io::Error::other)?;
             let port = ports.pop().ok_or_else(|| io::Error::other("no queue"))?;
             let Sysctls { timestamps, sack, window_scaling, ecn } = sysctls;
             for (key, value) in [
