@@ -345,7 +345,6 @@ impl Engine {
                 mail,
                 wanted: kernel.as_ref().map(Kernel::asker),
                 stats: stats.clone(),
-                own: Vec::with_capacity(64),
                 asked: Vec::new(),
                 failed: false,
                 gone: 0,
