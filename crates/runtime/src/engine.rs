@@ -12,7 +12,6 @@ use socket::{SocketConfig, Sockets};
 use stack::{InterfaceConfig, InterfaceId, Route, Stack, StackConfig, Steering};
 
 use crate::app::{App, Parts, Waiting};
-use crate::clock::Clock;
 use crate::config::{Config, Model};
 use crate::cores;
 use crate::fallback::{Directory, Fallback};
@@ -339,7 +338,7 @@ impl Engine {
                 steering: steering.clone(),
                 handover: handovers.pop().unwrap_or_default(),
                 fallback: Fallback::new(directory.clone(), index as u16),
-                clock: Clock,
+                clock: config.clock.clone(),
                 bell: bell.clone(),
                 app_bell: app_bell.clone(),
                 mail,
