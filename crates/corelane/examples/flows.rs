@@ -1,5 +1,5 @@
 //! Exchanges of 64 bytes over many open connections in random order, both ends in one thread, for instruction counts, cache
-//! misses and memory: nothing waits, so a run repeats exactly.
+//! misses and memory: nothing waits and the lanes' time is told, so a run repeats exactly.
 //!
 //! ```sh
 //! cargo build --release -p corelane --example flows
@@ -9,24 +9,29 @@
 //! Arguments: connections, and exchanges on connections drawn at random.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use corelane::{
-    Config, ConnectOptions, Engine, Events, Interest, Lane, ListenOptions, Model, Poller, SockOption, TcpListener,
-    TcpStream, Trigger,
+    Clock, Config, ConnectOptions, Engine, Events, Interest, Lane, ListenOptions, Model, Poller, SockOption,
+    TcpListener, TcpStream, Trigger,
 };
 
 /// Exchanges under way at once.
 const AT_ONCE: usize = 256;
+/// Time between two turns, µs: about what they take.
+const TURN_US: u64 = 200;
 /// One remote port takes at most this many from one address.
 const PER_PORT: usize = 40_000;
 
 fn main() {
     let mut args = std::env::args().skip(1).map(|n| n.parse().expect("a number"));
     let (n, exchanges): (usize, usize) = (args.next().unwrap_or(100_000), args.next().unwrap_or(200_000));
+    let time = Arc::new(AtomicU64::new(1_000_000));
     let config = |address: &str| {
         let mut c = Config::memory(address).expect("an address");
-        c.model = Model::Inline;
+        (c.model, c.clock) = (Model::Inline, Clock::Told(time.clone()));
         c
     };
     let (mut server, mut client) =
@@ -37,23 +42,25 @@ fn main() {
     let mut client = Client::new(&client);
     let begun = Instant::now();
     while client.streams.len() < n || client.under_way > 0 {
+        time.fetch_add(TURN_US, Ordering::Relaxed);
         client.open(n);
         client.turn();
         server.turn();
     }
     println!("{n} connections opened, an exchange on each: {:.2} s", begun.elapsed().as_secs_f64());
     let begun = Instant::now();
-    run(&mut server, &mut client, exchanges);
+    run(&mut server, &mut client, exchanges, &time);
     let took = begun.elapsed().as_secs_f64();
     println!("{exchanges} exchanges, both ends in one thread: {:.0} ns each", took * 1e9 / exchanges as f64);
 }
 
 /// The counted part: callgrind's `--toggle-collect=flows::run`.
 #[inline(never)]
-fn run(server: &mut Server, client: &mut Client, exchanges: usize) {
+fn run(server: &mut Server, client: &mut Client, exchanges: usize, time: &AtomicU64) {
     let goal = client.done + exchanges;
     let mut begun = client.done;
     while client.done < goal {
+        time.fetch_add(TURN_US, Ordering::Relaxed);
         while client.under_way < AT_ONCE && begun < goal {
             client.ask_somebody();
             begun += 1;

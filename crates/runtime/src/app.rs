@@ -219,7 +219,7 @@ impl App {
         let mut empty = 0;
         loop {
             if self.advance() || stop() {
-                self.patience.something(|| Clock.now());
+                self.patience.something(|| Clock::Monotonic.now());
                 return;
             }
             if self.busy {
@@ -230,7 +230,7 @@ impl App {
                 }
                 continue;
             }
-            let now = Clock.now();
+            let now = Clock::Monotonic.now();
             match self.patience.nothing(now) {
                 Then::Look => {}
                 Then::Yield => {
@@ -278,7 +278,7 @@ impl App {
             }
         };
         if self.sockets.process() > 0 || work {
-            self.patience.something(|| Clock.now());
+            self.patience.something(|| Clock::Monotonic.now());
         }
     }
 

@@ -12,7 +12,6 @@ use socket::{SocketConfig, Sockets};
 use stack::{InterfaceConfig, InterfaceId, Route, Stack, StackConfig, Steering};
 
 use crate::app::{App, Parts, Waiting};
-use crate::clock::Clock;
 use crate::config::{Config, Model};
 use crate::cores;
 use crate::fallback::{Directory, Fallback};
@@ -340,13 +339,12 @@ impl Engine {
                 steering: steering.clone(),
                 handover: handovers.pop().unwrap_or_default(),
                 fallback: Fallback::new(directory.clone(), index as u16),
-                clock: Clock,
+                clock: config.clock.clone(),
                 bell: bell.clone(),
                 app_bell: app_bell.clone(),
                 mail,
                 wanted: kernel.as_ref().map(Kernel::asker),
                 stats: stats.clone(),
-                own: Vec::with_capacity(64),
                 asked: Vec::new(),
                 failed: false,
                 gone: 0,

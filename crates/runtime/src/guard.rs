@@ -98,7 +98,7 @@ impl Guarded {
     pub fn sleep(&self, own: &Bell, limit: Option<Duration>, stop: impl Fn() -> bool) -> Slept {
         let Some(mut held) = self.take() else { return Slept::Taken };
         own.arm();
-        let now = Clock.now();
+        let now = Clock::Monotonic.now();
         let ready = held.with(|lane| {
             let wait_us = if stop() { None } else { lane.prepare(limit) };
             match wait_us {
@@ -196,7 +196,7 @@ impl Guarded {
 
     /// Whether whoever sleeps should be awake.
     fn late(&self) -> bool {
-        let over = Clock.now().micros() > self.due.load(Ordering::Relaxed);
+        let over = Clock::Monotonic.now().micros() > self.due.load(Ordering::Relaxed);
         over || wait(&mut [PollFd::new(&*self.watches[0], PollFlags::IN)], Some(0))
     }
 

@@ -158,28 +158,6 @@ impl RxBurst for Handed<'_> {
     }
 }
 
-/// Some frames of a burst.
-pub(crate) struct Picked<'a, B> {
-    pub burst: &'a B,
-    pub which: &'a [u16],
-}
-
-impl<B: RxBurst> RxBurst for Picked<'_, B> {
-    fn len(&self) -> usize {
-        self.which.len()
-    }
-
-    fn frame(&self, index: usize) -> RxFrame<'_> {
-        self.burst.frame(self.which[index] as usize)
-    }
-
-    fn prefetch(&self, index: usize) {
-        if let Some(at) = self.which.get(index) {
-            self.burst.prefetch(*at as usize);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -119,11 +119,11 @@ impl Keeper {
         let mut patience = Patience::new(self.spin_us);
         while !self.stop.load(Ordering::Relaxed) {
             if !lane.turn().is_idle() {
-                patience.something(|| Clock.now());
+                patience.something(|| Clock::Monotonic.now());
                 continue;
             }
             // The application may live on the same core.
-            match if self.busy { Then::Yield } else { patience.nothing(Clock.now()) } {
+            match if self.busy { Then::Yield } else { patience.nothing(Clock::Monotonic.now()) } {
                 Then::Look => {}
                 Then::Yield => std::thread::yield_now(),
                 Then::Sleep => lane.sleep(None, None),

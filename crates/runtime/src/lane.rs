@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use io::{AnyPort, Bell, Port};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
-use stack::{InterfaceId, Stack, Steering};
+use stack::{Asked, InterfaceId, Stack, Steering, Strangers};
 use wire::Instant;
-use wire::burst::{RxBurst, RxChecksum, RxFrame};
+use wire::burst::{RxChecksum, RxFrame};
 
 use crate::clock::Clock;
 use crate::fallback::Fallback;
-use crate::handover::{Handover, Out, Picked};
+use crate::handover::{Handed, Handover, Out};
 use crate::mailbox::{Control, Mailbox};
 use crate::stats::{LaneStats, Snapshot, add};
 
@@ -70,7 +70,6 @@ pub struct Lane {
     pub(crate) mail: Arc<Mailbox>,
     pub(crate) wanted: Option<(Sender<Wanted>, Arc<Bell>)>,
     pub(crate) stats: Arc<LaneStats>,
-    pub(crate) own: Vec<u16>,
     pub(crate) asked: Vec<(InterfaceId, IpAddr)>,
     /// A port that failed says so once.
     pub(crate) failed: bool,
@@ -94,61 +93,84 @@ struct Counts {
     elsewhere: u64,
 }
 
-/// Sorts a burst: what is ours, and what goes to another lane.
+impl Counts {
+    fn add(&mut self, given: bool) {
+        self.out += given as u64;
+        self.dropped += !given as u64;
+    }
+
+    /// Lets the other lanes see what they were given.
+    fn settle(&self, out: &mut Out, stats: &LaneStats) {
+        if self.out + self.dropped > 0 {
+            add(&stats.handed_batches, out.publish());
+            add(&stats.handed_out, self.out);
+            add(&stats.handed_dropped, self.dropped);
+            add(&stats.fallback_out, self.elsewhere);
+        }
+    }
+}
+
+/// Gives frames that came by a port to the lanes they belong to.
 struct Sort<'a> {
-    own: &'a mut Vec<u16>,
-    stack: &'a Stack,
     steering: &'a Steering,
     out: &'a mut Out,
     fallback: &'a mut Fallback,
     lane: u16,
     port: usize,
+    counts: Counts,
 }
 
-impl Sort<'_> {
-    /// What became of those that are not ours, the others in `own`; `None` where all are ours.
-    fn burst<B: RxBurst>(&mut self, burst: &B) -> Option<Counts> {
-        let mut counts = Counts::default();
-        let astray = self.fallback.is_needed();
-        let n = burst.len();
-        let ours = |k: &usize| !astray && self.steering.lane_of_plain(burst.frame(*k).data) == Some(self.lane);
-        // As a rule all are.
-        let first = (0..n).find(|k| !ours(k)).unwrap_or(n);
-        if first == n {
-            return None;
-        }
-        self.own.clear();
-        self.own.extend(0..first as u16);
-        for k in first..n {
-            let frame = burst.frame(k);
-            match self.steering.lane_of_plain(frame.data) {
-                Some(lane) if lane == self.lane && !astray => self.own.push(k as u16),
-                plain => self.frame(k, frame, plain, astray, &mut counts),
-            }
-        }
-        Some(counts)
+impl Strangers for Sort<'_> {
+    fn asked(&self) -> Asked {
+        if self.fallback.is_needed() { Asked::First } else { Asked::Unknown }
     }
 
-    fn frame(&mut self, k: usize, frame: RxFrame, plain: Option<u16>, astray: bool, counts: &mut Counts) {
+    fn take(&mut self, stack: &Stack, _: usize, frame: RxFrame) -> bool {
+        let plain = self.steering.lane_of_plain(frame.data);
         if plain.is_none() && stack::is_for_all(frame.data) {
             for lane in (0..self.steering.lanes()).filter(|l| *l != self.lane) {
-                counts.out += self.out.give(lane, self.port, frame, true) as u64;
+                self.counts.out += self.out.give(lane, self.port, frame, true) as u64;
             }
-            self.own.push(k as u16);
-            return;
+            return false;
         }
         let lane = plain.unwrap_or_else(|| self.steering.lane_of_frame(frame.data));
         let given = if lane != self.lane {
             self.out.give(lane, self.port, frame, false)
-        } else if astray && let Some(lane) = self.fallback.lane_of(self.stack, frame.data) {
-            counts.elsewhere += 1;
+        } else if self.fallback.is_needed()
+            && let Some(lane) = self.fallback.lane_of(stack, frame.data)
+        {
+            self.counts.elsewhere += 1;
             self.out.give(lane, self.port, frame, true)
         } else {
-            self.own.push(k as u16);
-            return;
+            return false;
         };
-        counts.out += given as u64;
-        counts.dropped += !given as u64;
+        self.counts.add(given);
+        true
+    }
+}
+
+/// Gives frames that other lanes have handed over to those that listen for them.
+struct Astray<'a> {
+    handed: &'a Handed<'a>,
+    out: &'a mut Out,
+    fallback: &'a mut Fallback,
+    port: usize,
+    counts: &'a mut Counts,
+}
+
+impl Strangers for Astray<'_> {
+    fn asked(&self) -> Asked {
+        if self.fallback.is_needed() { Asked::First } else { Asked::Never }
+    }
+
+    fn take(&mut self, stack: &Stack, index: usize, frame: RxFrame) -> bool {
+        if self.handed.chosen(index) {
+            return false;
+        }
+        let Some(lane) = self.fallback.lane_of(stack, frame.data) else { return false };
+        self.counts.elsewhere += 1;
+        self.counts.add(self.out.give(lane, self.port, frame, true));
+        true
     }
 }
 
@@ -264,30 +286,23 @@ impl Lane {
             let stack = &mut self.stack;
             io::with_port!(&self.ports[i], p => stack.receive(now, interface, p));
         } else {
-            let Lane { own, ports, stack, steering, handover, fallback, index, stats, .. } = self;
-            let mut sort = Sort { own, stack, steering, out: &mut handover.out, fallback, lane: *index, port: i };
-            match io::with_port!(&ports[i], p => sort.burst(p)) {
-                None => io::with_port!(&ports[i], p => stack.receive(now, interface, p)),
-                Some(counts) => {
-                    add(&stats.handed_batches, handover.out.publish());
-                    add(&stats.handed_out, counts.out);
-                    add(&stats.handed_dropped, counts.dropped);
-                    add(&stats.fallback_out, counts.elsewhere);
-                    io::with_port!(&ports[i], p => stack.receive(now, interface, &Picked { burst: p, which: own }));
-                }
-            }
-            let mut whole = 0;
-            stack.take_foreign(|lane, frame| {
-                let given = handover.out.give(lane, i, RxFrame::new(frame, RxChecksum::Unknown), false);
-                whole += given as u64;
-            });
-            if whole > 0 {
-                add(&stats.handed_batches, handover.out.publish());
-                add(&stats.handed_out, whole);
-            }
+            self.receive_own(now, i);
         }
         self.ports[i].release();
         n
+    }
+
+    /// The same where there are other lanes: what is theirs is given to them.
+    fn receive_own(&mut self, now: Instant, i: usize) {
+        let Lane { ports, stack, steering, handover, fallback, index, stats, .. } = self;
+        let out = &mut handover.out;
+        let mut sort = Sort { steering, out, fallback, lane: *index, port: i, counts: Counts::default() };
+        io::with_port!(&ports[i], p => stack.receive_own(now, InterfaceId(i as u8), p, &mut sort));
+        let Sort { mut counts, out, .. } = sort;
+        stack.take_foreign(|lane, frame| {
+            counts.add(out.give(lane, i, RxFrame::new(frame, RxChecksum::Unknown), false));
+        });
+        counts.settle(out, stats);
     }
 
     fn port_name(&self, interface: InterfaceId) -> String {
@@ -295,36 +310,15 @@ impl Lane {
     }
 
     fn take_handed(&mut self, now: Instant) -> usize {
-        let Lane { handover, stack, ports, fallback, own, stats, .. } = self;
-        let astray = fallback.is_needed();
-        let (mut elsewhere, mut dropped) = (0, 0);
-        let n = handover.take(BURST, |out, port, frames| {
-            if port >= ports.len() {
-                return;
+        let Lane { handover, stack, ports, fallback, stats, .. } = self;
+        let mut counts = Counts::default();
+        let n = handover.take(BURST, |out, port, handed| {
+            if port < ports.len() {
+                let mut astray = Astray { handed, out, fallback, port, counts: &mut counts };
+                stack.receive_own(now, InterfaceId(port as u8), handed, &mut astray);
             }
-            let interface = InterfaceId(port as u8);
-            if !astray {
-                return stack.receive(now, interface, frames);
-            }
-            own.clear();
-            for k in 0..frames.len() {
-                let frame = frames.frame(k);
-                match if frames.chosen(k) { None } else { fallback.lane_of(stack, frame.data) } {
-                    None => own.push(k as u16),
-                    Some(lane) => {
-                        elsewhere += 1;
-                        dropped += !out.give(lane, port, frame, true) as u64;
-                    }
-                }
-            }
-            stack.receive(now, interface, &Picked { burst: frames, which: own });
         });
-        if elsewhere > 0 {
-            add(&stats.handed_batches, handover.out.publish());
-            add(&stats.fallback_out, elsewhere);
-            add(&stats.handed_out, elsewhere - dropped);
-            add(&stats.handed_dropped, dropped);
-        }
+        counts.settle(&mut handover.out, stats);
         add(&stats.handed_in, n as u64);
         n
     }

@@ -28,6 +28,47 @@ pub(crate) struct Source {
     pub ecn: u8,
 }
 
+/// Other lanes, whose frames may come by ours.
+pub trait Strangers {
+    /// Which frames they are asked about.
+    fn asked(&self) -> Asked;
+
+    /// Whether frame `index` of the burst is theirs, and was given to them.
+    fn take(&mut self, stack: &Stack, index: usize, frame: RxFrame) -> bool;
+}
+
+/// Which frames other lanes are asked about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// None.
+    Never,
+    /// Those that belong to no connection of ours: what does is ours, so the common frame asks nobody.
+    Unknown,
+    /// All, before a connection of ours is looked for.
+    First,
+}
+
+/// There are none.
+impl Strangers for () {
+    fn asked(&self) -> Asked {
+        Asked::Never
+    }
+
+    fn take(&mut self, _: &Stack, _: usize, _: RxFrame) -> bool {
+        false
+    }
+}
+
+/// What became of a frame that was not dropped.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Taken,
+    /// Nothing: it belongs to no connection of ours under this hash.
+    Unknown(u32),
+    /// It is another lane's.
+    Given,
+}
+
 /// Congestion experienced.
 pub(crate) const CE: u8 = 3;
 
@@ -52,12 +93,23 @@ fn check(src: Addr, dst: Addr, bytes: &[u8], checksum: RxChecksum) -> bool {
 impl Stack {
     /// Takes a burst of frames from one interface.
     pub fn receive<B: RxBurst + ?Sized>(&mut self, now: Instant, interface: InterfaceId, burst: &B) {
+        self.receive_own(now, interface, burst, &mut ());
+    }
+
+    /// The same of a burst that has frames of `others` too.
+    #[inline(never)]
+    pub fn receive_own<B, S>(&mut self, now: Instant, interface: InterfaceId, burst: &B, others: &mut S)
+    where
+        B: RxBurst + ?Sized,
+        S: Strangers,
+    {
         if interface.index() >= self.interfaces.len() || burst.is_empty() {
             return;
         }
         self.conns.now = now;
         self.counters.bursts += 1;
         let mut train: Option<Train> = None;
+        let mut asked = others.asked();
         (0..GROUP).for_each(|i| burst.prefetch(i));
         let mut hashes = [None; GROUP];
         for i in 0..burst.len() {
@@ -65,20 +117,37 @@ impl Stack {
                 hashes = self.look_ahead(interface, burst, i);
             }
             let frame = burst.frame(i);
-            self.counters.frames_in += 1;
-            self.counters.bytes_in += frame.data.len() as u64;
             if let Some(t) = train.as_mut() {
                 if self.follow(now, t, &frame) {
+                    self.counters.frames_in += 1;
+                    self.counters.bytes_in += frame.data.len() as u64;
                     continue;
                 }
                 let id = t.id;
                 train = None;
                 self.settle(now, id);
             }
-            let taken = self.take_quick(now, interface, &frame, hashes[i % GROUP]);
-            if let Err(reason) = taken.unwrap_or_else(|| self.take_frame(now, interface, frame)) {
-                self.counters.drop(reason);
+            if asked == Asked::First && others.take(self, i, frame) {
+                continue;
             }
+            let mut ask = |stack: &Stack, frame| asked == Asked::Unknown && others.take(stack, i, frame);
+            let hash = hashes[i % GROUP];
+            let taken = match self.take_quick(now, interface, &frame, hash, asked != Asked::Unknown, &mut ask) {
+                Some(taken) => taken,
+                None if ask(self, frame) => Ok(Fate::Given),
+                None => self.take_frame(now, interface, frame).map(|()| Fate::Taken),
+            };
+            match taken {
+                Ok(Fate::Given) => {
+                    // Where one is another's more are, and the search for their connections would be in vain.
+                    asked = Asked::First;
+                    continue;
+                }
+                Ok(_) => {}
+                Err(reason) => self.counters.drop(reason),
+            }
+            self.counters.frames_in += 1;
+            self.counters.bytes_in += frame.data.len() as u64;
             if let Some(id) = self.leading.take() {
                 train = Some(Train::new(id, &frame));
             }
@@ -91,23 +160,36 @@ impl Stack {
     }
 
     /// Takes a frame of the common shape to and from good addresses, as [`Stack::take_frame`] would; `None`, with nothing
-    /// done, where it is another.
+    /// done, where it is another. Unless it is `ours` anyway, `ask` is asked of one that is no connection's.
     #[inline(always)]
-    fn take_quick(
+    fn take_quick<'a>(
         &mut self,
         now: Instant,
         interface: InterfaceId,
-        frame: &RxFrame,
+        frame: &RxFrame<'a>,
         hash: Option<u32>,
-    ) -> Option<Result<(), DropReason>> {
+        ours: bool,
+        ask: &mut impl FnMut(&Stack, RxFrame<'a>) -> bool,
+    ) -> Option<Result<Fate, DropReason>> {
         let i = &mut self.interfaces[interface.index()];
         let wire::quick::Tcp4 { mac, src, dst, tos, segment } = wire::quick::read(frame.data, i.config.mac)?;
-        if i.config.vlan.is_some() || !i.addresses.admits(src, dst) || !sum_ok(src, dst, segment, frame) {
+        if i.config.vlan.is_some() || !i.addresses.admits(src, dst) {
             return None;
         }
-        let header = Segment::header(segment).ok()?;
+        if !sum_ok(src, dst, segment, frame) {
+            return Some(Err(DropReason::TcpChecksum));
+        }
+        let Ok(header) = Segment::header(segment) else { return Some(Err(DropReason::Malformed)) };
         let seg = Segment::behind(segment, header, frame.mss);
-        Some(self.take_segment(now, Source { interface, mac, src, dst, ecn: tos & 3 }, &seg, hash))
+        let source = Source { interface, mac, src, dst, ecn: tos & 3 };
+        let mut taken = self.take_segment(now, source, &seg, hash, ours);
+        if let Ok(Fate::Unknown(hash)) = taken {
+            if ask(self, RxFrame { checksum: RxChecksum::Verified, ..*frame }) {
+                return Some(Ok(Fate::Given));
+            }
+            taken = self.take_segment(now, source, &seg, Some(hash), true);
+        }
+        Some(taken)
     }
 
     fn take_frame(&mut self, now: Instant, interface: InterfaceId, frame: RxFrame) -> Result<(), DropReason> {
@@ -213,22 +295,28 @@ impl Stack {
             return Err(DropReason::TcpChecksum);
         }
         let seg = Segment::parse_merged(bytes, frame.mss).map_err(|_| DropReason::Malformed)?;
-        self.take_segment(now, source, &seg, None)
+        self.take_segment(now, source, &seg, None, true).map(|_| ())
     }
 
-    /// `hash` is the tuple's, where it is known.
+    /// `hash` is the tuple's, where it is known. Nothing is done with what belongs to no connection and may not be `ours`.
     fn take_segment(
         &mut self,
         now: Instant,
         source: Source,
         seg: &Segment,
         hash: Option<u32>,
-    ) -> Result<(), DropReason> {
+        ours: bool,
+    ) -> Result<Fate, DropReason> {
         let Source { src, dst, .. } = source;
-        self.counters.segments_in += seg.count() as u64;
         let key = FlowKey { local: dst, remote: src, local_port: seg.dst_port, remote_port: seg.src_port };
         let hash = hash.unwrap_or_else(|| self.flows.hash(&key));
-        match self.find_flow(&key, hash) {
+        let found = self.find_flow(&key, hash);
+        // What is remembered of a connection may be older than one that another lane has.
+        if !ours && found.is_none_or(|value| value & TIME_WAIT != 0) {
+            return Ok(Fate::Unknown(hash));
+        }
+        self.counters.segments_in += seg.count() as u64;
+        let taken = match found {
             Some(value) if value & TIME_WAIT != 0 => self.in_time_wait(now, source, seg, key, hash, value),
             Some(value) if value & EMBRYO != 0 => self.in_handshake(now, source, seg, hash, value & !EMBRYO),
             Some(id) => {
@@ -248,13 +336,14 @@ impl Stack {
                 if self.counters.tcp.predicted != predicted && !seg.payload.is_empty() {
                     // What follows it may be more of the same.
                     self.leading = Some(id);
-                    return Ok(());
+                } else {
+                    self.settle(now, id);
                 }
-                self.settle(now, id);
                 Ok(())
             }
             None => self.without_connection(now, source, seg, key, hash, None),
-        }
+        };
+        taken.map(|()| Fate::Taken)
     }
 
     /// RFC 9293 3.10.7.1 and 3.10.7.2: CLOSED and LISTEN. `after` is the sequence number that an earlier connection of the

@@ -8,6 +8,8 @@ use std::str::FromStr;
 use io::impair::Impairment;
 use serde::{Deserialize, Deserializer, de};
 
+use crate::clock::Clock;
+
 pub use self::check::{Fault, Place};
 pub use self::tcp::{Ecn, SynCookies, TcpConfig};
 
@@ -199,6 +201,9 @@ pub struct Config {
     /// What a memory wire does to frames.
     #[serde(skip)]
     pub impairment: Impairment,
+    /// The time of the lanes' turns.
+    #[serde(skip)]
+    pub clock: Clock,
 }
 
 impl Default for Config {
@@ -222,6 +227,7 @@ impl Default for Config {
             max_orphans: 65_536,
             local_ports: None,
             impairment: Impairment::default(),
+            clock: Clock::default(),
         }
     }
 }

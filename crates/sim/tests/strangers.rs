@@ -1,0 +1,157 @@
+//! Frames of other lanes that come by this one's port: what belongs to no connection goes to the lane that its tuple names,
+//! and nobody is asked about what does.
+
+mod common;
+
+use std::collections::HashSet;
+
+use common::*;
+use stack::channel::{CloseMode, Job};
+use stack::{Asked, DropReason, Stack, Steering, Strangers};
+use wire::burst::{RxBurst, RxChecksum, RxFrame};
+use wire::tcp::Options;
+use wire::{MacAddr, arp, ethernet};
+
+struct Burst(Vec<Vec<u8>>);
+
+impl RxBurst for Burst {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn frame(&self, index: usize) -> RxFrame<'_> {
+        RxFrame::new(&self.0[index], RxChecksum::Unknown)
+    }
+}
+
+/// Three other lanes.
+struct Others {
+    when: Asked,
+    steering: Steering,
+    asked: Vec<usize>,
+    /// Index, lane and what is said of the checksum.
+    given: Vec<(usize, u16, RxChecksum)>,
+}
+
+impl Strangers for Others {
+    fn asked(&self) -> Asked {
+        self.when
+    }
+
+    fn take(&mut self, _: &Stack, index: usize, frame: RxFrame) -> bool {
+        self.asked.push(index);
+        let lane = self.steering.lane_of_frame(frame.data);
+        if lane != 0 {
+            self.given.push((index, lane, frame.checksum));
+        }
+        lane != 0
+    }
+}
+
+fn others(when: Asked) -> Others {
+    Others { when, steering: Steering::spread(4), asked: Vec::new(), given: Vec::new() }
+}
+
+/// The lane of a peer's segments.
+fn lane(p: &Peer) -> u16 {
+    Steering::spread(4).lane_of(p.addr, ours(), p.port, p.local_port)
+}
+
+/// The first port of a peer from `from` on whose lane `is` so.
+fn port(from: u16, is: impl Fn(u16) -> bool) -> u16 {
+    (from..).find(|port| is(lane(&Peer::new(9, *port)))).unwrap()
+}
+
+fn receive(b: &mut Bench, others: &mut Others, frames: Vec<Vec<u8>>) -> Vec<Sent> {
+    let interface = b.host.interface();
+    b.host.stack.receive_own(b.now, interface, &Burst(frames), others);
+    b.turn(Vec::new())
+}
+
+#[test]
+fn what_is_unknown_goes_to_its_lane_and_nothing_else() {
+    let mut b = Bench::listening(512, &[], |_| ());
+    let syns: Vec<Peer> = (0..400).map(|n| Peer::new(9, 20_000 + n)).collect();
+    let of = |n: u16| syns.iter().filter(|p| lane(p) == n).count();
+    assert!((0..4).all(|n| of(n) > 50));
+    let mut all = others(Asked::Unknown);
+    let (mut answered, mut given) = (HashSet::new(), [0; 4]);
+    for p in &syns {
+        let syn = b.frame(p, SYN, &[], usual());
+        let sent = receive(&mut b, &mut all, vec![syn]);
+        answered.extend(sent.iter().map(|s| s.dst_port));
+    }
+    for (_, lane, checksum) in &all.given {
+        given[*lane as usize] += 1;
+        // It was summed here.
+        assert_eq!(*checksum, RxChecksum::Verified);
+    }
+    assert_eq!(given, [0, of(1), of(2), of(3)]);
+    assert_eq!(answered, syns.iter().filter(|p| lane(p) == 0).map(|p| p.port).collect());
+    // Nobody counts what is another's.
+    let c = b.host.stack.counters();
+    assert_eq!((c.frames_in, c.segments_in), (of(0) as u64, of(0) as u64));
+}
+
+#[test]
+fn nobody_is_asked_about_a_connection_that_is_known() {
+    let mut b = Bench::listening(16, &[], |_| ());
+    // Its tuple names another lane: it was given to this one.
+    let p = b.establish(9, port(30_000, |lane| lane != 0), usual());
+    let foreign = Peer::new(9, port(40_000, |lane| lane != 0));
+    let known = b.frame(&p, ACK, b"text", Options::default());
+    let strange = b.frame(&foreign, SYN, &[], usual());
+    let mut o = others(Asked::Unknown);
+    receive(&mut b, &mut o, vec![known.clone(), strange.clone()]);
+    assert_eq!((&o.asked[..], o.given.len(), &b.bytes[..]), (&[1][..], 1, &b"text"[..]));
+    // Where one frame is another's, all that follow may be: they are asked about first, and once.
+    let mut o = others(Asked::Unknown);
+    receive(&mut b, &mut o, vec![strange.clone(), known.clone(), strange.clone()]);
+    assert_eq!((&o.asked[..], o.given.len()), (&[0, 1, 2][..], 3));
+    let mut o = others(Asked::First);
+    receive(&mut b, &mut o, vec![known.clone(), strange.clone()]);
+    assert_eq!((&o.asked[..], o.given.len()), (&[0, 1][..], 2));
+    let mut o = others(Asked::Never);
+    let sent = receive(&mut b, &mut o, vec![strange]);
+    assert_eq!((o.asked.len(), sent[0].flags), (0, SYN | ACK));
+}
+
+#[test]
+fn an_ended_connection_may_have_come_back_elsewhere() {
+    let mut b = Bench::listening(16, &[], |_| ());
+    let mut p = b.establish(9, port(30_000, |lane| lane == 0), usual());
+    let conn = b.accepted[0];
+    let sent = b.job(Job::Close { conn, mode: CloseMode::Graceful });
+    p.answer(&sent[0]);
+    b.send(&p, ACK | FIN, &[]);
+    assert_eq!(b.host.stack.time_waits(), 1);
+    let again = b.frame(&p, ACK | FIN, &[], Options::default());
+    let mut o = others(Asked::Unknown);
+    let sent = receive(&mut b, &mut o, vec![again]);
+    // It is not theirs either.
+    assert_eq!((&o.asked[..], o.given.len(), sent.len()), (&[0][..], 0, 1));
+}
+
+#[test]
+fn uncommon_frames_are_asked_about_and_damaged_ones_counted() {
+    let mut b = Bench::listening(16, &[], |_| ());
+    let mut claim = vec![0; 60];
+    let at = ethernet::emit(&mut claim, b.host.config.mac, PEER_MAC, None, ethernet::ARP);
+    arp::Packet {
+        op: arp::Op::Request,
+        sender_mac: PEER_MAC,
+        sender_ip: peer(9).v4_octets(),
+        target_mac: MacAddr([0; 6]),
+        target_ip: ours().v4_octets(),
+    }
+    .emit(&mut claim[at..]);
+    // Of this lane and common, but for a byte of its text.
+    let own = Peer::new(9, port(50_000, |lane| lane == 0));
+    let mut damaged = b.frame(&own, ACK, b"text", Options::default());
+    *damaged.last_mut().unwrap() ^= 1;
+    let mut o = others(Asked::Unknown);
+    receive(&mut b, &mut o, vec![claim, damaged]);
+    assert_eq!(o.asked, [0]);
+    assert_eq!(b.host.stack.counters().dropped(DropReason::TcpChecksum), 1);
+    assert_eq!(b.host.stack.counters().frames_in, 2);
+}
