@@ -1,5 +1,5 @@
 //! Lanes side by side, each with its own peer on the memory wire, and both ends of a lane on one core: what a lane does must
-//! not depend on how many others there are.
+//! not depend on how many others there are. The lanes' time is told.
 //!
 //! ```sh
 //! cargo build --release -p corelane --example lanes
@@ -10,11 +10,12 @@
 //! Arguments: lanes, and connections of each. Prints connections a second of each lane. Under callgrind, what is collected
 //! divided by lanes times connections is what a connection costs.
 
-use std::sync::Barrier;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Instant;
 
-use corelane::{Config, Engine, LaneHandle};
+use corelane::{Clock, Config, Engine, LaneHandle};
 use echo::{Client, Server};
 
 mod echo;
@@ -22,9 +23,10 @@ mod echo;
 fn main() {
     let mut args = std::env::args().skip(1).map(|n| n.parse::<usize>().expect("a number"));
     let (lanes, n) = (args.next().unwrap_or(1), args.next().unwrap_or(200_000));
+    let time = Arc::new(AtomicU64::new(1_000_000));
     let config = |address: &str| {
         let mut c = Config::memory(address).expect("an address");
-        (c.lanes, c.max_time_wait) = (lanes as u16, 8192);
+        (c.lanes, c.max_time_wait, c.clock) = (lanes as u16, 8192, Clock::Told(time.clone()));
         // A core for each, where there are as many.
         if thread::available_parallelism().is_ok_and(|cores| cores.get() >= lanes) {
             c.cores = (0..lanes).collect();
@@ -36,7 +38,7 @@ fn main() {
     let together = Barrier::new(lanes);
     let rates: Vec<f64> = thread::scope(|scope| {
         let ends = (0..lanes).map(|i| (server.take_lane(i).expect("a lane"), client.take_lane(i).expect("a lane")));
-        let threads: Vec<_> = ends.map(|ends| scope.spawn(|| lane(ends, n, &together))).collect();
+        let threads: Vec<_> = ends.map(|ends| scope.spawn(|| lane(ends, n, &together, &time))).collect();
         threads.into_iter().map(|t| t.join().expect("no panic")).collect()
     });
     for (i, rate) in rates.iter().enumerate() {
@@ -49,16 +51,16 @@ fn main() {
     }
 }
 
-fn lane((server, client): (LaneHandle, LaneHandle), n: usize, together: &Barrier) -> f64 {
+fn lane((server, client): (LaneHandle, LaneHandle), n: usize, together: &Barrier, time: &AtomicU64) -> f64 {
     let (server, client) = (server.attach().expect("attached"), client.attach().expect("attached"));
     let (mut server, mut client) = (Server::new(&server), Client::new(&client));
     // Every lane listens before any asks.
     together.wait();
     // Tables get their size before anything is counted.
-    echo::run(&mut server, &mut client, 10_000);
+    echo::run(&mut server, &mut client, 10_000, time);
     together.wait();
     let start = Instant::now();
-    run(&mut server, &mut client, n);
+    run(&mut server, &mut client, n, time);
     let took = start.elapsed();
     together.wait();
     n as f64 / took.as_secs_f64()
@@ -66,6 +68,6 @@ fn lane((server, client): (LaneHandle, LaneHandle), n: usize, together: &Barrier
 
 /// The counted part.
 #[inline(never)]
-fn run(server: &mut Server, client: &mut Client, n: usize) {
-    echo::run(server, client, n);
+fn run(server: &mut Server, client: &mut Client, n: usize, time: &AtomicU64) {
+    echo::run(server, client, n, time);
 }

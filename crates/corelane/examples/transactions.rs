@@ -1,4 +1,5 @@
-//! Short transactions over the memory wire in one thread, for instruction counts: nothing waits, so a run repeats exactly.
+//! Short transactions over the memory wire in one thread, for instruction counts: nothing waits and the lanes'
+//! time is told, so a run repeats exactly.
 //!
 //! ```sh
 //! cargo build --release -p corelane --example transactions
@@ -8,16 +9,20 @@
 //! Each transaction is a connection: 64 bytes there, 64 back, the server closes first. Both ends run in turns; what it prints
 //! is the count of transactions, to divide by.
 
-use corelane::{Config, Engine, Model};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use corelane::{Clock, Config, Engine, Model};
 use echo::{Client, Server};
 
 mod echo;
 
 fn main() {
     let n = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(20_000);
+    let time = Arc::new(AtomicU64::new(1_000_000));
     let config = |address: &str| {
         let mut c = Config::memory(address).expect("an address");
-        c.model = Model::Inline;
+        (c.model, c.clock) = (Model::Inline, Clock::Told(time.clone()));
         c.max_time_wait = 8192;
         c
     };
@@ -28,13 +33,13 @@ fn main() {
     let mut server = Server::new(&server);
     let mut client = Client::new(&client);
     // Tables get their size before anything is counted.
-    run(&mut server, &mut client, 10_000);
-    run(&mut server, &mut client, n);
+    run(&mut server, &mut client, 10_000, &time);
+    run(&mut server, &mut client, n, &time);
     println!("{n}");
 }
 
 /// The counted part: callgrind's `--toggle-collect=transactions::run`.
 #[inline(never)]
-fn run(server: &mut Server, client: &mut Client, n: usize) {
-    echo::run(server, client, n);
+fn run(server: &mut Server, client: &mut Client, n: usize, time: &AtomicU64) {
+    echo::run(server, client, n, time);
 }

@@ -2,17 +2,22 @@
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use corelane::{ConnectOptions, Events, Interest, Lane, ListenOptions, Poller, TcpStream, Trigger};
 
 const AT_ONCE: usize = 256;
 
-/// Lets both ends run by turns until `n` connections are done.
+/// Time between two turns, µs: about what they take.
+const TURN_US: u64 = 200;
+
+/// Lets both ends run by turns until `n` connections are done, and tells them the time.
 #[inline(always)]
-pub fn run(server: &mut Server, client: &mut Client, n: usize) {
+pub fn run(server: &mut Server, client: &mut Client, n: usize, time: &AtomicU64) {
     (client.begun, client.done, client.goal) = (0, 0, n);
     while client.done < n {
+        time.fetch_add(TURN_US, Ordering::Relaxed);
         client.turn();
         server.turn();
     }
