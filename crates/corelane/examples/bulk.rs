@@ -1,4 +1,5 @@
-//! Bulk transfer over the memory wire in one thread, for instruction counts: nothing waits, so a run repeats exactly.
+//! Bulk transfer over the memory wire in one thread, for instruction counts: nothing waits and the lanes' time is told, so a
+//! run repeats exactly.
 //!
 //! ```sh
 //! cargo build --release -p corelane --example bulk
@@ -14,14 +15,18 @@
 use std::hint::black_box;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use corelane::{
-    Config, ConnectOptions, Engine, Events, Interest, Lane, ListenOptions, Model, Poller, TcpStream, Trigger,
+    Clock, Config, ConnectOptions, Engine, Events, Interest, Lane, ListenOptions, Model, Poller, TcpStream, Trigger,
 };
 
 /// Bytes of one write and of one read.
 const PIECE: usize = 128 << 10;
+/// Time between two turns, µs: about what they take.
+const TURN_US: u64 = 50;
 
 fn main() {
     let mut mib = 64;
@@ -34,9 +39,10 @@ fn main() {
             Some((name, _)) => panic!("no such argument: {name}"),
         }
     }
+    let time = Arc::new(AtomicU64::new(1_000_000));
     let config = |address: &str| {
         let mut c = Config::memory(address).expect("an address");
-        c.model = Model::Inline;
+        (c.model, c.clock) = (Model::Inline, Clock::Told(time.clone()));
         (c.ports[0].mtu, c.ports[0].offload) = (mtu, offload);
         c
     };
@@ -46,13 +52,14 @@ fn main() {
     let other = other.take_lane(0).expect("a lane").attach().expect("attached");
     let (mut sender, mut receiver) = connect(&one, &other);
     let bytes = (32 + mib) << 20;
-    run(&mut sender, &mut receiver, bytes);
+    run(&mut sender, &mut receiver, bytes, &time);
     println!("{bytes} bytes, {} frames", one.stats().tx_frames());
 }
 
-fn run(sender: &mut End, receiver: &mut End, bytes: usize) {
+fn run(sender: &mut End, receiver: &mut End, bytes: usize, time: &AtomicU64) {
     (sender.done, receiver.done) = (0, 0);
     while receiver.done < bytes {
+        time.fetch_add(TURN_US, Ordering::Relaxed);
         send(sender, bytes);
         take(receiver);
     }
