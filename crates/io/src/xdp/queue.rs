@@ -86,11 +86,11 @@ impl Umem {
             };
             if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(Umem { at: at.cast(), len }) }
         };
-        // Huge pages when there are some.
-        match len.is_multiple_of(2 << 20) {
-            true => map(libc::MAP_HUGETLB).or_else(|_| map(0)),
-            false => map(0),
-        }
+        // Huge pages when there are some: reserved ones, or what the system puts together when asked.
+        let reserved = if len.is_multiple_of(2 << 20) { map(libc::MAP_HUGETLB).ok() } else { None };
+        let mut umem = reserved.map_or_else(|| map(0), Ok)?;
+        mem::advise(umem.bytes_mut(0, len));
+        Ok(umem)
     }
 
     /// Bytes `at..at + len`, where they lie inside.
