@@ -1,7 +1,7 @@
 //! Chunks of 2 KiB and who owns them.
 //!
 //! A pool has two sides, one for the stack, one for the application. Each allocates from and frees into a private
-//! magazine, a stack of chunks threaded through their records, without any atomic operation. A magazine past its high
+//! magazine, lists of chunks threaded through their records, without any atomic operation. A magazine past its high
 //! mark passes batches to the other side through an SPSC ring as long as that has fewer, and a side that sees the other run
 //! low passes some over ([`Side::supply_peer`]). Chunks that were never used come from a shared counter, 64 at a time: the only atomic
 //! read-modify-write, and memory that was never needed is never touched.
@@ -210,7 +210,7 @@ pub struct Side {
     records: NonNull<Record>,
     pub(crate) tag: u32,
     chunks: u32,
-    /// The list that is allocated from and freed into, at most `batch` long when freed into.
+    /// The list that is allocated from and freed into, less than two batches long.
     free: Batch,
     /// Free chunks here: `free`, `full` and the fresh ones.
     held: u32,
@@ -356,16 +356,16 @@ impl Side {
         self.free = Batch { head: chunk, count: self.free.count + 1 };
         self.held += 1;
         self.tell();
-        if self.free.count >= self.batch {
+        if self.free.count >= 2 * self.batch {
             self.stow();
         }
     }
 
-    /// Puts the full list away, or passes one to the other side when there are enough.
+    /// Puts half of the full list away, the newer one, or passes a batch to the other side when there are enough. The other
+    /// half stays, so that whoever allocates and frees by turns is not here each time.
     #[cold]
     fn stow(&mut self) {
-        let batch = std::mem::replace(&mut self.free, NONE);
-        let batch = self.reversed(batch);
+        let batch = self.newest();
         self.full.push_back(batch);
         if self.full.len() > self.high && self.peer_free() < self.held {
             // The newest: what the other side will write to is then in a cache that both share, as a rule, and the same
@@ -378,16 +378,17 @@ impl Side {
         }
     }
 
-    /// In the order in which they were released, oldest first: chunks that followed each other in a chain, and in memory,
-    /// will do so again, and what lies together is copied and gathered in one go.
-    fn reversed(&mut self, batch: Batch) -> Batch {
-        let (mut head, mut rest) = (NIL, batch.head);
-        for _ in 0..batch.count {
-            // SAFETY: chunks of a batch of ours.
+    /// Takes the newest batch off the list, oldest first: chunks that followed each other in a chain, and in memory, will do so
+    /// again, and what lies together is copied and gathered in one go.
+    fn newest(&mut self) -> Batch {
+        let (mut head, mut rest) = (NIL, self.free.head);
+        for _ in 0..self.batch {
+            // SAFETY: chunks of a list of ours.
             let record = unsafe { &mut *self.record(rest) };
             (head, rest) = (rest, std::mem::replace(&mut record.next, head));
         }
-        Batch { head, count: batch.count }
+        self.free = Batch { head: rest, count: self.free.count - self.batch };
+        Batch { head, count: self.batch }
     }
 
     fn pass(&mut self, batch: Batch) -> Result<(), Batch> {
