@@ -51,7 +51,8 @@ impl Default for ListenOptions {
 /// What `connect` may ask for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ConnectOptions {
-    /// Local address and port; 0 and unspecified let the lane choose.
+    /// Local address and port; 0 and unspecified let the lane choose. Of several lanes each has ports of its own towards a remote
+    /// end, those whose replies come to it; another's is EADDRNOTAVAIL.
     pub bind: Option<SocketAddr>,
     /// How long a blocking connect waits; `None` as long as TCP tries.
     pub timeout: Option<Duration>,

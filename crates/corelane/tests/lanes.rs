@@ -2,6 +2,8 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -167,6 +169,45 @@ fn two_lanes_keep_their_connections() {
             assert_eq!((stats.handed_dropped(), stats.fallback_out()), (0, 0), "{model:?}");
         }
     });
+}
+
+/// Of the ports that an application may name, a lane takes those whose replies come to it, and says so of the others.
+#[test]
+fn a_named_port_is_one_lanes() {
+    let (mut server, mut client) = pair(2, Model::Paired);
+    let (tell, told) = std::sync::mpsc::channel();
+    let done = Arc::new(AtomicBool::new(false));
+    let servers: Vec<_> = (0..2)
+        .map(|i| (server.take_lane(i).unwrap(), tell.clone(), done.clone()))
+        .map(|(end, tell, done)| {
+            thread::spawn(move || {
+                let lane = end.attach().unwrap();
+                let mut listener = lane.listen(addr(), ListenOptions::default()).unwrap();
+                listener.set_nonblocking(true);
+                tell.send(()).unwrap();
+                while !done.load(Ordering::Relaxed) {
+                    let _ = listener.accept();
+                    thread::sleep(Duration::from_millis(1));
+                }
+            })
+        })
+        .collect();
+    (0..2).for_each(|_| told.recv().unwrap());
+    let lanes: Vec<Lane> = (0..2).map(|i| client.take_lane(i).unwrap().attach().unwrap()).collect();
+    for port in 30_000..30_016 {
+        let options =
+            ConnectOptions { bind: Some(([10, 0, 0, 2], port).into()), timeout: Some(Duration::from_secs(20)) };
+        let taken = lanes.iter().filter(|lane| match lane.connect_with(addr(), options.clone()) {
+            Ok(_) => true,
+            Err(e) => {
+                assert_eq!(e.kind(), ErrorKind::AddrNotAvailable, "{e}");
+                false
+            }
+        });
+        assert_eq!(taken.count(), 1, "port {port}");
+    }
+    done.store(true, Ordering::Relaxed);
+    servers.into_iter().for_each(|t| t.join().unwrap());
 }
 
 #[test]

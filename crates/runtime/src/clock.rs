@@ -12,13 +12,13 @@ pub enum Clock {
     /// CLOCK_MONOTONIC in microseconds.
     #[default]
     Monotonic,
-    /// What is told, µs: then a run on the memory wire that never sleeps repeats exactly.
+    /// What is told, µs, on the memory wire and in the inline model: so that timers go by the run rather than by the machine.
     Told(Arc<AtomicU64>),
 }
 
 impl Clock {
     /// Now.
-    pub fn now(&self) -> Instant {
+    pub(crate) fn now(&self) -> Instant {
         match self {
             Clock::Monotonic => {
                 let t = clock_gettime(ClockId::Monotonic);

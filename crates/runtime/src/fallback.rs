@@ -111,7 +111,7 @@ impl Fallback {
             return None;
         }
         let count = self.listening(to).count();
-        let lane = self.listening(to).nth(hash as usize % count.max(1))?;
+        let lane = self.listening(to).nth(stack.choose(&tuple.key, count))?;
         self.remember(&tuple, hash, lane);
         Some(lane)
     }

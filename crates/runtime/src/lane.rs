@@ -125,7 +125,7 @@ impl Strangers for Sort<'_> {
         if self.fallback.is_needed() { Asked::First } else { Asked::Unknown }
     }
 
-    fn take(&mut self, stack: &Stack, _: usize, frame: RxFrame) -> bool {
+    fn take(&mut self, stack: &Stack, _: usize, frame: RxFrame, unknown: bool) -> bool {
         let plain = self.steering.lane_of_plain(frame.data);
         if plain.is_none() && stack::is_for_all(frame.data) {
             for lane in (0..self.steering.lanes()).filter(|l| *l != self.lane) {
@@ -135,6 +135,10 @@ impl Strangers for Sort<'_> {
         }
         let lane = plain.unwrap_or_else(|| self.steering.lane_of_frame(frame.data));
         let given = if lane != self.lane {
+            // A connection may live here that its tuple does not name: it was given to this lane, which listens for it.
+            if !unknown && stack.serves(frame.data) {
+                return false;
+            }
             self.out.give(lane, self.port, frame, false)
         } else if self.fallback.is_needed()
             && let Some(lane) = self.fallback.lane_of(stack, frame.data)
@@ -163,7 +167,7 @@ impl Strangers for Astray<'_> {
         if self.fallback.is_needed() { Asked::First } else { Asked::Never }
     }
 
-    fn take(&mut self, stack: &Stack, index: usize, frame: RxFrame) -> bool {
+    fn take(&mut self, stack: &Stack, index: usize, frame: RxFrame, _: bool) -> bool {
         if self.handed.chosen(index) {
             return false;
         }

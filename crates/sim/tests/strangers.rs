@@ -38,13 +38,14 @@ impl Strangers for Others {
         self.when
     }
 
-    fn take(&mut self, _: &Stack, index: usize, frame: RxFrame) -> bool {
+    fn take(&mut self, stack: &Stack, index: usize, frame: RxFrame, unknown: bool) -> bool {
         self.asked.push(index);
         let lane = self.steering.lane_of_frame(frame.data);
-        if lane != 0 {
+        let theirs = lane != 0 && (unknown || !stack.serves(frame.data));
+        if theirs {
             self.given.push((index, lane, frame.checksum));
         }
-        lane != 0
+        theirs
     }
 }
 
@@ -104,13 +105,27 @@ fn nobody_is_asked_about_a_connection_that_is_known() {
     let mut o = others(Asked::Unknown);
     receive(&mut b, &mut o, vec![known.clone(), strange.clone()]);
     assert_eq!((&o.asked[..], o.given.len(), &b.bytes[..]), (&[1][..], 1, &b"text"[..]));
-    // Where one frame is another's, all that follow may be: they are asked about first, and once.
+    // Nor does what came before in a burst change whose it is.
     let mut o = others(Asked::Unknown);
     receive(&mut b, &mut o, vec![strange.clone(), known.clone(), strange.clone()]);
-    assert_eq!((&o.asked[..], o.given.len()), (&[0, 1, 2][..], 3));
+    assert_eq!((&o.asked[..], o.given.len()), (&[0, 2][..], 2));
+    // Uncommon frames are asked about, and the connection is looked for then: here with an option (a NOP, and the list's end).
+    let (head, text) = known.split_at(34);
+    let mut optional = [head, &[1, 0, 0, 0], text].concat();
+    optional[14] = 0x46;
+    let length = u16::from_be_bytes([optional[16], optional[17]]) + 4;
+    optional[16..18].copy_from_slice(&length.to_be_bytes());
+    optional[24..26].fill(0);
+    let sum = wire::checksum::sum(&optional[14..38]).finish();
+    optional[24..26].copy_from_slice(&sum.to_be_bytes());
+    let segments = b.host.stack.counters().segments_in;
+    let mut o = others(Asked::Unknown);
+    receive(&mut b, &mut o, vec![optional]);
+    assert_eq!((&o.asked[..], o.given.len(), b.host.stack.counters().segments_in), (&[0][..], 0, segments + 1));
+    // Where all are asked about, it is looked for then.
     let mut o = others(Asked::First);
     receive(&mut b, &mut o, vec![known.clone(), strange.clone()]);
-    assert_eq!((&o.asked[..], o.given.len()), (&[0, 1][..], 2));
+    assert_eq!((&o.asked[..], o.given.len()), (&[0, 1][..], 1));
     let mut o = others(Asked::Never);
     let sent = receive(&mut b, &mut o, vec![strange]);
     assert_eq!((o.asked.len(), sent[0].flags), (0, SYN | ACK));

@@ -128,7 +128,7 @@ impl Stack {
             flows: FlowTable::new(secret),
             conns: Conns::new(config.max_connections.min(EMBRYO - 1), config.tcp.clone()),
             queued: Vec::new(),
-            listeners: Listeners::new(config.max_listeners),
+            listeners: Listeners::new(config.max_listeners, secret),
             prepared: Options::default(),
             syns: SynCache::new(config.max_half_open.min(EMBRYO - 1), config.tcp.initial_rto, config.tcp.max_rto),
             cookies: Cookies::new(secret),

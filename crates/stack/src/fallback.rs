@@ -80,9 +80,14 @@ impl Stack {
         self.listeners.each(|l| f(l.local, l.v6_only));
     }
 
-    /// The flow table's hash of a tuple: nobody outside can choose it.
+    /// The flow table's hash of a tuple: what follows from it nobody outside may see.
     pub fn tuple_hash(&self, key: &FlowKey) -> u32 {
         self.flows.hash(key)
+    }
+
+    /// One of so many for a connection, evenly and always the same.
+    pub fn choose(&self, key: &FlowKey, count: usize) -> usize {
+        self.listeners.choose(key, count)
     }
 
     /// Whether this lane has the connection, its handshake, or what is remembered of it; what is remembered stands in no
@@ -90,6 +95,14 @@ impl Stack {
     pub fn knows(&self, tuple: &Tuple) -> bool {
         let hash = self.flows.hash(&tuple.key);
         self.find_flow(&tuple.key, hash).is_some_and(|value| value & TIME_WAIT == 0 || !tuple.opens)
+    }
+
+    /// Whether a frame is about a connection or a handshake of this lane. What is only remembered may have come back on another.
+    pub fn serves(&self, frame: &[u8]) -> bool {
+        tuple_of(frame).is_some_and(|Tuple { key, .. }| {
+            let found = self.find_flow(&key, self.flows.hash(&key));
+            found.is_some_and(|value| value & TIME_WAIT == 0)
+        })
     }
 }
 

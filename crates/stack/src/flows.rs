@@ -1,6 +1,6 @@
 //! The flow table: from a segment's tuple to its connection.
 //!
-//! Open addressing with linear probing on a keyed hash, so that no peer can choose collisions. A slot is eight bytes: the
+//! Open addressing with linear probing on a secret hash, so that no peer knows what collides. A slot is eight bytes: the
 //! hash, which says where the entry belongs and rules out most strangers, and the value. While the table grows there are
 //! two; every change moves a few entries over, so no packet waits for a rehash.
 

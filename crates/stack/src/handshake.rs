@@ -245,7 +245,7 @@ impl Stack {
         if !bare || !seg.flags.contains(Flags::ACK) || !self.cookies.expected(now) {
             return None;
         }
-        let listener = self.listeners.find(key.local, key.local_port, hash)?;
+        let listener = self.listeners.find(&key)?;
         let (irs, iss) = (seg.seq - 1, seg.ack - 1);
         let Some(mss) = self.cookies.check(now, &key, irs, iss) else {
             self.counters.cookies_failed += 1;

@@ -33,8 +33,9 @@ pub trait Strangers {
     /// Which frames they are asked about.
     fn asked(&self) -> Asked;
 
-    /// Whether frame `index` of the burst is theirs, and was given to them.
-    fn take(&mut self, stack: &Stack, index: usize, frame: RxFrame) -> bool;
+    /// Whether frame `index` of the burst is theirs, and was given to them. Where it is `unknown`, no connection of ours has
+    /// it; otherwise that is for [`Stack::serves`] to say.
+    fn take(&mut self, stack: &Stack, index: usize, frame: RxFrame, unknown: bool) -> bool;
 }
 
 /// Which frames other lanes are asked about.
@@ -42,7 +43,8 @@ pub trait Strangers {
 pub enum Asked {
     /// None.
     Never,
-    /// Those that belong to no connection of ours: what does is ours, so the common frame asks nobody.
+    /// Those of the common shape that belong to no connection of ours, and all uncommon ones: what a connection here has is
+    /// ours, so the common frame asks nobody.
     Unknown,
     /// All, before a connection of ours is looked for.
     First,
@@ -54,7 +56,7 @@ impl Strangers for () {
         Asked::Never
     }
 
-    fn take(&mut self, _: &Stack, _: usize, _: RxFrame) -> bool {
+    fn take(&mut self, _: &Stack, _: usize, _: RxFrame, _: bool) -> bool {
         false
     }
 }
@@ -109,7 +111,7 @@ impl Stack {
         self.conns.now = now;
         self.counters.bursts += 1;
         let mut train: Option<Train> = None;
-        let mut asked = others.asked();
+        let asked = others.asked();
         (0..GROUP).for_each(|i| burst.prefetch(i));
         let mut hashes = [None; GROUP];
         for i in 0..burst.len() {
@@ -127,22 +129,19 @@ impl Stack {
                 train = None;
                 self.settle(now, id);
             }
-            if asked == Asked::First && others.take(self, i, frame) {
+            if asked == Asked::First && others.take(self, i, frame, false) {
                 continue;
             }
-            let mut ask = |stack: &Stack, frame| asked == Asked::Unknown && others.take(stack, i, frame);
+            let mut ask =
+                |stack: &Stack, frame, unknown| asked == Asked::Unknown && others.take(stack, i, frame, unknown);
             let hash = hashes[i % GROUP];
             let taken = match self.take_quick(now, interface, &frame, hash, asked != Asked::Unknown, &mut ask) {
                 Some(taken) => taken,
-                None if ask(self, frame) => Ok(Fate::Given),
+                None if ask(self, frame, false) => Ok(Fate::Given),
                 None => self.take_frame(now, interface, frame).map(|()| Fate::Taken),
             };
             match taken {
-                Ok(Fate::Given) => {
-                    // Where one is another's more are, and the search for their connections would be in vain.
-                    asked = Asked::First;
-                    continue;
-                }
+                Ok(Fate::Given) => continue,
                 Ok(_) => {}
                 Err(reason) => self.counters.drop(reason),
             }
@@ -169,7 +168,7 @@ impl Stack {
         frame: &RxFrame<'a>,
         hash: Option<u32>,
         ours: bool,
-        ask: &mut impl FnMut(&Stack, RxFrame<'a>) -> bool,
+        ask: &mut impl FnMut(&Stack, RxFrame<'a>, bool) -> bool,
     ) -> Option<Result<Fate, DropReason>> {
         let i = &mut self.interfaces[interface.index()];
         let wire::quick::Tcp4 { mac, src, dst, tos, segment } = wire::quick::read(frame.data, i.config.mac)?;
@@ -184,7 +183,7 @@ impl Stack {
         let source = Source { interface, mac, src, dst, ecn: tos & 3 };
         let mut taken = self.take_segment(now, source, &seg, hash, ours);
         if let Ok(Fate::Unknown(hash)) = taken {
-            if ask(self, RxFrame { checksum: RxChecksum::Verified, ..*frame }) {
+            if ask(self, RxFrame { checksum: RxChecksum::Verified, ..*frame }, true) {
                 return Some(Ok(Fate::Given));
             }
             taken = self.take_segment(now, source, &seg, Some(hash), true);
@@ -279,7 +278,7 @@ impl Stack {
             Fragment::Complete(whole) => {
                 self.counters.reassembled += 1;
                 let lane = self.config.steering.lane_of_frame(&whole);
-                if lane != self.config.lane {
+                if lane != self.config.lane && !self.serves(&whole) {
                     self.foreign.push((lane, whole));
                     return Ok(());
                 }
@@ -359,7 +358,7 @@ impl Stack {
     ) -> Result<(), DropReason> {
         let has = |flag| seg.flags.contains(flag);
         let silent = !has(Flags::ACK) && !has(Flags::RST);
-        let listener = if silent { self.listeners.find(key.local, key.local_port, hash) } else { None };
+        let listener = if silent { self.listeners.find(&key) } else { None };
         if let Some(listener) = listener {
             // RFC 9293 3.10.7.2, fourth: what has neither SYN nor ACK is dropped; Linux does so with SYN and FIN together.
             if !has(Flags::SYN) || has(Flags::FIN) {
@@ -408,7 +407,7 @@ impl Stack {
             (None, Some(_)) => true,
             _ => seg.seq.after(rcv_nxt),
         };
-        if opens && fresh && self.listeners.find(key.local, key.local_port, hash).is_some() {
+        if opens && fresh && self.listeners.find(&key).is_some() {
             self.drop_time_wait(value, hash);
             return self.without_connection(now, source, seg, key, hash, Some(snd_nxt));
         }

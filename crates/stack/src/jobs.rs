@@ -213,6 +213,11 @@ impl Stack {
             key = chosen.key;
             (chosen.hash, chosen.found)
         } else {
+            // Another lane would have the answers.
+            if self.config.steering.lane_of(key.remote, key.local, key.remote_port, key.local_port) != self.config.lane
+            {
+                return Err(Failure::AddressNotAvailable);
+            }
             let hash = self.flows.hash(&key);
             (hash, self.find_flow(&key, hash))
         };

@@ -33,7 +33,7 @@ impl Keyed {
         Keyed::new(word(0), word(8))
     }
 
-    /// Of words, the last of which tells how many bytes they are.
+    /// Of words; a tuple's last one tells how many bytes they are.
     #[inline]
     pub fn sip<const N: usize>(&self, words: [u64; N]) -> u64 {
         let mut v = self.0;

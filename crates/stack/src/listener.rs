@@ -4,6 +4,8 @@ use foldhash::HashMap;
 use wire::Addr;
 
 use crate::channel::Endpoint;
+use crate::flows::FlowKey;
+use crate::keyed::Keyed;
 use crate::options::Options;
 use crate::slab::Slab;
 
@@ -27,11 +29,19 @@ pub(crate) struct Listeners {
     by_local: HashMap<(Addr, u16), Vec<u32>>,
     /// Insertions and removals.
     pub changes: u64,
+    chooser: Keyed,
 }
 
 impl Listeners {
-    pub fn new(max: u32) -> Listeners {
-        Listeners { slab: Slab::new(max), by_local: HashMap::default(), changes: 0 }
+    pub fn new(max: u32, secret: [u8; 16]) -> Listeners {
+        let mut key = secret;
+        key.rotate_left(3);
+        Listeners { slab: Slab::new(max), by_local: HashMap::default(), changes: 0, chooser: Keyed::of(key) }
+    }
+
+    /// One of so many for a connection, evenly and always the same. The peer may see which: the flow table's hash would not do.
+    pub fn choose(&self, key: &FlowKey, count: usize) -> usize {
+        self.chooser.tuple(key) as usize % count.max(1)
     }
 
     pub fn each(&self, f: impl FnMut(&Listener)) {
@@ -90,12 +100,16 @@ impl Listeners {
 
     /// Whether anyone listens at `local`.
     pub fn covers(&self, local: Endpoint) -> bool {
-        self.find(local.addr, local.port, 0).is_some()
+        self.find(&FlowKey { local: local.addr, remote: local.addr, local_port: local.port, remote_port: 0 }).is_some()
     }
 
-    /// The listener for a SYN to `addr`:`port`; `hash` picks one of several.
-    pub fn find(&self, addr: Addr, port: u16, hash: u32) -> Option<u32> {
-        let pick = |ids: &Vec<u32>| ids[hash as usize % ids.len()];
+    /// The listener for a SYN of `key`, or one of several.
+    pub fn find(&self, key: &FlowKey) -> Option<u32> {
+        let (addr, port) = (key.local, key.local_port);
+        let pick = |ids: &Vec<u32>| match ids[..] {
+            [id] => id,
+            _ => ids[self.choose(key, ids.len())],
+        };
         if let Some(ids) = self.by_local.get(&(addr, port)) {
             return Some(pick(ids));
         }

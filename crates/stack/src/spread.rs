@@ -1,7 +1,7 @@
 //! Where a tuple stands in the flow table: multilinear hashing (Lemire and Kaser, "Strongly universal string hashing is
-//! fast", 2014), a multiplication by a secret key for each word. Whoever chooses tuples without knowing the keys makes two of them
-//! collide no more often than chance would; nothing is ever sent from which the keys could be told. Where something is
-//! sent, as sequence numbers and ports are, `keyed` has the hash.
+//! fast", 2014), a multiplication by a secret key for each word. Two tuples that were chosen without knowing the keys collide
+//! no more often than chance would have it. That holds as long as nothing can be seen of the hash: what is sent, as
+//! sequence numbers and ports, and what a peer may notice, as which listener of several it met, come of `keyed`.
 
 use crate::flows::FlowKey;
 use crate::keyed::Keyed;

@@ -188,18 +188,16 @@ impl XdpDevice {
     /// What whoever measures should know about how it was taken.
     pub fn warning(&self) -> Option<String> {
         let error = self.generic.as_ref()?;
-        // What veth means by these numbers.
-        let why = match error.raw_os_error() {
-            Some(libc::ENOSPC) => {
-                "it has fewer receive queues than its peer has send queues: see ethtool -L".to_owned()
+        let hint = match error.raw_os_error() {
+            Some(libc::ENOSPC) if self.link.kind == "veth" => {
+                "; a veth takes one where it has as many receive queues as its peer has send queues: see ethtool -L"
             }
-            Some(libc::ERANGE) => "its MTU or its peer's is too large".to_owned(),
-            Some(libc::EOPNOTSUPP) => "it has no XDP".to_owned(),
-            _ => error.to_string(),
+            Some(libc::ERANGE) if self.link.kind == "veth" => "; a veth takes one where its peer's MTU is smaller",
+            _ => "",
         };
         let name = &self.link.name;
         Some(format!(
-            "the driver of {name} takes no XDP program ({why}): generic mode, which costs more for each frame"
+            "the driver of {name} takes no XDP program ({error}{hint}): generic mode, which costs more for each frame"
         ))
     }
 

@@ -2,7 +2,8 @@
 
 use std::net::IpAddr;
 
-use super::{Cidr, Config, Device, PortConfig};
+use super::{Cidr, Config, Device, Model, PortConfig};
+use crate::clock::Clock;
 
 /// Ports that one engine may have: a sleeping lane waits on all of them at once.
 const MAX_PORTS: usize = 16;
@@ -78,6 +79,11 @@ pub(super) fn within<T: PartialOrd + std::fmt::Display>(
 impl Config {
     /// What the types cannot say.
     pub fn check(&self) -> Result<(), Fault> {
+        // A device has its own time, and so has a thread that sleeps.
+        let memory = self.ports.iter().all(|port| matches!(port.device, Device::Memory(_)));
+        if matches!(self.clock, Clock::Told(_)) && !(memory && self.model == Model::Inline) {
+            return Err(Place::Top("clock").fault("a told clock goes with the memory wire and the inline model alone"));
+        }
         let top = Place::Top;
         within(top, "lanes", Some(self.lanes), 1, 128)?;
         if !self.cores.is_empty() && self.cores.len() != self.lanes as usize {

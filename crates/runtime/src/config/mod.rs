@@ -321,6 +321,16 @@ receive_buffer = 65536
         assert_eq!(c.tcp.parameters().receive_buffer, 65536);
     }
 
+    #[test]
+    fn time_is_told_to_who_can_be_told() {
+        let told = Clock::Told(Default::default());
+        let memory = Config { clock: told, ..Config::memory("10.0.0.1/24").unwrap() };
+        assert!(Config { model: Model::Inline, ..memory.clone() }.check().is_ok());
+        assert!(Config { model: Model::Paired, ..memory.clone() }.check().is_err());
+        let ports = vec![PortConfig::new("xdp:eth0".parse().unwrap())];
+        assert!(Config { model: Model::Inline, ports, ..memory }.check().is_err());
+    }
+
     /// Every key is documented, and what the document calls the default is the default.
     #[test]
     fn the_documented_file() {
