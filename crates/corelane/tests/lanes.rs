@@ -197,7 +197,7 @@ fn a_named_port_is_one_lanes() {
     for port in 30_000..30_016 {
         let options =
             ConnectOptions { bind: Some(([10, 0, 0, 2], port).into()), timeout: Some(Duration::from_secs(20)) };
-        let taken = lanes.iter().filter(|lane| match lane.connect_with(addr(), options.clone()) {
+        let taken = lanes.iter().filter(|lane| match lane.connect_with(addr(), options) {
             Ok(_) => true,
             Err(e) => {
                 assert_eq!(e.kind(), ErrorKind::AddrNotAvailable, "{e}");
@@ -558,11 +558,7 @@ fn a_busy_lane_never_sleeps() {
 }
 
 /// Echoes on this lane until told to stop, and says how many connections that were.
-fn echo_until(
-    end: LaneHandle,
-    stop: std::sync::Arc<std::sync::atomic::AtomicBool>,
-    ready: std::sync::mpsc::Sender<()>,
-) -> usize {
+fn echo_until(end: LaneHandle, stop: Arc<AtomicBool>, ready: std::sync::mpsc::Sender<()>) -> usize {
     let lane = end.attach().unwrap();
     let mut listener = lane.listen(addr(), ListenOptions::default()).unwrap();
     listener.set_nonblocking(true);
@@ -571,7 +567,7 @@ fn echo_until(
     ready.send(()).unwrap();
     let (mut streams, mut events, mut buf) = (Vec::new(), Events::with_capacity(64), [0; 4096]);
     let mut accepted = 0;
-    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+    while !stop.load(Ordering::Relaxed) {
         poller.wait(&mut events, Some(Duration::from_millis(20))).unwrap();
         while let Ok((stream, _)) = listener.accept() {
             accepted += 1;
@@ -593,8 +589,6 @@ fn echo_until(
 /// stay there when others begin to.
 #[test]
 fn a_lane_without_a_listener_gives_its_connections_to_one_with() {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicBool, Ordering};
     models(|model| {
         let (mut server, mut client) = pair(2, model);
         let (tell, told) = std::sync::mpsc::channel();
