@@ -132,7 +132,7 @@ fn a_driver_that_takes_no_program_is_told_of() {
     let config = XdpConfig { receive_ring: 64, send_ring: 64, ..XdpConfig::default() };
     let (attached, mut from) = attach(&config);
     let warning = attached.warning().expect("driver mode");
-    assert!(warning.contains("driver of sa") && warning.contains("as many receive queues"), "{warning}");
+    assert!(warning.contains("driver of sa") && warning.contains("at least as many receive queues"), "{warning}");
     let mut to = packet::open("sb", 1, true).unwrap();
     cross(&mut from[0], &mut to[0], 1000);
 }

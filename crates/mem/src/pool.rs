@@ -446,7 +446,7 @@ impl Side {
             }
             return;
         }
-        // Less than a batch here: what is passed halves the difference.
+        // No batch is put away: what is passed halves the difference.
         let mut n = (self.held - peer).div_ceil(2);
         let mut batch = NONE;
         while n > 0 {

@@ -190,7 +190,7 @@ impl XdpDevice {
         let error = self.generic.as_ref()?;
         let hint = match error.raw_os_error() {
             Some(libc::ENOSPC) if self.link.kind == "veth" => {
-                "; a veth takes one where it has as many receive queues as its peer has send queues: see ethtool -L"
+                "; a veth takes one where it has at least as many receive queues as its peer has send queues: see ethtool -L"
             }
             Some(libc::ERANGE) if self.link.kind == "veth" => "; a veth takes one where its peer's MTU is smaller",
             _ => "",
