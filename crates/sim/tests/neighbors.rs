@@ -517,7 +517,7 @@ fn in_shared_mode_the_kernel_does_all_this() {
 #[test]
 fn of_several_lanes_one_speaks_for_the_addresses() {
     let mut config = HostConfig { dad: 1, autoconf: true, ..HostConfig::new(1) };
-    config.stack.lane = 1;
+    (config.stack.lane, config.stack.steering) = (1, stack::Steering::spread(2));
     let mut host = Host::new(config);
     for ms in (0..20_000).step_by(100) {
         assert_eq!(turn(&mut host, ms, vec![]), []);
@@ -527,16 +527,15 @@ fn of_several_lanes_one_speaks_for_the_addresses() {
     // But it learns as the first one does: a router, a prefix, and who asked for us.
     turn(&mut host, 25_000, vec![]);
     assert_eq!(usable(&host, "2001:db8:1::").len(), 1);
-    // A port of its own choice would have to suit the first lane.
     let (local, remote) = (addr("10.0.0.1"), Endpoint { addr: addr("10.0.0.9"), port: 80 });
-    let local = Endpoint { addr: local, port: 5000 };
+    let local = Endpoint { addr: local, port: 0 };
     host.job(Job::Connect { token: Token(1), local, remote, receive_buffer: 0 });
     assert!(matches!(turn(&mut host, 25_001, vec![])[..], [Sent::Tcp { to: PEER, .. }]));
     // By IPv6 as well, a new hardware address too.
     let ask = Message::NeighborSolicit { target: addr("fd00::1"), source_mac: Some(OTHER) };
     assert_eq!(turn(&mut host, 26_000, vec![ndp(("fd00::77", OTHER), ("fd00::1", US), ask)]), []);
     let (local, remote) = (addr("fd00::1"), Endpoint { addr: addr("fd00::77"), port: 80 });
-    let local = Endpoint { addr: local, port: 5001 };
+    let local = Endpoint { addr: local, port: 0 };
     host.job(Job::Connect { token: Token(2), local, remote, receive_buffer: 0 });
     let sent = turn(&mut host, 26_001, vec![]);
     // The other connection's SYN goes again as well.
