@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use io::{AnyPort, Bell, Port};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
-use stack::{Asked, InterfaceId, Stack, Steering, Strangers};
+use stack::{InterfaceId, Stack, Steering};
 use wire::Instant;
-use wire::burst::{RxChecksum, RxFrame};
 
 use crate::clock::Clock;
 use crate::fallback::Fallback;
-use crate::handover::{Handed, Handover, Out};
+use crate::handover::Handover;
 use crate::mailbox::{Control, Mailbox};
+use crate::sort::{Counts, Sort};
 use crate::stats::{LaneStats, Snapshot, add};
 
 /// Frames taken from a port in one turn. With more, a turn's steps would find their code in the caches more often, but the
@@ -83,99 +83,6 @@ pub struct Lane {
     pub(crate) watched: Watched,
     /// Descriptors that wait for all that this lane waits for.
     pub(crate) watches: Vec<Arc<OwnedFd>>,
-}
-
-/// What became of frames that are not this lane's.
-#[derive(Clone, Copy, Default)]
-struct Counts {
-    out: u64,
-    dropped: u64,
-    elsewhere: u64,
-}
-
-impl Counts {
-    fn add(&mut self, given: bool) {
-        self.out += given as u64;
-        self.dropped += !given as u64;
-    }
-
-    /// Lets the other lanes see what they were given.
-    fn settle(&self, out: &mut Out, stats: &LaneStats) {
-        if self.out + self.dropped > 0 {
-            add(&stats.handed_batches, out.publish());
-            add(&stats.handed_out, self.out);
-            add(&stats.handed_dropped, self.dropped);
-            add(&stats.fallback_out, self.elsewhere);
-        }
-    }
-}
-
-/// Gives frames that came by a port to the lanes they belong to.
-struct Sort<'a> {
-    steering: &'a Steering,
-    out: &'a mut Out,
-    fallback: &'a mut Fallback,
-    lane: u16,
-    port: usize,
-    counts: Counts,
-}
-
-impl Strangers for Sort<'_> {
-    fn asked(&self) -> Asked {
-        if self.fallback.is_needed() { Asked::First } else { Asked::Unknown }
-    }
-
-    fn take(&mut self, stack: &Stack, _: usize, frame: RxFrame, unknown: bool) -> bool {
-        let plain = self.steering.lane_of_plain(frame.data);
-        if plain.is_none() && stack::is_for_all(frame.data) {
-            for lane in (0..self.steering.lanes()).filter(|l| *l != self.lane) {
-                self.counts.out += self.out.give(lane, self.port, frame, true) as u64;
-            }
-            return false;
-        }
-        let lane = plain.unwrap_or_else(|| self.steering.lane_of_frame(frame.data));
-        let given = if lane != self.lane {
-            // A connection may live here that its tuple does not name: it was given to this lane, which listens for it.
-            if !unknown && stack.serves(frame.data) {
-                return false;
-            }
-            self.out.give(lane, self.port, frame, false)
-        } else if self.fallback.is_needed()
-            && let Some(lane) = self.fallback.lane_of(stack, frame.data)
-        {
-            self.counts.elsewhere += 1;
-            self.out.give(lane, self.port, frame, true)
-        } else {
-            return false;
-        };
-        self.counts.add(given);
-        true
-    }
-}
-
-/// Gives frames that other lanes have handed over to those that listen for them.
-struct Astray<'a> {
-    handed: &'a Handed<'a>,
-    out: &'a mut Out,
-    fallback: &'a mut Fallback,
-    port: usize,
-    counts: &'a mut Counts,
-}
-
-impl Strangers for Astray<'_> {
-    fn asked(&self) -> Asked {
-        if self.fallback.is_needed() { Asked::First } else { Asked::Never }
-    }
-
-    fn take(&mut self, stack: &Stack, index: usize, frame: RxFrame, _: bool) -> bool {
-        if self.handed.chosen(index) {
-            return false;
-        }
-        let Some(lane) = self.fallback.lane_of(stack, frame.data) else { return false };
-        self.counts.elsewhere += 1;
-        self.counts.add(self.out.give(lane, self.port, frame, true));
-        true
-    }
 }
 
 /// Who waits for a lane's descriptors without having its turn.
@@ -299,13 +206,10 @@ impl Lane {
     /// The same where there are other lanes: what is theirs is given to them.
     fn receive_own(&mut self, now: Instant, i: usize) {
         let Lane { ports, stack, steering, handover, fallback, index, stats, .. } = self;
-        let out = &mut handover.out;
-        let mut sort = Sort { steering, out, fallback, lane: *index, port: i, counts: Counts::default() };
+        let mut counts = Counts::default();
+        let (lane, out) = (*index, &mut handover.out);
+        let mut sort = Sort { steering, out, fallback, lane, port: i, handed: None, counts: &mut counts };
         io::with_port!(&ports[i], p => stack.receive_own(now, InterfaceId(i as u8), p, &mut sort));
-        let Sort { mut counts, out, .. } = sort;
-        stack.take_foreign(|lane, frame| {
-            counts.add(out.give(lane, i, RxFrame::new(frame, RxChecksum::Unknown), false));
-        });
         counts.settle(out, stats);
     }
 
@@ -314,12 +218,13 @@ impl Lane {
     }
 
     fn take_handed(&mut self, now: Instant) -> usize {
-        let Lane { handover, stack, ports, fallback, stats, .. } = self;
-        let mut counts = Counts::default();
-        let n = handover.take(BURST, |out, port, handed| {
+        let Lane { handover, stack, ports, steering, fallback, index, stats, .. } = self;
+        let (lane, mut counts) = (*index, Counts::default());
+        let n = handover.take(BURST, |out, port, burst| {
             if port < ports.len() {
-                let mut astray = Astray { handed, out, fallback, port, counts: &mut counts };
-                stack.receive_own(now, InterfaceId(port as u8), handed, &mut astray);
+                let handed = Some(burst);
+                let mut sort = Sort { steering, out, fallback, lane, port, handed, counts: &mut counts };
+                stack.receive_own(now, InterfaceId(port as u8), burst, &mut sort);
             }
         });
         counts.settle(&mut handover.out, stats);

@@ -19,6 +19,7 @@ mod lane;
 mod mailbox;
 mod patience;
 mod ports;
+mod sort;
 mod stats;
 mod sys;
 

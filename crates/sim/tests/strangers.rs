@@ -7,10 +7,10 @@ use std::collections::HashSet;
 
 use common::*;
 use stack::channel::{CloseMode, Job};
-use stack::{Asked, DropReason, Stack, Steering, Strangers};
+use stack::{Asked, DropReason, Sought, Stack, Steering, Strangers};
 use wire::burst::{RxBurst, RxChecksum, RxFrame};
 use wire::tcp::Options;
-use wire::{MacAddr, arp, ethernet};
+use wire::{MacAddr, arp, ethernet, ipv4};
 
 struct Burst(Vec<Vec<u8>>);
 
@@ -29,6 +29,8 @@ struct Others {
     when: Asked,
     steering: Steering,
     asked: Vec<usize>,
+    /// How often about what was put together here.
+    whole: usize,
     /// Index, lane and what is said of the checksum.
     given: Vec<(usize, u16, RxChecksum)>,
 }
@@ -38,19 +40,22 @@ impl Strangers for Others {
         self.when
     }
 
-    fn take(&mut self, stack: &Stack, index: usize, frame: RxFrame, unknown: bool) -> bool {
+    fn take(&mut self, stack: &Stack, index: usize, frame: RxFrame, sought: Sought) -> bool {
         self.asked.push(index);
+        self.whole += (sought == Sought::Reassembled) as usize;
         let lane = self.steering.lane_of_frame(frame.data);
-        let theirs = lane != 0 && (unknown || !stack.serves(frame.data));
-        if theirs {
+        let theirs = lane != 0 && (sought == Sought::InVain || !stack.serves(frame.data));
+        // Fragments stay, as if they were this lane's.
+        let fragment = ipv4::Packet::parse(&frame.data[14..]).is_ok_and(|ip| ip.is_fragment());
+        if theirs && !fragment {
             self.given.push((index, lane, frame.checksum));
         }
-        theirs
+        theirs && !fragment
     }
 }
 
 fn others(when: Asked) -> Others {
-    Others { when, steering: Steering::spread(4), asked: Vec::new(), given: Vec::new() }
+    Others { when, steering: Steering::spread(4), asked: Vec::new(), whole: 0, given: Vec::new() }
 }
 
 /// The lane of a peer's segments.
@@ -129,6 +134,58 @@ fn nobody_is_asked_about_a_connection_that_is_known() {
     let mut o = others(Asked::Never);
     let sent = receive(&mut b, &mut o, vec![strange]);
     assert_eq!((o.asked.len(), sent[0].flags), (0, SYN | ACK));
+}
+
+/// A frame's packet in two fragments, of which the first has the header whole.
+fn fragments(frame: &[u8], id: u16) -> Vec<Vec<u8>> {
+    let ip = ipv4::Packet::parse(&frame[14..]).unwrap();
+    let header = ((ip.payload[12] >> 4) as usize * 4).next_multiple_of(8);
+    let (head, tail) = ip.payload.split_at(header);
+    let parts = [(head, 0x2000), (tail, header as u16 / 8)];
+    let fragment = |(text, offset): (&[u8], u16)| {
+        let mut b = [&frame[..34], text].concat();
+        let header = ipv4::Header { src: ip.src, dst: ip.dst, protocol: ip.protocol, ..ipv4::Header::default() };
+        header.emit(&mut b[14..], text.len());
+        b[18..20].copy_from_slice(&id.to_be_bytes());
+        b[20..22].copy_from_slice(&offset.to_be_bytes());
+        b[24..26].fill(0);
+        let sum = wire::checksum::sum(&b[14..34]).finish();
+        b[24..26].copy_from_slice(&sum.to_be_bytes());
+        b
+    };
+    parts.map(fragment).to_vec()
+}
+
+#[test]
+fn what_is_put_together_here_is_asked_about() {
+    for when in [Asked::Never, Asked::Unknown, Asked::First] {
+        let mut b = Bench::listening(16, &[], |_| ());
+        // Its tuple names another lane: it was given to this one, and stays.
+        let p = b.establish(9, port(30_000, |lane| lane != 0), usual());
+        let known = b.frame(&p, ACK, b"a text in two", Options::default());
+        let next = b.frame(&Peer { seq: p.seq + 13, ..p }, ACK, b", and one", Options::default());
+        let mut o = others(when);
+        let burst = [fragments(&known, 7), vec![next]].concat();
+        receive(&mut b, &mut o, burst);
+        assert_eq!((&b.bytes[..], o.whole, o.given.len()), (&b"a text in two, and one"[..], 1, 0), "{when:?}");
+        // Nobody's here: the segment goes where its tuple says, its fragments and all else of the burst are taken.
+        let strange = Peer::new(9, port(40_000, |lane| lane != 0));
+        let own = Peer::new(9, port(50_000, |lane| lane == 0));
+        let syn = |b: &Bench, p| b.frame(p, SYN, b"text", usual());
+        let mut o = others(when);
+        let burst = [fragments(&syn(&b, &strange), 8), vec![syn(&b, &own)]].concat();
+        let frames = b.host.stack.counters().frames_in;
+        let sent = receive(&mut b, &mut o, burst);
+        let answered: Vec<u16> = sent.iter().filter(|s| s.flags == SYN | ACK).map(|s| s.dst_port).collect();
+        assert_eq!(answered, [own.port], "{when:?}");
+        assert_eq!((o.whole, &o.given[..]), (1, &[(1, lane(&strange), RxChecksum::Unknown)][..]), "{when:?}");
+        assert_eq!(b.host.stack.counters().frames_in, frames + 3, "{when:?}");
+        // This lane's.
+        let mut o = others(when);
+        let frames = fragments(&syn(&b, &Peer::new(9, port(60_000, |lane| lane == 0))), 9);
+        assert_eq!((receive(&mut b, &mut o, frames).len(), o.whole, o.given.len()), (1, 1, 0), "{when:?}");
+        assert_eq!(b.host.stack.counters().dropped(DropReason::NoSocket), 0);
+    }
 }
 
 #[test]

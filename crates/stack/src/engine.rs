@@ -84,8 +84,8 @@ pub struct Stack {
     pub(crate) reassembler: Reassembler,
     /// The connection whose predicted segment was the last frame: not settled, more of the same may follow.
     pub(crate) leading: Option<u32>,
-    /// Reassembled packets of other lanes.
-    pub(crate) foreign: Vec<(u16, Vec<u8>)>,
+    /// A packet whose last fragment was the last frame: whose it is has not been asked.
+    pub(crate) whole: Option<Vec<u8>>,
     pub(crate) icmp_budget: crate::icmp::Budget,
     isn: Keyed,
 }
@@ -144,7 +144,7 @@ impl Stack {
             answers: VecDeque::new(),
             reassembler: Reassembler::new(config.fragments.clone()),
             leading: None,
-            foreign: Vec::new(),
+            whole: None,
             icmp_budget: Default::default(),
             isn: Keyed::new(word(a).rotate_left(32) ^ 0x69736e, word(b)),
             config,
@@ -465,13 +465,6 @@ impl Stack {
     /// Something waits for the port or for room in the event ring.
     pub fn output_pending(&self) -> bool {
         !self.notify.is_empty() || !self.answers.is_empty() || self.interfaces.iter().any(Interface::waiting)
-    }
-
-    /// Reassembled packets that belong to other lanes.
-    pub fn take_foreign(&mut self, mut f: impl FnMut(u16, &[u8])) {
-        for (lane, frame) in self.foreign.drain(..) {
-            f(lane, &frame);
-        }
     }
 
     /// Questions of dedicated interfaces become ARP and NDP frames.

@@ -85,24 +85,25 @@ impl Stack {
         self.flows.hash(key)
     }
 
-    /// One of so many for a connection, evenly and always the same.
-    pub fn choose(&self, key: &FlowKey, count: usize) -> usize {
-        self.listeners.choose(key, count)
+    /// One of so many lanes for a connection, evenly and always the same.
+    pub fn choose_lane(&self, key: &FlowKey, count: usize) -> usize {
+        self.listeners.choose_lane(key, count)
     }
 
     /// Whether this lane has the connection, its handshake, or what is remembered of it; what is remembered stands in no
     /// SYN's way.
     pub fn knows(&self, tuple: &Tuple) -> bool {
-        let hash = self.flows.hash(&tuple.key);
-        self.find_flow(&tuple.key, hash).is_some_and(|value| value & TIME_WAIT == 0 || !tuple.opens)
+        self.finds(&tuple.key).is_some_and(|ended| !ended || !tuple.opens)
     }
 
     /// Whether a frame is about a connection or a handshake of this lane. What is only remembered may have come back on another.
     pub fn serves(&self, frame: &[u8]) -> bool {
-        tuple_of(frame).is_some_and(|Tuple { key, .. }| {
-            let found = self.find_flow(&key, self.flows.hash(&key));
-            found.is_some_and(|value| value & TIME_WAIT == 0)
-        })
+        tuple_of(frame).is_some_and(|tuple| self.finds(&tuple.key) == Some(false))
+    }
+
+    /// Whether a connection that this lane has in its table is only remembered.
+    fn finds(&self, key: &FlowKey) -> Option<bool> {
+        Some(self.find_flow(key, self.flows.hash(key))? & TIME_WAIT != 0)
     }
 }
 

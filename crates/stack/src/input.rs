@@ -30,18 +30,28 @@ pub(crate) struct Source {
 
 /// Other lanes, whose frames may come by ours.
 pub trait Strangers {
-    /// Which frames they are asked about.
+    /// Which frames of the burst they are asked about. What is put together here is offered to them always.
     fn asked(&self) -> Asked;
 
-    /// Whether frame `index` of the burst is theirs, and was given to them. Where it is `unknown`, no connection of ours has
-    /// it; otherwise that is for [`Stack::serves`] to say.
-    fn take(&mut self, stack: &Stack, index: usize, frame: RxFrame, unknown: bool) -> bool;
+    /// Whether frame `index` of the burst is theirs, and was given to them.
+    fn take(&mut self, stack: &Stack, index: usize, frame: RxFrame, sought: Sought) -> bool;
+}
+
+/// How far a connection was looked for that a frame belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sought {
+    /// Not at all: [`Stack::serves`] tells.
+    Not,
+    /// In vain.
+    InVain,
+    /// Not at all, and whose it is nobody has asked yet: frame `index` was the last fragment of it.
+    Reassembled,
 }
 
 /// Which frames other lanes are asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// None.
+    /// None: somebody was asked before.
     Never,
     /// Those of the common shape that belong to no connection of ours, and all uncommon ones: what a connection here has is
     /// ours, so the common frame asks nobody.
@@ -56,7 +66,7 @@ impl Strangers for () {
         Asked::Never
     }
 
-    fn take(&mut self, _: &Stack, _: usize, _: RxFrame, _: bool) -> bool {
+    fn take(&mut self, _: &Stack, _: usize, _: RxFrame, _: Sought) -> bool {
         false
     }
 }
@@ -129,16 +139,18 @@ impl Stack {
                 train = None;
                 self.settle(now, id);
             }
-            if asked == Asked::First && others.take(self, i, frame, false) {
+            if asked == Asked::First && others.take(self, i, frame, Sought::Not) {
                 continue;
             }
             let mut ask =
-                |stack: &Stack, frame, unknown| asked == Asked::Unknown && others.take(stack, i, frame, unknown);
+                |stack: &Stack, frame, sought| asked == Asked::Unknown && others.take(stack, i, frame, sought);
             let hash = hashes[i % GROUP];
             let taken = match self.take_quick(now, interface, &frame, hash, asked != Asked::Unknown, &mut ask) {
                 Some(taken) => taken,
-                None if ask(self, frame, false) => Ok(Fate::Given),
-                None => self.take_frame(now, interface, frame).map(|()| Fate::Taken),
+                None if ask(self, frame, Sought::Not) => Ok(Fate::Given),
+                None => self.take_uncommon(now, interface, frame, |stack, whole| {
+                    others.take(stack, i, whole, Sought::Reassembled)
+                }),
             };
             match taken {
                 Ok(Fate::Given) => continue,
@@ -168,7 +180,7 @@ impl Stack {
         frame: &RxFrame<'a>,
         hash: Option<u32>,
         ours: bool,
-        ask: &mut impl FnMut(&Stack, RxFrame<'a>, bool) -> bool,
+        ask: &mut impl FnMut(&Stack, RxFrame<'a>, Sought) -> bool,
     ) -> Option<Result<Fate, DropReason>> {
         let i = &mut self.interfaces[interface.index()];
         let wire::quick::Tcp4 { mac, src, dst, tos, segment } = wire::quick::read(frame.data, i.config.mac)?;
@@ -183,12 +195,35 @@ impl Stack {
         let source = Source { interface, mac, src, dst, ecn: tos & 3 };
         let mut taken = self.take_segment(now, source, &seg, hash, ours);
         if let Ok(Fate::Unknown(hash)) = taken {
-            if ask(self, RxFrame { checksum: RxChecksum::Verified, ..*frame }, true) {
+            if ask(self, RxFrame { checksum: RxChecksum::Verified, ..*frame }, Sought::InVain) {
                 return Some(Ok(Fate::Given));
             }
             taken = self.take_segment(now, source, &seg, Some(hash), true);
         }
         Some(taken)
+    }
+
+    /// Any frame; `give` is asked whether a packet of which it was the last fragment is another lane's.
+    fn take_uncommon(
+        &mut self,
+        now: Instant,
+        interface: InterfaceId,
+        frame: RxFrame,
+        give: impl FnOnce(&Stack, RxFrame) -> bool,
+    ) -> Result<Fate, DropReason> {
+        self.take_frame(now, interface, frame)?;
+        if let Some(whole) = self.whole.take() {
+            let whole = RxFrame::new(&whole, RxChecksum::Unknown);
+            if !give(self, whole) {
+                // It has no fragment header, so this leaves no other whole.
+                self.take_frame(now, interface, whole)?;
+                // What follows is compared with frames of the burst, which this is none of.
+                if let Some(id) = self.leading.take() {
+                    self.settle(now, id);
+                }
+            }
+        }
+        Ok(Fate::Taken)
     }
 
     fn take_frame(&mut self, now: Instant, interface: InterfaceId, frame: RxFrame) -> Result<(), DropReason> {
@@ -277,13 +312,8 @@ impl Stack {
             Fragment::Dropped(reason) => Err(reason),
             Fragment::Complete(whole) => {
                 self.counters.reassembled += 1;
-                let lane = self.config.steering.lane_of_frame(&whole);
-                if lane != self.config.lane && !self.serves(&whole) {
-                    self.foreign.push((lane, whole));
-                    return Ok(());
-                }
-                // A whole frame carries no fragment header, so this cannot come back here.
-                self.take_frame(now, interface, RxFrame::new(&whole, RxChecksum::Unknown))
+                self.whole = Some(whole);
+                Ok(())
             }
         }
     }

@@ -51,7 +51,7 @@ pub use engine::Stack;
 pub use fallback::{Tuple, tuple_of};
 pub use flows::FlowKey;
 pub use fragments::FragmentLimits;
-pub use input::{Asked, Strangers};
+pub use input::{Asked, Sought, Strangers};
 pub use interface::{InterfaceConfig, Mode};
 pub use route::{InterfaceId, Route};
 pub use steering::{SYMMETRIC_KEY, Steering, Toeplitz, is_for_all};

@@ -193,13 +193,14 @@ impl Steering {
     /// The lane of a received frame: TCP by its tuple, an ICMP error by the tuple it quotes, fragments by their datagram,
     /// everything else on lane 0.
     pub fn lane_of_frame(&self, frame: &[u8]) -> u16 {
-        match self {
-            Steering::Single => 0,
-            Steering::Hash(_) => self.classify(frame).unwrap_or(0),
-        }
+        self.named_lane(frame).unwrap_or(0)
     }
 
-    fn classify(&self, frame: &[u8]) -> Option<u16> {
+    /// The same, where ports or an identification name one.
+    pub fn named_lane(&self, frame: &[u8]) -> Option<u16> {
+        if matches!(self, Steering::Single) {
+            return None;
+        }
         let eth = ethernet::Frame::parse(frame).ok()?;
         match eth.ethertype {
             ethernet::IPV4 => {

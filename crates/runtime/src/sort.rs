@@ -1,0 +1,317 @@
+//! Whose a received frame is: another lane's is given to it.
+
+use stack::{Asked, Sought, Stack, Steering, Strangers};
+use wire::burst::RxFrame;
+
+use crate::fallback::Fallback;
+use crate::handover::{Handed, Out};
+use crate::stats::{LaneStats, add};
+
+/// What became of frames that are not this lane's.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Counts {
+    out: u64,
+    dropped: u64,
+    elsewhere: u64,
+}
+
+impl Counts {
+    fn add(&mut self, given: bool) {
+        self.out += given as u64;
+        self.dropped += !given as u64;
+    }
+
+    /// Lets the other lanes see what they were given.
+    pub fn settle(&self, out: &mut Out, stats: &LaneStats) {
+        if self.out + self.dropped > 0 {
+            add(&stats.handed_batches, out.publish());
+            add(&stats.handed_out, self.out);
+            add(&stats.handed_dropped, self.dropped);
+            add(&stats.fallback_out, self.elsewhere);
+        }
+    }
+}
+
+/// Gives frames of a burst to the lanes they belong to.
+pub(crate) struct Sort<'a> {
+    pub steering: &'a Steering,
+    pub out: &'a mut Out,
+    pub fallback: &'a mut Fallback,
+    /// Our own.
+    pub lane: u16,
+    /// The port by which they came.
+    pub port: usize,
+    /// The burst, where another lane took it from its port and gave it to us: then only a lane that listens is looked for.
+    pub handed: Option<&'a Handed<'a>>,
+    pub counts: &'a mut Counts,
+}
+
+impl Sort<'_> {
+    /// The lane that a frame's ports name.
+    fn named(&mut self, frame: RxFrame, sought: Sought) -> Option<u16> {
+        let plain = self.steering.lane_of_plain(frame.data);
+        if plain.is_none() && stack::is_for_all(frame.data) {
+            for lane in (0..self.steering.lanes()).filter(|l| *l != self.lane) {
+                self.counts.out += self.out.give(lane, self.port, frame, true) as u64;
+            }
+            return None;
+        }
+        // What names no lane is lane 0's to answer; any other may, and a packet put together may be too long to hand over.
+        let nobody = if sought == Sought::Reassembled { self.lane } else { 0 };
+        plain.or_else(|| self.steering.named_lane(frame.data)).or(Some(nobody))
+    }
+}
+
+impl Strangers for Sort<'_> {
+    fn asked(&self) -> Asked {
+        match self.handed {
+            _ if self.fallback.is_needed() => Asked::First,
+            Some(_) => Asked::Never,
+            None => Asked::Unknown,
+        }
+    }
+
+    fn take(&mut self, stack: &Stack, index: usize, frame: RxFrame, sought: Sought) -> bool {
+        let lane = match self.handed.filter(|_| sought != Sought::Reassembled) {
+            Some(handed) if handed.chosen(index) => return false,
+            Some(_) => self.lane,
+            None => match self.named(frame, sought) {
+                Some(lane) => lane,
+                None => return false,
+            },
+        };
+        let given = if lane != self.lane {
+            // A connection may live here that its tuple does not name: it was given to this lane, which listens for it.
+            if sought != Sought::InVain && stack.serves(frame.data) {
+                return false;
+            }
+            self.out.give(lane, self.port, frame, false)
+        } else if self.fallback.is_needed()
+            && let Some(lane) = self.fallback.lane_of(stack, frame.data)
+        {
+            self.counts.elsewhere += 1;
+            self.out.give(lane, self.port, frame, true)
+        } else {
+            return false;
+        };
+        self.counts.add(given);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use io::Bell;
+    use mem::{Pool, PoolConfig};
+    use stack::channel::{Endpoint, Job, Token};
+    use stack::{InterfaceConfig, InterfaceId, Mode, StackConfig};
+    use wire::burst::{RxBurst, RxChecksum, TxCaps};
+    use wire::tcp::{Flags, Header, Options};
+    use wire::{Addr, Instant, MacAddr, SeqNum, ethernet, icmpv4, ipv4};
+
+    use super::*;
+    use crate::fallback::Directory;
+    use crate::handover::{Handover, mesh};
+
+    const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+    const NOW: Instant = Instant::from_micros(1_000_000);
+
+    struct Burst(Vec<Vec<u8>>);
+
+    impl RxBurst for Burst {
+        fn len(&self) -> usize {
+            self.0.len()
+        }
+
+        fn frame(&self, index: usize) -> RxFrame<'_> {
+            RxFrame::new(&self.0[index], RxChecksum::Unknown)
+        }
+    }
+
+    struct One {
+        stack: Stack,
+        handover: Handover,
+        fallback: Fallback,
+        counts: Counts,
+    }
+
+    /// Two lanes and what lies between them.
+    struct Two {
+        steering: Steering,
+        lanes: Vec<One>,
+    }
+
+    impl Two {
+        /// Those of `listening` listen on port 80.
+        fn new(listening: &[u16]) -> Two {
+            let steering = Steering::spread(2);
+            let bells = [0, 1].map(|_| Arc::new(Bell::new().unwrap()));
+            let directory = Directory::new(2);
+            let one = |(lane, handover)| {
+                let (stack_side, _) = Pool::new(&PoolConfig { chunks: 1024, ..PoolConfig::default() }).unwrap();
+                let (mut jobs, stack_jobs) = mem::spsc::ring(64).unwrap();
+                let (events, _) = mem::spsc::ring(64).unwrap();
+                let config = StackConfig { steering: steering.clone(), lane, ..StackConfig::default() };
+                let mut stack = Stack::new(config, stack_side, stack_jobs, events);
+                let caps = TxCaps { max_frame: 1518, checksum: false, max_gso: 0 };
+                let (name, mode) = ("test0".into(), Mode::Dedicated);
+                let (mac, mtu, vlan, dad, autoconf) = (MAC, 1500, None, 0, false);
+                let interface =
+                    stack.add_interface(InterfaceConfig { name, mac, mtu, vlan, mode, caps, dad, autoconf });
+                stack.add_address(interface, [10, 0, 0, 1].into(), 8);
+                if listening.contains(&lane) {
+                    let local = Endpoint { addr: Addr::UNSPECIFIED_V4, port: 80 };
+                    let (token, receive_buffer) = (Token(1), 1 << 16);
+                    let (backlog, v6_only, reuse_port) = (64, false, false);
+                    let listen = Job::Listen { token, local, backlog, v6_only, reuse_port, receive_buffer };
+                    assert!(jobs.push(listen.into_message()).is_ok());
+                    jobs.publish();
+                    stack.run_jobs(NOW);
+                }
+                One { stack, handover, fallback: Fallback::new(directory.clone(), lane), counts: Counts::default() }
+            };
+            let mut lanes: Vec<One> = (0..).zip(mesh(&bells, 1518).unwrap()).map(one).collect();
+            (0..2).for_each(|_| lanes.iter_mut().for_each(|l| l.fallback.follow(&l.stack)));
+            Two { steering, lanes }
+        }
+
+        /// Frames come by a lane's port, and whatever is handed over is taken; what each lane took.
+        fn arrive(&mut self, lane: u16, frames: Vec<Vec<u8>>) -> [Taken; 2] {
+            let before: Vec<Taken> = self.lanes.iter().map(taken).collect();
+            let steering = &self.steering;
+            let One { stack, handover, fallback, counts } = &mut self.lanes[lane as usize];
+            let mut sort = Sort { steering, out: &mut handover.out, fallback, lane, port: 0, handed: None, counts };
+            stack.receive_own(NOW, InterfaceId(0), &Burst(frames), &mut sort);
+            handover.out.publish();
+            for lane in (0..2).chain(0..2) {
+                let One { stack, handover, fallback, counts } = &mut self.lanes[lane as usize];
+                handover.take(64, |out, port, burst| {
+                    let handed = Some(burst);
+                    let mut sort = Sort { steering, out, fallback, lane, port, handed, counts };
+                    stack.receive_own(NOW, InterfaceId(0), burst, &mut sort);
+                });
+                handover.out.publish();
+            }
+            assert!(self.lanes.iter().all(|l| l.handover.is_empty() && l.counts.dropped == 0));
+            [0, 1].map(|i| {
+                let (now, then) = (taken(&self.lanes[i]), &before[i]);
+                let [segments, put_together, resets] = [0, 1, 2].map(|n| now.counts()[n] - then.counts()[n]);
+                Taken { segments, put_together, resets }
+            })
+        }
+
+        /// The first of many ports or identifications whose lane is `lane`.
+        fn find(&self, lane: u16, frame: impl Fn(u16) -> Vec<u8>) -> u16 {
+            (10_000..).find(|n| self.steering.lane_of_frame(&frame(*n)) == lane).unwrap()
+        }
+    }
+
+    /// What a lane has done with what came.
+    #[derive(Debug, PartialEq, Eq)]
+    struct Taken {
+        segments: u64,
+        put_together: u64,
+        resets: u64,
+    }
+
+    impl Taken {
+        fn counts(&self) -> [u64; 3] {
+            [self.segments, self.put_together, self.resets]
+        }
+    }
+
+    fn taken(lane: &One) -> Taken {
+        let c = lane.stack.counters();
+        Taken { segments: c.segments_in, put_together: c.reassembled, resets: c.resets_out }
+    }
+
+    fn packet(protocol: u8, payload: &[u8]) -> Vec<u8> {
+        let mut b = vec![0; 34];
+        let (src, dst) = (Addr::from_v4([10, 0, 0, 2]), Addr::from_v4([10, 0, 0, 1]));
+        ethernet::emit(&mut b, MAC, MacAddr([2, 0, 0, 0, 0, 2]), None, ethernet::IPV4);
+        ipv4::Header { src, dst, protocol, ..Default::default() }.emit(&mut b[14..], payload.len());
+        b.extend(payload);
+        b
+    }
+
+    fn segment(port: u16, flags: Flags) -> Vec<u8> {
+        let (seq, ack, window, urgent, options) = (SeqNum(1), SeqNum(0), 9000, 0, Options::default());
+        let header = Header { src_port: port, dst_port: 80, seq, ack, flags, window, urgent, options };
+        let mut tcp = [0; 32];
+        // Some text behind it: the header may not be cut.
+        let n = header.emit(&mut tcp, false) + 12;
+        wire::tcp::fill_checksum(Addr::from_v4([10, 0, 0, 2]), Addr::from_v4([10, 0, 0, 1]), &mut tcp[..n]);
+        packet(ipv4::TCP, &tcp[..n])
+    }
+
+    /// A frame's packet in fragments of so many bytes.
+    fn fragments(frame: &[u8], id: u16, len: usize) -> Vec<Vec<u8>> {
+        let parts = frame[34..].chunks(len).enumerate();
+        let fragment = |(i, text): (usize, &[u8])| {
+            let mut b = packet(frame[23], text);
+            let more = (34 + (i + 1) * len < frame.len()) as u16;
+            b[18..20].copy_from_slice(&id.to_be_bytes());
+            b[20..22].copy_from_slice(&(more << 13 | (i * len / 8) as u16).to_be_bytes());
+            b[24..26].fill(0);
+            let sum = wire::checksum::sum(&b[14..34]).finish();
+            b[24..26].copy_from_slice(&sum.to_be_bytes());
+            b
+        };
+        parts.map(fragment).collect()
+    }
+
+    fn taken_by(lane: usize, put_together_by: Option<usize>) -> [Taken; 2] {
+        [0, 1].map(|i| Taken {
+            segments: (i == lane) as u64,
+            put_together: (Some(i) == put_together_by) as u64,
+            resets: 0,
+        })
+    }
+
+    #[test]
+    fn a_frame_goes_to_the_lane_that_its_ports_name() {
+        let mut two = Two::new(&[0, 1]);
+        for (by, lane) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+            let port = two.find(lane, |port| segment(port, Flags::SYN));
+            assert_eq!(two.arrive(by, vec![segment(port, Flags::SYN)]), taken_by(lane as usize, None));
+        }
+    }
+
+    /// Whichever lane its fragments come to, whichever puts them together, and whichever its ports name.
+    #[test]
+    fn a_fragmented_segment_finds_its_connection() {
+        for (listening, ports_name) in [(&[0, 1][..], 0), (&[0, 1], 1), (&[1], 0), (&[1], 1), (&[0], 1)] {
+            let lives = if listening.len() == 2 { ports_name } else { listening[0] };
+            for (by, put_together_by) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+                let mut two = Two::new(listening);
+                let port = two.find(ports_name, |port| segment(port, Flags::SYN));
+                let syn = segment(port, Flags::SYN);
+                let id = two.find(put_together_by, |id| fragments(&syn, id, 24).swap_remove(0));
+                let expected = taken_by(lives as usize, Some(put_together_by as usize));
+                // A connection that begins so, and one that is known.
+                assert_eq!(two.arrive(by, fragments(&syn, id, 24)), expected, "{listening:?}, {ports_name}, {by}");
+                assert_eq!(two.arrive(by, fragments(&syn, id, 24)), expected, "{listening:?}, {ports_name}, {by}");
+                assert_eq!(two.arrive(by, vec![syn]), taken_by(lives as usize, None));
+            }
+        }
+    }
+
+    /// It is longer than what lanes can hand over.
+    #[test]
+    fn a_long_ping_is_answered_where_it_is_put_together() {
+        let mut two = Two::new(&[]);
+        let mut echo = vec![0; 4000];
+        let n = icmpv4::Message::EchoRequest { id: 1, seq: 2, data: &[7; 3900] }.emit(&mut echo);
+        let echo = packet(ipv4::ICMP, &echo[..n]);
+        for (by, put_together_by) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+            let id = two.find(put_together_by, |id| fragments(&echo, id, 1480).swap_remove(0));
+            let echoes = |two: &Two| [0, 1].map(|i: usize| two.lanes[i].stack.counters().echoes);
+            let mut expected = echoes(&two);
+            expected[put_together_by as usize] += 1;
+            two.arrive(by, fragments(&echo, id, 1480));
+            assert_eq!(echoes(&two), expected);
+        }
+    }
+}
