@@ -111,7 +111,7 @@ impl Fallback {
             return None;
         }
         let count = self.listening(to).count();
-        let lane = self.listening(to).nth(stack.choose_lane(&tuple.key, count))?;
+        let lane = self.listening(to).nth(stack.choose(&tuple.key, count))?;
         self.remember(&tuple, hash, lane);
         Some(lane)
     }

@@ -41,24 +41,17 @@ pub(crate) struct Sort<'a> {
     pub lane: u16,
     /// The port by which they came.
     pub port: usize,
-    /// The burst, where another lane took it from its port and gave it to us: then only a lane that listens is looked for.
+    /// The burst, where another lane took it from its port and gave it to us: whose its frames are it has seen to.
     pub handed: Option<&'a Handed<'a>>,
     pub counts: &'a mut Counts,
 }
 
 impl Sort<'_> {
-    /// The lane that a frame's ports name.
-    fn named(&mut self, frame: RxFrame, sought: Sought) -> Option<u16> {
-        let plain = self.steering.lane_of_plain(frame.data);
-        if plain.is_none() && stack::is_for_all(frame.data) {
-            for lane in (0..self.steering.lanes()).filter(|l| *l != self.lane) {
-                self.counts.out += self.out.give(lane, self.port, frame, true) as u64;
-            }
-            return None;
+    /// Every other lane gets a copy.
+    fn give_all(&mut self, frame: RxFrame) {
+        for lane in (0..self.steering.lanes()).filter(|lane| *lane != self.lane) {
+            self.counts.add(self.out.give(lane, self.port, frame, true));
         }
-        // What names no lane is lane 0's to answer; any other may, and a packet put together may be too long to hand over.
-        let nobody = if sought == Sought::Reassembled { self.lane } else { 0 };
-        plain.or_else(|| self.steering.named_lane(frame.data)).or(Some(nobody))
     }
 }
 
@@ -75,27 +68,37 @@ impl Strangers for Sort<'_> {
         let lane = match self.handed.filter(|_| sought != Sought::Reassembled) {
             Some(handed) if handed.chosen(index) => return false,
             Some(_) => self.lane,
-            None => match self.named(frame, sought) {
+            None => match self.steering.lane_of_plain(frame.data) {
                 Some(lane) => lane,
-                None => return false,
+                None if stack::is_for_all(frame.data) => {
+                    self.give_all(frame);
+                    return false;
+                }
+                // What names no lane is lane 0's to answer. Where it was put together another may as well: it may be too long to
+                // hand over, which a segment is only where the peer keeps to no MSS.
+                None => {
+                    let nobody = if sought == Sought::Reassembled { self.lane } else { 0 };
+                    self.steering.named_lane(frame.data).unwrap_or(nobody)
+                }
             },
         };
-        let given = if lane != self.lane {
+        if lane != self.lane {
             // A connection may live here that its tuple does not name: it was given to this lane, which listens for it.
             if sought != Sought::InVain && stack.serves(frame.data) {
                 return false;
             }
-            self.out.give(lane, self.port, frame, false)
-        } else if self.fallback.is_needed()
+            self.counts.add(self.out.give(lane, self.port, frame, false));
+            return true;
+        }
+        if self.fallback.is_needed()
             && let Some(lane) = self.fallback.lane_of(stack, frame.data)
         {
-            self.counts.elsewhere += 1;
-            self.out.give(lane, self.port, frame, true)
-        } else {
-            return false;
-        };
-        self.counts.add(given);
-        true
+            let given = self.out.give(lane, self.port, frame, true);
+            self.counts.add(given);
+            self.counts.elsewhere += given as u64;
+            return true;
+        }
+        false
     }
 }
 
@@ -137,18 +140,18 @@ mod tests {
         counts: Counts,
     }
 
-    /// Two lanes and what lies between them.
-    struct Two {
+    /// Lanes and what lies between them.
+    struct Lanes {
         steering: Steering,
         lanes: Vec<One>,
     }
 
-    impl Two {
+    impl Lanes {
         /// Those of `listening` listen on port 80.
-        fn new(listening: &[u16]) -> Two {
-            let steering = Steering::spread(2);
-            let bells = [0, 1].map(|_| Arc::new(Bell::new().unwrap()));
-            let directory = Directory::new(2);
+        fn new(lanes: u16, listening: &[u16]) -> Lanes {
+            let steering = Steering::spread(lanes);
+            let bells: Vec<_> = (0..lanes).map(|_| Arc::new(Bell::new().unwrap())).collect();
+            let directory = Directory::new(lanes as usize);
             let one = |(lane, handover)| {
                 let (stack_side, _) = Pool::new(&PoolConfig { chunks: 1024, ..PoolConfig::default() }).unwrap();
                 let (mut jobs, stack_jobs) = mem::spsc::ring(64).unwrap();
@@ -174,57 +177,64 @@ mod tests {
             };
             let mut lanes: Vec<One> = (0..).zip(mesh(&bells, 1518).unwrap()).map(one).collect();
             (0..2).for_each(|_| lanes.iter_mut().for_each(|l| l.fallback.follow(&l.stack)));
-            Two { steering, lanes }
+            Lanes { steering, lanes }
         }
 
         /// Frames come by a lane's port, and whatever is handed over is taken; what each lane took.
-        fn arrive(&mut self, lane: u16, frames: Vec<Vec<u8>>) -> [Taken; 2] {
+        fn arrive(&mut self, lane: u16, frames: Vec<Vec<u8>>) -> Vec<Taken> {
             let before: Vec<Taken> = self.lanes.iter().map(taken).collect();
             let steering = &self.steering;
             let One { stack, handover, fallback, counts } = &mut self.lanes[lane as usize];
             let mut sort = Sort { steering, out: &mut handover.out, fallback, lane, port: 0, handed: None, counts };
             stack.receive_own(NOW, InterfaceId(0), &Burst(frames), &mut sort);
             handover.out.publish();
-            for lane in (0..2).chain(0..2) {
-                let One { stack, handover, fallback, counts } = &mut self.lanes[lane as usize];
+            let n = self.lanes.len();
+            // No frame goes further than from port to fragments, name and listener.
+            for lane in (0..3 * n).map(|i| i % n) {
+                let One { stack, handover, fallback, counts } = &mut self.lanes[lane];
                 handover.take(64, |out, port, burst| {
-                    let handed = Some(burst);
+                    let (lane, handed) = (lane as u16, Some(burst));
                     let mut sort = Sort { steering, out, fallback, lane, port, handed, counts };
                     stack.receive_own(NOW, InterfaceId(0), burst, &mut sort);
                 });
                 handover.out.publish();
             }
             assert!(self.lanes.iter().all(|l| l.handover.is_empty() && l.counts.dropped == 0));
-            [0, 1].map(|i| {
-                let (now, then) = (taken(&self.lanes[i]), &before[i]);
-                let [segments, put_together, resets] = [0, 1, 2].map(|n| now.counts()[n] - then.counts()[n]);
-                Taken { segments, put_together, resets }
-            })
+            let grown = |(now, then): (Taken, Taken)| Taken {
+                segments: now.segments - then.segments,
+                put_together: now.put_together - then.put_together,
+                resets: now.resets - then.resets,
+                given: now.given - then.given,
+                chosen: now.chosen - then.chosen,
+            };
+            self.lanes.iter().map(taken).zip(before).map(grown).collect()
         }
 
         /// The first of many ports or identifications whose lane is `lane`.
         fn find(&self, lane: u16, frame: impl Fn(u16) -> Vec<u8>) -> u16 {
-            (10_000..).find(|n| self.steering.lane_of_frame(&frame(*n)) == lane).unwrap()
+            (10_000..).find(|n| self.steering.named_lane(&frame(*n)) == Some(lane)).unwrap()
         }
     }
 
     /// What a lane has done with what came.
-    #[derive(Debug, PartialEq, Eq)]
+    #[derive(Debug, Default, PartialEq, Eq)]
     struct Taken {
         segments: u64,
         put_together: u64,
         resets: u64,
-    }
-
-    impl Taken {
-        fn counts(&self) -> [u64; 3] {
-            [self.segments, self.put_together, self.resets]
-        }
+        given: u64,
+        chosen: u64,
     }
 
     fn taken(lane: &One) -> Taken {
-        let c = lane.stack.counters();
-        Taken { segments: c.segments_in, put_together: c.reassembled, resets: c.resets_out }
+        let (c, counts) = (lane.stack.counters(), lane.counts);
+        Taken {
+            segments: c.segments_in,
+            put_together: c.reassembled,
+            resets: c.resets_out,
+            given: counts.out,
+            chosen: counts.elsewhere,
+        }
     }
 
     fn packet(protocol: u8, payload: &[u8]) -> Vec<u8> {
@@ -262,56 +272,77 @@ mod tests {
         parts.map(fragment).collect()
     }
 
-    fn taken_by(lane: usize, put_together_by: Option<usize>) -> [Taken; 2] {
-        [0, 1].map(|i| Taken {
-            segments: (i == lane) as u64,
-            put_together: (Some(i) == put_together_by) as u64,
-            resets: 0,
-        })
-    }
-
     #[test]
     fn a_frame_goes_to_the_lane_that_its_ports_name() {
-        let mut two = Two::new(&[0, 1]);
+        let mut lanes = Lanes::new(2, &[0, 1]);
         for (by, lane) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-            let port = two.find(lane, |port| segment(port, Flags::SYN));
-            assert_eq!(two.arrive(by, vec![segment(port, Flags::SYN)]), taken_by(lane as usize, None));
+            let port = lanes.find(lane, |port| segment(port, Flags::SYN));
+            let taken = lanes.arrive(by, vec![segment(port, Flags::SYN)]);
+            let mut expected = [Taken::default(), Taken::default()];
+            expected[lane as usize].segments = 1;
+            expected[by as usize].given = (by != lane) as u64;
+            assert_eq!(taken, expected);
         }
     }
 
-    /// Whichever lane its fragments come to, whichever puts them together, and whichever its ports name.
+    /// Whichever lane its fragments come to, whichever puts them together, whichever its ports name, and whichever has it.
     #[test]
     fn a_fragmented_segment_finds_its_connection() {
-        for (listening, ports_name) in [(&[0, 1][..], 0), (&[0, 1], 1), (&[1], 0), (&[1], 1), (&[0], 1)] {
-            let lives = if listening.len() == 2 { ports_name } else { listening[0] };
-            for (by, put_together_by) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-                let mut two = Two::new(listening);
-                let port = two.find(ports_name, |port| segment(port, Flags::SYN));
+        let all = || (0..3u16).flat_map(|a| (0..3).flat_map(move |b| (0..3).map(move |c| (a, b, c))));
+        for (by, meets, named) in all() {
+            for listens in (0..3).map(Some).chain([None]) {
+                let listening: Vec<u16> = listens.map_or(vec![0, 1, 2], |lane| vec![lane]);
+                let lives = listens.unwrap_or(named);
+                let mut lanes = Lanes::new(3, &listening);
+                let port = lanes.find(named, |port| segment(port, Flags::SYN));
                 let syn = segment(port, Flags::SYN);
-                let id = two.find(put_together_by, |id| fragments(&syn, id, 24).swap_remove(0));
-                let expected = taken_by(lives as usize, Some(put_together_by as usize));
-                // A connection that begins so, and one that is known.
-                assert_eq!(two.arrive(by, fragments(&syn, id, 24)), expected, "{listening:?}, {ports_name}, {by}");
-                assert_eq!(two.arrive(by, fragments(&syn, id, 24)), expected, "{listening:?}, {ports_name}, {by}");
-                assert_eq!(two.arrive(by, vec![syn]), taken_by(lives as usize, None));
+                let id = lanes.find(meets, |id| fragments(&syn, id, 24).swap_remove(0));
+                // A connection that begins so, and then one that is known: where it lives it stays.
+                for known in [false, true] {
+                    let taken = lanes.arrive(by, fragments(&syn, id, 24));
+                    let mut expected = [(); 3].map(|()| Taken::default());
+                    expected[lives as usize].segments = 1;
+                    expected[meets as usize].put_together = 1;
+                    expected[by as usize].given += if by != meets { 2 } else { 0 };
+                    if !(known && meets == lives) {
+                        expected[meets as usize].given += (meets != named) as u64;
+                        expected[named as usize].given += (named != lives) as u64;
+                        expected[named as usize].chosen += (named != lives) as u64;
+                    }
+                    assert_eq!(taken, expected, "{by} {meets} {named} {listens:?} {known}");
+                }
             }
         }
+    }
+
+    #[test]
+    fn what_finds_no_room_is_counted_as_that_alone() {
+        let mut lanes = Lanes::new(2, &[1]);
+        let One { stack, handover, fallback, counts } = &mut lanes.lanes[0];
+        let port = (0..).find(|port| lanes.steering.named_lane(&segment(*port, Flags::SYN)) == Some(0)).unwrap();
+        let (steering, out) = (&lanes.steering, &mut handover.out);
+        let mut arp = vec![0; 42];
+        ethernet::emit(&mut arp, MacAddr::BROADCAST, MacAddr([4; 6]), None, ethernet::ARP);
+        let burst = Burst([vec![segment(port, Flags::SYN); 600], vec![arp; 3]].concat());
+        let mut sort = Sort { steering, out, fallback, lane: 0, port: 0, handed: None, counts };
+        stack.receive_own(NOW, InterfaceId(0), &burst, &mut sort);
+        assert_eq!((counts.out, counts.elsewhere, counts.dropped), (512, 512, 88 + 3));
     }
 
     /// It is longer than what lanes can hand over.
     #[test]
     fn a_long_ping_is_answered_where_it_is_put_together() {
-        let mut two = Two::new(&[]);
+        let mut lanes = Lanes::new(2, &[]);
         let mut echo = vec![0; 4000];
         let n = icmpv4::Message::EchoRequest { id: 1, seq: 2, data: &[7; 3900] }.emit(&mut echo);
         let echo = packet(ipv4::ICMP, &echo[..n]);
-        for (by, put_together_by) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-            let id = two.find(put_together_by, |id| fragments(&echo, id, 1480).swap_remove(0));
-            let echoes = |two: &Two| [0, 1].map(|i: usize| two.lanes[i].stack.counters().echoes);
-            let mut expected = echoes(&two);
-            expected[put_together_by as usize] += 1;
-            two.arrive(by, fragments(&echo, id, 1480));
-            assert_eq!(echoes(&two), expected);
+        for (by, meets) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+            let id = lanes.find(meets, |id| fragments(&echo, id, 1480).swap_remove(0));
+            let echoes = |lanes: &Lanes| [0, 1].map(|i: usize| lanes.lanes[i].stack.counters().echoes);
+            let mut expected = echoes(&lanes);
+            expected[meets as usize] += 1;
+            lanes.arrive(by, fragments(&echo, id, 1480));
+            assert_eq!(echoes(&lanes), expected);
         }
     }
 }

@@ -43,7 +43,7 @@ impl Strangers for Others {
     fn take(&mut self, stack: &Stack, index: usize, frame: RxFrame, sought: Sought) -> bool {
         self.asked.push(index);
         self.whole += (sought == Sought::Reassembled) as usize;
-        let lane = self.steering.lane_of_frame(frame.data);
+        let lane = self.steering.named_lane(frame.data).unwrap_or(0);
         let theirs = lane != 0 && (sought == Sought::InVain || !stack.serves(frame.data));
         // Fragments stay, as if they were this lane's.
         let fragment = ipv4::Packet::parse(&frame.data[14..]).is_ok_and(|ip| ip.is_fragment());

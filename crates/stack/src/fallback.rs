@@ -85,9 +85,9 @@ impl Stack {
         self.flows.hash(key)
     }
 
-    /// One of so many lanes for a connection, evenly and always the same.
-    pub fn choose_lane(&self, key: &FlowKey, count: usize) -> usize {
-        self.listeners.choose_lane(key, count)
+    /// One of so many for a connection, evenly and always the same.
+    pub fn choose(&self, key: &FlowKey, count: usize) -> usize {
+        self.listeners.choose(key, count)
     }
 
     /// Whether this lane has the connection, its handshake, or what is remembered of it; what is remembered stands in no

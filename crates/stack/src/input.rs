@@ -37,21 +37,21 @@ pub trait Strangers {
     fn take(&mut self, stack: &Stack, index: usize, frame: RxFrame, sought: Sought) -> bool;
 }
 
-/// How far a connection was looked for that a frame belongs to.
+/// What the stack has done with a frame before it asks whose it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sought {
-    /// Not at all: [`Stack::serves`] tells.
+    /// Nothing: [`Stack::serves`] tells whether a connection here has it.
     Not,
-    /// In vain.
+    /// It was looked for in vain among the connections here.
     InVain,
-    /// Not at all, and whose it is nobody has asked yet: frame `index` was the last fragment of it.
+    /// It was put together: frame `index` was the last fragment. Those were asked about as fragments; it is not yet.
     Reassembled,
 }
 
 /// Which frames other lanes are asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// None: somebody was asked before.
+    /// None: there are no others, or they were asked before.
     Never,
     /// Those of the common shape that belong to no connection of ours, and all uncommon ones: what a connection here has is
     /// ours, so the common frame asks nobody.
@@ -217,10 +217,6 @@ impl Stack {
             if !give(self, whole) {
                 // It has no fragment header, so this leaves no other whole.
                 self.take_frame(now, interface, whole)?;
-                // What follows is compared with frames of the burst, which this is none of.
-                if let Some(id) = self.leading.take() {
-                    self.settle(now, id);
-                }
             }
         }
         Ok(Fate::Taken)

@@ -39,15 +39,9 @@ impl Listeners {
         Listeners { slab: Slab::new(max), by_local: HashMap::default(), changes: 0, chooser: Keyed::of(key) }
     }
 
-    /// One of so many listeners of ours for a connection, evenly and always the same. The peer may see which: the flow table's
-    /// hash would not do.
-    fn choose(&self, key: &FlowKey, count: usize) -> usize {
-        self.chooser.tuple(key) as u32 as usize % count.max(1)
-    }
-
-    /// One of so many lanes, whatever listener there will be chosen.
-    pub fn choose_lane(&self, key: &FlowKey, count: usize) -> usize {
-        (self.chooser.tuple(key) >> 32) as usize % count.max(1)
+    /// One of so many for a connection, evenly and always the same. The peer may see which: the flow table's hash would not do.
+    pub fn choose(&self, key: &FlowKey, count: usize) -> usize {
+        self.chooser.tuple(key) as usize % count.max(1)
     }
 
     pub fn each(&self, f: impl FnMut(&Listener)) {

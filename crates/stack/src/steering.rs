@@ -181,7 +181,7 @@ impl Steering {
         }
     }
 
-    /// The lane of a frame that is plainly TCP; `None` for all others, whose lane [`Steering::lane_of_frame`] finds.
+    /// The lane of a frame that is plainly TCP; `None` for all others, whose lane [`Steering::named_lane`] finds.
     #[inline]
     pub fn lane_of_plain(&self, frame: &[u8]) -> Option<u16> {
         match self {
@@ -190,16 +190,11 @@ impl Steering {
         }
     }
 
-    /// The lane of a received frame: TCP by its tuple, an ICMP error by the tuple it quotes, fragments by their datagram,
-    /// everything else on lane 0.
-    pub fn lane_of_frame(&self, frame: &[u8]) -> u16 {
-        self.named_lane(frame).unwrap_or(0)
-    }
-
-    /// The same, where ports or an identification name one.
+    /// The lane that a received frame names: TCP by its tuple, an ICMP error by the tuple it quotes, fragments by their datagram;
+    /// `None` for all else.
     pub fn named_lane(&self, frame: &[u8]) -> Option<u16> {
         if matches!(self, Steering::Single) {
-            return None;
+            return Some(0);
         }
         let eth = ethernet::Frame::parse(frame).ok()?;
         match eth.ethertype {
@@ -257,8 +252,9 @@ pub fn is_for_all(frame: &[u8]) -> bool {
     match eth.ethertype {
         ethernet::ARP => true,
         ethernet::IPV6 => ipv6::Packet::parse(eth.payload).is_ok_and(|ip| {
-            // Routers' advertisements, neighbours' and redirects; solicitations from nobody ask for an address.
-            let kind = ip.payload.first().filter(|_| ip.next_header == ipv6::ICMPV6);
+            // Routers' advertisements, neighbours' and redirects; solicitations from nobody ask for an address. In fragments
+            // they are nobody's (RFC 6980).
+            let kind = ip.payload.first().filter(|_| ip.next_header == ipv6::ICMPV6 && ip.fragment.is_none());
             matches!(kind, Some(134 | 136 | 137)) || (kind == Some(&135) && ip.src.is_unspecified())
         }),
         _ => false,
@@ -440,7 +436,7 @@ mod tests {
                 lanes.insert(lane);
                 let tcp = packet(v6, ipv4::TCP, &segment(port, 80), None);
                 for vlan in [None, Some(7)] {
-                    assert_eq!(s.lane_of_frame(&eth(vlan, ethertype, &tcp)), lane);
+                    assert_eq!(s.named_lane(&eth(vlan, ethertype, &tcp)), Some(lane));
                     // Someone on the way says that what A sent did not fit: the error goes to B's peer, whose flow is
                     // quoted the other way round.
                     let mut error = vec![0; 600];
@@ -451,7 +447,7 @@ mod tests {
                     };
                     let protocol = if v6 { ipv6::ICMPV6 } else { ipv4::ICMP };
                     let error = packet(v6, protocol, &error[..n], None);
-                    assert_eq!(s.lane_of_frame(&eth(vlan, ethertype, &error)), s.lane_of(b, a, 80, port));
+                    assert_eq!(s.named_lane(&eth(vlan, ethertype, &error)), Some(s.lane_of(b, a, 80, port)));
                 }
             }
             assert_eq!(lanes.len(), 4);
@@ -468,7 +464,7 @@ mod tests {
         let n = icmpv4::emit_unreachable(&mut error, 1, &packet(false, ipv4::TCP, &segment(5000, 80), None));
         let frame = eth(None, ethernet::IPV4, &packet(false, ipv4::ICMP, &error[..n], None));
         // A sent it; what comes back on that flow comes from B.
-        assert_eq!(s.lane_of_frame(&frame), s.lane_of(b, a, 80, 5000));
+        assert_eq!(s.named_lane(&frame), Some(s.lane_of(b, a, 80, 5000)));
     }
 
     #[test]
@@ -479,10 +475,10 @@ mod tests {
             for id in 0..64 {
                 // The first holds ports, which must not count; the others hold anything.
                 let first = packet(v6, ipv4::TCP, &segment(id as u16, 80), Some((id, 0, true)));
-                let lane = s.lane_of_frame(&eth(None, ethertype, &first));
+                let lane = s.named_lane(&eth(None, ethertype, &first)).unwrap();
                 for (offset, more) in [(16, true), (32, false)] {
                     let next = packet(v6, ipv4::TCP, &[id as u8; 16], Some((id, offset, more)));
-                    assert_eq!(s.lane_of_frame(&eth(Some(9), ethertype, &next)), lane);
+                    assert_eq!(s.named_lane(&eth(Some(9), ethertype, &next)), Some(lane));
                 }
                 lanes.insert(lane);
             }
@@ -491,25 +487,25 @@ mod tests {
         // RFC 6946: alone in its datagram, it is no fragment.
         let atomic = packet(true, ipv6::TCP, &segment(5000, 80), Some((3, 0, false)));
         let lane = s.lane_of(ip(A[1]), ip(B[1]), 5000, 80);
-        assert_eq!(s.lane_of_frame(&eth(None, ethernet::IPV6, &atomic)), lane);
+        assert_eq!(s.named_lane(&eth(None, ethernet::IPV6, &atomic)), Some(lane));
     }
 
     #[test]
-    fn what_belongs_to_no_flow_is_lane_0_s() {
+    fn what_belongs_to_no_flow_names_no_lane() {
         let table = [3; 128];
         let s = Steering::Hash(Box::new(Toeplitz::new(SYMMETRIC_KEY, &table)));
         let tcp = packet(false, ipv4::TCP, &segment(1, 2), None);
-        assert_eq!(s.lane_of_frame(&eth(None, ethernet::IPV4, &tcp)), 3);
+        assert_eq!(s.named_lane(&eth(None, ethernet::IPV4, &tcp)), Some(3));
         let udp = packet(false, 17, &segment(1, 2), None);
         let mut echo = vec![0; 64];
         let n = icmpv4::Message::EchoRequest { id: 1, seq: 2, data: &[1; 8] }.emit(&mut echo);
         let echo = packet(false, ipv4::ICMP, &echo[..n], None);
         let short = packet(false, ipv4::TCP, &[1, 2, 3], None);
         for p in [udp, echo, short] {
-            assert_eq!(s.lane_of_frame(&eth(None, ethernet::IPV4, &p)), 0);
+            assert_eq!(s.named_lane(&eth(None, ethernet::IPV4, &p)), None);
         }
-        assert_eq!(s.lane_of_frame(&eth(None, ethernet::ARP, &[0; 28])), 0);
-        assert_eq!(s.lane_of_frame(&[]), 0);
+        assert_eq!(s.named_lane(&eth(None, ethernet::ARP, &[0; 28])), None);
+        assert_eq!(s.named_lane(&[]), None);
     }
 
     proptest! {
@@ -545,7 +541,7 @@ mod tests {
             if bytes.len() > 14 {
                 bytes[12..14].copy_from_slice(&[[8u8, 0], [0x86, 0xdd], [8, 6]][kind]);
             }
-            prop_assert!(Steering::spread(4).lane_of_frame(&bytes) < 4);
+            prop_assert!(Steering::spread(4).named_lane(&bytes).is_none_or(|lane| lane < 4));
         }
     }
 
@@ -564,6 +560,9 @@ mod tests {
             assert_eq!(is_for_all(&icmp(kind, somebody)), all, "{kind}");
         }
         assert!(is_for_all(&icmp(135, Addr::UNSPECIFIED_V6)));
+        // The middle of a datagram is anything.
+        let middle = packet(true, ipv6::ICMPV6, &[136; 16], Some((7, 16, true)));
+        assert!(!is_for_all(&eth(None, ethernet::IPV6, &middle)));
         let mut arp = vec![0; 42];
         ethernet::emit(&mut arp, MacAddr::BROADCAST, MacAddr([4; 6]), None, ethernet::ARP);
         assert!(is_for_all(&arp) && !is_for_all(&arp[..13]));
