@@ -3,20 +3,13 @@
 use std::os::fd::IntoRawFd;
 use std::time::Duration;
 
+use capi::address::{SockAddr, parse as endpoint};
+pub(crate) use capi::errno::of as errno;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use socket::{ListenOptions, RecvFlags, Shutdown, SockId, SockOption, Sockets};
-use stack::channel::Endpoint;
-use wire::Addr;
 
 use crate::plugin::{Descriptor, Plugin, Result, World};
-
-const FAMILY_V4: u16 = libc::AF_INET as u16;
-const FAMILY_V6: u16 = libc::AF_INET6 as u16;
-
-pub(crate) fn errno(e: socket::Errno) -> Errno {
-    Errno::from_raw_os_error(e.number())
-}
 
 /// `None` where the call should wait.
 fn unless_again<T>(result: core::result::Result<T, socket::Errno>, nonblocking: bool) -> Option<Result<T>> {
@@ -24,43 +17,6 @@ fn unless_again<T>(result: core::result::Result<T, socket::Errno>, nonblocking: 
         Err(socket::Errno::EAGAIN) if !nonblocking => None,
         other => Some(other.map_err(errno)),
     }
-}
-
-/// Reads a `struct sockaddr_in` or `sockaddr_in6`.
-fn endpoint(address: &[u8]) -> Result<Endpoint> {
-    let family = address.get(..2).and_then(|f| f.try_into().ok()).map(u16::from_ne_bytes).ok_or(Errno::INVAL)?;
-    let port = |a: &[u8]| u16::from_be_bytes([a[2], a[3]]);
-    match family {
-        FAMILY_V4 if address.len() >= 8 => {
-            let octets: [u8; 4] = address[4..8].try_into().map_err(|_| Errno::INVAL)?;
-            Ok(Endpoint { addr: Addr::from_v4(octets), port: port(address) })
-        }
-        FAMILY_V6 if address.len() >= 24 => {
-            let octets: [u8; 16] = address[8..24].try_into().map_err(|_| Errno::INVAL)?;
-            Ok(Endpoint { addr: std::net::IpAddr::from(octets).into(), port: port(address) })
-        }
-        FAMILY_V4 | FAMILY_V6 => Err(Errno::INVAL),
-        _ => Err(Errno::AFNOSUPPORT),
-    }
-}
-
-/// The structure for an endpoint.
-fn sockaddr(of: Endpoint) -> Vec<u8> {
-    let family = if of.addr.is_v4() { FAMILY_V4 } else { FAMILY_V6 };
-    let mut out = family.to_ne_bytes().to_vec();
-    out.extend(of.port.to_be_bytes());
-    match of.addr.is_v4() {
-        true => {
-            out.extend(of.addr.v4_octets());
-            out.resize(16, 0);
-        }
-        false => {
-            out.resize(8, 0);
-            out.extend(of.addr.octets());
-            out.resize(28, 0);
-        }
-    }
-    out
 }
 
 /// A descriptor that libc can close.
@@ -137,11 +93,11 @@ impl Plugin {
     }
 
     /// accept(2): the descriptor and the peer's address.
-    pub fn accept(&self, fd: i32) -> Result<(i32, Vec<u8>)> {
+    pub fn accept(&self, fd: i32) -> Result<(i32, SockAddr)> {
         let (d, timeout) = self.start(fd, 0, SockOption::ReceiveTimeout(None))?;
         self.block(timeout, |w| {
             let accepted = unless_again(w.with(|s| s.accept(d.id)), d.nonblocking)?;
-            Some(accepted.and_then(|(id, from)| Ok((hand_out(w, id, false)?, sockaddr(from)))))
+            Some(accepted.and_then(|(id, from)| Ok((hand_out(w, id, false)?, SockAddr::new(from, !from.addr.is_v4())))))
         })
     }
 

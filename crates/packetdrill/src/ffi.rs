@@ -269,7 +269,7 @@ interface! {
     listen(p, fd: c_int, backlog: c_int) -> c_int { done(p.listen(fd, backlog)) }
     accept(p, fd: c_int, addr: AddrOut, len: LenOut) -> c_int {
         number(p.accept(fd).map(|(fd, from)| {
-            give(&from, addr.cast(), len, true);
+            give(from.as_bytes(), addr.cast(), len, true);
             fd
         }))
     }
@@ -325,7 +325,7 @@ interface! {
     }
     shutdown(p, fd: c_int, how: c_int) -> c_int { done(p.shutdown(fd, how)) }
     get_option(p, fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: LenOut) -> c_int {
-        done(p.option(fd, level, name).map(|v| give(&v, value, len, false)))
+        done(p.option(fd, level, name).map(|v| give(v.as_bytes(), value, len, false)))
     }
     setsockopt(p, fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int {
         done(p.set_option(fd, level, name, bytes(value, len as usize)))
@@ -406,7 +406,7 @@ pub unsafe extern "C" fn getsockopt(fd: c_int, level: c_int, name: c_int, value:
     let current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
     match current.filter(|p| p.owns(fd)) {
         // SAFETY: the caller's word.
-        Some(p) => done(p.option(fd, level, name).map(|v| unsafe { give(&v, value, len, false) })),
+        Some(p) => done(p.option(fd, level, name).map(|v| unsafe { give(v.as_bytes(), value, len, false) })),
         // SAFETY: the same.
         None => unsafe { libc::syscall(libc::SYS_getsockopt, fd, level, name, value, len) as c_int },
     }

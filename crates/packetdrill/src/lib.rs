@@ -20,7 +20,6 @@
 mod calls;
 mod config;
 mod ffi;
-mod info;
 mod options;
 mod plugin;
 mod ready;

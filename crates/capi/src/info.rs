@@ -2,32 +2,45 @@
 
 use tcp::TcpInfo;
 
+use crate::options::Value;
+
 /// Bytes of Linux 6.18's `struct tcp_info`.
-const BYTES: usize = 280;
+pub const BYTES: usize = 280;
 
 /// Writes integers one after the other, in the machine's byte order.
-struct Layout(Vec<u8>);
+struct Layout {
+    bytes: [u8; BYTES],
+    len: usize,
+}
 
 impl Layout {
+    fn new() -> Layout {
+        Layout { bytes: [0; BYTES], len: 0 }
+    }
+
     fn bytes(&mut self, values: &[u8]) -> &mut Layout {
-        self.0.extend(values);
+        self.bytes[self.len..self.len + values.len()].copy_from_slice(values);
+        self.len += values.len();
         self
     }
 
     fn words(&mut self, values: &[u64]) -> &mut Layout {
-        let narrow = |v: &u64| u32::try_from(*v).unwrap_or(u32::MAX).to_ne_bytes();
-        self.0.extend(values.iter().flat_map(narrow));
+        for value in values {
+            self.bytes(&u32::try_from(*value).unwrap_or(u32::MAX).to_ne_bytes());
+        }
         self
     }
 
     fn longs(&mut self, values: &[u64]) -> &mut Layout {
-        self.0.extend(values.iter().flat_map(|v| v.to_ne_bytes()));
+        for value in values {
+            self.bytes(&value.to_ne_bytes());
+        }
         self
     }
 }
 
 /// The structure's bytes; what the stack does not keep is zero.
-pub(crate) fn tcp_info(i: &TcpInfo) -> Vec<u8> {
+pub fn tcp_info(i: &TcpInfo) -> Value {
     let small = |v: u64| v.min(255) as u8;
     let head = [
         i.state as u8,
@@ -40,7 +53,7 @@ pub(crate) fn tcp_info(i: &TcpInfo) -> Vec<u8> {
         small(i.window_scale),
         0,
     ];
-    let mut out = Layout(Vec::with_capacity(BYTES));
+    let mut out = Layout::new();
     out.bytes(&head)
         // rto, ato, snd_mss, rcv_mss.
         .words(&[i.rto_us, 0, i.snd_mss, i.rcv_mss])
@@ -64,17 +77,16 @@ pub(crate) fn tcp_info(i: &TcpInfo) -> Vec<u8> {
         .longs(&[i.bytes_sent, i.bytes_retrans])
         // dsack_dups, reord_seen, rcv_ooopack, snd_wnd, rcv_wnd.
         .words(&[i.dsack_dups, i.reord_seen, i.rcv_ooopack, i.snd_wnd, i.rcv_wnd]);
-    let mut bytes = out.0;
-    bytes.resize(BYTES, 0);
-    bytes
+    // Behind these there is what the stack does not keep.
+    Value::of(&out.bytes)
 }
 
 /// What a socket's buffers hold: bytes to read, SO_RCVBUF, bytes to send, SO_SNDBUF.
-pub(crate) fn meminfo(received: u64, receive_buffer: u64, queued: u64, send_buffer: u64) -> Vec<u8> {
-    let mut out = Layout(Vec::new());
+pub fn meminfo(received: u64, receive_buffer: u64, queued: u64, send_buffer: u64) -> Value {
+    let mut out = Layout::new();
     // RMEM_ALLOC, RCVBUF, WMEM_ALLOC, SNDBUF, FWD_ALLOC, WMEM_QUEUED, OPTMEM, BACKLOG, DROPS.
     out.words(&[received, receive_buffer, queued, send_buffer, 0, queued, 0, 0, 0]);
-    out.0
+    Value::of(&out.bytes[..out.len])
 }
 
 #[cfg(test)]
@@ -95,7 +107,8 @@ mod tests {
             snd_wnd: 65_535,
             ..TcpInfo::default()
         };
-        let bytes = tcp_info(&info);
+        let value = tcp_info(&info);
+        let bytes = value.as_bytes();
         let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
         let long = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap());
         use std::mem::offset_of;
