@@ -38,7 +38,7 @@ impl Sockets {
                 self.close_job(conn);
             }
             Socket::Tcp(_) => self.close_tcp(id, mode),
-            Socket::Listener(_) | Socket::Epoll(_) => self.close_other(id),
+            Socket::Listener(_) | Socket::Pipe(_) | Socket::Epoll(_) => self.close_other(id),
         }
         Ok(())
     }
@@ -51,9 +51,13 @@ impl Sockets {
     }
 
     fn close_other(&mut self, id: SockId) {
-        if let Some(Socket::Epoll(_)) = self.table.get(id) {
-            self.forget_epoll(id);
-            return self.table.remove(id);
+        match self.table.get(id) {
+            Some(Socket::Epoll(_)) => {
+                self.forget_epoll(id);
+                return self.table.remove(id);
+            }
+            Some(Socket::Pipe(_)) => return self.close_pipe(id),
+            Some(Socket::Tcp(_) | Socket::Listener(_)) | None => {}
         }
         self.stop_listening(id);
         match self.table.listener(id) {

@@ -89,6 +89,31 @@ pub(crate) struct Watch {
     /// The mark of its entry in the ready list; 0: it has none.
     place: u32,
     trigger: Trigger,
+    /// Of one event at a time: what was reported last, by its place in [`SINGLY`].
+    last: u8,
+    /// The same: what is still to be reported of an edge, by places in [`SINGLY`].
+    owed: u8,
+}
+
+/// The order in which [`Sockets::epoll_create_singly`]'s report what holds at once. An error goes alone.
+const SINGLY: [u32; 6] = [bits::ERR, bits::IN, bits::PRI, bits::OUT, bits::RDHUP, bits::HUP];
+
+/// The places of bits in [`SINGLY`].
+fn places(events: u32) -> u8 {
+    SINGLY.iter().enumerate().fold(0, |all, (i, bit)| all | ((events & bit != 0) as u8) << i)
+}
+
+impl Watch {
+    /// The next of `events` to be reported alone, as its place; there is one.
+    fn next(&self, events: u32) -> u8 {
+        let all = places(events);
+        if events & bits::ERR != 0 {
+            return 0;
+        }
+        // Round and round: what always holds must not hide the rest.
+        let after = all & !((2 << self.last) - 1);
+        (if after != 0 { after } else { all }).trailing_zeros() as u8
+    }
 }
 
 /// One epoll.
@@ -102,6 +127,10 @@ pub(crate) struct Epoll {
     members: usize,
     /// Something was ready when it was registered, and has not been collected.
     fresh: bool,
+    /// Reports one event at a time, and HUP only where it was asked for.
+    singly: bool,
+    /// Edges of which something is still to be reported.
+    owed: VecDeque<SockId>,
 }
 
 impl Epoll {
@@ -162,6 +191,11 @@ impl Epolls {
         e.stale += 1;
         (e.stale >= 64 && e.stale * 2 >= e.ready.len()).then_some(w.epoll)
     }
+}
+
+/// What an epoll reports without being asked.
+fn always(e: &Epoll) -> u32 {
+    if e.singly { bits::ERR } else { bits::ERR | bits::HUP }
 }
 
 /// A new or changed registration: where it is ready it goes on the list, to be found when that is collected. What was
@@ -268,6 +302,7 @@ impl Socket {
         match self {
             Socket::Tcp(t) => common_bits(t),
             Socket::Listener(l) => listener_bits(l),
+            Socket::Pipe(end) => end.bits(),
             Socket::Epoll(_) => 0,
         }
     }
@@ -276,6 +311,7 @@ impl Socket {
         let mut at = match self {
             Socket::Tcp(t) => t.watch.as_ref()?,
             Socket::Listener(l) => l.watch.as_ref()?,
+            Socket::Pipe(end) => end.watch.as_ref()?,
             Socket::Epoll(_) => return None,
         };
         loop {
@@ -292,6 +328,7 @@ impl Socket {
         match self {
             Socket::Tcp(t) => Some((common_bits(t), &mut t.watch, Some(&mut t.flags))),
             Socket::Listener(l) => Some((listener_bits(l), &mut l.watch, None)),
+            Socket::Pipe(end) => Some((end.bits(), &mut end.watch, None)),
             Socket::Epoll(_) => None,
         }
     }
@@ -304,11 +341,21 @@ impl Sockets {
         self.insert(Socket::Epoll(epoll)).inspect_err(|_| self.epolls.remove(epoll))
     }
 
+    /// A new epoll of mTCP's kind: each [`Ready`] has one bit, and no socket has two of them in one collection, so that what a
+    /// program does about the first cannot make the second stale. What holds at once is reported by turns, an error alone and
+    /// first; HUP only where it was asked for.
+    pub fn epoll_create_singly(&mut self) -> Result<SockId, Errno> {
+        let id = self.epoll_create()?;
+        let epoll = self.epoll(id)?;
+        self.epolls.all[epoll as usize].singly = true;
+        Ok(id)
+    }
+
     #[inline]
     fn epoll(&self, id: SockId) -> Result<u32, Errno> {
         match self.table.open(id)? {
             Socket::Epoll(epoll) => Ok(*epoll),
-            Socket::Tcp(_) | Socket::Listener(_) => Err(Errno::EINVAL),
+            Socket::Tcp(_) | Socket::Listener(_) | Socket::Pipe(_) => Err(Errno::EINVAL),
         }
     }
 
@@ -329,7 +376,8 @@ impl Sockets {
         e.members += 1;
         let Interest { events, trigger, data } = interest;
         let more = slot.take().map(Box::new);
-        let mut w = Watch { data, more, epoll, events: events | bits::ERR | bits::HUP, place: 0, trigger };
+        let events = events | always(e);
+        let mut w = Watch { data, more, epoll, events, place: 0, trigger, last: 0, owed: 0 };
         if let (true, Some(flags)) = (register(e, &mut w, id, now), flags) {
             *flags |= flag::NO_SPACE;
         }
@@ -343,8 +391,9 @@ impl Sockets {
         let Sockets { table, epolls, .. } = self;
         let (now, slot, flags) = table.open_mut(id)?.watched().ok_or(Errno::EINVAL)?;
         let w = find(slot, epoll).ok_or(Errno::ENOENT)?;
-        (w.events, w.trigger, w.data) = (interest.events | bits::ERR | bits::HUP, interest.trigger, interest.data);
         let e = epolls.all.get_mut(epoll as usize).ok_or(Errno::EBADF)?;
+        (w.events, w.trigger, w.data) = (interest.events | always(e), interest.trigger, interest.data);
+        w.owed = 0;
         if let (true, Some(flags)) = (register(e, w, id, now), flags) {
             *flags |= flag::NO_SPACE;
         }
@@ -419,6 +468,9 @@ impl Sockets {
         let Sockets { table, epolls, .. } = self;
         let e = epolls.all.get_mut(epoll as usize).ok_or(Errno::EBADF)?;
         e.fresh = false;
+        if e.singly {
+            return Ok(self.collect_singly(epoll, out));
+        }
         let mut free = out.iter_mut();
         // Once round: level-triggered ones go to the end, to be looked at by the next call.
         for _ in 0..e.ready.len() {
@@ -454,6 +506,79 @@ impl Sockets {
         }
         let left = free.len();
         Ok(out.len() - left)
+    }
+
+    /// [`Sockets::epoll_collect`] of an epoll that reports one event at a time.
+    fn collect_singly(&mut self, epoll: u32, out: &mut [Ready]) -> usize {
+        let Sockets { table, epolls, .. } = self;
+        let Some(e) = epolls.all.get_mut(epoll as usize) else { return 0 };
+        let mut n = 0;
+        for _ in 0..e.owed.len() {
+            if n == out.len() {
+                return n;
+            }
+            let Some(id) = e.owed.pop_front() else { break };
+            let Some((now, slot, _)) = table.get_mut(id).and_then(Socket::watched) else { continue };
+            let Some(w) = find(slot, epoll).filter(|w| w.owed != 0) else { continue };
+            let owed = core::mem::take(&mut w.owed);
+            // What has happened since is found below, together with this.
+            let left = places(now & w.events) & owed;
+            if w.place != 0 || left == 0 {
+                continue;
+            }
+            let place = left.trailing_zeros() as u8;
+            out[n] = Ready { events: SINGLY[place as usize], data: w.data };
+            n += 1;
+            w.owed = left & !(1 << place);
+            if w.owed != 0 {
+                e.owed.push_back(id);
+            }
+        }
+        for _ in 0..e.ready.len() {
+            if n == out.len() {
+                break;
+            }
+            let Some((id, mark)) = e.ready.pop_front() else { break };
+            let found = table.get_mut(id).and_then(Socket::watched).and_then(|(now, slot, flags)| {
+                let w = find(slot, epoll).filter(|w| w.place == mark)?;
+                Some((now, w, flags))
+            });
+            let Some((now, w, flags)) = found else {
+                e.stale = e.stale.saturating_sub(1);
+                continue;
+            };
+            if let (true, Some(flags)) = (w.events & bits::OUT & !now != 0, flags) {
+                *flags |= flag::NO_SPACE;
+            }
+            let events = now & w.events;
+            if events == 0 {
+                w.place = 0;
+                continue;
+            }
+            match w.trigger {
+                Trigger::Level => {
+                    w.last = w.next(events);
+                    e.ready.push_back((id, mark));
+                }
+                Trigger::Edge => {
+                    (w.place, w.last) = (0, 0);
+                    w.last = w.next(events);
+                    // An error says it all.
+                    w.owed = if w.last == 0 { 0 } else { places(events) & !(1 << w.last) };
+                    if w.owed != 0 {
+                        e.owed.push_back(id);
+                    }
+                }
+                Trigger::OneShot => {
+                    (w.place, w.last) = (0, 0);
+                    w.last = w.next(events);
+                    w.events = 0;
+                }
+            }
+            out[n] = Ready { events: SINGLY[w.last as usize], data: w.data };
+            n += 1;
+        }
+        n
     }
 
     /// A closed socket is registered nowhere.

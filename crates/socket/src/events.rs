@@ -184,7 +184,9 @@ impl Sockets {
                     Some(Socket::Listener(l)) if matches!(l.phase, ListenPhase::Closing) => {
                         self.table.remove(id);
                     }
-                    Some(Socket::Tcp(_) | Socket::Listener(_) | Socket::Epoll(_)) | None => self.counters.unasked += 1,
+                    Some(Socket::Tcp(_) | Socket::Listener(_) | Socket::Pipe(_) | Socket::Epoll(_)) | None => {
+                        self.counters.unasked += 1
+                    }
                 }
             }
             Event::Connected { conn } => self.on_tcp(conn, ANY, |t| {

@@ -13,6 +13,7 @@ mod errno;
 mod events;
 mod listen;
 mod options;
+mod pipe;
 mod receive;
 mod sockets;
 mod table;

@@ -23,7 +23,7 @@ impl Sockets {
     pub fn listen(&mut self, id: SockId, options: ListenOptions) -> Result<(), Errno> {
         let backlog = options.backlog.max(1);
         match self.table.open_mut(id)? {
-            Socket::Epoll(_) => return Err(Errno::ENOTSOCK),
+            Socket::Pipe(_) | Socket::Epoll(_) => return Err(Errno::ENOTSOCK),
             Socket::Listener(l) => match l.phase {
                 ListenPhase::Failed(_) => (l.phase, l.backlog) = (ListenPhase::Asked, backlog),
                 ListenPhase::Open(listener) => {
@@ -100,7 +100,7 @@ impl Sockets {
                 ListenPhase::Open(_) | ListenPhase::Closing => Some(Ok(())),
                 ListenPhase::Failed(failure) => Some(Err(failure.into())),
             },
-            Ok(Socket::Tcp(_) | Socket::Epoll(_)) => Some(Err(Errno::EINVAL)),
+            Ok(Socket::Tcp(_) | Socket::Pipe(_) | Socket::Epoll(_)) => Some(Err(Errno::EINVAL)),
         }
     }
 
@@ -114,7 +114,7 @@ impl Sockets {
                 _ => *l.queue.front().ok_or(Errno::EAGAIN)?,
             },
             Socket::Tcp(_) => return Err(Errno::EINVAL),
-            Socket::Epoll(_) => return Err(Errno::ENOTSOCK),
+            Socket::Pipe(_) | Socket::Epoll(_) => return Err(Errno::ENOTSOCK),
         };
         if !table.accept(first) {
             counters.no_descriptor += 1;

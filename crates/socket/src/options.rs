@@ -183,7 +183,7 @@ impl Sockets {
                 };
                 (&mut l.flags, &mut l.cold, whom, asked, false)
             }
-            Socket::Epoll(_) => return Err(Errno::ENOTSOCK),
+            Socket::Pipe(_) | Socket::Epoll(_) => return Err(Errno::ENOTSOCK),
         };
         let mut bit = |bit: u16, on: bool| if on { *flags |= bit } else { *flags &= !bit };
         let within = |n: u32, max: u32| if (1..=max).contains(&n) { Ok(n) } else { Err(Errno::EINVAL) };
@@ -290,7 +290,7 @@ impl Sockets {
         let (flags, cold, send, receive, listens) = match self.table.open(id)? {
             Socket::Tcp(t) => (t.flags, &t.cold, t.send_buffer, t.receive_buffer, false),
             Socket::Listener(l) => (l.flags, &l.cold, l.send_buffer, l.receive_buffer, true),
-            Socket::Epoll(_) => return Err(Errno::ENOTSOCK),
+            Socket::Pipe(_) | Socket::Epoll(_) => return Err(Errno::ENOTSOCK),
         };
         let on = |bit: u16| flags & bit != 0;
         let cold = cold.as_deref();
@@ -373,7 +373,7 @@ impl Sockets {
         match self.table.open_mut(id)? {
             Socket::Tcp(t) => Ok(t.take_error()),
             Socket::Listener(_) => Ok(None),
-            Socket::Epoll(_) => Err(Errno::ENOTSOCK),
+            Socket::Pipe(_) | Socket::Epoll(_) => Err(Errno::ENOTSOCK),
         }
     }
 }

@@ -211,6 +211,31 @@ impl Sockets {
         Ok(&slice[..slice.len().min(len)])
     }
 
+    /// What was received, at most `most` bytes, in order and where it lies: `f` is lent each piece until it has enough
+    /// (`false`). A piece stays where it is until it is consumed, read or the socket is closed; what arrives meanwhile comes
+    /// behind it. How many bytes were lent; 0 at the end of the stream, `EAGAIN` when nothing is there.
+    pub fn lend(&mut self, id: SockId, most: usize, mut f: impl FnMut(&[u8]) -> bool) -> Result<usize, Errno> {
+        let t = self.stream(id, Errno::ENOTCONN)?;
+        let (skip, len) = t.span();
+        if len == 0 {
+            return nothing(t).map(|()| 0);
+        }
+        let Sockets { table, side, .. } = self;
+        let t = table.tcp(id).ok_or(Errno::EBADF)?;
+        if skip > 0 {
+            t.rx.consume(side, skip);
+            t.took(skip);
+        }
+        let (mut lent, mut more) = (0, true);
+        t.rx.for_each_slice(side, 0, len.min(most), |slice| {
+            if more {
+                lent += slice.len();
+                more = f(slice);
+            }
+        });
+        Ok(lent)
+    }
+
     /// Drops bytes that were read in place.
     pub fn consume(&mut self, id: SockId, n: usize) -> Result<(), Errno> {
         self.stream(id, Errno::ENOTCONN)?;

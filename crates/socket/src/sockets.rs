@@ -213,7 +213,7 @@ impl Sockets {
         match self.table.open_mut(id)? {
             Socket::Tcp(t) => Ok(t),
             Socket::Listener(_) => Err(Errno::EOPNOTSUPP),
-            Socket::Epoll(_) => Err(Errno::ENOTSOCK),
+            Socket::Pipe(_) | Socket::Epoll(_) => Err(Errno::ENOTSOCK),
         }
     }
 
@@ -304,7 +304,7 @@ impl Sockets {
         match self.table.open(id)? {
             Socket::Tcp(t) => Ok(t.local()),
             Socket::Listener(l) => Ok(l.local),
-            Socket::Epoll(_) => Err(Errno::ENOTSOCK),
+            Socket::Pipe(_) | Socket::Epoll(_) => Err(Errno::ENOTSOCK),
         }
     }
 

@@ -1,4 +1,4 @@
-//! The descriptor table: sockets, listeners and epolls in one space of small dense numbers.
+//! The descriptor table: sockets, listeners, pipes and epolls in one space of small dense numbers.
 
 use std::collections::VecDeque;
 
@@ -9,8 +9,9 @@ use wire::Addr;
 use crate::epoll::Watch;
 use crate::errno::Errno;
 use crate::options::Cold;
+use crate::pipe::PipeEnd;
 
-/// A socket, listener or epoll of one lane: a small number, reused.
+/// A socket, listener, end of a pipe or epoll of one lane: a small number, reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SockId(pub u32);
 
@@ -225,6 +226,7 @@ pub(crate) struct Listening {
 pub(crate) enum Socket {
     Tcp(Tcp),
     Listener(Box<Listening>),
+    Pipe(Box<PipeEnd>),
     /// Its place among the epolls.
     Epoll(u32),
 }
@@ -234,6 +236,7 @@ impl Socket {
         match self {
             Socket::Tcp(t) => Some(&mut t.watch),
             Socket::Listener(l) => Some(&mut l.watch),
+            Socket::Pipe(end) => Some(&mut end.watch),
             Socket::Epoll(_) => None,
         }
     }
@@ -245,7 +248,7 @@ impl Socket {
                 !t.is(flag::QUEUED) && !matches!(t.phase, Phase::Abandoned | Phase::Lingering | Phase::Lingered)
             }
             Socket::Listener(l) => !matches!(l.phase, ListenPhase::Closing),
-            Socket::Epoll(_) => true,
+            Socket::Pipe(_) | Socket::Epoll(_) => true,
         }
     }
 }
@@ -340,14 +343,21 @@ impl Table {
     pub fn tcp(&mut self, id: SockId) -> Option<&mut Tcp> {
         match self.get_mut(id)? {
             Socket::Tcp(t) => Some(t),
-            Socket::Listener(_) | Socket::Epoll(_) => None,
+            Socket::Listener(_) | Socket::Pipe(_) | Socket::Epoll(_) => None,
         }
     }
 
     pub fn listener(&mut self, id: SockId) -> Option<&mut Listening> {
         match self.get_mut(id)? {
             Socket::Listener(l) => Some(l),
-            Socket::Tcp(_) | Socket::Epoll(_) => None,
+            Socket::Tcp(_) | Socket::Pipe(_) | Socket::Epoll(_) => None,
+        }
+    }
+
+    pub fn pipe(&mut self, id: SockId) -> Option<&mut PipeEnd> {
+        match self.get_mut(id)? {
+            Socket::Pipe(end) => Some(end),
+            Socket::Tcp(_) | Socket::Listener(_) | Socket::Epoll(_) => None,
         }
     }
 

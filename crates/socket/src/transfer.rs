@@ -41,7 +41,7 @@ impl Sockets {
         match self.table.open_mut(id)? {
             Socket::Tcp(t) => Ok(t),
             Socket::Listener(_) => Err(listener),
-            Socket::Epoll(_) => Err(Errno::EINVAL),
+            Socket::Pipe(_) | Socket::Epoll(_) => Err(Errno::EINVAL),
         }
     }
 
@@ -245,7 +245,7 @@ impl Sockets {
             Socket::Tcp(t) => t,
             Socket::Listener(_) if how == Shutdown::Write => return Ok(()),
             Socket::Listener(_) => return self.shut_listener(id),
-            Socket::Epoll(_) => return Err(Errno::ENOTSOCK),
+            Socket::Pipe(_) | Socket::Epoll(_) => return Err(Errno::ENOTSOCK),
         };
         match t.phase {
             Phase::Open if t.error.is_none() => {}

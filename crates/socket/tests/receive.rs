@@ -147,3 +147,39 @@ fn an_urgent_write_names_its_last_byte() {
     assert_eq!(l.bytes(chain), b"abc");
     l.end();
 }
+
+#[test]
+fn what_is_lent_stays_where_it_is() {
+    let mut l = Lane::new();
+    let id = l.connected(1);
+    assert_eq!(l.s.lend(id, 100, |_| true), Err(Errno::EAGAIN));
+    l.data(1, &[b'a'; 5000]);
+    let mut pieces = Vec::new();
+    let n = l.s.lend(id, usize::MAX, |piece| {
+        pieces.push((piece.as_ptr(), piece.len()));
+        true
+    });
+    assert_eq!((n, pieces.iter().map(|(_, len)| len).sum::<usize>()), (Ok(5000), 5000));
+    // More comes, and part of it is used.
+    l.data(1, &[b'b'; 100]);
+    l.s.consume(id, pieces[0].1).unwrap();
+    let mut later = Vec::new();
+    l.s.lend(id, usize::MAX, |piece| {
+        later.push(piece.as_ptr());
+        true
+    })
+    .unwrap();
+    assert_eq!(later[0], pieces[1].0);
+    // As much as is wanted, and no more.
+    assert_eq!(l.s.lend(id, 7, |_| true), Ok(7));
+    let mut calls = 0;
+    let first = l.s.lend(id, usize::MAX, |_| {
+        calls += 1;
+        false
+    });
+    assert_eq!((first, calls), (Ok(pieces[1].1), 1));
+    l.tell(Event::Fin { conn: ConnId(1) });
+    l.s.consume(id, usize::MAX).unwrap();
+    assert_eq!(l.s.lend(id, 100, |_| true), Ok(0));
+    l.end();
+}
