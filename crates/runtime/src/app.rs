@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use io::Bell;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use socket::Sockets;
 
 use crate::clock::Clock;
@@ -212,21 +213,35 @@ impl App {
         }
     }
 
+    /// Hands over what was asked for, without a turn: for who may not come back soon. Where another thread runs the lane, or
+    /// takes it over, it goes on; `inline` it waits for the next call that advances.
+    pub fn hand_over(&mut self) {
+        if self.sockets.flush() {
+            match &self.turner {
+                Turner::Inline(..) => {}
+                Turner::Paired { lane, .. } => {
+                    lane.ring_if_sleeping();
+                }
+                Turner::Guarded { lane, .. } => lane.tell(),
+            }
+        }
+    }
+
     /// Advances, and sleeps until something comes, at most `limit`. `stop` is asked before sleeping, after the bell is
-    /// armed.
-    pub fn wait(&mut self, limit: Option<Duration>, stop: impl Fn() -> bool) {
+    /// armed. Whether a signal handler ended the sleep.
+    pub fn wait(&mut self, limit: Option<Duration>, stop: impl Fn() -> bool) -> bool {
         let mut end = None;
         let mut empty = 0;
         loop {
             if self.advance() || stop() {
                 self.patience.something(|| Clock::Monotonic.now());
-                return;
+                return false;
             }
             if self.busy {
                 empty += 1;
                 if empty > BUSY_LOOKS {
                     // The caller looks at its clock, and comes back.
-                    return;
+                    return false;
                 }
                 continue;
             }
@@ -237,7 +252,7 @@ impl App {
                     let end = *end.get_or_insert_with(|| limit.map(|l| now.plus_micros(l.as_micros() as u64)));
                     if end.is_some_and(|end| now >= end) {
                         self.patience.interrupted();
-                        return;
+                        return false;
                     }
                     std::thread::yield_now();
                 }
@@ -249,30 +264,26 @@ impl App {
             true => Some(limit.map_or(SHORT, |l| l.min(SHORT))),
             false => limit,
         };
-        let work = match &mut self.turner {
+        let (work, signal) = match &mut self.turner {
             Turner::Inline(lane, _) => {
                 self.bell.arm();
-                if !stop() {
-                    lane.sleep(Some(&self.bell), limit);
-                }
+                let signal = !stop() && lane.sleep(Some(&self.bell), limit);
                 self.bell.disarm();
-                !lane.turn().is_idle()
+                (!lane.turn().is_idle(), signal)
             }
             Turner::Paired { ended, .. } => {
-                doze(&self.bell, limit, || stop() || self.sockets.has_events() || ended.load(Ordering::Acquire));
-                false
+                let ready = || stop() || self.sockets.has_events() || ended.load(Ordering::Acquire);
+                (false, doze(&self.bell, limit, ready))
             }
             // What the guard has said since the last look came without a ring.
             Turner::Guarded { lane, ended } => {
                 match lane.sleep(&self.bell, limit, || stop() || self.sockets.has_events()) {
-                    Slept::No => false,
-                    Slept::Then(work) => !work.is_idle(),
+                    Slept::No => (false, false),
+                    Slept::Then { work, signal } => (!work.is_idle(), signal),
                     // The guard is at it, and leaves it to us soon.
-                    Slept::Taken => {
-                        doze(&self.bell, Some(SHORT), || {
-                            stop() || self.sockets.has_events() || ended.load(Ordering::Acquire)
-                        });
-                        false
+                    Slept::Taken { signal } => {
+                        let ready = || signal || stop() || self.sockets.has_events() || ended.load(Ordering::Acquire);
+                        (false, doze(&self.bell, Some(SHORT), ready) || signal)
                     }
                 }
             }
@@ -280,6 +291,7 @@ impl App {
         if self.sockets.process() > 0 || work {
             self.patience.something(|| Clock::Monotonic.now());
         }
+        signal
     }
 
     /// Waits until `done` gives something, at most `limit`, or until the lane [is over](App::is_over).
@@ -317,7 +329,7 @@ impl App {
                     if lane.take().is_some_and(|mut held| held.with(|lane| lane.drained())) {
                         return;
                     }
-                    if let Slept::Taken = lane.sleep(&self.bell, Some(TICK), || false) {
+                    if let Slept::Taken { .. } = lane.sleep(&self.bell, Some(TICK), || false) {
                         std::thread::yield_now();
                     }
                 }
@@ -326,30 +338,22 @@ impl App {
     }
 }
 
-/// Sleeps until the bell is rung, unless there is no reason to.
-fn doze(bell: &Bell, limit: Option<Duration>, ready: impl Fn() -> bool) {
+/// Sleeps until the bell is rung, unless there is no reason to. Whether a signal handler ended it.
+fn doze(bell: &Bell, limit: Option<Duration>, ready: impl Fn() -> bool) -> bool {
+    let mut signal = false;
     bell.arm();
     if !ready() {
         let timeout = limit.map(|l| Timespec { tv_sec: l.as_secs() as i64, tv_nsec: l.subsec_nanos() as i64 });
-        // A signal is a wake-up like any other.
-        let _ = poll(&mut [PollFd::new(bell, PollFlags::IN)], timeout.as_ref());
+        signal = poll(&mut [PollFd::new(bell, PollFlags::IN)], timeout.as_ref()) == Err(Errno::INTR);
     }
     bell.disarm();
+    signal
 }
 
 impl Drop for App {
     fn drop(&mut self) {
-        // What was closed just now is to be known.
-        if self.sockets.flush() {
-            match &self.turner {
-                Turner::Inline(..) => {}
-                Turner::Paired { lane, .. } => {
-                    lane.ring_if_sleeping();
-                }
-                // Its guard goes on alone as soon as it has seen that nobody calls in.
-                Turner::Guarded { lane, .. } => lane.tell(),
-            }
-        }
+        // What was closed just now is to be known; a guard goes on alone as soon as it has seen that nobody calls in.
+        self.hand_over();
         let ended = Arc::new(AtomicBool::new(true));
         let gone = Turner::Paired { lane: self.bell.clone(), ended: ended.clone() };
         if let Turner::Inline(lane, keeper) = std::mem::replace(&mut self.turner, gone)

@@ -15,6 +15,7 @@ use std::time::Duration;
 use io::Bell;
 use mem::turn::{Held, Look, Turn};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 use crate::clock::Clock;
 use crate::lane::{Lane, Watched, Work};
@@ -44,16 +45,16 @@ pub(crate) struct Guarded {
 pub(crate) enum Slept {
     /// There was work already, or the wait was to end.
     No,
-    /// It slept, and a turn brought this.
-    Then(Work),
-    /// Somebody else had the turn.
-    Taken,
+    /// It slept, and a turn brought this; a signal handler may have ended the sleep.
+    Then { work: Work, signal: bool },
+    /// Somebody else had the turn, at once or after the sleep.
+    Taken { signal: bool },
 }
 
-fn wait(fds: &mut [PollFd<'_>], us: Option<u64>) -> bool {
+/// Whether one of these became ready.
+fn wait(fds: &mut [PollFd<'_>], us: Option<u64>) -> Result<bool, Errno> {
     let time = us.map(|us| Timespec { tv_sec: (us / 1_000_000) as i64, tv_nsec: (us % 1_000_000 * 1000) as i64 });
-    // A signal is a wake-up like any other.
-    poll(fds, time.as_ref()).unwrap_or(0) > 0
+    poll(fds, time.as_ref()).map(|n| n > 0)
 }
 
 impl Guarded {
@@ -96,7 +97,7 @@ impl Guarded {
 
     /// The application sleeps until something comes, or `own` is rung; at most `limit`. `stop` is asked once `own` is armed.
     pub fn sleep(&self, own: &Bell, limit: Option<Duration>, stop: impl Fn() -> bool) -> Slept {
-        let Some(mut held) = self.take() else { return Slept::Taken };
+        let Some(mut held) = self.take() else { return Slept::Taken { signal: false } };
         own.arm();
         let now = Clock::Monotonic.now();
         let ready = held.with(|lane| {
@@ -114,20 +115,20 @@ impl Guarded {
         self.due.store(wait_us.map_or(u64::MAX, |us| now.plus_micros(us).micros()), Ordering::Relaxed);
         held.go_away();
         let mut fds = [PollFd::new(&*self.watches[1], PollFlags::IN), PollFd::new(own, PollFlags::IN)];
-        wait(&mut fds, wait_us);
+        let signal = wait(&mut fds, wait_us) == Err(Errno::INTR);
         let watched = fds[0].revents().contains(PollFlags::IN);
         if self.turn.come_back() {
             self.bell.ring();
         }
         own.disarm();
-        let Some(mut held) = self.take() else { return Slept::Taken };
+        let Some(mut held) = self.take() else { return Slept::Taken { signal } };
         held.with(|lane| {
             lane.slept(now);
             let work = lane.turn();
             if work.is_idle() && watched {
                 lane.look_around();
             }
-            Slept::Then(work)
+            Slept::Then { work, signal }
         })
     }
 
@@ -159,7 +160,7 @@ impl Guarded {
     /// Whether the bell was rung within so many guard times.
     fn pause(&self, times: u32) -> bool {
         let us = self.after.as_micros() as u64 * times as u64;
-        let rung = wait(&mut [PollFd::new(&self.bell, PollFlags::IN)], Some(us));
+        let rung = wait(&mut [PollFd::new(&self.bell, PollFlags::IN)], Some(us)).unwrap_or(false);
         add(&self.stats.guard_looks, 1);
         if rung {
             self.bell.disarm();
@@ -197,7 +198,7 @@ impl Guarded {
     /// Whether whoever sleeps should be awake.
     fn late(&self) -> bool {
         let over = Clock::Monotonic.now().micros() > self.due.load(Ordering::Relaxed);
-        over || wait(&mut [PollFd::new(&*self.watches[0], PollFlags::IN)], Some(0))
+        over || wait(&mut [PollFd::new(&*self.watches[0], PollFlags::IN)], Some(0)).unwrap_or(false)
     }
 
     /// Runs the turns until the application calls in. What was seen last.
@@ -233,7 +234,8 @@ impl Guarded {
             woken = false;
             if let Some(wait_us) = wait_us {
                 let mut fds = [PollFd::new(&*self.watches[0], PollFlags::IN), PollFd::new(&self.bell, PollFlags::IN)];
-                wait(&mut fds, wait_us);
+                // A signal is a wake-up like any other.
+                let _ = wait(&mut fds, wait_us);
                 woken = fds[0].revents().contains(PollFlags::IN);
                 if fds[1].revents().contains(PollFlags::IN) {
                     self.bell.disarm();

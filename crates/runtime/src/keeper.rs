@@ -126,7 +126,9 @@ impl Keeper {
             match if self.busy { Then::Yield } else { patience.nothing(Clock::Monotonic.now()) } {
                 Then::Look => {}
                 Then::Yield => std::thread::yield_now(),
-                Then::Sleep => lane.sleep(None, None),
+                Then::Sleep => {
+                    lane.sleep(None, None);
+                }
             }
         }
         self.finish(&mut lane);

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use io::{AnyPort, Bell, Port};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::io::Errno;
 use stack::{InterfaceId, Stack, Steering};
 use wire::Instant;
 
@@ -284,17 +285,21 @@ impl Lane {
         &self.stats
     }
 
-    /// Waits for a frame, the bell, `extra` or the next timer, at most `limit`. Returns at once when there is work.
-    pub(crate) fn sleep(&mut self, extra: Option<&Bell>, limit: Option<Duration>) {
+    /// Waits for a frame, the bell, `extra` or the next timer, at most `limit`. Returns at once when there is work. Whether a
+    /// signal handler ended it.
+    pub(crate) fn sleep(&mut self, extra: Option<&Bell>, limit: Option<Duration>) -> bool {
+        let mut signal = false;
         if let Some(wait) = self.prepare(limit) {
             let since = self.clock.now();
-            let ill = self.poll(extra, wait);
-            if ill != 0 {
-                self.look_after(ill);
+            match self.poll(extra, wait) {
+                Ok(0) => {}
+                Ok(ill) => self.look_after(ill),
+                Err(error) => signal = error == Errno::INTR,
             }
             self.slept(since);
         }
         self.awake();
+        signal
     }
 
     /// Arms all that ends a sleep. How many microseconds it may take, and for ever where there is nothing to wait for but
@@ -360,14 +365,14 @@ impl Lane {
 
     /// Looks after ports whose descriptors are in error: after a wake-up that brought nothing.
     pub(crate) fn look_around(&mut self) {
-        let ill = self.poll(None, Some(0));
+        let ill = self.poll(None, Some(0)).unwrap_or(0);
         if ill != 0 {
             self.look_after(ill);
         }
     }
 
     /// Waits; the ports whose descriptors are in error, by bit.
-    fn poll(&self, extra: Option<&Bell>, wait_us: Option<u64>) -> u32 {
+    fn poll(&self, extra: Option<&Bell>, wait_us: Option<u64>) -> Result<u32, Errno> {
         let timeout =
             wait_us.map(|us| Timespec { tv_sec: (us / 1_000_000) as i64, tv_nsec: (us % 1_000_000 * 1000) as i64 });
         let bell = self.bell.as_fd();
@@ -384,12 +389,11 @@ impl Lane {
             fds[n] = PollFd::from_borrowed_fd(extra.as_fd(), PollFlags::IN);
             n += 1;
         }
-        // A signal is a wake-up like any other.
-        if poll(&mut fds[..n], timeout.as_ref()).unwrap_or(0) == 0 {
-            return 0;
+        if poll(&mut fds[..n], timeout.as_ref())? == 0 {
+            return Ok(0);
         }
         let bad = PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL;
-        (0..ports).filter(|i| fds[*i].revents().intersects(bad)).fold(0, |bits, i| bits | 1 << i)
+        Ok((0..ports).filter(|i| fds[*i].revents().intersects(bad)).fold(0, |bits, i| bits | 1 << i))
     }
 
     /// A descriptor in error is ready for ever, until the error was taken or nobody waits for it any more.
@@ -397,7 +401,7 @@ impl Lane {
         for i in (0..self.ports.len().min(MAX_FDS - 2)).filter(|i| ill & 1 << i != 0) {
             let name = self.port_name(InterfaceId(i as u8));
             let error = self.ports[i].take_error();
-            if self.poll(None, Some(0)) & 1 << i == 0 {
+            if self.poll(None, Some(0)).unwrap_or(0) & 1 << i == 0 {
                 match error {
                     Some(error) => tracing::warn!("{name}: {error}: nothing comes or goes until it is up again"),
                     None => tracing::warn!("{name}: an error that the kernel does not name"),
