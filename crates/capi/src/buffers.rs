@@ -101,12 +101,12 @@ pub unsafe fn fill_parts(
     let mut total = 0;
     for part in parts.iter().filter(|p| p.iov_len > 0) {
         // SAFETY: the caller's word; `parts` has found a place for it, and the last one's slice is gone.
-        let room = unsafe { bytes_mut(part.iov_base, part.iov_len) }?;
+        let room = unsafe { bytes_mut(part.iov_base, part.iov_len.min(MOST_BYTES - total)) }?;
         let len = room.len();
         match f(room, total) {
             Ok(n) => {
                 total += n;
-                if n < len {
+                if n < len || total == MOST_BYTES {
                     return Ok(total);
                 }
             }

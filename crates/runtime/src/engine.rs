@@ -10,9 +10,10 @@ use io::{AnyPort, Bell, Port, PortError};
 use mem::{CHUNK_BYTES, Pool, PoolConfig};
 use socket::{SocketConfig, Sockets};
 use stack::{InterfaceConfig, InterfaceId, Route, Stack, StackConfig, Steering};
+use wire::MacAddr;
 
 use crate::app::{App, Parts, Waiting};
-use crate::config::{Config, Model};
+use crate::config::{Config, Model, Neighbor};
 use crate::cores;
 use crate::fallback::{Directory, Fallback};
 use crate::guard::Guarded;
@@ -251,7 +252,8 @@ impl Engine {
                 let only = (!only.is_empty()).then_some(only);
                 let mtu = xdp.link().mtu;
                 shared.push(SharedPort { port, vlan: device.vlan.unwrap_or(0), device: xdp, only, mtu });
-                devices.push(((device.mode, device.vlan, 0, false, device.mtu), Vec::new(), Vec::new()));
+                let kind = (device.mode, device.vlan, 0, false, device.mtu);
+                devices.push((kind, Vec::new(), Vec::new(), Default::default()));
                 continue;
             }
             for (addr, prefix) in &device.addresses {
@@ -261,8 +263,12 @@ impl Engine {
                 let any = if gateway.is_ipv4() { [0u8; 4].into() } else { [0u8; 16].into() };
                 fixed.push(Route { dst: any, prefix: 0, gateway: Some(*gateway), interface, metric: 100 });
             }
+            let on_link =
+                |(dst, prefix): &(_, _)| Route { dst: *dst, prefix: *prefix, gateway: None, interface, metric: 0 };
+            fixed.extend(device.routes.iter().map(on_link));
             let kind = (device.mode, device.vlan, device.dad, device.autoconf, device.mtu);
-            devices.push((kind, device.addresses, device.gateways));
+            let routes = device.routes.iter().map(on_link).collect::<Vec<_>>();
+            devices.push((kind, device.addresses, device.gateways, (routes, device.neighbors)));
         }
         let mut kernel = if shared.is_empty() { None } else { Some(Kernel::new(shared, fixed, config.local_ports)?) };
         let local_ports = match &kernel {
@@ -306,7 +312,8 @@ impl Engine {
                 ..StackConfig::default()
             };
             let mut stack = Stack::new(stack_config, stack_side, stack_jobs, stack_events);
-            for (port, ((mode, vlan, dad, autoconf, mtu), addresses, gateways)) in ports.iter().zip(&devices) {
+            for (port, (kind, addresses, gateways, (routes, neighbors))) in ports.iter().zip(&devices) {
+                let (mode, vlan, dad, autoconf, mtu) = kind;
                 let caps = port.caps_of();
                 let interface = stack.add_interface(InterfaceConfig {
                     name: caps.name.clone(),
@@ -324,6 +331,12 @@ impl Engine {
                 for gateway in gateways {
                     let any = if gateway.is_ipv4() { [0u8; 4].into() } else { [0u8; 16].into() };
                     stack.add_route(Route { dst: any, prefix: 0, gateway: Some(*gateway), interface, metric: 100 });
+                }
+                for route in routes {
+                    stack.add_route(*route);
+                }
+                for Neighbor { addr, mac } in neighbors {
+                    stack.set_neighbor(config.clock.now(), interface, *addr, MacAddr(*mac));
                 }
             }
             let mail = Arc::new(Mailbox::default());

@@ -10,7 +10,7 @@ use io::xdp::{XdpConfig, XdpDevice};
 use io::{AnyPort, Port};
 use stack::Mode;
 
-use crate::config::{Config, Device, PortConfig};
+use crate::config::{Config, Device, Neighbor, PortConfig};
 use crate::engine::Error;
 
 /// Frames that a clean wire in memory holds in each direction: some bursts, few enough to stay in the caches.
@@ -34,6 +34,9 @@ pub(crate) struct Opened {
     /// Addresses and prefix lengths.
     pub addresses: Vec<(IpAddr, u8)>,
     pub gateways: Vec<IpAddr>,
+    /// Destinations on the link, and prefix lengths.
+    pub routes: Vec<(IpAddr, u8)>,
+    pub neighbors: Vec<Neighbor>,
     /// The interface, where the kernel keeps using it.
     pub shared: Option<XdpDevice>,
 }
@@ -51,6 +54,8 @@ impl Opened {
             autoconf: port.autoconf.unwrap_or(!memory),
             addresses: port.addresses.iter().map(|c| (c.addr, c.prefix)).collect(),
             gateways: port.gateways.clone(),
+            routes: port.routes.iter().map(|c| (c.addr, c.prefix)).collect(),
+            neighbors: port.neighbors.clone(),
             shared: None,
         }
     }

@@ -148,6 +148,8 @@ fn check_port(at: usize, port: &PortConfig) -> Result<(), Fault> {
     if matches!(port.device, Device::Xdp(_)) {
         let set = [
             ("gateways", !port.gateways.is_empty()),
+            ("routes", !port.routes.is_empty()),
+            ("neighbors", !port.neighbors.is_empty()),
             ("dad", port.dad.is_some()),
             ("autoconf", port.autoconf.is_some()),
         ];

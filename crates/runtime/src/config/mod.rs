@@ -86,6 +86,19 @@ pub struct Cidr {
     pub prefix: u8,
 }
 
+impl Cidr {
+    /// Whether `addr` is in its network.
+    pub fn contains(&self, addr: IpAddr) -> bool {
+        let bits = |addr: IpAddr| match addr {
+            IpAddr::V4(a) => (u128::from(u32::from(a)) << 96, 32),
+            IpAddr::V6(a) => (u128::from(a), 128),
+        };
+        let ((net, width), (host, of)) = (bits(self.addr), bits(addr));
+        let kept = u128::MAX.checked_shl(128 - u32::from(self.prefix)).unwrap_or(0);
+        width == of && (net ^ host) & kept == 0
+    }
+}
+
 impl FromStr for Cidr {
     type Err = String;
 
@@ -101,6 +114,36 @@ impl FromStr for Cidr {
     }
 }
 
+/// A neighbour whose hardware address is known without asking, as `ADDRESS MAC`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Neighbor {
+    /// Its address.
+    pub addr: IpAddr,
+    /// Its hardware address.
+    pub mac: [u8; 6],
+}
+
+impl FromStr for Neighbor {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Neighbor, String> {
+        let expected = || format!("neighbour {s:?}: expected ADDRESS MAC, like 10.0.0.1 02:00:00:00:00:01");
+        let (addr, text) = s.split_once(' ').ok_or_else(expected)?;
+        let addr: IpAddr = addr.parse().map_err(|_| expected())?;
+        let mut mac = [0; 6];
+        let mut parts = text.trim().split(':');
+        for byte in &mut mac {
+            let part = parts.next().filter(|p| (1..=2).contains(&p.len())).ok_or_else(expected)?;
+            *byte = u8::from_str_radix(part, 16).map_err(|_| expected())?;
+        }
+        // A group's is nobody's.
+        if parts.next().is_some() || mac[0] & 1 != 0 || mac == [0; 6] {
+            return Err(expected());
+        }
+        Ok(Neighbor { addr, mac })
+    }
+}
+
 macro_rules! from_text {
     ($($ty:ty),*) => {$(
         impl<'de> Deserialize<'de> for $ty {
@@ -110,7 +153,7 @@ macro_rules! from_text {
         }
     )*};
 }
-from_text!(Device, Cidr);
+from_text!(Device, Cidr, Neighbor);
 
 /// One device and what is ours on it.
 #[derive(Clone, Debug, Deserialize)]
@@ -124,6 +167,12 @@ pub struct PortConfig {
     /// Default routers, at most one for each family.
     #[serde(default)]
     pub gateways: Vec<IpAddr>,
+    /// Destinations on the link itself, beside the networks of `addresses`.
+    #[serde(default)]
+    pub routes: Vec<Cidr>,
+    /// Hosts on the link that are not asked for their hardware addresses.
+    #[serde(default)]
+    pub neighbors: Vec<Neighbor>,
     /// 802.1Q tag.
     pub vlan: Option<u16>,
     /// Largest IP packet, bytes; the device's own when missing.
@@ -149,6 +198,8 @@ impl PortConfig {
             device,
             addresses: Vec::new(),
             gateways: Vec::new(),
+            routes: Vec::new(),
+            neighbors: Vec::new(),
             vlan: None,
             mtu: None,
             dad: None,
@@ -157,6 +208,11 @@ impl PortConfig {
             offload: None,
             napi: None,
         }
+    }
+
+    /// Whether `addr` is on the link, by `addresses` and `routes`.
+    pub fn reaches(&self, addr: IpAddr) -> bool {
+        self.addresses.iter().chain(&self.routes).any(|net| net.contains(addr))
     }
 }
 
@@ -319,6 +375,20 @@ receive_buffer = 65536
         assert_eq!((c.ports[0].offload, c.ports[1].offload), (None, Some(false)));
         assert_eq!((c.ports[0].napi, c.ports[1].napi), (None, Some(true)));
         assert_eq!(c.tcp.parameters().receive_buffer, 65536);
+    }
+
+    #[test]
+    fn networks_and_neighbours() {
+        let net = |text: &str| text.parse::<Cidr>().unwrap();
+        let at = |text: &str| text.parse::<IpAddr>().unwrap();
+        assert!(net("10.1.2.3/24").contains(at("10.1.2.255")) && !net("10.1.2.3/24").contains(at("10.1.3.0")));
+        assert!(net("10.0.0.1/0").contains(at("192.0.2.1")) && !net("10.0.0.1/0").contains(at("fd00::1")));
+        assert!(net("fd00::1/128").contains(at("fd00::1")) && !net("fd00::1/127").contains(at("fd00::2")));
+        let known: Neighbor = "10.0.0.1 2:0:0:0:a:Ff".parse().unwrap();
+        assert_eq!((known.addr, known.mac), (at("10.0.0.1"), [2, 0, 0, 0, 10, 255]));
+        for wrong in ["10.0.0.1", "10.0.0.1 02:00:00:00:00", "x 02:00:00:00:00:01", "10.0.0.1 01:00:00:00:00:01"] {
+            assert!(wrong.parse::<Neighbor>().is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -1,0 +1,317 @@
+//! Contexts: which thread has which, and how their calls wait.
+//!
+//! An `mctx_t` is the address of a small block that is never freed nor looked into: a number that means one context, for
+//! ever. So one that was destroyed or made up is told from one that lives by comparing numbers.
+
+use core::ffi::c_int;
+use std::cell::RefCell;
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+use capi::{Errno, Result, errno};
+use runtime::App;
+use socket::{Ready, SockId, SockOption, Sockets};
+
+use crate::ids::{Entry, Ids, Kind};
+use crate::process::{self, Lease, Ticket};
+use crate::signals::Wake;
+
+/// Calls that found nothing, without a wait in between, after which the lane gets a turn: for programs that only ever poll.
+const POLLS: u32 = 32;
+
+/// What `struct mtcp_context` is: programs that were written against mTCP's own headers may look at `cpu`.
+#[repr(C)]
+pub struct Token {
+    cpu: c_int,
+}
+
+/// Source addresses that `mtcp_init_rss` has set for connections that are bound to none.
+pub struct Sources {
+    pub first: Ipv4Addr,
+    pub count: u32,
+    pub next: u32,
+}
+
+/// A thread's end of a lane, with its ids.
+pub struct Context {
+    /// Taken when the context ends.
+    app: Option<App>,
+    ticket: Ticket,
+    pub ids: Ids,
+    /// Sockets ask silent peers whether they are there.
+    pub keepalive: bool,
+    pub sources: Option<Sources>,
+    /// Room for what an epoll reports.
+    pub ready: Vec<Ready>,
+    /// Room for what `mtcp_sendfile` reads.
+    pub file: Vec<u8>,
+    wake: Wake,
+    polls: u32,
+}
+
+/// Contexts that live, of all threads, by number; and the blocks behind all numbers ever given, which stay.
+struct Known {
+    alive: Vec<usize>,
+    blocks: Vec<Box<Token>>,
+}
+
+static KNOWN: Mutex<Known> = Mutex::new(Known { alive: Vec::new(), blocks: Vec::new() });
+
+struct Mine {
+    token: usize,
+    context: RefCell<Context>,
+}
+
+thread_local! {
+    /// The contexts of this thread, hardly ever more than one.
+    static MINE: RefCell<Vec<Box<Mine>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Makes a context of this thread.
+pub fn create(cpu: c_int) -> Result<*mut Token> {
+    let Lease { app, max_ids, keepalive, ticket } = process::lease(cpu)?;
+    let waker = app.waker(Arc::default());
+    let wake = match Wake::new(waker) {
+        Ok(wake) => wake,
+        Err(e) => {
+            process::give_back(app, ticket);
+            return Err(e);
+        }
+    };
+    let context = Context {
+        app: Some(app),
+        ticket,
+        ids: Ids::new(max_ids),
+        keepalive,
+        sources: None,
+        ready: Vec::new(),
+        file: Vec::new(),
+        wake,
+        polls: 0,
+    };
+    let token = {
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut block = Box::new(Token { cpu });
+        let token = &raw mut *block;
+        known.blocks.push(block);
+        known.alive.push(token as usize);
+        token
+    };
+    let mine = Box::new(Mine { token: token as usize, context: RefCell::new(context) });
+    // Where a signal handler came into a call of this thread, or the thread is ending, the context goes again.
+    MINE.try_with(|all| all.try_borrow_mut().map(|mut all| all.push(mine)).map_err(|_| Errno::BUSY))
+        .unwrap_or(Err(Errno::BUSY))
+        .inspect_err(|_| forget(token as usize))?;
+    Ok(token)
+}
+
+fn forget(token: usize) {
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner).alive.retain(|t| *t != token);
+}
+
+/// Ends a context of this thread: what is open on it is closed.
+pub fn destroy(mctx: *mut Token) -> Result<()> {
+    let mine = MINE
+        .try_with(|all| {
+            let mut all = all.try_borrow_mut().map_err(|_| Errno::BUSY)?;
+            let at = all.iter().position(|m| m.token == mctx as usize).ok_or_else(|| stranger(mctx))?;
+            Ok(all.swap_remove(at))
+        })
+        .unwrap_or(Err(Errno::INVAL))?;
+    drop(mine);
+    Ok(())
+}
+
+impl Drop for Mine {
+    fn drop(&mut self) {
+        forget(self.token);
+    }
+}
+
+/// Why a number means no context of this thread: `EPERM` where it is another thread's, `EINVAL` where it is nobody's.
+#[cold]
+fn stranger(mctx: *mut Token) -> Errno {
+    let known = match KNOWN.try_lock() {
+        Ok(known) => known,
+        Err(TryLockError::Poisoned(known)) => known.into_inner(),
+        // Another thread is just making or ending one; a signal handler on that thread must not wait for itself.
+        Err(TryLockError::WouldBlock) => return Errno::INVAL,
+    };
+    if known.alive.contains(&(mctx as usize)) { Errno::PERM } else { Errno::INVAL }
+}
+
+/// Calls `f` with a context of this thread: `EPERM` where it is another thread's, `EINVAL` where there is none of this number,
+/// `EBUSY` inside another call on it (a signal handler's).
+#[inline]
+pub fn with<T>(mctx: *mut Token, f: impl FnOnce(&mut Context) -> Result<T>) -> Result<T> {
+    MINE.try_with(|all| {
+        let all = all.try_borrow().map_err(|_| Errno::BUSY)?;
+        let mine = all.iter().find(|m| m.token == mctx as usize).ok_or_else(|| stranger(mctx))?;
+        let mut context = mine.context.try_borrow_mut().map_err(|_| Errno::BUSY)?;
+        f(&mut context)
+    })
+    .unwrap_or(Err(Errno::INVAL))
+}
+
+impl Context {
+    /// The lane; there as long as the context is.
+    #[inline]
+    pub fn app(&mut self) -> Result<&mut App> {
+        self.app.as_mut().ok_or(Errno::INVAL)
+    }
+
+    /// The lane's sockets.
+    #[inline]
+    pub fn sockets(&mut self) -> Result<&mut Sockets> {
+        Ok(&mut self.app()?.sockets)
+    }
+
+    /// A call that does not wait.
+    #[inline]
+    pub fn call<T>(&mut self, f: impl FnOnce(&mut Sockets) -> core::result::Result<T, socket::Errno>) -> Result<T> {
+        f(self.sockets()?).map_err(errno::of)
+    }
+
+    /// Hands over what was asked for, at once: the program may not come back soon.
+    #[inline]
+    pub fn hand_over(&mut self) {
+        if let Some(app) = &mut self.app {
+            app.hand_over();
+        }
+    }
+
+    /// A call of a socket that does not wait: `EAGAIN` once what the lane has said was heard too.
+    #[inline]
+    pub fn poll<T>(&mut self, mut f: impl FnMut(&mut Sockets) -> core::result::Result<T, socket::Errno>) -> Result<T> {
+        let Context { app, polls, .. } = self;
+        let app = app.as_mut().ok_or(Errno::INVAL)?;
+        match f(&mut app.sockets) {
+            Err(socket::Errno::EAGAIN) => {}
+            other => return other.map_err(errno::of),
+        }
+        *polls += 1;
+        if *polls >= POLLS {
+            *polls = 0;
+            app.advance();
+        } else if app.sockets.has_events() {
+            app.sockets.process();
+        } else {
+            return Err(Errno::AGAIN);
+        }
+        f(&mut app.sockets).map_err(errno::of)
+    }
+
+    /// Waits until `f` gives something else than EAGAIN, at most `limit`; `EAGAIN` then. `EINTR` where a signal handler comes
+    /// first, `ENETDOWN` where the engine was shut down.
+    pub fn block<T>(
+        &mut self,
+        limit: Option<Duration>,
+        mut f: impl FnMut(&mut Sockets) -> core::result::Result<T, socket::Errno>,
+    ) -> Result<T> {
+        let Context { app, wake, polls, .. } = self;
+        let app = app.as_mut().ok_or(Errno::INVAL)?;
+        *polls = 0;
+        let end = limit.map(|limit| Instant::now() + limit);
+        let mut signal = false;
+        loop {
+            match f(&mut app.sockets) {
+                Err(socket::Errno::EAGAIN) => {}
+                other => return other.map_err(errno::of),
+            }
+            if signal | wake.interrupted() {
+                return Err(Errno::INTR);
+            }
+            if app.is_over() {
+                // What it said last.
+                app.sockets.process();
+                return match f(&mut app.sockets) {
+                    Err(socket::Errno::EAGAIN) => Err(Errno::NETDOWN),
+                    other => other.map_err(errno::of),
+                };
+            }
+            let left = match end.map(|end| end.saturating_duration_since(Instant::now())) {
+                Some(Duration::ZERO) => return Err(Errno::AGAIN),
+                left => left,
+            };
+            signal = app.wait(left, || wake.is_due());
+        }
+    }
+
+    /// Waits for an answer of the stack's, which comes without the peer's help; signals wait meanwhile.
+    pub fn ask<T>(
+        &mut self,
+        f: impl FnMut(&mut Sockets) -> Option<core::result::Result<T, socket::Errno>>,
+    ) -> Result<T> {
+        self.app()?.until(None, f).unwrap_or(Err(socket::Errno::EINVAL)).map_err(errno::of)
+    }
+
+    /// Waits as `block` does, or not, as the socket is set; `like` names its timeout.
+    #[inline]
+    pub fn wait<T>(
+        &mut self,
+        nonblocking: bool,
+        (sock, like): (SockId, SockOption),
+        mut f: impl FnMut(&mut Sockets) -> core::result::Result<T, socket::Errno>,
+    ) -> Result<T> {
+        if nonblocking {
+            return self.poll(f);
+        }
+        match f(self.sockets()?) {
+            Err(socket::Errno::EAGAIN) => {}
+            other => return other.map_err(errno::of),
+        }
+        let limit = self.timeout(sock, like);
+        self.block(limit, f)
+    }
+
+    /// SO_RCVTIMEO or SO_SNDTIMEO; pipes have none.
+    pub fn timeout(&mut self, sock: SockId, like: SockOption) -> Option<Duration> {
+        match self.sockets().ok()?.option(sock, like) {
+            Ok(SockOption::ReceiveTimeout(t) | SockOption::SendTimeout(t)) => t,
+            _ => None,
+        }
+    }
+
+    /// One look for an epoll that waits: whether a signal ended it.
+    pub fn look(&mut self, left: Option<Duration>) -> Result<bool> {
+        let Context { app, wake, polls, .. } = self;
+        *polls = 0;
+        Ok(app.as_mut().ok_or(Errno::INVAL)?.wait(left, || wake.is_due()))
+    }
+
+    /// Whether a registered handler has run since the last call that said so.
+    pub fn interrupted(&mut self) -> bool {
+        self.wake.interrupted()
+    }
+
+    /// Closes what an id stood for, without waiting.
+    pub fn close_entry(&mut self, entry: Entry) -> Result<()> {
+        match entry.kind {
+            Kind::Stream => {
+                self.sockets()?.close_behind(entry.sock);
+                Ok(())
+            }
+            Kind::Listener { claim } => {
+                // First the kernel may have what opens connections, so that no SYN arrives for a listener that is gone.
+                drop(claim);
+                self.call(|s| s.close(entry.sock))
+            }
+            Kind::Pipe | Kind::Epoll => self.call(|s| s.close(entry.sock)),
+        }
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        let open: Vec<Entry> = self.ids.drain().collect();
+        for entry in open {
+            // Nothing but the table's own bookkeeping can object, and it has nothing left to lose.
+            let _ = self.close_entry(entry);
+        }
+        if let Some(mut app) = self.app.take() {
+            app.advance();
+            process::give_back(app, self.ticket);
+        }
+    }
+}

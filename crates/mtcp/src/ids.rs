@@ -1,0 +1,123 @@
+//! The ids of a context: small dense numbers that programs index arrays with, one space for sockets, listeners, pipes and
+//! epolls.
+//!
+//! A lane's own descriptors ([`SockId`]) count connections in accept queues too, so they can exceed what a program has room
+//! for; an id is always below `max_concurrency`.
+
+use capi::{Errno, Result};
+use runtime::Claim;
+use socket::SockId;
+
+/// What an id stands for.
+pub enum Kind {
+    /// A TCP socket, connected or not.
+    Stream,
+    /// A listening one, with the kernel's consent to use its port where that is needed.
+    Listener {
+        /// Given back before the listener is closed.
+        claim: Option<Claim>,
+    },
+    /// One end of a pipe.
+    Pipe,
+    /// An epoll.
+    Epoll,
+}
+
+/// An id in use.
+pub struct Entry {
+    /// What it is.
+    pub kind: Kind,
+    /// Its descriptor of the lane.
+    pub sock: SockId,
+    /// Calls fail with EAGAIN rather than wait.
+    pub nonblocking: bool,
+    /// The error that a call has told; SO_ERROR tells it once more (in mTCP reads of a reset connection gave 0, and
+    /// SO_ERROR the reason).
+    pub told: Option<Errno>,
+}
+
+/// Ids to what they stand for; the one freed last is given out first.
+pub struct Ids {
+    entries: Vec<Option<Entry>>,
+    free: Vec<u32>,
+    max: usize,
+}
+
+impl Ids {
+    /// Room for `max` ids.
+    pub fn new(max: usize) -> Ids {
+        Ids { entries: Vec::new(), free: Vec::new(), max }
+    }
+
+    /// Whether there is room for `n` more.
+    pub fn has_room(&self, n: usize) -> bool {
+        self.free.len() + (self.max - self.entries.len()) >= n
+    }
+
+    /// Gives an id; `EMFILE` where all are in use.
+    pub fn insert(&mut self, kind: Kind, sock: SockId, nonblocking: bool) -> Result<i32> {
+        let entry = Some(Entry { kind, sock, nonblocking, told: None });
+        if let Some(id) = self.free.pop() {
+            self.entries[id as usize] = entry;
+            return Ok(id as i32);
+        }
+        if self.entries.len() >= self.max {
+            return Err(Errno::MFILE);
+        }
+        self.entries.push(entry);
+        Ok(self.entries.len() as i32 - 1)
+    }
+
+    /// What an id stands for; `EBADF` where it is not in use.
+    #[inline]
+    pub fn get(&mut self, id: i32) -> Result<&mut Entry> {
+        let entry = usize::try_from(id).ok().and_then(|id| self.entries.get_mut(id));
+        entry.and_then(Option::as_mut).ok_or(Errno::BADF)
+    }
+
+    /// Frees an id.
+    pub fn remove(&mut self, id: i32) -> Result<Entry> {
+        let slot = usize::try_from(id).ok().and_then(|id| self.entries.get_mut(id));
+        let entry = slot.and_then(Option::take).ok_or(Errno::BADF)?;
+        self.free.push(id as u32);
+        Ok(entry)
+    }
+
+    /// Frees all of them.
+    pub fn drain(&mut self) -> impl Iterator<Item = Entry> + '_ {
+        self.free.clear();
+        self.entries.drain(..).flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_dense_and_the_last_freed_comes_first() {
+        let mut ids = Ids::new(3);
+        let give = |ids: &mut Ids, n| ids.insert(Kind::Stream, SockId(n), false);
+        assert_eq!((0..3).map(|n| give(&mut ids, 100 + n).unwrap()).collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(give(&mut ids, 9), Err(Errno::MFILE));
+        assert!(!ids.has_room(1));
+        ids.remove(0).unwrap();
+        ids.remove(2).unwrap();
+        assert!(ids.has_room(2) && !ids.has_room(3));
+        assert_eq!((give(&mut ids, 7), give(&mut ids, 8)), (Ok(2), Ok(0)));
+        assert_eq!(ids.get(2).unwrap().sock, SockId(7));
+    }
+
+    #[test]
+    fn what_was_never_given_is_no_id() {
+        let mut ids = Ids::new(10);
+        ids.insert(Kind::Epoll, SockId(1), false).unwrap();
+        for id in [-1, i32::MIN, 1, 9, 10, i32::MAX] {
+            assert_eq!(ids.get(id).err(), Some(Errno::BADF), "{id}");
+            assert_eq!(ids.remove(id).err(), Some(Errno::BADF), "{id}");
+        }
+        ids.remove(0).unwrap();
+        assert_eq!(ids.remove(0).err(), Some(Errno::BADF));
+        assert_eq!(ids.drain().count(), 0);
+    }
+}

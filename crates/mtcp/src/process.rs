@@ -1,0 +1,219 @@
+//! What a process has of mTCP: the configuration, the engine that the first context starts, and the lanes that no context
+//! has.
+
+use core::ffi::c_int;
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+use capi::{Errno, Result, errno};
+use runtime::{App, Config, Engine, Model};
+
+use crate::conf::{self, Sizes};
+
+/// A lane that no context has.
+enum Free {
+    /// Nobody had it yet.
+    New(runtime::AppHandle),
+    /// A context gave it back.
+    Used(App),
+}
+
+struct Running {
+    engine: Engine,
+    /// By lane; `None` where a context has it.
+    lanes: Vec<Option<Free>>,
+    model: Model,
+}
+
+/// Everything, under one lock that no call which waits holds.
+struct Process {
+    /// The file of `mtcp_init`; `None` before it and after `mtcp_destroy`.
+    file: Option<conf::File>,
+    sizes: Sizes,
+    /// Number of `mtcp_destroy`s: a lane is given back to the engine that it came from.
+    generation: u32,
+    running: Option<Running>,
+}
+
+static PROCESS: Mutex<Process> =
+    Mutex::new(Process { file: None, sizes: Sizes::DEFAULT, generation: 0, running: None });
+
+/// Where nobody but a signal handler's own thread can have it, the handler is refused rather than stuck.
+fn lock() -> Result<MutexGuard<'static, Process>> {
+    match PROCESS.try_lock() {
+        Ok(guard) => Ok(guard),
+        Err(TryLockError::Poisoned(guard)) => Ok(guard.into_inner()),
+        Err(TryLockError::WouldBlock) => Ok(PROCESS.lock().unwrap_or_else(PoisonError::into_inner)),
+    }
+}
+
+/// A line for whoever runs the program.
+pub fn say(line: impl std::fmt::Display) {
+    eprintln!("mtcp: {line}");
+}
+
+/// The processors that are on.
+pub fn processors() -> c_int {
+    // SAFETY: asks for a number.
+    unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }.clamp(1, c_int::MAX as i64) as c_int
+}
+
+/// `mtcp_init`: reads the configuration; nothing is opened yet.
+pub fn init(path: &str) -> Result<()> {
+    let mut process = lock()?;
+    if process.running.is_some() {
+        say("mtcp_init: already initialized; mtcp_destroy comes first");
+        return Err(Errno::BUSY);
+    }
+    let (file, sizes) = conf::File::read(path, process.sizes).map_err(|fault| {
+        say(&fault.message);
+        fault.errno
+    })?;
+    for note in file.notes() {
+        say(note);
+    }
+    process.file = Some(file);
+    process.sizes = sizes;
+    Ok(())
+}
+
+/// `mtcp_getconf`.
+pub fn sizes() -> Result<Sizes> {
+    Ok(lock()?.sizes)
+}
+
+/// `mtcp_setconf`: what is above zero.
+pub fn set_sizes(sizes: Sizes) -> Result<()> {
+    let mut process = lock()?;
+    process.sizes = process.sizes.updated(sizes);
+    Ok(())
+}
+
+/// A lane for a context, and where it goes back to.
+pub struct Lease {
+    /// The lane's application end.
+    pub app: App,
+    /// Ids that the context may have.
+    pub max_ids: usize,
+    /// Sockets ask silent peers whether they are there.
+    pub keepalive: bool,
+    /// What [`give_back`] needs.
+    pub ticket: Ticket,
+}
+
+/// Where a lane came from.
+#[derive(Clone, Copy)]
+pub struct Ticket {
+    lane: usize,
+    generation: u32,
+    model: Model,
+}
+
+/// `mtcp_create_context`: lane `cpu` where it is free, else the next that is. The first call starts the engine. `EINVAL`
+/// for what is no core of this machine, `EPERM` before `mtcp_init`, `EBUSY` where all lanes have contexts.
+pub fn lease(cpu: c_int) -> Result<Lease> {
+    // SAFETY: asks for a number.
+    let cores = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
+    let wanted = usize::try_from(cpu).ok().filter(|_| i64::from(cpu) < cores).ok_or_else(|| {
+        say(format_args!("mtcp_create_context({cpu}): this machine has {cores} cores, from 0 on"));
+        Errno::INVAL
+    })?;
+    let mut process = lock()?;
+    if process.running.is_none() {
+        let Some(file) = &process.file else {
+            say("mtcp_create_context: mtcp_init comes first");
+            return Err(Errno::PERM);
+        };
+        let config = file.config(process.sizes).map_err(|line| {
+            say(line);
+            Errno::INVAL
+        })?;
+        process.running = Some(start(&config)?);
+    }
+    let (sizes, generation) = (process.sizes, process.generation);
+    let keepalive = process.file.as_ref().is_some_and(conf::File::asks_the_silent);
+    let running = process.running.as_mut().ok_or(Errno::PERM)?;
+    let order = (0..running.lanes.len()).map(|n| (wanted + n) % running.lanes.len());
+    let Some(lane) = order.into_iter().find(|lane| running.lanes[*lane].is_some()) else {
+        let lanes = running.lanes.len();
+        say(format_args!(
+            "mtcp_create_context({cpu}): all {lanes} lanes have contexts (num_cores says how many there are)"
+        ));
+        return Err(Errno::BUSY);
+    };
+    let app = match running.lanes[lane].take() {
+        // Pins this thread where the configuration names cores.
+        Some(Free::New(handle)) => handle.attach().map_err(failed)?,
+        Some(Free::Used(app)) => app,
+        None => return Err(Errno::BUSY),
+    };
+    let ticket = Ticket { lane, generation, model: running.model };
+    Ok(Lease { app, max_ids: sizes.max_concurrency.max(1) as usize, keepalive, ticket })
+}
+
+fn failed(error: runtime::Error) -> Errno {
+    say(&error);
+    match &error {
+        runtime::Error::System { source, .. } => errno::of_io(source),
+        runtime::Error::Memory(_) => Errno::NOMEM,
+        runtime::Error::Port(_) => Errno::NODEV,
+        runtime::Error::Config(_) => Errno::INVAL,
+    }
+}
+
+fn start(config: &Config) -> Result<Running> {
+    // SAFETY: registers a function of that type, for the end of the process.
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the function may run at exit; it takes no lock that is held.
+        unsafe { libc::atexit(at_exit) };
+    });
+    let mut engine = Engine::start(config).map_err(failed)?;
+    for line in engine.warnings() {
+        say(line);
+    }
+    let lanes = (0..engine.lanes()).map(|lane| engine.take_app(lane).map(Free::New)).collect();
+    Ok(Running { engine, lanes, model: config.model })
+}
+
+/// The other end of [`lease`], once everything on the lane is closed.
+pub fn give_back(mut app: App, ticket: Ticket) {
+    if let Model::Inline = ticket.model {
+        // Nobody else would send what is left; and where there are other lanes, a thread goes on with it.
+        app.drain(std::time::Duration::from_secs(1));
+        return;
+    }
+    let Ok(mut process) = lock() else { return };
+    let generation = process.generation;
+    if let Some(running) = process.running.as_mut().filter(|_| generation == ticket.generation) {
+        running.lanes[ticket.lane] = Some(Free::Used(app));
+    }
+}
+
+/// `mtcp_destroy`: ends the engine; what is in flight may finish, for at most two seconds.
+pub fn destroy() -> Result<()> {
+    let running = {
+        let mut process = lock()?;
+        process.file = None;
+        process.generation += 1;
+        process.running.take()
+    };
+    if let Some(Running { engine, lanes, .. }) = running {
+        drop(lanes);
+        engine.shutdown();
+    }
+    Ok(())
+}
+
+/// A process that ends by `exit` lets what it has closed leave, as the kernel would.
+extern "C" fn at_exit() {
+    let running = match PROCESS.try_lock() {
+        Ok(mut process) => process.running.take(),
+        Err(_) => None,
+    };
+    // Lanes that contexts of other threads still have would not be drained: nobody has closed what is on them.
+    match running {
+        Some(running) if running.lanes.iter().all(Option::is_some) => drop(running),
+        Some(running) => std::mem::forget(running),
+        None => {}
+    }
+}

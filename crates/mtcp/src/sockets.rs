@@ -1,0 +1,237 @@
+//! Sockets: made, bound, listening, accepted, connected, closed.
+
+use core::ffi::c_int;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use capi::address::SockAddr;
+use capi::{Errno, Result, errno};
+use socket::{ListenOptions, Shutdown, SockId, SockOption, Sockets};
+use stack::channel::Endpoint;
+use wire::Addr;
+
+use crate::context::{Context, Sources};
+use crate::ids::Kind;
+
+/// The socket of a stream or listener: `ENOTSOCK` for pipes and epolls.
+pub fn socket_of(c: &mut Context, id: c_int) -> Result<SockId> {
+    let entry = c.ids.get(id)?;
+    match entry.kind {
+        Kind::Stream | Kind::Listener { .. } => Ok(entry.sock),
+        Kind::Pipe | Kind::Epoll => Err(Errno::NOTSOCK),
+    }
+}
+
+/// As socket(2): TCP over IPv4 or IPv6.
+pub fn socket(c: &mut Context, domain: c_int, kind: c_int, protocol: c_int) -> Result<c_int> {
+    let v6 = match domain {
+        libc::AF_INET => false,
+        libc::AF_INET6 => true,
+        _ => return Err(Errno::AFNOSUPPORT),
+    };
+    if kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != libc::SOCK_STREAM {
+        return Err(Errno::SOCKTNOSUPPORT);
+    }
+    if !matches!(protocol, 0 | libc::IPPROTO_TCP) {
+        return Err(Errno::PROTONOSUPPORT);
+    }
+    if !c.ids.has_room(1) {
+        return Err(Errno::MFILE);
+    }
+    let sock = c.call(|s| s.socket(v6))?;
+    if c.keepalive {
+        c.call(|s| s.set_option(sock, SockOption::KeepAlive(true)))?;
+    }
+    c.ids.insert(Kind::Stream, sock, kind & libc::SOCK_NONBLOCK != 0)
+}
+
+/// As pipe(2): the id to read from, then the id to write to.
+pub fn pipe(c: &mut Context) -> Result<[c_int; 2]> {
+    if !c.ids.has_room(2) {
+        return Err(Errno::MFILE);
+    }
+    let (reader, writer) = c.call(Sockets::pipe)?;
+    Ok([c.ids.insert(Kind::Pipe, reader, false)?, c.ids.insert(Kind::Pipe, writer, false)?])
+}
+
+/// As bind(2); whether the address is ours is looked at when it is used.
+pub fn bind(c: &mut Context, id: c_int, local: Endpoint) -> Result<()> {
+    let sock = socket_of(c, id)?;
+    c.call(|s| s.bind(sock, local))
+}
+
+fn address(e: Endpoint) -> SocketAddr {
+    SocketAddr::new(e.addr.to_ip(), e.port)
+}
+
+/// As listen(2).
+pub fn listen(c: &mut Context, id: c_int, backlog: c_int) -> Result<()> {
+    let sock = socket_of(c, id)?;
+    // Linux: a negative backlog is as good as none.
+    let options = ListenOptions { backlog: u32::try_from(backlog).unwrap_or(u32::MAX) };
+    if let Kind::Listener { .. } = c.ids.get(id)?.kind {
+        return c.call(|s| s.listen(sock, options));
+    }
+    let v6_only = matches!(c.sockets()?.option(sock, SockOption::V6Only(false)), Ok(SockOption::V6Only(true)));
+    let claim_at = |c: &mut Context| {
+        let at = c.call(|s| s.local(sock)).map(address)?;
+        c.app()?.claim(at, v6_only).map_err(|e| errno::of_io(&e))
+    };
+    let chosen = c.call(|s| s.local(sock))?.port;
+    // Nobody can ask the kernel for a port that the lane has yet to choose.
+    let mut claim = if chosen != 0 { claim_at(c)? } else { None };
+    c.call(|s| s.listen(sock, options))?;
+    c.ask(|s| s.listen_result(sock))?;
+    if chosen == 0 {
+        claim = claim_at(c)?;
+    }
+    c.ids.get(id)?.kind = Kind::Listener { claim };
+    Ok(())
+}
+
+/// As accept(2): the id of the oldest connection, which blocks whatever the listener does, and its peer.
+pub fn accept(c: &mut Context, id: c_int) -> Result<(c_int, SockAddr)> {
+    let entry = c.ids.get(id)?;
+    let (sock, nonblocking) = (entry.sock, entry.nonblocking);
+    match entry.kind {
+        Kind::Listener { .. } => {}
+        Kind::Stream => return Err(Errno::INVAL),
+        Kind::Pipe | Kind::Epoll => return Err(Errno::NOTSOCK),
+    }
+    if !c.ids.has_room(1) {
+        return Err(Errno::MFILE);
+    }
+    let (new, peer) = c.wait(nonblocking, (sock, SockOption::ReceiveTimeout(None)), |s| s.accept(sock))?;
+    let v6 = is_v6(c, sock);
+    Ok((c.ids.insert(Kind::Stream, new, false)?, SockAddr::new(peer, v6)))
+}
+
+fn is_v6(c: &mut Context, sock: SockId) -> bool {
+    let domain = c.call(|s| s.option(sock, SockOption::Domain(0)));
+    matches!(domain, Ok(SockOption::Domain(libc::AF_INET6)))
+}
+
+/// As connect(2).
+pub fn connect(c: &mut Context, id: c_int, remote: Endpoint) -> Result<()> {
+    let entry = c.ids.get(id)?;
+    let (sock, nonblocking) = (entry.sock, entry.nonblocking);
+    match entry.kind {
+        Kind::Stream => {}
+        Kind::Listener { .. } => return Err(Errno::ISCONN),
+        Kind::Pipe | Kind::Epoll => return Err(Errno::NOTSOCK),
+    }
+    let local = c.call(|s| s.local(sock))?;
+    if local.port == 0 && local.addr.is_unspecified() && remote.addr.is_v4() {
+        leave_from(c, sock);
+    }
+    c.app()?.may_connect_from(local.port).map_err(|_| Errno::ADDRNOTAVAIL)?;
+    let begun = c.call(|s| s.connect(sock, remote));
+    c.hand_over();
+    match begun {
+        Err(Errno::INPROGRESS | Errno::ALREADY) if !nonblocking => {}
+        other => return other,
+    }
+    let limit = c.timeout(sock, SockOption::SendTimeout(None));
+    let end = c.block(limit, |s| match s.connect(sock, remote) {
+        Err(socket::Errno::EALREADY) => Err(socket::Errno::EAGAIN),
+        other => other,
+    });
+    // connect(2): a send timeout ends the wait and not the attempt.
+    end.map_err(|e| if e == Errno::AGAIN { Errno::INPROGRESS } else { e })
+}
+
+/// The next of the addresses that `mtcp_init_rss` has set; a socket that is bound to a port alone keeps it.
+fn leave_from(c: &mut Context, sock: SockId) {
+    let Some(sources) = &mut c.sources else { return };
+    let at = u32::from(sources.first).wrapping_add(sources.next);
+    sources.next = (sources.next + 1) % sources.count;
+    let local = Endpoint { addr: Addr::from(IpAddr::V4(Ipv4Addr::from(at))), port: 0 };
+    // Where it was bound before, it leaves from there.
+    let _ = c.call(|s| s.bind(sock, local));
+}
+
+/// `mtcp_init_rss`: which addresses connections leave from.
+pub fn init_rss(c: &mut Context, first: Ipv4Addr, count: c_int) -> Result<()> {
+    let count = u32::try_from(count).ok().filter(|n| (1..=65_536).contains(n)).ok_or(Errno::INVAL)?;
+    c.sources = (!first.is_unspecified()).then_some(Sources { first, count, next: 0 });
+    Ok(())
+}
+
+/// As close(2), SO_LINGER's wait included.
+pub fn close(c: &mut Context, id: c_int) -> Result<()> {
+    let mut limit = None;
+    let (sock, blocking) = match c.ids.get(id)? {
+        entry if matches!(entry.kind, Kind::Stream) => (entry.sock, !entry.nonblocking),
+        _ => {
+            let entry = c.ids.remove(id)?;
+            let closed = c.close_entry(entry);
+            c.hand_over();
+            return closed;
+        }
+    };
+    if blocking && let Ok(SockOption::Linger(Some(linger))) = c.sockets()?.option(sock, SockOption::Linger(None)) {
+        limit = Some(linger.timeout).filter(|t| !t.is_zero());
+    }
+    let entry = c.ids.remove(id)?;
+    let Some(limit) = limit else {
+        let closed = c.close_entry(entry);
+        c.hand_over();
+        return closed;
+    };
+    c.call(|s| s.close(sock))?;
+    let end = c.block(Some(limit), |s| s.linger_result(sock).unwrap_or(Err(socket::Errno::EAGAIN)));
+    c.sockets()?.linger_give_up(sock);
+    match end {
+        // Linux: close tells no failure, and goes on in the background when the time is over.
+        Err(Errno::INTR) => Err(Errno::INTR),
+        _ => Ok(()),
+    }
+}
+
+/// `mtcp_abort`: RST, and the id is free.
+pub fn abort(c: &mut Context, id: c_int) -> Result<()> {
+    let entry = c.ids.get(id)?;
+    if !matches!(entry.kind, Kind::Stream) {
+        return Err(Errno::NOTSOCK);
+    }
+    let sock = entry.sock;
+    c.ids.remove(id)?;
+    let aborted = c.call(|s| s.abort(sock));
+    c.hand_over();
+    aborted
+}
+
+/// As shutdown(2).
+pub fn shutdown(c: &mut Context, id: c_int, how: c_int) -> Result<()> {
+    let sock = socket_of(c, id)?;
+    let how = match how {
+        libc::SHUT_RD => Shutdown::Read,
+        libc::SHUT_WR => Shutdown::Write,
+        libc::SHUT_RDWR => Shutdown::Both,
+        _ => return Err(Errno::INVAL),
+    };
+    c.call(|s| s.shutdown(sock, how))?;
+    c.hand_over();
+    let stopped = how != Shutdown::Write;
+    // Linux: a listener whose receiving side is shut listens no more, and keeps its address.
+    let entry = c.ids.get(id)?;
+    if stopped && matches!(entry.kind, Kind::Listener { .. }) {
+        entry.kind = Kind::Stream;
+    }
+    Ok(())
+}
+
+/// As getsockname(2).
+pub fn name(c: &mut Context, id: c_int) -> Result<SockAddr> {
+    let sock = socket_of(c, id)?;
+    let at = c.call(|s| s.local(sock))?;
+    let v6 = is_v6(c, sock);
+    Ok(SockAddr::new(at, v6))
+}
+
+/// As getpeername(2).
+pub fn peer(c: &mut Context, id: c_int) -> Result<SockAddr> {
+    let sock = socket_of(c, id)?;
+    let at = c.call(|s| s.remote(sock))?;
+    let v6 = is_v6(c, sock);
+    Ok(SockAddr::new(at, v6))
+}
