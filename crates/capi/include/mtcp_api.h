@@ -4,7 +4,8 @@
  *
  * A context is one thread's end of one lane: a core's TCP stack with a queue of every port. All calls with a context must come
  * from the thread that created it, and what they open belongs to it. Ids of sockets, listeners, pipes and epolls are small
- * dense numbers from one space, 0 to max_concurrency - 1, and the one closed last is given out first.
+ * dense numbers from one space, 0 to max_concurrency - 1. One that was closed rests: it is given out again when 1024 others were
+ * closed after it, or when no other is left.
  *
  * Unless something else is said, a function returns -1 and sets errno when it fails, and these errors can come of any call
  * with a context:
@@ -227,7 +228,8 @@ ssize_t mtcp_recv(mctx_t mctx, int sockid, char *buf, size_t len, int flags);
 int mtcp_readv(mctx_t mctx, int sockid, const struct iovec *iov, int iovcnt);
 
 /*
- * As write(2): how many bytes were taken. One that blocks goes on until all are; a signal or SO_SNDTIMEO ends it early. EPIPE (and
+ * As write(2): how many bytes were taken. What is written to an id that does not block leaves when the program waits, closes it
+ * or turns to another id; so what is written in pieces goes in one segment. One that blocks goes on until all are; a signal or SO_SNDTIMEO ends it early. EPIPE (and
  * no signal): the writing side is over; ENOTCONN is EPIPE too, as on Linux; ECONNRESET ... as in mtcp_read(); EFAULT: NULL.
  */
 ssize_t mtcp_write(mctx_t mctx, int sockid, const char *buf, size_t len);

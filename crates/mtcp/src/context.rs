@@ -48,6 +48,8 @@ pub struct Context {
     pub file: Vec<u8>,
     wake: Wake,
     polls: u32,
+    /// A socket that does not block and was written to, and not handed over: what else is written to it goes with that.
+    unsent: Option<SockId>,
 }
 
 /// Contexts that live, of all threads, by number; and the blocks behind all numbers ever given, which stay.
@@ -89,6 +91,7 @@ pub fn create(cpu: c_int) -> Result<*mut Token> {
         file: Vec::new(),
         wake,
         polls: 0,
+        unsent: None,
     };
     let token = {
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -173,9 +176,29 @@ impl Context {
         f(self.sockets()?).map_err(errno::of)
     }
 
-    /// Hands over what was asked for, at once: the program may not come back soon.
+    /// Something was written. A program that waits in its calls may not come back soon, so it is handed over at once; one that
+    /// does not comes back to wait for events, and may write the rest before: header, body and FIN leave in one segment, and
+    /// nobody who runs the lane meanwhile tears them apart.
+    #[inline]
+    pub fn wrote(&mut self, sock: SockId, nonblocking: bool) {
+        match nonblocking {
+            true => self.unsent = Some(sock),
+            false => self.hand_over(),
+        }
+    }
+
+    /// A call concerns this socket: what was written to another one is handed over.
+    #[inline]
+    pub fn turn_to(&mut self, sock: SockId) {
+        if self.unsent.is_some_and(|other| other != sock) {
+            self.hand_over();
+        }
+    }
+
+    /// Hands over what was asked for, at once.
     #[inline]
     pub fn hand_over(&mut self) {
+        self.unsent = None;
         if let Some(app) = &mut self.app {
             app.hand_over();
         }
@@ -184,12 +207,13 @@ impl Context {
     /// A call of a socket that does not wait: `EAGAIN` once what the lane has said was heard too.
     #[inline]
     pub fn poll<T>(&mut self, mut f: impl FnMut(&mut Sockets) -> core::result::Result<T, socket::Errno>) -> Result<T> {
-        let Context { app, polls, .. } = self;
-        let app = app.as_mut().ok_or(Errno::INVAL)?;
-        match f(&mut app.sockets) {
+        match f(self.sockets()?) {
             Err(socket::Errno::EAGAIN) => {}
             other => return other.map_err(errno::of),
         }
+        self.hand_over();
+        let Context { app, polls, .. } = self;
+        let app = app.as_mut().ok_or(Errno::INVAL)?;
         *polls += 1;
         if *polls >= POLLS {
             *polls = 0;

@@ -18,7 +18,7 @@ pub struct Event {
 }
 
 /// Reports that one call gives at most; the next gives the rest.
-const MOST: usize = 1024;
+pub const MOST: usize = 1024;
 
 const ADD: c_int = 1;
 const DELETE: c_int = 2;

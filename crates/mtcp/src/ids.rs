@@ -4,6 +4,8 @@
 //! A lane's own descriptors ([`SockId`]) count connections in accept queues too, so they can exceed what a program has room
 //! for; an id is always below `max_concurrency`.
 
+use std::collections::VecDeque;
+
 use capi::{Errno, Result};
 use runtime::Claim;
 use socket::SockId;
@@ -36,17 +38,23 @@ pub struct Entry {
     pub told: Option<Errno>,
 }
 
-/// Ids to what they stand for; the one freed last is given out first.
+/// Ids that are freed after one before it is given out again, unless none is left: as many as events of one wait. Programs
+/// look at what they keep by an id after they have closed it, and at events of ids that they have closed meanwhile; in mTCP
+/// the id freed first was given out first.
+const REST: usize = crate::events::MOST;
+
+/// Ids to what they stand for.
 pub struct Ids {
     entries: Vec<Option<Entry>>,
-    free: Vec<u32>,
+    /// The one freed first at the front.
+    free: VecDeque<u32>,
     max: usize,
 }
 
 impl Ids {
     /// Room for `max` ids.
     pub fn new(max: usize) -> Ids {
-        Ids { entries: Vec::new(), free: Vec::new(), max }
+        Ids { entries: Vec::new(), free: VecDeque::new(), max }
     }
 
     /// Whether there is room for `n` more.
@@ -57,15 +65,13 @@ impl Ids {
     /// Gives an id; `EMFILE` where all are in use.
     pub fn insert(&mut self, kind: Kind, sock: SockId, nonblocking: bool) -> Result<i32> {
         let entry = Some(Entry { kind, sock, nonblocking, told: None });
-        if let Some(id) = self.free.pop() {
-            self.entries[id as usize] = entry;
-            return Ok(id as i32);
+        if self.free.len() <= REST && self.entries.len() < self.max {
+            self.entries.push(entry);
+            return Ok(self.entries.len() as i32 - 1);
         }
-        if self.entries.len() >= self.max {
-            return Err(Errno::MFILE);
-        }
-        self.entries.push(entry);
-        Ok(self.entries.len() as i32 - 1)
+        let id = self.free.pop_front().ok_or(Errno::MFILE)?;
+        self.entries[id as usize] = entry;
+        Ok(id as i32)
     }
 
     /// What an id stands for; `EBADF` where it is not in use.
@@ -79,7 +85,7 @@ impl Ids {
     pub fn remove(&mut self, id: i32) -> Result<Entry> {
         let slot = usize::try_from(id).ok().and_then(|id| self.entries.get_mut(id));
         let entry = slot.and_then(Option::take).ok_or(Errno::BADF)?;
-        self.free.push(id as u32);
+        self.free.push_back(id as u32);
         Ok(entry)
     }
 
@@ -95,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_dense_and_the_last_freed_comes_first() {
+    fn ids_are_dense_and_the_first_freed_comes_first() {
         let mut ids = Ids::new(3);
         let give = |ids: &mut Ids, n| ids.insert(Kind::Stream, SockId(n), false);
         assert_eq!((0..3).map(|n| give(&mut ids, 100 + n).unwrap()).collect::<Vec<_>>(), [0, 1, 2]);
@@ -104,8 +110,21 @@ mod tests {
         ids.remove(0).unwrap();
         ids.remove(2).unwrap();
         assert!(ids.has_room(2) && !ids.has_room(3));
-        assert_eq!((give(&mut ids, 7), give(&mut ids, 8)), (Ok(2), Ok(0)));
-        assert_eq!(ids.get(2).unwrap().sock, SockId(7));
+        assert_eq!((give(&mut ids, 7), give(&mut ids, 8)), (Ok(0), Ok(2)));
+        assert_eq!(ids.get(0).unwrap().sock, SockId(7));
+    }
+
+    #[test]
+    fn an_id_rests_before_it_is_used_again() {
+        let mut ids = Ids::new(usize::MAX);
+        let mut seen = Vec::new();
+        for n in 0..5000 {
+            let id = ids.insert(Kind::Stream, SockId(n), false).unwrap();
+            ids.remove(id).unwrap();
+            assert!(!seen.iter().rev().take(REST).any(|before| *before == id), "{id}");
+            seen.push(id);
+        }
+        assert_eq!(seen.iter().max(), Some(&(REST as i32)));
     }
 
     #[test]

@@ -30,7 +30,9 @@ pub fn stream(c: &mut Context, id: c_int) -> Result<Stream> {
         Kind::Pipe => true,
         Kind::Epoll => return Err(Errno::INVAL),
     };
-    Ok(Stream { id, sock: entry.sock, pipe, nonblocking: entry.nonblocking })
+    let of = Stream { id, sock: entry.sock, pipe, nonblocking: entry.nonblocking };
+    c.turn_to(of.sock);
+    Ok(of)
 }
 
 /// What ended a connection is told by SO_ERROR too, though a call has told it.
@@ -96,7 +98,7 @@ pub fn send(c: &mut Context, of: Stream, data: &[u8], more: bool) -> Result<usiz
     };
     let end = c.wait(of.nonblocking, (sock, SockOption::SendTimeout(None)), &mut step);
     if !of.pipe {
-        c.hand_over();
+        c.wrote(sock, of.nonblocking);
     }
     match end {
         Err(_) if written > 0 => Ok(written),
@@ -117,10 +119,10 @@ pub fn send_parts(c: &mut Context, of: Stream, parts: &[&[u8]]) -> Result<usize>
     let first = c.poll(|s| s.writev(of.sock, parts, false));
     let mut written = match first {
         Err(Errno::AGAIN) if !of.nonblocking => 0,
-        other => noting(c, of, other).inspect_err(|_| c.hand_over())?,
+        other => noting(c, of, other)?,
     };
     if of.nonblocking || written == total {
-        c.hand_over();
+        c.wrote(of.sock, of.nonblocking);
         return Ok(written);
     }
     // The rest waits for room, part by part.
@@ -175,6 +177,6 @@ pub fn release(c: &mut Context, of: Stream, len: usize) -> Result<()> {
         return Err(Errno::INVAL);
     }
     c.call(|s| s.consume(of.sock, len))?;
-    c.hand_over();
+    c.wrote(of.sock, of.nonblocking);
     Ok(())
 }
