@@ -195,9 +195,10 @@ int mtcp_getpeername(mctx_t mctx, int sockid, struct sockaddr *addr, socklen_t *
  * SO_LINGER, SO_KEEPALIVE, SO_SNDBUF, SO_RCVBUF, SO_RCVTIMEO, SO_SNDTIMEO, SO_RCVLOWAT, SO_OOBINLINE, SO_MAX_PACING_RATE,
  * SO_TYPE, SO_DOMAIN, SO_PROTOCOL, SO_ACCEPTCONN, SO_MEMINFO; TCP_NODELAY, TCP_CORK, TCP_QUICKACK, TCP_MAXSEG, TCP_INFO,
  * TCP_CONGESTION, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT, TCP_USER_TIMEOUT, TCP_SYNCNT, TCP_LINGER2, TCP_DEFER_ACCEPT,
- * TCP_WINDOW_CLAMP, TCP_NOTSENT_LOWAT, TCP_FASTOPEN; IP_TOS, IP_TTL, IP_MTU_DISCOVER; IPV6_V6ONLY, IPV6_TCLASS,
- * IPV6_UNICAST_HOPS. Accepted sockets inherit their listener's. SO_ERROR also tells, once, an error that a read or a write has
- * told. Return 0. ENOPROTOOPT: another option; EFAULT: NULL; EINVAL: too short, or out of range; ENOTCONN (TCP_INFO); ENOTSOCK.
+ * TCP_WINDOW_CLAMP, TCP_NOTSENT_LOWAT; IP_TOS, IP_TTL, IP_MTU_DISCOVER; IPV6_V6ONLY, IPV6_TCLASS, IPV6_UNICAST_HOPS.
+ * TCP_FASTOPEN is kept, but every connection makes the whole handshake. Accepted sockets inherit their listener's options.
+ * SO_ERROR also tells, once, an error that a read or a write has told. Return 0. ENOPROTOOPT: another option; EFAULT: NULL;
+ * EINVAL: too short, or out of range; ENOTCONN (TCP_INFO); ENOTSOCK.
  */
 int mtcp_getsockopt(mctx_t mctx, int sockid, int level, int optname, void *optval, socklen_t *optlen);
 int mtcp_setsockopt(mctx_t mctx, int sockid, int level, int optname, const void *optval, socklen_t optlen);

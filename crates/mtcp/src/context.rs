@@ -55,7 +55,7 @@ pub struct Context {
 /// Contexts that live, of all threads, by number; and the blocks behind all numbers ever given, which stay.
 struct Known {
     alive: Vec<usize>,
-    blocks: Vec<Box<Token>>,
+    blocks: Vec<&'static Token>,
 }
 
 static KNOWN: Mutex<Known> = Mutex::new(Known { alive: Vec::new(), blocks: Vec::new() });
@@ -67,7 +67,7 @@ struct Mine {
 
 thread_local! {
     /// The contexts of this thread, hardly ever more than one.
-    static MINE: RefCell<Vec<Box<Mine>>> = const { RefCell::new(Vec::new()) };
+    static MINE: RefCell<Vec<Mine>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Makes a context of this thread.
@@ -95,13 +95,12 @@ pub fn create(cpu: c_int) -> Result<*mut Token> {
     };
     let token = {
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut block = Box::new(Token { cpu });
-        let token = &raw mut *block;
+        let block: &'static Token = Box::leak(Box::new(Token { cpu }));
         known.blocks.push(block);
-        known.alive.push(token as usize);
-        token
+        known.alive.push(block as *const Token as usize);
+        (block as *const Token).cast_mut()
     };
-    let mine = Box::new(Mine { token: token as usize, context: RefCell::new(context) });
+    let mine = Mine { token: token as usize, context: RefCell::new(context) };
     // Where a signal handler came into a call of this thread, or the thread is ending, the context goes again.
     MINE.try_with(|all| all.try_borrow_mut().map(|mut all| all.push(mine)).map_err(|_| Errno::BUSY))
         .unwrap_or(Err(Errno::BUSY))

@@ -20,6 +20,9 @@ const NOT_SENT: c_long = 0x894b;
 /// As setsockopt(2).
 pub fn set(c: &mut Context, id: c_int, level: c_int, name: c_int, value: &[u8]) -> Result<()> {
     let sock = socket_of(c, id)?;
+    if (level, name) == (libc::IPPROTO_TCP, libc::TCP_FASTOPEN) {
+        return set_fast_open(c, id, value);
+    }
     let option = parse(level, name, value)?;
     c.call(|s| s.set_option(sock, option))?;
     c.hand_over();
@@ -29,6 +32,9 @@ pub fn set(c: &mut Context, id: c_int, level: c_int, name: c_int, value: &[u8]) 
 /// As getsockopt(2).
 pub fn get(c: &mut Context, id: c_int, level: c_int, name: c_int) -> Result<Value> {
     let sock = socket_of(c, id)?;
+    if (level, name) == (libc::IPPROTO_TCP, libc::TCP_FASTOPEN) {
+        return Ok(Value::int(c.ids.get(id)?.fast_open));
+    }
     match asked(level, name)? {
         Asked::Option(like) => c.call(|s| s.option(sock, like)).map(shown),
         Asked::Error => {
@@ -47,6 +53,18 @@ pub fn get(c: &mut Context, id: c_int, level: c_int, name: c_int) -> Result<Valu
         Asked::CongestionInfo => Ok(Value::of(&[])),
         Asked::Memory => memory(c, sock),
     }
+}
+
+/// A server without cookies to give is free to (RFC 7413 3), as Linux with its default of net.ipv4.tcp_fastopen.
+fn set_fast_open(c: &mut Context, id: c_int, value: &[u8]) -> Result<()> {
+    let waiting = value.get(..4).and_then(|v| v.try_into().ok()).map(i32::from_ne_bytes).ok_or(Errno::INVAL)?;
+    let sock = socket_of(c, id)?;
+    // Linux: not of a connection.
+    if waiting < 0 || c.call(|s| s.remote(sock)).is_ok() {
+        return Err(Errno::INVAL);
+    }
+    c.ids.get(id)?.fast_open = waiting;
+    Ok(())
 }
 
 /// Who asks has heard, perhaps, by other ways than ours that something happened.

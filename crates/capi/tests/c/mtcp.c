@@ -523,6 +523,8 @@ static void options_are_real(void)
 	t.tv_usec = 20000;
 	CHECK(mtcp_setsockopt(M, id, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t) == 0);
 	FAILS(mtcp_read(M, id, cc, 1), EAGAIN);
+	n = 5;
+	FAILS(mtcp_setsockopt(M, id, IPPROTO_TCP, TCP_FASTOPEN, &n, sizeof n), EINVAL);
 	FAILS(mtcp_setsockopt(M, id, SOL_SOCKET, 12345, &n, sizeof n), ENOPROTOOPT);
 	FAILS(mtcp_getsockopt(M, id, 12345, 1, &n, &len), ENOPROTOOPT);
 	FAILS(mtcp_setsockopt(M, id, SOL_SOCKET, SO_REUSEADDR, &n, 1), EINVAL);
@@ -591,11 +593,16 @@ static void connections_leave_from_the_addresses_asked_for(void)
 static void a_closed_listener_is_gone(void)
 {
 	struct sockaddr_in a = v4("10.9.0.2", 7701);
-	int listener = open_listener(7701), again, fd = socket(AF_INET, SOCK_STREAM, 0);
+	int listener = open_listener(7701), again, fd = socket(AF_INET, SOCK_STREAM, 0), queue = 5;
+	socklen_t len = sizeof queue;
 	again = mtcp_socket(M, AF_INET, SOCK_STREAM, 0);
 	CHECK(mtcp_bind(M, again, (struct sockaddr *)&a, sizeof a) == 0);
 	FAILS(mtcp_bind(M, again, (struct sockaddr *)&a, sizeof a), EINVAL);
 	FAILS(mtcp_listen(M, again, 4), EADDRINUSE);
+	CHECK(mtcp_setsockopt(M, listener, IPPROTO_TCP, TCP_FASTOPEN, &queue, len) == 0);
+	queue = 0;
+	CHECK(mtcp_getsockopt(M, listener, IPPROTO_TCP, TCP_FASTOPEN, &queue, &len) == 0 && queue == 5);
+	CHECK(mtcp_getsockopt(M, listener, SOL_SOCKET, SO_ACCEPTCONN, &queue, &len) == 0 && queue == 1);
 	CHECK(mtcp_close(M, again) == 0 && mtcp_close(M, listener) == 0);
 	pause_ms(20);
 	CHECK(connect(fd, (struct sockaddr *)&a, sizeof a) == -1 && errno == ECONNREFUSED);

@@ -80,7 +80,7 @@ pub enum File {
     /// mTCP's form.
     Old(Old),
     /// Ours.
-    Toml(Config),
+    Toml(Box<Config>),
 }
 
 impl File {
@@ -115,7 +115,7 @@ impl File {
     pub fn config(&self, sizes: Sizes) -> Result<Config, String> {
         let (mut config, table) = match self {
             File::Old(old) => (old.config(sizes), "core_mask"),
-            File::Toml(config) => (config.clone(), "cores"),
+            File::Toml(config) => (Config::clone(config), "cores"),
         };
         config.lanes = u16::try_from(sizes.num_cores).unwrap_or(u16::MAX);
         if !config.cores.is_empty() {
@@ -162,7 +162,7 @@ fn toml(path: &str, text: &str, sizes: Sizes) -> Result<(File, Sizes), Fault> {
     if !keys.contains_key("model") {
         config.model = Model::Guarded;
     }
-    Ok((File::Toml(config), sizes.with_cores()))
+    Ok((File::Toml(Box::new(config)), sizes.with_cores()))
 }
 
 impl Sizes {
