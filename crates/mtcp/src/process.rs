@@ -29,13 +29,15 @@ struct Process {
     /// The file of `mtcp_init`; `None` before it and after `mtcp_destroy`.
     file: Option<conf::File>,
     sizes: Sizes,
+    /// Somebody has said how many cores; otherwise no more are used than the interfaces have queues.
+    cores_named: bool,
     /// Number of `mtcp_destroy`s: a lane is given back to the engine that it came from.
     generation: u32,
     running: Option<Running>,
 }
 
 static PROCESS: Mutex<Process> =
-    Mutex::new(Process { file: None, sizes: Sizes::DEFAULT, generation: 0, running: None });
+    Mutex::new(Process { file: None, sizes: Sizes::DEFAULT, cores_named: false, generation: 0, running: None });
 
 /// Where nobody but a signal handler's own thread can have it, the handler is refused rather than stuck.
 fn lock() -> Result<MutexGuard<'static, Process>> {
@@ -72,7 +74,8 @@ pub fn init(path: &str) -> Result<()> {
         say(note);
     }
     process.file = Some(file);
-    process.sizes = sizes;
+    process.cores_named = sizes.num_cores > 0;
+    process.sizes = sizes.with_cores();
     Ok(())
 }
 
@@ -84,6 +87,8 @@ pub fn sizes() -> Result<Sizes> {
 /// `mtcp_setconf`: what is above zero.
 pub fn set_sizes(sizes: Sizes) -> Result<()> {
     let mut process = lock()?;
+    // Programs give back what they were told, with changes.
+    process.cores_named |= sizes.num_cores > 0 && sizes.num_cores != process.sizes.num_cores;
     process.sizes = process.sizes.updated(sizes);
     Ok(())
 }
@@ -123,10 +128,16 @@ pub fn lease(cpu: c_int) -> Result<Lease> {
             say("mtcp_create_context: mtcp_init comes first");
             return Err(Errno::PERM);
         };
-        let config = file.config(process.sizes).map_err(|line| {
+        let mut config = file.config(process.sizes).map_err(|line| {
             say(line);
             Errno::INVAL
         })?;
+        if let Some(queues) = conf::queues(&config).filter(|n| !process.cores_named && *n < config.lanes) {
+            say(format_args!("num_cores is {queues}, as many as the interface has queues"));
+            config.lanes = queues;
+            process.sizes.num_cores = c_int::from(queues);
+            config.cores.truncate(queues as usize);
+        }
         process.running = Some(start(&config)?);
     }
     let (sizes, generation) = (process.sizes, process.generation);

@@ -5,7 +5,7 @@ use core::ffi::c_int;
 use std::path::Path;
 
 use capi::Errno;
-use runtime::{Config, Model};
+use runtime::{Config, Device, Model, PortConfig};
 
 use self::old::Old;
 
@@ -132,6 +132,17 @@ impl File {
     }
 }
 
+/// Receive queues of the interface that has fewest, of those that cannot have more lanes than queues.
+pub fn queues(config: &Config) -> Option<u16> {
+    let count = |port: &PortConfig| {
+        let Device::Xdp(name) = &port.device else { return None };
+        let all = std::fs::read_dir(format!("/sys/class/net/{name}/queues")).ok()?;
+        let rx = all.flatten().filter(|e| e.file_name().as_encoded_bytes().starts_with(b"rx-")).count();
+        u16::try_from(rx).ok().filter(|n| *n > 0)
+    };
+    config.ports.iter().filter_map(count).min()
+}
+
 /// Tables in brackets, or the name says it.
 fn is_toml(path: &str, text: &str) -> bool {
     let named = Path::new(path).extension().is_some_and(|e| e.eq_ignore_ascii_case("toml"));
@@ -162,7 +173,7 @@ fn toml(path: &str, text: &str, sizes: Sizes) -> Result<(File, Sizes), Fault> {
     if !keys.contains_key("model") {
         config.model = Model::Guarded;
     }
-    Ok((File::Toml(Box::new(config)), sizes.with_cores()))
+    Ok((File::Toml(Box::new(config)), sizes))
 }
 
 impl Sizes {
@@ -180,7 +191,7 @@ impl Sizes {
     }
 
     /// Without a number of cores: as many as there are processors.
-    fn with_cores(self) -> Sizes {
+    pub fn with_cores(self) -> Sizes {
         Sizes { num_cores: if self.num_cores > 0 { self.num_cores } else { crate::process::processors() }, ..self }
     }
 }

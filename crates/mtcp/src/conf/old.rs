@@ -162,7 +162,7 @@ impl Old {
             old.ports[port].addresses.push(address);
         }
         old.tables()?;
-        Ok((old, sizes.with_cores()))
+        Ok((old, sizes))
     }
 
     /// The tables, where there are any.

@@ -4,7 +4,8 @@ use super::old::Old;
 use super::*;
 
 fn parse(text: &str) -> (Old, Sizes) {
-    Old::parse("a.conf", text, Sizes::DEFAULT).map_err(|f| f.message).unwrap()
+    let (old, sizes) = Old::parse("a.conf", text, Sizes::DEFAULT).map_err(|f| f.message).unwrap();
+    (old, sizes.with_cores())
 }
 
 fn refused(text: &str) -> String {
@@ -87,7 +88,10 @@ fn toml_is_known_by_its_name_or_by_its_look() {
             && is_toml("a.conf", "# x\n [[ports]]\n")
             && !is_toml("a.conf", "port = eth0\n")
     );
-    let read = |text: &str| toml("a.toml", text, Sizes::DEFAULT).map_err(|f| f.message);
+    let read = |text: &str| {
+        let (file, sizes) = toml("a.toml", text, Sizes::DEFAULT).map_err(|f| f.message)?;
+        Ok::<_, String>((file, sizes.with_cores()))
+    };
     let (file, sizes) = read("lanes = 3\nmax_sockets = 77\n[[ports]]\ndevice = \"tap:t0\"\n").unwrap();
     assert_eq!((sizes.num_cores, sizes.max_concurrency, sizes.rcvbuf_size), (3, 77, 65_536));
     let config = file.config(sizes).unwrap();
