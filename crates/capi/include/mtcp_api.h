@@ -2,10 +2,10 @@
  * mTCP's socket API (NSDI'14, 3.3) over corelane. Source-compatible with the original library; functions that it did not have
  * are marked "corelane".
  *
- * A context is one thread's end of one lane: a core's TCP stack with a queue of every port. All calls with a context must come
- * from the thread that created it, and what they open belongs to it. Ids of sockets, listeners, pipes and epolls are small
- * dense numbers from one space, 0 to max_concurrency - 1. One that was closed rests: it is given out again when 1024 others were
- * closed after it, or when no other is left.
+ * A context is one thread's end of one lane: a core's TCP stack with a queue of every port. All calls with a context must
+ * come from the thread that created it, and what they open belongs to it. Ids of sockets, listeners, pipes and epolls are
+ * small dense numbers from one space, 0 to max_concurrency - 1. One that was closed rests: it is given out again when 1024 others
+ * were closed after it, or when no other is left.
  *
  * Unless something else is said, a function returns -1 and sets errno when it fails, and these errors can come of any call
  * with a context:
@@ -18,8 +18,8 @@
  *   ENETDOWN  mtcp_destroy() has ended the engine
  *   EAGAIN    nothing now, of an id that does not block (mtcp_setsock_nonblock) or whose SO_RCVTIMEO or SO_SNDTIMEO is over
  *
- * The stack runs inside the calls that wait, above all mtcp_epoll_wait(). In the usual thread model ("guarded") a second thread
- * steps in when none is made for a millisecond.
+ * The stack runs inside the calls that wait, above all mtcp_epoll_wait(). In the usual thread model ("guarded") a second
+ * thread steps in when none is made for a millisecond.
  */
 #ifndef MTCP_API_H
 #define MTCP_API_H
@@ -74,8 +74,8 @@ typedef void (*mtcp_sighandler_t)(int);
 /* ---- the process ---------------------------------------------------------------------------------------------------- */
 
 /*
- * Reads the configuration: mTCP's own form, with config/route.conf and config/arp.conf where they exist, or corelane's TOML (by
- * its name, NAME.toml, or by its look). docs/mtcp.md has the keys. Nothing is opened before the first context is created.
+ * Reads the configuration: mTCP's own form, with config/route.conf and config/arp.conf where they exist, or corelane's TOML
+ * (by its name, NAME.toml, or by its look). docs/mtcp.md has the keys. Nothing is opened before the first context is created.
  * Returns 0. EINVAL: NULL, or the file is wrong, which a line on standard error tells with file and line; EBUSY: a context
  * was created since the last mtcp_init(); else what opening the file gave (ENOENT ...).
  */
@@ -100,10 +100,10 @@ int mtcp_setconf(const struct mtcp_conf *conf);
 int mtcp_core_affinitize(int cpu);
 
 /*
- * Makes a context for the calling thread on lane `cpu`, or on the next one that is free: a lane need not run on the core of its
- * number, and the thread stays where it is unless the configuration names cores. The first one opens the ports.
- * Returns NULL on failure. EINVAL: not a core of this machine, or a configuration that cannot be; EPERM: mtcp_init() comes
- * first; EBUSY: all lanes have contexts; ENODEV: a port; else what the system said. A line on standard error says it in words.
+ * Makes a context for the calling thread on lane `cpu`, or on the next one that is free: a lane need not run on the core of
+ * its number, and the thread stays where it is unless the configuration names cores. The first one opens the ports. Returns
+ * NULL on failure. EINVAL: not a core of this machine, or a configuration that cannot be; EPERM: mtcp_init() comes first;
+ * EBUSY: all lanes have contexts; ENODEV: a port; else what the system said. A line on standard error says it in words.
  */
 mctx_t mtcp_create_context(int cpu);
 
@@ -131,20 +131,21 @@ int GetNumCPUs(void);
 int mtcp_socket(mctx_t mctx, int domain, int type, int protocol);
 
 /*
- * As pipe(2): pipeid[0] is the id to read from, pipeid[1] the one to write to; 64 KiB fit between. For bytes between parts of one
- * thread, and in the same epolls as sockets. Returns 0. EFAULT: NULL; EMFILE.
+ * As pipe(2): pipeid[0] is the id to read from, pipeid[1] the one to write to; 64 KiB fit between. For bytes between parts of
+ * one thread, and in the same epolls as sockets. Returns 0. EFAULT: NULL; EMFILE.
  */
 int mtcp_pipe(mctx_t mctx, int pipeid[2]);
 
 /*
  * As bind(2). An IPv6 socket takes IPv4 addresses as mapped ones. Returns 0. EFAULT: no address; EINVAL: too short, or bound
- * already; EAFNOSUPPORT; ENOTSOCK: a pipe or an epoll. Whether the address is ours is told by mtcp_listen() or mtcp_connect().
+ * already; EAFNOSUPPORT; ENOTSOCK: a pipe or an epoll. Whether the address is ours is told by mtcp_listen() or
+ * mtcp_connect().
  */
 int mtcp_bind(mctx_t mctx, int sockid, const struct sockaddr *addr, socklen_t addrlen);
 
 /*
- * As listen(2): at most `backlog` connections wait to be accepted. Each lane listens for itself, and connections are spread over
- * those that do. Returns 0. EADDRINUSE: taken, here or by the kernel; EADDRNOTAVAIL: not our address; EINVAL: connected;
+ * As listen(2): at most `backlog` connections wait to be accepted. Each lane listens for itself, and connections are spread
+ * over those that do. Returns 0. EADDRINUSE: taken, here or by the kernel; EADDRNOTAVAIL: not our address; EINVAL: connected;
  * ENOTSOCK.
  */
 int mtcp_listen(mctx_t mctx, int sockid, int backlog);
@@ -157,23 +158,23 @@ int mtcp_listen(mctx_t mctx, int sockid, int backlog);
 int mtcp_accept(mctx_t mctx, int sockid, struct sockaddr *addr, socklen_t *addrlen);
 
 /*
- * Connections of this context that are bound to no address leave from `num_addr` addresses in turn, from `saddr_base` (network
- * byte order) on, which must be ours; INADDR_ANY leaves the choice to the stack, as it is without this call. Ports are
- * always chosen so that replies come back to this lane, whatever `daddr` and `dport` are. Returns 0. EINVAL: `num_addr` is not
- * within 1 and 65536.
+ * Connections of this context that are bound to no address leave from `num_addr` addresses in turn, from `saddr_base`
+ * (network byte order) on, which must be ours; INADDR_ANY leaves the choice to the stack, as it is without this call. Ports
+ * are always chosen so that replies come back to this lane, whatever `daddr` and `dport` are. Returns 0. EINVAL: `num_addr`
+ * is not within 1 and 65536.
  */
 int mtcp_init_rss(mctx_t mctx, in_addr_t saddr_base, int num_addr, in_addr_t daddr, in_addr_t dport);
 
 /*
- * As connect(2). EINPROGRESS: it has begun, of a socket that does not block (or whose SO_SNDTIMEO is over); it is writable once
- * it is done, and SO_ERROR tells how. EALREADY, EISCONN, ECONNREFUSED, ETIMEDOUT, EHOSTUNREACH, ENETUNREACH, EADDRNOTAVAIL,
- * EAFNOSUPPORT, EFAULT, EINVAL, ENOTSOCK as there.
+ * As connect(2). EINPROGRESS: it has begun, of a socket that does not block (or whose SO_SNDTIMEO is over); it is writable
+ * once it is done, and SO_ERROR tells how. EALREADY, EISCONN, ECONNREFUSED, ETIMEDOUT, EHOSTUNREACH, ENETUNREACH,
+ * EADDRNOTAVAIL, EAFNOSUPPORT, EFAULT, EINVAL, ENOTSOCK as there.
  */
 int mtcp_connect(mctx_t mctx, int sockid, const struct sockaddr *addr, socklen_t addrlen);
 
 /*
- * As close(2), of any id: what was written is still sent, and the id is free at once. With SO_LINGER and a time, a socket that
- * blocks waits until the peer has acknowledged everything. Returns 0.
+ * As close(2), of any id: what was written is still sent, and the id is free at once. With SO_LINGER and a time, a socket
+ * that blocks waits until the peer has acknowledged everything. Returns 0.
  */
 int mtcp_close(mctx_t mctx, int sockid);
 
@@ -184,8 +185,8 @@ int mtcp_abort(mctx_t mctx, int sockid);
 int mtcp_shutdown(mctx_t mctx, int sockid, int how);
 
 /*
- * As getsockname(2) and getpeername(2): *addrlen says how many bytes fit, and then how many the address has. Return 0. EFAULT;
- * EINVAL: a length below zero; ENOTCONN (peer); ENOTSOCK.
+ * As getsockname(2) and getpeername(2): *addrlen says how many bytes fit, and then how many the address has. Return 0.
+ * EFAULT; EINVAL: a length below zero; ENOTCONN (peer); ENOTSOCK.
  */
 int mtcp_getsockname(mctx_t mctx, int sockid, struct sockaddr *addr, socklen_t *addrlen);
 int mtcp_getpeername(mctx_t mctx, int sockid, struct sockaddr *addr, socklen_t *addrlen);
@@ -207,31 +208,33 @@ int mtcp_setsockopt(mctx_t mctx, int sockid, int level, int optname, const void 
 int mtcp_setsock_nonblock(mctx_t mctx, int sockid);
 
 /*
- * As ioctl(2); `argp` points to an int. FIONREAD: bytes to read (pipes too); FIONBIO: whether calls do not wait (in); SIOCOUTQ:
- * bytes not acknowledged; SIOCOUTQNSD: bytes not sent; SIOCATMARK. Returns 0. EFAULT: NULL; EINVAL: another request.
+ * As ioctl(2); `argp` points to an int. FIONREAD: bytes to read (pipes too); FIONBIO: whether calls do not wait (in);
+ * SIOCOUTQ: bytes not acknowledged; SIOCOUTQNSD: bytes not sent; SIOCATMARK. Returns 0. EFAULT: NULL; EINVAL: another
+ * request.
  */
 int mtcp_socket_ioctl(mctx_t mctx, int sockid, int request, void *argp);
 
 /* ---- bytes ---------------------------------------------------------------------------------------------------------- */
 
 /*
- * As read(2) and recv(2), of sockets and pipes: how many bytes came, 0 at the end of the stream. Flags are MSG_PEEK, MSG_DONTWAIT,
- * MSG_WAITALL, MSG_TRUNC and MSG_OOB. EFAULT: NULL; ENOTCONN; ECONNRESET, ETIMEDOUT ...: the connection has failed, which is
- * told once (and once more by SO_ERROR), then 0; EBADF: the end of a pipe that writes; EINVAL: an epoll.
+ * As read(2) and recv(2), of sockets and pipes: how many bytes came, 0 at the end of the stream. Flags are MSG_PEEK,
+ * MSG_DONTWAIT, MSG_WAITALL, MSG_TRUNC and MSG_OOB. EFAULT: NULL; ENOTCONN; ECONNRESET, ETIMEDOUT ...: the connection has
+ * failed, which is told once (and once more by SO_ERROR), then 0; EBADF: the end of a pipe that writes; EINVAL: an epoll.
  */
 ssize_t mtcp_read(mctx_t mctx, int sockid, char *buf, size_t len);
 ssize_t mtcp_recv(mctx_t mctx, int sockid, char *buf, size_t len, int flags);
 
 /*
- * As readv(2): fills `iovcnt` (up to 1024) buffers in order. EINVAL: a number out of range, or lengths that no size_t can sum;
- * EFAULT: NULL; else as mtcp_read().
+ * As readv(2): fills `iovcnt` (up to 1024) buffers in order. EINVAL: a number out of range, or lengths that no size_t can
+ * sum; EFAULT: NULL; else as mtcp_read().
  */
 int mtcp_readv(mctx_t mctx, int sockid, const struct iovec *iov, int iovcnt);
 
 /*
- * As write(2): how many bytes were taken. What is written to an id that does not block leaves when the program waits, closes it
- * or turns to another id; so what is written in pieces goes in one segment. One that blocks goes on until all are; a signal or SO_SNDTIMEO ends it early. EPIPE (and
- * no signal): the writing side is over; ENOTCONN is EPIPE too, as on Linux; ECONNRESET ... as in mtcp_read(); EFAULT: NULL.
+ * As write(2): how many bytes were taken. What is written to an id that does not block leaves when the program waits, closes
+ * it or turns to another id; so what is written in pieces goes in one segment. One that blocks goes on until all are; a
+ * signal or SO_SNDTIMEO ends it early. EPIPE (and no signal): the writing side is over; ENOTCONN is EPIPE too, as on Linux;
+ * ECONNRESET ... as in mtcp_read(); EFAULT: NULL.
  */
 ssize_t mtcp_write(mctx_t mctx, int sockid, const char *buf, size_t len);
 
@@ -239,18 +242,19 @@ ssize_t mtcp_write(mctx_t mctx, int sockid, const char *buf, size_t len);
 int mtcp_writev(mctx_t mctx, int sockid, const struct iovec *iov, int iovcnt);
 
 /*
- * As sendfile(2): writes up to `count` bytes of the kernel's file `in_fd`, from *offset on, which moves behind what was taken;
- * with NULL from the file's own position, which moves then. Returns how many bytes were taken, 0 at the end of the file. EINVAL:
- * a file that cannot be read at a place, or an offset below zero; EBADF: no such id, or no such file; else as mtcp_write().
- * (corelane)
+ * As sendfile(2): writes up to `count` bytes of the kernel's file `in_fd`, from *offset on, which moves behind what was
+ * taken; with NULL from the file's own position, which moves then. Returns how many bytes were taken, 0 at the end of the
+ * file. EINVAL: a file that cannot be read at a place, or an offset below zero; EBADF: no such id, or no such file; else as
+ * mtcp_write(). (corelane)
  */
 ssize_t mtcp_sendfile(mctx_t mctx, int sockid, int in_fd, off_t *offset, size_t count);
 
 /*
- * Lends received bytes where they lie, without a copy: iov[0] and on are set to pieces of them, in order, and what is not needed
- * of the `iovcnt` (1 to 1024) is set to length 0. Waits as mtcp_read() does; returns how many bytes they are, 0 at the end of
- * the stream. They are for reading only, and stay where they are until mtcp_recv_done(), a read or mtcp_close(); a second call
- * lends the same ones again, with what has come since. EOPNOTSUPP: a pipe; EFAULT; EINVAL; else as mtcp_read(). (corelane)
+ * Lends received bytes where they lie, without a copy: iov[0] and on are set to pieces of them, in order, and what is not
+ * needed of the `iovcnt` (1 to 1024) is set to length 0. Waits as mtcp_read() does; returns how many bytes they are, 0 at the
+ * end of the stream. They are for reading only, and stay where they are until mtcp_recv_done(), a read or mtcp_close(); a
+ * second call lends the same ones again, with what has come since. EOPNOTSUPP: a pipe; EFAULT; EINVAL; else as mtcp_read().
+ * (corelane)
  */
 ssize_t mtcp_recv_zc(mctx_t mctx, int sockid, struct iovec *iov, int iovcnt);
 

@@ -59,15 +59,15 @@ int mtcp_epoll_create1(mctx_t mctx, int flags);
 
 /*
  * As epoll_ctl(2), of sockets, listeners and pipes; closing an id ends its registrations. `event` may be NULL for
- * MTCP_EPOLL_CTL_DEL. Returns 0. EEXIST, ENOENT: registered, or not; EINVAL: `epid` is no epoll, `sockid` is one, or no
- * such operation; EFAULT: no event.
+ * MTCP_EPOLL_CTL_DEL. Returns 0. EEXIST, ENOENT: registered, or not; EINVAL: `epid` is no epoll, `sockid` is one, or no such
+ * operation; EFAULT: no event.
  */
 int mtcp_epoll_ctl(mctx_t mctx, int epid, int op, int sockid, struct mtcp_epoll_event *event);
 
 /*
  * As epoll_wait(2): waits at most `timeout` milliseconds, for ever below 0, not at all at 0. Returns how many entries were
- * written, 0 when the time is over; at most `maxevents`, and at most 1024 in one call. EINVAL: not an epoll, or
- * `maxevents` is not above zero; EFAULT: no room; EINTR; ENETDOWN.
+ * written, 0 when the time is over; at most `maxevents`, and at most 1024 in one call. EINVAL: not an epoll, or `maxevents`
+ * is not above zero; EFAULT: no room; EINTR; ENETDOWN.
  */
 int mtcp_epoll_wait(mctx_t mctx, int epid, struct mtcp_epoll_event *events, int maxevents, int timeout);
 

@@ -214,6 +214,11 @@ fn the_echo_server_and_the_proxy() {
     lab.ok(&lab.a, "timeout 60 python3 echo.py 10.98.0.2 7000");
     lab.ok(&lab.a, "timeout 60 python3 echo.py fd98::2 7000");
     assert_eq!(echo.stop(), Some(0));
+    // The same with our own form of configuration, and without a second thread.
+    lab.temp.file("b.toml", "model = \"inline\"\n[[ports]]\ndevice = \"xdp:vb\"\n");
+    let echo = lab.start(&lab.b, "./echo_mtcp -f b.toml -P 7000");
+    lab.ok(&lab.a, "timeout 60 python3 echo.py 10.98.0.2 7000");
+    assert_eq!(echo.stop(), Some(0));
     // From the kernel over the proxy to the echo server of the kernel, half-closed on the way.
     let far = "import socketserver\n\
         class H(socketserver.StreamRequestHandler):\n\

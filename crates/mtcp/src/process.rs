@@ -189,13 +189,14 @@ fn start(config: &Config) -> Result<Running> {
 /// The other end of [`lease`], once everything on the lane is closed.
 pub fn give_back(mut app: App, ticket: Ticket) {
     if let Model::Inline = ticket.model {
-        // Nobody else would send what is left; and where there are other lanes, a thread goes on with it.
+        // Nobody else would send what is left.
         app.drain(std::time::Duration::from_secs(1));
-        return;
     }
     let Ok(mut process) = lock() else { return };
     let generation = process.generation;
-    if let Some(running) = process.running.as_mut().filter(|_| generation == ticket.generation) {
+    let Some(running) = process.running.as_mut().filter(|_| generation == ticket.generation) else { return };
+    // Frames of other lanes arrive on the queue of one that nobody runs: dropped, it is run by a thread.
+    if !matches!(ticket.model, Model::Inline) || running.lanes.len() == 1 {
         running.lanes[ticket.lane] = Some(Free::Used(app));
     }
 }

@@ -24,10 +24,17 @@ static WAKERS: [AtomicPtr<Waker>; SLOTS] = [const { AtomicPtr::new(ptr::null_mut
 /// Handlers that look at them.
 static LOOKING: AtomicUsize = AtomicUsize::new(0);
 
-/// What every registered signal runs first.
+/// What every registered signal runs.
 extern "C" fn arrive(signal: c_int) {
     // SAFETY: it is this thread's own; the interrupted code must find it as it was.
     let errno = unsafe { *libc::__errno_location() };
+    let handler = HANDLERS.get(signal as usize).map_or(libc::SIG_DFL, |h| h.load(Ordering::SeqCst));
+    if handler != libc::SIG_DFL && handler != libc::SIG_IGN {
+        // SAFETY: what `register` was given by the program: a function of this type.
+        let handler = unsafe { core::mem::transmute::<usize, extern "C" fn(c_int)>(handler) };
+        handler(signal);
+    }
+    // Now that the program's flag is raised, and not before: who wakes looks at it, and may sleep again.
     TAKEN.fetch_add(1, Ordering::SeqCst);
     LOOKING.fetch_add(1, Ordering::SeqCst);
     for slot in &WAKERS {
@@ -39,12 +46,6 @@ extern "C" fn arrive(signal: c_int) {
         }
     }
     LOOKING.fetch_sub(1, Ordering::SeqCst);
-    let handler = HANDLERS.get(signal as usize).map_or(libc::SIG_DFL, |h| h.load(Ordering::SeqCst));
-    if handler != libc::SIG_DFL && handler != libc::SIG_IGN {
-        // SAFETY: what `register` was given by the program: a function of this type.
-        let handler = unsafe { core::mem::transmute::<usize, extern "C" fn(c_int)>(handler) };
-        handler(signal);
-    }
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
 }

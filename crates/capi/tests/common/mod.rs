@@ -174,11 +174,17 @@ impl Drop for Lab {
 pub struct Running(Child);
 
 impl Running {
-    /// Ends it by SIGINT; its exit code.
+    /// Ends it by SIGINT; its exit code, `None` where it does not end.
     pub fn stop(mut self) -> Option<i32> {
         let pid = rustix::process::Pid::from_child(&self.0);
         rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-        self.0.wait().unwrap().code()
+        for _ in 0..1000 {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return status.code();
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        None
     }
 }
 
