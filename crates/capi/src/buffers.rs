@@ -70,7 +70,7 @@ unsafe fn parts<'a>(iov: *const iovec, n: c_int) -> Result<&'a [iovec]> {
 /// Lends the parts of a vector to read from to `f`.
 ///
 /// # Safety
-/// As [`parts`]; each part is as in [`bytes`].
+/// `iov` is null or has `n` readable elements, if `n` is in range; each part is as in [`bytes`].
 pub unsafe fn with_parts<T>(iov: *const iovec, n: c_int, f: impl FnOnce(&[&[u8]]) -> Result<T>) -> Result<T> {
     // SAFETY: the caller's word.
     let parts = unsafe { parts(iov, n) }?;
@@ -90,7 +90,7 @@ pub unsafe fn with_parts<T>(iov: *const iovec, n: c_int, f: impl FnOnce(&[&[u8]]
 /// how many bytes came before. What was filled before an error counts; `f` is called at least once.
 ///
 /// # Safety
-/// As [`parts`]; each part is as in [`bytes_mut`].
+/// `iov` is null or has `n` readable elements, if `n` is in range; each part is as in [`bytes_mut`].
 pub unsafe fn fill_parts(
     iov: *const iovec,
     n: c_int,
