@@ -2,7 +2,9 @@
 //! has.
 
 use core::ffi::c_int;
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::cell::Cell;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use capi::{Errno, Result, errno};
 use runtime::{App, Config, Engine, Model};
@@ -39,13 +41,47 @@ struct Process {
 static PROCESS: Mutex<Process> =
     Mutex::new(Process { file: None, sizes: Sizes::DEFAULT, cores_named: false, generation: 0, running: None });
 
-/// Where nobody but a signal handler's own thread can have it, the handler is refused rather than stuck.
-fn lock() -> Result<MutexGuard<'static, Process>> {
-    match PROCESS.try_lock() {
-        Ok(guard) => Ok(guard),
-        Err(TryLockError::Poisoned(guard)) => Ok(guard.into_inner()),
-        Err(TryLockError::WouldBlock) => Ok(PROCESS.lock().unwrap_or_else(PoisonError::into_inner)),
+thread_local! {
+    /// This thread has the lock, or waits for it.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Lowers the flag when it goes.
+struct Inside;
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        INSIDE.set(false);
     }
+}
+
+/// The lock, and that this thread has it, until it has not.
+struct Locked {
+    guard: MutexGuard<'static, Process>,
+    _inside: Inside,
+}
+
+impl Deref for Locked {
+    type Target = Process;
+
+    fn deref(&self) -> &Process {
+        &self.guard
+    }
+}
+
+impl DerefMut for Locked {
+    fn deref_mut(&mut self) -> &mut Process {
+        &mut self.guard
+    }
+}
+
+/// `EBUSY` for a signal handler that came into a call which has it: waiting there would be for ever.
+fn lock() -> Result<Locked> {
+    if INSIDE.replace(true) {
+        return Err(Errno::BUSY);
+    }
+    let _inside = Inside;
+    Ok(Locked { guard: PROCESS.lock().unwrap_or_else(PoisonError::into_inner), _inside })
 }
 
 /// A line for whoever runs the program.
