@@ -1,5 +1,6 @@
 //! The application's end of a lane: its sockets, and how it waits.
 
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -148,6 +149,11 @@ impl App {
             std::io::ErrorKind::AddrNotAvailable,
             format!("connecting from port {port}: beside the kernel only {first} to {last} are ours (local_ports)"),
         ))
+    }
+
+    /// What ends this end's waits when it is readable: an eventfd, for what else is to wake it.
+    pub fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
     }
 
     /// Which lane.

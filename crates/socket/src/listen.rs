@@ -131,6 +131,14 @@ impl Sockets {
         Ok((first, t.remote()))
     }
 
+    /// Connections that wait to be accepted.
+    pub fn waiting(&mut self, id: SockId) -> Result<usize, Errno> {
+        match self.table.open(id)? {
+            Socket::Listener(l) => Ok(l.queue.len()),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
     /// Tells the stack that accept queues have room again: one job a listener and batch.
     pub(crate) fn report_taken(&mut self) {
         let mut reports = core::mem::take(&mut self.taken);

@@ -1,0 +1,154 @@
+//! Memory that operations read and write: owned by the operation until its completion.
+
+use std::sync::Arc;
+
+/// Bytes to be written. They go with the operation and come back with its completion.
+#[derive(Clone, Debug)]
+pub enum Buffer {
+    /// Of its own.
+    Vec(Vec<u8>),
+    /// For ever there.
+    Static(&'static [u8]),
+    /// Together with others.
+    Shared(Arc<[u8]>),
+}
+
+impl std::ops::Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Buffer::Vec(bytes) => bytes,
+            Buffer::Static(bytes) => bytes,
+            Buffer::Shared(bytes) => bytes,
+        }
+    }
+}
+
+impl From<Vec<u8>> for Buffer {
+    fn from(bytes: Vec<u8>) -> Buffer {
+        Buffer::Vec(bytes)
+    }
+}
+
+impl From<&'static [u8]> for Buffer {
+    fn from(bytes: &'static [u8]) -> Buffer {
+        Buffer::Static(bytes)
+    }
+}
+
+impl<const N: usize> From<&'static [u8; N]> for Buffer {
+    fn from(bytes: &'static [u8; N]) -> Buffer {
+        Buffer::Static(bytes)
+    }
+}
+
+impl From<Arc<[u8]>> for Buffer {
+    fn from(bytes: Arc<[u8]>) -> Buffer {
+        Buffer::Shared(bytes)
+    }
+}
+
+/// Who keeps the memory of an operation alive.
+pub(crate) enum Owner {
+    /// The caller, by promise.
+    Caller,
+    Vec(Vec<u8>),
+    Vecs(Vec<Vec<u8>>),
+    Buffer(Buffer),
+    Buffers(Vec<Buffer>),
+}
+
+/// Where an operation's bytes lie.
+pub(crate) enum Place {
+    One { at: *mut u8, len: usize },
+    Many(Box<Parts>),
+}
+
+/// Several stretches, and the message header that names them to the kernel; boxed, so that it has an address.
+pub(crate) struct Parts {
+    pub iov: Vec<libc::iovec>,
+    /// Stretches that are done.
+    pub first: usize,
+    pub header: libc::msghdr,
+}
+
+impl Parts {
+    pub fn new(iov: Vec<libc::iovec>) -> Box<Parts> {
+        // SAFETY: a message header of nulls names nothing.
+        let header = unsafe { std::mem::zeroed() };
+        Box::new(Parts { iov, first: 0, header })
+    }
+
+    /// Passes over `n` bytes that are done.
+    fn skip(&mut self, mut n: usize) {
+        while let Some(part) = self.iov.get_mut(self.first) {
+            if n < part.iov_len {
+                part.iov_base = part.iov_base.cast::<u8>().wrapping_add(n).cast();
+                part.iov_len -= n;
+                return;
+            }
+            n -= part.iov_len;
+            self.first += 1;
+        }
+    }
+
+    /// What is left.
+    pub fn left(&self) -> &[libc::iovec] {
+        &self.iov[self.first.min(self.iov.len())..]
+    }
+
+    /// The header with what is left.
+    pub fn header(&mut self) -> *mut libc::msghdr {
+        let first = self.first.min(self.iov.len());
+        self.header.msg_iov = self.iov[first..].as_mut_ptr();
+        self.header.msg_iovlen = self.iov.len() - first;
+        &mut self.header
+    }
+}
+
+impl Place {
+    /// Bytes left.
+    pub fn len(&self) -> usize {
+        match self {
+            Place::One { len, .. } => *len,
+            Place::Many(parts) => parts.left().iter().map(|part| part.iov_len).sum(),
+        }
+    }
+
+    /// Passes over `n` bytes that are done.
+    pub fn skip(&mut self, n: usize) {
+        match self {
+            Place::One { at, len } => {
+                let n = n.min(*len);
+                *at = at.wrapping_add(n);
+                *len -= n;
+            }
+            Place::Many(parts) => parts.skip(n),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_passed_over_at_any_byte() {
+        let mut bytes = [0u8; 10];
+        let base = bytes.as_mut_ptr();
+        let part = |at: usize, len| libc::iovec { iov_base: base.wrapping_add(at).cast(), iov_len: len };
+        for skip in 0..=10 {
+            let mut place = Place::Many(Parts::new(vec![part(0, 3), part(3, 0), part(3, 5), part(8, 2)]));
+            place.skip(skip);
+            assert_eq!(place.len(), 10 - skip);
+            let Place::Many(mut parts) = place else { unreachable!() };
+            if let Some(first) = parts.left().first() {
+                assert_eq!(first.iov_base.cast::<u8>(), base.wrapping_add(skip));
+            }
+            // SAFETY: the header is of live parts.
+            let header = unsafe { &*parts.header() };
+            assert_eq!(header.msg_iovlen, parts.left().len());
+        }
+    }
+}

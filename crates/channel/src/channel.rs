@@ -1,0 +1,373 @@
+//! The channel: operations go in, completions come out.
+
+use std::io;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use runtime::App;
+
+use crate::address::Address;
+use crate::buffer::{Buffer, Owner, Parts, Place};
+use crate::core::{Core, Kind, Target};
+use crate::errno;
+use crate::event::{Data, Event, Received, Socket};
+use crate::lane::{Lane, OURS};
+use crate::names::{CHANNELS, Handle};
+use crate::options::{Capabilities, Options};
+use crate::stats::Stats;
+use crate::uring::Kernel;
+
+/// Stretches of one vectored operation at most; Linux's UIO_MAXIOV.
+pub(crate) const MOST_PARTS: usize = 1024;
+/// Between an idle channel's looks for connections that wait elsewhere.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// How many connections an `accept` is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Amount {
+    /// So many, at least one.
+    Of(u32),
+    /// All that come, until the handle is unregistered or accepting fails.
+    Endless,
+}
+
+/// Which directions a `disconnect` ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// SHUT_RD.
+    Read,
+    /// SHUT_WR: the peer reads the end, and may still write.
+    Write,
+    /// SHUT_RDWR.
+    Both,
+}
+
+/// A completion channel. It belongs to the thread that made it.
+pub struct Channel {
+    pub(crate) core: Core,
+    pub(crate) kernel: Option<Box<Kernel>>,
+    pub(crate) lane: Option<Box<Lane>>,
+    /// Not to be moved to another thread: the ring has one issuer.
+    _thread: PhantomData<*mut ()>,
+}
+
+static LAST: AtomicU32 = AtomicU32::new(0);
+
+fn new_id() -> u32 {
+    LAST.fetch_add(1, Ordering::Relaxed) % CHANNELS + 1
+}
+
+impl Channel {
+    /// A channel over the kernel. EINVAL: an option is out of range. ENOSYS, EPERM: the kernel has no io_uring, or not for
+    /// this process (`kernel.io_uring_disabled`, seccomp); EINVAL too, where it is older than Linux 6.1.
+    pub fn uring(options: Options) -> io::Result<Channel> {
+        options.check()?;
+        let kernel = Some(Box::new(Kernel::new(&options)?));
+        Ok(Channel { core: Core::new(new_id(), options), kernel, lane: None, _thread: PhantomData })
+    }
+
+    /// A channel over a lane, whose application's end this is. The kernel's handles get a ring inside it with the first of
+    /// them.
+    pub fn lane(app: App, options: Options) -> io::Result<Channel> {
+        options.check()?;
+        let lane = Some(Box::new(Lane::new(app)?));
+        Ok(Channel { core: Core::new(new_id(), options), kernel: None, lane, _thread: PhantomData })
+    }
+
+    /// Its number, in its handles.
+    pub fn id(&self) -> u32 {
+        self.core.id
+    }
+
+    /// What it can do.
+    pub fn capabilities(&self) -> Capabilities {
+        let own = match self.lane {
+            Some(_) => Capabilities::LANE,
+            None => Capabilities(Capabilities::DESCRIPTORS.0 | Capabilities::BALANCE.0),
+        };
+        Capabilities(own.0 | Capabilities::KERNEL.0)
+    }
+
+    /// What it counted.
+    pub fn stats(&self) -> Stats {
+        self.core.stats
+    }
+
+    /// The ring, which a lane's channel has from its first handle of the kernel's on.
+    pub(crate) fn kernel(&mut self) -> io::Result<&mut Kernel> {
+        if self.kernel.is_none() {
+            let kernel = Kernel::new(&self.core.options)?;
+            if let Some(lane) = &self.lane {
+                kernel.wakes(lane.bell())?;
+            }
+            self.kernel = Some(Box::new(kernel));
+        }
+        self.kernel.as_deref_mut().ok_or_else(|| errno(libc::ENOSYS))
+    }
+
+    /// Asks for something. On a lane it is begun at once; the kernel gets it with its batch.
+    pub(crate) fn ask(&mut self, handle: Handle, kind: Kind, place: Place, offset: u64, owner: Owner) -> io::Result<()> {
+        let at = self.core.at(handle)?;
+        let listens = matches!(
+            self.core.entries.get(at).map(|entry| &entry.target),
+            Some(Target::Listener { .. } | Target::LaneListener { .. })
+        );
+        if listens != matches!(kind, Kind::Accept { .. }) {
+            return Err(errno(if listens { libc::ENOTCONN } else { libc::EINVAL }));
+        }
+        self.core.push(at, kind, place, offset, owner)?;
+        if let Some(lane) = &mut self.lane
+            && matches!(
+                self.core.entries.get(at).map(|entry| &entry.target),
+                Some(Target::Lane { .. } | Target::LaneListener { .. })
+            )
+        {
+            lane.begin(&mut self.core, at);
+        }
+        if self.core.asked >= self.core.options.batch {
+            // What is asked for is asked for: the next dispatch tells what is wrong with the channel as a whole.
+            let _ = self.flush();
+        }
+        Ok(())
+    }
+
+    /// Accepts connections; each is a completion. Lightweight ones are the channel's alone. EOPNOTSUPP in the completion:
+    /// descriptors of a lane's connections.
+    pub fn accept(&mut self, handle: Handle, amount: Amount, light: bool) -> io::Result<()> {
+        let left = match amount {
+            Amount::Of(0) => return Err(errno(libc::EINVAL)),
+            Amount::Of(n) => n.min(u32::MAX - 1),
+            Amount::Endless => u32::MAX,
+        };
+        let none = Place::One { at: std::ptr::null_mut(), len: 0 };
+        self.ask(handle, Kind::Accept { left, light }, none, u64::MAX, Owner::Caller)
+    }
+
+    /// Connects a socket.
+    pub fn connect(&mut self, handle: Handle, to: Address) -> io::Result<()> {
+        let none = Place::One { at: std::ptr::null_mut(), len: 0 };
+        self.ask(handle, Kind::Connect(Box::new(to)), none, u64::MAX, Owner::Caller)
+    }
+
+    /// Reads what is there, up to the length of `bytes`, which come back with the completion.
+    pub fn read(&mut self, handle: Handle, bytes: Vec<u8>) -> io::Result<()> {
+        self.read_at(handle, bytes, u64::MAX)
+    }
+
+    /// The same at a place of a file; `u64::MAX` is the file's own position.
+    pub fn read_at(&mut self, handle: Handle, mut bytes: Vec<u8>, offset: u64) -> io::Result<()> {
+        let place = Place::One { at: bytes.as_mut_ptr(), len: bytes.len() };
+        self.ask(handle, Kind::Read, place, offset, Owner::Vec(bytes))
+    }
+
+    /// Reads into several stretches in their order. EINVAL: more than 1024.
+    pub fn readv(&mut self, handle: Handle, mut all: Vec<Vec<u8>>) -> io::Result<()> {
+        let part = |bytes: &mut Vec<u8>| libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        let parts = all.iter_mut().map(part).collect();
+        self.ask(handle, Kind::Read, many(parts)?, u64::MAX, Owner::Vecs(all))
+    }
+
+    /// Writes all of `bytes`, which come back with the completion.
+    pub fn write(&mut self, handle: Handle, bytes: impl Into<Buffer>) -> io::Result<()> {
+        self.write_at(handle, bytes, u64::MAX)
+    }
+
+    /// The same at a place of a file; `u64::MAX` is the file's own position.
+    pub fn write_at(&mut self, handle: Handle, bytes: impl Into<Buffer>, offset: u64) -> io::Result<()> {
+        let bytes = bytes.into();
+        let place = Place::One { at: bytes.as_ptr().cast_mut(), len: bytes.len() };
+        self.ask(handle, Kind::Write, place, offset, Owner::Buffer(bytes))
+    }
+
+    /// Writes several stretches in their order. EINVAL: more than 1024.
+    pub fn writev(&mut self, handle: Handle, all: Vec<Buffer>) -> io::Result<()> {
+        let part = |bytes: &Buffer| libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        let parts = all.iter().map(part).collect();
+        self.ask(handle, Kind::Write, many(parts)?, u64::MAX, Owner::Buffers(all))
+    }
+
+    /// Receives what is there into memory of the channel, which is [released](Channel::release) later.
+    pub fn recv(&mut self, handle: Handle) -> io::Result<()> {
+        let none = Place::One { at: std::ptr::null_mut(), len: 0 };
+        self.ask(handle, Kind::Recv, none, u64::MAX, Owner::Caller)
+    }
+
+    /// What was received.
+    pub fn bytes<'a>(&'a self, received: &'a Received) -> &'a [u8] {
+        // SAFETY: the buffer is the application's until it is released, which takes `received` away; and the channel, which
+        // has the memory, is borrowed too. One of another channel outlives that one in no program that has both.
+        unsafe { std::slice::from_raw_parts(received.at, received.len) }
+    }
+
+    /// Gives memory of a `recv` back. EINVAL: another channel's.
+    pub fn release(&mut self, received: Received) -> io::Result<()> {
+        self.release_number(received.buffer)
+    }
+
+    pub(crate) fn release_number(&mut self, buffer: u32) -> io::Result<()> {
+        match (&mut self.lane, &mut self.kernel) {
+            (Some(lane), _) if buffer & OURS != 0 => lane.release(&mut self.core, buffer),
+            (_, Some(kernel)) => kernel.release(&mut self.core, buffer),
+            _ => Err(errno(libc::EINVAL)),
+        }
+    }
+
+    /// Ends a connection in both directions, after what was written before.
+    pub fn disconnect(&mut self, handle: Handle) -> io::Result<()> {
+        self.shutdown(handle, How::Both)
+    }
+
+    /// Ends a connection in some direction, after what was written before; the completion is a `Disconnect`.
+    pub fn shutdown(&mut self, handle: Handle, how: How) -> io::Result<()> {
+        let how = match how {
+            How::Read => libc::SHUT_RD,
+            How::Write => libc::SHUT_WR,
+            How::Both => libc::SHUT_RDWR,
+        };
+        let none = Place::One { at: std::ptr::null_mut(), len: 0 };
+        self.ask(handle, Kind::Disconnect(how), none, u64::MAX, Owner::Caller)
+    }
+
+    /// Begins whatever can begin.
+    fn begin(&mut self) {
+        while let Some(at) = self.core.next_dirty() {
+            match (self.core.entries.get(at).map(|entry| &entry.target), &mut self.kernel, &mut self.lane) {
+                (Some(Target::Lane { .. } | Target::LaneListener { .. }), _, Some(lane)) => {
+                    lane.begin(&mut self.core, at);
+                }
+                (Some(_), Some(kernel), _) => kernel.begin(&mut self.core, at),
+                _ => {}
+            }
+        }
+    }
+
+    fn count_batch(&mut self) {
+        let asked = std::mem::take(&mut self.core.asked);
+        if asked > 0 {
+            self.core.stats.batches += 1;
+            self.core.stats.requests += u64::from(asked);
+        }
+    }
+
+    /// Hands over what was asked for, without waiting.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.count_batch();
+        self.begin();
+        if let Some(lane) = &mut self.lane {
+            lane.advance(&mut self.core);
+        }
+        match &mut self.kernel {
+            Some(kernel) => kernel.flush(&mut self.core),
+            None => Ok(()),
+        }
+    }
+
+    /// The next completion; waits for one at most `limit`. `None`: none came. EINTR: a signal did. ENETDOWN: the lane's
+    /// engine was shut down.
+    pub fn dispatch(&mut self, limit: Option<Duration>) -> io::Result<Option<Event>> {
+        let mut end = None;
+        loop {
+            if let Some(event) = self.fetch() {
+                return Ok(Some(event));
+            }
+            let left = match limit {
+                Some(limit) if !limit.is_zero() => {
+                    let end = *end.get_or_insert_with(|| Instant::now() + limit);
+                    Some(end.saturating_duration_since(Instant::now()))
+                }
+                other => other,
+            };
+            self.turn(left)?;
+            if left.is_some_and(|left| left.is_zero()) {
+                return Ok(self.fetch());
+            }
+        }
+    }
+
+    /// A completion that is there. Those of handles that are no more are dropped.
+    fn fetch(&mut self) -> Option<Event> {
+        while let Some(event) = self.core.events.pop_front() {
+            if self.core.at(event.handle).is_ok() {
+                return Some(event);
+            }
+            match event.data {
+                Data::Accepted(Socket::Light(light), _) => {
+                    let _ = self.close(light);
+                }
+                Data::Received(received) => {
+                    let _ = self.release(received);
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// Hands over what was asked for, and waits for something, at most `limit`.
+    fn turn(&mut self, limit: Option<Duration>) -> io::Result<()> {
+        self.count_batch();
+        self.begin();
+        let at_once = !self.core.events.is_empty() || limit.is_some_and(|limit| limit.is_zero());
+        match (&mut self.lane, &mut self.kernel) {
+            (Some(lane), kernel) => {
+                if let Some(kernel) = kernel {
+                    kernel.flush(&mut self.core)?;
+                }
+                lane.advance(&mut self.core);
+                if at_once || !self.core.events.is_empty() || !self.core.dirty.is_empty() {
+                    return Ok(());
+                }
+                if lane.app.is_over() {
+                    return Err(errno(libc::ENETDOWN));
+                }
+                let waited = lane.wait(limit);
+                lane.collect(&mut self.core);
+                if let Some(kernel) = kernel {
+                    kernel.flush(&mut self.core)?;
+                }
+                if self.core.events.is_empty() && self.core.dirty.is_empty() { waited } else { Ok(()) }
+            }
+            (None, Some(kernel)) if at_once => kernel.flush(&mut self.core),
+            (None, Some(kernel)) => {
+                let mut limit = limit;
+                if self.core.options.balance > 0 {
+                    kernel.flush(&mut self.core)?;
+                    if !self.core.events.is_empty() || kernel.balance(&mut self.core) > 0 {
+                        return Ok(());
+                    }
+                    limit = Some(limit.map_or(LOOK, |limit| limit.min(LOOK)));
+                }
+                kernel.wait(&mut self.core, limit)
+            }
+            (None, None) => Err(errno(libc::ENOSYS)),
+        }
+    }
+}
+
+/// Several stretches; EINVAL: too many, or more bytes than one call can tell.
+pub(crate) fn many(parts: Vec<libc::iovec>) -> io::Result<Place> {
+    let total = parts.iter().try_fold(0usize, |sum, part| sum.checked_add(part.iov_len));
+    if parts.len() > MOST_PARTS || total.is_none_or(|total| total > isize::MAX as usize) {
+        return Err(errno(libc::EINVAL));
+    }
+    Ok(Place::Many(Parts::new(parts)))
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        for at in self.core.entries.numbers() {
+            let handle = self.core.handle(at);
+            if self.unregister(handle).is_err() && self.core.entries.get(at).is_some() {
+                // Somebody may still write into what operations own.
+                let ops = std::mem::replace(&mut self.core.ops, crate::slab::Slab::new(0));
+                std::mem::forget(ops);
+                return;
+            }
+        }
+        for at in self.core.light.numbers() {
+            self.close_light_at(at);
+        }
+        let _ = self.flush();
+    }
+}

@@ -1,0 +1,371 @@
+//! What both engines share: handles, their operations in order, and the completions that nobody has fetched.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::os::fd::{OwnedFd, RawFd};
+
+use ::socket::SockId;
+
+use crate::address::Address;
+use crate::buffer::{Owner, Place};
+use crate::errno;
+use crate::event::{Command, Data, Event, Socket};
+use crate::listeners::Membership;
+use crate::names::{Handle, LwSocket, MOST_HANDLES, MOST_LIGHT};
+use crate::options::Options;
+use crate::slab::{NONE, Slab};
+use crate::stats::Stats;
+
+/// What an operation does.
+pub(crate) enum Kind {
+    /// So many connections more (`u32::MAX`: without end), lightweight or not.
+    Accept { left: u32, light: bool },
+    Connect(Box<Address>),
+    Read,
+    Recv,
+    Write,
+    /// SHUT_RD, SHUT_WR, SHUT_RDWR.
+    Disconnect(i32),
+}
+
+impl Kind {
+    fn command(&self) -> Command {
+        match self {
+            Kind::Accept { .. } => Command::Accept,
+            Kind::Connect(_) => Command::Connect,
+            Kind::Read => Command::Read,
+            Kind::Recv => Command::Recv,
+            Kind::Write => Command::Write,
+            Kind::Disconnect(_) => Command::Disconnect,
+        }
+    }
+
+    /// Reads wait for reads, all else for what is not one.
+    fn way(&self) -> Way {
+        match self {
+            Kind::Accept { .. } | Kind::Read | Kind::Recv => Way::In,
+            Kind::Connect(_) | Kind::Write | Kind::Disconnect(_) => Way::Out,
+        }
+    }
+}
+
+/// The two orders of a handle's operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    In,
+    Out,
+}
+
+/// Where the kernel's part of an operation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Waits for its turn.
+    Queued,
+    /// The kernel has it.
+    Submitted,
+    /// The kernel is asked when it can go on.
+    Polled,
+}
+
+/// One operation of one handle.
+pub(crate) struct Op {
+    pub handle: u32,
+    next: u32,
+    pub kind: Kind,
+    pub stage: Stage,
+    pub place: Place,
+    /// Where in the file; `u64::MAX` its own position.
+    pub offset: u64,
+    pub done: usize,
+    /// Where the caller's memory begins, for the completion.
+    first: *mut u8,
+    owner: Owner,
+}
+
+/// Operations of one way, in order.
+#[derive(Clone, Copy)]
+pub(crate) struct Queue {
+    pub head: u32,
+    tail: u32,
+}
+
+/// What reads and writes on a file of the kernel come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FileKind {
+    /// TCP: the end may ride on the last bytes.
+    Tcp,
+    /// Other sockets that are streams.
+    Stream,
+    /// Sockets with messages.
+    Message,
+    /// Pipes and FIFOs.
+    Pipe,
+    /// All else.
+    File,
+}
+
+/// What a handle is of.
+pub(crate) enum Target {
+    Fd { fd: RawFd, kind: FileKind, owned: Option<OwnedFd> },
+    /// A place in the ring's table of files.
+    Direct { light: u32, slot: u32, kind: FileKind },
+    /// A listener of the kernel; the descriptor that was registered, where there was one.
+    Listener { accept: Box<Accept>, fd: RawFd, owned: Option<OwnedFd> },
+    /// A socket of the lane.
+    Lane { light: u32, sock: SockId },
+    /// A listener of the lane.
+    LaneListener { sock: SockId, _claim: Option<runtime::Claim>, _member: Membership },
+}
+
+/// A connection that was accepted from the kernel and not asked for yet.
+pub(crate) enum Raw {
+    Fd(OwnedFd),
+    Slot(u32),
+}
+
+/// The kernel's part of a listening handle.
+pub(crate) struct Accept {
+    /// Its own descriptor: of a part of a listener, or of the whole.
+    pub fd: OwnedFd,
+    // After the descriptor: with it gone the others hear of it.
+    pub member: Option<Membership>,
+    /// What its connections are.
+    pub kind: FileKind,
+    pub waiting: VecDeque<Raw>,
+    /// An accept is under way; the last one was asked to end.
+    pub armed: bool,
+    pub ending: bool,
+    /// What is under way gives lightweight sockets.
+    pub light: bool,
+    /// It failed, and nobody was there to be told; the next request tries again.
+    pub failed: bool,
+}
+
+/// One registered file or socket.
+pub(crate) struct Entry {
+    pub cookie: u64,
+    pub target: Target,
+    pub input: Queue,
+    pub output: Queue,
+    /// On the list of those to be looked at.
+    dirty: bool,
+}
+
+/// A lightweight socket.
+pub(crate) struct Light {
+    pub of: LightOf,
+    pub handle: u32,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum LightOf {
+    Slot { slot: u32, kind: FileKind },
+    Lane(SockId),
+}
+
+/// What both engines share.
+pub(crate) struct Core {
+    pub id: u32,
+    pub options: Options,
+    pub entries: Slab<Entry>,
+    pub ops: Slab<Op>,
+    pub light: Slab<Light>,
+    pub events: VecDeque<Event>,
+    /// Descriptors that are registered.
+    pub fds: HashMap<RawFd, u32>,
+    /// Handles that accept from the kernel.
+    pub listening: Vec<u32>,
+    /// Handles with something to begin.
+    pub dirty: Vec<(u32, u32)>,
+    /// Requests since the last hand-over.
+    pub asked: u32,
+    pub stats: Stats,
+}
+
+impl Core {
+    pub fn new(id: u32, options: Options) -> Core {
+        Core {
+            id,
+            options,
+            entries: Slab::new(MOST_HANDLES),
+            ops: Slab::new(u32::MAX - 1),
+            light: Slab::new(MOST_LIGHT),
+            events: VecDeque::new(),
+            fds: HashMap::new(),
+            listening: Vec::new(),
+            dirty: Vec::new(),
+            asked: 0,
+            stats: Stats::default(),
+        }
+    }
+
+    /// The place of a handle; EBADF where it is none of ours, or no more.
+    pub fn at(&self, handle: Handle) -> io::Result<u32> {
+        let at = handle.at();
+        let good = handle.channel() == self.id && handle.is_of(self.entries.generation(at));
+        match good && self.entries.get(at).is_some() {
+            true => Ok(at),
+            false => Err(errno(libc::EBADF)),
+        }
+    }
+
+    /// The handle of a place.
+    pub fn handle(&self, at: u32) -> Handle {
+        Handle::new(self.id, self.entries.generation(at), at)
+    }
+
+    pub fn insert(&mut self, cookie: u64, target: Target) -> io::Result<u32> {
+        let none = Queue { head: NONE, tail: NONE };
+        let entry = Entry { cookie, target, input: none, output: none, dirty: false };
+        self.entries.insert(entry).map_err(|_| errno(libc::EMFILE))
+    }
+
+    /// A lightweight socket of this channel; EBADF where it is none, or no more.
+    pub fn light(&self, socket: LwSocket) -> io::Result<(u32, &Light)> {
+        let at = socket.at();
+        let light = self.light.get(at).filter(|_| socket.is_of(self.light.generation(at)));
+        light.map(|light| (at, light)).ok_or_else(|| errno(libc::EBADF))
+    }
+
+    pub fn new_light(&mut self, of: LightOf) -> io::Result<LwSocket> {
+        let at = self.light.insert(Light { of, handle: NONE }).map_err(|_| errno(libc::ENFILE))?;
+        Ok(LwSocket::new(self.light.generation(at), at))
+    }
+
+    /// Puts an operation at the end of its handle's order.
+    pub fn push(&mut self, handle: u32, kind: Kind, place: Place, offset: u64, owner: Owner) -> io::Result<()> {
+        let way = kind.way();
+        let first = match &place {
+            Place::One { at, .. } => *at,
+            Place::Many(_) => std::ptr::null_mut(),
+        };
+        let op = Op { handle, next: NONE, kind, stage: Stage::Queued, place, offset, done: 0, first, owner };
+        let at = self.ops.insert(op).map_err(|_| errno(libc::ENOMEM))?;
+        let entry = self.entries.get_mut(handle).ok_or_else(|| errno(libc::EBADF))?;
+        let queue = entry.queue(way);
+        let last = std::mem::replace(&mut queue.tail, at);
+        if last == NONE {
+            queue.head = at;
+            self.touch(handle);
+        } else if let Some(last) = self.ops.get_mut(last) {
+            last.next = at;
+        }
+        self.asked += 1;
+        Ok(())
+    }
+
+    /// The handle is to be looked at when requests are handed over.
+    pub fn touch(&mut self, at: u32) {
+        let generation = self.entries.generation(at);
+        if let Some(entry) = self.entries.get_mut(at).filter(|entry| !entry.dirty) {
+            entry.dirty = true;
+            self.dirty.push((at, generation));
+        }
+    }
+
+    /// Of the handles to be looked at, one.
+    pub fn next_dirty(&mut self) -> Option<u32> {
+        while let Some((at, generation)) = self.dirty.pop() {
+            if self.entries.generation(at) == generation
+                && let Some(entry) = self.entries.get_mut(at)
+            {
+                entry.dirty = false;
+                return Some(at);
+            }
+        }
+        None
+    }
+
+    /// The first operation of a way.
+    pub fn head(&self, at: u32, way: Way) -> Option<u32> {
+        let entry = self.entries.get(at)?;
+        let head = match way {
+            Way::In => entry.input.head,
+            Way::Out => entry.output.head,
+        };
+        (head != NONE).then_some(head)
+    }
+
+    /// What follows an operation.
+    pub fn after(&self, op: u32) -> Option<u32> {
+        self.ops.get(op).map(|op| op.next).filter(|next| *next != NONE)
+    }
+
+    /// Takes the first operation of a way out.
+    fn pop(&mut self, at: u32, way: Way) -> Option<Op> {
+        let head = self.head(at, way)?;
+        let op = self.ops.remove(head)?;
+        let queue = self.entries.get_mut(at)?.queue(way);
+        queue.head = op.next;
+        if op.next == NONE {
+            queue.tail = NONE;
+        }
+        Some(op)
+    }
+
+    /// The first operation of a way is complete: its event is there, and the next one's turn has come.
+    pub fn complete(&mut self, at: u32, way: Way, result: io::Result<usize>, with: Data) {
+        let Some(op) = self.pop(at, way) else { return };
+        let command = op.kind.command();
+        let data = match (op.owner, with) {
+            (Owner::Caller, Data::None) if matches!(command, Command::Read | Command::Write) => Data::Raw(op.first),
+            (Owner::Caller, with) => with,
+            (Owner::Vec(bytes), _) => Data::Vec(bytes),
+            (Owner::Vecs(all), _) => Data::Vecs(all),
+            (Owner::Buffer(bytes), _) => Data::Buffer(bytes),
+            (Owner::Buffers(all), _) => Data::Buffers(all),
+        };
+        self.event(at, command, result, data);
+        if self.head(at, way).is_some() {
+            self.touch(at);
+        }
+    }
+
+    /// A completion to be fetched.
+    pub fn event(&mut self, at: u32, command: Command, result: io::Result<usize>, data: Data) {
+        let handle = self.handle(at);
+        let Some(entry) = self.entries.get(at) else { return };
+        self.stats.completions += 1;
+        self.events.push_back(Event { handle, cookie: entry.cookie, command, result, data });
+    }
+
+    /// One connection for the first `accept`; `false` where there is none.
+    pub fn accepted(&mut self, at: u32, socket: Socket, queued: usize) {
+        let Some(head) = self.head(at, Way::In) else { return };
+        let Some(Op { kind: Kind::Accept { left, .. }, .. }) = self.ops.get_mut(head) else { return };
+        if *left != u32::MAX {
+            *left -= 1;
+        }
+        let last = *left == 0;
+        let data = Data::Accepted(socket, queued.try_into().unwrap_or(u32::MAX));
+        self.stats.accepted += 1;
+        if last {
+            self.complete(at, Way::In, Ok(0), data);
+        } else {
+            self.event(at, Command::Accept, Ok(0), data);
+        }
+    }
+
+    /// What kind of connections the first `accept` wants; `None` where there is none.
+    pub fn wants(&self, at: u32) -> Option<bool> {
+        match self.ops.get(self.head(at, Way::In)?)?.kind {
+            Kind::Accept { light, .. } => Some(light),
+            _ => None,
+        }
+    }
+
+    /// All operations of a handle that nobody works on any more are gone, without a word.
+    pub fn drop_ops(&mut self, at: u32) {
+        while self.pop(at, Way::In).is_some() {}
+        while self.pop(at, Way::Out).is_some() {}
+    }
+}
+
+impl Entry {
+    fn queue(&mut self, way: Way) -> &mut Queue {
+        match way {
+            Way::In => &mut self.input,
+            Way::Out => &mut self.output,
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! Listeners in parts: a core's connections come to the core's channel (MegaPipe 3.4.1).
+//!
+//! The kernel's listener is cut by SO_REUSEPORT: each part is a socket of its own on the same address, with its own accept
+//! queue, and a program of classic BPF says by the CPU that a SYN came in on whose it is. The original keeps all CPUs that no
+//! part has. The parts of a listener are known to the whole process, for their masks must not meet and their program is one.
+//!
+//! The kernel keeps the sockets of an address in an array, in which the last takes the place of one that is closed; so does
+//! the list here, since the program gives a place in it.
+
+use std::collections::HashMap;
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use crate::address::Address;
+use crate::options::CpuMask;
+use crate::slab::Slab;
+use crate::{errno, sys};
+
+/// A listener that is bound to no engine yet: the channels of lanes it is registered with listen each in their own table,
+/// those of the kernel share a kernel's listener. Its number is 2^29 or more, and less than a lightweight socket's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Listener(i32);
+
+const FIRST: i32 = 1 << 29;
+const MOST: u32 = 1 << 16;
+
+impl Listener {
+    /// Listens at an address once it is registered. Nothing is asked of the kernel before, so that a wrong address is an
+    /// error of the registration; EAFNOSUPPORT where it is no IP address.
+    pub fn at(address: Address, backlog: i32) -> io::Result<Listener> {
+        address.ip()?;
+        let mut all = lock();
+        let object = Object { address, backlog: backlog.max(1), kernel: None };
+        let at = all.objects.insert(object).map_err(|_| errno(libc::EMFILE))?;
+        Ok(Listener(FIRST | (all.objects.generation(at) as i32 & 0xfff) << 16 | at as i32))
+    }
+
+    /// Its number.
+    pub fn number(self) -> i32 {
+        self.0
+    }
+
+    /// From its number; `None` where that is something else's. Whether it names anything is checked where it is used.
+    pub fn from_number(number: i32) -> Option<Listener> {
+        (FIRST..FIRST << 1).contains(&number).then_some(Listener(number))
+    }
+
+    /// It is gone; EBUSY while it is registered.
+    pub fn close(self) -> io::Result<()> {
+        let mut all = lock();
+        let at = all.object(self)?;
+        if all.groups.contains_key(&Key::Object(at)) {
+            return Err(errno(libc::EBUSY));
+        }
+        all.objects.remove(at);
+        Ok(())
+    }
+
+    /// Where it listens: what it was made with, and the port that was chosen where that was 0.
+    pub fn address(self) -> io::Result<Address> {
+        let all = lock();
+        let at = all.object(self)?;
+        let object = all.objects.get(at).ok_or_else(|| errno(libc::EBADF))?;
+        object.kernel.as_ref().map_or(Ok(object.address), |fd| sys::local(fd.as_fd()))
+    }
+}
+
+struct Object {
+    address: Address,
+    backlog: i32,
+    /// The kernel's listener, from the first registration with one of its channels on.
+    kernel: Option<OwnedFd>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Key {
+    /// A descriptor's socket.
+    Socket(u64),
+    Object(u32),
+}
+
+/// A part that the kernel knows.
+struct Part {
+    id: u64,
+    fd: OwnedFd,
+}
+
+/// The registrations of one listener.
+struct Group {
+    /// The kernel's listener itself.
+    whole: Option<OwnedFd>,
+    /// In the kernel's order, which begins with the whole.
+    parts: Vec<Part>,
+    /// Of every registration, those without a mask too.
+    masks: Vec<(u64, CpuMask)>,
+}
+
+struct Registry {
+    objects: Slab<Object>,
+    groups: HashMap<Key, Group>,
+    last: u64,
+}
+
+static ALL: LazyLock<Mutex<Registry>> =
+    LazyLock::new(|| Mutex::new(Registry { objects: Slab::new(MOST), groups: HashMap::new(), last: 0 }));
+
+/// No step leaves it half changed, so that one who panicked meanwhile does no harm.
+fn lock() -> MutexGuard<'static, Registry> {
+    ALL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A registration of a listener; it ends with this.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    key: Key,
+    id: u64,
+}
+
+impl Registry {
+    fn object(&self, listener: Listener) -> io::Result<u32> {
+        let at = listener.0 as u32 & (MOST - 1);
+        let good = listener.0 as u32 >> 16 & 0xfff == self.objects.generation(at) & 0xfff;
+        (good && self.objects.get(at).is_some()).then_some(at).ok_or_else(|| errno(libc::EBADF))
+    }
+
+    /// A registration under a mask that meets no other's; EBUSY where it does.
+    fn join(&mut self, key: Key, mask: CpuMask) -> io::Result<u64> {
+        let empty = || Group { whole: None, parts: Vec::new(), masks: Vec::new() };
+        let group = self.groups.entry(key).or_insert_with(empty);
+        if group.masks.iter().any(|(_, other)| other.meets(&mask)) {
+            return Err(errno(libc::EBUSY));
+        }
+        self.last += 1;
+        group.masks.push((self.last, mask));
+        Ok(self.last)
+    }
+
+    /// A registration and its part are gone.
+    fn leave(&mut self, key: Key, id: u64) {
+        let Some(group) = self.groups.get_mut(&key) else { return };
+        group.masks.retain(|(other, _)| *other != id);
+        if let Some(at) = group.parts.iter().position(|part| part.id == id) {
+            drop(group.parts.swap_remove(at));
+            // Whose connections these were before keeps them: they fall to the original, or to whom the old program says.
+            let _ = group.direct();
+        }
+        if group.masks.is_empty() {
+            self.groups.remove(&key);
+        }
+    }
+}
+
+impl Group {
+    /// Tells the kernel by CPU whose a connection is.
+    fn direct(&self) -> io::Result<()> {
+        let Some(whole) = &self.whole else { return Ok(()) };
+        if self.parts.is_empty() {
+            return sys::set_option(whole.as_fd(), libc::SOL_SOCKET, SO_DETACH_REUSEPORT_BPF, 0);
+        }
+        let mut program = vec![step(LOAD_ABSOLUTE, 0, 0, CPU)];
+        for (place, part) in self.parts.iter().enumerate() {
+            let mask = self.masks.iter().find(|(id, _)| *id == part.id);
+            for cpu in mask.iter().flat_map(|(_, mask)| mask.cpus()) {
+                program.push(step(JUMP_EQUAL, 0, 1, cpu));
+                program.push(step(RETURN, 0, 0, place as u32 + 1));
+            }
+        }
+        program.push(step(RETURN, 0, 0, 0));
+        let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+        let (name, len) = (libc::SO_ATTACH_REUSEPORT_CBPF, size_of::<libc::sock_fprog>() as libc::socklen_t);
+        let fd = whole.as_raw_fd();
+        // SAFETY: the program lives until the call is over, which copies it.
+        let done = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, name, (&raw const filter).cast(), len) };
+        if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+const SO_DETACH_REUSEPORT_BPF: i32 = 68;
+const LOAD_ABSOLUTE: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+const JUMP_EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
+/// SKF_AD_OFF + SKF_AD_CPU: the CPU that runs the program.
+const CPU: u32 = -0x1000i32 as u32 + 36;
+
+fn step(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
+    libc::sock_filter { code: code as u16, jt, jf, k }
+}
+
+/// A socket beside `whole` on its address, that listens as it does.
+fn beside(whole: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let get = |name| sys::option(whole, libc::SOL_SOCKET, name);
+    let domain = get(libc::SO_DOMAIN)?;
+    if domain != libc::AF_INET && domain != libc::AF_INET6 {
+        return Err(errno(libc::EOPNOTSUPP));
+    }
+    let part = sys::socket(domain, libc::SOCK_STREAM, get(libc::SO_PROTOCOL)?)?;
+    sys::set_option(whole, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
+    sys::set_option(part.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
+    // What connections take over from their listener. An option that one kernel has and another has not is no loss.
+    let mut inherited = vec![
+        (libc::SOL_SOCKET, libc::SO_REUSEADDR),
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
+        (libc::SOL_SOCKET, libc::SO_PRIORITY),
+        (libc::SOL_SOCKET, libc::SO_MARK),
+        (libc::SOL_SOCKET, libc::SO_BUSY_POLL),
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY),
+        (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT),
+        (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
+        (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT),
+        (libc::IPPROTO_TCP, libc::TCP_FASTOPEN),
+    ];
+    if domain == libc::AF_INET6 {
+        inherited.push((libc::IPPROTO_IPV6, libc::IPV6_V6ONLY));
+    }
+    for (level, name) in inherited {
+        if let Ok(value @ 1..) = sys::option(whole, level, name) {
+            let _ = sys::set_option(part.as_fd(), level, name, value);
+        }
+    }
+    for name in [libc::SO_SNDBUF, libc::SO_RCVBUF] {
+        // What is told is the double; one that tunes itself is left to.
+        let fresh = sys::option(part.as_fd(), libc::SOL_SOCKET, name)?;
+        let value = get(name)?;
+        if value != fresh {
+            sys::set_option(part.as_fd(), libc::SOL_SOCKET, name, value / 2)?;
+        }
+    }
+    sys::bind(part.as_fd(), &sys::local(whole)?)?;
+    let most = sys::backlog(whole).map_or(libc::SOMAXCONN, |(_, most)| most as i32);
+    sys::listen(part.as_fd(), most)?;
+    Ok(part)
+}
+
+/// The kernel's side of a registration: a descriptor to accept from, the part of `mask`'s CPUs or, without one, the whole.
+fn enter(all: &mut Registry, key: Key, whole: BorrowedFd<'_>, mask: CpuMask) -> io::Result<(OwnedFd, Membership)> {
+    let own = whole.try_clone_to_owned()?;
+    let id = all.join(key, mask)?;
+    let membership = Membership { key, id };
+    let add = || {
+        let group = all.groups.get_mut(&key).ok_or_else(|| errno(libc::EBADF))?;
+        if group.whole.is_none() {
+            group.whole = Some(own.try_clone()?);
+        }
+        if mask.is_empty() {
+            return Ok(own);
+        }
+        let part = beside(whole)?;
+        group.parts.push(Part { id, fd: part.try_clone()? });
+        group.direct()?;
+        Ok(part)
+    };
+    match add() {
+        Ok(fd) => Ok((fd, membership)),
+        Err(error) => {
+            all.leave(key, id);
+            std::mem::forget(membership);
+            Err(error)
+        }
+    }
+}
+
+impl Membership {
+    /// Registers a descriptor that listens.
+    pub fn socket(whole: BorrowedFd<'_>, mask: CpuMask) -> io::Result<(OwnedFd, Membership)> {
+        let key = Key::Socket(sys::cookie(whole)?);
+        enter(&mut lock(), key, whole, mask)
+    }
+
+    /// Registers a listener with a channel of the kernel.
+    pub fn kernel(listener: Listener, mask: CpuMask) -> io::Result<(OwnedFd, Membership)> {
+        let mut all = lock();
+        let at = all.object(listener)?;
+        let object = all.objects.get_mut(at).ok_or_else(|| errno(libc::EBADF))?;
+        if object.kernel.is_none() {
+            let fd = sys::socket(object.address.family(), libc::SOCK_STREAM, 0)?;
+            sys::set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
+            sys::bind(fd.as_fd(), &object.address)?;
+            sys::listen(fd.as_fd(), object.backlog)?;
+            object.kernel = Some(fd);
+        }
+        let whole = object.kernel.as_ref().ok_or_else(|| errno(libc::EBADF))?.try_clone()?;
+        enter(&mut all, Key::Object(at), whole.as_fd(), mask)
+    }
+
+    /// Registers a listener with a lane's channel: where it listens, and how many may wait.
+    pub fn lane(listener: Listener, mask: CpuMask) -> io::Result<(Address, i32, Membership)> {
+        let mut all = lock();
+        let at = all.object(listener)?;
+        let key = Key::Object(at);
+        let id = all.join(key, mask)?;
+        let object = all.objects.get(at).ok_or_else(|| errno(libc::EBADF))?;
+        Ok((object.address, object.backlog, Membership { key, id }))
+    }
+
+    /// Of the other parts of the listener, and the original, the one where most connections wait, if at least `least` do.
+    pub fn busiest(&self, least: u32) -> Option<(OwnedFd, u32)> {
+        let all = lock();
+        let group = all.groups.get(&self.key)?;
+        let mine = group.parts.iter().any(|part| part.id == self.id);
+        let whole = group.whole.iter().filter(|_| mine);
+        let others = group.parts.iter().filter(|part| part.id != self.id).map(|part| &part.fd).chain(whole);
+        let waits = |fd: &OwnedFd| sys::backlog(fd.as_fd()).map_or(0, |(waits, _)| waits);
+        let (fd, waits) = others.map(|fd| (fd, waits(fd))).max_by_key(|(_, waits)| *waits)?;
+        if waits < least {
+            return None;
+        }
+        Some((fd.try_clone().ok()?, waits))
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        lock().leave(self.key, self.id);
+    }
+}

@@ -1,0 +1,258 @@
+//! What is registered with a channel, and what becomes of it.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+use ::socket::SockOption;
+
+use crate::address::Address;
+use crate::channel::Channel;
+use crate::core::{Accept, FileKind, LightOf, Target};
+use crate::listeners::{Listener, Membership};
+use crate::names::{Handle, LwSocket};
+use crate::options::CpuMask;
+use crate::slab::NONE;
+use crate::uring::Kernel;
+use crate::{errno, sys};
+
+impl Channel {
+    /// Registers a descriptor: a socket, listening or not, a pipe, a FIFO, a timer, signals, a file. EEXIST: it is.
+    pub fn register(&mut self, fd: OwnedFd, cookie: u64) -> io::Result<Handle> {
+        let raw = fd.as_raw_fd();
+        let handle = self.register_file(raw, cookie, CpuMask::NONE)?;
+        self.own(handle, fd);
+        Ok(handle)
+    }
+
+    /// Registers the part of a listening descriptor that is `mask`'s; the original, wherever it is registered without a
+    /// mask, keeps all other CPUs. EBUSY: the mask meets that of another part, of any channel of this process. EINVAL: it
+    /// does not listen, or the mask is empty. EOPNOTSUPP: it is not TCP's. EADDRINUSE: another socket that does not share
+    /// the address has it.
+    pub fn register_part(&mut self, fd: BorrowedFd<'_>, cookie: u64, mask: CpuMask) -> io::Result<Handle> {
+        if mask.is_empty() {
+            return Err(errno(libc::EINVAL));
+        }
+        self.register_file(fd.as_raw_fd(), cookie, mask)
+    }
+
+    /// Registers a lightweight socket. EEXIST: it is.
+    pub fn register_light(&mut self, socket: LwSocket, cookie: u64) -> io::Result<Handle> {
+        let (light, of) = {
+            let (at, light) = self.core.light(socket)?;
+            if light.handle != NONE {
+                return Err(errno(libc::EEXIST));
+            }
+            (at, light.of)
+        };
+        let target = match of {
+            LightOf::Slot { slot, kind } => Target::Direct { light, slot, kind },
+            LightOf::Lane(sock) => Target::Lane { light, sock },
+        };
+        let at = self.core.insert(cookie, target)?;
+        let handle = self.core.handle(at);
+        if let (LightOf::Lane(sock), Some(lane)) = (of, &mut self.lane)
+            && let Err(error) = lane.watch(sock, handle.to_bits())
+        {
+            self.core.entries.remove(at);
+            return Err(error);
+        }
+        if let Some(light) = self.core.light.get_mut(light) {
+            light.handle = at;
+        }
+        Ok(handle)
+    }
+
+    /// Registers a listener that is no descriptor: with a channel of the kernel the part of `mask`'s CPUs, or the whole
+    /// without one; with a lane's the lane's own connections, whatever the mask, which must still meet no other's.
+    pub fn register_listener(&mut self, listener: Listener, cookie: u64, mask: CpuMask) -> io::Result<Handle> {
+        let Some(lane) = &mut self.lane else {
+            let (fd, member) = Membership::kernel(listener, mask)?;
+            return self.accepting(Accept::new(fd, Some(member), FileKind::Tcp), cookie, -1);
+        };
+        let (at, backlog, member) = Membership::lane(listener, mask)?;
+        let (sock, claim) = lane.listen(&at, backlog)?;
+        let target = Target::LaneListener { sock, _claim: claim, _member: member };
+        let at = match self.core.insert(cookie, target) {
+            Ok(at) => at,
+            Err(error) => {
+                lane.close(sock);
+                return Err(error);
+            }
+        };
+        let handle = self.core.handle(at);
+        lane.watch(sock, handle.to_bits()).inspect_err(|_| {
+            self.core.entries.remove(at);
+            lane.close(sock);
+        })?;
+        Ok(handle)
+    }
+
+    /// A descriptor by its number.
+    pub(crate) fn register_file(&mut self, fd: RawFd, cookie: u64, mask: CpuMask) -> io::Result<Handle> {
+        let file = sys::borrow(fd)?;
+        let kind = Kernel::kind(file)?;
+        let socket = !matches!(kind, FileKind::Pipe | FileKind::File);
+        let listens = socket && sys::option(file, libc::SOL_SOCKET, libc::SO_ACCEPTCONN)? != 0;
+        if !mask.is_empty() {
+            let wrong = errno(if listens { libc::EOPNOTSUPP } else { libc::EINVAL });
+            return if listens && kind == FileKind::Tcp { self.part(file, cookie, mask) } else { Err(wrong) };
+        }
+        if self.core.fds.contains_key(&fd) {
+            return Err(errno(libc::EEXIST));
+        }
+        let handle = if listens {
+            let (own, member) = Membership::socket(file, mask)?;
+            self.accepting(Accept::new(own, Some(member), kind), cookie, fd)?
+        } else {
+            self.kernel()?;
+            let at = self.core.insert(cookie, Target::Fd { fd, kind, owned: None })?;
+            self.core.handle(at)
+        };
+        self.core.fds.insert(fd, handle.at());
+        Ok(handle)
+    }
+
+    fn part(&mut self, whole: BorrowedFd<'_>, cookie: u64, mask: CpuMask) -> io::Result<Handle> {
+        let (fd, member) = Membership::socket(whole, mask)?;
+        self.accepting(Accept::new(fd, Some(member), FileKind::Tcp), cookie, -1)
+    }
+
+    fn accepting(&mut self, accept: Box<Accept>, cookie: u64, fd: RawFd) -> io::Result<Handle> {
+        self.kernel()?;
+        let at = self.core.insert(cookie, Target::Listener { accept, fd, owned: None })?;
+        self.core.listening.push(at);
+        Ok(self.core.handle(at))
+    }
+
+    /// The descriptor is the handle's, until it is unregistered.
+    fn own(&mut self, handle: Handle, file: OwnedFd) {
+        if let Some(entry) = self.core.entries.get_mut(handle.at()) {
+            match &mut entry.target {
+                Target::Fd { owned, .. } | Target::Listener { owned, .. } => *owned = Some(file),
+                _ => {}
+            }
+        }
+    }
+
+    /// Ends a registration. What is under way is cancelled, and its completions never come; when this returns nobody touches
+    /// its memory any more. A lightweight socket is closed with it, a part of a listener too; a descriptor that was given is
+    /// given back. A transfer of a file on a disk cannot be cancelled, and is waited for.
+    pub fn unregister(&mut self, handle: Handle) -> io::Result<Option<OwnedFd>> {
+        let at = self.core.at(handle)?;
+        let target = self.core.entries.get(at).map(|entry| &entry.target);
+        let kernels = !matches!(target, Some(Target::Lane { .. } | Target::LaneListener { .. }));
+        if let (true, Some(kernel)) = (kernels, &mut self.kernel) {
+            kernel.stop(&mut self.core, at)?;
+        }
+        self.core.drop_ops(at);
+        let Some(entry) = self.core.entries.remove(at) else { return Ok(None) };
+        match entry.target {
+            Target::Fd { fd, owned, .. } => {
+                self.core.fds.remove(&fd);
+                return Ok(owned);
+            }
+            Target::Listener { accept, fd, owned } => {
+                drop(accept);
+                self.core.fds.remove(&fd);
+                self.core.listening.retain(|other| *other != at);
+                return Ok(owned);
+            }
+            Target::Direct { light, .. } | Target::Lane { light, .. } => self.close_light_at(light),
+            Target::LaneListener { sock, _claim, _member } => {
+                // First the kernel may have what opens connections, so that no SYN arrives for a listener that is gone.
+                drop(_claim);
+                if let Some(lane) = &mut self.lane {
+                    lane.close(sock);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Changes the cookie of a handle's completions to come.
+    pub fn set_cookie(&mut self, handle: Handle, cookie: u64) -> io::Result<()> {
+        let at = self.core.at(handle)?;
+        let entry = self.core.entries.get_mut(at).ok_or_else(|| errno(libc::EBADF))?;
+        entry.cookie = cookie;
+        Ok(())
+    }
+
+    /// Closes a lightweight socket that is not registered. EBUSY: it is.
+    pub fn close(&mut self, socket: LwSocket) -> io::Result<()> {
+        let (at, light) = self.core.light(socket)?;
+        if light.handle != NONE {
+            return Err(errno(libc::EBUSY));
+        }
+        self.close_light_at(at);
+        Ok(())
+    }
+
+    pub(crate) fn close_light_at(&mut self, at: u32) {
+        match (self.core.light.remove(at).map(|light| light.of), &mut self.kernel, &mut self.lane) {
+            (Some(LightOf::Slot { slot, .. }), Some(kernel), _) => kernel.close_slot(&mut self.core, slot),
+            (Some(LightOf::Lane(sock)), _, Some(lane)) => lane.close(sock),
+            _ => {}
+        }
+    }
+
+    /// A descriptor of the process for a lightweight socket, beside it. EOPNOTSUPP: it is a lane's, and no file.
+    pub fn descriptor(&mut self, socket: LwSocket) -> io::Result<OwnedFd> {
+        let (_, light) = self.core.light(socket)?;
+        match (light.of, &mut self.kernel) {
+            (LightOf::Slot { slot, .. }, Some(kernel)) => kernel.install(&mut self.core, slot),
+            _ => Err(errno(libc::EOPNOTSUPP)),
+        }
+    }
+
+    /// A TCP socket of the lane, to be bound or connected. EOPNOTSUPP: the channel has none; sockets of the kernel are made
+    /// as ever.
+    pub fn socket(&mut self, v6: bool) -> io::Result<LwSocket> {
+        let lane = self.lane.as_mut().ok_or_else(|| errno(libc::EOPNOTSUPP))?;
+        let sock = lane.socket(v6)?;
+        self.core.new_light(LightOf::Lane(sock)).inspect_err(|_| lane.close(sock))
+    }
+
+    fn lane_socket(&mut self, socket: LwSocket) -> io::Result<(&mut crate::lane::Lane, ::socket::SockId)> {
+        let (_, light) = self.core.light(socket)?;
+        match (light.of, &mut self.lane) {
+            (LightOf::Lane(sock), Some(lane)) => Ok((lane, sock)),
+            _ => Err(errno(libc::EOPNOTSUPP)),
+        }
+    }
+
+    /// Binds a socket of the lane.
+    pub fn bind(&mut self, socket: LwSocket, to: &Address) -> io::Result<()> {
+        let (lane, sock) = self.lane_socket(socket)?;
+        lane.bind(sock, to)
+    }
+
+    /// Sets an option of a socket of the lane. EOPNOTSUPP: it is the kernel's; see [`Channel::descriptor`].
+    pub fn set_option(&mut self, socket: LwSocket, option: SockOption) -> io::Result<()> {
+        let (lane, sock) = self.lane_socket(socket)?;
+        lane.set_option(sock, option)
+    }
+
+    /// The option of a socket of the lane that `like` names, with its value. EOPNOTSUPP: it is the kernel's.
+    pub fn option(&mut self, socket: LwSocket, like: SockOption) -> io::Result<SockOption> {
+        let (lane, sock) = self.lane_socket(socket)?;
+        lane.option(sock, like)
+    }
+
+    /// Where a lightweight socket is.
+    pub fn local_addr(&mut self, socket: LwSocket) -> io::Result<Address> {
+        match self.lane_socket(socket) {
+            Ok((lane, sock)) => lane.local(sock),
+            Err(error) if error.raw_os_error() != Some(libc::EOPNOTSUPP) => Err(error),
+            Err(_) => sys::local(self.descriptor(socket)?.as_fd()),
+        }
+    }
+
+    /// Whom a lightweight socket is connected to.
+    pub fn peer_addr(&mut self, socket: LwSocket) -> io::Result<Address> {
+        match self.lane_socket(socket) {
+            Ok((lane, sock)) => lane.remote(sock),
+            Err(error) if error.raw_os_error() != Some(libc::EOPNOTSUPP) => Err(error),
+            Err(_) => sys::peer(self.descriptor(socket)?.as_fd()),
+        }
+    }
+}

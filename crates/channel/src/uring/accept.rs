@@ -1,0 +1,177 @@
+//! Accepting from the kernel: one multishot request a listener, whose connections wait here until they are asked for.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+
+use io_uring::types::Fd;
+use io_uring::{cqueue, opcode};
+
+use super::{ACCEPT, Kernel, NOTHING, tag};
+use crate::core::{Accept, Core, FileKind, LightOf, Raw, Target, Way};
+use crate::event::{Data, Socket};
+use crate::listeners::Membership;
+use crate::names::LwSocket;
+use crate::{errno, sys};
+
+impl Accept {
+    pub fn new(fd: OwnedFd, member: Option<Membership>, kind: FileKind) -> Box<Accept> {
+        let waiting = VecDeque::new();
+        Box::new(Accept { fd, member, kind, waiting, armed: false, ending: false, light: false, failed: false })
+    }
+}
+
+fn listening(core: &mut Core, at: u32) -> Option<&mut Accept> {
+    match &mut core.entries.get_mut(at)?.target {
+        Target::Listener { accept, .. } => Some(accept),
+        _ => None,
+    }
+}
+
+impl Kernel {
+    /// Gives what waits to who asks, and sees that more comes.
+    pub(super) fn accept(&mut self, core: &mut Core, at: u32) {
+        while let Some(light) = core.wants(at) {
+            let Some(raw) = listening(core, at).and_then(|accept| accept.waiting.pop_front()) else { break };
+            match self.convert(core, at, raw, light) {
+                Ok(socket) => {
+                    let queued = listening(core, at).map_or(0, |accept| accept.waiting.len());
+                    core.accepted(at, socket, queued);
+                }
+                Err(error) => core.complete(at, Way::In, Err(error), Data::None),
+            }
+        }
+        self.follow(core, at);
+    }
+
+    /// A connection as it was asked for.
+    fn convert(&mut self, core: &mut Core, at: u32, raw: Raw, light: bool) -> io::Result<Socket> {
+        match (raw, light) {
+            (Raw::Fd(fd), false) => Ok(Socket::Fd(fd)),
+            (Raw::Fd(fd), true) => {
+                let slot = self.take_in(core, fd)?;
+                self.light(core, at, slot).map(Socket::Light)
+            }
+            (Raw::Slot(slot), true) => self.light(core, at, slot).map(Socket::Light),
+            (Raw::Slot(slot), false) => {
+                let fd = self.install(core, slot);
+                self.close_slot(core, slot);
+                fd.map(Socket::Fd)
+            }
+        }
+    }
+
+    fn light(&mut self, core: &mut Core, at: u32, slot: u32) -> io::Result<LwSocket> {
+        let kind = listening(core, at).map_or(FileKind::Stream, |accept| accept.kind);
+        core.new_light(LightOf::Slot { slot, kind }).inspect_err(|_| self.close_slot(core, slot))
+    }
+
+    /// Arms or ends the request, by what is asked for and what waits.
+    fn follow(&mut self, core: &mut Core, at: u32) {
+        let (ahead, wants) = (core.options.accept_ahead as usize, core.wants(at));
+        let generation = core.entries.generation(at);
+        let Some(accept) = listening(core, at) else { return };
+        let number = tag(ACCEPT, generation, at);
+        if accept.armed {
+            let full = wants.is_none() && accept.waiting.len() >= ahead;
+            if full && !accept.ending && ahead > 0 {
+                accept.ending = true;
+                let cancel = opcode::AsyncCancel::new(number).build();
+                self.push(core, &[cancel.user_data(tag(NOTHING, 0, 0))]);
+            }
+            return;
+        }
+        let light = wants.unwrap_or(accept.light);
+        let begins = wants.is_some() || (!accept.failed && ahead > 0 && 2 * accept.waiting.len() < ahead);
+        if !begins {
+            return;
+        }
+        if light && let Err(error) = self.direct(core) {
+            return self.failed(core, at, error);
+        }
+        let Some(accept) = listening(core, at) else { return };
+        (accept.armed, accept.light, accept.failed) = (true, light, false);
+        let fd = Fd(accept.fd.as_raw_fd());
+        let flags = if light { 0 } else { libc::SOCK_CLOEXEC };
+        let entry = match ahead {
+            0 => {
+                let place = light.then_some(io_uring::types::DestinationSlot::auto_target());
+                opcode::Accept::new(fd, std::ptr::null_mut(), std::ptr::null_mut()).file_index(place).flags(flags).build()
+            }
+            _ => opcode::AcceptMulti::new(fd).allocate_file_index(light).flags(flags).build(),
+        };
+        self.push(core, &[entry.user_data(number)]);
+    }
+
+    /// Who asks for a connection hears why there is none.
+    fn failed(&mut self, core: &mut Core, at: u32, error: io::Error) {
+        if let Some(accept) = listening(core, at) {
+            accept.failed = true;
+        }
+        if core.wants(at).is_some() {
+            core.complete(at, Way::In, Err(error), Data::None);
+        }
+    }
+
+    /// The request for connections has something to say.
+    pub(super) fn accepted(&mut self, core: &mut Core, at: u32, generation: u32, result: i32, flags: u32) {
+        let known = core.entries.generation(at) & 0xff_ffff == generation;
+        let Some(accept) = listening(core, at).filter(|_| known) else { return };
+        let light = accept.light;
+        if !cqueue::more(flags) {
+            (accept.armed, accept.ending) = (false, false);
+        }
+        match (-result, u32::try_from(result)) {
+            (_, Ok(slot)) if light => accept.waiting.push_back(Raw::Slot(slot)),
+            // SAFETY: a new descriptor, nobody else's.
+            (_, Ok(fd)) => accept.waiting.push_back(Raw::Fd(unsafe { OwnedFd::from_raw_fd(fd as i32) })),
+            // The connection was gone before it could be accepted, or the request was asked to end: there are others.
+            (libc::ECANCELED | libc::ECONNABORTED | libc::EINTR | libc::EAGAIN | libc::EPROTO, _) => {}
+            (number, _) => self.failed(core, at, errno(number)),
+        }
+        core.touch(at);
+    }
+
+    /// Nothing is accepted any more when this returns; what was and is not asked for is closed.
+    pub(super) fn stop_accepting(&mut self, core: &mut Core, at: u32) -> io::Result<()> {
+        let number = tag(ACCEPT, core.entries.generation(at), at);
+        if listening(core, at).is_some_and(|accept| accept.armed) {
+            let cancel = opcode::AsyncCancel::new(number).build();
+            self.push(core, &[cancel.user_data(tag(NOTHING, 0, 0))]);
+            self.until(core, |_, core| match core.entries.get(at).map(|entry| &entry.target) {
+                Some(Target::Listener { accept, .. }) => !accept.armed,
+                _ => true,
+            })?;
+        }
+        while let Some(raw) = listening(core, at).and_then(|accept| accept.waiting.pop_front()) {
+            if let Raw::Slot(slot) = raw {
+                self.close_slot(core, slot);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes connections that wait at another channel's part of a listener, up to half of them; how many.
+    pub fn balance(&mut self, core: &mut Core) -> usize {
+        let mut taken = 0;
+        let least = core.options.balance;
+        for i in 0..core.listening.len() {
+            let at = core.listening[i];
+            if core.wants(at).is_none() {
+                continue;
+            }
+            let Some(accept) = listening(core, at) else { continue };
+            let Some((fd, waits)) = accept.member.as_ref().and_then(|member| member.busiest(least)) else { continue };
+            for _ in 0..waits.div_ceil(2).min(core.options.batch) {
+                let Ok(connection) = sys::accept_now(fd.as_fd()) else { break };
+                core.stats.taken += 1;
+                taken += 1;
+                if let Some(accept) = listening(core, at) {
+                    accept.waiting.push_back(Raw::Fd(connection));
+                }
+            }
+            self.accept(core, at);
+        }
+        taken
+    }
+}

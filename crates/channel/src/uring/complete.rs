@@ -1,0 +1,117 @@
+//! What the kernel says of operations.
+
+use std::io;
+
+use io_uring::{cqueue, opcode};
+
+use super::{ACCEPT, CALL, File, Kernel, OP, on, tag};
+use crate::core::{Core, FileKind, Kind, Stage, Way};
+use crate::errno;
+use crate::event::{Data, Received};
+use io_uring::types::{Fd, Fixed};
+
+impl Kernel {
+    pub(super) fn completion(&mut self, core: &mut Core, number: u64, result: i32, flags: u32) {
+        let (generation, at) = ((number >> 32) as u32 & 0xff_ffff, number as u32);
+        match number >> 56 {
+            OP if core.ops.generation(at) & 0xff_ffff == generation => self.operation(core, at, result, flags),
+            ACCEPT => self.accepted(core, at, generation, result, flags),
+            CALL => self.answer = Some(result),
+            _ => {}
+        }
+    }
+
+    fn operation(&mut self, core: &mut Core, op: u32, result: i32, flags: u32) {
+        let Some(at) = core.ops.get(op).map(|op| op.handle) else { return };
+        let head = core.head(at, Way::Out) == Some(op);
+        let Some(this) = core.ops.get_mut(op) else { return };
+        let polled = std::mem::replace(&mut this.stage, Stage::Queued) == Stage::Polled;
+        match &this.kind {
+            // It can go on; what is wrong with the file, the operation itself will say.
+            _ if polled => core.touch(at),
+            Kind::Recv => self.received(core, at, result, flags),
+            Kind::Write => self.wrote(core, at, op, result),
+            Kind::Read => match -result {
+                libc::EAGAIN => self.poll(core, at, op, libc::POLLIN),
+                libc::EINTR => core.touch(at),
+                _ => core.complete(at, Way::In, answer(result), Data::None),
+            },
+            Kind::Connect(_) => core.complete(at, Way::Out, answer(result), Data::None),
+            // It was linked to a write that failed or was cut short, and has its turn later.
+            Kind::Disconnect(_) if !head => {}
+            Kind::Disconnect(_) if result == -libc::ECANCELED => core.touch(at),
+            Kind::Disconnect(_) => core.complete(at, Way::Out, answer(result), Data::None),
+            Kind::Accept { .. } => {}
+        }
+    }
+
+    fn wrote(&mut self, core: &mut Core, at: u32, op: u32, result: i32) {
+        let kind = Kernel::file(core, at).map(|(_, kind)| kind);
+        let Some(this) = core.ops.get_mut(op) else { return };
+        match -result {
+            libc::EAGAIN => return self.poll(core, at, op, libc::POLLOUT),
+            libc::EINTR => return core.touch(at),
+            // A kernel that cannot do without the signal.
+            libc::EOPNOTSUPP | libc::EINVAL if kind == Some(FileKind::Pipe) && self.no_signal => {
+                self.no_signal = false;
+                return core.touch(at);
+            }
+            1.. => return core.complete(at, Way::Out, answer(result), Data::None),
+            _ => {}
+        }
+        let n = result as usize;
+        this.done += n;
+        this.place.skip(n);
+        if this.offset != u64::MAX {
+            this.offset += n as u64;
+        }
+        if n > 0 && this.place.len() > 0 && kind != Some(FileKind::Message) {
+            return core.touch(at);
+        }
+        let done = this.done;
+        core.complete(at, Way::Out, Ok(done), Data::None);
+    }
+
+    fn received(&mut self, core: &mut Core, at: u32, result: i32, flags: u32) {
+        let buffer = cqueue::buffer_select(flags);
+        match (result, buffer, &mut self.pool) {
+            (1.., Some(id), Some(pool)) => {
+                let received = Received { at: pool.taken(id), len: result as usize, buffer: id.into() };
+                return core.complete(at, Way::In, Ok(result as usize), Data::Received(received));
+            }
+            (_, Some(id), Some(pool)) => {
+                pool.taken(id);
+                pool.release(id);
+            }
+            _ => {}
+        }
+        match -result {
+            libc::ENOBUFS => {
+                core.stats.no_buffer += 1;
+                self.starving.push_back((at, core.entries.generation(at)));
+            }
+            libc::EAGAIN => {
+                if let Some(op) = core.head(at, Way::In) {
+                    self.poll(core, at, op, libc::POLLIN);
+                }
+            }
+            libc::EINTR => core.touch(at),
+            _ => core.complete(at, Way::In, answer(result), Data::None),
+        }
+    }
+
+    /// A file that was opened not to block says EAGAIN rather than wait: the kernel is asked to tell.
+    fn poll(&mut self, core: &mut Core, at: u32, op: u32, events: i16) {
+        let Some((file, _)) = Kernel::file(core, at) else { return };
+        let number = tag(OP, core.ops.generation(op), op);
+        if let Some(op) = core.ops.get_mut(op) {
+            op.stage = Stage::Polled;
+        }
+        let entry = on!(file, fd => opcode::PollAdd::new(fd, events as u32).build());
+        self.push(core, &[entry.user_data(number)]);
+    }
+}
+
+fn answer(result: i32) -> io::Result<usize> {
+    if result < 0 { Err(errno(-result)) } else { Ok(result as usize) }
+}

@@ -1,0 +1,455 @@
+//! The kernel's engine: one io_uring a channel (SINGLE_ISSUER, DEFER_TASKRUN).
+//!
+//! Of each handle one operation each way is with the kernel; the next follows its completion. So completions are in order,
+//! partial writes are resumed before anything else is written, and unregistering has few to cancel. Connections make the
+//! batches, as in the paper. The exception is a shutdown behind the last write, which goes with it, linked, so that FIN rides
+//! on the data.
+//!
+//! Lightweight sockets are direct descriptors: places in the ring's own table of files.
+
+mod accept;
+mod complete;
+pub(crate) mod pool;
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+use io_uring::squeue::{Entry as Sqe, Flags};
+use io_uring::types::{Fd, Fixed, SubmitArgs, Timespec};
+use io_uring::{IoUring, opcode};
+
+use crate::buffer::Place;
+use crate::core::{Core, FileKind, Kind, Stage, Target, Way};
+use crate::errno;
+use crate::options::Options;
+use pool::{GROUP, Pool};
+
+/// What a completion is of: the highest byte of its number.
+const OP: u64 = 0;
+const ACCEPT: u64 = 1;
+/// Needs no answer.
+const NOTHING: u64 = 2;
+/// Somebody waits for this one.
+const CALL: u64 = 3;
+
+/// Submission entries; batches are shorter.
+const ENTRIES: u32 = 1024;
+/// Most bytes of one transfer; Linux's MAX_RW_COUNT.
+const MOST: usize = 0x7fff_f000;
+/// RWF_NOSIGNAL: a pipe that nobody reads is EPIPE, without SIGPIPE. Linux 6.18.
+const NO_SIGNAL: i32 = 0x100;
+
+/// The number of a completion: what, 24 bits of generation, 32 of place.
+fn tag(what: u64, generation: u32, at: u32) -> u64 {
+    what << 56 | u64::from(generation & 0xff_ffff) << 32 | u64::from(at)
+}
+
+/// How a file is named to the kernel.
+#[derive(Clone, Copy)]
+enum File {
+    Fd(RawFd),
+    Slot(u32),
+}
+
+/// An entry on either kind of file.
+macro_rules! on {
+    ($file:expr, $fd:ident => $entry:expr) => {
+        match $file {
+            File::Fd(fd) => {
+                let $fd = Fd(fd);
+                $entry
+            }
+            File::Slot(slot) => {
+                let $fd = Fixed(slot);
+                $entry
+            }
+        }
+    };
+}
+
+use on;
+
+/// The kernel's engine of a channel.
+pub(crate) struct Kernel {
+    // Before the pool, whose memory it knows.
+    ring: IoUring,
+    pool: Option<Pool>,
+    /// There is a table for direct descriptors.
+    table: bool,
+    /// Handles whose `recv` found no buffer.
+    starving: VecDeque<(u32, u32)>,
+    /// The answer that somebody waits for.
+    answer: Option<i32>,
+    /// Pipes can be written without SIGPIPE.
+    no_signal: bool,
+    /// Completions in hand.
+    done: Vec<(u64, i32, u32)>,
+}
+
+impl Kernel {
+    pub fn new(options: &Options) -> io::Result<Kernel> {
+        let mut builder = IoUring::builder();
+        builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().setup_submit_all();
+        let ring = builder.setup_cqsize(options.completions.max(2)).build(ENTRIES.min(options.completions))?;
+        if !ring.params().is_feature_nodrop() || !ring.params().is_feature_skip_cqe_on_success() {
+            return Err(errno(libc::ENOSYS));
+        }
+        let done = Vec::with_capacity(options.completions as usize);
+        Ok(Kernel { ring, pool: None, table: false, starving: VecDeque::new(), answer: None, no_signal: true, done })
+    }
+
+    /// Rings an eventfd for each completion: it wakes who sleeps elsewhere.
+    pub fn wakes(&self, eventfd: BorrowedFd<'_>) -> io::Result<()> {
+        self.ring.submitter().register_eventfd(eventfd.as_raw_fd())
+    }
+
+    /// The table of direct descriptors is there from the first one on.
+    fn direct(&mut self, core: &Core) -> io::Result<()> {
+        if !self.table {
+            let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+            let limit = limit.unwrap_or(u64::MAX).min(u64::from(core.options.lwsockets)) as u32;
+            self.ring.submitter().register_files_sparse(limit)?;
+            self.table = true;
+        }
+        Ok(())
+    }
+
+    /// Queues entries that belong together.
+    fn push(&mut self, core: &mut Core, entries: &[Sqe]) {
+        loop {
+            // SAFETY: what the entries point to belongs to operations, which stay until their completion; or to calls, which
+            // wait for it.
+            if unsafe { self.ring.submission().push_multiple(entries) }.is_ok() {
+                return;
+            }
+            // A full queue is handed over; where completions stand in the way, they are taken first.
+            if self.submit(core).is_err() {
+                self.gather(core);
+            }
+        }
+    }
+
+    fn submit(&mut self, core: &mut Core) -> io::Result<()> {
+        if let Some(pool) = &mut self.pool {
+            pool.publish();
+        }
+        core.stats.enters += 1;
+        match self.ring.submit() {
+            Err(error) if error.raw_os_error() == Some(libc::EINTR) => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
+    /// Whether the kernel has something to hear or to say.
+    fn has_work(&mut self) -> bool {
+        let queue = self.ring.submission();
+        !queue.is_empty() || queue.taskrun()
+    }
+
+    /// Hands over what is queued, and takes the completions that are there.
+    pub fn flush(&mut self, core: &mut Core) -> io::Result<()> {
+        if self.has_work() {
+            match self.submit(core) {
+                // No room for completions: they are taken, and then there is.
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
+                other => other?,
+            }
+        }
+        self.gather(core);
+        Ok(())
+    }
+
+    /// Hands over, and waits for completions until `limit`; EINTR where a signal came first.
+    pub fn wait(&mut self, core: &mut Core, limit: Option<Duration>) -> io::Result<()> {
+        if let Some(pool) = &mut self.pool {
+            pool.publish();
+        }
+        let start = Instant::now();
+        let time = Timespec::from(limit.unwrap_or_default());
+        let mut args = SubmitArgs::new();
+        if limit.is_some() {
+            args = args.timespec(&time);
+        }
+        core.stats.enters += 1;
+        let waited = self.ring.submitter().submit_with_args(1, &args);
+        let came = self.gather(core);
+        match waited {
+            Err(error) if came == 0 => match error.raw_os_error() {
+                Some(libc::ETIME | libc::EBUSY) => Ok(()),
+                _ => Err(error),
+            },
+            // What was handed over hides how the wait ended.
+            Ok(_) if came == 0 && limit.is_none_or(|limit| start.elapsed() < limit) => Err(errno(libc::EINTR)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes the completions that are there.
+    fn gather(&mut self, core: &mut Core) -> usize {
+        let mut came = 0;
+        loop {
+            // Completions that were put aside come into the ring by a call.
+            if self.ring.submission().cq_overflow() {
+                core.stats.overflows += 1;
+                let _ = self.submit(core);
+            }
+            let mut done = std::mem::take(&mut self.done);
+            done.clear();
+            done.extend(self.ring.completion().map(|cqe| (cqe.user_data(), cqe.result(), cqe.flags())));
+            came += done.len();
+            for (number, result, flags) in done.iter().copied() {
+                self.completion(core, number, result, flags);
+            }
+            let more = done.len();
+            self.done = done;
+            if more == 0 || !self.ring.submission().cq_overflow() {
+                return came;
+            }
+        }
+    }
+
+    /// Hands over and takes completions until `enough`.
+    fn until(&mut self, core: &mut Core, enough: impl Fn(&Kernel, &Core) -> bool) -> io::Result<()> {
+        while !enough(self, core) {
+            match self.wait(core, None) {
+                // This cannot be given up half-way; who was to be interrupted is interrupted by the next call.
+                Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+
+    /// One request, now: its answer.
+    fn call(&mut self, core: &mut Core, entry: Sqe) -> io::Result<i32> {
+        self.answer = None;
+        self.push(core, &[entry.user_data(tag(CALL, 0, 0))]);
+        self.until(core, |kernel, _| kernel.answer.is_some())?;
+        match self.answer.take() {
+            Some(result @ 0..) => Ok(result),
+            Some(result) => Err(errno(-result)),
+            None => Err(errno(libc::EIO)),
+        }
+    }
+
+    /// A direct descriptor as one of the process, beside it.
+    pub fn install(&mut self, core: &mut Core, slot: u32) -> io::Result<OwnedFd> {
+        let fd = self.call(core, opcode::FixedFdInstall::new(Fixed(slot), 0).build())?;
+        // SAFETY: a new descriptor, nobody else's.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    /// A descriptor's file in the ring's own table.
+    fn take_in(&mut self, core: &mut Core, fd: OwnedFd) -> io::Result<u32> {
+        self.direct(core)?;
+        let mut place = [fd.as_raw_fd()];
+        // IORING_FILE_INDEX_ALLOC: any free place, which is written over the descriptor.
+        let entry = opcode::FilesUpdate::new(place.as_mut_ptr(), 1).offset(-1).build();
+        self.call(core, entry)?;
+        // SAFETY: the kernel has written it, unknown to the compiler.
+        let slot = unsafe { std::ptr::read_volatile(place.as_ptr()) };
+        Ok(slot as u32)
+    }
+
+    /// Frees a direct descriptor, with what is handed over next.
+    pub fn close_slot(&mut self, core: &mut Core, slot: u32) {
+        let close = opcode::Close::new(Fixed(slot)).build();
+        self.push(core, &[close.flags(Flags::SKIP_SUCCESS).user_data(tag(NOTHING, 0, 0))]);
+    }
+
+    fn file(core: &Core, at: u32) -> Option<(File, FileKind)> {
+        match core.entries.get(at)?.target {
+            Target::Fd { fd, kind, .. } => Some((File::Fd(fd), kind)),
+            Target::Direct { slot, kind, .. } => Some((File::Slot(slot), kind)),
+            _ => None,
+        }
+    }
+
+    /// Begins the first operations of a handle.
+    pub fn begin(&mut self, core: &mut Core, at: u32) {
+        match core.entries.get(at).map(|entry| &entry.target) {
+            Some(Target::Listener { .. }) => self.accept(core, at),
+            Some(Target::Fd { .. } | Target::Direct { .. }) => {
+                self.begin_way(core, at, Way::In);
+                self.begin_way(core, at, Way::Out);
+            }
+            _ => {}
+        }
+    }
+
+    fn begin_way(&mut self, core: &mut Core, at: u32, way: Way) {
+        let Some(op) = core.head(at, way) else { return };
+        let Some((file, kind)) = Kernel::file(core, at) else { return };
+        if core.ops.get(op).is_none_or(|op| op.stage != Stage::Queued) {
+            return;
+        }
+        if way == Way::In && matches!(core.ops.get(op).map(|op| &op.kind), Some(Kind::Recv)) {
+            return self.begin_recv(core, at, op, file, kind);
+        }
+        let ends = core.after(op).filter(|_| kind == FileKind::Tcp).and_then(|next| {
+            let Kind::Disconnect(how @ (libc::SHUT_WR | libc::SHUT_RDWR)) = core.ops.get(next)?.kind else { return None };
+            matches!(core.ops.get(op)?.kind, Kind::Write).then_some((next, how))
+        });
+        let number = tag(OP, core.ops.generation(op), op);
+        let Some(this) = core.ops.get_mut(op) else { return };
+        this.stage = Stage::Submitted;
+        let more = if ends.is_some() { libc::MSG_MORE } else { 0 };
+        let entry = self.entry(this, file, kind, more).user_data(number);
+        let Some((next, how)) = ends else { return self.push(core, &[entry]) };
+        let end = on!(file, fd => opcode::Shutdown::new(fd, how).build());
+        let end = end.user_data(tag(OP, core.ops.generation(next), next));
+        if let Some(next) = core.ops.get_mut(next) {
+            next.stage = Stage::Submitted;
+        }
+        self.push(core, &[entry.flags(Flags::IO_LINK), end]);
+    }
+
+    /// What an operation asks of the kernel.
+    fn entry(&self, op: &mut crate::core::Op, file: File, kind: FileKind, more: i32) -> Sqe {
+        let socket = matches!(kind, FileKind::Tcp | FileKind::Stream | FileKind::Message);
+        let whole = if kind == FileKind::Message { 0 } else { libc::MSG_WAITALL };
+        let send = libc::MSG_NOSIGNAL | whole | more;
+        let quiet = if kind == FileKind::Pipe && self.no_signal { NO_SIGNAL } else { 0 };
+        match (&op.kind, &mut op.place) {
+            (Kind::Connect(address), _) => {
+                let (addr, len) = address.as_ptr();
+                on!(file, fd => opcode::Connect::new(fd, addr, len).build())
+            }
+            (Kind::Disconnect(how), _) => on!(file, fd => opcode::Shutdown::new(fd, *how).build()),
+            (Kind::Write, Place::One { at, len }) => {
+                let (at, len) = (at.cast_const(), (*len).min(MOST) as u32);
+                if socket {
+                    on!(file, fd => opcode::Send::new(fd, at, len).flags(send).build())
+                } else {
+                    on!(file, fd => opcode::Write::new(fd, at, len).offset(op.offset).rw_flags(quiet).build())
+                }
+            }
+            (Kind::Write, Place::Many(parts)) => {
+                if socket {
+                    let header = parts.header().cast_const();
+                    on!(file, fd => opcode::SendMsg::new(fd, header).flags(send as u32).build())
+                } else {
+                    let (iov, n) = (parts.left().as_ptr(), parts.left().len() as u32);
+                    on!(file, fd => opcode::Writev::new(fd, iov, n).offset(op.offset).rw_flags(quiet).build())
+                }
+            }
+            (_, Place::One { at, len }) => {
+                let (at, len) = (*at, (*len).min(MOST) as u32);
+                if socket {
+                    on!(file, fd => opcode::Recv::new(fd, at, len).build())
+                } else {
+                    on!(file, fd => opcode::Read::new(fd, at, len).offset(op.offset).build())
+                }
+            }
+            (_, Place::Many(parts)) => {
+                if socket {
+                    let header = parts.header();
+                    on!(file, fd => opcode::RecvMsg::new(fd, header).build())
+                } else {
+                    let (iov, n) = (parts.left().as_ptr(), parts.left().len() as u32);
+                    on!(file, fd => opcode::Readv::new(fd, iov, n).offset(op.offset).build())
+                }
+            }
+        }
+    }
+
+    fn begin_recv(&mut self, core: &mut Core, at: u32, op: u32, file: File, kind: FileKind) {
+        if self.pool.is_none() {
+            match Pool::new(&self.ring, core.options.buffers, core.options.buffer_size as usize) {
+                Ok(pool) => self.pool = Some(pool),
+                Err(error) => return core.complete(at, Way::In, Err(error), crate::event::Data::None),
+            }
+        }
+        let number = tag(OP, core.ops.generation(op), op);
+        let Some(this) = core.ops.get_mut(op) else { return };
+        this.stage = Stage::Submitted;
+        let (len, none) = (core.options.buffer_size, std::ptr::null_mut());
+        let entry = match kind {
+            FileKind::Pipe | FileKind::File => {
+                on!(file, fd => opcode::Read::new(fd, none, len).offset(u64::MAX).buf_group(GROUP).build())
+            }
+            _ => on!(file, fd => opcode::Recv::new(fd, none, len).buf_group(GROUP).build()),
+        };
+        self.push(core, &[entry.flags(Flags::BUFFER_SELECT).user_data(number)]);
+    }
+
+    /// The application has done with a buffer; EINVAL where it had it not. Who waits for one goes on.
+    pub fn release(&mut self, core: &mut Core, id: u32) -> io::Result<()> {
+        let pool = self.pool.as_mut().ok_or_else(|| errno(libc::EINVAL))?;
+        let id = u16::try_from(id).map_err(|_| errno(libc::EINVAL))?;
+        if !pool.release(id) {
+            return Err(errno(libc::EINVAL));
+        }
+        while let Some((at, generation)) = self.starving.pop_front() {
+            if core.entries.generation(at) == generation {
+                core.touch(at);
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Which buffer begins at an address.
+    pub fn buffer_at(&self, at: *const u8) -> Option<u32> {
+        let memory = &self.pool.as_ref()?.memory;
+        let offset = (at as usize).checked_sub(memory.at(0) as usize)?;
+        let id = offset / memory.size;
+        (offset % memory.size == 0 && id < memory.count as usize).then_some(id as u32)
+    }
+
+    /// Nobody works on the operations of a handle any more when this returns.
+    pub fn stop(&mut self, core: &mut Core, at: u32) -> io::Result<()> {
+        if let Some(Target::Listener { .. }) = core.entries.get(at).map(|entry| &entry.target) {
+            return self.stop_accepting(core, at);
+        }
+        let mut under_way = Vec::new();
+        for way in [Way::In, Way::Out] {
+            let mut next = core.head(at, way);
+            while let Some(op) = next {
+                if core.ops.get(op).is_some_and(|op| op.stage != Stage::Queued) {
+                    under_way.push((op, core.ops.generation(op)));
+                }
+                next = core.after(op);
+            }
+        }
+        if under_way.is_empty() {
+            return Ok(());
+        }
+        for (op, generation) in &under_way {
+            let cancel = opcode::AsyncCancel::new(tag(OP, *generation, *op)).build();
+            self.push(core, &[cancel.user_data(tag(NOTHING, 0, 0))]);
+        }
+        self.until(core, |_, core| {
+            under_way.iter().all(|(op, generation)| {
+                core.ops.generation(*op) != *generation || core.ops.get(*op).is_none_or(|op| op.stage == Stage::Queued)
+            })
+        })
+    }
+
+    /// What a file is, for what reads and writes of it come to.
+    pub fn kind(fd: BorrowedFd<'_>) -> io::Result<FileKind> {
+        let stat = rustix::fs::fstat(fd)?;
+        let kind = rustix::fs::FileType::from_raw_mode(stat.st_mode);
+        Ok(match kind {
+            rustix::fs::FileType::Fifo => FileKind::Pipe,
+            rustix::fs::FileType::Socket => {
+                let get = |name| crate::sys::option(fd, libc::SOL_SOCKET, name);
+                match (get(libc::SO_TYPE)?, get(libc::SO_DOMAIN)?) {
+                    (libc::SOCK_STREAM, libc::AF_INET | libc::AF_INET6) => FileKind::Tcp,
+                    (libc::SOCK_STREAM, _) => FileKind::Stream,
+                    _ => FileKind::Message,
+                }
+            }
+            _ => FileKind::File,
+        })
+    }
+}
+
+impl AsFd for Kernel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the ring's own descriptor, open as long as it.
+        unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
+    }
+}

@@ -1,0 +1,124 @@
+//! Memory of the channel for `recv`: buffers that the kernel picks from when bytes are there, so that a connection without
+//! any holds none (provided buffers).
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::io;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use io_uring::IoUring;
+use io_uring::types::BufRingEntry;
+
+const PAGE: usize = 4096;
+
+/// Memory that does not move.
+struct Stretch {
+    at: NonNull<u8>,
+    layout: Layout,
+}
+
+impl Stretch {
+    fn new(bytes: usize) -> io::Result<Stretch> {
+        let layout = Layout::from_size_align(bytes.max(1), PAGE).map_err(|_| crate::errno(libc::EINVAL))?;
+        // SAFETY: the layout is not empty.
+        let at = unsafe { alloc_zeroed(layout) };
+        let Some(at) = NonNull::new(at) else { handle_alloc_error(layout) };
+        Ok(Stretch { at, layout })
+    }
+}
+
+impl Drop for Stretch {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout.
+        unsafe { dealloc(self.at.as_ptr(), self.layout) }
+    }
+}
+
+/// Buffers of one size, by number.
+pub(crate) struct Memory {
+    bytes: Stretch,
+    pub size: usize,
+    pub count: u16,
+}
+
+impl Memory {
+    pub fn new(count: u16, size: usize) -> io::Result<Memory> {
+        Ok(Memory { bytes: Stretch::new(count as usize * size)?, size, count })
+    }
+
+    /// Where a buffer begins.
+    pub fn at(&self, id: u16) -> *mut u8 {
+        debug_assert!(id < self.count);
+        self.bytes.at.as_ptr().wrapping_add(id as usize * self.size)
+    }
+}
+
+/// Buffers that the kernel picks from.
+pub(crate) struct Pool {
+    pub memory: Memory,
+    entries: Stretch,
+    tail: u16,
+    /// Given since the kernel was told.
+    unsaid: bool,
+    /// Buffers that the application has, by number: one is not taken back twice.
+    out: Vec<bool>,
+}
+
+/// The group of the channel's buffers; there is no other.
+pub(crate) const GROUP: u16 = 0;
+
+impl Pool {
+    /// All buffers are the kernel's; the ring must go before this.
+    pub fn new(ring: &IoUring, count: u16, size: usize) -> io::Result<Pool> {
+        let memory = Memory::new(count, size)?;
+        let entries = Stretch::new(count as usize * size_of::<BufRingEntry>())?;
+        let base = entries.at.as_ptr() as u64;
+        // SAFETY: the entries stay where they are as long as the ring, which its owner drops first.
+        unsafe { ring.submitter().register_buf_ring_with_flags(base, count, GROUP, 0)? };
+        let mut pool = Pool { memory, entries, tail: 0, unsaid: false, out: vec![false; count as usize] };
+        (0..count).for_each(|id| pool.give(id));
+        pool.publish();
+        Ok(pool)
+    }
+
+    /// Lets the kernel have a buffer.
+    fn give(&mut self, id: u16) {
+        let at = (self.tail & (self.memory.count - 1)) as usize;
+        let address = self.memory.at(id) as u64;
+        // SAFETY: `at` is below the number of entries, a power of two; the kernel reads an entry only behind the tail, and
+        // writes none.
+        let entry = unsafe { &mut *self.entries.at.as_ptr().cast::<BufRingEntry>().add(at) };
+        entry.set_addr(address);
+        entry.set_len(self.memory.size as u32);
+        entry.set_bid(id);
+        self.tail = self.tail.wrapping_add(1);
+        self.unsaid = true;
+    }
+
+    /// The kernel hears of what it was given.
+    pub fn publish(&mut self) {
+        if std::mem::take(&mut self.unsaid) {
+            let base = self.entries.at.as_ptr().cast::<BufRingEntry>();
+            // SAFETY: the address of the first entry of an initialised ring, whose tail the kernel reads atomically.
+            let tail = unsafe { &*BufRingEntry::tail(base).cast::<AtomicU16>() };
+            tail.store(self.tail, Ordering::Release);
+        }
+    }
+
+    /// The kernel has put bytes into a buffer.
+    pub fn taken(&mut self, id: u16) -> *const u8 {
+        if let Some(out) = self.out.get_mut(id as usize) {
+            *out = true;
+        }
+        self.memory.at(id)
+    }
+
+    /// The application has done with a buffer; `false` where it had it not.
+    pub fn release(&mut self, id: u16) -> bool {
+        let had = self.out.get_mut(id as usize).is_some_and(std::mem::take);
+        if had {
+            self.give(id);
+        }
+        had
+    }
+}

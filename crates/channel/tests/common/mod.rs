@@ -1,0 +1,198 @@
+//! Two channels of one engine that speak TCP with each other, on one thread.
+#![allow(dead_code)]
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use channel::{
+    Address, Amount, Capabilities, Channel, Command, CpuMask, Data, Event, Handle, Listener, LwSocket, Options, Socket,
+};
+use runtime::Config;
+
+/// A test that takes longer is stuck.
+const LIMIT: Duration = Duration::from_secs(10);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Uring,
+    Lane,
+}
+
+/// What an engine cannot do, and the tests that are skipped for it: checked in both directions.
+const SKIPPED: &[(&str, Kind)] = &[
+    ("connections_as_descriptors", Kind::Lane),
+    ("lightweight_to_descriptor", Kind::Lane),
+    ("an_idle_channel_takes_what_waits", Kind::Lane),
+];
+
+pub struct World {
+    pub kind: Kind,
+    pub a: Channel,
+    pub b: Channel,
+    pub listener: Listener,
+    stash: [VecDeque<Event>; 2],
+    // They end after the channels.
+    _engines: Option<(runtime::Engine, runtime::Engine)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    A,
+    B,
+}
+
+impl World {
+    pub fn new(kind: Kind, options: Options) -> World {
+        let (a, b, at, engines) = match kind {
+            Kind::Uring => {
+                let a = Channel::uring(options).unwrap();
+                (a, Channel::uring(options).unwrap(), "127.0.0.1:0", None)
+            }
+            Kind::Lane => {
+                let config = |address: &str| Config::memory(address).unwrap();
+                let pair = runtime::Engine::memory_pair(&config("10.0.0.1/24"), &config("10.0.0.2/24")).unwrap();
+                let (mut ea, mut eb) = pair;
+                let a = Channel::lane(ea.take_app(0).unwrap().attach().unwrap(), options).unwrap();
+                let b = Channel::lane(eb.take_app(0).unwrap().attach().unwrap(), options).unwrap();
+                (a, b, "10.0.0.1:80", Some((ea, eb)))
+            }
+        };
+        let at: std::net::SocketAddr = at.parse().unwrap();
+        let listener = Listener::at(Address::from(at), 128).unwrap();
+        World { kind, a, b, listener, stash: Default::default(), _engines: engines }
+    }
+
+    pub fn channel(&mut self, who: Who) -> &mut Channel {
+        match who {
+            Who::A => &mut self.a,
+            Who::B => &mut self.b,
+        }
+    }
+
+    /// A listens.
+    pub fn listen(&mut self) -> Handle {
+        self.a.register_listener(self.listener, 1000, CpuMask::NONE).unwrap()
+    }
+
+    /// A socket of B, registered.
+    pub fn socket(&mut self, cookie: u64) -> Handle {
+        match self.kind {
+            Kind::Uring => {
+                let fd = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None);
+                self.b.register(fd.unwrap(), cookie).unwrap()
+            }
+            Kind::Lane => {
+                let socket = self.b.socket(false).unwrap();
+                self.b.register_light(socket, cookie).unwrap()
+            }
+        }
+    }
+
+    pub fn address(&self) -> Address {
+        self.listener.address().unwrap()
+    }
+
+    /// Lets both work; what comes is kept.
+    pub fn pump(&mut self) {
+        for who in [Who::A, Who::B] {
+            while let Some(event) = self.channel(who).dispatch(Some(Duration::ZERO)).unwrap() {
+                self.stash[who as usize].push_back(event);
+            }
+        }
+    }
+
+    /// The next completion of one of the two.
+    pub fn next(&mut self, who: Who) -> Event {
+        let end = Instant::now() + LIMIT;
+        loop {
+            if let Some(event) = self.stash[who as usize].pop_front() {
+                return event;
+            }
+            self.pump();
+            assert!(Instant::now() < end, "nothing comes to {who:?} on {:?}", self.kind);
+            std::thread::yield_now();
+        }
+    }
+
+    /// Nothing comes, for a while.
+    pub fn nothing(&mut self, who: Who) {
+        let end = Instant::now() + Duration::from_millis(20);
+        while Instant::now() < end {
+            self.pump();
+            assert!(self.stash[who as usize].is_empty(), "{:?}", self.stash[who as usize]);
+        }
+    }
+
+    /// A connection: A's end, by cookie 1, and B's, by cookie 2.
+    pub fn connection(&mut self, listening: Handle) -> (Handle, Handle) {
+        let b = self.socket(2);
+        let to = self.address();
+        self.b.connect(b, to).unwrap();
+        self.a.accept(listening, Amount::Of(1), true).unwrap();
+        let accepted = self.next(Who::A);
+        assert_eq!((accepted.command, accepted.cookie), (Command::Accept, 1000));
+        let a = self.a.register_light(light(accepted), 1).unwrap();
+        let connected = self.next(Who::B);
+        assert_eq!((connected.command, connected.cookie), (Command::Connect, 2));
+        connected.result.unwrap();
+        (a, b)
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let ends = Instant::now() + Duration::from_millis(50);
+            while self.kind == Kind::Lane && Instant::now() < ends {
+                self.pump();
+            }
+        }
+    }
+}
+
+/// The lightweight socket that was accepted.
+pub fn light(event: Event) -> LwSocket {
+    event.result.unwrap();
+    match event.data {
+        Data::Accepted(Socket::Light(socket), _) => socket,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The bytes of a read.
+pub fn bytes(event: Event) -> Vec<u8> {
+    let n = event.result.unwrap();
+    match event.data {
+        Data::Vec(mut bytes) => {
+            bytes.truncate(n);
+            bytes
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+pub fn number(error: std::io::Error) -> i32 {
+    error.raw_os_error().unwrap()
+}
+
+/// On each engine that can do what is needed, with these options.
+pub fn on_engines(name: &str, needs: Capabilities, options: Options, f: impl Fn(World)) {
+    for kind in [Kind::Uring, Kind::Lane] {
+        let world = World::new(kind, options);
+        let skipped = !world.a.capabilities().has(needs);
+        assert_eq!(skipped, SKIPPED.contains(&(name, kind)), "{name} on {kind:?}: the list of skips is wrong");
+        if !skipped {
+            f(world);
+        }
+    }
+}
+
+/// On both engines.
+pub fn everywhere(f: impl Fn(World)) {
+    on_engines("", Capabilities::KERNEL, Options::default(), f);
+}
+
+/// Bytes that tell where in a stream they are.
+pub fn stream(from: usize, n: usize) -> Vec<u8> {
+    (from..from + n).map(|at| (at.wrapping_mul(0x9e37_79b1) >> 13) as u8).collect()
+}

@@ -1,0 +1,372 @@
+//! What has a descriptor, in the channels of both engines.
+
+mod common;
+
+use std::io::Write;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
+use std::time::{Duration, Instant};
+
+use channel::{Address, Amount, Channel, Command, CpuMask, Data, Options};
+use common::{Kind, Who, World, bytes, everywhere, light, number, stream};
+use rustix::pipe::{PipeFlags, pipe_with};
+
+fn pipe(flags: PipeFlags) -> (OwnedFd, OwnedFd) {
+    pipe_with(PipeFlags::CLOEXEC | flags).unwrap()
+}
+
+#[test]
+fn pipes() {
+    everywhere(|mut w| {
+        for flags in [PipeFlags::empty(), PipeFlags::NONBLOCK] {
+            let (read, write) = pipe(flags);
+            let (read, write) = (w.a.register(read, 1).unwrap(), w.a.register(write, 2).unwrap());
+            w.a.read(read, vec![0; 100]).unwrap();
+            w.nothing(Who::A);
+            w.a.write(write, b"through").unwrap();
+            let (one, two) = (w.next(Who::A), w.next(Who::A));
+            let (wrote, was_read) = if one.command == Command::Write { (one, two) } else { (two, one) };
+            assert_eq!((wrote.cookie, wrote.result.unwrap()), (2, 7));
+            assert_eq!(bytes(was_read), b"through");
+            // More than it holds: the rest follows what is read.
+            w.a.write(write, stream(0, 300_000)).unwrap();
+            let mut got = 0;
+            while got < 300_000 {
+                w.a.recv(read).unwrap();
+                let mut event = w.next(Who::A);
+                if event.command == Command::Write {
+                    assert_eq!(event.result.unwrap(), 300_000);
+                    event = w.next(Who::A);
+                }
+                let Data::Received(received) = event.data else { panic!("{event:?}") };
+                assert!(w.a.bytes(&received) == stream(got, event.result.unwrap()));
+                got += w.a.bytes(&received).len();
+                w.a.release(received).unwrap();
+            }
+            w.pump();
+            drop(w.a.unregister(write).unwrap().unwrap());
+            w.a.read(read, vec![0; 10]).unwrap();
+            loop {
+                let event = w.next(Who::A);
+                if event.command == Command::Read {
+                    assert_eq!(event.result.unwrap(), 0, "the end");
+                    break;
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_pipe_that_nobody_reads() {
+    everywhere(|mut w| {
+        let (read, write) = pipe(PipeFlags::empty());
+        drop(read);
+        let write = w.a.register(write, 1).unwrap();
+        w.a.write(write, b"lost").unwrap();
+        assert_eq!(number(w.next(Who::A).result.unwrap_err()), libc::EPIPE);
+    });
+}
+
+#[test]
+fn fifos_files_and_their_places() {
+    everywhere(|mut w| {
+        let dir = std::env::temp_dir().join(format!("channel-{}-{:?}", std::process::id(), w.kind));
+        std::fs::create_dir_all(&dir).unwrap();
+        let fifo = dir.join("fifo");
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        let _ = std::fs::remove_file(&fifo);
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        let both = std::fs::OpenOptions::new().read(true).write(true).open(&fifo).unwrap();
+        let again = both.try_clone().unwrap();
+        let reads = w.a.register(both.into(), 1).unwrap();
+        w.a.read(reads, vec![0; 10]).unwrap();
+        w.pump();
+        (&again).write_all(b"fifo").unwrap();
+        assert_eq!(bytes(w.next(Who::A)), b"fifo");
+
+        let path = dir.join("file");
+        let file = std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
+        let file = w.a.register(file.into(), 3).unwrap();
+        w.a.write(file, stream(0, 100_000)).unwrap();
+        w.a.write_at(file, b"AAAA", 50_000).unwrap();
+        for n in [100_000, 4] {
+            assert_eq!(w.next(Who::A).result.unwrap(), n);
+        }
+        w.a.read_at(file, vec![0; 8], 49_998).unwrap();
+        let mut expected = stream(49_998, 8);
+        expected[2..6].copy_from_slice(b"AAAA");
+        assert_eq!(bytes(w.next(Who::A)), expected);
+        // Its own position is behind what was written there.
+        w.a.read(file, vec![0; 10]).unwrap();
+        assert_eq!(w.next(Who::A).result.unwrap(), 0);
+        let _ = std::fs::remove_dir_all(&dir);
+    });
+}
+
+/// One that waits for ever hears of a timer, also where the lane sleeps.
+#[test]
+fn timers() {
+    everywhere(|mut w| {
+        use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
+        for flags in [TimerfdFlags::empty(), TimerfdFlags::NONBLOCK] {
+            let fd = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags | TimerfdFlags::CLOEXEC).unwrap();
+            let nothing = Timespec { tv_sec: 0, tv_nsec: 0 };
+            let soon = Timespec { tv_sec: 0, tv_nsec: 30_000_000 };
+            let set = Itimerspec { it_interval: nothing, it_value: soon };
+            rustix::time::timerfd_settime(&fd, TimerfdTimerFlags::empty(), &set).unwrap();
+            let timer = w.a.register(fd, 5).unwrap();
+            w.a.read(timer, vec![0; 8]).unwrap();
+            let event = w.a.dispatch(None).unwrap().unwrap();
+            assert_eq!((event.cookie, bytes(event)), (5, 1u64.to_ne_bytes().to_vec()));
+        }
+    });
+}
+
+#[test]
+fn signals() {
+    everywhere(|mut w| {
+        // SAFETY: an empty set, with a signal that this process sends itself; the mask of this thread alone.
+        let fd = unsafe {
+            use std::os::fd::FromRawFd;
+            let mut set = std::mem::zeroed();
+            libc::sigemptyset(&mut set);
+            libc::sigaddset(&mut set, libc::SIGUSR2);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+            OwnedFd::from_raw_fd(libc::signalfd(-1, &set, libc::SFD_CLOEXEC))
+        };
+        let signals = w.a.register(fd, 6).unwrap();
+        w.a.read(signals, vec![0; 128]).unwrap();
+        w.pump();
+        // SAFETY: this thread, which blocks it.
+        unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGUSR2) };
+        let event = w.next(Who::A);
+        let info = bytes(event);
+        assert_eq!(info.len(), 128);
+        assert_eq!(u32::from_ne_bytes(info[..4].try_into().unwrap()), libc::SIGUSR2 as u32);
+    });
+}
+
+#[test]
+fn unix_sockets() {
+    everywhere(|mut w| {
+        let path = std::env::temp_dir().join(format!("channel-{}-{:?}.sock", std::process::id(), w.kind));
+        let _ = std::fs::remove_file(&path);
+        let listener = UnixListener::bind(&path).unwrap();
+        for nonblocking in [false, true] {
+            listener.set_nonblocking(nonblocking).unwrap();
+            let own = listener.try_clone().unwrap();
+            let wrong = w.a.register_part(own.as_fd(), 0, CpuMask::one(0)).unwrap_err();
+            assert_eq!(number(wrong), libc::EOPNOTSUPP);
+            let listening = w.a.register(own.into(), 1).unwrap();
+            w.a.accept(listening, Amount::Of(1), true).unwrap();
+            w.nothing(Who::A);
+            let fd = rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::STREAM, None);
+            let client = w.b.register(fd.unwrap(), 2).unwrap();
+            w.b.connect(client, Address::unix(&path).unwrap()).unwrap();
+            w.next(Who::B).result.unwrap();
+            let socket = light(w.next(Who::A));
+            let server = w.a.register_light(socket, 3).unwrap();
+            w.b.write(client, stream(0, 1 << 20)).unwrap();
+            w.b.disconnect(client).unwrap();
+            let mut got = 0;
+            loop {
+                w.a.read(server, vec![0; 100_000]).unwrap();
+                let part = bytes(w.next(Who::A));
+                if part.is_empty() {
+                    break;
+                }
+                assert!(part == stream(got, part.len()));
+                got += part.len();
+            }
+            assert_eq!(got, 1 << 20);
+            w.pump();
+            w.b.unregister(client).unwrap();
+            while w.b.dispatch(Some(Duration::ZERO)).unwrap().is_some() {}
+            w.a.unregister(listening).unwrap().unwrap();
+            w = World::new(w.kind, Options::default());
+        }
+        let _ = std::fs::remove_file(&path);
+    });
+}
+
+#[test]
+fn messages_stay_messages() {
+    everywhere(|mut w| {
+        let (one, two) = UnixDatagram::pair().unwrap();
+        let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let other = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        other.connect(udp.local_addr().unwrap()).unwrap();
+        let pairs: [(OwnedFd, OwnedFd); 2] = [(one.into(), two.into()), (other.into(), udp.into())];
+        for (from, to) in pairs {
+            let (from, to) = (w.a.register(from, 1).unwrap(), w.a.register(to, 2).unwrap());
+            for _ in 0..3 {
+                w.a.write(from, b"message").unwrap();
+            }
+            w.a.writev(from, vec![b"in ".into(), b"parts".into()]).unwrap();
+            for n in [7, 7, 7, 8] {
+                assert_eq!(w.next(Who::A).result.unwrap(), n);
+            }
+            for _ in 0..3 {
+                w.a.read(to, vec![0; 100]).unwrap();
+                assert_eq!(bytes(w.next(Who::A)), b"message");
+            }
+            w.a.recv(to).unwrap();
+            let event = w.next(Who::A);
+            let Data::Received(received) = event.data else { panic!() };
+            assert_eq!(w.a.bytes(&received), b"in parts");
+            w.a.release(received).unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_descriptor_is_registered_once_and_given_back() {
+    everywhere(|mut w| {
+        let (read, write) = pipe(PipeFlags::empty());
+        let numbers = (read.as_raw_fd(), write.as_raw_fd());
+        let handle = w.a.register(read, 1).unwrap();
+        // SAFETY: the descriptor is the handle's.
+        assert_eq!(number(unsafe { w.a.register_raw(numbers.0, 1, CpuMask::NONE) }.unwrap_err()), libc::EEXIST);
+        // SAFETY: the descriptor is there.
+        assert_eq!(number(unsafe { w.a.register_raw(numbers.1, 1, CpuMask::one(0)) }.unwrap_err()), libc::EINVAL);
+        for wrong in [-1, 1 << 20] {
+            // SAFETY: there is no such descriptor.
+            assert_eq!(number(unsafe { w.a.register_raw(wrong, 1, CpuMask::NONE) }.unwrap_err()), libc::EBADF);
+        }
+        w.a.read(handle, vec![0; 1 << 20]).unwrap();
+        w.pump();
+        let read = w.a.unregister(handle).unwrap().unwrap();
+        assert_eq!(read.as_raw_fd(), numbers.0);
+        // It goes on as any other.
+        rustix::io::write(&write, b"after").unwrap();
+        let mut buf = [0; 10];
+        assert_eq!(rustix::io::read(&read, &mut buf).unwrap(), 5);
+    });
+}
+
+/// Cancelling ends what waits, of every kind, and nothing comes of it.
+#[test]
+fn whatever_waits_is_cancelled() {
+    everywhere(|mut w| {
+        let (read, _write) = pipe(PipeFlags::empty());
+        let (quick, _other) = pipe(PipeFlags::NONBLOCK);
+        let (one, _two) = UnixStream::pair().unwrap();
+        let timer = rustix::time::timerfd_create(
+            rustix::time::TimerfdClockId::Monotonic,
+            rustix::time::TimerfdFlags::CLOEXEC,
+        );
+        for fd in [read, quick, one.into(), timer.unwrap()] {
+            let handle = w.a.register(fd, 1).unwrap();
+            w.a.read(handle, vec![1; 4096]).unwrap();
+            w.a.recv(handle).unwrap();
+            w.nothing(Who::A);
+            w.a.unregister(handle).unwrap().unwrap();
+        }
+        w.nothing(Who::A);
+    });
+}
+
+#[test]
+fn time_limits() {
+    everywhere(|mut w| {
+        assert!(w.a.dispatch(Some(Duration::ZERO)).unwrap().is_none());
+        let start = Instant::now();
+        assert!(w.a.dispatch(Some(Duration::from_millis(30))).unwrap().is_none());
+        assert!(start.elapsed() >= Duration::from_millis(30));
+        let (read, _write) = pipe(PipeFlags::empty());
+        let handle = w.a.register(read, 1).unwrap();
+        w.a.read(handle, vec![0; 10]).unwrap();
+        assert!(w.a.dispatch(Some(Duration::from_millis(1))).unwrap().is_none());
+    });
+}
+
+#[test]
+fn a_signal_ends_a_wait() {
+    extern "C" fn nothing(_: i32) {}
+    // SAFETY: a handler that does nothing; no SA_RESTART.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = nothing as extern "C" fn(i32) as usize;
+        libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut());
+    }
+    everywhere(|mut w| {
+        let (read, _write) = pipe(PipeFlags::empty());
+        let handle = w.a.register(read, 1).unwrap();
+        for limit in [None, Some(Duration::from_secs(60))] {
+            // With something to hand over, which hides how a wait ends, and without.
+            w.a.read(handle, vec![0; 10]).unwrap();
+            for _ in 0..2 {
+                // SAFETY: this thread, which is there as long as the other is waited for.
+                let me = unsafe { libc::pthread_self() };
+                let done = std::sync::atomic::AtomicBool::new(false);
+                std::thread::scope(|scope| {
+                    scope.spawn(|| {
+                        while !done.load(std::sync::atomic::Ordering::Acquire) {
+                            std::thread::sleep(Duration::from_millis(20));
+                            // SAFETY: as above.
+                            unsafe { libc::pthread_kill(me, libc::SIGUSR1) };
+                        }
+                    });
+                    let waited = w.a.dispatch(limit);
+                    done.store(true, std::sync::atomic::Ordering::Release);
+                    assert_eq!(number(waited.unwrap_err()), libc::EINTR, "{:?}", w.kind);
+                });
+            }
+        }
+    });
+}
+
+/// The kernel's ring of completions is too short for what comes at once: nothing is lost.
+#[test]
+fn more_completions_than_fit() {
+    let options = Options { completions: 4, batch: 4096, ..Options::default() };
+    let mut channel = Channel::uring(options).unwrap();
+    let mut ends = Vec::new();
+    for i in 0..200 {
+        let (read, write) = pipe(PipeFlags::empty());
+        let handle = channel.register(read, i).unwrap();
+        channel.read(handle, vec![0; 8]).unwrap();
+        ends.push(write);
+    }
+    channel.flush().unwrap();
+    for (i, end) in ends.iter().enumerate() {
+        rustix::io::write(end, &(i as u64).to_ne_bytes()).unwrap();
+    }
+    let mut seen = [false; 200];
+    for _ in 0..200 {
+        let event = channel.dispatch(Some(Duration::from_secs(10))).unwrap().expect("a completion was lost");
+        let cookie = event.cookie;
+        assert_eq!(bytes(event), cookie.to_ne_bytes());
+        assert!(!std::mem::replace(&mut seen[cookie as usize], true), "twice");
+    }
+    assert!(channel.stats().overflows > 0);
+}
+
+#[test]
+fn requests_go_in_batches() {
+    let mut channel = Channel::uring(Options { batch: 10, ..Options::default() }).unwrap();
+    let ends: Vec<_> = (0..25).map(|_| pipe(PipeFlags::empty())).collect();
+    let mut writes = Vec::new();
+    for (i, (read, write)) in ends.into_iter().enumerate() {
+        writes.push(write);
+        let handle = channel.register(read, i as u64).unwrap();
+        channel.read(handle, vec![0; 8]).unwrap();
+        let batches = channel.stats().batches;
+        assert_eq!(batches, (i as u64 + 1) / 10, "after {} requests", i + 1);
+    }
+    channel.flush().unwrap();
+    let stats = channel.stats();
+    assert_eq!((stats.batches, stats.requests, stats.enters), (3, 25, 3));
+    channel.flush().unwrap();
+    assert_eq!(channel.stats().enters, 3, "there was nothing to hand over");
+    for bad in [
+        Options { batch: 0, ..Options::default() },
+        Options { buffers: 3, ..Options::default() },
+        Options { buffer_size: 1, ..Options::default() },
+        Options { lwsockets: 0, ..Options::default() },
+    ] {
+        assert_eq!(number(Channel::uring(bad).err().unwrap()), libc::EINVAL);
+    }
+    let _ = Kind::Uring;
+}
