@@ -49,9 +49,7 @@ impl Address {
     }
 
     /// What a call that gives an address wrote.
-    pub(crate) fn filled(
-        f: impl FnOnce(*mut libc::sockaddr, *mut libc::socklen_t) -> i32,
-    ) -> io::Result<Address> {
+    pub(crate) fn filled(f: impl FnOnce(*mut libc::sockaddr, *mut libc::socklen_t) -> i32) -> io::Result<Address> {
         let mut address = Address::empty();
         address.len = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
         let len = &raw mut address.len;

@@ -107,7 +107,14 @@ impl Channel {
     }
 
     /// Asks for something. On a lane it is begun at once; the kernel gets it with its batch.
-    pub(crate) fn ask(&mut self, handle: Handle, kind: Kind, place: Place, offset: u64, owner: Owner) -> io::Result<()> {
+    pub(crate) fn ask(
+        &mut self,
+        handle: Handle,
+        kind: Kind,
+        place: Place,
+        offset: u64,
+        owner: Owner,
+    ) -> io::Result<()> {
         let at = self.core.at(handle)?;
         let listens = matches!(
             self.core.entries.get(at).map(|entry| &entry.target),

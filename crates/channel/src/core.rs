@@ -19,7 +19,10 @@ use crate::stats::Stats;
 /// What an operation does.
 pub(crate) enum Kind {
     /// So many connections more (`u32::MAX`: without end), lightweight or not.
-    Accept { left: u32, light: bool },
+    Accept {
+        left: u32,
+        light: bool,
+    },
     Connect(Box<Address>),
     Read,
     Recv,
@@ -106,15 +109,34 @@ pub(crate) enum FileKind {
 
 /// What a handle is of.
 pub(crate) enum Target {
-    Fd { fd: RawFd, kind: FileKind, owned: Option<OwnedFd> },
+    Fd {
+        fd: RawFd,
+        kind: FileKind,
+        owned: Option<OwnedFd>,
+    },
     /// A place in the ring's table of files.
-    Direct { light: u32, slot: u32, kind: FileKind },
+    Direct {
+        light: u32,
+        slot: u32,
+        kind: FileKind,
+    },
     /// A listener of the kernel; the descriptor that was registered, where there was one.
-    Listener { accept: Box<Accept>, fd: RawFd, owned: Option<OwnedFd> },
+    Listener {
+        accept: Box<Accept>,
+        fd: RawFd,
+        owned: Option<OwnedFd>,
+    },
     /// A socket of the lane.
-    Lane { light: u32, sock: SockId },
+    Lane {
+        light: u32,
+        sock: SockId,
+    },
     /// A listener of the lane.
-    LaneListener { sock: SockId, _claim: Option<runtime::Claim>, _member: Membership },
+    LaneListener {
+        sock: SockId,
+        _claim: Option<runtime::Claim>,
+        _member: Membership,
+    },
 }
 
 /// A connection that was accepted from the kernel and not asked for yet.
@@ -286,6 +308,12 @@ impl Core {
         (head != NONE).then_some(head)
     }
 
+    /// Whether a way has to wait for the other: nothing is read from a socket that is about to connect.
+    pub fn waits(&self, at: u32, way: Way) -> bool {
+        let other = if way == Way::In { self.head(at, Way::Out) } else { None };
+        other.and_then(|op| self.ops.get(op)).is_some_and(|op| matches!(op.kind, Kind::Connect(_)))
+    }
+
     /// What follows an operation.
     pub fn after(&self, op: u32) -> Option<u32> {
         self.ops.get(op).map(|op| op.next).filter(|next| *next != NONE)
@@ -316,7 +344,7 @@ impl Core {
             (Owner::Buffers(all), _) => Data::Buffers(all),
         };
         self.event(at, command, result, data);
-        if self.head(at, way).is_some() {
+        if self.head(at, way).is_some() || command == Command::Connect {
             self.touch(at);
         }
     }

@@ -186,6 +186,9 @@ impl Lane {
 
     fn go_on(&mut self, core: &mut Core, at: u32, sock: SockId, way: Way) {
         while let Some(op) = core.head(at, way) {
+            if core.waits(at, way) {
+                return;
+            }
             match self.attempt(core, at, sock, op) {
                 Step::Waits => return,
                 Step::Done(result, data) => core.complete(at, way, result, data),
@@ -194,7 +197,8 @@ impl Lane {
     }
 
     fn attempt(&mut self, core: &mut Core, at: u32, sock: SockId, op: u32) -> Step {
-        let more = core.after(op).and_then(|next| core.ops.get(next)).is_some_and(|next| matches!(next.kind, Kind::Write));
+        let more =
+            core.after(op).and_then(|next| core.ops.get(next)).is_some_and(|next| matches!(next.kind, Kind::Write));
         let size = core.options.buffer_size as usize;
         let Some(this) = core.ops.get_mut(op) else { return Step::Waits };
         match &this.kind {

@@ -252,10 +252,8 @@ fn whatever_waits_is_cancelled() {
         let (read, _write) = pipe(PipeFlags::empty());
         let (quick, _other) = pipe(PipeFlags::NONBLOCK);
         let (one, _two) = UnixStream::pair().unwrap();
-        let timer = rustix::time::timerfd_create(
-            rustix::time::TimerfdClockId::Monotonic,
-            rustix::time::TimerfdFlags::CLOEXEC,
-        );
+        let timer =
+            rustix::time::timerfd_create(rustix::time::TimerfdClockId::Monotonic, rustix::time::TimerfdFlags::CLOEXEC);
         for fd in [read, quick, one.into(), timer.unwrap()] {
             let handle = w.a.register(fd, 1).unwrap();
             w.a.read(handle, vec![1; 4096]).unwrap();

@@ -431,7 +431,7 @@ fn wrong_handles_are_refused() {
         refused(w.a.read(b, vec![0; 1]));
         refused(w.b.write(a, b"x"));
         refused(w.b.accept(listening, Amount::Of(1), true));
-        for bits in [0, 1, u64::MAX, a.to_bits() ^ 1, a.to_bits() ^ 1 << 24, a.to_bits() ^ 1 << 44] {
+        for bits in [0, 1, u64::MAX, a.to_bits() ^ 64, a.to_bits() ^ 1 << 24, a.to_bits() ^ 1 << 44] {
             let made_up = channel::Handle::from_bits(bits);
             refused(w.a.recv(made_up));
             refused(w.a.disconnect(made_up));
@@ -440,7 +440,9 @@ fn wrong_handles_are_refused() {
         // What cannot be done with what there is.
         assert_eq!(number(w.a.read(listening, vec![0; 1]).unwrap_err()), libc::ENOTCONN);
         assert_eq!(number(w.a.accept(a, Amount::Of(1), true).unwrap_err()), libc::EINVAL);
-        for number_ in [channel::LwSocket::from_number(i32::MAX).unwrap(), channel::LwSocket::from_number(1 << 30).unwrap()] {
+        for number_ in
+            [channel::LwSocket::from_number(i32::MAX).unwrap(), channel::LwSocket::from_number(1 << 30).unwrap()]
+        {
             let wrong = w.b.close(number_).unwrap_err();
             assert!(matches!(number(wrong), libc::EBADF | libc::EBUSY));
         }

@@ -96,7 +96,10 @@ impl Kernel {
         let entry = match ahead {
             0 => {
                 let place = light.then_some(io_uring::types::DestinationSlot::auto_target());
-                opcode::Accept::new(fd, std::ptr::null_mut(), std::ptr::null_mut()).file_index(place).flags(flags).build()
+                opcode::Accept::new(fd, std::ptr::null_mut(), std::ptr::null_mut())
+                    .file_index(place)
+                    .flags(flags)
+                    .build()
             }
             _ => opcode::AcceptMulti::new(fd).allocate_file_index(light).flags(flags).build(),
         };

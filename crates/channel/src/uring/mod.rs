@@ -282,14 +282,16 @@ impl Kernel {
     fn begin_way(&mut self, core: &mut Core, at: u32, way: Way) {
         let Some(op) = core.head(at, way) else { return };
         let Some((file, kind)) = Kernel::file(core, at) else { return };
-        if core.ops.get(op).is_none_or(|op| op.stage != Stage::Queued) {
+        if core.ops.get(op).is_none_or(|op| op.stage != Stage::Queued) || core.waits(at, way) {
             return;
         }
         if way == Way::In && matches!(core.ops.get(op).map(|op| &op.kind), Some(Kind::Recv)) {
             return self.begin_recv(core, at, op, file, kind);
         }
         let ends = core.after(op).filter(|_| kind == FileKind::Tcp).and_then(|next| {
-            let Kind::Disconnect(how @ (libc::SHUT_WR | libc::SHUT_RDWR)) = core.ops.get(next)?.kind else { return None };
+            let Kind::Disconnect(how @ (libc::SHUT_WR | libc::SHUT_RDWR)) = core.ops.get(next)?.kind else {
+                return None;
+            };
             matches!(core.ops.get(op)?.kind, Kind::Write).then_some((next, how))
         });
         let number = tag(OP, core.ops.generation(op), op);

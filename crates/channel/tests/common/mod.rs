@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use channel::{
     Address, Amount, Capabilities, Channel, Command, CpuMask, Data, Event, Handle, Listener, LwSocket, Options, Socket,
 };
-use runtime::Config;
+use runtime::{Config, Model};
 
 /// A test that takes longer is stuck.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -15,14 +15,21 @@ const LIMIT: Duration = Duration::from_secs(10);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Uring,
+    /// With its application running the turns.
     Lane,
+    /// With a thread beside it that does.
+    Paired,
+    /// With one that takes over.
+    Guarded,
 }
 
+const ALL: [Kind; 4] = [Kind::Uring, Kind::Lane, Kind::Paired, Kind::Guarded];
+
 /// What an engine cannot do, and the tests that are skipped for it: checked in both directions.
-const SKIPPED: &[(&str, Kind)] = &[
-    ("connections_as_descriptors", Kind::Lane),
-    ("lightweight_to_descriptor", Kind::Lane),
-    ("an_idle_channel_takes_what_waits", Kind::Lane),
+const SKIPPED: &[(&str, &[Kind])] = &[
+    ("connections_as_descriptors", &[Kind::Lane, Kind::Paired, Kind::Guarded]),
+    ("lightweight_to_descriptor", &[Kind::Lane, Kind::Paired, Kind::Guarded]),
+    ("an_idle_channel_takes_what_waits", &[Kind::Lane, Kind::Paired, Kind::Guarded]),
 ];
 
 pub struct World {
@@ -48,8 +55,13 @@ impl World {
                 let a = Channel::uring(options).unwrap();
                 (a, Channel::uring(options).unwrap(), "127.0.0.1:0", None)
             }
-            Kind::Lane => {
-                let config = |address: &str| Config::memory(address).unwrap();
+            Kind::Lane | Kind::Paired | Kind::Guarded => {
+                let model = match kind {
+                    Kind::Paired => Model::Paired,
+                    Kind::Guarded => Model::Guarded,
+                    _ => Model::Inline,
+                };
+                let config = |address: &str| Config { model, ..Config::memory(address).unwrap() };
                 let pair = runtime::Engine::memory_pair(&config("10.0.0.1/24"), &config("10.0.0.2/24")).unwrap();
                 let (mut ea, mut eb) = pair;
                 let a = Channel::lane(ea.take_app(0).unwrap().attach().unwrap(), options).unwrap();
@@ -81,7 +93,7 @@ impl World {
                 let fd = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None);
                 self.b.register(fd.unwrap(), cookie).unwrap()
             }
-            Kind::Lane => {
+            _ => {
                 let socket = self.b.socket(false).unwrap();
                 self.b.register_light(socket, cookie).unwrap()
             }
@@ -143,7 +155,7 @@ impl Drop for World {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             let ends = Instant::now() + Duration::from_millis(50);
-            while self.kind == Kind::Lane && Instant::now() < ends {
+            while self.kind != Kind::Uring && Instant::now() < ends {
                 self.pump();
             }
         }
@@ -177,10 +189,14 @@ pub fn number(error: std::io::Error) -> i32 {
 
 /// On each engine that can do what is needed, with these options.
 pub fn on_engines(name: &str, needs: Capabilities, options: Options, f: impl Fn(World)) {
-    for kind in [Kind::Uring, Kind::Lane] {
+    for kind in ALL {
         let world = World::new(kind, options);
         let skipped = !world.a.capabilities().has(needs);
-        assert_eq!(skipped, SKIPPED.contains(&(name, kind)), "{name} on {kind:?}: the list of skips is wrong");
+        assert_eq!(
+            skipped,
+            SKIPPED.iter().any(|(test, kinds)| *test == name && kinds.contains(&kind)),
+            "{name} on {kind:?}: the list of skips is wrong"
+        );
         if !skipped {
             f(world);
         }

@@ -1,0 +1,142 @@
+//! Listeners in parts, and who takes over what waits. These pin threads to CPUs, and so need two of them.
+
+mod common;
+
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use channel::{Amount, Capabilities, Channel, Command, CpuMask, Handle, Options};
+use common::{Who, light, number, on_engines};
+
+fn pin(cpu: usize) {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(cpu);
+    rustix::thread::sched_setaffinity(None, &set).unwrap();
+}
+
+/// Connects `n` times from a CPU, on which loopback then delivers.
+fn connect_from(cpu: usize, to: SocketAddr, n: usize) -> Vec<TcpStream> {
+    std::thread::spawn(move || {
+        pin(cpu);
+        (0..n).map(|_| TcpStream::connect(to).unwrap()).collect()
+    })
+    .join()
+    .unwrap()
+}
+
+fn listener(to: &str) -> (OwnedFd, SocketAddr) {
+    let listener = std::net::TcpListener::bind(to).unwrap();
+    let at = listener.local_addr().unwrap();
+    (listener.into(), at)
+}
+
+/// How many connections come.
+fn count(channel: &mut Channel) -> usize {
+    let mut n = 0;
+    while let Some(event) = channel.dispatch(Some(Duration::from_millis(50))).unwrap() {
+        assert_eq!(event.command, Command::Accept);
+        light(event);
+        n += 1;
+    }
+    n
+}
+
+fn accepting(channel: &mut Channel, handle: Handle) {
+    channel.accept(handle, Amount::Endless, true).unwrap();
+    channel.flush().unwrap();
+}
+
+#[test]
+fn a_cpu_has_its_part_and_the_original_the_rest() {
+    for at in ["127.0.0.1:0", "[::1]:0"] {
+        let (fd, at) = listener(at);
+        let (mut a, mut b) = (Channel::uring(Options::default()).unwrap(), Channel::uring(Options::default()).unwrap());
+        let zero = a.register_part(fd.as_fd(), 0, CpuMask::one(0)).unwrap();
+        accepting(&mut a, zero);
+        // The original, which nobody has registered, keeps what is left.
+        let _waits = connect_from(1, at, 3);
+        assert_eq!((count(&mut a), count(&mut b)), (0, 0));
+        let rest = b.register(fd.try_clone().unwrap(), 1).unwrap();
+        accepting(&mut b, rest);
+        assert_eq!((count(&mut a), count(&mut b)), (0, 3));
+        let _more = (connect_from(0, at, 20), connect_from(1, at, 10));
+        assert_eq!((count(&mut a), count(&mut b)), (20, 10));
+        // A part for each, then one less: the array of the kernel's is in another order.
+        let mut c = Channel::uring(Options::default()).unwrap();
+        let one = c.register_part(fd.as_fd(), 2, CpuMask::one(1)).unwrap();
+        accepting(&mut c, one);
+        let _again = (connect_from(0, at, 5), connect_from(1, at, 6));
+        assert_eq!((count(&mut a), count(&mut b), count(&mut c)), (5, 0, 6));
+        a.unregister(zero).unwrap();
+        let _last = (connect_from(0, at, 7), connect_from(1, at, 8));
+        assert_eq!((count(&mut a), count(&mut b), count(&mut c)), (0, 7, 8));
+        c.unregister(one).unwrap();
+        let _whole = (connect_from(0, at, 2), connect_from(1, at, 2));
+        assert_eq!(count(&mut b), 4, "without parts all is the original's");
+    }
+}
+
+#[test]
+fn parts_that_cannot_be() {
+    let (fd, _) = listener("127.0.0.1:0");
+    let (mut a, mut b) = (Channel::uring(Options::default()).unwrap(), Channel::uring(Options::default()).unwrap());
+    let both = CpuMask::from_words(&[3]).unwrap();
+    a.register_part(fd.as_fd(), 0, both).unwrap();
+    for mask in [CpuMask::one(0), CpuMask::one(1), both] {
+        assert_eq!(number(b.register_part(fd.as_fd(), 0, mask).unwrap_err()), libc::EBUSY);
+    }
+    assert_eq!(number(b.register_part(fd.as_fd(), 0, CpuMask::NONE).unwrap_err()), libc::EINVAL);
+    b.register_part(fd.as_fd(), 0, CpuMask::one(700)).unwrap();
+    let stream: OwnedFd = std::os::unix::net::UnixStream::pair().unwrap().0.into();
+    assert_eq!(number(b.register_part(stream.as_fd(), 0, CpuMask::one(5)).unwrap_err()), libc::EINVAL);
+    // When a channel ends, so do its parts.
+    drop(a);
+    b.register_part(fd.as_fd(), 0, CpuMask::one(0)).unwrap();
+}
+
+/// An idle channel helps one whose thread is busy, where both want it.
+#[test]
+fn an_idle_channel_takes_what_waits() {
+    let name = "an_idle_channel_takes_what_waits";
+    let options = Options { balance: 4, accept_ahead: 0, ..Options::default() };
+    on_engines(name, Capabilities::BALANCE, options, |mut w| {
+        let (fd, at) = listener("127.0.0.1:0");
+        let zero = w.a.register_part(fd.as_fd(), 0, CpuMask::one(0)).unwrap();
+        let one = w.b.register_part(fd.as_fd(), 1, CpuMask::one(1)).unwrap();
+        w.a.accept(zero, Amount::Endless, true).unwrap();
+        w.b.accept(one, Amount::Endless, true).unwrap();
+        w.b.flush().unwrap();
+        // A does not look: its connections wait.
+        let _few = connect_from(0, at, 3);
+        assert_eq!(count(&mut w.b), 0, "so few are no overload");
+        let _many = connect_from(0, at, 9);
+        let end = Instant::now() + Duration::from_secs(10);
+        let mut taken = 0;
+        while taken < 9 && Instant::now() < end {
+            taken += count(&mut w.b);
+            if w.b.stats().taken as usize == taken && taken >= 9 {
+                break;
+            }
+        }
+        // Half of what waits each time, as long as it is too much: 12, 6, 3.
+        assert_eq!((taken, w.b.stats().taken), (9, 9));
+        assert_eq!(count(&mut w.a), 3);
+        assert_eq!(w.a.stats().taken, 0);
+        let _ = Who::A;
+    });
+}
+
+#[test]
+fn nothing_is_taken_unless_asked() {
+    let (fd, at) = listener("127.0.0.1:0");
+    let quiet = Options { accept_ahead: 0, ..Options::default() };
+    let (mut a, mut b) = (Channel::uring(quiet).unwrap(), Channel::uring(quiet).unwrap());
+    let zero = a.register_part(fd.as_fd(), 0, CpuMask::one(0)).unwrap();
+    let one = b.register_part(fd.as_fd(), 1, CpuMask::one(1)).unwrap();
+    accepting(&mut b, one);
+    let _many = connect_from(0, at, 30);
+    assert_eq!(count(&mut b), 0);
+    accepting(&mut a, zero);
+    assert_eq!(count(&mut a), 30);
+}
