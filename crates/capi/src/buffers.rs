@@ -47,7 +47,7 @@ pub unsafe fn bytes_mut<'a>(at: *mut c_void, len: usize) -> Result<&'a mut [u8]>
 ///
 /// # Safety
 /// `iov` is null or has `n` readable elements, if `n` is in range.
-unsafe fn parts<'a>(iov: *const iovec, n: c_int) -> Result<&'a [iovec]> {
+pub unsafe fn parts<'a>(iov: *const iovec, n: c_int) -> Result<&'a [iovec]> {
     let n = usize::try_from(n).ok().filter(|n| *n <= MOST_PARTS).ok_or(Errno::INVAL)?;
     if n == 0 {
         return Ok(&[]);

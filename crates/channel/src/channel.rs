@@ -89,6 +89,14 @@ impl Channel {
         Capabilities(own.0 | Capabilities::KERNEL.0)
     }
 
+    /// Changes the number of requests of a batch. EINVAL: not 1 to 4096.
+    pub fn set_batch(&mut self, requests: u32) -> io::Result<()> {
+        let options = Options { batch: requests, ..self.core.options };
+        options.check()?;
+        self.core.options = options;
+        Ok(())
+    }
+
     /// What it counted.
     pub fn stats(&self) -> Stats {
         self.core.stats

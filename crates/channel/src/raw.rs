@@ -30,6 +30,11 @@ impl Channel {
         self.register_file(fd, cookie, mask)
     }
 
+    /// Whether a descriptor of this number is registered.
+    pub fn has_registered(&self, fd: RawFd) -> bool {
+        self.core.fds.contains_key(&fd)
+    }
+
     /// Reads into memory of the caller's, at a place of a file or (`u64::MAX`) its own position.
     ///
     /// # Safety

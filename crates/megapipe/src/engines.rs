@@ -1,0 +1,92 @@
+//! The engines behind channels of lanes: one for each configuration file, as long as it has channels.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use capi::{Errno, Result};
+use runtime::{AppHandle, Config, Engine, Error};
+
+struct Running {
+    id: u64,
+    path: String,
+    engine: Engine,
+    channels: usize,
+}
+
+struct Engines {
+    running: Vec<Running>,
+    last: u64,
+}
+
+static ENGINES: Mutex<Engines> = Mutex::new(Engines { running: Vec::new(), last: 0 });
+
+fn lock() -> MutexGuard<'static, Engines> {
+    ENGINES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A channel's part in an engine, which ends with its last one. It goes after the channel.
+#[derive(Debug)]
+pub struct Member(u64);
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        let mut all = lock();
+        let Some(at) = all.running.iter().position(|running| running.id == self.0) else { return };
+        all.running[at].channels -= 1;
+        if all.running[at].channels == 0 {
+            let ended = all.running.swap_remove(at);
+            drop(all);
+            ended.engine.shutdown();
+        }
+    }
+}
+
+/// What an errno cannot say goes to stderr, once, where a program is told why it does not start.
+fn told(why: impl std::fmt::Display, errno: Errno) -> Errno {
+    eprintln!("megapipe: {why}");
+    errno
+}
+
+fn start(path: &str) -> Result<Engine> {
+    let text = std::fs::read_to_string(path).map_err(|e| told(format!("{path}: {e}"), capi::errno::of_io(&e)))?;
+    let config = Config::from_toml(path, &text).map_err(|e| told(e, Errno::INVAL))?;
+    let engine = Engine::start(&config).map_err(|e| {
+        let errno = if matches!(e, Error::Config(_)) { Errno::INVAL } else { Errno::NODEV };
+        told(e, errno)
+    })?;
+    engine.warnings().iter().for_each(|warning| eprintln!("megapipe: {warning}"));
+    Ok(engine)
+}
+
+/// A lane of a configuration's engine, which is started if it does not run: that one, or the next that is free.
+pub fn take(path: &str, lane: Option<usize>) -> Result<(AppHandle, Member)> {
+    let mut all = lock();
+    if !all.running.iter().any(|running| running.path == path) {
+        let engine = start(path)?;
+        all.last += 1;
+        let id = all.last;
+        all.running.push(Running { id, path: path.into(), engine, channels: 0 });
+    }
+    let at = all.running.iter().position(|running| running.path == path).ok_or(Errno::INVAL)?;
+    let running = &mut all.running[at];
+    let lanes = running.engine.lanes();
+    let taken = match lane {
+        Some(lane) if lane >= lanes => Err(Errno::INVAL),
+        Some(lane) => running.engine.take_app(lane).ok_or(Errno::BUSY),
+        None => (0..lanes).find_map(|lane| running.engine.take_app(lane)).ok_or(Errno::BUSY),
+    };
+    match taken {
+        Ok(app) => {
+            running.channels += 1;
+            let member = Member(running.id);
+            Ok((app, member))
+        }
+        Err(errno) => {
+            if running.channels == 0 {
+                let ended = all.running.swap_remove(at);
+                drop(all);
+                ended.engine.shutdown();
+            }
+            Err(errno)
+        }
+    }
+}

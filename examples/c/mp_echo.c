@@ -1,0 +1,175 @@
+/*
+ * An echo server with MegaPipe's API: the thesis's listing 3.1, for both engines.
+ *
+ *   mp_echo [-e uring|lane:CONFIG] [-a ADDRESS] [-p PORT] [-t THREADS]
+ *
+ * Each thread has a channel, on a core of its own, and its part of the listener. With lane:CONFIG the address is one of the
+ * configuration's, and it needs as many lanes as there are threads.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <megapipe.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define READSIZE 16384
+
+struct connection {
+	mp_handle handle;
+	char buf[READSIZE];
+};
+
+static struct mp_options options;
+static int listener, threads = 1;
+static volatile sig_atomic_t stop;
+
+static void on_signal(int sig)
+{
+	(void)sig;
+	stop = 1;
+}
+
+static void die(const char *what)
+{
+	fprintf(stderr, "mp_echo: %s: %s\n", what, strerror(errno));
+	exit(1);
+}
+
+/* A connection ends; its descriptor, where it has one, is closed with it. */
+static void finish(struct connection *conn)
+{
+	mp_unregister(conn->handle);
+	free(conn);
+}
+
+static void accepted(mp_channel *ch, int fd)
+{
+	struct connection *conn = malloc(sizeof *conn);
+	if (conn != NULL) {
+		conn->handle = mp_register(ch, fd, conn, 0);
+		if (conn->handle != 0) {
+			mp_read(conn->handle, conn->buf, READSIZE);
+			return;
+		}
+		free(conn);
+	}
+	mp_close(ch, fd);
+}
+
+static void *serve(void *arg)
+{
+	int core = (int)(intptr_t)arg;
+	struct mp_event ev;
+	cpu_set_t cpus;
+	CPU_ZERO(&cpus);
+	CPU_SET(core, &cpus);
+	if (threads > 1 && pthread_setaffinity_np(pthread_self(), sizeof cpus, &cpus) != 0)
+		die("a core for each thread");
+	mp_channel *ch = mp_create(&options);
+	if (ch == NULL)
+		die("mp_create");
+	mp_handle handle = mp_register(ch, listener, NULL, threads > 1 ? (uint64_t)1 << core : 0);
+	if (handle == 0)
+		die("mp_register");
+	/* One after the other as in the paper would do; all that come is less to say. */
+	if (mp_accept(handle, MP_ENDLESS, 1) < 0 || mp_flush(ch) < 0)
+		die("mp_accept");
+	while (!stop) {
+		int n = mp_dispatch(ch, &ev, 500);
+		if (n < 0 && errno != EINTR)
+			die("mp_dispatch");
+		if (n <= 0)
+			continue;
+		struct connection *conn = ev.cookie;
+		switch (ev.cmd) {
+		case MP_ACCEPT:
+			if (ev.result == 0)
+				accepted(ch, ev.u.accept.fd);
+			else if (mp_accept(handle, MP_ENDLESS, 1) < 0)
+				die("mp_accept");
+			break;
+		case MP_READ:
+			if (ev.result < 0)
+				finish(conn);
+			else if (ev.u.io.size == 0)
+				mp_disconnect(conn->handle);
+			else
+				mp_write(conn->handle, conn->buf, ev.u.io.size);
+			break;
+		case MP_WRITE:
+			if (ev.result < 0)
+				finish(conn);
+			else
+				mp_read(conn->handle, conn->buf, READSIZE);
+			break;
+		case MP_DISCONNECT:
+			finish(conn);
+			break;
+		}
+	}
+	mp_destroy(ch);
+	return NULL;
+}
+
+int main(int argc, char **argv)
+{
+	const char *address = "0.0.0.0";
+	int opt, port = 7777, i;
+	mp_options_init(&options);
+	while ((opt = getopt(argc, argv, "e:a:p:t:")) != -1) {
+		switch (opt) {
+		case 'e':
+			if (strncmp(optarg, "lane:", 5) == 0) {
+				options.engine = MP_ENGINE_LANE;
+				options.config = optarg + 5;
+				break;
+			}
+			if (strcmp(optarg, "uring") == 0)
+				break;
+			fprintf(stderr, "mp_echo: -e %s: uring or lane:CONFIG\n", optarg);
+			return 2;
+		case 'a':
+			address = optarg;
+			break;
+		case 'p':
+			port = atoi(optarg);
+			break;
+		case 't':
+			threads = atoi(optarg);
+			break;
+		default:
+			fprintf(stderr, "usage: mp_echo [-e uring|lane:CONFIG] [-a ADDRESS] [-p PORT] [-t THREADS]\n");
+			return 2;
+		}
+	}
+	struct sockaddr_in at;
+	memset(&at, 0, sizeof at);
+	at.sin_family = AF_INET;
+	at.sin_port = htons((uint16_t)port);
+	if (inet_pton(AF_INET, address, &at.sin_addr) != 1 || threads < 1 || threads > 64) {
+		fprintf(stderr, "mp_echo: an IPv4 address, and 1 to 64 threads\n");
+		return 2;
+	}
+	struct sigaction action;
+	memset(&action, 0, sizeof action);
+	action.sa_handler = on_signal;
+	sigaction(SIGINT, &action, NULL);
+	sigaction(SIGTERM, &action, NULL);
+	listener = mp_listen_at((struct sockaddr *)&at, sizeof at, 4096);
+	if (listener < 0)
+		die("mp_listen_at");
+	pthread_t others[64];
+	for (i = 1; i < threads; i++)
+		if (pthread_create(&others[i], NULL, serve, (void *)(intptr_t)i) != 0)
+			die("pthread_create");
+	serve((void *)0);
+	for (i = 1; i < threads; i++)
+		pthread_join(others[i], NULL);
+	return 0;
+}
