@@ -20,7 +20,9 @@
  *   EBUSY     called by a signal handler that came into another call on this channel
  *   EFAULT    a pointer is NULL that may not be
  *   ENOMEM    no memory
- * What goes wrong with an operation is told by its completion. A child of fork() must not use its parent's channels.
+ * What goes wrong with an operation is told by its completion. A lane's TCP works inside the calls of its channel (model
+ * "inline", the default), above all mp_dispatch(): a thread that computes for long lets it wait, but with model = "guarded" or
+ * "paired" in the configuration. A child of fork() must not use its parent's channels.
  */
 #ifndef MEGAPIPE_H
 #define MEGAPIPE_H

@@ -1,8 +1,10 @@
 /*
- * MegaPipe's calls, right and wrong, over one engine: mp_calls uring ADDRESS, or mp_calls CONFIG ADDRESS in a network
- * namespace of its own, where the kernel is the other end of TAP interface mp0.
+ * MegaPipe's calls, right and wrong, over one engine: mp_calls uring ADDRESS, or mp_calls CONFIG ADDRESS, where the kernel is
+ * at the other end of the lane's device.
  */
+#ifndef _GNU_SOURCE
 #define _GNU_SOURCE
+#endif
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -27,6 +29,24 @@ static struct mp_options options;
 static struct sockaddr_in at;
 static mp_channel *ch;
 static mp_handle other_threads;
+
+/* What the kernel's end says, where it should have something to say; a lane works inside our calls. */
+static ssize_t heard(int fd, void *buf, size_t size)
+{
+	int i;
+	ssize_t n = 0;
+	for (i = 0; i < 10000 && n < (ssize_t)size; i++) {
+		CHECK(mp_flush(ch) == 0);
+		ssize_t more = recv(fd, (char *)buf + n, size - (size_t)n, MSG_DONTWAIT);
+		if (more == 0)
+			return n;
+		if (more > 0)
+			n += more;
+		else
+			usleep(1000);
+	}
+	return n;
+}
 
 static struct mp_event next(int cmd)
 {
@@ -100,7 +120,7 @@ static void transfers(mp_handle listening)
 	ev = next(MP_WRITE);
 	CHECK(ev.result == 0 && ev.u.io.size == 5 && ev.u.io.buf == NULL);
 	char back[64];
-	CHECK(recv(fd, back, 5, MSG_WAITALL) == 5 && memcmp(back, "hello", 5) == 0);
+	CHECK(heard(fd, back, 5) == 5 && memcmp(back, "hello", 5) == 0);
 	iov[0].iov_base = buf, iov[0].iov_len = 1;
 	iov[1].iov_base = buf + 1, iov[1].iov_len = 63;
 	CHECK(mp_readv(h, iov, 2) == 0);
@@ -141,7 +161,7 @@ static void transfers(mp_handle listening)
 	if (mp_capabilities(ch) & MP_CAP_DESCRIPTORS) {
 		int own = mp_lwsocket_to_fd(ch, lw);
 		CHECK(own >= 0 && (fcntl(own, F_GETFD) & FD_CLOEXEC) != 0);
-		CHECK(write(own, "beside", 6) == 6 && recv(fd, back, 6, MSG_WAITALL) == 6);
+		CHECK(write(own, "beside", 6) == 6 && heard(fd, back, 6) == 6);
 		close(own);
 	} else {
 		FAILS(mp_lwsocket_to_fd(ch, lw), EOPNOTSUPP);
@@ -153,7 +173,7 @@ static void transfers(mp_handle listening)
 
 	CHECK(mp_write(h, "last", 4) == 0 && mp_disconnect(h) == 0);
 	CHECK(next(MP_WRITE).u.io.size == 4 && next(MP_DISCONNECT).result == 0);
-	CHECK(recv(fd, back, 10, MSG_WAITALL) == 4);
+	CHECK(heard(fd, back, 10) == 4);
 	CHECK(mp_unregister(h) == 0);
 	FAILS(mp_unregister(h), EBADF);
 	FAILS(mp_close(ch, lw), EBADF);
@@ -441,7 +461,6 @@ int main(int argc, char **argv)
 	ch = mp_create(&options);
 	CHECK(ch != NULL);
 	if (options.engine == MP_ENGINE_LANE) {
-		CHECK(system("ip link set mp0 up && ip addr add 10.77.0.1/24 dev mp0") == 0);
 		NONE(mp_create(&options) != NULL, EBUSY);
 		CHECK(mp_capabilities(ch) == (MP_CAP_KERNEL | MP_CAP_LANE));
 	} else {

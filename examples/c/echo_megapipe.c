@@ -1,12 +1,14 @@
 /*
  * An echo server with MegaPipe's API: the thesis's listing 3.1, for both engines.
  *
- *   mp_echo [-e uring|lane:CONFIG] [-a ADDRESS] [-p PORT] [-t THREADS]
+ *   echo_megapipe [-e uring|lane:CONFIG] [-a ADDRESS] [-p PORT] [-t THREADS]
  *
  * Each thread has a channel, on a core of its own, and its part of the listener. With lane:CONFIG the address is one of the
  * configuration's, and it needs as many lanes as there are threads.
  */
+#ifndef _GNU_SOURCE
 #define _GNU_SOURCE
+#endif
 #include <arpa/inet.h>
 #include <errno.h>
 #include <megapipe.h>
@@ -37,7 +39,7 @@ static void on_signal(int sig)
 
 static void die(const char *what)
 {
-	fprintf(stderr, "mp_echo: %s: %s\n", what, strerror(errno));
+	fprintf(stderr, "echo_megapipe: %s: %s\n", what, strerror(errno));
 	exit(1);
 }
 
@@ -132,7 +134,7 @@ int main(int argc, char **argv)
 			}
 			if (strcmp(optarg, "uring") == 0)
 				break;
-			fprintf(stderr, "mp_echo: -e %s: uring or lane:CONFIG\n", optarg);
+			fprintf(stderr, "echo_megapipe: -e %s: uring or lane:CONFIG\n", optarg);
 			return 2;
 		case 'a':
 			address = optarg;
@@ -144,7 +146,7 @@ int main(int argc, char **argv)
 			threads = atoi(optarg);
 			break;
 		default:
-			fprintf(stderr, "usage: mp_echo [-e uring|lane:CONFIG] [-a ADDRESS] [-p PORT] [-t THREADS]\n");
+			fprintf(stderr, "usage: echo_megapipe [-e uring|lane:CONFIG] [-a ADDRESS] [-p PORT] [-t THREADS]\n");
 			return 2;
 		}
 	}
@@ -153,7 +155,7 @@ int main(int argc, char **argv)
 	at.sin_family = AF_INET;
 	at.sin_port = htons((uint16_t)port);
 	if (inet_pton(AF_INET, address, &at.sin_addr) != 1 || threads < 1 || threads > 64) {
-		fprintf(stderr, "mp_echo: an IPv4 address, and 1 to 64 threads\n");
+		fprintf(stderr, "echo_megapipe: an IPv4 address, and 1 to 64 threads\n");
 		return 2;
 	}
 	struct sigaction action;
@@ -164,6 +166,8 @@ int main(int argc, char **argv)
 	listener = mp_listen_at((struct sockaddr *)&at, sizeof at, 4096);
 	if (listener < 0)
 		die("mp_listen_at");
+	printf("echo_megapipe: %s:%d\n", address, port);
+	fflush(stdout);
 	pthread_t others[64];
 	for (i = 1; i < threads; i++)
 		if (pthread_create(&others[i], NULL, serve, (void *)(intptr_t)i) != 0)

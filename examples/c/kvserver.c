@@ -1,0 +1,881 @@
+/*
+ * A key-value server that speaks memcached's text protocol, with MegaPipe's API, over either engine.
+ *
+ *   kvserver [-e uring|lane:CONFIG] [-a ADDRESS] [-p PORT] [-t THREADS] [-m MIB]
+ *
+ * get, gets, set, add, replace, append, prepend, cas, delete, incr, decr, touch, flush_all, stats, version, verbosity, quit, with
+ * noreply; expiry; what was used least recently makes room within the memory limit. Each thread has a channel on a core of
+ * its own and its part of the listener; the store is cut into shards, each with a lock.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <arpa/inet.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <megapipe.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+#define VERSION "corelane-kv 0.1"
+#define MOST_KEY 250
+#define MOST_VALUE (1u << 20)
+#define MOST_LINE 65536   /* of a get with many keys */
+#define MOST_OUT (1u << 20) /* answers that are gathered before the client has to read some */
+#define MOST_THREADS 64
+#define MONTH (60 * 60 * 24 * 30)
+
+/* The store. */
+
+struct item {
+	struct item *next;          /* in its place of the table */
+	struct item *newer, *older; /* by use */
+	uint64_t hash, cas;
+	int64_t expires;            /* seconds; 0: never */
+	uint32_t flags, value;      /* value: bytes of it */
+	uint8_t key;                /* bytes of it */
+	char data[];                /* key, value */
+};
+
+struct shard {
+	pthread_mutex_t lock;
+	struct item **table;
+	size_t places, items, bytes, limit;
+	struct item *newest, *oldest;
+	uint64_t evictions, total;
+};
+
+static struct shard shards[MOST_THREADS * 8];
+static unsigned int nshards = 1;
+static uint64_t secret[2];
+static uint64_t last_cas;    /* atomic */
+static uint64_t flushed;     /* atomic: what has this cas or less is no more */
+static int64_t flush_at;     /* atomic: when all that is there then is no more; 0 */
+
+struct counters {
+	uint64_t get, set, hits, misses, touch, connections, total_connections;
+};
+
+struct worker {
+	mp_channel *channel;
+	mp_handle listening;
+	struct counters counters; /* its thread's; others read it */
+	int core;
+};
+
+static struct worker workers[MOST_THREADS];
+static int threads = 1;
+static size_t limit = 64u << 20;
+static time_t started;
+static __thread int64_t now;
+static __thread struct worker *me;
+
+#define ROTATE(x, n) ((x) << (n) | (x) >> (64 - (n)))
+#define ROUND \
+	(v0 += v1, v1 = ROTATE(v1, 13), v1 ^= v0, v0 = ROTATE(v0, 32), v2 += v3, v3 = ROTATE(v3, 16), v3 ^= v2, \
+	 v0 += v3, v3 = ROTATE(v3, 21), v3 ^= v0, v2 += v1, v1 = ROTATE(v1, 17), v1 ^= v2, v2 = ROTATE(v2, 32))
+
+/* SipHash-1-3 under a secret key: clients cannot choose what collides. */
+static uint64_t hash_of(const char *key, size_t n)
+{
+	uint64_t v0 = secret[0] ^ 0x736f6d6570736575u, v1 = secret[1] ^ 0x646f72616e646f6du;
+	uint64_t v2 = secret[0] ^ 0x6c7967656e657261u, v3 = secret[1] ^ 0x7465646279746573u, m;
+	size_t left = n;
+	for (; left >= 8; key += 8, left -= 8) {
+		memcpy(&m, key, 8);
+		v3 ^= m;
+		ROUND;
+		v0 ^= m;
+	}
+	m = 0;
+	memcpy(&m, key, left);
+	m |= (uint64_t)n << 56;
+	v3 ^= m;
+	ROUND;
+	v0 ^= m;
+	v2 ^= 0xff;
+	ROUND;
+	ROUND;
+	ROUND;
+	return v0 ^ v1 ^ v2 ^ v3;
+}
+
+static size_t cost(const struct item *it)
+{
+	/* The allocator's word and the table's share. */
+	return sizeof *it + it->key + it->value + 24;
+}
+
+static struct shard *shard_of(uint64_t hash)
+{
+	return &shards[(hash >> 40) % nshards];
+}
+
+static void unlink_use(struct shard *s, struct item *it)
+{
+	*(it->newer ? &it->newer->older : &s->newest) = it->older;
+	*(it->older ? &it->older->newer : &s->oldest) = it->newer;
+}
+
+static void link_newest(struct shard *s, struct item *it)
+{
+	it->newer = NULL;
+	it->older = s->newest;
+	*(s->newest ? &s->newest->newer : &s->oldest) = it;
+	s->newest = it;
+}
+
+static void drop(struct shard *s, struct item *it)
+{
+	struct item **at = &s->table[it->hash & (s->places - 1)];
+	while (*at != it)
+		at = &(*at)->next;
+	*at = it->next;
+	unlink_use(s, it);
+	s->items--;
+	s->bytes -= cost(it);
+	free(it);
+}
+
+static int is_over(const struct item *it)
+{
+	return (it->expires != 0 && it->expires <= now) || it->cas <= __atomic_load_n(&flushed, __ATOMIC_RELAXED);
+}
+
+/* A delayed flush_all has come: what is there now is no more. */
+static void flush_when_due(void)
+{
+	int64_t at = __atomic_load_n(&flush_at, __ATOMIC_RELAXED);
+	if (at != 0 && at <= now && __atomic_compare_exchange_n(&flush_at, &at, 0, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+		__atomic_store_n(&flushed, __atomic_load_n(&last_cas, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
+}
+
+static struct item *find(struct shard *s, uint64_t hash, const char *key, size_t n)
+{
+	struct item *it = s->table[hash & (s->places - 1)];
+	while (it != NULL && (it->hash != hash || it->key != n || memcmp(it->data, key, n) != 0))
+		it = it->next;
+	if (it != NULL && is_over(it)) {
+		drop(s, it);
+		it = NULL;
+	}
+	return it;
+}
+
+static void grow(struct shard *s)
+{
+	size_t places = s->places * 2, i;
+	struct item **table = calloc(places, sizeof *table);
+	if (table == NULL)
+		return; /* longer chains, then */
+	for (i = 0; i < s->places; i++) {
+		struct item *it, *next;
+		for (it = s->table[i]; it != NULL; it = next) {
+			next = it->next;
+			it->next = table[it->hash & (places - 1)];
+			table[it->hash & (places - 1)] = it;
+		}
+	}
+	free(s->table);
+	s->table = table;
+	s->places = places;
+}
+
+/* A new item with room for its value, in nobody's hands yet; NULL where there is no memory for it. */
+static struct item *new_item(const char *key, size_t n, uint64_t hash, uint32_t flags, int64_t expires, size_t value)
+{
+	struct item *it = malloc(sizeof *it + n + value);
+	if (it == NULL)
+		return NULL;
+	it->hash = hash;
+	it->flags = flags;
+	it->expires = expires;
+	it->key = (uint8_t)n;
+	it->value = (uint32_t)value;
+	memcpy(it->data, key, n);
+	return it;
+}
+
+/* Puts an item in the place of `old`, if there is one; what was used least recently makes room. 0: there is none. */
+static int put(struct shard *s, struct item *it, struct item *old)
+{
+	if (cost(it) > s->limit)
+		return 0;
+	if (old != NULL)
+		drop(s, old);
+	while (s->bytes + cost(it) > s->limit) {
+		if (!is_over(s->oldest))
+			s->evictions++;
+		drop(s, s->oldest);
+	}
+	if (s->items >= s->places + s->places / 2)
+		grow(s);
+	it->cas = __atomic_add_fetch(&last_cas, 1, __ATOMIC_RELAXED);
+	it->next = s->table[it->hash & (s->places - 1)];
+	s->table[it->hash & (s->places - 1)] = it;
+	link_newest(s, it);
+	s->items++;
+	s->total++;
+	s->bytes += cost(it);
+	return 1;
+}
+
+/* Connections. */
+
+struct bytes {
+	char *at;
+	size_t len, room;
+};
+
+struct connection {
+	mp_handle handle;
+	struct bytes in;  /* of a request that has not come whole */
+	struct bytes out; /* answers; with the library while `writing` */
+	size_t parsed;    /* of `in` */
+	size_t swallow;   /* bytes of a value that is too large */
+	int writing, closing, failed;
+};
+
+static int reserve(struct bytes *b, size_t more)
+{
+	size_t room = b->room ? b->room : 1024;
+	while (room < b->len + more)
+		room *= 2;
+	if (room != b->room) {
+		char *at = realloc(b->at, room);
+		if (at == NULL)
+			return 0;
+		b->at = at;
+		b->room = room;
+	}
+	return 1;
+}
+
+static void add(struct connection *c, const void *data, size_t n)
+{
+	if (!reserve(&c->out, n)) {
+		c->failed = 1;
+		return;
+	}
+	memcpy(c->out.at + c->out.len, data, n);
+	c->out.len += n;
+}
+
+static void say(struct connection *c, const char *format, ...)
+{
+	char line[512];
+	va_list args;
+	va_start(args, format);
+	int n = vsnprintf(line, sizeof line, format, args);
+	va_end(args);
+	add(c, line, (size_t)n);
+}
+
+/* Requests. */
+
+#define MOST_WORDS 8
+
+struct word {
+	const char *at;
+	size_t n;
+};
+
+static int is(struct word w, const char *text)
+{
+	return w.n == strlen(text) && memcmp(w.at, text, w.n) == 0;
+}
+
+static struct word next_word(const char **at, const char *end)
+{
+	struct word w;
+	while (*at < end && **at == ' ')
+		++*at;
+	w.at = *at;
+	while (*at < end && **at != ' ')
+		++*at;
+	w.n = (size_t)(*at - w.at);
+	return w;
+}
+
+/* A number without a sign; 0: it is none, or too large. */
+static int number(struct word w, uint64_t most, uint64_t *value)
+{
+	size_t i;
+	uint64_t v = 0;
+	for (i = 0; i < w.n; i++) {
+		uint64_t digit = (uint64_t)(w.at[i] - '0');
+		if (w.at[i] < '0' || w.at[i] > '9' || v > (most - digit) / 10 || digit > most)
+			return 0;
+		v = v * 10 + digit;
+	}
+	*value = v;
+	return w.n > 0;
+}
+
+/* An expiry as memcached has it: 0 never, below 0 at once, up to 30 days from now, else a time. 0: it is none. */
+static int expiry(struct word w, int64_t *at)
+{
+	int negative = w.n > 0 && w.at[0] == '-';
+	uint64_t v;
+	if (negative)
+		w.at++, w.n--;
+	if (!number(w, INT32_MAX, &v))
+		return 0;
+	if (v == 0 && !negative)
+		*at = 0;
+	else if (negative)
+		*at = 1;
+	else
+		*at = v <= MONTH ? now + (int64_t)v : (int64_t)v;
+	return 1;
+}
+
+static void bad_line(struct connection *c)
+{
+	say(c, "CLIENT_ERROR bad command line format\r\n");
+}
+
+static void get(struct connection *c, const char *at, const char *end, int with_cas)
+{
+	struct word key;
+	int any = 0;
+	while ((key = next_word(&at, end)).n > 0) {
+		if (key.n > MOST_KEY) {
+			bad_line(c);
+			return;
+		}
+		any = 1;
+		uint64_t hash = hash_of(key.at, key.n);
+		struct shard *s = shard_of(hash);
+		me->counters.get++;
+		pthread_mutex_lock(&s->lock);
+		struct item *it = find(s, hash, key.at, key.n);
+		if (it != NULL) {
+			me->counters.hits++;
+			unlink_use(s, it);
+			link_newest(s, it);
+			add(c, "VALUE ", 6);
+			add(c, it->data, it->key);
+			if (with_cas)
+				say(c, " %" PRIu32 " %" PRIu32 " %" PRIu64 "\r\n", it->flags, it->value, it->cas);
+			else
+				say(c, " %" PRIu32 " %" PRIu32 "\r\n", it->flags, it->value);
+			add(c, it->data + it->key, it->value);
+			add(c, "\r\n", 2);
+		} else {
+			me->counters.misses++;
+		}
+		pthread_mutex_unlock(&s->lock);
+	}
+	if (any)
+		add(c, "END\r\n", 5);
+	else
+		say(c, "ERROR\r\n");
+}
+
+/* A key is no more; whether it was. */
+static int forget(struct word key)
+{
+	uint64_t hash = hash_of(key.at, key.n);
+	struct shard *s = shard_of(hash);
+	pthread_mutex_lock(&s->lock);
+	struct item *it = find(s, hash, key.at, key.n);
+	if (it != NULL)
+		drop(s, it);
+	pthread_mutex_unlock(&s->lock);
+	return it != NULL;
+}
+
+/*
+ * set and its like: the value follows the line. How many bytes were used, behind the line; -1: it has not come whole.
+ */
+static ssize_t store(struct connection *c, struct word *w, int n, const char *value, size_t there)
+{
+	uint64_t flags, bytes, cas = 0;
+	int64_t expires;
+	int with_cas = is(w[0], "cas"), words = with_cas ? 6 : 5;
+	int quiet = n == words + 1 && is(w[words], "noreply");
+	const char *answer = "STORED";
+	if (n < words || (n > words && !quiet) || w[1].n > MOST_KEY || !number(w[2], UINT32_MAX, &flags) ||
+	    !expiry(w[3], &expires) || !number(w[4], INT32_MAX - 2, &bytes) ||
+	    (with_cas && !number(w[5], UINT64_MAX, &cas))) {
+		bad_line(c);
+		return 0;
+	}
+	if (bytes > MOST_VALUE) {
+		if (is(w[0], "set"))
+			forget(w[1]); /* what was there is not what was set */
+		say(c, "SERVER_ERROR object too large for cache\r\n");
+		c->swallow = bytes + 2;
+		return 0;
+	}
+	if (there < bytes + 2)
+		return -1;
+	if (memcmp(value + bytes, "\r\n", 2) != 0) {
+		say(c, "CLIENT_ERROR bad data chunk\r\n");
+		/* Up to the next line: what follows is none of ours. */
+		const char *lf = memchr(value + bytes, '\n', there - bytes);
+		return lf != NULL ? lf + 1 - value : (ssize_t)there;
+	}
+	me->counters.set++;
+	uint64_t hash = hash_of(w[1].at, w[1].n);
+	struct shard *s = shard_of(hash);
+	pthread_mutex_lock(&s->lock);
+	struct item *old = find(s, hash, w[1].at, w[1].n), *it;
+	int joins = is(w[0], "append") || is(w[0], "prepend");
+	if (is(w[0], "add") && old != NULL) {
+		/* It counts as a use. */
+		unlink_use(s, old);
+		link_newest(s, old);
+		answer = "NOT_STORED";
+	} else if ((is(w[0], "replace") || joins) && old == NULL) {
+		answer = "NOT_STORED";
+	} else if (with_cas && old == NULL) {
+		answer = "NOT_FOUND";
+	} else if (with_cas && old->cas != cas) {
+		answer = "EXISTS";
+	} else if (joins && old->value + bytes > MOST_VALUE) {
+		answer = "SERVER_ERROR object too large for cache";
+	} else {
+		size_t before = joins ? old->value : 0;
+		it = new_item(w[1].at, w[1].n, hash, joins ? old->flags : (uint32_t)flags, joins ? old->expires : expires,
+			before + bytes);
+		if (it != NULL) {
+			char *to = it->data + it->key;
+			if (joins)
+				memcpy(is(w[0], "append") ? to : to + bytes, old->data + old->key, before);
+			memcpy(is(w[0], "append") ? to + before : to, value, bytes);
+		}
+		if (it == NULL || !put(s, it, old)) {
+			free(it);
+			answer = "SERVER_ERROR out of memory storing object";
+		}
+	}
+	pthread_mutex_unlock(&s->lock);
+	if (!quiet)
+		say(c, "%s\r\n", answer);
+	return (ssize_t)bytes + 2;
+}
+
+static void count(struct connection *c, struct word *w, int n)
+{
+	uint64_t delta, value = 0;
+	int quiet = n == 4 && is(w[3], "noreply"), negative = is(w[0], "decr");
+	char text[24];
+	if (n < 3 || (n > 3 && !quiet) || w[1].n > MOST_KEY) {
+		bad_line(c);
+		return;
+	}
+	if (!number(w[2], UINT64_MAX, &delta)) {
+		say(c, "CLIENT_ERROR invalid numeric delta argument\r\n");
+		return;
+	}
+	const char *failed = NULL;
+	uint64_t hash = hash_of(w[1].at, w[1].n);
+	struct shard *s = shard_of(hash);
+	pthread_mutex_lock(&s->lock);
+	struct item *old = find(s, hash, w[1].at, w[1].n), *it;
+	struct word is_now = { old ? old->data + old->key : NULL, old ? old->value : 0 };
+	if (old == NULL) {
+		failed = "NOT_FOUND";
+	} else if (old->value > 20 || !number(is_now, UINT64_MAX, &value)) {
+		failed = "CLIENT_ERROR cannot increment or decrement non-numeric value";
+	} else {
+		if (negative)
+			value = value > delta ? value - delta : 0;
+		else
+			value += delta; /* it wraps around */
+		size_t len = (size_t)snprintf(text, sizeof text, "%" PRIu64, value);
+		it = new_item(w[1].at, w[1].n, hash, old->flags, old->expires, len);
+		if (it != NULL)
+			memcpy(it->data + it->key, text, len);
+		if (it == NULL || !put(s, it, old)) {
+			free(it);
+			failed = "SERVER_ERROR out of memory in incr";
+		}
+	}
+	pthread_mutex_unlock(&s->lock);
+	if (quiet)
+		return;
+	if (failed != NULL)
+		say(c, "%s\r\n", failed);
+	else
+		say(c, "%" PRIu64 "\r\n", value);
+}
+
+static void delete_key(struct connection *c, struct word *w, int n)
+{
+	int quiet = n > 2 && is(w[n - 1], "noreply");
+	int words = n - quiet;
+	/* A time of 0 was allowed once. */
+	if (words < 2 || words > 3 || (words == 3 && !is(w[2], "0")) || w[1].n > MOST_KEY) {
+		bad_line(c);
+		return;
+	}
+	int was = forget(w[1]);
+	if (!quiet)
+		say(c, was ? "DELETED\r\n" : "NOT_FOUND\r\n");
+}
+
+static void touch(struct connection *c, struct word *w, int n)
+{
+	int quiet = n == 4 && is(w[3], "noreply");
+	int64_t expires;
+	if (n < 3 || (n > 3 && !quiet) || w[1].n > MOST_KEY || !expiry(w[2], &expires)) {
+		bad_line(c);
+		return;
+	}
+	me->counters.touch++;
+	uint64_t hash = hash_of(w[1].at, w[1].n);
+	struct shard *s = shard_of(hash);
+	pthread_mutex_lock(&s->lock);
+	struct item *it = find(s, hash, w[1].at, w[1].n);
+	if (it != NULL) {
+		it->expires = expires;
+		unlink_use(s, it);
+		link_newest(s, it);
+	}
+	pthread_mutex_unlock(&s->lock);
+	if (!quiet)
+		say(c, it != NULL ? "TOUCHED\r\n" : "NOT_FOUND\r\n");
+}
+
+static void flush_all(struct connection *c, struct word *w, int n)
+{
+	int quiet = n > 1 && is(w[n - 1], "noreply");
+	uint64_t delay = 0;
+	if (n - quiet > 2 || (n - quiet == 2 && !number(w[1], INT32_MAX, &delay))) {
+		bad_line(c);
+		return;
+	}
+	int64_t at = delay <= MONTH ? now + (int64_t)delay : (int64_t)delay;
+	__atomic_store_n(&flush_at, at, __ATOMIC_RELAXED);
+	flush_when_due();
+	if (!quiet)
+		say(c, "OK\r\n");
+}
+
+static void stats(struct connection *c)
+{
+	struct counters all = { 0, 0, 0, 0, 0, 0, 0 };
+	uint64_t items = 0, bytes = 0, total = 0, evictions = 0;
+	int i;
+	for (i = 0; i < threads; i++) {
+		struct counters *k = &workers[i].counters;
+#define SUM(name) all.name += __atomic_load_n(&k->name, __ATOMIC_RELAXED)
+		SUM(get), SUM(set), SUM(hits), SUM(misses), SUM(touch), SUM(connections), SUM(total_connections);
+#undef SUM
+	}
+	for (i = 0; i < (int)nshards; i++) {
+		pthread_mutex_lock(&shards[i].lock);
+		items += shards[i].items;
+		bytes += shards[i].bytes;
+		total += shards[i].total;
+		evictions += shards[i].evictions;
+		pthread_mutex_unlock(&shards[i].lock);
+	}
+	say(c, "STAT pid %d\r\nSTAT uptime %" PRId64 "\r\nSTAT time %" PRId64 "\r\nSTAT version " VERSION "\r\n", (int)getpid(),
+		now - (int64_t)started, now);
+	say(c, "STAT pointer_size %d\r\nSTAT curr_connections %" PRIu64 "\r\nSTAT total_connections %" PRIu64 "\r\n",
+		(int)sizeof(void *) * 8, all.connections, all.total_connections);
+	say(c, "STAT cmd_get %" PRIu64 "\r\nSTAT cmd_set %" PRIu64 "\r\nSTAT cmd_touch %" PRIu64 "\r\n", all.get, all.set, all.touch);
+	say(c, "STAT get_hits %" PRIu64 "\r\nSTAT get_misses %" PRIu64 "\r\n", all.hits, all.misses);
+	say(c, "STAT curr_items %" PRIu64 "\r\nSTAT total_items %" PRIu64 "\r\nSTAT bytes %" PRIu64 "\r\n", items, total, bytes);
+	say(c, "STAT limit_maxbytes %zu\r\nSTAT evictions %" PRIu64 "\r\nSTAT threads %d\r\nEND\r\n", limit, evictions, threads);
+}
+
+/* One request of those bytes: how many it used; 0: it has not come whole. */
+static size_t request(struct connection *c, const char *in, size_t len)
+{
+	if (c->swallow > 0) {
+		size_t n = len < c->swallow ? len : c->swallow;
+		c->swallow -= n;
+		return n;
+	}
+	const char *lf = memchr(in, '\n', len);
+	if (lf == NULL) {
+		if (len > MOST_LINE) {
+			say(c, "CLIENT_ERROR line too long\r\n");
+			c->closing = 1;
+		}
+		return 0;
+	}
+	const char *end = lf > in && lf[-1] == '\r' ? lf - 1 : lf, *at = in;
+	size_t line = (size_t)(lf + 1 - in);
+	struct word w[MOST_WORDS + 1];
+	int n = 1;
+	w[0] = next_word(&at, end);
+	if (is(w[0], "get") || is(w[0], "gets")) {
+		get(c, at, end, w[0].n == 4);
+		return line;
+	}
+	while (n <= MOST_WORDS && (w[n] = next_word(&at, end)).n > 0)
+		n++;
+	if (is(w[0], "set") || is(w[0], "add") || is(w[0], "replace") || is(w[0], "append") || is(w[0], "prepend") ||
+	    is(w[0], "cas")) {
+		ssize_t used = store(c, w, n, lf + 1, len - line);
+		return used < 0 ? 0 : line + (size_t)used;
+	}
+	if (is(w[0], "delete"))
+		delete_key(c, w, n);
+	else if (is(w[0], "incr") || is(w[0], "decr"))
+		count(c, w, n);
+	else if (is(w[0], "touch"))
+		touch(c, w, n);
+	else if (is(w[0], "flush_all"))
+		flush_all(c, w, n);
+	else if (is(w[0], "stats") && n == 1)
+		stats(c);
+	else if (is(w[0], "stats"))
+		say(c, "END\r\n");
+	else if (is(w[0], "version"))
+		say(c, "VERSION " VERSION "\r\n");
+	else if (is(w[0], "verbosity") && n > 1) {
+		if (!is(w[n - 1], "noreply"))
+			say(c, "OK\r\n");
+	} else if (is(w[0], "quit"))
+		c->closing = 1;
+	else
+		say(c, "ERROR\r\n");
+	return line;
+}
+
+/* The life of a connection: receive, answer all that has come, write, and again. */
+
+static void finish(struct connection *c)
+{
+	mp_unregister(c->handle); /* nobody touches c->out any more */
+	me->counters.connections--;
+	free(c->in.at);
+	free(c->out.at);
+	free(c);
+}
+
+/* Requests of these bytes, as long as the client has not too much to read; how many bytes they used. */
+static size_t requests(struct connection *c, const char *at, size_t len)
+{
+	size_t used = 0, n;
+	while (used < len && c->out.len < MOST_OUT && !c->closing && (n = request(c, at + used, len - used)) > 0)
+		used += n;
+	return used;
+}
+
+static void go_on(struct connection *c)
+{
+	int failed = c->failed;
+	if (c->parsed > 0) {
+		c->in.len -= c->parsed;
+		memmove(c->in.at, c->in.at + c->parsed, c->in.len);
+		c->parsed = 0;
+	}
+	if (!failed && c->out.len > 0) {
+		c->writing = 1;
+		failed = mp_write(c->handle, c->out.at, c->out.len) < 0;
+	} else if (!failed && !c->closing) {
+		failed = mp_recv(c->handle) < 0;
+	}
+	if (!failed && c->closing)
+		failed = mp_disconnect(c->handle) < 0;
+	if (failed)
+		finish(c);
+}
+
+static void received(struct connection *c, const char *at, size_t len)
+{
+	size_t used = 0;
+	if (c->in.len == 0)
+		used = requests(c, at, len); /* where they lie */
+	if (used < len) {
+		if (!reserve(&c->in, len - used)) {
+			finish(c);
+			return;
+		}
+		memcpy(c->in.at + c->in.len, at + used, len - used);
+		if (c->in.len == 0) {
+			c->in.len = len - used;
+		} else {
+			c->in.len += len - used;
+			c->parsed = requests(c, c->in.at, c->in.len);
+		}
+	}
+	go_on(c);
+}
+
+static void wrote(struct connection *c)
+{
+	c->writing = 0;
+	c->out.len = 0;
+	if (c->closing)
+		return; /* its end is on the way */
+	if (c->out.room > MOST_OUT || c->in.room > 2 * MOST_VALUE) {
+		/* Back to an idle connection's size. */
+		free(c->out.at);
+		memset(&c->out, 0, sizeof c->out);
+	}
+	c->parsed = requests(c, c->in.at, c->in.len);
+	go_on(c);
+}
+
+static void accepted(int fd)
+{
+	struct connection *c = calloc(1, sizeof *c);
+	if (c != NULL)
+		c->handle = mp_register(me->channel, fd, c, 0);
+	if (c == NULL || c->handle == 0) {
+		mp_close(me->channel, fd);
+		free(c);
+		return;
+	}
+	me->counters.connections++;
+	me->counters.total_connections++;
+	go_on(c);
+}
+
+static struct mp_options options;
+static int listener;
+static volatile sig_atomic_t stop;
+
+static void on_signal(int sig)
+{
+	(void)sig;
+	stop = 1;
+}
+
+static void die(const char *what)
+{
+	fprintf(stderr, "kvserver: %s: %s\n", what, strerror(errno));
+	exit(1);
+}
+
+static void *serve(void *arg)
+{
+	struct mp_event ev;
+	cpu_set_t cpus;
+	me = arg;
+	CPU_ZERO(&cpus);
+	CPU_SET(me->core, &cpus);
+	if (threads > 1 && pthread_setaffinity_np(pthread_self(), sizeof cpus, &cpus) != 0)
+		die("a core for each thread");
+	me->channel = mp_create(&options);
+	if (me->channel == NULL)
+		die("mp_create");
+	me->listening = mp_register(me->channel, listener, NULL, threads > 1 ? (uint64_t)1 << me->core : 0);
+	if (me->listening == 0)
+		die("mp_register");
+	if (mp_accept(me->listening, MP_ENDLESS, 1) < 0 || mp_flush(me->channel) < 0)
+		die("mp_accept");
+	now = time(NULL);
+	while (!stop) {
+		int n = mp_dispatch(me->channel, &ev, 500);
+		if (n < 0 && errno != EINTR)
+			die("mp_dispatch");
+		now = time(NULL);
+		flush_when_due();
+		if (n <= 0)
+			continue;
+		struct connection *c = ev.cookie;
+		if (ev.cmd == MP_ACCEPT) {
+			if (ev.result == 0)
+				accepted(ev.u.accept.fd);
+			else if (mp_accept(me->listening, MP_ENDLESS, 1) < 0)
+				die("mp_accept");
+		} else if (ev.cmd == MP_RECV && ev.result == 0 && ev.u.recv.size > 0) {
+			const char *data = ev.u.recv.data;
+			received(c, data, ev.u.recv.size);
+			mp_release(me->channel, data);
+		} else if (ev.cmd == MP_WRITE && ev.result == 0) {
+			wrote(c);
+		} else {
+			finish(c); /* the end, or an error */
+		}
+	}
+	mp_destroy(me->channel);
+	return NULL;
+}
+
+int main(int argc, char **argv)
+{
+	const char *address = "0.0.0.0";
+	int opt, port = 11211, i, mib = 64;
+	mp_options_init(&options);
+	while ((opt = getopt(argc, argv, "e:a:p:t:m:")) != -1) {
+		switch (opt) {
+		case 'e':
+			if (strncmp(optarg, "lane:", 5) == 0) {
+				options.engine = MP_ENGINE_LANE;
+				options.config = optarg + 5;
+				break;
+			}
+			if (strcmp(optarg, "uring") == 0)
+				break;
+			fprintf(stderr, "kvserver: -e %s: uring or lane:CONFIG\n", optarg);
+			return 2;
+		case 'a':
+			address = optarg;
+			break;
+		case 'p':
+			port = atoi(optarg);
+			break;
+		case 't':
+			threads = atoi(optarg);
+			break;
+		case 'm':
+			mib = atoi(optarg);
+			break;
+		default:
+			fprintf(stderr, "usage: kvserver [-e uring|lane:CONFIG] [-a ADDRESS] [-p PORT] [-t THREADS] [-m MIB]\n");
+			return 2;
+		}
+	}
+	struct sockaddr_in at;
+	memset(&at, 0, sizeof at);
+	at.sin_family = AF_INET;
+	at.sin_port = htons((uint16_t)port);
+	if (inet_pton(AF_INET, address, &at.sin_addr) != 1 || threads < 1 || threads > MOST_THREADS || mib < 1 || port < 0) {
+		fprintf(stderr, "kvserver: an IPv4 address, a port, 1 to %d threads, and at least 1 MiB\n", MOST_THREADS);
+		return 2;
+	}
+	limit = (size_t)mib << 20;
+	/* Large enough for some of the largest values. */
+	while ((int)nshards < threads * 4 && threads > 1 && limit / (nshards * 2) >= 4 * MOST_VALUE)
+		nshards *= 2;
+	for (i = 0; i < (int)nshards; i++) {
+		pthread_mutex_init(&shards[i].lock, NULL);
+		shards[i].limit = limit / nshards;
+		shards[i].places = 1024;
+		shards[i].table = calloc(shards[i].places, sizeof *shards[i].table);
+		if (shards[i].table == NULL)
+			die("memory");
+	}
+	if (getrandom(secret, sizeof secret, 0) != (ssize_t)sizeof secret)
+		die("getrandom");
+	started = time(NULL);
+	struct sigaction action;
+	memset(&action, 0, sizeof action);
+	action.sa_handler = on_signal;
+	sigaction(SIGINT, &action, NULL);
+	sigaction(SIGTERM, &action, NULL);
+	listener = mp_listen_at((struct sockaddr *)&at, sizeof at, 4096);
+	if (listener < 0)
+		die("mp_listen_at");
+	printf("kvserver: %s:%d, %zu MiB\n", address, port, limit >> 20);
+	fflush(stdout);
+	pthread_t others[MOST_THREADS];
+	for (i = 0; i < threads; i++)
+		workers[i].core = i;
+	for (i = 1; i < threads; i++)
+		if (pthread_create(&others[i], NULL, serve, &workers[i]) != 0)
+			die("pthread_create");
+	serve(&workers[0]);
+	for (i = 1; i < threads; i++)
+		pthread_join(others[i], NULL);
+	return 0;
+}
