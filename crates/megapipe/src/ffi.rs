@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use capi::buffers::parts;
 use capi::errno::{Errno, Result, answer, done, set};
-use channel::{Amount, Channel, Command, CpuMask, Data, Event, How, Listener, LwSocket, Options, Socket, Stats};
+use channel::{Amount, Channel, Command, CpuMask, Data, Event, How, Listener, Options, Socket, Stats};
 use libc::{c_char, c_int, c_uint, c_void, iovec, size_t, sockaddr, socklen_t};
 
+use crate::engines;
 use crate::mine::{self, Slot, with, with_handle};
 use crate::sockets::{self, Named, address, named};
-use crate::engines;
 
 /// Longest value that setsockopt looks at, bytes.
 const MOST_VALUE: usize = 256;

@@ -1,0 +1,121 @@
+//! libmegapipe: C programs against it over both engines, the header, what is exported, and the examples with clients.
+
+mod common;
+
+use std::collections::BTreeSet;
+
+use common::{Lab, Temp, compile, have, include, must, prefix, root, text};
+
+/// A lane over the TAP in the lab's first namespace.
+const TAP: &str = "[[ports]]\ndevice = \"tap:t0\"\naddresses = [\"10.9.0.2/24\"]\n";
+
+#[test]
+fn the_header_is_clean_for_every_compiler() {
+    let temp = Temp::new();
+    let source = temp.file("a.c", "#include <megapipe.h>\n#include <megapipe.h>\nint main(void) { return 0; }\n");
+    let whole = "-Wall -Wextra -Werror -pedantic -fsyntax-only";
+    for (compiler, language) in
+        [("gcc", "c -std=c99"), ("g++", "c++ -std=c++11"), ("clang", "c -std=c99"), ("clang++", "c++ -std=c++11")]
+    {
+        if have(compiler) {
+            must(&format!("{compiler} -x {language} {whole} -I'{}' '{}'", include().display(), source.display()));
+        }
+    }
+}
+
+fn defined(command: &str) -> BTreeSet<String> {
+    must(command).lines().filter_map(|l| l.split_whitespace().last()).map(str::to_owned).collect()
+}
+
+#[test]
+fn what_is_exported_is_what_is_declared() {
+    let header = std::fs::read_to_string(include().join("megapipe.h")).unwrap();
+    let code: String = header.split("/*").map(|part| part.split_once("*/").map_or(part, |(_, code)| code)).collect();
+    let names = code.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != '(');
+    let declared: BTreeSet<String> = names
+        .filter_map(|word| word.split_once('('))
+        .map(|(name, _)| name.to_owned())
+        .filter(|name| name.starts_with("mp_"))
+        .collect();
+    assert!(declared.len() > 30, "{declared:?}");
+    let lib = prefix().join("lib");
+    assert_eq!(defined(&format!("nm -D --defined-only '{}/libmegapipe.so'", lib.display())), declared);
+    let archive = format!("nm -g --defined-only '{}/libmegapipe.a' | grep ' [A-Z] '", lib.display());
+    assert_eq!(defined(&archive), declared);
+}
+
+/// The program for all calls, over both engines.
+fn calls(lab: &Lab, flags: &str, library: &str, run: &str, last: &str) {
+    compile(&root().join("crates/capi/tests/c/megapipe.c"), &lab.temp.0.join("calls"), flags, library);
+    for (model, what) in [("", "uring 127.0.0.1"), ("inline", "lane.toml 10.9.0.2"), ("guarded", "lane.toml 10.9.0.2")]
+    {
+        lab.temp.file("lane.toml", format!("model = \"{model}\"\n{TAP}"));
+        let out = lab.run(&lab.a, &format!("timeout -s KILL 60 {run} ./calls {what} {last}"));
+        assert!(out.status.success(), "{what} {model}: {}\n{}", out.status, text(&out));
+    }
+}
+
+#[test]
+fn every_call_does_what_the_header_says() {
+    let Some(lab) = Lab::new() else { return };
+    calls(&lab, "", "'PREFIX/lib/libmegapipe.a'", "", "");
+}
+
+#[test]
+fn every_call_under_address_sanitizer() {
+    let Some(lab) = Lab::new() else { return };
+    calls(&lab, "-fsanitize=address,undefined -fno-sanitize-recover=all", "-LPREFIX/lib -lmegapipe", "", "");
+}
+
+#[test]
+fn every_call_under_valgrind() {
+    let Some(lab) = Lab::new() else { return };
+    if have("valgrind") {
+        calls(&lab, "", "-LPREFIX/lib -lmegapipe", "valgrind -q --error-exitcode=9 --fair-sched=yes", "quiet");
+    }
+}
+
+fn examples(lab: &Lab) {
+    let (root, prefix, out) = (root(), prefix(), &lab.temp.0);
+    must(&format!("make -s -C '{}/examples/c' PREFIX='{}' OUT='{}'", root.display(), prefix.display(), out.display()));
+    lab.temp.file("tap.toml", TAP);
+    lab.temp.file("tap2.toml", format!("lanes = 2\nmodel = \"guarded\"\n{TAP}"));
+    lab.temp.file("xdp.toml", "[[ports]]\ndevice = \"xdp:vb\"\n");
+    for client in ["echo.py", "kv.py"] {
+        std::fs::copy(root.join("crates/capi/tests").join(client), out.join(client)).unwrap();
+    }
+}
+
+/// Over the kernel, a lane over a TAP, and a lane that shares an interface with the kernel; one thread and two.
+#[test]
+fn the_echo_server() {
+    let Some(lab) = Lab::new() else { return };
+    examples(&lab);
+    for (server, at, options) in [
+        (&lab.a, "127.0.0.1", "-e uring"),
+        (&lab.b, "10.98.0.2", "-e uring -t 2"),
+        (&lab.a, "10.9.0.2", "-e lane:tap.toml"),
+        (&lab.a, "10.9.0.2", "-e lane:tap2.toml -t 2"),
+        (&lab.b, "10.98.0.2", "-e lane:xdp.toml"),
+    ] {
+        let running = lab.start(server, &format!("./echo_megapipe {options} -a {at}"));
+        lab.ok(&lab.a, &format!("timeout 60 python3 echo.py {at} 7777"));
+        assert_eq!(running.stop(), Some(0), "{options}");
+    }
+}
+
+#[test]
+fn the_key_value_server() {
+    let Some(lab) = Lab::new() else { return };
+    examples(&lab);
+    for (at, options) in [
+        ("127.0.0.1", "-e uring"),
+        ("127.0.0.1", "-e uring -t 2"),
+        ("10.9.0.2", "-e lane:tap.toml"),
+        ("10.9.0.2", "-e lane:tap2.toml -t 2"),
+    ] {
+        let running = lab.start(&lab.a, &format!("./kvserver {options} -a {at} -m 8"));
+        lab.ok(&lab.a, &format!("timeout 100 python3 kv.py {at} 11211"));
+        assert_eq!(running.stop(), Some(0), "{options}");
+    }
+}
