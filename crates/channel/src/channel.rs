@@ -208,16 +208,22 @@ impl Channel {
         self.ask(handle, Kind::Recv, none, u64::MAX, Owner::Caller)
     }
 
-    /// What was received.
+    /// What was received; nothing where another channel received it.
     pub fn bytes<'a>(&'a self, received: &'a Received) -> &'a [u8] {
-        // SAFETY: the buffer is the application's until it is released, which takes `received` away; and the channel, which
-        // has the memory, is borrowed too. One of another channel outlives that one in no program that has both.
+        if received.channel != self.core.id {
+            return &[];
+        }
+        // SAFETY: the memory is this channel's, which is borrowed; and the buffer is the application's until it is released,
+        // which takes `received` away.
         unsafe { std::slice::from_raw_parts(received.at, received.len) }
     }
 
     /// Gives memory of a `recv` back. EINVAL: another channel's.
     pub fn release(&mut self, received: Received) -> io::Result<()> {
-        self.release_number(received.buffer)
+        match received.channel == self.core.id {
+            true => self.release_number(received.buffer),
+            false => Err(errno(libc::EINVAL)),
+        }
     }
 
     pub(crate) fn release_number(&mut self, buffer: u32) -> io::Result<()> {

@@ -171,6 +171,8 @@ pub(crate) struct Entry {
     pub output: Queue,
     /// On the list of those to be looked at.
     dirty: bool,
+    /// On the list of those whose `recv` found no buffer.
+    pub starving: bool,
 }
 
 /// A lightweight socket.
@@ -238,7 +240,7 @@ impl Core {
 
     pub fn insert(&mut self, cookie: u64, target: Target) -> io::Result<u32> {
         let none = Queue { head: NONE, tail: NONE };
-        let entry = Entry { cookie, target, input: none, output: none, dirty: false };
+        let entry = Entry { cookie, target, input: none, output: none, dirty: false, starving: false };
         self.entries.insert(entry).map_err(|_| errno(libc::EMFILE))
     }
 
@@ -312,6 +314,12 @@ impl Core {
     pub fn waits(&self, at: u32, way: Way) -> bool {
         let other = if way == Way::In { self.head(at, Way::Out) } else { None };
         other.and_then(|op| self.ops.get(op)).is_some_and(|op| matches!(op.kind, Kind::Connect(_)))
+    }
+
+    /// Whether the first read is a `recv` that nobody works on.
+    pub fn wants_buffer(&self, at: u32) -> bool {
+        let op = self.head(at, Way::In).and_then(|op| self.ops.get(op));
+        op.is_some_and(|op| matches!(op.kind, Kind::Recv) && op.stage == Stage::Queued)
     }
 
     /// What follows an operation.

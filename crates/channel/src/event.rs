@@ -36,6 +36,8 @@ pub enum Socket {
 /// Bytes in memory of the channel, until they are [released](crate::Channel::release).
 #[derive(Debug)]
 pub struct Received {
+    /// Of which channel.
+    pub(crate) channel: u32,
     pub(crate) at: *const u8,
     pub(crate) len: usize,
     /// The buffer's number.

@@ -1,6 +1,7 @@
 //! The lane's engine: our own TCP. An operation that can finish at once does so inside its call; others wait for the socket's
 //! readiness, which an edge-triggered epoll of the channel's tells.
 
+use std::collections::HashSet;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -27,7 +28,7 @@ struct Buffers {
     free: Vec<u16>,
     out: Vec<bool>,
     /// Handles that found none free.
-    starving: Vec<(u32, u32)>,
+    starving: HashSet<(u32, u32)>,
 }
 
 /// The lane's engine of a channel.
@@ -314,7 +315,7 @@ impl Lane {
                 Ok(memory) => {
                     let free = (0..memory.count).rev().collect();
                     let out = vec![false; memory.count as usize];
-                    self.buffers = Some(Buffers { memory, free, out, starving: Vec::new() });
+                    self.buffers = Some(Buffers { memory, free, out, starving: HashSet::new() });
                 }
                 Err(error) => return Step::Done(Err(error), Data::None),
             }
@@ -322,7 +323,7 @@ impl Lane {
         let Some(buffers) = &mut self.buffers else { return Step::Waits };
         let Some(id) = buffers.free.last().copied() else {
             core.stats.no_buffer += 1;
-            buffers.starving.push((at, core.entries.generation(at)));
+            buffers.starving.insert((at, core.entries.generation(at)));
             return Step::Waits;
         };
         let begin = buffers.memory.at(id);
@@ -332,7 +333,7 @@ impl Lane {
             Ok(len @ 1..) => {
                 buffers.free.pop();
                 buffers.out[id as usize] = true;
-                let received = Received { at: begin, len, buffer: OURS | u32::from(id) };
+                let received = Received { channel: core.id, at: begin, len, buffer: OURS | u32::from(id) };
                 Step::Done(Ok(len), Data::Received(received))
             }
             other => step(other),

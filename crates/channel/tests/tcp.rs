@@ -403,6 +403,37 @@ fn memory_of_the_channel() {
     });
 }
 
+/// Whoever waits for memory gets it when there is some, whatever else happens meanwhile.
+#[test]
+fn who_waits_for_memory_is_not_forgotten() {
+    let options = Options { buffers: 1, buffer_size: 64, ..Options::default() };
+    on_engines("", Capabilities::KERNEL, options, |mut w| {
+        let listening = w.listen();
+        let pairs: Vec<_> = (0..5).map(|_| w.connection(listening)).collect();
+        for (a, b) in &pairs {
+            w.b.write(*b, b"x").unwrap();
+            w.a.recv(*a).unwrap();
+        }
+        for _ in &pairs {
+            let received = loop {
+                let event = w.next(Who::A);
+                if let Data::Received(received) = event.data {
+                    break received;
+                }
+            };
+            // Other news of those that wait.
+            for (a, b) in &pairs {
+                w.a.write(*a, b"y").unwrap();
+                w.b.write(*b, b"z").unwrap();
+            }
+            for _ in 0..20 {
+                w.pump();
+            }
+            w.a.release(received).unwrap();
+        }
+    });
+}
+
 #[test]
 fn memory_is_given_back_once() {
     everywhere(|mut w| {
@@ -411,6 +442,7 @@ fn memory_is_given_back_once() {
         w.b.write(b, b"x").unwrap();
         w.a.recv(a).unwrap();
         let Data::Received(received) = w.next(Who::A).data else { panic!() };
+        assert_eq!((w.a.bytes(&received), w.b.bytes(&received)), (&b"x"[..], &b""[..]));
         let (at, len) = received.into_raw();
         assert_eq!(len, 1);
         assert_eq!(number(w.a.release_raw(at.wrapping_add(1)).unwrap_err()), libc::EINVAL);

@@ -10,7 +10,7 @@ use channel::{Channel, Handle};
 
 use crate::engines::Member;
 
-/// A channel that C has a pointer to: its address is its name.
+/// A channel. C's pointer to it is its [`name`], a number that no other channel has had.
 pub struct Slot {
     id: u32,
     channel: RefCell<Channel>,
@@ -18,32 +18,36 @@ pub struct Slot {
     _engine: Option<Member>,
 }
 
+/// What C has for a pointer: never followed, and not given again when the channel is gone.
+fn name(id: u32) -> *mut Slot {
+    std::ptr::without_provenance_mut((id as usize) << 16 | 0x6d70)
+}
+
 thread_local! {
     static MINE: RefCell<Vec<Rc<Slot>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Of all threads: to tell a wrong thread from a wrong name.
-static ALL: LazyLock<Mutex<HashSet<(u32, usize)>>> = LazyLock::new(Mutex::default);
+static ALL: LazyLock<Mutex<HashSet<u32>>> = LazyLock::new(Mutex::default);
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|(id, _)| *id != self.id);
+        ALL.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id);
     }
 }
 
-fn elsewhere(like: impl Fn(u32, usize) -> bool) -> bool {
-    ALL.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|(id, at)| like(*id, *at))
+/// Whether another thread has such a channel.
+fn elsewhere(like: impl Fn(u32) -> bool) -> bool {
+    ALL.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|id| like(*id))
 }
 
 /// A new channel of this thread.
 pub fn add(channel: Channel, engine: Option<Member>) -> Result<*mut Slot> {
     let id = channel.id();
     let slot = Rc::new(Slot { id, channel: RefCell::new(channel), _engine: engine });
-    let name = Rc::as_ptr(&slot).cast_mut();
-    ALL.lock().unwrap_or_else(PoisonError::into_inner).insert((id, name as usize));
+    ALL.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
     MINE.with(|mine| mine.try_borrow_mut().map(|mut mine| mine.push(slot))).map_err(|_| Errno::BUSY)?;
-    Ok(name)
+    Ok(name(id))
 }
 
 /// The channel that `which` finds among this thread's.
@@ -63,10 +67,10 @@ fn call<T>(slot: &Slot, f: impl FnOnce(&mut Channel) -> std::io::Result<T>) -> R
 }
 
 /// With a channel: EINVAL where there is none of the name, EPERM where it is another thread's.
-pub fn with<T>(name: *mut Slot, f: impl FnOnce(&mut Channel) -> std::io::Result<T>) -> Result<T> {
-    match find(|slot| std::ptr::eq(slot, name))? {
+pub fn with<T>(of: *mut Slot, f: impl FnOnce(&mut Channel) -> std::io::Result<T>) -> Result<T> {
+    match find(|slot| std::ptr::eq(name(slot.id), of))? {
         Some(slot) => call(&slot, f),
-        None if elsewhere(|_, at| at == name as usize) => Err(Errno::PERM),
+        None if elsewhere(|id| std::ptr::eq(name(id), of)) => Err(Errno::PERM),
         None => Err(Errno::INVAL),
     }
 }
@@ -76,16 +80,16 @@ pub fn with_handle<T>(handle: u64, f: impl FnOnce(&mut Channel, Handle) -> std::
     let handle = Handle::from_bits(handle);
     match find(|slot| slot.id == handle.channel())? {
         Some(slot) => call(&slot, |channel| f(channel, handle)),
-        None if elsewhere(|id, _| id == handle.channel()) => Err(Errno::PERM),
+        None if elsewhere(|id| id == handle.channel()) => Err(Errno::PERM),
         None => Err(Errno::BADF),
     }
 }
 
 /// A channel ends.
-pub fn remove(name: *mut Slot) -> Result<()> {
-    let slot = match find(|slot| std::ptr::eq(slot, name))? {
+pub fn remove(of: *mut Slot) -> Result<()> {
+    let slot = match find(|slot| std::ptr::eq(name(slot.id), of))? {
         Some(slot) => slot,
-        None if elsewhere(|_, at| at == name as usize) => return Err(Errno::PERM),
+        None if elsewhere(|id| std::ptr::eq(name(id), of)) => return Err(Errno::PERM),
         None => return Err(Errno::INVAL),
     };
     // In use: a signal handler would end what it came into.

@@ -76,7 +76,8 @@ impl Kernel {
         let buffer = cqueue::buffer_select(flags);
         match (result, buffer, &mut self.pool) {
             (1.., Some(id), Some(pool)) => {
-                let received = Received { at: pool.taken(id), len: result as usize, buffer: id.into() };
+                let received =
+                    Received { channel: core.id, at: pool.taken(id), len: result as usize, buffer: id.into() };
                 return core.complete(at, Way::In, Ok(result as usize), Data::Received(received));
             }
             (_, Some(id), Some(pool)) => {
@@ -88,7 +89,11 @@ impl Kernel {
         match -result {
             libc::ENOBUFS => {
                 core.stats.no_buffer += 1;
-                self.starving.push_back((at, core.entries.generation(at)));
+                let generation = core.entries.generation(at);
+                if let Some(entry) = core.entries.get_mut(at).filter(|entry| !entry.starving) {
+                    entry.starving = true;
+                    self.starving.push_back((at, generation));
+                }
             }
             libc::EAGAIN => {
                 if let Some(op) = core.head(at, Way::In) {

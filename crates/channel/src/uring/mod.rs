@@ -385,7 +385,14 @@ impl Kernel {
             return Err(errno(libc::EINVAL));
         }
         while let Some((at, generation)) = self.starving.pop_front() {
-            if core.entries.generation(at) == generation {
+            if core.entries.generation(at) != generation {
+                continue;
+            }
+            if let Some(entry) = core.entries.get_mut(at) {
+                entry.starving = false;
+            }
+            // One that has got its bytes meanwhile leaves the buffer to the next.
+            if core.wants_buffer(at) {
                 core.touch(at);
                 break;
             }
