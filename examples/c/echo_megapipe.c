@@ -64,11 +64,21 @@ static void accepted(mp_channel *ch, int fd)
 	mp_close(ch, fd);
 }
 
+/* CPUs are dealt to the threads in turn, so that the connections of each come to somebody. */
+static void own_cpus(uint64_t mask[16], int core)
+{
+	int cpu, cpus = (int)sysconf(_SC_NPROCESSORS_CONF);
+	memset(mask, 0, 16 * sizeof *mask);
+	for (cpu = core; cpu < cpus && cpu < 1024; cpu += threads)
+		mask[cpu / 64] |= (uint64_t)1 << cpu % 64;
+}
+
 static void *serve(void *arg)
 {
 	int core = (int)(intptr_t)arg;
 	struct mp_event ev;
 	cpu_set_t cpus;
+	uint64_t mask[16];
 	CPU_ZERO(&cpus);
 	CPU_SET(core, &cpus);
 	if (threads > 1 && pthread_setaffinity_np(pthread_self(), sizeof cpus, &cpus) != 0)
@@ -76,7 +86,8 @@ static void *serve(void *arg)
 	mp_channel *ch = mp_create(&options);
 	if (ch == NULL)
 		die("mp_create");
-	mp_handle handle = mp_register(ch, listener, NULL, threads > 1 ? (uint64_t)1 << core : 0);
+	own_cpus(mask, core);
+	mp_handle handle = mp_register_cpus(ch, listener, NULL, mask, threads > 1 ? 16 : 0);
 	if (handle == 0)
 		die("mp_register");
 	/* One after the other as in the paper would do; all that come is less to say. */

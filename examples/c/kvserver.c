@@ -755,10 +755,20 @@ static void die(const char *what)
 	exit(1);
 }
 
+/* CPUs are dealt to the threads in turn, so that the connections of each come to somebody. */
+static void own_cpus(uint64_t mask[16], int core)
+{
+	int cpu, cpus = (int)sysconf(_SC_NPROCESSORS_CONF);
+	memset(mask, 0, 16 * sizeof *mask);
+	for (cpu = core; cpu < cpus && cpu < 1024; cpu += threads)
+		mask[cpu / 64] |= (uint64_t)1 << cpu % 64;
+}
+
 static void *serve(void *arg)
 {
 	struct mp_event ev;
 	cpu_set_t cpus;
+	uint64_t mask[16];
 	me = arg;
 	CPU_ZERO(&cpus);
 	CPU_SET(me->core, &cpus);
@@ -767,7 +777,8 @@ static void *serve(void *arg)
 	me->channel = mp_create(&options);
 	if (me->channel == NULL)
 		die("mp_create");
-	me->listening = mp_register(me->channel, listener, NULL, threads > 1 ? (uint64_t)1 << me->core : 0);
+	own_cpus(mask, me->core);
+	me->listening = mp_register_cpus(me->channel, listener, NULL, mask, threads > 1 ? 16 : 0);
 	if (me->listening == 0)
 		die("mp_register");
 	if (mp_accept(me->listening, MP_ENDLESS, 1) < 0 || mp_flush(me->channel) < 0)

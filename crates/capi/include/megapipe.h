@@ -106,7 +106,8 @@ int mp_set_batch(mp_channel *channel, unsigned int requests);
  * open, an lwsocket, or a listener of mp_listen_at().
  * cpu_mask: for something that listens, the CPUs whose connections come to this handle, CPU 0 the lowest bit. They get an
  * accept queue of their own (SO_REUSEPORT and a BPF program), until the handle is unregistered; the original keeps the CPUs
- * that no mask names, wherever it is registered, with cpu_mask 0. Masks of one listener must not meet. With a lane, which
+ * that no mask names, wherever it is registered, with cpu_mask 0: where it is registered nowhere, their connections wait there
+ * for ever, so let the masks name all CPUs of the machine, or register it once without. Masks of one listener must not meet. With a lane, which
  * has its own connections anyway, a mask of a listener of mp_listen_at() is only compared with the others.
  * The handle, or 0 and errno: EEXIST registered with this channel already; EBUSY the mask meets another's; EINVAL a mask of
  * what does not listen; EOPNOTSUPP a mask of what is not TCP; EMFILE, ENFILE no more handles; EADDRINUSE, EADDRNOTAVAIL,
