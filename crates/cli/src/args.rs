@@ -135,8 +135,11 @@ pub struct ServeArgs {
                         request of a connection asks the server to close."
 )]
 pub struct LoadArgs {
-    /// What to fetch.
-    #[arg(help = "http://ADDRESS[:PORT]/PATH")]
+    /// Whom to load, and with what.
+    #[arg(
+        help = "http://ADDRESS[:PORT]/PATH, or memcached://ADDRESS[:PORT]/?keys=10000&key=64&value=1024&gets=9&sets=1, \
+                  where bytes and shares stand that are the default"
+    )]
     pub url: crate::load::target::Target,
     /// Devices and lanes.
     #[command(flatten)]

@@ -8,7 +8,7 @@
 use super::part::{Announced, Window};
 use crate::failure::Failure;
 use crate::http::fixed::Fixed;
-use crate::load::target::Target;
+use crate::load::target::{Service, Target};
 use crate::sys::Stop;
 use io::Port;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -48,12 +48,13 @@ impl Mix {
             kinds.push((PLAIN, vec![HEADERS]));
             return Mix(kinds);
         }
-        let target: Target = format!("http://{}/", super::place::SERVER).parse().unwrap_or_else(|_| unreachable!());
+        let target = format!("http://{}/", super::place::SERVER).parse();
+        let Ok(Target { service: Service::Http(http), .. }) = target else { unreachable!() };
         let fixed = Fixed::new(bytes);
         for left in (0..messages).rev() {
             let answer = fixed.whole(left == 0).len();
             let frames = (0..answer).step_by(SEGMENT).map(|at| PLAIN + (answer - at).min(SEGMENT)).collect();
-            kinds.push((PLAIN + target.request(left > 0).len(), frames));
+            kinds.push((PLAIN + http.request(left > 0).len(), frames));
         }
         // FIN of the client, and the last ACK.
         kinds.push((PLAIN, vec![PLAIN]));

@@ -1,6 +1,6 @@
 //! The demo's second half: the kernel's TCP over loopback.
 
-use super::{Cores, plan, run_threads, serve};
+use super::{Cores, fetch, plan, run_threads, serve};
 use crate::args::DemoArgs;
 use crate::demo::report::Outcome;
 use crate::failure::{Failure, words};
@@ -41,11 +41,11 @@ pub fn run(args: &DemoArgs, cores: &Cores, interrupted: &Stop) -> Result<Outcome
             let mut server = Server::new(Kernel::server(listener, Manner::default())?, Fixed::new(message));
             serve(&mut server, shared, stop)
         });
-        let (core, plan) = (cores.clients().get(index).copied(), plan(args, index, target)?);
+        let (core, plan, fetch) = (cores.clients().get(index).copied(), plan(args, index), fetch(args, target));
         clients.push(move |shared: Arc<Shared>, stop: &Stop| -> io::Result<Tally> {
             core.map(sys::pin);
             let net = Kernel::client(target, Kernel::loopback_sources(index, SOURCES))?;
-            Generator::new(net, plan, shared).run(stop)
+            Generator::new(net, fetch, plan, shared).run(stop)
         });
     }
     let before = segments_sent();

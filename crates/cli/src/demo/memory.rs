@@ -1,6 +1,6 @@
 //! The demo's first half: two engines at the ends of a memory wire.
 
-use super::{Cores, Measured, plan, run_threads, serve};
+use super::{Cores, Measured, fetch, plan, run_threads, serve};
 use crate::args::DemoArgs;
 use crate::demo::report::Outcome;
 use crate::failure::Failure;
@@ -53,11 +53,11 @@ pub fn run(args: &DemoArgs, cores: &Cores, interrupted: &Stop) -> Result<Outcome
             serve_lane(handle, target, message, shared, stop, ready)
         });
         let handle = client.take_lane(index).ok_or_else(missing)?;
-        let (plan, sources) = (plan(args, index, target)?, sources.clone());
+        let (plan, fetch, sources) = (plan(args, index), fetch(args, target), sources.clone());
         clients.push(move |shared: Arc<Shared>, stop: &Stop| -> io::Result<Tally> {
             let mut net = OnLane::new(handle.attach()?)?;
             net.aim(target, sources);
-            let mut generator = Generator::new(net, plan, shared);
+            let mut generator = Generator::new(net, fetch, plan, shared);
             let tally = generator.run(stop)?;
             generator.net().lane().drain(Duration::from_millis(200));
             Ok(tally)

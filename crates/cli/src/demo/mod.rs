@@ -12,7 +12,8 @@ use crate::failure::Failure;
 use crate::http::session::Handler;
 use crate::load::generator::{Plan, Shared};
 use crate::load::report::Tally;
-use crate::load::target::Target;
+use crate::load::talk::Fetch;
+use crate::load::target::Http;
 use crate::net::Net;
 use crate::say::{say, say_json};
 use crate::server::Server;
@@ -73,20 +74,21 @@ pub fn run(args: &DemoArgs, stop: &Stop) -> Result<(), Failure> {
 }
 
 /// The work of one client thread.
-fn plan(args: &DemoArgs, thread: usize, target: SocketAddr) -> Result<Plan, Failure> {
-    let target: Target = format!("http://{target}/").parse().map_err(Failure::told)?;
+fn plan(args: &DemoArgs, thread: usize) -> Plan {
     let share = args.connections / args.lanes + usize::from(thread < args.connections % args.lanes);
-    Ok(Plan {
+    Plan {
         concurrent: share.max(1),
         total: None,
         per_connection: args.messages_per_connection,
         hold: false,
         rate: None,
-        request: target.request(true),
-        last_request: target.request(false),
-        length: Some(args.message as u64),
         timeout: Duration::from_secs(30),
-    })
+    }
+}
+
+/// What it asks for.
+fn fetch(args: &DemoArgs, target: SocketAddr) -> Fetch {
+    Fetch::new(&Http::at(target, "/"), Some(args.message as u64))
 }
 
 /// CPU time of a server thread within the measurement.

@@ -1,7 +1,10 @@
 //! `corelane load`: generators on the lanes of devices.
 
 use super::generator::{Generator, Plan, Shared};
+use super::memcached::Mix;
 use super::report::{Report, Tally};
+use super::talk::{Fetch, Talk};
+use super::target::Service;
 use crate::args::LoadArgs;
 use crate::device;
 use crate::failure::{Failure, words};
@@ -14,6 +17,7 @@ use serde::Serialize;
 use std::io::{self, IsTerminal};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -51,7 +55,7 @@ pub fn run(args: &LoadArgs, stop: &Stop) -> Result<(), Failure> {
         false => say(&report)?,
         true => {
             let printed = Printed {
-                url: format!("http://{}{}", args.url.authority, args.url.path),
+                url: args.url.url.clone(),
                 connections_at_once: at_once,
                 messages_per_connection: args.messages,
                 rate: args.rate,
@@ -84,14 +88,22 @@ pub fn measure(
     let at_once = plans.iter().flatten().map(|plan| plan.concurrent).sum();
     let shared = Arc::new(Shared::default());
     let stats = engine.stats();
+    let filled: Arc<AtomicU32> = Arc::default();
     let mut threads = Vec::new();
     for (index, plan) in plans.into_iter().enumerate() {
         // One without work is dropped: the engine runs it for the others.
         let (Some(handle), Some(plan)) = (engine.take_lane(index), plan) else { continue };
         let (shared, stop, sources) = (shared.clone(), stop.clone(), sources.to_vec());
+        let (service, length, filled) = (args.url.service.clone(), args.length, filled.clone());
         let lane_stats = stats.get(index).filter(|_| config.model == Model::Paired).cloned();
         let body = move || {
-            let result = load_lane(handle, (target, sources), plan, shared, &stop, lane_stats);
+            let to = (target, sources);
+            let result = match &service {
+                Service::Http(http) => load_lane(handle, to, Fetch::new(http, length), plan, shared, &stop, lane_stats),
+                Service::Memcached(workload) => {
+                    load_lane(handle, to, Mix::new(workload, filled, index as u64), plan, shared, &stop, lane_stats)
+                }
+            };
             if result.is_err() {
                 stop.set();
             }
@@ -127,9 +139,6 @@ fn plans(args: &LoadArgs, lanes: usize) -> Vec<Option<Plan>> {
         per_connection: args.messages,
         hold: args.hold,
         rate: args.rate.map(|rate| rate / busy as f64),
-        request: args.url.request(true),
-        last_request: args.url.request(false),
-        length: args.length,
         timeout: Duration::from_secs_f64(args.timeout),
     };
     let useful = |lane: &u64| *lane < busy && args.total.is_none_or(|total| share(total, *lane) > 0);
@@ -139,6 +148,7 @@ fn plans(args: &LoadArgs, lanes: usize) -> Vec<Option<Plan>> {
 fn load_lane(
     handle: LaneHandle,
     (target, sources): (SocketAddr, Vec<IpAddr>),
+    talk: impl Talk,
     plan: Plan,
     shared: Arc<Shared>,
     stop: &Stop,
@@ -147,7 +157,7 @@ fn load_lane(
     let lane = handle.attach()?;
     let mut net = OnLane::new(lane.clone())?;
     net.aim(target, sources);
-    let mut generator = Generator::new(net, plan, shared);
+    let mut generator = Generator::new(net, talk, plan, shared);
     let slept = |stack: &Arc<LaneStats>| Duration::from_micros(stack.slept_us());
     let (begun, before) = (Instant::now(), stack.as_ref().map(slept));
     let mut tally = generator.run(stop)?;

@@ -1,6 +1,8 @@
-//! Load: generators, one a thread, and what they measured.
+//! Load: generators, one a thread, what they say, and what they measured.
 
 pub mod command;
 pub mod generator;
+pub mod memcached;
 pub mod report;
+pub mod talk;
 pub mod target;

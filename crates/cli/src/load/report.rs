@@ -93,6 +93,8 @@ pub enum Cause {
     Status(u16),
     /// Not the length expected.
     Length,
+    /// Not what was asked for.
+    Answer,
 }
 
 impl Cause {
@@ -133,6 +135,7 @@ impl fmt::Display for Cause {
             Cause::Malformed => f.write_str("the response is not HTTP"),
             Cause::Status(status) => write!(f, "status {status}"),
             Cause::Length => f.write_str("the response has another length"),
+            Cause::Answer => f.write_str("another answer than what was asked for"),
         }
     }
 }
@@ -160,6 +163,8 @@ pub struct Tally {
     pub processing: Latency,
     /// Connections kept open.
     pub held: u64,
+    /// Keys that were not there.
+    pub misses: u64,
     /// Bytes that each place for a connection received: how many places, their sum, the sum of their squares.
     pub shares: (u64, f64, f64),
     errors: BTreeMap<Cause, u64>,
@@ -204,6 +209,7 @@ impl Tally {
         self.total.add(&other.total);
         self.processing.add(&other.processing);
         self.held += other.held;
+        self.misses += other.misses;
         let (n, sum, squares) = other.shares;
         self.shares = (self.shares.0 + n, self.shares.1 + sum, self.shares.2 + squares);
         for (cause, count) in &other.errors {
@@ -237,6 +243,7 @@ impl Tally {
                 processing: self.processing.summary(),
             },
             held: self.held,
+            misses: self.misses,
             jain: self.jain(),
             errors: self.errors.iter().map(|(cause, count)| (cause.to_string(), *count)).collect(),
             late_starts: self.late_starts,
@@ -279,6 +286,8 @@ pub struct Report {
     pub latency_us: Latencies,
     /// Connections kept open.
     pub held: u64,
+    /// Keys that were not there.
+    pub misses: u64,
     /// Jain's index over the bytes that each of the connections at once received (closed loop).
     pub jain: Option<f64>,
     /// Failures by cause.
@@ -311,6 +320,9 @@ impl fmt::Display for Report {
         for (name, part) in [("connect", parts.connect), ("first byte", parts.first_byte), ("total", parts.total)] {
             let Percentiles { p50, p90, p99, p999, max, .. } = part;
             writeln!(f, "{name:<12}{p50:>10.0}{p90:>10.0}{p99:>10.0}{p999:>10.0}{max:>10.0}")?;
+        }
+        if self.misses > 0 {
+            writeln!(f, "{} keys were not there", self.misses)?;
         }
         match self.errors.len() {
             0 => write!(f, "no errors")?,

@@ -5,7 +5,8 @@ use crate::http::files::Files;
 use crate::http::reader::Reader;
 use crate::http::site::Site;
 use crate::load::generator::{Generator, Plan, Shared};
-use crate::load::target::Target;
+use crate::load::talk::Fetch;
+use crate::load::target::Http;
 use crate::net::lane::OnLane;
 use corelane::{Config, Engine, Lane, Model};
 use std::net::SocketAddr;
@@ -163,21 +164,19 @@ fn the_generator_loads_a_lane() {
     let dir = TempDir::new("lane-load");
     std::fs::write(dir.0.join("index.html"), "<p>home").expect("a file");
     let counts = over_the_wire(Model::Inline, 0.0, &dir, |lane| {
-        let target: Target = format!("http://{SERVER}/").parse().expect("a target");
+        let target: SocketAddr = SERVER.parse().expect("an address");
         let plan = Plan {
             concurrent: 50,
             total: Some(3000),
             per_connection: 2,
             hold: false,
             rate: None,
-            request: target.request(true),
-            last_request: target.request(false),
-            length: Some(7),
             timeout: Duration::from_secs(20),
         };
         let mut net = OnLane::new(lane.clone()).expect("a poller");
-        net.aim(target.resolve().expect("an address"), Vec::new());
-        let mut generator = Generator::new(net, plan, Arc::new(Shared::default()));
+        net.aim(target, Vec::new());
+        let fetch = Fetch::new(&Http::at(target, "/"), Some(7));
+        let mut generator = Generator::new(net, fetch, plan, Arc::new(Shared::default()));
         let report = generator.run(&Stop::default()).expect("the lane works").report();
         assert_eq!((report.connections, report.messages, report.errors.len()), (3000, 6000, 0), "{report}");
     });

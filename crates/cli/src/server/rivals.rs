@@ -44,8 +44,8 @@ fn beside(
 /// Short connections, long ones, large answers.
 fn work(address: SocketAddr, bytes: u64) {
     for (messages, total) in [(1, 400), (7, 60)] {
-        let report = load(address, "/", |plan| {
-            (plan.per_connection, plan.total, plan.length) = (messages, Some(total), Some(bytes));
+        let report = load(address, "/", Some(bytes), |plan| {
+            (plan.per_connection, plan.total) = (messages, Some(total));
         });
         assert_eq!((report.connections, report.messages), (total, total * u64::from(messages)), "{report}");
         assert!(report.errors.is_empty(), "{report}");
@@ -121,7 +121,7 @@ fn resets_are_what_was_asked_for() {
     let manner = Manner { reset: true, ..Manner::default() };
     let accept = |address| {
         // The kernel's client delays the handshake's last ACK, for a request that does not come here.
-        let report = load(address, "/", |plan| (plan.per_connection, plan.total) = (0, Some(40)));
+        let report = load(address, "/", None, |plan| (plan.per_connection, plan.total) = (0, Some(40)));
         assert_eq!((report.connections, report.messages, report.errors.len()), (40, 0, 0), "{report}");
         assert!(report.latency_us.connect.p50 > 0.0 && report.latency_us.total.p50 >= report.latency_us.connect.min);
     };
@@ -137,6 +137,8 @@ fn resets_are_what_was_asked_for() {
 #[test]
 fn held_connections_stay() {
     use crate::load::generator::{Generator, Plan, Shared};
+    use crate::load::talk::Fetch;
+    use crate::load::target::Http;
     use std::sync::Arc;
     let serve = |listener, stop: &Stop| {
         let mut server = Server::new(Kernel::server(listener, Manner::default())?, Fixed::new(64));
@@ -144,23 +146,20 @@ fn held_connections_stay() {
         Ok(server.counts)
     };
     let counts = beside(Manner::default(), 1, serve, |address| {
-        let target: crate::load::target::Target = format!("http://{address}/").parse().expect("a target");
+        let fetch = Fetch::new(&Http::at(address, "/"), Some(64));
         let plan = Plan {
             concurrent: 100,
             total: None,
             per_connection: 2,
             hold: true,
             rate: None,
-            request: target.request(true),
-            last_request: target.request(false),
-            length: Some(64),
             timeout: Duration::from_secs(20),
         };
         let (shared, stop) = (Arc::new(Shared::default()), Stop::default());
         let report = thread::scope(|scope| {
             let loading = scope.spawn(|| {
                 let net = Kernel::client(address, Vec::new()).expect("epoll works");
-                Generator::new(net, plan, shared.clone()).run(&stop).expect("epoll works").report()
+                Generator::new(net, fetch, plan, shared.clone()).run(&stop).expect("epoll works").report()
             });
             while shared.progress().held < 100 && !loading.is_finished() {
                 thread::sleep(Duration::from_millis(1));

@@ -6,7 +6,8 @@ use crate::http::fixed::Fixed;
 use crate::http::site::Site;
 use crate::load::generator::{Generator, Plan, Shared};
 use crate::load::report::Report;
-use crate::load::target::Target;
+use crate::load::talk::Fetch;
+use crate::load::target::Http;
 use crate::net::kernel::{self, Kernel, Manner};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -49,22 +50,19 @@ fn with_timeouts<H: Handler>(
     })
 }
 
-pub fn load(address: SocketAddr, path: &str, change: impl FnOnce(&mut Plan)) -> Report {
-    let target: Target = format!("http://{address}{path}").parse().expect("a target");
+pub fn load(address: SocketAddr, path: &str, length: Option<u64>, change: impl FnOnce(&mut Plan)) -> Report {
+    let fetch = Fetch::new(&Http::at(address, path), length);
     let mut plan = Plan {
         concurrent: 20,
         total: Some(500),
         per_connection: 1,
         hold: false,
         rate: None,
-        request: target.request(true),
-        last_request: target.request(false),
-        length: None,
         timeout: Duration::from_secs(20),
     };
     change(&mut plan);
     let net = Kernel::client(address, Kernel::loopback_sources(0, 3)).expect("epoll works");
-    let mut generator = Generator::new(net, plan, Arc::new(Shared::default()));
+    let mut generator = Generator::new(net, fetch, plan, Arc::new(Shared::default()));
     generator.run(&Stop::default()).expect("epoll works").report()
 }
 
@@ -83,11 +81,11 @@ fn short_and_long_connections_all_complete() {
     let counts = with_server(
         || Fixed::new(64),
         |address| {
-            let report = load(address, "/", |_| {});
+            let report = load(address, "/", None, |_| {});
             assert_eq!((report.connections, report.messages, report.errors.len()), (500, 500, 0), "{report}");
-            let report = load(address, "/", |plan| (plan.per_connection, plan.total) = (7, Some(100)));
+            let report = load(address, "/", None, |plan| (plan.per_connection, plan.total) = (7, Some(100)));
             assert_eq!((report.connections, report.messages, report.errors.len()), (100, 700, 0), "{report}");
-            let report = load(address, "/", |plan| plan.rate = Some(5000.0));
+            let report = load(address, "/", None, |plan| plan.rate = Some(5000.0));
             assert_eq!((report.connections, report.errors.len()), (500, 0), "{report}");
         },
     );
@@ -100,9 +98,8 @@ fn large_answers_pass_through_full_buffers() {
     with_server(
         || Fixed::new(3_000_000),
         |address| {
-            let report = load(address, "/", |plan| {
+            let report = load(address, "/", Some(3_000_000), |plan| {
                 (plan.total, plan.concurrent, plan.per_connection) = (Some(12), 4, 2);
-                plan.length = Some(3_000_000);
             });
             assert_eq!((report.messages, report.errors.len()), (24, 0), "{report}");
         },
@@ -114,12 +111,12 @@ fn wrong_answers_are_found() {
     with_server(
         || Fixed::new(64),
         |address| {
-            let report = load(address, "/", |plan| plan.length = Some(65));
+            let report = load(address, "/", Some(65), |_| {});
             assert_eq!((report.connections, report.errors["the response has another length"]), (0, 500));
         },
     );
     let gone: SocketAddr = "127.0.0.1:1".parse().expect("an address");
-    let report = load(gone, "/", |plan| plan.total = Some(10));
+    let report = load(gone, "/", None, |plan| plan.total = Some(10));
     assert_eq!((report.connections, report.errors["connection refused"]), (0, 10));
 }
 
@@ -135,7 +132,7 @@ fn files_arrive_whole() {
         let end = crate::http::head::end_of_head(&answer, 0).expect("a head");
         assert!(answer[end..].starts_with(&want));
         assert!(answer[end + want.len()..].starts_with(b"HTTP/1.1 404 Not Found\r\n"));
-        let report = load(address, "/none", |plan| plan.total = Some(5));
+        let report = load(address, "/none", None, |plan| plan.total = Some(5));
         assert_eq!(report.errors["status 404"], 5);
         // Refused while the client is still sending: the answer must survive what is unread.
         let mut stream = TcpStream::connect(address).expect("it listens");
