@@ -122,6 +122,9 @@ pub struct ServeArgs {
     #[arg(long, value_enum, value_name = "HOW", num_args = 0..=1, default_missing_value = "epoll", require_equals = true,
         conflicts_with_all = ["dev", "addr", "gateway", "model", "busy_poll", "config", "pcap"])]
     pub kernel: Option<KernelServer>,
+    /// Benchmark: serve --message through completion channels instead of sockets
+    #[arg(long, requires = "message", conflicts_with = "kernel")]
+    pub channel: bool,
     /// Print the line that says it is ready, and the counts at the end, as JSON
     #[arg(long)]
     pub json: bool,
@@ -293,6 +296,12 @@ pub enum KernelServer {
     Single,
     /// io_uring: multishot accept, direct descriptors, provided buffers, FIN rides on the answer
     Uring,
+    /// Completion channels over io_uring, as MegaPipe has them: partitioned listening, batching, lightweight sockets
+    Channel,
+    /// The same with partitioned listening alone
+    ChannelP,
+    /// The same with partitioned listening and batching
+    ChannelPb,
 }
 
 /// Cores in the order given.

@@ -12,8 +12,10 @@ use crate::net::kernel::{self, Kernel, Manner};
 use crate::net::lane::OnLane;
 use crate::net::uring;
 use crate::say::{say, tell};
+use crate::server::channel::{self, Parts};
 use crate::server::{Counts, Server, reset};
 use crate::sys::{self, Stop};
+use corelane::channel::{Address, Channel, CpuMask, Listener};
 use corelane::{Config, Engine, LaneHandle, LaneStats, Snapshot};
 use std::collections::BTreeMap;
 use std::io;
@@ -85,6 +87,9 @@ fn finish(args: &ServeArgs, counts: Counts, lanes: &[Arc<LaneStats>], snapshots:
 
 /// The same server on the kernel's TCP: a thread a lane, with a listener of its own (SO_REUSEPORT) or a shared one.
 fn on_kernel(args: &ServeArgs, how: KernelServer, content: &Content, stop: &Stop) -> Result<Counts, Failure> {
+    if let Some(parts) = parts(how) {
+        return on_channels(args, how, parts, content, stop);
+    }
     let ring = match (how, content) {
         (KernelServer::Uring, Content::Directory(_)) => {
             return Err(Failure::usage("--kernel=uring serves no directory", "add --message BYTES or --reset"));
@@ -128,17 +133,88 @@ fn on_kernel(args: &ServeArgs, how: KernelServer, content: &Content, stop: &Stop
         threads
             .push(thread.map_err(|error| Failure::new(format!("no thread: {error}"), "raise the limit of processes"))?);
     }
+    announce_kernel(args, how, content, lanes)?;
+    join(threads)
+}
+
+fn announce_kernel(args: &ServeArgs, how: KernelServer, content: &Content, lanes: usize) -> Result<(), Failure> {
     let (what, port) = (content.describe(), args.port);
     let how = how.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
     let engine = format!("the kernel's TCP, {how}, {lanes} thread(s)");
     match args.json {
-        true => say(serde_json::json!({ "event": "ready", "serving": what, "port": port, "engine": engine }))?,
-        false => say(format!("serving {what} on port {port} ({engine})"))?,
+        true => say(serde_json::json!({ "event": "ready", "serving": what, "port": port, "engine": engine })),
+        false => say(format!("serving {what} on port {port} ({engine})")),
     }
+}
+
+fn join(threads: Vec<thread::JoinHandle<Result<Counts, Failure>>>) -> Result<Counts, Failure> {
     threads.into_iter().try_fold(Counts::default(), |sum, thread| {
         let panicked = |_| Err(Failure::told("a server's thread panicked: please report this"));
         Ok(sum.plus(thread.join().unwrap_or_else(panicked)?))
     })
+}
+
+/// What a server on channels has of MegaPipe.
+fn parts(how: KernelServer) -> Option<Parts> {
+    match how {
+        KernelServer::Channel => Some(Parts::ALL),
+        KernelServer::ChannelPb => Some(Parts { light: false, ..Parts::ALL }),
+        KernelServer::ChannelP => Some(Parts { light: false, batched: false, ..Parts::ALL }),
+        KernelServer::Epoll | KernelServer::Plain | KernelServer::Single | KernelServer::Uring => None,
+    }
+}
+
+/// A listener for all channels of this process.
+fn listener(port: u16) -> Result<Listener, Failure> {
+    let address = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
+    Listener::at(Address::from(address), 65_535).map_err(|error| refused(port, error))
+}
+
+/// The server on completion channels over the kernel: a thread a core, which takes the connections that come in there.
+fn on_channels(
+    args: &ServeArgs,
+    how: KernelServer,
+    parts: Parts,
+    content: &Content,
+    stop: &Stop,
+) -> Result<Counts, Failure> {
+    let Content::Message(bytes) = *content else {
+        return Err(Failure::usage("channels serve no directory, and reset nothing", "add --message BYTES"));
+    };
+    let Some(cores) = args.device.cores.as_ref().map(|cores| cores.0.clone()) else {
+        return Err(Failure::usage("channels take the connections of their cores", "name them with --cores"));
+    };
+    let (listener, port, lanes) = (listener(args.port)?, args.port, cores.len());
+    let (ready, told) = mpsc::channel();
+    let mut threads = Vec::new();
+    for core in cores {
+        let (stop, ready) = (stop.clone(), ready.clone());
+        let body = move || {
+            sys::pin(core);
+            let served = Channel::uring(parts.options()).map_err(no_ring).and_then(|channel| {
+                let mask = if parts.partitioned { CpuMask::one(core) } else { CpuMask::NONE };
+                let register = |channel: &mut Channel, cookie| {
+                    let handle = channel.register_listener(listener, cookie, mask)?;
+                    // The receiver leaves early only when another thread failed.
+                    ready.send(()).unwrap_or(());
+                    Ok(handle)
+                };
+                channel::serve(channel, parts, bytes, register, &stop).map_err(|error| refused(port, error))
+            });
+            if served.is_err() {
+                stop.set();
+            }
+            served
+        };
+        let thread = thread::Builder::new().name(format!("serve-{core}")).spawn(body);
+        threads
+            .push(thread.map_err(|error| Failure::new(format!("no thread: {error}"), "raise the limit of processes"))?);
+    }
+    drop(ready);
+    if told.iter().take(lanes).count() == lanes {
+        announce_kernel(args, how, content, lanes)?;
+    }
+    join(threads)
 }
 
 fn open_directory(dir: &Path) -> Result<Files, Failure> {
@@ -161,12 +237,19 @@ fn serve(
     stop: &Stop,
 ) -> Result<(Counts, Vec<Snapshot>), Failure> {
     let (tell, told) = mpsc::channel();
+    let through = if args.channel { Some(listener(args.port)?) } else { None };
     let mut threads = Vec::new();
     for index in 0..engine.lanes() {
         let Some(handle) = engine.take_lane(index) else { continue };
         let (content, stop, tell, port) = (content.clone(), stop.clone(), tell.clone(), args.port);
+        let core = config.cores.get(index).copied().unwrap_or(index);
         let body = move || {
-            let result = serve_lane(handle, &content, port, &stop, &tell);
+            let result = match (content, through) {
+                (Content::Message(bytes), Some(listener)) => {
+                    serve_channel(handle, bytes, (listener, core), &stop, &tell).map(|counts| (counts, None))
+                }
+                (content, _) => serve_lane(handle, &content, port, &stop, &tell),
+            };
             if result.is_err() {
                 // One lane's failure ends the others, so that the process does not serve by half.
                 stop.set();
@@ -241,6 +324,24 @@ fn serve_lane(
     let counts = serve_content(net, content, stop);
     lane.drain(DRAIN);
     Ok((counts?, lane.snapshot()))
+}
+
+/// The same through a channel.
+fn serve_channel(
+    handle: LaneHandle,
+    bytes: usize,
+    (listener, core): (Listener, usize),
+    stop: &Stop,
+    ready: &Sender<()>,
+) -> Result<Counts, Failure> {
+    let failed = |error: io::Error| Failure::told(words(&error));
+    let channel = handle.channel(Parts::ALL.options()).map_err(failed)?;
+    let register = |channel: &mut Channel, cookie| {
+        let handle = channel.register_listener(listener, cookie, CpuMask::one(core))?;
+        ready.send(()).unwrap_or(());
+        Ok(handle)
+    };
+    channel::serve(channel, Parts::ALL, bytes, register, stop).map_err(failed)
 }
 
 /// Serves from one thread until stopped.

@@ -405,6 +405,7 @@ fn discard<N: Net>(connection: &mut Connection<N::Stream>, net: &mut N, input: &
     }
 }
 
+pub mod channel;
 pub mod reset;
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use channel::{Channel, Options};
 use runtime::{AppHandle, Config, Error, LaneStats, MemPort, Snapshot};
 
 use crate::lane::Lane;
@@ -19,6 +20,12 @@ impl LaneHandle {
     pub fn attach(self) -> io::Result<Lane> {
         let app = self.0.attach().map_err(io::Error::other)?;
         Ok(Lane::new(app))
+    }
+
+    /// Takes the lane on this thread as a completion channel, pinned likewise.
+    pub fn channel(self, options: Options) -> io::Result<Channel> {
+        let app = self.0.attach().map_err(io::Error::other)?;
+        Channel::lane(app, options)
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! An [`Engine`] opens devices and starts lanes. Each lane belongs to one application thread, which gets its end of it as a
 //! [`Lane`] and makes [`TcpListener`]s, [`TcpStream`]s and [`Poller`]s on it. Nothing is shared between lanes; handles of
-//! one lane stay on its thread.
+//! one lane stay on its thread. Instead of sockets a lane can have a completion channel ([`LaneHandle::channel`]).
 //!
 //! ```
 //! use std::io::{Read, Write};
@@ -55,6 +55,7 @@ mod socket;
 mod stream;
 
 pub use self::socket::TcpSocket;
+pub use ::channel;
 pub use ::socket::{Linger, RecvFlags, SockOption};
 pub use chunks::{ChunkReader, Chunks};
 pub use engine::{Engine, LaneHandle};

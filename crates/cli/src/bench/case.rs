@@ -8,6 +8,8 @@ use serde_json::{Map, Value, json};
 pub enum System {
     /// This stack.
     Corelane(ModelArg),
+    /// This stack through completion channels.
+    Channels,
     /// The kernel's TCP, threads of one process.
     Kernel(KernelServer),
     /// The expert's epoll server, a process a core.
@@ -23,6 +25,10 @@ impl System {
     pub fn name(self) -> &'static str {
         match self {
             System::Corelane(_) => "corelane",
+            System::Channels => "megapipe-lane",
+            System::Kernel(KernelServer::Channel) => "megapipe-uring",
+            System::Kernel(KernelServer::ChannelPb) => "megapipe-uring-pb",
+            System::Kernel(KernelServer::ChannelP) => "megapipe-uring-p",
             System::Kernel(KernelServer::Epoll) => "linux-epoll",
             System::Kernel(KernelServer::Plain) => "linux-epoll-plain",
             System::Kernel(KernelServer::Single) => "linux-single",
@@ -31,6 +37,11 @@ impl System {
             System::Nginx => "nginx",
             System::Limit => "limit",
         }
+    }
+
+    /// Whether a report compares it with the others of its wire.
+    pub fn is_ours(self) -> bool {
+        matches!(self, System::Corelane(_) | System::Channels | System::Kernel(KernelServer::Channel))
     }
 
     /// What it is, for whoever reads the report.
@@ -51,6 +62,15 @@ impl System {
             System::Kernel(KernelServer::Uring) => {
                 "Linux's io_uring: SINGLE_ISSUER, DEFER_TASKRUN, multishot accept into direct descriptors, provided \
                  buffers, MSG_MORE linked to the close so that FIN rides on the data"
+            }
+            System::Channels => "MegaPipe's channels over this stack: one lane a core",
+            System::Kernel(KernelServer::Channel) => {
+                "MegaPipe's channels over io_uring: a part of the listener for each core, requests handed over by 32, \
+                 lightweight sockets (thesis: P+B+L)"
+            }
+            System::Kernel(KernelServer::ChannelPb) => "as megapipe-uring, with descriptors (P+B)",
+            System::Kernel(KernelServer::ChannelP) => {
+                "as megapipe-uring, with descriptors, each request handed over by itself (P)"
             }
             System::MultiProcess => "as linux-epoll, a process instead of a thread for each core",
             System::Nginx => "nginx on Linux, a worker a core, a file of the message's size, no log",

@@ -20,6 +20,22 @@ pub const RATE: [Column; 14] = [
     percent("client_busy", "client busy %"),
 ];
 
+/// Of channels: what is varied, and rates.
+pub const CHANNEL_RATE: [Column; 12] = [
+    column("varied", "varied", 0),
+    column("system", "system", 0),
+    column("cores", "cores", 0),
+    column("messages_per_connection", "messages/conn", 0),
+    column("message_bytes", "bytes", 0),
+    column("connections_per_s", "connections/s", 0),
+    column("messages_per_s", "messages/s", 0),
+    column("server_cpu_us_per_connection", "server µs/conn", 2),
+    column("server_own_us_per_connection", "own µs", 2),
+    column("frames_per_connection", "frames/conn", 2),
+    percent("server_busy", "server busy %"),
+    percent("client_busy", "client busy %"),
+];
+
 /// Of latency against load.
 pub const LATENCY: [Column; 13] = [
     column("system", "system", 0),

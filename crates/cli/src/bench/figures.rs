@@ -39,7 +39,7 @@ const SERVER_CLOSES: &str = "the server closes first";
 const SERVER_RESETS: &str = "the server resets";
 
 /// All of them, in the order of the issue of the papers: bound first.
-pub const BENCHMARKS: [Benchmark; 15] = [
+pub const BENCHMARKS: [Benchmark; 16] = [
     Benchmark {
         name: "limit",
         after: "no paper",
@@ -316,6 +316,22 @@ pub const BENCHMARKS: [Benchmark; 15] = [
         measure: measure::measure,
     },
     Benchmark {
+        name: "megapipe",
+        after: "MegaPipe figs. 2.1 and 5.1, table 5.1",
+        about: "completion channels over io_uring and over a lane, and what partitioning, batching and light sockets bring",
+        main: "messages_per_s",
+        columns: &CHANNEL_RATE,
+        plots: || {
+            vec![
+                lines("Messages a second", "messages_per_connection", "messages_per_s", "messages/s"),
+                lines("Throughput", "message_bytes", "gbit_per_s", "Gbit/s"),
+            ]
+        },
+        closes_first: SERVER_CLOSES,
+        cases: |settings, _, _, _| Ok(megapipe(settings)),
+        measure: measure::measure,
+    },
+    Benchmark {
         name: "models",
         after: "no paper",
         about: "who runs the stack: thread models side by side, and the kernel's TCP",
@@ -344,6 +360,21 @@ pub const BENCHMARKS: [Benchmark; 15] = [
     },
 ];
 
+/// The thesis varies one thing at a time.
+fn megapipe(settings: &Settings) -> Vec<Case> {
+    let lengths: &[u32] = if settings.quick { &[1, 8, 64] } else { &[1, 2, 4, 8, 16, 32, 64, 128] };
+    let sizes: &[usize] = if settings.quick { &[64, 4096] } else { &[64, 256, 1024, 4096, 16_384, 65_536] };
+    let label =
+        |cases: Vec<Case>, varied: &'static str| cases.into_iter().map(move |case| case.label("varied", varied));
+    let length = over(settings, &MEGAPIPE, lengths, |work, n| work.messages = n);
+    let size = over(settings, &CHANNELS, sizes, |work, bytes| (work.messages, work.message) = (10, bytes));
+    let cores = (2..=settings.cores).flat_map(|cores| {
+        let all = systems(settings, &MEGAPIPE).into_iter();
+        all.map(move |(system, wire)| Case { cores, ..Case::new(system, wire, work(settings)) })
+    });
+    label(length, "length").chain(label(size, "size")).chain(label(cores.collect(), "cores")).collect()
+}
+
 const OURS: System = System::Corelane(ModelArg::Inline);
 const EPOLL: System = System::Kernel(KernelServer::Epoll);
 const PLAIN: System = System::Kernel(KernelServer::Plain);
@@ -352,6 +383,17 @@ const URING: System = System::Kernel(KernelServer::Uring);
 /// Every system.
 pub const EVERYBODY: [System; 8] =
     [System::Limit, OURS, EPOLL, URING, PLAIN, SINGLE, System::MultiProcess, System::Nginx];
+/// Channels, what they are made of (thesis, table 5.1), and epoll as the thesis had it and as an expert would.
+pub const MEGAPIPE: [System; 6] = [
+    System::Channels,
+    CHANNEL,
+    System::Kernel(KernelServer::ChannelPb),
+    System::Kernel(KernelServer::ChannelP),
+    EPOLL,
+    SINGLE,
+];
+const CHANNELS: [System; 4] = [System::Channels, CHANNEL, EPOLL, SINGLE];
+const CHANNEL: System = System::Kernel(KernelServer::Channel);
 /// How bulk leaves: several segments at once that the kernel cuts before the device, or a frame for each.
 const CUT: &str = "cut by the kernel";
 const EACH: &str = "a frame each";

@@ -285,6 +285,10 @@ fn servers(case: &Case, place: &Place, layout: &Layout) -> Result<Vec<Child>, Fa
             let from = if case.frame_each { ["--config", &config] } else { ["--dev", &device] };
             start(&["serve", from[0], from[1], "--model", &model], &layout.server).map(|child| vec![child])
         }
+        System::Channels => {
+            let options = ["serve", "--dev", &device, "--channel"];
+            start(&options, &layout.server).map(|child| vec![child])
+        }
         System::Kernel(how) => {
             start(&["serve", &format!("--kernel={}", value_name(how))], &layout.server).map(|child| vec![child])
         }

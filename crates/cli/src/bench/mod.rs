@@ -88,8 +88,10 @@ pub fn names() -> impl clap::builder::TypedValueParser<Value = String> {
 
 /// Systems that can be asked for.
 pub fn system_names() -> impl clap::builder::TypedValueParser<Value = String> {
-    let systems =
-        figures::EVERYBODY.map(|system| clap::builder::PossibleValue::new(system.name()).help(system.describe()));
+    let mut systems = figures::EVERYBODY.to_vec();
+    systems.extend(figures::MEGAPIPE.iter().filter(|system| !figures::EVERYBODY.contains(system)));
+    let systems: Vec<_> =
+        systems.iter().map(|s| clap::builder::PossibleValue::new(s.name()).help(s.describe())).collect();
     clap::builder::TypedValueParser::map(clap::builder::PossibleValuesParser::new(systems), |name: String| name)
 }
 

@@ -258,6 +258,8 @@ pub struct Plot {
 /// This stack over another system, at the same work on the same wire.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Ratio {
+    /// Of which system of ours.
+    pub system: String,
     /// The other.
     pub over: String,
     /// By which name the values go.
@@ -345,15 +347,17 @@ impl Report {
 
     /// This stack over every other system that did the same on the same wire; against the echo, frames over frames.
     pub fn ratios(&self) -> Vec<Ratio> {
-        let ours = System::Corelane(ModelArg::Inline).name();
         let at = |row: &Row| {
             let mut keys = row.keys.clone();
             keys.remove("system");
             keys
         };
         let mut ratios = Vec::new();
-        for row in self.rows.iter().filter(|row| row.key("system") == ours) {
-            for other in self.rows.iter().filter(|other| other.key("system") != ours && at(other) == at(row)) {
+        let is_ours =
+            |row: &Row| self.systems.iter().any(|system| system.is_ours() && system.name() == row.key("system"));
+        for row in self.rows.iter().filter(|row| is_ours(row)) {
+            let system = row.key("system");
+            for other in self.rows.iter().filter(|other| !is_ours(other) && at(other) == at(row)) {
                 let over = other.key("system");
                 let echo = over == System::Limit.name();
                 let frames =
@@ -368,7 +372,7 @@ impl Report {
                 let both = |name: &str| us(name, other).zip(us(name, row)).map(|(other, ours)| rounded(other / ours));
                 let core = || both("server_cpu_us_per_connection").filter(|_| echo);
                 let cpu = both("server_own_us_per_connection").or_else(core);
-                ratios.push(Ratio { over, of, ratio: rounded(a / b), cpu, at: at(row) });
+                ratios.push(Ratio { system: system.clone(), over, of, ratio: rounded(a / b), cpu, at: at(row) });
             }
         }
         ratios
@@ -376,9 +380,9 @@ impl Report {
 
     /// The ratios in lines, one for each work.
     fn ratio_lines(&self) -> Vec<String> {
-        let mut lines: Vec<(Map<String, Value>, String)> = Vec::new();
+        let mut lines: Vec<(String, Map<String, Value>, String)> = Vec::new();
         let is_rate = self.main.ends_with("_per_s");
-        for Ratio { over, ratio, cpu, at, .. } in self.ratios() {
+        for Ratio { system, over, ratio, cpu, at, .. } in self.ratios() {
             let by_cpu = cpu.filter(|_| is_rate).map_or_else(String::new, |cpu| format!(" ({cpu:.2} by own CPU)"));
             let words = match over == System::Limit.name() {
                 true => {
@@ -389,18 +393,19 @@ impl Report {
                 }
                 false => format!("{ratio:.2} × {over}{by_cpu}"),
             };
-            match lines.iter_mut().find(|(work, _)| *work == at) {
-                Some((_, line)) => line.push_str(&format!(", {words}")),
+            match lines.iter_mut().find(|(who, work, _)| *who == system && *work == at) {
+                Some((_, _, line)) => line.push_str(&format!(", {words}")),
                 None => {
-                    let row = self.rows.iter().find(|row| {
-                        row.key("system") == "corelane" && at.iter().all(|(k, v)| row.keys.get(k) == Some(v))
-                    });
+                    let row = self
+                        .rows
+                        .iter()
+                        .find(|row| row.key("system") == system && at.iter().all(|(k, v)| row.keys.get(k) == Some(v)));
                     let name = row.map_or_else(String::new, |row| self.name(row));
-                    lines.push((at, format!("{}, {name}: {words}", self.main.replace('_', " "))));
+                    lines.push((system, at, format!("{}, {name}: {words}", self.main.replace('_', " "))));
                 }
             }
         }
-        lines.into_iter().map(|(_, line)| line).collect()
+        lines.into_iter().map(|(_, _, line)| line).collect()
     }
 
     /// A row in a few words: its system, its wire, and what tells it from the other rows of both.

@@ -1,5 +1,6 @@
 //! The server on a lane, fetched from over the memory wire.
 
+use super::channel::Parts;
 use super::*;
 use crate::http::files::Files;
 use crate::http::reader::Reader;
@@ -8,6 +9,7 @@ use crate::load::generator::{Generator, Plan, Shared};
 use crate::load::talk::Fetch;
 use crate::load::target::Http;
 use crate::net::lane::OnLane;
+use corelane::channel::{Address, Channel, CpuMask, Listener};
 use corelane::{Config, Engine, Lane, Model};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -181,4 +183,47 @@ fn the_generator_loads_a_lane() {
         assert_eq!((report.connections, report.messages, report.errors.len()), (3000, 6000, 0), "{report}");
     });
     assert_eq!((counts.connections, counts.requests, counts.errors), (3000, 6000, 0));
+}
+
+#[test]
+fn channels_answer_over_a_lane() {
+    for model in [Model::Inline, Model::Paired, Model::Guarded] {
+        let end = |address| Config { model, ..Config::memory(address).expect("a good address") };
+        let (mut server, mut client) = Engine::memory_pair(&end("10.0.0.1/24"), &end("10.0.0.2/24")).expect("memory");
+        let target: SocketAddr = SERVER.parse().expect("an address");
+        let (handle, stop) = (server.take_lane(0).expect("a lane"), Stop::default());
+        let (tell, told) = std::sync::mpsc::channel();
+        let counts = thread::scope(|scope| {
+            let serving = scope.spawn(|| {
+                let channel = handle.channel(Parts::ALL.options()).expect("a channel");
+                let listener = Listener::at(Address::from(target), 1024).expect("an address");
+                let register = |channel: &mut Channel, cookie| {
+                    let handle = channel.register_listener(listener, cookie, CpuMask::NONE)?;
+                    tell.send(()).expect("somebody waits");
+                    Ok(handle)
+                };
+                channel::serve(channel, Parts::ALL, 300, register, &stop).expect("the lane works")
+            });
+            told.recv().expect("it listens");
+            let lane = client.take_lane(0).expect("a lane").attach().expect("a lane");
+            for (per_connection, total) in [(1, 2000), (7, 200)] {
+                let (hold, rate, timeout) = (false, None, Duration::from_secs(20));
+                let plan = Plan { concurrent: 50, total: Some(total), per_connection, hold, rate, timeout };
+                let mut net = OnLane::new(lane.clone()).expect("a poller");
+                net.aim(target, Vec::new());
+                let fetch = Fetch::new(&Http::at(target, "/"), Some(300));
+                let mut generator = Generator::new(net, fetch, plan, Arc::new(Shared::default()));
+                let report = generator.run(&Stop::default()).expect("the lane works").report();
+                let messages = total * u64::from(per_connection);
+                assert_eq!(
+                    (report.connections, report.messages, report.errors.len()),
+                    (total, messages, 0),
+                    "{report}"
+                );
+            }
+            stop.set();
+            serving.join().expect("no panic")
+        });
+        assert_eq!((counts.connections, counts.requests, counts.errors), (2200, 3400, 0), "{model:?}");
+    }
 }

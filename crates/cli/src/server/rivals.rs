@@ -1,10 +1,12 @@
 //! The other ways to serve, each loaded and checked like the first: plain epoll, a shared listener, io_uring; and resets.
 
+use super::channel::{self, Parts};
 use super::tests::load;
 use super::*;
 use crate::http::fixed::Fixed;
 use crate::net::kernel::{self, Kernel, Manner};
 use crate::net::uring;
+use corelane::channel::Channel;
 use std::net::SocketAddr;
 use std::thread;
 
@@ -73,6 +75,15 @@ fn every_rival_answers_everything() {
         let serve = |listener, stop: &Stop| uring::serve(listener, uring::Work::Message(bytes), stop);
         let counts = beside(Manner::default(), 2, serve, |address| work(address, bytes as u64));
         assert_eq!((counts.connections, counts.requests, counts.errors), (460, 820, 0));
+        for (batched, light) in [(true, true), (true, false), (false, false)] {
+            let parts = Parts { partitioned: false, batched, light };
+            let serve = |listener, stop: &Stop| {
+                let channel = Channel::uring(parts.options())?;
+                channel::serve(channel, parts, bytes, |channel, cookie| channel.register(listener, cookie), stop)
+            };
+            let counts = beside(Manner::default(), 2, serve, |address| work(address, bytes as u64));
+            assert_eq!((counts.connections, counts.requests, counts.errors), (460, 820, 0), "{parts:?}");
+        }
     }
 }
 

@@ -168,7 +168,7 @@ fn for_programs() {
         assert!(!object[key].is_null(), "{key}");
     }
     assert_eq!(object["machine"]["cpu"], "A CPU");
-    let ratio = serde_json::json!([{ "over": "<linux>", "of": "connections_per_s", "ratio": 4.0, "cpu": 4.0, "at": { "wire": "xdp", "cores": 1 } }]);
+    let ratio = serde_json::json!([{ "system": "corelane", "over": "<linux>", "of": "connections_per_s", "ratio": 4.0, "cpu": 4.0, "at": { "wire": "xdp", "cores": 1 } }]);
     assert_eq!(object["ratios"], ratio);
 }
 

@@ -1,0 +1,188 @@
+//! The benchmark server on completion channels, as MegaPipe's programs are written (Han, 2012, listing 3.1): one program for
+//! the kernel's engine and a lane's.
+
+use crate::http::fixed::Fixed;
+use crate::http::head::{self, Parsed};
+use crate::server::Counts;
+use crate::sys::Stop;
+use corelane::channel::{Amount, Buffer, Channel, Command, Data, Event, Handle, Options, Socket};
+use std::io;
+use std::time::Duration;
+
+/// Longest sleep, so that a stop is noticed.
+const NAP: Duration = Duration::from_millis(100);
+/// Bytes of a read.
+const READ: usize = 2048;
+/// The listener's cookie.
+const LISTENER: u64 = u64::MAX;
+
+/// MegaPipe's three contributions, which the thesis takes apart (table 5.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parts {
+    /// Each core has a part of the listener, with an accept queue of its own; otherwise all share one.
+    pub partitioned: bool,
+    /// Requests are handed over together; otherwise each by itself.
+    pub batched: bool,
+    /// Connections are lightweight sockets; otherwise descriptors of the process.
+    pub light: bool,
+}
+
+impl Parts {
+    /// All of them.
+    pub const ALL: Parts = Parts { partitioned: true, batched: true, light: true };
+
+    /// For a channel.
+    pub fn options(self) -> Options {
+        let alone = Options { batch: 1, accept_ahead: 0, ..Options::default() };
+        if self.batched { Options::default() } else { alone }
+    }
+}
+
+#[derive(Default)]
+struct Connection {
+    handle: Option<Handle>,
+    /// Memory of the next read, where none is under way.
+    room: Vec<u8>,
+    /// Received and not answered; empty for requests that come whole.
+    input: Vec<u8>,
+    /// Its last answer was written.
+    closing: bool,
+}
+
+struct Server {
+    channel: Channel,
+    light: bool,
+    connections: Vec<Connection>,
+    free: Vec<u32>,
+    keep: Buffer,
+    close: Buffer,
+    counts: Counts,
+}
+
+/// Answers every request that comes by `listener`, which is registered under [`LISTENER`]'s cookie by `register`, with a body of
+/// so many bytes, until stopped.
+pub fn serve(
+    mut channel: Channel,
+    parts: Parts,
+    bytes: usize,
+    register: impl FnOnce(&mut Channel, u64) -> io::Result<Handle>,
+    stop: &Stop,
+) -> io::Result<Counts> {
+    let listener = register(&mut channel, LISTENER)?;
+    channel.accept(listener, Amount::Endless, parts.light)?;
+    let fixed = Fixed::new(bytes);
+    let shared = |close| Buffer::Shared(fixed.whole(close).into());
+    let (keep, close) = (shared(false), shared(true));
+    let (connections, free, counts) = (Vec::new(), Vec::new(), Counts::default());
+    let mut server = Server { channel, light: parts.light, connections, free, keep, close, counts };
+    while !stop.is_set() {
+        match server.channel.dispatch(Some(NAP)) {
+            Ok(Some(event)) => server.complete(event, listener)?,
+            Ok(None) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(server.counts)
+}
+
+impl Server {
+    fn complete(&mut self, event: Event, listener: Handle) -> io::Result<()> {
+        let Event { cookie, command, result, data, .. } = event;
+        match (command, result) {
+            (Command::Accept, Ok(_)) => {
+                if let Data::Accepted(socket, _) = data {
+                    self.accepted(socket)?;
+                }
+                Ok(())
+            }
+            (Command::Accept, Err(_)) => {
+                self.counts.accept_errors += 1;
+                self.channel.accept(listener, Amount::Endless, self.light)
+            }
+            (Command::Read, Ok(0)) => self.end(cookie),
+            (Command::Read, Ok(n)) => {
+                let Data::Vec(room) = data else { return self.end(cookie) };
+                let connection = &mut self.connections[cookie as usize];
+                connection.input.extend_from_slice(&room[..n]);
+                connection.room = room;
+                self.answer(cookie)
+            }
+            // The last answer: its disconnect follows.
+            (Command::Write, Ok(_)) if self.connections[cookie as usize].closing => Ok(()),
+            (Command::Write, Ok(_)) => self.answer(cookie),
+            (Command::Disconnect, _) => self.end(cookie),
+            (_, Err(_)) if self.connections[cookie as usize].handle.is_none() => Ok(()),
+            (_, Err(_)) => {
+                self.counts.errors += 1;
+                self.end(cookie)
+            }
+            (Command::Connect | Command::Recv, Ok(_)) => Ok(()),
+        }
+    }
+
+    fn accepted(&mut self, socket: Socket) -> io::Result<()> {
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.connections.push(Connection { room: vec![0; READ], ..Connection::default() });
+            self.connections.len() as u32 - 1
+        });
+        let cookie = u64::from(at);
+        let handle = match socket {
+            Socket::Light(socket) => self.channel.register_light(socket, cookie)?,
+            Socket::Fd(fd) => self.channel.register(fd, cookie)?,
+        };
+        self.counts.connections += 1;
+        let connection = &mut self.connections[at as usize];
+        connection.handle = Some(handle);
+        connection.closing = false;
+        connection.input.clear();
+        self.read(cookie)
+    }
+
+    fn read(&mut self, cookie: u64) -> io::Result<()> {
+        let connection = &mut self.connections[cookie as usize];
+        let Some(handle) = connection.handle else { return Ok(()) };
+        let mut room = std::mem::take(&mut connection.room);
+        // A failed read kept it.
+        room.resize(READ, 0);
+        self.channel.read(handle, room)
+    }
+
+    /// Answers the first request of what was received; the next is looked at once the answer has gone.
+    fn answer(&mut self, cookie: u64) -> io::Result<()> {
+        let connection = &mut self.connections[cookie as usize];
+        let Some(handle) = connection.handle else { return Ok(()) };
+        let mut room = head::slots();
+        let (used, close) = match head::parse(&connection.input, &mut room) {
+            Ok(Parsed::Partial) => return self.read(cookie),
+            Ok(Parsed::Whole(head, used)) if matches!(head.body_length(), Ok(0)) => (used, !head.persists()),
+            // Requests with a body, and what is none, are not part of the benchmark.
+            _ => {
+                self.counts.errors += 1;
+                return self.end(cookie);
+            }
+        };
+        self.counts.requests += 1;
+        if used == connection.input.len() {
+            connection.input.clear();
+        } else {
+            connection.input.drain(..used);
+        }
+        connection.closing = close;
+        if !close {
+            return self.channel.write(handle, self.keep.clone());
+        }
+        // FIN may ride on the answer.
+        self.channel.write(handle, self.close.clone())?;
+        self.channel.disconnect(handle)
+    }
+
+    fn end(&mut self, cookie: u64) -> io::Result<()> {
+        if let Some(handle) = self.connections[cookie as usize].handle.take() {
+            self.free.push(cookie as u32);
+            // A descriptor comes back, and is closed.
+            self.channel.unregister(handle)?;
+        }
+        Ok(())
+    }
+}
