@@ -3,7 +3,6 @@
 use super::case::System;
 use super::measure::{FULL, Measurement};
 use super::statistics::{interval, median};
-use crate::args::ModelArg;
 use crate::demo::grouped;
 use serde::Serialize;
 use serde_json::{Map, Value};

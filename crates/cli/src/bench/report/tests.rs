@@ -1,6 +1,7 @@
 //! The shape of a report, for people and for programs.
 
 use super::*;
+use crate::args::ModelArg;
 use snapbox::{assert_data_eq, str};
 
 fn machine() -> Machine {
