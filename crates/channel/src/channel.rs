@@ -138,7 +138,10 @@ impl Channel {
                 Some(Target::Lane { .. } | Target::LaneListener { .. })
             )
         {
+            // It is in the lane's hands. A turn now, before the application has seen all that came, would acknowledge by itself
+            // what is about to be answered.
             lane.begin(&mut self.core, at);
+            return Ok(());
         }
         if self.core.asked >= self.core.options.batch {
             // What is asked for is asked for: the next dispatch tells what is wrong with the channel as a whole.

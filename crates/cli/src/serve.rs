@@ -187,17 +187,23 @@ fn on_channels(
     let (listener, port, lanes) = (listener(args.port)?, args.port, cores.len());
     let (ready, told) = mpsc::channel();
     let mut threads = Vec::new();
-    for core in cores {
+    for (index, core) in cores.into_iter().enumerate() {
         let (stop, ready) = (stop.clone(), ready.clone());
         let body = move || {
             sys::pin(core);
             let served = Channel::uring(parts.options()).map_err(no_ring).and_then(|channel| {
-                let mask = if parts.partitioned { CpuMask::one(core) } else { CpuMask::NONE };
                 let register = |channel: &mut Channel, cookie| {
-                    let handle = channel.register_listener(listener, cookie, mask)?;
+                    let mut handles = Vec::new();
+                    if parts.partitioned {
+                        handles.push(channel.register_listener(listener, cookie, CpuMask::one(core))?);
+                    }
+                    // What comes in on other CPUs is the first one's.
+                    if !parts.partitioned || index == 0 {
+                        handles.push(channel.register_listener(listener, cookie, CpuMask::NONE)?);
+                    }
                     // The receiver leaves early only when another thread failed.
                     ready.send(()).unwrap_or(());
-                    Ok(handle)
+                    Ok(handles)
                 };
                 channel::serve(channel, parts, bytes, register, &stop).map_err(|error| refused(port, error))
             });
@@ -339,7 +345,7 @@ fn serve_channel(
     let register = |channel: &mut Channel, cookie| {
         let handle = channel.register_listener(listener, cookie, CpuMask::one(core))?;
         ready.send(()).unwrap_or(());
-        Ok(handle)
+        Ok(vec![handle])
     };
     channel::serve(channel, Parts::ALL, bytes, register, stop).map_err(failed)
 }

@@ -59,17 +59,18 @@ struct Server {
     counts: Counts,
 }
 
-/// Answers every request that comes by `listener`, which is registered under [`LISTENER`]'s cookie by `register`, with a body of
-/// so many bytes, until stopped.
+/// Answers every request with a body of so many bytes, until stopped; `register` registers the listener, or several parts of it,
+/// under the cookie.
 pub fn serve(
     mut channel: Channel,
     parts: Parts,
     bytes: usize,
-    register: impl FnOnce(&mut Channel, u64) -> io::Result<Handle>,
+    register: impl FnOnce(&mut Channel, u64) -> io::Result<Vec<Handle>>,
     stop: &Stop,
 ) -> io::Result<Counts> {
-    let listener = register(&mut channel, LISTENER)?;
-    channel.accept(listener, Amount::Endless, parts.light)?;
+    for listener in register(&mut channel, LISTENER)? {
+        channel.accept(listener, Amount::Endless, parts.light)?;
+    }
     let fixed = Fixed::new(bytes);
     let shared = |close| Buffer::Shared(fixed.whole(close).into());
     let (keep, close) = (shared(false), shared(true));
@@ -77,7 +78,7 @@ pub fn serve(
     let mut server = Server { channel, light: parts.light, connections, free, keep, close, counts };
     while !stop.is_set() {
         match server.channel.dispatch(Some(NAP)) {
-            Ok(Some(event)) => server.complete(event, listener)?,
+            Ok(Some(event)) => server.complete(event)?,
             Ok(None) => {}
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
@@ -87,8 +88,8 @@ pub fn serve(
 }
 
 impl Server {
-    fn complete(&mut self, event: Event, listener: Handle) -> io::Result<()> {
-        let Event { cookie, command, result, data, .. } = event;
+    fn complete(&mut self, event: Event) -> io::Result<()> {
+        let Event { handle, cookie, command, result, data } = event;
         match (command, result) {
             (Command::Accept, Ok(_)) => {
                 if let Data::Accepted(socket, _) = data {
@@ -98,7 +99,7 @@ impl Server {
             }
             (Command::Accept, Err(_)) => {
                 self.counts.accept_errors += 1;
-                self.channel.accept(listener, Amount::Endless, self.light)
+                self.channel.accept(handle, Amount::Endless, self.light)
             }
             (Command::Read, Ok(0)) => self.end(cookie),
             (Command::Read, Ok(n)) => {

@@ -200,7 +200,7 @@ fn channels_answer_over_a_lane() {
                 let register = |channel: &mut Channel, cookie| {
                     let handle = channel.register_listener(listener, cookie, CpuMask::NONE)?;
                     tell.send(()).expect("somebody waits");
-                    Ok(handle)
+                    Ok(vec![handle])
                 };
                 channel::serve(channel, Parts::ALL, 300, register, &stop).expect("the lane works")
             });

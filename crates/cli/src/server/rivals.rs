@@ -79,7 +79,13 @@ fn every_rival_answers_everything() {
             let parts = Parts { partitioned: false, batched, light };
             let serve = |listener, stop: &Stop| {
                 let channel = Channel::uring(parts.options())?;
-                channel::serve(channel, parts, bytes, |channel, cookie| channel.register(listener, cookie), stop)
+                channel::serve(
+                    channel,
+                    parts,
+                    bytes,
+                    |channel, cookie| Ok(vec![channel.register(listener, cookie)?]),
+                    stop,
+                )
             };
             let counts = beside(Manner::default(), 2, serve, |address| work(address, bytes as u64));
             assert_eq!((counts.connections, counts.requests, counts.errors), (460, 820, 0), "{parts:?}");
