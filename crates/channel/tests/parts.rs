@@ -140,3 +140,27 @@ fn nothing_is_taken_unless_asked() {
     accepting(&mut a, zero);
     assert_eq!(count(&mut a), 30);
 }
+
+#[test]
+fn one_channel_may_have_a_part_and_the_rest() {
+    for mode in 0..3 {
+        let mut a = Channel::uring(Options::default()).unwrap();
+        let (fd, at, handles) = if mode == 0 {
+            let (fd, at) = listener("127.0.0.1:0");
+            let part = a.register_part(fd.as_fd(), 1, CpuMask::one(1)).unwrap();
+            let rest = a.register(fd.try_clone().unwrap(), 2).unwrap();
+            (Some(fd), at, [part, rest])
+        } else {
+            let any: SocketAddr = if mode == 1 { "127.0.0.1:0" } else { "[::]:0" }.parse().unwrap();
+            let listener = channel::Listener::at(any.into(), 100).unwrap();
+            let part = a.register_listener(listener, 1, CpuMask::one(1)).unwrap();
+            let rest = a.register_listener(listener, 2, CpuMask::NONE).unwrap();
+            let port = listener.address().unwrap().ip().unwrap().port();
+            (None, SocketAddr::from(([127, 0, 0, 1], port)), [part, rest])
+        };
+        handles.into_iter().for_each(|handle| accepting(&mut a, handle));
+        let _streams = (connect_from(0, at, 3), connect_from(1, at, 4));
+        assert_eq!(count(&mut a), 7, "{mode}");
+        drop(fd);
+    }
+}
