@@ -224,6 +224,9 @@ pub struct BenchArgs {
     /// Only this system, as in the reports; may be given several times
     #[arg(long, value_name = "NAME", value_parser = crate::bench::system_names())]
     pub system: Vec<String>,
+    /// The server of examples/c for the experiment with memcached [default: kvserver on PATH]
+    #[arg(long, value_name = "FILE")]
+    pub kv: Option<PathBuf>,
     /// Also write one self-contained page with plots
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,

@@ -1,5 +1,6 @@
 //! What is measured: a system, on a wire, at some work.
 
+use super::kv::Keeper;
 use crate::args::{KernelServer, ModelArg};
 use serde_json::{Map, Value, json};
 
@@ -16,6 +17,8 @@ pub enum System {
     MultiProcess,
     /// nginx, where it is installed.
     Nginx,
+    /// A key-value server.
+    Keeper(Keeper),
     /// No TCP at all: frames echoed.
     Limit,
 }
@@ -35,13 +38,17 @@ impl System {
             System::Kernel(KernelServer::Uring) => "linux-uring",
             System::MultiProcess => "linux-multiprocess",
             System::Nginx => "nginx",
+            System::Keeper(Keeper::Lane) => "kv-lane",
+            System::Keeper(Keeper::Uring) => "kv-uring",
+            System::Keeper(Keeper::Memcached) => "memcached",
             System::Limit => "limit",
         }
     }
 
     /// Whether a report compares it with the others of its wire.
     pub fn is_ours(self) -> bool {
-        matches!(self, System::Corelane(_) | System::Channels | System::Kernel(KernelServer::Channel))
+        let keeper = matches!(self, System::Keeper(Keeper::Lane | Keeper::Uring));
+        keeper || matches!(self, System::Corelane(_) | System::Channels | System::Kernel(KernelServer::Channel))
     }
 
     /// What it is, for whoever reads the report.
@@ -73,6 +80,9 @@ impl System {
                 "as megapipe-uring, with descriptors, each request handed over by itself (P)"
             }
             System::MultiProcess => "as linux-epoll, a process instead of a thread for each core",
+            System::Keeper(Keeper::Lane) => "the key-value server of examples/c on MegaPipe's channels over this stack",
+            System::Keeper(Keeper::Uring) => "the same over io_uring",
+            System::Keeper(Keeper::Memcached) => "memcached on Linux: a thread a core, no UDP, -R 1000",
             System::Nginx => "nginx on Linux, a worker a core, a file of the message's size, no log",
             System::Limit => {
                 "the same wire without TCP: frames of the same number and sizes, echoed; what packet I/O alone can do"

@@ -36,6 +36,22 @@ pub const CHANNEL_RATE: [Column; 12] = [
     percent("client_busy", "client busy %"),
 ];
 
+/// Of key-value servers.
+pub const KEEPING: [Column; 12] = [
+    column("varied", "varied", 0),
+    column("system", "system", 0),
+    column("cores", "cores", 0),
+    column("concurrent", "at once", 0),
+    column("messages_per_connection", "requests/conn", 0),
+    column("messages_per_s", "requests/s", 0),
+    column("latency_p50_us", "p50 µs", 0),
+    column("latency_p99_us", "p99", 0),
+    column("server_cpu_us_per_message", "server µs/request", 2),
+    column("misses", "misses", 0),
+    percent("server_busy", "server busy %"),
+    percent("client_busy", "client busy %"),
+];
+
 /// Of latency against load.
 pub const LATENCY: [Column; 13] = [
     column("system", "system", 0),

@@ -2,6 +2,7 @@
 
 use super::case::{Case, System, Wire, Work};
 use super::columns::*;
+use super::kv::{self, Keeper};
 use super::measure::{self, models};
 use super::report::{Column, Plot, Shape};
 use super::rounds::{Measure, Progress};
@@ -39,7 +40,7 @@ const SERVER_CLOSES: &str = "the server closes first";
 const SERVER_RESETS: &str = "the server resets";
 
 /// All of them, in the order of the issue of the papers: bound first.
-pub const BENCHMARKS: [Benchmark; 16] = [
+pub const BENCHMARKS: [Benchmark; 17] = [
     Benchmark {
         name: "limit",
         after: "no paper",
@@ -332,6 +333,22 @@ pub const BENCHMARKS: [Benchmark; 16] = [
         measure: measure::measure,
     },
     Benchmark {
+        name: "memcached",
+        after: "MegaPipe section 5.4",
+        about: "gets and sets, 9 to 1, of 1 KiB values: our key-value server over channels, and memcached",
+        main: "messages_per_s",
+        columns: &KEEPING,
+        plots: || {
+            vec![
+                lines("Requests a second", "messages_per_connection", "messages_per_s", "requests/s"),
+                lines("Median latency", "concurrent", "latency_p50_us", "µs"),
+            ]
+        },
+        closes_first: SERVER_CLOSES,
+        cases: |settings, _, _, _| keeping(settings),
+        measure: measure::measure,
+    },
+    Benchmark {
         name: "models",
         after: "no paper",
         about: "who runs the stack: thread models side by side, and the kernel's TCP",
@@ -359,6 +376,23 @@ pub const BENCHMARKS: [Benchmark; 16] = [
         measure: measure::measure,
     },
 ];
+
+/// By requests of a connection (the last value is without end), and by connections that stay.
+fn keeping(settings: &Settings) -> Result<Vec<Case>, Failure> {
+    if !KEEPERS.iter().any(|system| runs(settings, *system, Wire::Xdp)) {
+        return Err(kv::missing());
+    }
+    const ENDLESS: u32 = 1_000_000_000;
+    let lengths: &[u32] = if settings.quick { &[1, ENDLESS] } else { &[1, 2, 4, 8, 16, 32, 64, 128, ENDLESS] };
+    let counts: &[usize] = if settings.quick { &[64] } else { &[1, 16, 64, 256, 1024, 4096] };
+    let label =
+        |cases: Vec<Case>, varied: &'static str| cases.into_iter().map(move |case| case.label("varied", varied));
+    let length = over(settings, &KEEPERS, lengths, |work, n| (work.messages, work.message) = (n, 1024));
+    let count = over(settings, &KEEPERS, counts, |work, n| {
+        (work.messages, work.message, work.concurrent) = (ENDLESS, 1024, n);
+    });
+    Ok(label(length, "requests").chain(label(count, "connections")).collect())
+}
 
 /// The thesis varies one thing at a time.
 fn megapipe(settings: &Settings) -> Vec<Case> {
@@ -392,6 +426,9 @@ pub const MEGAPIPE: [System; 6] = [
     EPOLL,
     SINGLE,
 ];
+/// Key-value servers.
+pub const KEEPERS: [System; 3] =
+    [System::Keeper(Keeper::Lane), System::Keeper(Keeper::Uring), System::Keeper(Keeper::Memcached)];
 const CHANNELS: [System; 4] = [System::Channels, CHANNEL, EPOLL, SINGLE];
 const CHANNEL: System = System::Kernel(KernelServer::Channel);
 /// How bulk leaves: several segments at once that the kernel cuts before the device, or a frame for each.
@@ -405,16 +442,25 @@ fn work(settings: &Settings) -> Work {
     Work { concurrent: settings.concurrent.unwrap_or(256), ..Work::default() }
 }
 
-/// Which of these run, and on which wires: what is the kernel's runs on the veth alone.
-pub fn systems(settings: &Settings, wanted: &[System]) -> Vec<(System, Wire)> {
-    let runs = |system: &System, wire: Wire| match system {
+/// Whether a system can run on a wire, here.
+fn runs(settings: &Settings, system: System, wire: Wire) -> bool {
+    match system {
         System::Corelane(_) | System::Limit => true,
         System::Nginx => wire == Wire::Xdp && nginx::program().is_some(),
+        System::Keeper(keeper) => wire == Wire::Xdp && kv::program(keeper, settings.kv.as_deref()).is_some(),
         _ => wire == Wire::Xdp,
-    };
+    }
+}
+
+/// Which of these run, and on which wires: what is the kernel's runs on the veth alone.
+pub fn systems(settings: &Settings, wanted: &[System]) -> Vec<(System, Wire)> {
     let asked = |system: &System| settings.systems.is_empty() || settings.systems.iter().any(|s| s == system.name());
     let wires = settings.wires.iter();
-    wires.flat_map(|wire| wanted.iter().filter(|s| asked(s) && runs(s, *wire)).map(|system| (*system, *wire))).collect()
+    wires
+        .flat_map(|wire| {
+            wanted.iter().filter(|s| asked(s) && runs(settings, **s, *wire)).map(|system| (*system, *wire))
+        })
+        .collect()
 }
 
 /// Each system at bulk, and this stack and the kernel's once more with a frame for each segment, where they could do otherwise.

@@ -4,6 +4,7 @@ use super::Settings;
 use super::case::{Case, System, Wire, Work};
 use super::child::Child;
 use super::cpu::{self, Cores};
+use super::kv::Keeper;
 use super::numbers::{take_lanes, take_limit, take_report};
 use super::place::{self, Place, SERVER, Side};
 use crate::args::{KernelServer, ModelArg};
@@ -171,11 +172,13 @@ pub fn value_name(value: impl ValueEnum) -> String {
 }
 
 /// What the client's command line says about the work.
-fn load_options(work: &Work, settings: &Settings) -> Vec<String> {
+fn load_options(work: &Work, settings: &Settings, checked: bool) -> Vec<String> {
     let seconds = work.seconds.unwrap_or(settings.seconds);
-    let mut options: Vec<String> =
-        ["--json", "--events", "--length"].into_iter().map(str::to_owned).chain([work.message.to_string()]).collect();
+    let mut options: Vec<String> = ["--json", "--events"].into_iter().map(str::to_owned).collect();
     let mut add = |name: &str, value: String| options.extend([name.to_owned(), value]);
+    if checked {
+        add("--length", work.message.to_string());
+    }
     add("--connections", work.concurrent.to_string());
     add("--messages", work.messages.to_string());
     add("--duration", seconds.to_string());
@@ -201,7 +204,7 @@ fn on_memory(case: &Case, settings: &Settings, layout: Layout, begin: Begin<'_>)
         return watch_alone(case, settings, layout, Child::spawn(command, "the wire in memory")?, begin);
     };
     command.args(["bench-part", "memory", "http://10.99.0.2/", "--cores", &client, "--server-cores", &server]);
-    command.args(["--model", &value_name(model)]).args(load_options(&case.work, settings));
+    command.args(["--model", &value_name(model)]).args(load_options(&case.work, settings, true));
     match case.work.messages {
         0 => command.arg("--reset"),
         _ => command.args(["--message", &case.work.message.to_string()]),
@@ -260,7 +263,7 @@ fn frame_each(device: &str) -> Result<File, Failure> {
 }
 
 /// Starts the server of a case; several processes where it is made so.
-fn servers(case: &Case, place: &Place, layout: &Layout) -> Result<Vec<Child>, Failure> {
+fn servers(case: &Case, place: &Place, layout: &Layout, settings: &Settings) -> Result<Vec<Child>, Failure> {
     let program = place::this_program();
     let device = format!("xdp:{}", place.interface(Side::Server));
     let start = |options: &[&str], cores: &[usize]| {
@@ -297,6 +300,9 @@ fn servers(case: &Case, place: &Place, layout: &Layout) -> Result<Vec<Child>, Fa
             layout.server.iter().map(|core| start(&["serve", &kernel], &[*core])).collect()
         }
         System::Nginx => super::nginx::start(place, &case.work, &layout.server).map(|child| vec![child]),
+        System::Keeper(keeper) => {
+            super::kv::start(place, keeper, settings.kv.as_deref(), &layout.server).map(|child| vec![child])
+        }
         System::Limit => {
             let options = limit_options(&case.work, &Settings::default());
             let mut arguments = vec!["bench-part", "echo", "--dev", &device];
@@ -310,11 +316,14 @@ fn on_veth(case: &Case, settings: &Settings, layout: Layout, begin: Begin<'_>) -
     let queues = layout.client.len().max(layout.server.len());
     let mut place = Place::new(queues, settings.addresses)?;
     let _tidy = super::nginx::Tidy;
-    let kernels = matches!(case.system, System::Kernel(_) | System::MultiProcess | System::Nginx);
+    let kernels = match case.system {
+        System::Keeper(keeper) => keeper != Keeper::Lane,
+        other => matches!(other, System::Kernel(_) | System::MultiProcess | System::Nginx),
+    };
     if case.frame_each && kernels {
         place.send_frame_each(Side::Server)?;
     }
-    let servers = servers(case, &place, &layout)?;
+    let servers = servers(case, &place, &layout, settings)?;
     if kernels && place.has_program(Side::Server)? {
         return Err(Failure::told("an XDP program is on the kernel's end of the veth: please report this"));
     }
@@ -327,8 +336,10 @@ fn on_veth(case: &Case, settings: &Settings, layout: Layout, begin: Begin<'_>) -
             command.args(limit_options(&case.work, settings));
         }
         _ => {
-            command.args(["load", &format!("http://{SERVER}/"), "--dev", &device]);
-            command.args(load_options(&case.work, settings));
+            let kept = matches!(case.system, System::Keeper(_));
+            let url = if kept { super::kv::url() } else { format!("http://{SERVER}/") };
+            command.args(["load", &url, "--dev", &device]);
+            command.args(load_options(&case.work, settings, !kept));
             command.args(place.sources.iter().flat_map(|source| ["--source", source]));
         }
     }
@@ -387,7 +398,8 @@ fn on_veth(case: &Case, settings: &Settings, layout: Layout, begin: Begin<'_>) -
         if let Ok(last) = &last {
             take_lanes(last, &mut found);
         }
-        if !matches!(case.system, System::Nginx) {
+        // Those that are not ours to write end without an object.
+        if !matches!(case.system, System::Nginx | System::Keeper(_)) {
             last?;
         }
     }

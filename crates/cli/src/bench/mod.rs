@@ -7,7 +7,7 @@
 //! | `rounds` | rounds in ABBA order, noise, failures |
 //! | `measure`, `numbers` | one measurement of one case, and what programs report of it |
 //! | `place`, `cpu`, `child` | namespaces and veth; time by core; programs that are started |
-//! | `part`, `limit`, `connections`, `nginx` | those programs: both ends of a memory wire, frames without TCP, idle connections |
+//! | `part`, `limit`, `connections`, `nginx`, `kv` | those programs: both ends of a memory wire, frames without TCP, idle connections |
 //! | `latency`, `profile` | search for the knee; where the CPU goes |
 //! | `statistics`, `report`, `plot`, `html` | medians and intervals; tables, JSON; a page |
 
@@ -18,6 +18,7 @@ mod connections;
 mod cpu;
 mod figures;
 mod html;
+mod kv;
 mod latency;
 mod limit;
 mod measure;
@@ -41,7 +42,7 @@ use case::Work;
 use figures::{BENCHMARKS, Benchmark};
 use report::{Machine, Method, Report};
 use rounds::Progress;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What every measurement follows.
@@ -67,6 +68,8 @@ pub struct Settings {
     pub cores: usize,
     /// Connections at once, where an experiment does not say.
     pub concurrent: Option<usize>,
+    /// The key-value server of examples/c.
+    pub kv: Option<PathBuf>,
 }
 
 impl Settings {
@@ -90,6 +93,7 @@ pub fn names() -> impl clap::builder::TypedValueParser<Value = String> {
 pub fn system_names() -> impl clap::builder::TypedValueParser<Value = String> {
     let mut systems = figures::EVERYBODY.to_vec();
     systems.extend(figures::MEGAPIPE.iter().filter(|system| !figures::EVERYBODY.contains(system)));
+    systems.extend(figures::KEEPERS);
     let systems: Vec<_> =
         systems.iter().map(|s| clap::builder::PossibleValue::new(s.name()).help(s.describe())).collect();
     clap::builder::TypedValueParser::map(clap::builder::PossibleValuesParser::new(systems), |name: String| name)
@@ -131,6 +135,7 @@ fn settings(args: &BenchArgs) -> Result<Settings, Failure> {
         quick: args.quick,
         systems: args.system.clone(),
         concurrent: args.connections,
+        kv: args.kv.clone(),
         all_cores,
         wires,
         cores,

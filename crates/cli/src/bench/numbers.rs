@@ -10,6 +10,7 @@ pub fn take_report(report: &Value, busy: f64, found: &mut Measurement) {
     for name in [
         "connections",
         "messages",
+        "misses",
         "connections_per_s",
         "messages_per_s",
         "bytes_per_s",

@@ -83,6 +83,9 @@ pub fn measure(
     engine: &mut Engine,
     stop: &Stop,
 ) -> Result<(usize, Tally), Failure> {
+    if args.length.is_some() && matches!(args.url.service, Service::Memcached(_)) {
+        return Err(Failure::usage("--length is of HTTP's answers", "say value=BYTES in the URL"));
+    }
     let target = args.url.resolve().map_err(|what| Failure::new(what, "give an address, as in http://10.99.0.2/"))?;
     let plans = plans(args, engine.lanes());
     let at_once = plans.iter().flatten().map(|plan| plan.concurrent).sum();

@@ -1,0 +1,126 @@
+//! Key-value servers that speak memcached's protocol: ours, examples/c/kvserver.c, over either engine of channels, and
+//! memcached.
+
+use super::child::Child;
+use super::place::{Place, SERVER, Side};
+use crate::failure::{Failure, words};
+use rustix::fs::{MemfdFlags, memfd_create};
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Who.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keeper {
+    /// Ours over lanes.
+    Lane,
+    /// Ours over io_uring.
+    Uring,
+    /// memcached.
+    Memcached,
+}
+
+/// The key-value server of examples/c.
+const OURS: &str = "kvserver";
+/// Memory for keys and values of each server, MiB.
+const MEMORY: u32 = 1024;
+/// How long one may take until it listens.
+const START: Duration = Duration::from_secs(10);
+
+/// The program of a server: for ours what was named, or what PATH has.
+pub fn program(keeper: Keeper, named: Option<&Path>) -> Option<PathBuf> {
+    let name = match keeper {
+        Keeper::Memcached => "memcached",
+        Keeper::Lane | Keeper::Uring if named.is_some() => return named.map(Path::to_owned),
+        Keeper::Lane | Keeper::Uring => OURS,
+    };
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file())
+}
+
+/// What to do where the programs are missing.
+pub fn missing() -> Failure {
+    Failure::new(
+        "neither kvserver nor memcached is there",
+        "make -C examples/c, and name its kvserver with --kv or put it on PATH; install memcached",
+    )
+}
+
+/// Where the client finds it, and what it asks for: the thesis's keys of 64 bytes and values of 1 KiB, nine gets to a set.
+pub fn url() -> String {
+    format!("memcached://{SERVER}/?keys=10000&key=64&value=1024&gets=9&sets=1")
+}
+
+/// Starts one on these cores in the server's namespace; it listens when this returns.
+pub fn start(place: &Place, keeper: Keeper, named: Option<&Path>, cores: &[usize]) -> Result<Child, Failure> {
+    let program = program(keeper, named).ok_or_else(missing)?;
+    let cpus = super::measure::list(cores);
+    let mut command = place.command(Side::Server, Path::new("taskset"));
+    command.args(["-c", &cpus]).arg(program);
+    let (threads, memory) = (cores.len().to_string(), MEMORY.to_string());
+    // It must be there until it was read.
+    let mut _configuration = None;
+    match keeper {
+        // What an expert sets: a core a thread, no UDP, a long backlog, many requests of a connection in a row.
+        Keeper::Memcached => {
+            command.args(["-u", "root", "-l", SERVER, "-U", "0", "-c", "100000", "-b", "65535", "-R", "1000"]);
+            command.args(["-t", &threads, "-m", &memory]);
+        }
+        Keeper::Uring => {
+            command.args(["-e", "uring", "-a", SERVER, "-t", &threads, "-m", &memory]);
+        }
+        Keeper::Lane => {
+            let file = lanes(place.interface(Side::Server), cores)?;
+            let engine = format!("lane:/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+            _configuration = Some(file);
+            command.args(["-e", &engine, "-a", SERVER, "-t", &threads, "-m", &memory]);
+        }
+    }
+    let child = Child::spawn(command, "the key-value server")?;
+    let end = Instant::now() + START;
+    while !listens(place, keeper)? {
+        if Instant::now() > end {
+            return Err(Failure::told("the key-value server: not ready within 10 s"));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(child)
+}
+
+/// A lane has an XDP program on the interface; a kernel's server a socket.
+fn listens(place: &Place, keeper: Keeper) -> Result<bool, Failure> {
+    if keeper == Keeper::Lane {
+        return place.has_program(Side::Server);
+    }
+    let mut command: Command = place.command(Side::Server, Path::new("ss"));
+    let told = command.args(["-Hltn"]).output().map_err(|error| Failure::told(format!("ss: {}", words(&error))))?;
+    Ok(String::from_utf8_lossy(&told.stdout).contains(":11211"))
+}
+
+/// A configuration file without a name.
+fn lanes(interface: &str, cores: &[usize]) -> Result<File, Failure> {
+    let failed = |error: std::io::Error| Failure::told(format!("a configuration: {}", words(&error)));
+    let mut file: File =
+        memfd_create("corelane-kv.toml", MemfdFlags::CLOEXEC).map_err(|error| failed(error.into()))?.into();
+    let (lanes, cores) = (cores.len(), super::measure::list(cores));
+    let text = format!("lanes = {lanes}\ncores = [{cores}]\n[[ports]]\ndevice = \"xdp:{interface}\"\n");
+    file.write_all(text.as_bytes()).map_err(failed)?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_are_a_configuration() {
+        let file = lanes("cl0", &[2, 3]).expect("memory");
+        let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+        let config = crate::device::read_config(path.as_ref()).expect("it is valid");
+        assert_eq!((config.lanes, &config.cores[..]), (2, &[2, 3][..]));
+        assert!(url().parse::<crate::load::target::Target>().is_ok());
+    }
+}
