@@ -53,6 +53,12 @@ impl Child {
         self.process.id()
     }
 
+    /// Why it ended, where it has.
+    pub fn ended(&mut self) -> Option<Failure> {
+        let over = self.process.try_wait().is_ok_and(|status| status.is_some());
+        over.then(|| self.failure())
+    }
+
     /// Waits for an event.
     pub fn event(&mut self, name: &str, limit: Duration) -> Result<Value, Failure> {
         let end = Instant::now() + limit;

@@ -5,6 +5,7 @@ use super::child::Child;
 use super::place::{Place, SERVER, Side};
 use crate::failure::{Failure, words};
 use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::process::{Resource, getrlimit};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsRawFd;
@@ -27,6 +28,8 @@ pub enum Keeper {
 const OURS: &str = "kvserver";
 /// Memory for keys and values of each server, MiB.
 const MEMORY: u32 = 1024;
+/// Descriptors that memcached has for other things, and more.
+const DESCRIPTORS: u64 = 1024;
 /// How long one may take until it listens.
 const START: Duration = Duration::from_secs(10);
 
@@ -34,7 +37,9 @@ const START: Duration = Duration::from_secs(10);
 pub fn program(keeper: Keeper, named: Option<&Path>) -> Option<PathBuf> {
     let name = match keeper {
         Keeper::Memcached => "memcached",
-        Keeper::Lane | Keeper::Uring if named.is_some() => return named.map(Path::to_owned),
+        Keeper::Lane | Keeper::Uring if named.is_some() => {
+            return named.filter(|file| file.is_file()).map(Path::to_owned);
+        }
         Keeper::Lane | Keeper::Uring => OURS,
     };
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -66,7 +71,9 @@ pub fn start(place: &Place, keeper: Keeper, named: Option<&Path>, cores: &[usize
     match keeper {
         // What an expert sets: a core a thread, no UDP, a long backlog, many requests of a connection in a row.
         Keeper::Memcached => {
-            command.args(["-u", "root", "-l", SERVER, "-U", "0", "-c", "100000", "-b", "65535", "-R", "1000"]);
+            let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+            let connections = limit.saturating_sub(DESCRIPTORS).clamp(1, 100_000).to_string();
+            command.args(["-u", "root", "-l", SERVER, "-U", "0", "-c", &connections, "-b", "65535", "-R", "1000"]);
             command.args(["-t", &threads, "-m", &memory]);
         }
         Keeper::Uring => {
@@ -79,9 +86,12 @@ pub fn start(place: &Place, keeper: Keeper, named: Option<&Path>, cores: &[usize
             command.args(["-e", &engine, "-a", SERVER, "-t", &threads, "-m", &memory]);
         }
     }
-    let child = Child::spawn(command, "the key-value server")?;
+    let mut child = Child::spawn(command, "the key-value server")?;
     let end = Instant::now() + START;
     while !listens(place, keeper)? {
+        if let Some(failure) = child.ended() {
+            return Err(failure);
+        }
         if Instant::now() > end {
             return Err(Failure::told("the key-value server: not ready within 10 s"));
         }
