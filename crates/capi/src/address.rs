@@ -41,8 +41,8 @@ pub unsafe fn read(at: *const sockaddr, len: socklen_t) -> Result<Endpoint> {
     if at.is_null() {
         return Err(Errno::FAULT);
     }
-    // No address is longer; a length out of reason is not believed.
-    let len = (len as usize).min(size_of::<libc::sockaddr_storage>());
+    // Linux: no address is longer.
+    let len = Some(len as usize).filter(|len| *len <= size_of::<libc::sockaddr_storage>()).ok_or(Errno::INVAL)?;
     // SAFETY: not null; the rest is the caller's word.
     parse(unsafe { core::slice::from_raw_parts(at.cast(), len) })
 }

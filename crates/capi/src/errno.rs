@@ -1,6 +1,7 @@
 //! `errno`: how a call tells C why it failed.
 
 use core::ffi::c_int;
+use std::io::ErrorKind;
 
 use libc::ssize_t;
 pub use rustix::io::Errno;
@@ -13,9 +14,17 @@ pub fn of(error: socket::Errno) -> Errno {
     Errno::from_raw_os_error(error.number())
 }
 
-/// The number of what the system said; `EIO` where it was not the system.
+/// The number of what the system said, or of what was said in its words; `EIO` for anything else.
 pub fn of_io(error: &std::io::Error) -> Errno {
-    Errno::from_io_error(error).unwrap_or(Errno::IO)
+    Errno::from_io_error(error).unwrap_or(match error.kind() {
+        ErrorKind::AddrInUse => Errno::ADDRINUSE,
+        ErrorKind::AddrNotAvailable => Errno::ADDRNOTAVAIL,
+        ErrorKind::PermissionDenied => Errno::ACCESS,
+        ErrorKind::NotFound => Errno::NOENT,
+        ErrorKind::InvalidInput | ErrorKind::InvalidData => Errno::INVAL,
+        ErrorKind::NetworkDown => Errno::NETDOWN,
+        _ => Errno::IO,
+    })
 }
 
 /// Sets this thread's `errno`.
@@ -83,6 +92,7 @@ mod tests {
         assert_eq!(of(socket::Errno::ECONNRESET), Errno::CONNRESET);
         assert_eq!(of(socket::Errno::EAGAIN), Errno::AGAIN);
         assert_eq!(of_io(&std::io::Error::from_raw_os_error(libc::EADDRINUSE)), Errno::ADDRINUSE);
+        assert_eq!(of_io(&std::io::Error::new(ErrorKind::AddrInUse, "the kernel has it")), Errno::ADDRINUSE);
         assert_eq!(of_io(&std::io::Error::other("no number")), Errno::IO);
     }
 }

@@ -210,6 +210,14 @@ impl Context {
             Err(socket::Errno::EAGAIN) => {}
             other => return other.map_err(errno::of),
         }
+        if !self.hear()? {
+            return Err(Errno::AGAIN);
+        }
+        f(self.sockets()?).map_err(errno::of)
+    }
+
+    /// Hands over what was asked for and hears what the lane has to say, for who only ever asks. Whether it was heard.
+    pub fn hear(&mut self) -> Result<bool> {
         self.hand_over();
         let Context { app, polls, .. } = self;
         let app = app.as_mut().ok_or(Errno::INVAL)?;
@@ -220,9 +228,9 @@ impl Context {
         } else if app.sockets.has_events() {
             app.sockets.process();
         } else {
-            return Err(Errno::AGAIN);
+            return Ok(false);
         }
-        f(&mut app.sockets).map_err(errno::of)
+        Ok(true)
     }
 
     /// Waits until `f` gives something else than EAGAIN, at most `limit`; `EAGAIN` then. `EINTR` where a signal handler comes
@@ -235,7 +243,8 @@ impl Context {
         let Context { app, wake, polls, .. } = self;
         let app = app.as_mut().ok_or(Errno::INVAL)?;
         *polls = 0;
-        let end = limit.map(|limit| Instant::now() + limit);
+        // A time that no clock reaches is none.
+        let end = limit.and_then(|limit| Instant::now().checked_add(limit));
         let mut signal = false;
         loop {
             match f(&mut app.sockets) {

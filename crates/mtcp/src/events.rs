@@ -99,7 +99,8 @@ fn collect(c: &mut Context, epoll: SockId, room: &mut [Ready], timeout: c_int) -
         if n > 0 {
             return Ok(n);
         }
-        if signal | c.interrupted() {
+        // Who does not wait is not interrupted.
+        if limit != Some(Duration::ZERO) && signal | c.interrupted() {
             return Err(Errno::INTR);
         }
         if c.app()?.is_over() {

@@ -271,6 +271,9 @@ functions! {
     fn mtcp_read(mctx: *mut Token, sockid: c_int, buf: *mut c_char, len: size_t) -> ssize_t {
         count(with(mctx, |c| {
             let of = transfer::stream(c, sockid)?;
+            if len == 0 {
+                return Ok(0);
+            }
             transfer::receive(c, of, bytes_mut(buf.cast(), len)?, 0)
         }))
     }
@@ -292,6 +295,7 @@ functions! {
                 let flags = if before > 0 { libc::MSG_DONTWAIT } else { 0 };
                 transfer::receive(c, of, part, flags)
             };
+            // Linux: who asks for nothing does not wait for it.
             fill_parts(iov, iovcnt, fill).map(int)
         }))
     }

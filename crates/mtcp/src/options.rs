@@ -69,11 +69,8 @@ fn set_fast_open(c: &mut Context, id: c_int, value: &[u8]) -> Result<()> {
 
 /// Who asks has heard, perhaps, by other ways than ours that something happened.
 fn take_error(c: &mut Context, sock: SockId) -> Result<Option<Errno>> {
-    let app = c.app()?;
-    if app.sockets.has_events() {
-        app.sockets.process();
-    }
-    let error = app.sockets.take_error(sock).map_err(errno::of)?;
+    c.hear()?;
+    let error = c.sockets()?.take_error(sock).map_err(errno::of)?;
     Ok(error.map(errno::of))
 }
 
@@ -114,12 +111,10 @@ pub fn ioctl(c: &mut Context, id: c_int, request: c_int, argument: &mut c_int) -
         Kind::Pipe => true,
         Kind::Epoll => return Err(Errno::INVAL),
     };
+    // Some programs only ever ask.
+    c.hear()?;
     let n = match request {
         r if r == libc::FIONREAD as c_long => {
-            let app = c.app()?;
-            if app.sockets.has_events() {
-                app.sockets.process();
-            }
             c.call(|s| if pipe { s.pipe_available(sock) } else { s.available(sock) })? as u64
         }
         _ if pipe => return Err(Errno::INVAL),

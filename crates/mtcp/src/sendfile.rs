@@ -46,7 +46,7 @@ pub fn sendfile(c: &mut Context, of: Stream, fd: c_int, offset: Option<&mut i64>
         let n = match read(fd, &mut buffer[..room], start.saturating_add(sent as i64)) {
             Ok(0) => break Ok(()),
             Ok(n) => n,
-            Err(Errno::SPIPE) => break Err(Errno::INVAL),
+            Err(Errno::SPIPE | Errno::ISDIR) => break Err(Errno::INVAL),
             Err(e) => break Err(e),
         };
         // More follows at once, unless the file ends with this.

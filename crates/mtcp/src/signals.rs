@@ -54,6 +54,9 @@ extern "C" fn arrive(signal: c_int) {
 /// program's own go on after the handler.
 pub fn register(signal: c_int, handler: usize) -> Result<usize> {
     let slot = usize::try_from(signal).ok().filter(|n| *n > 0).and_then(|n| HANDLERS.get(n)).ok_or(Errno::INVAL)?;
+    if handler == libc::SIG_ERR {
+        return Err(Errno::INVAL);
+    }
     let ours = arrive as *const () as usize;
     // SAFETY: both structures are plain data, for which zeros are a value; the call reads one and writes the other.
     let before = unsafe {
@@ -144,6 +147,7 @@ mod tests {
         assert_eq!(TAKEN.load(Ordering::SeqCst), before + 1);
         assert_eq!(register(signal, libc::SIG_IGN), Ok(number(second)));
         assert_eq!(register(signal, libc::SIG_DFL), Ok(libc::SIG_IGN));
+        assert_eq!(register(signal, libc::SIG_ERR), Err(Errno::INVAL));
         for no_signal in [-1, 0, 65, libc::SIGKILL, c_int::MAX] {
             assert_eq!(register(no_signal, number(first)), Err(Errno::INVAL), "{no_signal}");
         }

@@ -570,7 +570,8 @@ impl Sockets {
                     }
                 }
                 Trigger::OneShot => {
-                    (w.place, w.last) = (0, 0);
+                    // Round and round here too: each time it is asked for again.
+                    w.place = 0;
                     w.last = w.next(events);
                     w.events = 0;
                 }

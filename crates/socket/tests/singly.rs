@@ -88,6 +88,11 @@ fn one_shot_is_one_report() {
     l.s.epoll_modify(e, ids[0], Interest::from_epoll(bits::OUT | bits::ONESHOT, 1)).unwrap();
     assert_eq!(collect(&mut l, e, 8), [(1, bits::OUT)]);
     assert_eq!(collect(&mut l, e, 8), []);
+    // Asked for both each time, it tells of one and then of the other.
+    for event in [bits::IN, bits::OUT, bits::IN] {
+        l.s.epoll_modify(e, ids[0], Interest::from_epoll(bits::IN | bits::OUT | bits::ONESHOT, 1)).unwrap();
+        assert_eq!(collect(&mut l, e, 8), [(1, event)]);
+    }
     l.end();
 }
 

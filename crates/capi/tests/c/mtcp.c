@@ -9,7 +9,9 @@
 #include <netinet/tcp.h>
 #include <pthread.h>
 #include <sched.h>
+#include <linux/sockios.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -335,6 +337,49 @@ static void connecting_without_waiting(void)
 	CHECK(mtcp_abort(M, id) == 0);
 	FAILS(mtcp_abort(M, id), EBADF);
 	CHECK(mtcp_close(M, ep) == 0);
+	close(listener);
+}
+
+static void *write_later(void *arg)
+{
+	pause_ms(50);
+	CHECK(write(*(int *)arg, "z", 1) == 1);
+	return NULL;
+}
+
+static void asking_is_enough(void)
+{
+	int listener = kernel_listen(7300), id = mtcp_socket(M, AF_INET, SOCK_STREAM, 0), fd, n, tries, off = 0;
+	struct sockaddr_in a = v4("10.9.0.1", 7300);
+	struct timeval forever = { INT64_MAX, 0 };
+	pthread_t later;
+	char c = 0;
+	CHECK(id >= 0 && mtcp_setsock_nonblock(M, id) == 0);
+	for (tries = 0; mtcp_connect(M, id, (struct sockaddr *)&a, sizeof a) < 0 && errno != EISCONN; tries++) {
+		CHECK((errno == EINPROGRESS || errno == EALREADY) && tries < 10000);
+		pause_ms(1);
+	}
+	fd = accept(listener, NULL, NULL);
+	CHECK(fd >= 0 && mtcp_read(M, id, &c, 0) == 0);
+	CHECK(mtcp_write(M, id, "x", 1) == 1);
+	for (tries = 0; mtcp_socket_ioctl(M, id, SIOCOUTQ, &n) == 0 && n > 0; tries++) {
+		CHECK(tries < 10000);
+		pause_ms(1);
+	}
+	CHECK(read(fd, &c, 1) == 1 && c == 'x' && write(fd, "y", 1) == 1);
+	for (tries = 0; mtcp_socket_ioctl(M, id, FIONREAD, &n) == 0 && n < 1; tries++) {
+		CHECK(tries < 10000);
+		pause_ms(1);
+	}
+	CHECK(mtcp_read(M, id, &c, 1) == 1 && c == 'y');
+	/* Nothing is there: who waits does so without end, who asks for nothing does not wait. */
+	CHECK(mtcp_setsockopt(M, id, SOL_SOCKET, SO_RCVTIMEO, &forever, sizeof forever) == 0);
+	CHECK(mtcp_socket_ioctl(M, id, FIONBIO, &off) == 0 && mtcp_read(M, id, &c, 0) == 0);
+	CHECK(pthread_create(&later, NULL, write_later, &fd) == 0);
+	CHECK(mtcp_read(M, id, &c, 1) == 1 && c == 'z');
+	pthread_join(later, NULL);
+	CHECK(mtcp_close(M, id) == 0);
+	close(fd);
 	close(listener);
 }
 
@@ -893,6 +938,7 @@ int main(int argc, char **argv)
 	RUN(the_first_write_takes_a_whole_header);
 	RUN(events_come_one_by_one);
 	RUN(connecting_without_waiting);
+	RUN(asking_is_enough);
 	RUN(a_reset_is_told_by_the_read_and_by_so_error);
 	RUN(half_closed_still_reads);
 	RUN(peeking_and_not_waiting);

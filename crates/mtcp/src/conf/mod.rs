@@ -2,6 +2,7 @@
 //! is TOML; and the seven numbers that programs read and set.
 
 use core::ffi::c_int;
+use std::io::Read;
 use std::path::Path;
 
 use capi::Errno;
@@ -11,6 +12,9 @@ use self::old::Old;
 
 mod old;
 mod tables;
+
+/// Bytes of a file of settings at most.
+const MOST: u64 = 1 << 20;
 
 /// `struct mtcp_conf`.
 #[repr(C)]
@@ -83,11 +87,22 @@ pub enum File {
     Toml(Box<Config>),
 }
 
+/// A file of settings; what is no UTF-8 can only stand in comments.
+fn read(path: &str) -> Result<String, Fault> {
+    let failed = |e: std::io::Error| Fault { message: format!("{path}: {e}"), errno: capi::errno::of_io(&e) };
+    let mut bytes = Vec::new();
+    std::fs::File::open(path).and_then(|file| file.take(MOST + 1).read_to_end(&mut bytes)).map_err(failed)?;
+    if bytes.len() as u64 > MOST {
+        let message = format!("{path}: more than {MOST} bytes: this is no configuration");
+        return Err(Fault { message, errno: Errno::INVAL });
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
 impl File {
     /// Reads a file of either form, over the numbers that were set before.
     pub fn read(path: &str, sizes: Sizes) -> Result<(File, Sizes), Fault> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|e| Fault { message: format!("{path}: {e}"), errno: capi::errno::of_io(&e) })?;
+        let text = read(path)?;
         if is_toml(path, &text) {
             return toml(path, &text, sizes);
         }

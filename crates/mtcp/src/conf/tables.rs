@@ -23,10 +23,10 @@ type Line = (usize, [String; 2]);
 
 /// The lines that follow `head n`, at most n of them; none where there is no such file.
 fn lines(file: &str, head: &str) -> Result<Vec<Line>, Fault> {
-    match std::fs::read_to_string(file) {
+    match super::read(file) {
         Ok(text) => parse(file, head, &text),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(e) => Err(Fault { message: format!("{file}: {e}"), errno: capi::errno::of_io(&e) }),
+        Err(fault) if fault.errno == capi::Errno::NOENT => Ok(Vec::new()),
+        Err(fault) => Err(fault),
     }
 }
 
