@@ -1,5 +1,7 @@
 //! `struct sockaddr_in` and `sockaddr_in6`, in and out.
 
+use core::ffi::c_int;
+
 use libc::{sockaddr, socklen_t};
 use stack::channel::Endpoint;
 use wire::Addr;
@@ -14,6 +16,22 @@ const V4_BYTES: usize = size_of::<libc::sockaddr_in>();
 const V6_BYTES: usize = size_of::<libc::sockaddr_in6>();
 /// As Linux has it: an IPv6 address may come without its scope (RFC 2133's structure).
 const V6_LEAST: usize = 24;
+
+/// Whether what socket(2) is asked for is TCP over IPv6; `EAFNOSUPPORT`, `ESOCKTNOSUPPORT` or `EPROTONOSUPPORT` where it is not TCP.
+pub fn is_v6(domain: c_int, kind: c_int, protocol: c_int) -> Result<bool> {
+    let v6 = match domain {
+        libc::AF_INET => false,
+        libc::AF_INET6 => true,
+        _ => return Err(Errno::AFNOSUPPORT),
+    };
+    if kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != libc::SOCK_STREAM {
+        return Err(Errno::SOCKTNOSUPPORT);
+    }
+    if !matches!(protocol, 0 | libc::IPPROTO_TCP) {
+        return Err(Errno::PROTONOSUPPORT);
+    }
+    Ok(v6)
+}
 
 /// Reads an address: `EINVAL` where it is too short, `EAFNOSUPPORT` where it is neither IPv4 nor IPv6.
 pub fn parse(address: &[u8]) -> Result<Endpoint> {

@@ -23,17 +23,7 @@ pub fn socket_of(c: &mut Context, id: c_int) -> Result<SockId> {
 
 /// As socket(2): TCP over IPv4 or IPv6.
 pub fn socket(c: &mut Context, domain: c_int, kind: c_int, protocol: c_int) -> Result<c_int> {
-    let v6 = match domain {
-        libc::AF_INET => false,
-        libc::AF_INET6 => true,
-        _ => return Err(Errno::AFNOSUPPORT),
-    };
-    if kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != libc::SOCK_STREAM {
-        return Err(Errno::SOCKTNOSUPPORT);
-    }
-    if !matches!(protocol, 0 | libc::IPPROTO_TCP) {
-        return Err(Errno::PROTONOSUPPORT);
-    }
+    let v6 = capi::address::is_v6(domain, kind, protocol)?;
     if !c.ids.has_room(1) {
         return Err(Errno::MFILE);
     }

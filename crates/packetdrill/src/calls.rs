@@ -47,17 +47,7 @@ impl Plugin {
 
     /// socket(2): TCP over IPv4 or IPv6.
     pub fn socket(&self, domain: i32, kind: i32, protocol: i32) -> Result<i32> {
-        let v6 = match domain {
-            libc::AF_INET => false,
-            libc::AF_INET6 => true,
-            _ => return Err(Errno::AFNOSUPPORT),
-        };
-        if kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != libc::SOCK_STREAM {
-            return Err(Errno::SOCKTNOSUPPORT);
-        }
-        if !matches!(protocol, 0 | libc::IPPROTO_TCP) {
-            return Err(Errno::PROTONOSUPPORT);
-        }
+        let v6 = capi::address::is_v6(domain, kind, protocol)?;
         self.call(|w| {
             let id = w.with(|s| s.socket(v6)).map_err(errno)?;
             hand_out(w, id, kind & libc::SOCK_NONBLOCK != 0)

@@ -3,7 +3,8 @@
 use super::report::{Column, column, percent};
 
 /// Of rates.
-pub const RATE: [Column; 14] = [
+pub const RATE: [Column; 15] = [
+    column("varied", "varied", 0),
     column("system", "system", 0),
     column("wire", "wire", 0),
     column("cores", "cores", 0),
@@ -16,22 +17,6 @@ pub const RATE: [Column; 14] = [
     column("server_own_us_per_connection", "own µs", 2),
     column("frames_per_connection", "frames/conn", 2),
     column("frames_per_s", "frames/s", 0),
-    percent("server_busy", "server busy %"),
-    percent("client_busy", "client busy %"),
-];
-
-/// Of channels: what is varied, and rates.
-pub const CHANNEL_RATE: [Column; 12] = [
-    column("varied", "varied", 0),
-    column("system", "system", 0),
-    column("cores", "cores", 0),
-    column("messages_per_connection", "messages/conn", 0),
-    column("message_bytes", "bytes", 0),
-    column("connections_per_s", "connections/s", 0),
-    column("messages_per_s", "messages/s", 0),
-    column("server_cpu_us_per_connection", "server µs/conn", 2),
-    column("server_own_us_per_connection", "own µs", 2),
-    column("frames_per_connection", "frames/conn", 2),
     percent("server_busy", "server busy %"),
     percent("client_busy", "client busy %"),
 ];

@@ -321,7 +321,7 @@ pub const BENCHMARKS: [Benchmark; 17] = [
         after: "MegaPipe figs. 2.1 and 5.1, table 5.1",
         about: "completion channels over io_uring and over a lane, and what partitioning, batching and light sockets bring",
         main: "messages_per_s",
-        columns: &CHANNEL_RATE,
+        columns: &RATE,
         plots: || {
             vec![
                 lines("Messages a second", "messages_per_connection", "messages_per_s", "messages/s"),
