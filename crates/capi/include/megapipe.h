@@ -15,14 +15,15 @@
  *
  * Unless something else is said a function returns 0, or -1 with errno set. These errors can come of any of them:
  *   EINVAL    the channel is NULL, made up, or destroyed; an argument is out of range
- *   EPERM     the channel, or the handle's, belongs to another thread
+ *   EPERM     the channel, or the handle's, belongs to another thread, or to the parent of a process that was forked
  *   EBADF     no such handle, lwsocket, listener or descriptor; one of another channel; one that was unregistered or closed
  *   EBUSY     called by a signal handler that came into another call on this channel
  *   EFAULT    a pointer is NULL that may not be
  *   ENOMEM    no memory
  * What goes wrong with an operation is told by its completion. A lane's TCP works inside the calls of its channel (model
  * "inline", the default), above all mp_dispatch(): a thread that computes for long lets it wait, but with model = "guarded" or
- * "paired" in the configuration. A child of fork() must not use its parent's channels.
+ * "paired" in the configuration. A child of fork() cannot use its parent's channels, and ends none when it ends; it can make its
+ * own. Until it ends or calls exec(2) it keeps the descriptors behind them open.
  */
 #ifndef MEGAPIPE_H
 #define MEGAPIPE_H

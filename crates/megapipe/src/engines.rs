@@ -5,8 +5,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use capi::{Errno, Result};
 use runtime::{AppHandle, Config, Engine, Error};
 
+use crate::forks;
+
 struct Running {
     id: u64,
+    /// The process that started it.
+    forks: u32,
     path: String,
     engine: Engine,
     channels: usize,
@@ -14,10 +18,12 @@ struct Running {
 
 struct Engines {
     running: Vec<Running>,
+    /// What a parent started.
+    copies: Vec<Running>,
     last: u64,
 }
 
-static ENGINES: Mutex<Engines> = Mutex::new(Engines { running: Vec::new(), last: 0 });
+static ENGINES: Mutex<Engines> = Mutex::new(Engines { running: Vec::new(), copies: Vec::new(), last: 0 });
 
 fn lock() -> MutexGuard<'static, Engines> {
     ENGINES.lock().unwrap_or_else(PoisonError::into_inner)
@@ -59,12 +65,16 @@ fn start(path: &str) -> Result<Engine> {
 
 /// A lane of a configuration's engine, which is started if it does not run: that one, or the next that is free.
 pub fn take(path: &str, lane: Option<usize>) -> Result<(AppHandle, Member)> {
-    let mut all = lock();
+    let forks = forks::watch();
+    let mut locked = lock();
+    let all = &mut *locked;
+    // A parent's work in the parent; what is here is a copy, which must not end them.
+    all.copies.extend(all.running.extract_if(.., |running| running.forks != forks));
     if !all.running.iter().any(|running| running.path == path) {
         let engine = start(path)?;
         all.last += 1;
         let id = all.last;
-        all.running.push(Running { id, path: path.into(), engine, channels: 0 });
+        all.running.push(Running { id, forks, path: path.into(), engine, channels: 0 });
     }
     let at = all.running.iter().position(|running| running.path == path).ok_or(Errno::INVAL)?;
     let running = &mut all.running[at];
@@ -83,7 +93,7 @@ pub fn take(path: &str, lane: Option<usize>) -> Result<(AppHandle, Member)> {
         Err(errno) => {
             if running.channels == 0 {
                 let ended = all.running.swap_remove(at);
-                drop(all);
+                drop(locked);
                 ended.engine.shutdown();
             }
             Err(errno)

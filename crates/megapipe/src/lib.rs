@@ -5,5 +5,6 @@
 
 mod engines;
 mod ffi;
+mod forks;
 mod mine;
 mod sockets;

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashSet;
+use std::mem::ManuallyDrop;
 use std::rc::Rc;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
@@ -9,10 +10,18 @@ use capi::{Errno, Result};
 use channel::{Channel, Handle};
 
 use crate::engines::Member;
+use crate::forks;
 
 /// A channel. C's pointer to it is its [`name`], a number that no other channel has had.
 pub struct Slot {
     id: u32,
+    /// The process that made it.
+    forks: u32,
+    /// It ends in that process alone.
+    own: ManuallyDrop<Own>,
+}
+
+struct Own {
     channel: RefCell<Channel>,
     // After the channel.
     _engine: Option<Member>,
@@ -23,8 +32,22 @@ fn name(id: u32) -> *mut Slot {
     std::ptr::without_provenance_mut((id as usize) << 16 | 0x6d70)
 }
 
+/// The channels of a thread; those that a fork has copied stay as they are.
+struct Mine(ManuallyDrop<RefCell<Vec<Rc<Slot>>>>);
+
+impl Drop for Mine {
+    fn drop(&mut self) {
+        let all = self.0.get_mut();
+        all.retain(|slot| slot.forks != forks::count());
+        if all.is_empty() {
+            // SAFETY: it is dropped here alone.
+            unsafe { ManuallyDrop::drop(&mut self.0) };
+        }
+    }
+}
+
 thread_local! {
-    static MINE: RefCell<Vec<Rc<Slot>>> = const { RefCell::new(Vec::new()) };
+    static MINE: Mine = const { Mine(ManuallyDrop::new(RefCell::new(Vec::new()))) };
 }
 
 /// Of all threads: to tell a wrong thread from a wrong name.
@@ -32,6 +55,11 @@ static ALL: LazyLock<Mutex<HashSet<u32>>> = LazyLock::new(Mutex::default);
 
 impl Drop for Slot {
     fn drop(&mut self) {
+        if self.forks != forks::count() {
+            return;
+        }
+        // SAFETY: it is dropped here alone.
+        unsafe { ManuallyDrop::drop(&mut self.own) };
         ALL.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id);
     }
 }
@@ -44,17 +72,19 @@ fn elsewhere(like: impl Fn(u32) -> bool) -> bool {
 /// A new channel of this thread.
 pub fn add(channel: Channel, engine: Option<Member>) -> Result<*mut Slot> {
     let id = channel.id();
-    let slot = Rc::new(Slot { id, channel: RefCell::new(channel), _engine: engine });
+    let own = ManuallyDrop::new(Own { channel: RefCell::new(channel), _engine: engine });
+    let slot = Rc::new(Slot { id, forks: forks::watch(), own });
     ALL.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
-    MINE.with(|mine| mine.try_borrow_mut().map(|mut mine| mine.push(slot))).map_err(|_| Errno::BUSY)?;
+    MINE.with(|mine| mine.0.try_borrow_mut().map(|mut mine| mine.push(slot))).map_err(|_| Errno::BUSY)?;
     Ok(name(id))
 }
 
 /// The channel that `which` finds among this thread's.
 fn find(which: impl Fn(&Slot) -> bool) -> Result<Option<Rc<Slot>>> {
     let found = MINE.try_with(|mine| {
-        let mine = mine.try_borrow().map_err(|_| Errno::BUSY)?;
-        Ok(mine.iter().find(|slot| which(slot)).cloned())
+        let mine = mine.0.try_borrow().map_err(|_| Errno::BUSY)?;
+        let ours = |slot: &Rc<Slot>| slot.forks == forks::count() && which(slot);
+        Ok(mine.iter().find(|slot| ours(slot)).cloned())
     });
     // A thread that ends has none any more.
     found.unwrap_or(Ok(None))
@@ -62,11 +92,11 @@ fn find(which: impl Fn(&Slot) -> bool) -> Result<Option<Rc<Slot>>> {
 
 fn call<T>(slot: &Slot, f: impl FnOnce(&mut Channel) -> std::io::Result<T>) -> Result<T> {
     // In use already: this is a signal handler.
-    let mut channel = slot.channel.try_borrow_mut().map_err(|_| Errno::BUSY)?;
+    let mut channel = slot.own.channel.try_borrow_mut().map_err(|_| Errno::BUSY)?;
     f(&mut channel).map_err(|e| capi::errno::of_io(&e))
 }
 
-/// With a channel: EINVAL where there is none of the name, EPERM where it is another thread's.
+/// With a channel: EINVAL where there is none of the name, EPERM where it is another thread's or the parent's.
 pub fn with<T>(of: *mut Slot, f: impl FnOnce(&mut Channel) -> std::io::Result<T>) -> Result<T> {
     match find(|slot| std::ptr::eq(name(slot.id), of))? {
         Some(slot) => call(&slot, f),
@@ -75,7 +105,7 @@ pub fn with<T>(of: *mut Slot, f: impl FnOnce(&mut Channel) -> std::io::Result<T>
     }
 }
 
-/// With a handle's channel: EBADF where there is none, EPERM where it is another thread's.
+/// With a handle's channel: EBADF where there is none, EPERM where it is another thread's or the parent's.
 pub fn with_handle<T>(handle: u64, f: impl FnOnce(&mut Channel, Handle) -> std::io::Result<T>) -> Result<T> {
     let handle = Handle::from_bits(handle);
     match find(|slot| slot.id == handle.channel())? {
@@ -93,9 +123,9 @@ pub fn remove(of: *mut Slot) -> Result<()> {
         None => return Err(Errno::INVAL),
     };
     // In use: a signal handler would end what it came into.
-    slot.channel.try_borrow_mut().map_err(|_| Errno::BUSY)?;
+    slot.own.channel.try_borrow_mut().map_err(|_| Errno::BUSY)?;
     MINE.with(|mine| {
-        let mut mine = mine.try_borrow_mut().map_err(|_| Errno::BUSY)?;
+        let mut mine = mine.0.try_borrow_mut().map_err(|_| Errno::BUSY)?;
         mine.retain(|other| !Rc::ptr_eq(other, &slot));
         Ok(())
     })

@@ -19,6 +19,7 @@
 #include <sys/time.h>
 #include <sys/timerfd.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define CHECK(what) do { if (!(what)) { \
@@ -248,6 +249,42 @@ static void kernel_files(void)
 	free(buf);
 }
 
+/* A child's end is not its parent's, with what is under way either. */
+static void forked(mp_handle listening)
+{
+	int fd, status, i;
+	static char buf[8];
+	struct mp_event ev;
+	mp_handle h = connection(listening, &fd, NULL, NULL);
+	CHECK(mp_read(h, buf, 8) == 0);
+	nothing();
+	for (i = 0; i < 2; i++) {
+		pid_t child = fork();
+		CHECK(child >= 0);
+		if (child == 0) {
+			FAILS(mp_dispatch(ch, &ev, 0), EPERM);
+			FAILS(mp_read(h, buf, 1), EPERM);
+			FAILS(mp_unregister(h), EPERM);
+			FAILS(mp_destroy(ch), EPERM);
+			mp_channel *own = mp_create(NULL);
+			CHECK(own != NULL && mp_dispatch(own, &ev, 0) == 0);
+			if (i == 0)
+				CHECK(mp_destroy(own) == 0);
+#ifdef __SANITIZE_ADDRESS__
+			_exit(0); /* what the parent's other threads have is no leak */
+#endif
+			exit(0);
+		}
+		CHECK(waitpid(child, &status, 0) == child && status == 0);
+		nothing();
+	}
+	CHECK(write(fd, "parent", 6) == 6);
+	ev = next(MP_READ);
+	CHECK(ev.handle == h && ev.result == 0 && ev.u.io.size == 6);
+	CHECK(mp_unregister(h) == 0);
+	close(fd);
+}
+
 static void on_alarm(int sig)
 {
 	struct mp_event ev;
@@ -475,6 +512,7 @@ int main(int argc, char **argv)
 	transfers(listening);
 	given_up(listening);
 	kernel_files();
+	forked(listening);
 	if (argc == 3)
 		signals();
 	wrong(listening);
