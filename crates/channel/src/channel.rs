@@ -232,7 +232,7 @@ impl Channel {
     pub(crate) fn release_number(&mut self, buffer: u32) -> io::Result<()> {
         match (&mut self.lane, &mut self.kernel) {
             (Some(lane), _) if buffer & OURS != 0 => lane.release(&mut self.core, buffer),
-            (_, Some(kernel)) => kernel.release(&mut self.core, buffer),
+            (_, Some(kernel)) => kernel.release(buffer),
             _ => Err(errno(libc::EINVAL)),
         }
     }
@@ -255,6 +255,9 @@ impl Channel {
 
     /// Begins whatever can begin.
     fn begin(&mut self) {
+        if let Some(kernel) = &mut self.kernel {
+            kernel.feed(&mut self.core);
+        }
         while let Some(at) = self.core.next_dirty() {
             match (self.core.entries.get(at).map(|entry| &entry.target), &mut self.kernel, &mut self.lane) {
                 (Some(Target::Lane { .. } | Target::LaneListener { .. }), _, Some(lane)) => {

@@ -316,12 +316,6 @@ impl Core {
         other.and_then(|op| self.ops.get(op)).is_some_and(|op| matches!(op.kind, Kind::Connect(_)))
     }
 
-    /// Whether the first read is a `recv` that nobody works on.
-    pub fn wants_buffer(&self, at: u32) -> bool {
-        let op = self.head(at, Way::In).and_then(|op| self.ops.get(op));
-        op.is_some_and(|op| matches!(op.kind, Kind::Recv) && op.stage == Stage::Queued)
-    }
-
     /// What follows an operation.
     pub fn after(&self, op: u32) -> Option<u32> {
         self.ops.get(op).map(|op| op.next).filter(|next| *next != NONE)

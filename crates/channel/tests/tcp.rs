@@ -357,6 +357,59 @@ fn a_reset_is_told() {
     });
 }
 
+/// A buffer that is given back is for who has bytes, however many idle ones asked before; and one that was on its way to who
+/// has left is for the next.
+#[test]
+fn a_free_buffer_finds_who_has_bytes() {
+    let options = Options { buffers: 1, buffer_size: 64, completions: 1, ..Options::default() };
+    on_engines("", Capabilities::KERNEL, options, |mut w| {
+        let listening = w.listen();
+        let ends: Vec<_> = (0..6).map(|_| w.connection(listening)).collect();
+        let hold = |w: &mut World, (a, b)| {
+            w.b.write(b, b"held").unwrap();
+            w.next(Who::B).result.unwrap();
+            w.a.recv(a).unwrap();
+            let event = w.next(Who::A);
+            assert_eq!(event.handle, a);
+            let Data::Received(received) = event.data else { panic!() };
+            received
+        };
+        let held = hold(&mut w, ends[0]);
+        for (a, _) in &ends[1..] {
+            w.a.recv(*a).unwrap();
+            w.nothing(Who::A);
+        }
+        w.b.write(ends[5].1, b"bytes").unwrap();
+        w.next(Who::B).result.unwrap();
+        w.nothing(Who::A);
+        w.a.release(held).unwrap();
+        let event = w.next(Who::A);
+        assert_eq!((event.handle, event.result.unwrap()), (ends[5].0, 5));
+        let Data::Received(held) = event.data else { panic!() };
+        // One that leaves, one that ends, and one with bytes: they wait for the same buffer.
+        for (_, b) in [ends[1], ends[3]] {
+            w.b.write(b, b"bytes").unwrap();
+            w.next(Who::B).result.unwrap();
+        }
+        w.b.disconnect(ends[2].1).unwrap();
+        w.next(Who::B).result.unwrap();
+        w.a.release(held).unwrap();
+        w.a.unregister(ends[1].0).unwrap();
+        loop {
+            let event = w.next(Who::A);
+            if event.handle == ends[3].0 {
+                assert_eq!(event.result.unwrap(), 5);
+                break;
+            }
+            assert_eq!((event.handle, event.result.unwrap()), (ends[2].0, 0));
+        }
+        // Two requests that belong together go through a ring that has hardly room for them.
+        w.b.write(ends[4].1, b"last").unwrap();
+        w.b.disconnect(ends[4].1).unwrap();
+        assert_eq!([w.next(Who::B).command, w.next(Who::B).command], [Command::Write, Command::Disconnect]);
+    });
+}
+
 #[test]
 fn memory_of_the_channel() {
     let options = Options { buffers: 2, buffer_size: 64, ..Options::default() };

@@ -27,6 +27,7 @@ impl Kernel {
         let Some(this) = core.ops.get_mut(op) else { return };
         let polled = std::mem::replace(&mut this.stage, Stage::Queued) == Stage::Polled;
         match &this.kind {
+            Kind::Recv if polled && self.pool.as_ref().is_some_and(|pool| pool.free() == 0) => self.starves(core, at),
             // It can go on; what is wrong with the file, the operation itself will say.
             _ if polled => core.touch(at),
             Kind::Recv => self.received(core, at, result, flags),
@@ -87,21 +88,24 @@ impl Kernel {
             _ => {}
         }
         match -result {
-            libc::ENOBUFS => {
-                core.stats.no_buffer += 1;
-                let generation = core.entries.generation(at);
-                if let Some(entry) = core.entries.get_mut(at).filter(|entry| !entry.starving) {
-                    entry.starving = true;
-                    self.starving.push_back((at, generation));
-                }
-            }
-            libc::EAGAIN => {
+            // The kernel says so before it looks for bytes; a buffer that is given back is for who has some.
+            libc::ENOBUFS | libc::EAGAIN => {
+                core.stats.no_buffer += u64::from(result == -libc::ENOBUFS);
                 if let Some(op) = core.head(at, Way::In) {
                     self.poll(core, at, op, libc::POLLIN);
                 }
             }
             libc::EINTR => core.touch(at),
             _ => core.complete(at, Way::In, answer(result), Data::None),
+        }
+    }
+
+    /// A handle waits for a buffer.
+    fn starves(&mut self, core: &mut Core, at: u32) {
+        let generation = core.entries.generation(at);
+        if let Some(entry) = core.entries.get_mut(at).filter(|entry| !entry.starving) {
+            entry.starving = true;
+            self.starving.push_back((at, generation));
         }
     }
 

@@ -78,7 +78,7 @@ pub(crate) struct Kernel {
     pool: Option<Pool>,
     /// There is a table for direct descriptors.
     table: bool,
-    /// Handles whose `recv` found no buffer.
+    /// Handles whose `recv` has something to receive and found no buffer.
     starving: VecDeque<(u32, u32)>,
     /// The answer that somebody waits for.
     answer: Option<i32>,
@@ -92,7 +92,9 @@ impl Kernel {
     pub fn new(options: &Options) -> io::Result<Kernel> {
         let mut builder = IoUring::builder();
         builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().setup_submit_all();
-        let ring = builder.setup_cqsize(options.completions.max(2)).build(ENTRIES.min(options.completions))?;
+        // Two entries that are linked go in together.
+        let completions = options.completions.max(2);
+        let ring = builder.setup_cqsize(completions).build(ENTRIES.min(completions))?;
         if !ring.params().is_feature_nodrop() || !ring.params().is_feature_skip_cqe_on_success() {
             return Err(errno(libc::ENOSYS));
         }
@@ -161,8 +163,33 @@ impl Kernel {
         Ok(())
     }
 
+    /// Lets as many `recv`s go on as there are buffers for.
+    pub fn feed(&mut self, core: &mut Core) {
+        let mut free = self.pool.as_ref().map_or(0, Pool::free);
+        while free > 0
+            && let Some((at, generation)) = self.starving.pop_front()
+        {
+            if core.entries.generation(at) == generation
+                && let Some(entry) = core.entries.get_mut(at)
+            {
+                entry.starving = false;
+                core.touch(at);
+                free -= 1;
+            }
+        }
+    }
+
+    /// Somebody starves beside a free buffer.
+    fn can_feed(&self) -> bool {
+        !self.starving.is_empty() && self.pool.as_ref().is_some_and(|pool| pool.free() > 0)
+    }
+
     /// Hands over, and waits for completions until `limit`; EINTR where a signal came first.
     pub fn wait(&mut self, core: &mut Core, limit: Option<Duration>) -> io::Result<()> {
+        // Those that were fed may have left their buffers; the next turn feeds others.
+        if self.can_feed() {
+            return self.flush(core);
+        }
         if let Some(pool) = &mut self.pool {
             pool.publish();
         }
@@ -377,27 +404,11 @@ impl Kernel {
         self.push(core, &[entry.flags(Flags::BUFFER_SELECT).user_data(number)]);
     }
 
-    /// The application has done with a buffer; EINVAL where it had it not. Who waits for one goes on.
-    pub fn release(&mut self, core: &mut Core, id: u32) -> io::Result<()> {
+    /// The application has done with a buffer; EINVAL where it had it not. Who waits for one goes on with the next turn.
+    pub fn release(&mut self, id: u32) -> io::Result<()> {
         let pool = self.pool.as_mut().ok_or_else(|| errno(libc::EINVAL))?;
         let id = u16::try_from(id).map_err(|_| errno(libc::EINVAL))?;
-        if !pool.release(id) {
-            return Err(errno(libc::EINVAL));
-        }
-        while let Some((at, generation)) = self.starving.pop_front() {
-            if core.entries.generation(at) != generation {
-                continue;
-            }
-            if let Some(entry) = core.entries.get_mut(at) {
-                entry.starving = false;
-            }
-            // One that has got its bytes meanwhile leaves the buffer to the next.
-            if core.wants_buffer(at) {
-                core.touch(at);
-                break;
-            }
-        }
-        Ok(())
+        if pool.release(id) { Ok(()) } else { Err(errno(libc::EINVAL)) }
     }
 
     /// Which buffer begins at an address.

@@ -62,6 +62,8 @@ pub(crate) struct Pool {
     unsaid: bool,
     /// Buffers that the application has, by number: one is not taken back twice.
     out: Vec<bool>,
+    /// How many they are.
+    away: u16,
 }
 
 /// The group of the channel's buffers; there is no other.
@@ -75,7 +77,7 @@ impl Pool {
         let base = entries.at.as_ptr() as u64;
         // SAFETY: the entries stay where they are as long as the ring, which its owner drops first.
         unsafe { ring.submitter().register_buf_ring_with_flags(base, count, GROUP, 0)? };
-        let mut pool = Pool { memory, entries, tail: 0, unsaid: false, out: vec![false; count as usize] };
+        let mut pool = Pool { memory, entries, tail: 0, unsaid: false, out: vec![false; count as usize], away: 0 };
         (0..count).for_each(|id| pool.give(id));
         pool.publish();
         Ok(pool)
@@ -108,7 +110,7 @@ impl Pool {
     /// The kernel has put bytes into a buffer.
     pub fn taken(&mut self, id: u16) -> *const u8 {
         if let Some(out) = self.out.get_mut(id as usize) {
-            *out = true;
+            self.away += u16::from(!std::mem::replace(out, true));
         }
         self.memory.at(id)
     }
@@ -117,8 +119,14 @@ impl Pool {
     pub fn release(&mut self, id: u16) -> bool {
         let had = self.out.get_mut(id as usize).is_some_and(std::mem::take);
         if had {
+            self.away -= 1;
             self.give(id);
         }
         had
+    }
+
+    /// Buffers that the application has not.
+    pub fn free(&self) -> u16 {
+        self.memory.count - self.away
     }
 }
