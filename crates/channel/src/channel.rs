@@ -131,6 +131,9 @@ impl Channel {
         if listens != matches!(kind, Kind::Accept { .. }) {
             return Err(errno(if listens { libc::ENOTCONN } else { libc::EINVAL }));
         }
+        if offset != u64::MAX && !self.core.has_places(at) {
+            return Err(errno(libc::ESPIPE));
+        }
         self.core.push(at, kind, place, offset, owner)?;
         if let Some(lane) = &mut self.lane
             && matches!(
@@ -173,7 +176,7 @@ impl Channel {
         self.read_at(handle, bytes, u64::MAX)
     }
 
-    /// The same at a place of a file; `u64::MAX` is the file's own position.
+    /// The same at a place of a file; `u64::MAX` is the file's own position. ESPIPE: it has no places.
     pub fn read_at(&mut self, handle: Handle, mut bytes: Vec<u8>, offset: u64) -> io::Result<()> {
         let place = Place::One { at: bytes.as_mut_ptr(), len: bytes.len() };
         self.ask(handle, Kind::Read, place, offset, Owner::Vec(bytes))
@@ -191,7 +194,7 @@ impl Channel {
         self.write_at(handle, bytes, u64::MAX)
     }
 
-    /// The same at a place of a file; `u64::MAX` is the file's own position.
+    /// The same at a place of a file; `u64::MAX` is the file's own position. ESPIPE: it has no places.
     pub fn write_at(&mut self, handle: Handle, bytes: impl Into<Buffer>, offset: u64) -> io::Result<()> {
         let bytes = bytes.into();
         let place = Place::One { at: bytes.as_ptr().cast_mut(), len: bytes.len() };

@@ -316,6 +316,11 @@ impl Core {
         other.and_then(|op| self.ops.get(op)).is_some_and(|op| matches!(op.kind, Kind::Connect(_)))
     }
 
+    /// Whether it can be read and written anywhere: sockets and pipes have their next bytes alone.
+    pub fn has_places(&self, at: u32) -> bool {
+        matches!(self.entries.get(at).map(|entry| &entry.target), Some(Target::Fd { kind: FileKind::File, .. }))
+    }
+
     /// What follows an operation.
     pub fn after(&self, op: u32) -> Option<u32> {
         self.ops.get(op).map(|op| op.next).filter(|next| *next != NONE)

@@ -672,3 +672,15 @@ fn many_connections_come_and_go() {
         assert!(stats.batches < stats.requests, "{stats:?}");
     });
 }
+
+/// Only a file can be read and written anywhere.
+#[test]
+fn places_of_a_socket() {
+    everywhere(|mut w| {
+        let listening = w.listen();
+        let (a, _) = w.connection(listening);
+        assert_eq!(number(w.a.read_at(a, vec![0; 10], 5).unwrap_err()), libc::ESPIPE);
+        assert_eq!(number(w.a.write_at(a, b"x", 0).unwrap_err()), libc::ESPIPE);
+        w.nothing(Who::A);
+    });
+}
