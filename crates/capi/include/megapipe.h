@@ -124,8 +124,9 @@ int mp_set_cookie(mp_handle handle, void *cookie);
 
 /*
  * Ends a registration. What is under way is cancelled, completions that were not fetched are dropped, and when it returns the
- * library does not touch the memory of its operations any more. A descriptor goes on as any other; an lwsocket is closed; of a
- * part of a listener, the connections that nobody accepted are reset. A transfer of a disk file is waited for.
+ * library does not touch the memory of its operations any more. A descriptor goes on as any other; an lwsocket is closed. Of a
+ * listener of the kernel's, connections that wait at this handle go to its other handles in this process; where there are none,
+ * those that the channel had accepted ahead are closed, and those of a part are reset. A transfer of a disk file is waited for.
  */
 int mp_unregister(mp_handle handle);
 
@@ -144,7 +145,7 @@ int mp_connect(mp_handle handle, const struct sockaddr *address, socklen_t lengt
 
 /*
  * Reads what is there, up to size bytes (MP_READ; size 0 in the completion: the end). mp_pread: at a place of a file, the
- * others at its own position. Errors in the completion: as of read(2) and recv(2).
+ * others at its own position; ESPIPE for what has none, sockets and pipes (mp_pwrite too). Errors in the completion: as of read(2) and recv(2).
  */
 int mp_read(mp_handle handle, void *buf, size_t size);
 int mp_pread(mp_handle handle, void *buf, size_t size, uint64_t offset);

@@ -4,13 +4,16 @@
 //! queue, and a program of classic BPF says by the CPU that a SYN came in on whose it is. The original keeps all CPUs that no
 //! part has. The parts of a listener are known to the whole process, for their masks must not meet and their program is one.
 //!
+//! Connections that wait where a registration ends go to the others: what the channel had accepted, and what the kernel keeps
+//! for a part, which would be reset with it.
+//!
 //! The kernel keeps the sockets of an address in an array, in which the last takes the place of one that is closed; so does
 //! the list here, since the program gives a place in it.
 
 use std::collections::HashMap;
 use std::io;
 use std::mem::size_of;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use crate::address::Address;
@@ -62,12 +65,23 @@ impl Listener {
     pub fn address(self) -> io::Result<Address> {
         let all = lock();
         let at = all.object(self)?;
-        let object = all.objects.get(at).ok_or_else(|| errno(libc::EBADF))?;
-        object.kernel.as_ref().map_or(Ok(object.address), |fd| sys::local(fd.as_fd()))
+        all.objects.get(at).map(|object| object.address).ok_or_else(|| errno(libc::EBADF))
+    }
+
+    /// A lane has chosen where it listens: so do all. `false`: another one was first, and has chosen another port.
+    pub(crate) fn chosen(self, address: Address) -> io::Result<bool> {
+        let mut all = lock();
+        let at = all.object(self)?;
+        let object = all.objects.get_mut(at).ok_or_else(|| errno(libc::EBADF))?;
+        if object.address.ip()?.port() == 0 {
+            object.address = address;
+        }
+        Ok(object.address.ip()?.port() == address.ip()?.port())
     }
 }
 
 struct Object {
+    /// With the port that was chosen, once it is.
     address: Address,
     backlog: i32,
     /// The kernel's listener, from the first registration with one of its channels on.
@@ -93,8 +107,17 @@ struct Group {
     whole: Option<OwnedFd>,
     /// In the kernel's order, which begins with the whole.
     parts: Vec<Part>,
-    /// Of every registration, those without a mask too.
-    masks: Vec<(u64, CpuMask)>,
+    members: Vec<Member>,
+}
+
+/// A registration, as the others know it.
+struct Member {
+    id: u64,
+    mask: CpuMask,
+    /// The ring that accepts, and the number that it knows the registration by.
+    ring: Option<(RawFd, u64)>,
+    /// Connections that another one has left to it.
+    left: Vec<OwnedFd>,
 }
 
 struct Registry {
@@ -127,26 +150,26 @@ impl Registry {
 
     /// A registration under a mask that meets no other's; EBUSY where it does.
     fn join(&mut self, key: Key, mask: CpuMask) -> io::Result<u64> {
-        let empty = || Group { whole: None, parts: Vec::new(), masks: Vec::new() };
+        let empty = || Group { whole: None, parts: Vec::new(), members: Vec::new() };
         let group = self.groups.entry(key).or_insert_with(empty);
-        if group.masks.iter().any(|(_, other)| other.meets(&mask)) {
+        if group.members.iter().any(|other| other.mask.meets(&mask)) {
             return Err(errno(libc::EBUSY));
         }
         self.last += 1;
-        group.masks.push((self.last, mask));
+        group.members.push(Member { id: self.last, mask, ring: None, left: Vec::new() });
         Ok(self.last)
     }
 
     /// A registration and its part are gone.
     fn leave(&mut self, key: Key, id: u64) {
         let Some(group) = self.groups.get_mut(&key) else { return };
-        group.masks.retain(|(other, _)| *other != id);
+        group.members.retain(|other| other.id != id);
         if let Some(at) = group.parts.iter().position(|part| part.id == id) {
             drop(group.parts.swap_remove(at));
             // Whose connections these were before keeps them: they fall to the original, or to whom the old program says.
             let _ = group.direct();
         }
-        if group.masks.is_empty() {
+        if group.members.is_empty() {
             self.groups.remove(&key);
         }
     }
@@ -161,8 +184,9 @@ impl Group {
         }
         let mut program = vec![step(LOAD_ABSOLUTE, 0, 0, CPU)];
         for (place, part) in self.parts.iter().enumerate() {
-            let mask = self.masks.iter().find(|(id, _)| *id == part.id);
-            for cpu in mask.iter().flat_map(|(_, mask)| mask.cpus()) {
+            // One that is about to end is nobody's, and still has its place.
+            let member = self.members.iter().find(|member| member.id == part.id);
+            for cpu in member.iter().flat_map(|member| member.mask.cpus()) {
                 program.push(step(JUMP_EQUAL, 0, 1, cpu));
                 program.push(step(RETURN, 0, 0, place as u32 + 1));
             }
@@ -281,6 +305,7 @@ impl Membership {
             sys::set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
             sys::bind(fd.as_fd(), &object.address)?;
             sys::listen(fd.as_fd(), object.backlog)?;
+            object.address = sys::local(fd.as_fd())?;
             object.kernel = Some(fd);
         }
         let whole = object.kernel.as_ref().ok_or_else(|| errno(libc::EBADF))?.try_clone()?;
@@ -295,6 +320,55 @@ impl Membership {
         let id = all.join(key, mask)?;
         let object = all.objects.get(at).ok_or_else(|| errno(libc::EBADF))?;
         Ok((object.address, object.backlog, Membership { key, id }))
+    }
+
+    /// What the ring that accepts is, and the number that it knows this by.
+    pub fn reached_by(&self, ring: RawFd, number: u64) {
+        let mut all = lock();
+        let members = all.groups.get_mut(&self.key).map(|group| &mut group.members);
+        if let Some(member) = members.into_iter().flatten().find(|member| member.id == self.id) {
+            member.ring = Some((ring, number));
+        }
+    }
+
+    /// Nobody connects to this registration any more, though its socket is there still. What others had left to it, and whether
+    /// there are others to leave it to.
+    pub fn withdraw(&self) -> (Vec<OwnedFd>, bool) {
+        let mut all = lock();
+        let Some(group) = all.groups.get_mut(&self.key) else { return (Vec::new(), false) };
+        let own = group.members.extract_if(.., |member| member.id == self.id);
+        let left = own.flat_map(|member| member.left).collect();
+        if group.parts.iter().any(|part| part.id == self.id) {
+            let _ = group.direct();
+        }
+        (left, group.members.iter().any(|member| member.ring.is_some()))
+    }
+
+    /// Whether this is a part, which has an accept queue of its own.
+    pub fn is_part(&self) -> bool {
+        lock().groups.get(&self.key).is_some_and(|group| group.parts.iter().any(|part| part.id == self.id))
+    }
+
+    /// Deals connections to the other registrations; whose rings have to hear of it.
+    pub fn leave_to_others(&self, connections: Vec<OwnedFd>) -> Vec<(RawFd, u64)> {
+        let mut all = lock();
+        let Some(group) = all.groups.get_mut(&self.key) else { return Vec::new() };
+        let mut others: Vec<_> = group.members.iter_mut().filter(|member| member.ring.is_some()).collect();
+        let n = others.len().max(1);
+        for (i, connection) in connections.into_iter().enumerate() {
+            if let Some(member) = others.get_mut(i % n) {
+                member.left.push(connection);
+            }
+        }
+        others.iter().filter(|member| !member.left.is_empty()).filter_map(|member| member.ring).collect()
+    }
+
+    /// What others have left to this registration.
+    pub fn left(&self) -> Vec<OwnedFd> {
+        let mut all = lock();
+        let members = all.groups.get_mut(&self.key).map(|group| &mut group.members);
+        let mine = members.into_iter().flatten().find(|member| member.id == self.id);
+        mine.map(|member| std::mem::take(&mut member.left)).unwrap_or_default()
     }
 
     /// Of the other parts of the listener, and the original, the one where most connections wait, if at least `least` do.

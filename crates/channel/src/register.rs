@@ -70,7 +70,12 @@ impl Channel {
             return self.accepting(Accept::new(fd, Some(member), FileKind::Tcp), cookie, -1);
         };
         let (at, backlog, member) = Membership::lane(listener, mask)?;
-        let (sock, claim) = lane.listen(&at, backlog)?;
+        let (mut sock, mut claim) = lane.listen(&at, backlog)?;
+        if !listener.chosen(lane.local(sock)?)? {
+            drop(claim);
+            lane.close(sock);
+            (sock, claim) = lane.listen(&listener.address()?, backlog)?;
+        }
         let target = Target::LaneListener { sock, _claim: claim, _member: member };
         let at = match self.core.insert(cookie, target) {
             Ok(at) => at,
@@ -121,6 +126,9 @@ impl Channel {
         self.kernel()?;
         let at = self.core.insert(cookie, Target::Listener { accept, fd, owned: None })?;
         self.core.listening.push(at);
+        if let Some(kernel) = &self.kernel {
+            kernel.reaches(&mut self.core, at);
+        }
         Ok(self.core.handle(at))
     }
 
@@ -136,7 +144,8 @@ impl Channel {
 
     /// Ends a registration. What is under way is cancelled, and its completions never come; when this returns nobody touches
     /// its memory any more. A lightweight socket is closed with it, a part of a listener too; a descriptor that was given is
-    /// given back. A transfer of a file on a disk cannot be cancelled, and is waited for.
+    /// given back. Connections of the kernel's that wait there go to other registrations of the listener in this process, and
+    /// are reset where there is none. A transfer of a file on a disk cannot be cancelled, and is waited for.
     pub fn unregister(&mut self, handle: Handle) -> io::Result<Option<OwnedFd>> {
         let at = self.core.at(handle)?;
         let target = self.core.entries.get(at).map(|entry| &entry.target);

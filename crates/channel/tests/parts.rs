@@ -127,6 +127,57 @@ fn an_idle_channel_takes_what_waits() {
     });
 }
 
+/// What waits where a registration ends, in the channel or in the kernel, goes to the others.
+#[test]
+fn who_goes_leaves_what_waits_to_the_others() {
+    for ahead in [64, 4, 0] {
+        let (fd, at) = listener("127.0.0.1:0");
+        let options = Options { accept_ahead: ahead, ..Options::default() };
+        let [mut a, mut b, mut c] = [(); 3].map(|()| Channel::uring(options).unwrap());
+        let zero = a.register_part(fd.as_fd(), 0, CpuMask::one(0)).unwrap();
+        let one = b.register_part(fd.as_fd(), 1, CpuMask::one(1)).unwrap();
+        let rest = c.register(fd.try_clone().unwrap(), 2).unwrap();
+        a.accept(zero, Amount::Of(1), true).unwrap();
+        a.flush().unwrap();
+        accepting(&mut c, rest);
+        let mut clients = connect_from(0, at, 21);
+        assert_eq!((count(&mut a), count(&mut b), count(&mut c)), (1, 0, 0));
+        a.unregister(zero).unwrap();
+        assert_eq!(count(&mut c), 10, "c sleeps, and is woken");
+        // B goes too, before it has seen what was left to it.
+        b.unregister(one).unwrap();
+        assert_eq!(count(&mut c), 10);
+        clients.extend(connect_from(0, at, 3));
+        assert_eq!(count(&mut c), 3);
+        c.unregister(rest).unwrap();
+        drop((a, b, c));
+        // Of the one that was accepted, its channel is gone.
+        let gone = |s: &TcpStream| s.set_nonblocking(true).is_ok() && matches!(s.peek(&mut [0]), Ok(0));
+        assert_eq!(clients.iter().filter(|s| gone(s)).count(), 24);
+    }
+}
+
+/// The same within one channel, and of a listener that is no part.
+#[test]
+fn what_waits_goes_to_another_registration_of_the_channel() {
+    let (fd, at) = listener("127.0.0.1:0");
+    let [mut a, mut b] = [(); 2].map(|()| Channel::uring(Options::default()).unwrap());
+    let whole = a.register(fd.try_clone().unwrap(), 0).unwrap();
+    a.accept(whole, Amount::Of(1), true).unwrap();
+    a.flush().unwrap();
+    let _clients = connect_from(0, at, 11);
+    assert_eq!(count(&mut a), 1);
+    let zero = a.register_part(fd.as_fd(), 1, CpuMask::one(0)).unwrap();
+    accepting(&mut a, zero);
+    a.unregister(whole).unwrap();
+    assert_eq!(count(&mut a), 10);
+    let rest = b.register(fd, 2).unwrap();
+    accepting(&mut b, rest);
+    a.unregister(zero).unwrap();
+    let _more = connect_from(0, at, 5);
+    assert_eq!((count(&mut a), count(&mut b)), (0, 5));
+}
+
 #[test]
 fn nothing_is_taken_unless_asked() {
     let (fd, at) = listener("127.0.0.1:0");

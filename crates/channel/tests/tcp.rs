@@ -5,7 +5,7 @@ mod common;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use channel::{Amount, Buffer, Capabilities, Command, CpuMask, Data, How, Options, Socket};
+use channel::{Amount, Buffer, Capabilities, Command, CpuMask, Data, How, Listener, Options, Socket};
 use common::{Who, World, bytes, everywhere, light, number, on_engines, stream};
 
 /// Reads `n` bytes of A's end, as B's stream has them from `from` on.
@@ -670,6 +670,23 @@ fn many_connections_come_and_go() {
         let stats = w.a.stats();
         assert_eq!(stats.accepted, total);
         assert!(stats.batches < stats.requests, "{stats:?}");
+    });
+}
+
+/// A port that is left to the engine is chosen once, and told.
+#[test]
+fn a_port_that_is_chosen_is_told() {
+    on_engines("", Capabilities::KERNEL, Options::default(), |mut w| {
+        let mut at = w.address().ip().unwrap();
+        at.set_port(0);
+        let listener = Listener::at(at.into(), 5).unwrap();
+        let handle = w.a.register_listener(listener, 1, CpuMask::NONE).unwrap();
+        let chosen = listener.address().unwrap().ip().unwrap();
+        assert_ne!(chosen.port(), 0);
+        assert_eq!(w.a.handle_local_addr(handle).unwrap().ip().unwrap(), chosen);
+        w.a.unregister(handle).unwrap();
+        assert_eq!(listener.address().unwrap().ip().unwrap(), chosen);
+        listener.close().unwrap();
     });
 }
 

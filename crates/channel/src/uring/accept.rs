@@ -7,12 +7,15 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use io_uring::types::Fd;
 use io_uring::{cqueue, opcode};
 
-use super::{ACCEPT, Kernel, NOTHING, tag};
+use super::{ACCEPT, Kernel, LEFT, NOTHING, tag};
 use crate::core::{Accept, Core, FileKind, LightOf, Raw, Target, Way};
 use crate::event::{Data, Socket};
 use crate::listeners::Membership;
 use crate::names::LwSocket;
 use crate::{errno, sys};
+
+/// Connections that are taken from a part that ends; more than any accept queue has.
+const MOST_LEFT: usize = 1 << 16;
 
 impl Accept {
     pub fn new(fd: OwnedFd, member: Option<Membership>, kind: FileKind) -> Box<Accept> {
@@ -135,7 +138,25 @@ impl Kernel {
         core.touch(at);
     }
 
-    /// Nothing is accepted any more when this returns; what was and is not asked for is closed.
+    /// Another registration has left connections to this one.
+    pub(super) fn left(&mut self, core: &mut Core, at: u32, generation: u32) {
+        let known = core.entries.generation(at) & 0xff_ffff == generation;
+        let Some(accept) = listening(core, at).filter(|_| known) else { return };
+        let left = accept.member.as_ref().map(Membership::left).unwrap_or_default();
+        accept.waiting.extend(left.into_iter().map(Raw::Fd));
+        core.touch(at);
+    }
+
+    /// Others can leave connections to a new registration.
+    pub fn reaches(&self, core: &mut Core, at: u32) {
+        let number = tag(LEFT, core.entries.generation(at), at);
+        if let Some(member) = listening(core, at).and_then(|accept| accept.member.as_ref()) {
+            member.reached_by(self.ring.as_raw_fd(), number);
+        }
+    }
+
+    /// Nothing is accepted any more when this returns; what was and is not asked for goes to other registrations of the
+    /// listener, and is closed where there is none.
     pub(super) fn stop_accepting(&mut self, core: &mut Core, at: u32) -> io::Result<()> {
         let number = tag(ACCEPT, core.entries.generation(at), at);
         if listening(core, at).is_some_and(|accept| accept.armed) {
@@ -146,12 +167,40 @@ impl Kernel {
                 _ => true,
             })?;
         }
-        while let Some(raw) = listening(core, at).and_then(|accept| accept.waiting.pop_front()) {
-            if let Raw::Slot(slot) = raw {
-                self.close_slot(core, slot);
+        let Some(accept) = listening(core, at) else { return Ok(()) };
+        let waiting = std::mem::take(&mut accept.waiting);
+        let (mut fds, others) = accept.member.as_ref().map(Membership::withdraw).unwrap_or_default();
+        for raw in waiting {
+            match raw {
+                Raw::Fd(fd) => fds.push(fd),
+                Raw::Slot(slot) => {
+                    if others && let Ok(fd) = self.install(core, slot) {
+                        fds.push(fd);
+                    }
+                    self.close_slot(core, slot);
+                }
             }
         }
-        Ok(())
+        let Some((accept, member)) = listening(core, at).and_then(|a| Some((&a.fd, a.member.as_ref()?))) else {
+            return Ok(());
+        };
+        if !others {
+            return Ok(());
+        }
+        if member.is_part() {
+            // The kernel would reset what waits at a socket that is closed.
+            fds.extend(std::iter::from_fn(|| sys::accept_now(accept.as_fd()).ok()).take(MOST_LEFT));
+        }
+        for (ring, number) in member.leave_to_others(fds) {
+            if ring == self.ring.as_raw_fd() {
+                self.left(core, number as u32, (number >> 32) as u32 & 0xff_ffff);
+            } else {
+                let tell = opcode::MsgRingData::new(Fd(ring), 0, number, None).build();
+                self.push(core, &[tell.user_data(tag(NOTHING, 0, 0))]);
+            }
+        }
+        // A thread that ends may not come this way again.
+        self.submit(core)
     }
 
     /// Takes connections that wait at another channel's part of a listener, up to half of them; how many.

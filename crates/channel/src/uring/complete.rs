@@ -4,7 +4,7 @@ use std::io;
 
 use io_uring::{cqueue, opcode};
 
-use super::{ACCEPT, CALL, File, Kernel, OP, on, tag};
+use super::{ACCEPT, CALL, File, Kernel, LEFT, OP, on, tag};
 use crate::core::{Core, FileKind, Kind, Stage, Way};
 use crate::errno;
 use crate::event::{Data, Received};
@@ -16,6 +16,7 @@ impl Kernel {
         match number >> 56 {
             OP if core.ops.generation(at) & 0xff_ffff == generation => self.operation(core, at, result, flags),
             ACCEPT => self.accepted(core, at, generation, result, flags),
+            LEFT => self.left(core, at, generation),
             CALL => self.answer = Some(result),
             _ => {}
         }

@@ -34,6 +34,9 @@ const NOTHING: u64 = 2;
 /// Somebody waits for this one.
 const CALL: u64 = 3;
 
+/// Another channel has left connections to a listening handle.
+const LEFT: u64 = 4;
+
 /// Submission entries; batches are shorter.
 const ENTRIES: u32 = 1024;
 /// Most bytes of one transfer; Linux's MAX_RW_COUNT.
