@@ -13,6 +13,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <malloc.h>
 #include <megapipe.h>
 #include <pthread.h>
 #include <sched.h>
@@ -22,14 +23,17 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
 #define VERSION "corelane-kv 0.1"
 #define MOST_KEY 250
 #define MOST_VALUE (1u << 20)
-#define MOST_LINE 65536   /* of a get with many keys */
-#define MOST_OUT (1u << 20) /* answers that are gathered before the client has to read some */
+#define MOST_LINE 8192
+#define MOST_GET (1u << 20) /* the line of a get with many keys */
+#define MOST_OUT (256u << 10) /* answers that are gathered before the client has to read some */
+#define KEPT (16u << 10)    /* memory that an idle connection keeps, each way */
 #define MOST_THREADS 64
 #define MONTH (60 * 60 * 24 * 30)
 
@@ -241,8 +245,16 @@ struct connection {
 	struct bytes out; /* answers; with the library while `writing` */
 	size_t parsed;    /* of `in` */
 	size_t swallow;   /* bytes of a value that is too large */
+	int getting;      /* in the middle of a get: 1, or 2 of a gets */
+	int quiet;        /* the request wants no answer */
 	int writing, closing, failed;
 };
+
+static void let_go(struct bytes *b)
+{
+	free(b->at);
+	memset(b, 0, sizeof *b);
+}
 
 static int reserve(struct bytes *b, size_t more)
 {
@@ -273,6 +285,8 @@ static void say(struct connection *c, const char *format, ...)
 {
 	char line[512];
 	va_list args;
+	if (c->quiet)
+		return;
 	va_start(args, format);
 	int n = vsnprintf(line, sizeof line, format, args);
 	va_end(args);
@@ -305,11 +319,13 @@ static struct word next_word(const char **at, const char *end)
 	return w;
 }
 
-/* A number without a sign; 0: it is none, or too large. */
+/* A number that is not below 0; 0: it is none, or too large. */
 static int number(struct word w, uint64_t most, uint64_t *value)
 {
 	size_t i;
 	uint64_t v = 0;
+	if (w.n > 1 && w.at[0] == '+')
+		w.at++, w.n--;
 	for (i = 0; i < w.n; i++) {
 		uint64_t digit = (uint64_t)(w.at[i] - '0');
 		if (w.at[i] < '0' || w.at[i] > '9' || v > (most - digit) / 10 || digit > most)
@@ -327,7 +343,7 @@ static int expiry(struct word w, int64_t *at)
 	uint64_t v;
 	if (negative)
 		w.at++, w.n--;
-	if (!number(w, INT32_MAX, &v))
+	if (!number(w, INT64_MAX, &v))
 		return 0;
 	if (v == 0 && !negative)
 		*at = 0;
@@ -343,16 +359,36 @@ static void bad_line(struct connection *c)
 	say(c, "CLIENT_ERROR bad command line format\r\n");
 }
 
-static void get(struct connection *c, const char *at, const char *end, int with_cas)
+/* What is no request at all has an answer in any case. */
+static void error(struct connection *c)
 {
+	c->quiet = 0;
+	say(c, "ERROR\r\n");
+}
+
+/* The keys of a get, or those that are left of it; where it has to stop, because the client has to read first, or `end`. */
+static const char *get(struct connection *c, const char *at, const char *end, int with_cas)
+{
+	const char *before = at;
 	struct word key;
-	int any = 0;
-	while ((key = next_word(&at, end)).n > 0) {
-		if (key.n > MOST_KEY) {
-			bad_line(c);
-			return;
+	if (!c->getting) {
+		const char *all = at;
+		size_t n = 0;
+		while ((key = next_word(&all, end)).n > 0 && ++n)
+			if (key.n > MOST_KEY) {
+				bad_line(c);
+				return end;
+			}
+		if (n == 0) {
+			error(c);
+			return end;
 		}
-		any = 1;
+	}
+	c->getting = with_cas ? 2 : 1;
+	while ((key = next_word(&at, end)).n > 0) {
+		if (c->out.len >= MOST_OUT)
+			return before;
+		before = at;
 		uint64_t hash = hash_of(key.at, key.n);
 		struct shard *s = shard_of(hash);
 		me->counters.get++;
@@ -375,10 +411,9 @@ static void get(struct connection *c, const char *at, const char *end, int with_
 		}
 		pthread_mutex_unlock(&s->lock);
 	}
-	if (any)
-		add(c, "END\r\n", 5);
-	else
-		say(c, "ERROR\r\n");
+	add(c, "END\r\n", 5);
+	c->getting = 0;
+	return end;
 }
 
 /* A key is no more; whether it was. */
@@ -402,11 +437,13 @@ static ssize_t store(struct connection *c, struct word *w, int n, const char *va
 	uint64_t flags, bytes, cas = 0;
 	int64_t expires;
 	int with_cas = is(w[0], "cas"), words = with_cas ? 6 : 5;
-	int quiet = n == words + 1 && is(w[words], "noreply");
 	const char *answer = "STORED";
-	if (n < words || (n > words && !quiet) || w[1].n > MOST_KEY || !number(w[2], UINT32_MAX, &flags) ||
-	    !expiry(w[3], &expires) || !number(w[4], INT32_MAX - 2, &bytes) ||
-	    (with_cas && !number(w[5], UINT64_MAX, &cas))) {
+	if (n < words || n > words + 1) {
+		error(c);
+		return 0;
+	}
+	if (w[1].n > MOST_KEY || !number(w[2], UINT32_MAX, &flags) || !expiry(w[3], &expires) ||
+	    !number(w[4], INT32_MAX - 2, &bytes) || (with_cas && !number(w[5], UINT64_MAX, &cas))) {
 		bad_line(c);
 		return 0;
 	}
@@ -421,9 +458,7 @@ static ssize_t store(struct connection *c, struct word *w, int n, const char *va
 		return -1;
 	if (memcmp(value + bytes, "\r\n", 2) != 0) {
 		say(c, "CLIENT_ERROR bad data chunk\r\n");
-		/* Up to the next line: what follows is none of ours. */
-		const char *lf = memchr(value + bytes, '\n', there - bytes);
-		return lf != NULL ? lf + 1 - value : (ssize_t)there;
+		return (ssize_t)bytes + 2;
 	}
 	me->counters.set++;
 	uint64_t hash = hash_of(w[1].at, w[1].n);
@@ -443,7 +478,7 @@ static ssize_t store(struct connection *c, struct word *w, int n, const char *va
 	} else if (with_cas && old->cas != cas) {
 		answer = "EXISTS";
 	} else if (joins && old->value + bytes > MOST_VALUE) {
-		answer = "SERVER_ERROR object too large for cache";
+		answer = "NOT_STORED";
 	} else {
 		size_t before = joins ? old->value : 0;
 		it = new_item(w[1].at, w[1].n, hash, joins ? old->flags : (uint32_t)flags, joins ? old->expires : expires,
@@ -460,17 +495,20 @@ static ssize_t store(struct connection *c, struct word *w, int n, const char *va
 		}
 	}
 	pthread_mutex_unlock(&s->lock);
-	if (!quiet)
-		say(c, "%s\r\n", answer);
+	say(c, "%s\r\n", answer);
 	return (ssize_t)bytes + 2;
 }
 
 static void count(struct connection *c, struct word *w, int n)
 {
 	uint64_t delta, value = 0;
-	int quiet = n == 4 && is(w[3], "noreply"), negative = is(w[0], "decr");
+	int negative = is(w[0], "decr");
 	char text[24];
-	if (n < 3 || (n > 3 && !quiet) || w[1].n > MOST_KEY) {
+	if (n < 3 || n > 4) {
+		error(c);
+		return;
+	}
+	if (w[1].n > MOST_KEY) {
 		bad_line(c);
 		return;
 	}
@@ -484,27 +522,30 @@ static void count(struct connection *c, struct word *w, int n)
 	pthread_mutex_lock(&s->lock);
 	struct item *old = find(s, hash, w[1].at, w[1].n), *it;
 	struct word is_now = { old ? old->data + old->key : NULL, old ? old->value : 0 };
+	while (is_now.n > 0 && is_now.at[is_now.n - 1] == ' ')
+		is_now.n--;
 	if (old == NULL) {
 		failed = "NOT_FOUND";
-	} else if (old->value > 20 || !number(is_now, UINT64_MAX, &value)) {
+	} else if (!number(is_now, UINT64_MAX, &value)) {
 		failed = "CLIENT_ERROR cannot increment or decrement non-numeric value";
 	} else {
 		if (negative)
 			value = value > delta ? value - delta : 0;
 		else
 			value += delta; /* it wraps around */
-		size_t len = (size_t)snprintf(text, sizeof text, "%" PRIu64, value);
-		it = new_item(w[1].at, w[1].n, hash, old->flags, old->expires, len);
-		if (it != NULL)
+		/* The value gets no shorter: spaces follow. */
+		size_t len = (size_t)snprintf(text, sizeof text, "%" PRIu64, value), room = len > old->value ? len : old->value;
+		it = new_item(w[1].at, w[1].n, hash, old->flags, old->expires, room);
+		if (it != NULL) {
+			memset(it->data + it->key, ' ', room);
 			memcpy(it->data + it->key, text, len);
+		}
 		if (it == NULL || !put(s, it, old)) {
 			free(it);
 			failed = "SERVER_ERROR out of memory in incr";
 		}
 	}
 	pthread_mutex_unlock(&s->lock);
-	if (quiet)
-		return;
 	if (failed != NULL)
 		say(c, "%s\r\n", failed);
 	else
@@ -513,24 +554,35 @@ static void count(struct connection *c, struct word *w, int n)
 
 static void delete_key(struct connection *c, struct word *w, int n)
 {
-	int quiet = n > 2 && is(w[n - 1], "noreply");
-	int words = n - quiet;
-	/* A time of 0 was allowed once. */
-	if (words < 2 || words > 3 || (words == 3 && !is(w[2], "0")) || w[1].n > MOST_KEY) {
-		bad_line(c);
+	int words = n - c->quiet;
+	if (n < 2 || n > 4) {
+		error(c);
 		return;
 	}
-	int was = forget(w[1]);
-	if (!quiet)
-		say(c, was ? "DELETED\r\n" : "NOT_FOUND\r\n");
+	/* A time of 0 was allowed once. */
+	if (words > 3 || (words == 3 && !is(w[2], "0"))) {
+		say(c, "CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n");
+		return;
+	}
+	if (w[1].n > MOST_KEY)
+		bad_line(c);
+	else
+		say(c, forget(w[1]) ? "DELETED\r\n" : "NOT_FOUND\r\n");
 }
 
 static void touch(struct connection *c, struct word *w, int n)
 {
-	int quiet = n == 4 && is(w[3], "noreply");
 	int64_t expires;
-	if (n < 3 || (n > 3 && !quiet) || w[1].n > MOST_KEY || !expiry(w[2], &expires)) {
+	if (n < 3 || n > 4) {
+		error(c);
+		return;
+	}
+	if (w[1].n > MOST_KEY) {
 		bad_line(c);
+		return;
+	}
+	if (!expiry(w[2], &expires)) {
+		say(c, "CLIENT_ERROR invalid exptime argument\r\n");
 		return;
 	}
 	me->counters.touch++;
@@ -544,23 +596,36 @@ static void touch(struct connection *c, struct word *w, int n)
 		link_newest(s, it);
 	}
 	pthread_mutex_unlock(&s->lock);
-	if (!quiet)
-		say(c, it != NULL ? "TOUCHED\r\n" : "NOT_FOUND\r\n");
+	say(c, it != NULL ? "TOUCHED\r\n" : "NOT_FOUND\r\n");
 }
 
 static void flush_all(struct connection *c, struct word *w, int n)
 {
-	int quiet = n > 1 && is(w[n - 1], "noreply");
-	uint64_t delay = 0;
-	if (n - quiet > 2 || (n - quiet == 2 && !number(w[1], INT32_MAX, &delay))) {
-		bad_line(c);
+	int64_t at = 0;
+	if (n > 3) {
+		error(c);
 		return;
 	}
-	int64_t at = delay <= MONTH ? now + (int64_t)delay : (int64_t)delay;
+	if (n - c->quiet > 1 && !expiry(w[1], &at)) {
+		say(c, "CLIENT_ERROR invalid exptime argument\r\n");
+		return;
+	}
+	if (at == 0)
+		at = now;
 	__atomic_store_n(&flush_at, at, __ATOMIC_RELAXED);
 	flush_when_due();
-	if (!quiet)
-		say(c, "OK\r\n");
+	say(c, "OK\r\n");
+}
+
+static void verbosity(struct connection *c, struct word *w, int n)
+{
+	uint64_t level;
+	if (n < 2 || n > 3)
+		error(c);
+	else if (!number(w[1], UINT32_MAX, &level))
+		bad_line(c);
+	else
+		say(c, "OK\r\n"); /* it has nothing to tell */
 }
 
 static void stats(struct connection *c)
@@ -601,8 +666,9 @@ static size_t request(struct connection *c, const char *in, size_t len)
 		return n;
 	}
 	const char *lf = memchr(in, '\n', len);
+	c->quiet = 0;
 	if (lf == NULL) {
-		if (len > MOST_LINE) {
+		if (len > MOST_LINE && (len > MOST_GET || (memcmp(in, "get", 3) != 0 && !c->getting))) {
 			say(c, "CLIENT_ERROR line too long\r\n");
 			c->closing = 1;
 		}
@@ -612,13 +678,15 @@ static size_t request(struct connection *c, const char *in, size_t len)
 	size_t line = (size_t)(lf + 1 - in);
 	struct word w[MOST_WORDS + 1];
 	int n = 1;
-	w[0] = next_word(&at, end);
-	if (is(w[0], "get") || is(w[0], "gets")) {
-		get(c, at, end, w[0].n == 4);
-		return line;
+	if (!c->getting)
+		w[0] = next_word(&at, end);
+	if (c->getting || is(w[0], "get") || is(w[0], "gets")) {
+		at = get(c, at, end, c->getting ? c->getting == 2 : w[0].n == 4);
+		return c->getting ? (size_t)(at - in) : line;
 	}
 	while (n <= MOST_WORDS && (w[n] = next_word(&at, end)).n > 0)
 		n++;
+	c->quiet = n > 1 && n <= MOST_WORDS && is(w[n - 1], "noreply") && (n > 2 || !is(w[0], "delete"));
 	if (is(w[0], "set") || is(w[0], "add") || is(w[0], "replace") || is(w[0], "append") || is(w[0], "prepend") ||
 	    is(w[0], "cas")) {
 		ssize_t used = store(c, w, n, lf + 1, len - line);
@@ -632,19 +700,19 @@ static size_t request(struct connection *c, const char *in, size_t len)
 		touch(c, w, n);
 	else if (is(w[0], "flush_all"))
 		flush_all(c, w, n);
-	else if (is(w[0], "stats") && n == 1)
-		stats(c);
-	else if (is(w[0], "stats"))
-		say(c, "END\r\n");
-	else if (is(w[0], "version"))
-		say(c, "VERSION " VERSION "\r\n");
-	else if (is(w[0], "verbosity") && n > 1) {
-		if (!is(w[n - 1], "noreply"))
-			say(c, "OK\r\n");
-	} else if (is(w[0], "quit"))
+	else if (is(w[0], "verbosity"))
+		verbosity(c, w, n);
+	else if (is(w[0], "quit"))
 		c->closing = 1;
-	else
-		say(c, "ERROR\r\n");
+	else {
+		c->quiet = 0;
+		if (is(w[0], "stats") && n == 1)
+			stats(c);
+		else if (is(w[0], "version"))
+			say(c, "VERSION " VERSION "\r\n");
+		else
+			error(c);
+	}
 	return line;
 }
 
@@ -676,6 +744,8 @@ static void go_on(struct connection *c)
 		memmove(c->in.at, c->in.at + c->parsed, c->in.len);
 		c->parsed = 0;
 	}
+	if (c->in.len == 0 && c->in.room > KEPT)
+		let_go(&c->in);
 	if (!failed && c->out.len > 0) {
 		c->writing = 1;
 		failed = mp_write(c->handle, c->out.at, c->out.len) < 0;
@@ -715,11 +785,8 @@ static void wrote(struct connection *c)
 	c->out.len = 0;
 	if (c->closing)
 		return; /* its end is on the way */
-	if (c->out.room > MOST_OUT || c->in.room > 2 * MOST_VALUE) {
-		/* Back to an idle connection's size. */
-		free(c->out.at);
-		memset(&c->out, 0, sizeof c->out);
-	}
+	if (c->out.room > KEPT)
+		let_go(&c->out);
 	c->parsed = requests(c, c->in.at, c->in.len);
 	go_on(c);
 }
@@ -855,6 +922,14 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	limit = (size_t)mib << 20;
+	/* Connections without a descriptor count as if they had one. */
+	struct rlimit files;
+	if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+		files.rlim_cur = files.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &files);
+	}
+	/* Large values go back to the system when they go, wherever they lie. */
+	mallopt(M_MMAP_THRESHOLD, 128 << 10);
 	/* Large enough for some of the largest values. */
 	while ((int)nshards < threads * 4 && threads > 1 && limit / (nshards * 2) >= 4 * MOST_VALUE)
 		nshards *= 2;

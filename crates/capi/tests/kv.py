@@ -112,6 +112,8 @@ equal(c.ask("incr none 1"), "NOT_FOUND")
 equal(c.store("set", "n", "41"), "STORED")
 equal(c.ask("incr n 1"), "42")
 equal(c.ask("decr n 100"), "0")
+equal(c.get("n"), b"0 ")
+equal((c.ask("incr n 7"), c.ask("incr n 99"), c.get("n")), ("7", "106", b"106"))
 equal(c.store("set", "n", str(2**64 - 1)), "STORED")
 equal(c.ask("incr n 2"), "1")
 assert c.ask("incr n -1").startswith("CLIENT_ERROR")
@@ -139,13 +141,23 @@ equal(c.get("q"), b"60")
 equal(c.ask("bogus"), "ERROR")
 equal(c.ask(""), "ERROR")
 equal(c.ask("get"), "ERROR")
-for bad in ["set a", "set a b 0 1", "set a 0 0 -1", "set a 0 0 x", "set a 0 0 99999999999", "cas a 0 0 1", "touch a", "delete",
-            "delete a b c", "incr a", "flush_all x", "get " + "k" * 251, "set " + "k" * 251 + " 0 0 1"]:
+for bad in ["set", "set a", "set a 0 0 1 2 3", "cas a 0 0 1", "touch", "touch a", "touch a 1 2 3", "delete", "delete a b c d",
+            "incr a", "incr a 1 2 3", "flush_all 1 2 3", "verbosity", "verbosity 1 2 3", "stats what", "stats noreply", "GET a"]:
+    equal(c.ask(bad), "ERROR")
+for bad in ["set a b 0 1", "set a 0 0 -1", "set a 0 0 x", "set a 0 0 99999999999", "set a x 0 1", "set a 0 x 1", "delete a b", "delete a 1",
+            "touch a x", "flush_all x", "verbosity x", "get a " + "k" * 251, "set " + "k" * 251 + " 0 0 1", "incr a x"]:
     assert c.ask(bad).startswith("CLIENT_ERROR"), bad
+# Without an answer, whatever is wrong.
+for bad in ["set a x 0 1", "touch a x", "delete a b", "incr a x", "incr none 1", "flush_all x", "verbosity x", "delete " + "k" * 251]:
+    c.send(bad + " noreply\r\n")
+c.send("delete noreply\r\n")
+equal(c.line(), "NOT_FOUND")
 equal(c.store("set", "a", "y"), "STORED")
 c.send("set a 0 0 1\r\nmuch more than one\r\n")
-equal(c.line(), "CLIENT_ERROR bad data chunk")
+equal((c.line(), c.line()), ("CLIENT_ERROR bad data chunk", "ERROR"))
 equal(c.get("a"), b"y")
+c.send("set a 0 0 1 noreply\r\nmuch more than one\r\n")
+equal(c.line(), "ERROR")
 equal(c.store("set", "a", b"z" * (1 << 20)), "STORED")
 equal(c.get("a"), b"z" * (1 << 20))
 assert c.store("set", "a", b"z" * ((1 << 20) + 1)).startswith("SERVER_ERROR object too large")
@@ -167,6 +179,41 @@ for i in range(many):
     equal(d.exactly(1002), f"{i:01000}\r\n".encode())
     equal(d.line(), "END")
 writer.join()
+
+# A large value asked for many times over, by one who does not read yet: the server keeps a bounded part of the answer.
+def rss(pid):
+    with open(f"/proc/{pid}/status") as status:
+        return int(next(line for line in status if line.startswith("VmRSS")).split()[1]) * 1024
+
+equal(c.store("set", "l", b"L" * 1_000_000), "STORED")
+pid = int(c.stats()["pid"])
+before = rss(pid)
+e = Client()
+e.send("get " + "l " * 3000 + "\r\nversion\r\n")
+time.sleep(1)
+assert rss(pid) < before + (50 << 20), (before, rss(pid))
+for _ in range(100):
+    equal((e.line(), e.exactly(1_000_002)), ("VALUE l 0 1000000", b"L" * 1_000_000 + b"\r\n"))
+e.s.close()
+e = Client()
+e.send("gets " + "l " * 50 + "none l\r\nversion\r\n")
+for _ in range(51):
+    assert e.line().startswith("VALUE l 0 1000000 ")
+    equal(e.exactly(1_000_002)[-4:], b"LL\r\n")
+equal((e.line(), e.line().split()[0]), ("END", "VERSION"))
+keys = [f"key{i:06}" for i in range(50_000)]
+e.send("get " + " ".join(keys) + " kept\r\n")
+equal(e.line(), "VALUE kept 0 1")
+e.line()
+equal(e.line(), "END")
+# Many clients who have had something large keep nothing of it.
+before = rss(pid)
+crowd = [Client() for _ in range(100)]
+for one in crowd:
+    equal((one.store("set", "l", b"L" * 1_000_000), len(one.get("l"))), ("STORED", 1_000_000))
+assert rss(pid) < before + (50 << 20), (before, rss(pid))
+for one in crowd:
+    one.s.close()
 
 # A line without an end, and a client that goes in the middle.
 e = Client()

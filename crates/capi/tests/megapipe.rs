@@ -116,6 +116,9 @@ fn the_key_value_server() {
     ] {
         let running = lab.start(&lab.a, &format!("./kvserver {options} -a {at} -m 8"));
         lab.ok(&lab.a, &format!("timeout 100 python3 kv.py {at} 11211"));
+        if have("memccapable") {
+            lab.ok(&lab.a, &format!("timeout 60 memccapable -a -h {at} -p 11211"));
+        }
         assert_eq!(running.stop(), Some(0), "{options}");
     }
 }
