@@ -129,6 +129,29 @@ impl Lane {
         self.app.sockets.option(sock, like).map_err(error)
     }
 
+    /// SO_ERROR.
+    pub fn take_error(&mut self, sock: SockId) -> io::Result<Option<io::Error>> {
+        // Who asks has heard by other ways, perhaps, that something happened.
+        self.app.advance();
+        Ok(self.app.sockets.take_error(sock).map_err(error)?.map(error))
+    }
+
+    /// TCP_INFO, which the stack is asked for.
+    pub fn info(&mut self, sock: SockId) -> io::Result<tcp::TcpInfo> {
+        let token = self.app.sockets.query_info(sock).map_err(error)?;
+        match self.app.until(None, |sockets| sockets.info_result(token)) {
+            Some(info) => info.map_err(error),
+            None => Err(errno(libc::ENETDOWN)),
+        }
+    }
+
+    /// Bytes that wait to be read, and that are not acknowledged.
+    pub fn held(&mut self, sock: SockId) -> io::Result<(usize, usize)> {
+        self.app.advance();
+        let received = self.app.sockets.available(sock).map_err(error)?;
+        Ok((received, self.app.sockets.unacknowledged(sock).map_err(error)?))
+    }
+
     /// A handle hears of its socket.
     pub fn watch(&mut self, sock: SockId, handle: u64) -> io::Result<()> {
         let events = bits::IN | bits::OUT | bits::RDHUP;

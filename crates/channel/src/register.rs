@@ -247,6 +247,25 @@ impl Channel {
         lane.option(sock, like)
     }
 
+    /// What is wrong with a socket of the lane and was not told yet (SO_ERROR). EOPNOTSUPP: it is the kernel's.
+    pub fn take_error(&mut self, socket: LwSocket) -> io::Result<Option<io::Error>> {
+        let (lane, sock) = self.lane_socket(socket)?;
+        lane.take_error(sock)
+    }
+
+    /// What the stack knows of a connection of the lane (TCP_INFO). ENOTCONN: it is none. EOPNOTSUPP: it is the kernel's.
+    pub fn tcp_info(&mut self, socket: LwSocket) -> io::Result<tcp::TcpInfo> {
+        let (lane, sock) = self.lane_socket(socket)?;
+        lane.info(sock)
+    }
+
+    /// Bytes that wait to be read from a socket of the lane, and those written that its peer has not acknowledged. EOPNOTSUPP:
+    /// it is the kernel's.
+    pub fn held(&mut self, socket: LwSocket) -> io::Result<(usize, usize)> {
+        let (lane, sock) = self.lane_socket(socket)?;
+        lane.held(sock)
+    }
+
     /// Where a lightweight socket is.
     pub fn local_addr(&mut self, socket: LwSocket) -> io::Result<Address> {
         match self.lane_socket(socket) {

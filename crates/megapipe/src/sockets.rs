@@ -3,9 +3,10 @@
 use std::io;
 use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
 
-use capi::options::{self, Asked};
+use capi::info;
+use capi::options::{self, Asked, Value};
 use capi::{Errno, Result};
-use channel::{Address, Capabilities, Channel, Listener, LwSocket};
+use channel::{Address, Capabilities, Channel, Listener, LwSocket, SockOption};
 use libc::{c_int, c_void, sockaddr, socklen_t};
 
 use crate::mine::{self, Slot};
@@ -194,15 +195,33 @@ pub unsafe fn option(
         })
     })?;
     let (None, Some(light)) = (kernels, LwSocket::from_number(fd)) else { return Ok(()) };
-    let like = match options::asked(level, option)? {
-        Asked::Option(like) => like,
-        Asked::Error | Asked::Info | Asked::SegmentSize | Asked::CongestionInfo | Asked::Memory => {
-            return Err(Errno::NOPROTOOPT);
-        }
-    };
-    let shown = mine::with(channel, |channel| channel.option(light, like))?;
+    let asked = options::asked(level, option)?;
+    let value = mine::with(channel, |channel| lane_option(channel, light, asked))?;
     // SAFETY: the caller's word.
-    unsafe { options::shown(shown).write(out, len) }
+    unsafe { value.write(out, len) }
+}
+
+/// What getsockopt tells of a lane's socket.
+fn lane_option(channel: &mut Channel, light: LwSocket, asked: Asked) -> io::Result<Value> {
+    Ok(match asked {
+        Asked::Option(like) => options::shown(channel.option(light, like)?),
+        Asked::Error => Value::int(channel.take_error(light)?.and_then(|e| e.raw_os_error()).unwrap_or(0)),
+        Asked::Info => info::tcp_info(&channel.tcp_info(light)?),
+        Asked::SegmentSize => options::shown(match channel.tcp_info(light) {
+            Ok(info) => SockOption::MaxSegment(info.snd_mss as u32),
+            Err(_) => channel.option(light, SockOption::MaxSegment(0))?,
+        }),
+        Asked::CongestionInfo => Value::of(&[]),
+        Asked::Memory => {
+            let (received, queued) = channel.held(light)?;
+            let mut size = |like| match channel.option(light, like) {
+                Ok(SockOption::SendBuffer(n) | SockOption::ReceiveBuffer(n)) => n as u64,
+                _ => 0,
+            };
+            let (receive, send) = (size(SockOption::ReceiveBuffer(0)), size(SockOption::SendBuffer(0)));
+            info::meminfo(received as u64, receive, queued as u64, send)
+        }
+    })
 }
 
 pub fn to_fd(channel: *mut Slot, fd: c_int) -> Result<c_int> {
