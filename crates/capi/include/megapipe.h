@@ -162,6 +162,15 @@ int mp_pwrite(mp_handle handle, const void *buf, size_t size, uint64_t offset);
 int mp_writev(mp_handle handle, const struct iovec *iov, int iovcnt);
 
 /*
+ * Of datagram sockets, connected or not: as mp_read (MP_READ), and who sent it, and as mp_write (MP_WRITE), to an address. The
+ * memory of address and length is the library's until the completion, as that of buf is; length says how much room there is, and
+ * then how long the address is, 0 of a connection or where it failed. NULL for both: nobody asks. A datagram is cut where it is
+ * longer than size. ENOTSOCK: a file or a pipe. Of a connection the address of mp_sendto means nothing.
+ */
+int mp_recvfrom(mp_handle handle, void *buf, size_t size, struct sockaddr *address, socklen_t *length);
+int mp_sendto(mp_handle handle, const void *buf, size_t size, const struct sockaddr *address, socklen_t length);
+
+/*
  * Receives what is there into memory of the channel (MP_RECV), which is taken when bytes are there: idle connections hold none.
  * Each is given back by mp_release(); while all are out, mp_recv() waits.
  */
@@ -244,8 +253,7 @@ int mp_listen_at(const struct sockaddr *address, socklen_t length, int backlog);
 int mp_socket(mp_channel *channel, int domain, int type, int protocol);
 
 /* As bind(2), getsockname(2), getpeername(2), setsockopt(2), getsockopt(2), of descriptors and lwsockets; of a listener
- * mp_getsockname alone. A lane's sockets have the options of docs/mtcp.md but those that ask the stack (TCP_INFO...):
- * ENOPROTOOPT. */
+ * mp_getsockname alone. A lane's sockets have the options of docs/mtcp.md, SO_ERROR and TCP_INFO too. */
 int mp_bind(mp_channel *channel, int fd, const struct sockaddr *address, socklen_t length);
 int mp_getsockname(mp_channel *channel, int fd, struct sockaddr *address, socklen_t *length);
 int mp_getpeername(mp_channel *channel, int fd, struct sockaddr *address, socklen_t *length);

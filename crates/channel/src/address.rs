@@ -17,7 +17,8 @@ pub struct Address {
 }
 
 impl Address {
-    fn empty() -> Address {
+    /// Of no family.
+    pub(crate) fn empty() -> Address {
         // SAFETY: a socket address of zeros is one of no family.
         Address { storage: unsafe { zeroed() }, len: 0 }
     }
@@ -66,8 +67,34 @@ impl Address {
         unsafe { std::slice::from_raw_parts((&raw const self.storage).cast(), len) }
     }
 
+    /// For the kernel to read it, or to fill it where it is empty.
+    pub(crate) fn as_mut_ptr(&mut self) -> (*mut libc::c_void, libc::socklen_t) {
+        let len = if self.len == 0 { size_of::<libc::sockaddr_storage>() as libc::socklen_t } else { self.len };
+        ((&raw mut self.storage).cast(), len)
+    }
+
+    /// As many bytes of it as the kernel has filled.
+    pub(crate) fn cut(mut self, len: libc::socklen_t) -> Address {
+        self.len = len.min(size_of::<libc::sockaddr_storage>() as libc::socklen_t);
+        self
+    }
+
     pub(crate) fn as_ptr(&self) -> (*const libc::sockaddr, libc::socklen_t) {
         ((&raw const self.storage).cast(), self.len)
+    }
+
+    /// Copies as much of an address as fits, and says how long it is; 0 of none.
+    ///
+    /// # Safety
+    ///
+    /// `len` holds a length, and `to` has as many writable bytes.
+    pub(crate) unsafe fn give(address: Option<&Address>, to: *mut libc::sockaddr, len: *mut libc::socklen_t) {
+        let bytes = address.map_or(&[][..], Address::as_bytes);
+        // SAFETY: the caller's promise.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.cast(), bytes.len().min(*len as usize));
+            *len = bytes.len() as libc::socklen_t;
+        }
     }
 
     /// Its family, as AF_INET.

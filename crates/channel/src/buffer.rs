@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::address::Address;
+
 /// Bytes to be written. They go with the operation and come back with its completion.
 #[derive(Clone, Debug)]
 pub enum Buffer {
@@ -57,6 +59,10 @@ pub(crate) enum Owner {
     Vecs(Vec<Vec<u8>>),
     Buffer(Buffer),
     Buffers(Vec<Buffer>),
+    /// Of a read that tells who sent it.
+    From(Vec<u8>),
+    /// The same, of the caller's: where the address goes, which has room for as many bytes as its length says.
+    CallerFrom(*mut libc::sockaddr, *mut libc::socklen_t),
 }
 
 /// Where an operation's bytes lie.
@@ -71,13 +77,28 @@ pub(crate) struct Parts {
     /// Stretches that are done.
     pub first: usize,
     pub header: libc::msghdr,
+    /// Whom a datagram is for, or who sent it.
+    pub name: Option<Address>,
 }
 
 impl Parts {
     pub fn new(iov: Vec<libc::iovec>) -> Box<Parts> {
         // SAFETY: a message header of nulls names nothing.
         let header = unsafe { std::mem::zeroed() };
-        Box::new(Parts { iov, first: 0, header })
+        Box::new(Parts { iov, first: 0, header, name: None })
+    }
+
+    /// One stretch, with an address: an empty one is for who sends.
+    pub fn named(part: libc::iovec, name: Address) -> Box<Parts> {
+        let mut parts = Parts::new(vec![part]);
+        parts.name = Some(name);
+        parts
+    }
+
+    /// Who sent what was received; nobody of a connection.
+    pub fn from(&self) -> Option<Address> {
+        let len = if self.header.msg_name.is_null() { 0 } else { self.header.msg_namelen };
+        self.name.filter(|_| len > 0).map(|name| name.cut(len))
     }
 
     /// Passes over `n` bytes that are done.
@@ -93,6 +114,11 @@ impl Parts {
         }
     }
 
+    /// Where the first stretch begins.
+    pub fn first_part(&self) -> *mut u8 {
+        self.iov.first().map_or(std::ptr::null_mut(), |part| part.iov_base.cast())
+    }
+
     /// What is left.
     pub fn left(&self) -> &[libc::iovec] {
         &self.iov[self.first.min(self.iov.len())..]
@@ -103,6 +129,9 @@ impl Parts {
         let first = self.first.min(self.iov.len());
         self.header.msg_iov = self.iov[first..].as_mut_ptr();
         self.header.msg_iovlen = self.iov.len() - first;
+        if let Some(name) = &mut self.name {
+            (self.header.msg_name, self.header.msg_namelen) = name.as_mut_ptr();
+        }
         &mut self.header
     }
 }

@@ -189,6 +189,34 @@ impl Channel {
         self.ask(handle, Kind::Read, many(parts)?, u64::MAX, Owner::Vecs(all))
     }
 
+    /// Reads what is there, and who sent it: of a datagram socket, connected or not. ENOTSOCK: it is none.
+    pub fn read_from(&mut self, handle: Handle, mut bytes: Vec<u8>) -> io::Result<()> {
+        let part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        self.ask_named(handle, Kind::Read, part, Address::empty(), Owner::From(bytes))
+    }
+
+    /// Writes a datagram to an address. ENOTSOCK: it is no socket.
+    pub fn write_to(&mut self, handle: Handle, bytes: impl Into<Buffer>, to: Address) -> io::Result<()> {
+        let bytes = bytes.into();
+        let part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        self.ask_named(handle, Kind::Write, part, to, Owner::Buffer(bytes))
+    }
+
+    pub(crate) fn ask_named(
+        &mut self,
+        handle: Handle,
+        kind: Kind,
+        part: libc::iovec,
+        name: Address,
+        owner: Owner,
+    ) -> io::Result<()> {
+        let at = self.core.at(handle)?;
+        if !self.core.is_socket(at) {
+            return Err(errno(libc::ENOTSOCK));
+        }
+        self.ask(handle, kind, Place::Many(Parts::named(part, name)), u64::MAX, owner)
+    }
+
     /// Writes all of `bytes`, which come back with the completion.
     pub fn write(&mut self, handle: Handle, bytes: impl Into<Buffer>) -> io::Result<()> {
         self.write_at(handle, bytes, u64::MAX)

@@ -261,6 +261,7 @@ impl Core {
         let way = kind.way();
         let first = match &place {
             Place::One { at, .. } => *at,
+            Place::Many(parts) if parts.name.is_some() => parts.first_part(),
             Place::Many(_) => std::ptr::null_mut(),
         };
         let op = Op { handle, next: NONE, kind, stage: Stage::Queued, place, offset, done: 0, first, owner };
@@ -321,6 +322,15 @@ impl Core {
         matches!(self.entries.get(at).map(|entry| &entry.target), Some(Target::Fd { kind: FileKind::File, .. }))
     }
 
+    /// Whether it is a socket of any kind.
+    pub fn is_socket(&self, at: u32) -> bool {
+        let file = matches!(
+            self.entries.get(at).map(|entry| &entry.target),
+            Some(Target::Fd { kind: FileKind::File | FileKind::Pipe, .. })
+        );
+        !file
+    }
+
     /// What follows an operation.
     pub fn after(&self, op: u32) -> Option<u32> {
         self.ops.get(op).map(|op| op.next).filter(|next| *next != NONE)
@@ -342,7 +352,17 @@ impl Core {
     pub fn complete(&mut self, at: u32, way: Way, result: io::Result<usize>, with: Data) {
         let Some(op) = self.pop(at, way) else { return };
         let command = op.kind.command();
+        let from = || match &op.place {
+            Place::Many(parts) if result.is_ok() => parts.from(),
+            _ => None,
+        };
         let data = match (op.owner, with) {
+            (Owner::From(bytes), _) => Data::From(bytes, from()),
+            (Owner::CallerFrom(to, len), _) => {
+                // SAFETY: the memory is the operation's until its completion, and the length says how much there is.
+                unsafe { Address::give(from().as_ref(), to, len) };
+                Data::Raw(op.first)
+            }
             (Owner::Caller, Data::None) if matches!(command, Command::Read | Command::Write) => Data::Raw(op.first),
             (Owner::Caller, with) => with,
             (Owner::Vec(bytes), _) => Data::Vec(bytes),

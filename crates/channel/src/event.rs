@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
+use crate::address::Address;
 use crate::buffer::Buffer;
 use crate::names::{Handle, LwSocket};
 
@@ -55,6 +56,8 @@ pub enum Data {
     Received(Received),
     /// The memory of a read.
     Vec(Vec<u8>),
+    /// The memory of a read that tells who sent it, and who that was; nobody of a connection, or where it failed.
+    From(Vec<u8>, Option<Address>),
     /// The memory of a vectored read.
     Vecs(Vec<Vec<u8>>),
     /// The memory of a write.

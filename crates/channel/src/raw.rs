@@ -73,6 +73,34 @@ impl Channel {
         self.ask(handle, Kind::Write, many(parts.to_vec())?, u64::MAX, Owner::Caller)
     }
 
+    /// As [`read_from`](Channel::read_from); the address goes to `from`, and its length, which says before how much room there
+    /// is, to `length`.
+    ///
+    /// # Safety
+    ///
+    /// As [`read_raw`](Channel::read_raw), of the bytes, the address and the length.
+    pub unsafe fn read_from_raw(
+        &mut self,
+        handle: Handle,
+        at: *mut u8,
+        len: usize,
+        from: *mut libc::sockaddr,
+        length: *mut libc::socklen_t,
+    ) -> io::Result<()> {
+        let part = libc::iovec { iov_base: at.cast(), iov_len: len };
+        self.ask_named(handle, Kind::Read, part, Address::empty(), Owner::CallerFrom(from, length))
+    }
+
+    /// As [`write_to`](Channel::write_to).
+    ///
+    /// # Safety
+    ///
+    /// As [`write_raw`](Channel::write_raw).
+    pub unsafe fn write_to_raw(&mut self, handle: Handle, at: *const u8, len: usize, to: Address) -> io::Result<()> {
+        let part = libc::iovec { iov_base: at.cast_mut().cast(), iov_len: len };
+        self.ask_named(handle, Kind::Write, part, to, Owner::Caller)
+    }
+
     /// Gives memory of a `recv` back by where it begins. EINVAL: nothing of this channel's that is out begins there.
     pub fn release_raw(&mut self, at: *const u8) -> io::Result<()> {
         let ours = self.kernel.as_ref().and_then(|kernel| kernel.buffer_at(at));

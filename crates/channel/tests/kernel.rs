@@ -220,6 +220,55 @@ fn messages_stay_messages() {
     });
 }
 
+/// A server that answers whoever asks, as UDP's do.
+#[test]
+fn datagrams_and_who_sent_them() {
+    everywhere(|mut w| {
+        for at in ["127.0.0.1:0", "[::1]:0"] {
+            let server = std::net::UdpSocket::bind(at).unwrap();
+            let clients: Vec<_> = (0..3).map(|_| std::net::UdpSocket::bind(at).unwrap()).collect();
+            let to = server.local_addr().unwrap();
+            let server = w.a.register(server.into(), 1).unwrap();
+            w.a.read_from(server, vec![0; 5]).unwrap();
+            w.nothing(Who::A);
+            for (i, client) in clients.iter().enumerate() {
+                client.send_to(format!("ask {i}, and more").as_bytes(), to).unwrap();
+                let event = w.next(Who::A);
+                assert_eq!((event.command, event.result.unwrap()), (Command::Read, 5), "cut to its memory");
+                let Data::From(bytes, Some(from)) = event.data else { panic!("{:?}", event.data) };
+                assert_eq!(bytes, format!("ask {i}").as_bytes());
+                assert_eq!(from.ip().unwrap(), client.local_addr().unwrap());
+                w.a.write_to(server, bytes, from).unwrap();
+                w.a.read_from(server, vec![0; 5]).unwrap();
+                let event = w.next(Who::A);
+                assert_eq!((event.command, event.result.unwrap()), (Command::Write, 5));
+                let mut answer = [0; 10];
+                let (n, from) = client.recv_from(&mut answer).unwrap();
+                assert_eq!((&answer[..n], from), (format!("ask {i}").as_bytes(), to));
+            }
+            // Nobody is there to be written to; the one that waits is given up.
+            w.a.write(server, b"whom?").unwrap();
+            assert_eq!(number(w.next(Who::A).result.unwrap_err()), libc::EDESTADDRREQ);
+            w.a.unregister(server).unwrap();
+        }
+        // UNIX sockets have names, or none.
+        let path = std::env::temp_dir().join(format!("corelane-from-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let (named, nameless) = (UnixDatagram::bind(&path).unwrap(), UnixDatagram::unbound().unwrap());
+        nameless.send_to(b"nobody", &path).unwrap();
+        let named = w.a.register(named.into(), 1).unwrap();
+        w.a.read_from(named, vec![0; 10]).unwrap();
+        assert!(matches!(w.next(Who::A).data, Data::From(_, None)));
+        let other = w.a.register(nameless.into(), 2).unwrap();
+        w.a.write_to(other, b"by name", Address::unix(&path).unwrap()).unwrap();
+        assert_eq!(w.next(Who::A).result.unwrap(), 7);
+        std::fs::remove_file(&path).unwrap();
+        let (read, _write) = pipe(PipeFlags::empty());
+        let read = w.a.register(read, 3).unwrap();
+        assert_eq!(number(w.a.read_from(read, vec![0; 10]).unwrap_err()), libc::ENOTSOCK);
+    });
+}
+
 #[test]
 fn a_descriptor_is_registered_once_and_given_back() {
     everywhere(|mut w| {

@@ -372,6 +372,35 @@ functions! {
         }))
     }
 
+    fn mp_recvfrom(handle: u64, buf: *mut c_void, size: size_t, from: *mut sockaddr, length: *mut socklen_t) -> c_int {
+        if from.is_null() != length.is_null() {
+            return done(Err(Errno::FAULT));
+        }
+        if from.is_null() {
+            return read(handle, buf, size, HERE);
+        }
+        let read = memory(buf, size).and_then(|()| {
+            with_handle(handle, |channel, handle| {
+                // SAFETY: the header says that all three are the library's until the completion.
+                unsafe { channel.read_from_raw(handle, buf.cast(), size, from, length) }
+            })
+        });
+        done(read)
+    }
+
+    fn mp_sendto(handle: u64, buf: *const c_void, size: size_t, to: *const sockaddr, length: socklen_t) -> c_int {
+        // SAFETY: the caller's word.
+        let to = unsafe { address(to, length) };
+        let write = to.and_then(|to| {
+            memory(buf, size)?;
+            with_handle(handle, |channel, handle| {
+                // SAFETY: the header says that the memory is the library's until the completion.
+                unsafe { channel.write_to_raw(handle, buf.cast(), size, to) }
+            })
+        });
+        done(write)
+    }
+
     fn mp_recv(handle: u64) -> c_int {
         done(with_handle(handle, Channel::recv))
     }

@@ -147,6 +147,17 @@ static void transfers(mp_handle listening)
 	one = 0;
 	len = sizeof one;
 	CHECK(mp_getsockopt(ch, lw, IPPROTO_TCP, TCP_NODELAY, &one, &len) == 0 && one == 1 && len == sizeof one);
+	struct tcp_info info;
+	len = sizeof info;
+	CHECK(mp_getsockopt(ch, lw, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 && len >= 104);
+	CHECK(info.tcpi_state == 1 && info.tcpi_snd_mss > 500);
+	one = -1;
+	len = sizeof one;
+	CHECK(mp_getsockopt(ch, lw, SOL_SOCKET, SO_ERROR, &one, &len) == 0 && one == 0 && len == sizeof one);
+	CHECK(mp_getsockopt(ch, lw, IPPROTO_TCP, TCP_MAXSEG, &one, &len) == 0 && one > 500);
+	uint32_t memory[9];
+	len = sizeof memory;
+	CHECK(mp_getsockopt(ch, lw, SOL_SOCKET, 55 /* SO_MEMINFO */, memory, &len) == 0 && memory[1] > 0 && memory[3] > 0);
 	FAILS(mp_setsockopt(ch, lw, 12345, 1, &one, sizeof one), (options.engine == MP_ENGINE_LANE ? ENOPROTOOPT : errno));
 	FAILS(mp_setsockopt(ch, lw, IPPROTO_TCP, TCP_NODELAY, NULL, sizeof one), EFAULT);
 	FAILS(mp_getsockopt(ch, lw, IPPROTO_TCP, TCP_NODELAY, NULL, &len), EFAULT);
@@ -247,6 +258,80 @@ static void kernel_files(void)
 	CHECK(mp_unregister(f) == 0 && close(file) == 0);
 	free(ticks);
 	free(buf);
+}
+
+/* Who sent a datagram is told, and may be answered. */
+static void datagrams(mp_handle listening)
+{
+	struct sockaddr_in here, *from = malloc(sizeof *from);
+	socklen_t len = sizeof here, *length = malloc(sizeof *length);
+	char *buf = calloc(1, 16), back[16];
+	int server = mp_socket(ch, AF_INET, SOCK_DGRAM, 0), peer = socket(AF_INET, SOCK_DGRAM, 0), p[2], fd;
+	CHECK(server >= 0 && server < 1 << 29 && peer >= 0 && pipe(p) == 0);
+	memset(&here, 0, sizeof here);
+	here.sin_family = AF_INET;
+	here.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	CHECK(mp_bind(ch, server, (struct sockaddr *)&here, sizeof here) == 0);
+	CHECK(mp_getsockname(ch, server, (struct sockaddr *)&here, &len) == 0 && len == sizeof here);
+	mp_handle h = mp_register(ch, server, NULL, 0);
+	*length = sizeof *from;
+	CHECK(mp_recvfrom(h, buf, 16, (struct sockaddr *)from, length) == 0);
+	nothing();
+	CHECK(sendto(peer, "question", 8, 0, (struct sockaddr *)&here, sizeof here) == 8);
+	struct mp_event ev = next(MP_READ);
+	CHECK(ev.result == 0 && ev.u.io.buf == buf && ev.u.io.size == 8 && memcmp(buf, "question", 8) == 0);
+	len = sizeof here;
+	CHECK(getsockname(peer, (struct sockaddr *)&here, &len) == 0);
+	CHECK(*length == sizeof *from && from->sin_family == AF_INET && from->sin_port == here.sin_port);
+	CHECK(mp_sendto(h, "answer", 6, (struct sockaddr *)from, *length) == 0);
+	memset(from, 0, sizeof *from); /* it was copied */
+	ev = next(MP_WRITE);
+	CHECK(ev.result == 0 && ev.u.io.size == 6 && recv(peer, back, 16, 0) == 6 && memcmp(back, "answer", 6) == 0);
+	CHECK(mp_recvfrom(h, buf, 16, (struct sockaddr *)from, length) == 0 && mp_flush(ch) == 0);
+	CHECK(mp_unregister(h) == 0 && mp_close(ch, server) == 0);
+	free(from);
+	free(length);
+	FAILS(mp_recvfrom(h, buf, 16, NULL, NULL), EBADF);
+
+	h = mp_register(ch, p[0], NULL, 0);
+	len = sizeof here;
+	FAILS(mp_recvfrom(h, buf, 16, (struct sockaddr *)&here, &len), ENOTSOCK);
+	FAILS(mp_recvfrom(h, buf, 16, NULL, &len), EFAULT);
+	FAILS(mp_recvfrom(h, NULL, 16, (struct sockaddr *)&here, &len), EFAULT);
+	FAILS(mp_sendto(h, buf, 16, (struct sockaddr *)&here, sizeof here), ENOTSOCK);
+	FAILS(mp_sendto(h, buf, 16, NULL, sizeof here), EFAULT);
+	FAILS(mp_sendto(h, buf, 16, (struct sockaddr *)&here, 0), EINVAL);
+	CHECK(mp_unregister(h) == 0);
+
+	/* Of a connection nobody needs to be told, on either engine. */
+	h = connection(listening, &fd, NULL, NULL);
+	CHECK(mp_recvfrom(h, buf, 16, (struct sockaddr *)&here, &len) == 0 && write(fd, "tcp", 3) == 3);
+	ev = next(MP_READ);
+	CHECK(ev.u.io.size == 3 && ev.u.io.buf == buf && len == 0);
+	CHECK(mp_sendto(h, "back", 4, (struct sockaddr *)&at, sizeof at) == 0 && next(MP_WRITE).u.io.size == 4);
+	CHECK(heard(fd, back, 4) == 4);
+	CHECK(mp_unregister(h) == 0);
+	close(fd), close(peer), close(p[0]), close(p[1]);
+	free(buf);
+}
+
+/* A reset is told once, to who asks first. */
+static void reset(mp_handle listening)
+{
+	int fd, lw, error = 0, i;
+	char buf[4];
+	socklen_t len = sizeof error;
+	struct linger now = { 1, 0 };
+	mp_handle h = connection(listening, &fd, &lw, NULL);
+	CHECK(setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof now) == 0 && close(fd) == 0);
+	for (i = 0; i < 10000 && error == 0; i++) {
+		CHECK(mp_getsockopt(ch, lw, SOL_SOCKET, SO_ERROR, &error, &len) == 0);
+		usleep(1000);
+	}
+	CHECK(error == ECONNRESET);
+	CHECK(mp_getsockopt(ch, lw, SOL_SOCKET, SO_ERROR, &error, &len) == 0 && error == 0);
+	CHECK(mp_read(h, buf, 4) == 0 && next(MP_READ).u.io.size == 0);
+	CHECK(mp_unregister(h) == 0);
 }
 
 /* A child's end is not its parent's, with what is under way either. */
@@ -512,6 +597,8 @@ int main(int argc, char **argv)
 	transfers(listening);
 	given_up(listening);
 	kernel_files();
+	datagrams(listening);
+	reset(listening);
 	forked(listening);
 	if (argc == 3)
 		signals();
