@@ -247,14 +247,16 @@ int mp_close(mp_channel *channel, int fd);
 int mp_listen_at(const struct sockaddr *address, socklen_t length, int backlog);
 
 /*
- * A socket to be registered and connected: with a lane a TCP one (AF_INET or AF_INET6, SOCK_STREAM) is the lane's, an
+ * A socket to be registered, and connected or listening: with a lane a TCP one (AF_INET or AF_INET6, SOCK_STREAM) is the lane's, an
  * lwsocket; all others are descriptors, close-on-exec. As socket(2).
  */
 int mp_socket(mp_channel *channel, int domain, int type, int protocol);
 
-/* As bind(2), getsockname(2), getpeername(2), setsockopt(2), getsockopt(2), of descriptors and lwsockets; of a listener
- * mp_getsockname alone. A lane's sockets have the options of docs/mtcp.md, SO_ERROR and TCP_INFO too. */
+/* As bind(2), listen(2), getsockname(2), getpeername(2), setsockopt(2), getsockopt(2), of descriptors and lwsockets; of a
+ * listener of mp_listen_at() mp_getsockname alone. mp_listen goes before mp_register, with options before it that connections take
+ * over; a lane's socket that listens is its channel's alone: mp_listen_at() is for several. A lane's sockets have the options of docs/mtcp.md, SO_ERROR and TCP_INFO too. */
 int mp_bind(mp_channel *channel, int fd, const struct sockaddr *address, socklen_t length);
+int mp_listen(mp_channel *channel, int fd, int backlog);
 int mp_getsockname(mp_channel *channel, int fd, struct sockaddr *address, socklen_t *length);
 int mp_getpeername(mp_channel *channel, int fd, struct sockaddr *address, socklen_t *length);
 int mp_setsockopt(mp_channel *channel, int fd, int level, int name, const void *value, socklen_t length);

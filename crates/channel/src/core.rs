@@ -131,12 +131,19 @@ pub(crate) enum Target {
         light: u32,
         sock: SockId,
     },
-    /// A listener of the lane.
+    /// A listener of the lane, of its own or as a part of one.
     LaneListener {
         sock: SockId,
-        _claim: Option<runtime::Claim>,
-        _member: Membership,
+        of: ListenerOf,
     },
+}
+
+/// Whose a listener of the lane is.
+pub(crate) enum ListenerOf {
+    /// A lightweight socket that listens.
+    Light(u32),
+    /// A listener of the process.
+    Object { _claim: Option<runtime::Claim>, _member: Membership },
 }
 
 /// A connection that was accepted from the kernel and not asked for yet.
@@ -179,6 +186,8 @@ pub(crate) struct Entry {
 pub(crate) struct Light {
     pub of: LightOf,
     pub handle: u32,
+    /// It is a lane's that listens; with it what the kernel has granted for it.
+    pub listens: Option<Option<runtime::Claim>>,
 }
 
 #[derive(Clone, Copy)]
@@ -252,7 +261,7 @@ impl Core {
     }
 
     pub fn new_light(&mut self, of: LightOf) -> io::Result<LwSocket> {
-        let at = self.light.insert(Light { of, handle: NONE }).map_err(|_| errno(libc::ENFILE))?;
+        let at = self.light.insert(Light { of, handle: NONE, listens: None }).map_err(|_| errno(libc::ENFILE))?;
         Ok(LwSocket::new(self.light.generation(at), at))
     }
 

@@ -89,17 +89,18 @@ impl Lane {
     pub fn listen(&mut self, at: &Address, backlog: i32) -> io::Result<(SockId, Option<Claim>)> {
         let wanted = at.ip()?;
         let sock = self.socket(wanted.is_ipv6())?;
-        let tried = self.listen_on(sock, wanted, backlog);
+        let tried = self.bind(sock, at).and_then(|()| self.listen_on(sock, backlog));
         tried.map(|claim| (sock, claim)).inspect_err(|_| self.app.sockets.close_behind(sock))
     }
 
-    fn listen_on(&mut self, sock: SockId, at: std::net::SocketAddr, backlog: i32) -> io::Result<Option<Claim>> {
-        let App { sockets, .. } = &mut self.app;
-        sockets.bind(sock, Endpoint { addr: at.ip().into(), port: at.port() }).map_err(error)?;
+    /// A socket of the lane's listens where it is bound; what the kernel must grant for it comes back.
+    pub fn listen_on(&mut self, sock: SockId, backlog: i32) -> io::Result<Option<Claim>> {
+        let at = self.local(sock)?.ip()?;
+        let v6_only = matches!(self.option(sock, SockOption::V6Only(false)), Ok(SockOption::V6Only(true)));
         let mut claim = None;
         // Nobody can ask the kernel for a port that the lane has yet to choose.
         if at.port() != 0 {
-            claim = self.app.claim(at, false)?;
+            claim = self.app.claim(at, v6_only)?;
         }
         self.app.sockets.listen(sock, ListenOptions { backlog: backlog.max(1) as u32 }).map_err(error)?;
         match self.app.until(None, |sockets| sockets.listen_result(sock)) {
@@ -108,9 +109,14 @@ impl Lane {
         }
         if at.port() == 0 {
             let chosen = self.local(sock)?.ip()?;
-            claim = self.app.claim(chosen, false)?;
+            claim = self.app.claim(chosen, v6_only)?;
         }
         Ok(claim)
+    }
+
+    /// Changes how many may wait at a listener.
+    pub fn set_backlog(&mut self, sock: SockId, backlog: i32) -> io::Result<()> {
+        self.app.sockets.listen(sock, ListenOptions { backlog: backlog.max(1) as u32 }).map_err(error)
     }
 
     pub fn local(&mut self, sock: SockId) -> io::Result<Address> {

@@ -7,7 +7,7 @@ use ::socket::SockOption;
 
 use crate::address::Address;
 use crate::channel::Channel;
-use crate::core::{Accept, FileKind, LightOf, Target};
+use crate::core::{Accept, FileKind, Light, LightOf, ListenerOf, Target};
 use crate::listeners::{Listener, Membership};
 use crate::names::{Handle, LwSocket};
 use crate::options::CpuMask;
@@ -37,14 +37,15 @@ impl Channel {
 
     /// Registers a lightweight socket. EEXIST: it is.
     pub fn register_light(&mut self, socket: LwSocket, cookie: u64) -> io::Result<Handle> {
-        let (light, of) = {
+        let (light, of, listens) = {
             let (at, light) = self.core.light(socket)?;
             if light.handle != NONE {
                 return Err(errno(libc::EEXIST));
             }
-            (at, light.of)
+            (at, light.of, light.listens.is_some())
         };
         let target = match of {
+            LightOf::Lane(sock) if listens => Target::LaneListener { sock, of: ListenerOf::Light(light) },
             LightOf::Slot { slot, kind } => Target::Direct { light, slot, kind },
             LightOf::Lane(sock) => Target::Lane { light, sock },
         };
@@ -76,7 +77,7 @@ impl Channel {
             lane.close(sock);
             (sock, claim) = lane.listen(&listener.address()?, backlog)?;
         }
-        let target = Target::LaneListener { sock, _claim: claim, _member: member };
+        let target = Target::LaneListener { sock, of: ListenerOf::Object { _claim: claim, _member: member } };
         let at = match self.core.insert(cookie, target) {
             Ok(at) => at,
             Err(error) => {
@@ -167,9 +168,10 @@ impl Channel {
                 return Ok(owned);
             }
             Target::Direct { light, .. } | Target::Lane { light, .. } => self.close_light_at(light),
-            Target::LaneListener { sock, _claim, _member } => {
+            Target::LaneListener { of: ListenerOf::Light(light), .. } => self.close_light_at(light),
+            Target::LaneListener { sock, of } => {
                 // First the kernel may have what opens connections, so that no SYN arrives for a listener that is gone.
-                drop(_claim);
+                drop(of);
                 if let Some(lane) = &mut self.lane {
                     lane.close(sock);
                 }
@@ -197,9 +199,12 @@ impl Channel {
     }
 
     pub(crate) fn close_light_at(&mut self, at: u32) {
-        match (self.core.light.remove(at).map(|light| light.of), &mut self.kernel, &mut self.lane) {
-            (Some(LightOf::Slot { slot, .. }), Some(kernel), _) => kernel.close_slot(&mut self.core, slot),
-            (Some(LightOf::Lane(sock)), _, Some(lane)) => lane.close(sock),
+        let Some(Light { of, listens, .. }) = self.core.light.remove(at) else { return };
+        // As above: the kernel first.
+        drop(listens);
+        match (of, &mut self.kernel, &mut self.lane) {
+            (LightOf::Slot { slot, .. }, Some(kernel), _) => kernel.close_slot(&mut self.core, slot),
+            (LightOf::Lane(sock), _, Some(lane)) => lane.close(sock),
             _ => {}
         }
     }
@@ -233,6 +238,25 @@ impl Channel {
     pub fn bind(&mut self, socket: LwSocket, to: &Address) -> io::Result<()> {
         let (lane, sock) = self.lane_socket(socket)?;
         lane.bind(sock, to)
+    }
+
+    /// A socket of the lane listens where it is bound, or at a port that is chosen, and is then registered; of one that
+    /// listens, `backlog` changes. EINVAL: it is a connection, or registered as what does not listen. EOPNOTSUPP: it is the kernel's.
+    pub fn listen(&mut self, socket: LwSocket, backlog: i32) -> io::Result<()> {
+        let (at, light) = self.core.light(socket)?;
+        let (listens, registered) = (light.listens.is_some(), light.handle != NONE);
+        let (lane, sock) = self.lane_socket(socket)?;
+        if listens {
+            return lane.set_backlog(sock, backlog);
+        }
+        if registered {
+            return Err(errno(libc::EINVAL));
+        }
+        let claim = lane.listen_on(sock, backlog)?;
+        if let Some(light) = self.core.light.get_mut(at) {
+            light.listens = Some(claim);
+        }
+        Ok(())
     }
 
     /// Sets an option of a socket of the lane. EOPNOTSUPP: it is the kernel's; see [`Channel::descriptor`].

@@ -455,6 +455,10 @@ functions! {
         done(to.and_then(|to| sockets::bind(channel, fd, &to)))
     }
 
+    fn mp_listen(channel: *mut Slot, fd: c_int, backlog: c_int) -> c_int {
+        done(sockets::listen(channel, fd, backlog))
+    }
+
     fn mp_getsockname(channel: *mut Slot, fd: c_int, out: *mut sockaddr, length: *mut socklen_t) -> c_int {
         // SAFETY: the caller's word.
         done(unsafe { sockets::name(channel, fd, false, out, length) })

@@ -111,6 +111,23 @@ pub fn bind(channel: *mut Slot, fd: c_int, to: &Address) -> Result<()> {
     }
 }
 
+pub fn listen(channel: *mut Slot, fd: c_int, backlog: c_int) -> Result<()> {
+    match named(fd)? {
+        Named::Listener(_) => Err(Errno::INVAL),
+        Named::Fd(_) | Named::Light(_) => mine::with(channel, |channel| {
+            // SAFETY: no memory is passed.
+            let kernels = descriptor(channel, fd, |fd| match unsafe { libc::listen(fd, backlog) } {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            })?;
+            match (kernels, LwSocket::from_number(fd)) {
+                (None, Some(light)) => channel.listen(light, backlog),
+                _ => Ok(()),
+            }
+        }),
+    }
+}
+
 /// getsockname, or getpeername.
 ///
 /// # Safety

@@ -315,6 +315,51 @@ static void datagrams(mp_handle listening)
 	free(buf);
 }
 
+/* A socket that listens by itself, with an option that its connections take over. */
+static void listens(void)
+{
+	int server = mp_socket(ch, AF_INET, SOCK_STREAM, 0), one = 1, fd, value = 0;
+	struct sockaddr_in where = at, was = at;
+	socklen_t len = sizeof where;
+	struct mp_event ev;
+	where.sin_port = 0;
+	CHECK(server >= 0);
+	CHECK(mp_setsockopt(ch, server, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) == 0);
+	CHECK(mp_bind(ch, server, (struct sockaddr *)&where, sizeof where) == 0);
+	CHECK(mp_setsockopt(ch, server, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one) == 0);
+	CHECK(mp_listen(ch, server, 5) == 0 && mp_listen(ch, server, 10) == 0);
+	CHECK(mp_getsockname(ch, server, (struct sockaddr *)&at, &len) == 0 && at.sin_port != 0);
+	mp_handle listening = mp_register(ch, server, &one, 0);
+	CHECK(listening != 0);
+	FAILS(mp_read(listening, &fd, 1), ENOTCONN);
+	FAILS(mp_close(ch, server), EBUSY);
+	mp_handle h = connection(listening, &fd, &one, NULL);
+	len = sizeof value;
+	CHECK(mp_getsockopt(ch, one, IPPROTO_TCP, TCP_NODELAY, &value, &len) == 0 && value != 0);
+	FAILS(mp_listen(ch, one, 5), EINVAL);
+	CHECK(mp_write(h, "x", 1) == 0);
+	ev = next(MP_WRITE);
+	CHECK(ev.result == 0 && heard(fd, &value, 1) == 1);
+	CHECK(mp_unregister(h) == 0 && mp_unregister(listening) == 0);
+	close(fd);
+	if (options.engine == MP_ENGINE_URING)
+		CHECK(mp_close(ch, server) == 0);
+	else
+		FAILS(mp_close(ch, server), EBADF);
+	FAILS(mp_listen(ch, -1, 5), EBADF);
+	FAILS(mp_listen(ch, (1 << 30) + 5000, 5), EBADF);
+	fd = mp_listen_at((struct sockaddr *)&was, sizeof was, 5);
+	FAILS(mp_listen(ch, fd, 5), EINVAL);
+	CHECK(mp_close(ch, fd) == 0);
+	/* The port is free again. */
+	server = mp_socket(ch, AF_INET, SOCK_STREAM, 0);
+	value = 1;
+	CHECK(mp_setsockopt(ch, server, SOL_SOCKET, SO_REUSEADDR, &value, sizeof value) == 0);
+	CHECK(mp_bind(ch, server, (struct sockaddr *)&at, sizeof at) == 0 && mp_listen(ch, server, 5) == 0);
+	CHECK(mp_close(ch, server) == 0);
+	at = was;
+}
+
 /* A reset is told once, to who asks first. */
 static void reset(mp_handle listening)
 {
@@ -599,6 +644,7 @@ int main(int argc, char **argv)
 	kernel_files();
 	datagrams(listening);
 	reset(listening);
+	listens();
 	forked(listening);
 	if (argc == 3)
 		signals();
