@@ -47,8 +47,8 @@ fn what_is_exported_is_what_is_declared() {
 /// The program for all calls, over both engines.
 fn calls(lab: &Lab, flags: &str, library: &str, run: &str, last: &str) {
     compile(&root().join("crates/capi/tests/c/megapipe.c"), &lab.temp.0.join("calls"), flags, library);
-    for (model, what) in [("", "uring 127.0.0.1"), ("inline", "lane.toml 10.9.0.2"), ("guarded", "lane.toml 10.9.0.2")]
-    {
+    for model in ["", "inline", "guarded", "paired"] {
+        let what = if model.is_empty() { "uring 127.0.0.1" } else { "lane.toml 10.9.0.2" };
         lab.temp.file("lane.toml", format!("model = \"{model}\"\n{TAP}"));
         let out = lab.run(&lab.a, &format!("timeout -s KILL 60 {run} ./calls {what} {last}"));
         assert!(out.status.success(), "{what} {model}: {}\n{}", out.status, text(&out));

@@ -13,7 +13,7 @@ use crate::engine::{Error, pin};
 use crate::guard::Guarded;
 use crate::lane::Lane;
 use crate::patience::{Patience, Then};
-use crate::sys::short_slice;
+use crate::sys::{short_slice, spawn};
 
 /// What is in flight when the engine ends may finish within this time.
 const LAST: Duration = Duration::from_secs(2);
@@ -109,7 +109,7 @@ impl Keeper {
             short_slice();
             body();
         };
-        let thread = std::thread::Builder::new().name(name).spawn(body);
+        let thread = spawn(name, body);
         threads.push(thread.map_err(Error::system("starting a lane's thread"))?);
         self.busy_threads.fetch_add(1, Ordering::Relaxed);
         Ok(())

@@ -156,7 +156,7 @@ impl Kernel {
         let follower =
             Follower { state: self.state.clone(), lanes, monitor, bell: self.bell.clone(), inbox, down: Vec::new() };
         let stop = self.stop.clone();
-        let thread = std::thread::Builder::new().name("corelane-kernel".into()).spawn(move || follower.run(&stop));
+        let thread = crate::sys::spawn("corelane-kernel".into(), move || follower.run(&stop));
         self.thread = Some(thread.map_err(system("starting the control thread"))?);
         Ok(())
     }

@@ -1,5 +1,8 @@
 //! What the kernel is asked that no crate asks for us.
 
+use std::io;
+use std::thread::JoinHandle;
+
 use rustix::process::getpriority_process;
 
 /// sched_setattr(2)'s first version.
@@ -37,9 +40,44 @@ pub(crate) fn short_slice() {
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
 }
 
+/// Starts a thread that no signal comes to: a program's handlers run, and its signalfd and sigwait hear, in threads of its own.
+pub(crate) fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    // SAFETY: a set of signals is numbers alone, and is filled before it is used; both live as long as the calls.
+    let before = unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        let mut before: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        before
+    };
+    // It begins with the mask of who starts it.
+    let thread = std::thread::Builder::new().name(name).spawn(body);
+    // SAFETY: the mask is the one from before.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
+    thread
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_of_ours_has_no_signals_and_who_started_it_its_own() {
+        let blocked = || {
+            let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+            let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap().trim().to_owned();
+            u64::from_str_radix(&mask, 16).unwrap()
+        };
+        let before = blocked();
+        let (tell, told) = std::sync::mpsc::channel();
+        let thread = spawn("quiet".into(), move || tell.send(blocked()).unwrap()).unwrap();
+        let within = told.recv().unwrap();
+        thread.join().unwrap();
+        for signal in [libc::SIGINT, libc::SIGALRM, libc::SIGUSR1, libc::SIGTERM] {
+            assert_ne!(within & 1 << (signal - 1), 0);
+        }
+        assert_eq!(blocked(), before);
+    }
 
     fn attr() -> SchedAttr {
         let mut attr = SchedAttr::default();

@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/signalfd.h>
 #include <sys/time.h>
 #include <sys/timerfd.h>
 #include <sys/un.h>
@@ -247,6 +248,20 @@ static void kernel_files(void)
 	CHECK(mp_read(timer, ticks, 8) == 0);
 	CHECK(mp_dispatch(ch, &ev, -1) == 1 && ev.handle == timer && *ticks == 1);
 	CHECK(mp_unregister(timer) == 0 && close(t) == 0);
+
+	/* A signal that is blocked here comes to no thread of the library's, and so to the signalfd. */
+	sigset_t one, before;
+	struct signalfd_siginfo *info = malloc(sizeof *info);
+	CHECK(sigemptyset(&one) == 0 && sigaddset(&one, SIGUSR1) == 0);
+	CHECK(pthread_sigmask(SIG_BLOCK, &one, &before) == 0);
+	int sig = signalfd(-1, &one, SFD_CLOEXEC);
+	mp_handle s = mp_register(ch, sig, NULL, 0);
+	CHECK(s != 0 && mp_read(s, info, sizeof *info) == 0);
+	nothing();
+	CHECK(kill(getpid(), SIGUSR1) == 0);
+	CHECK(next(MP_READ).u.io.size == sizeof *info && info->ssi_signo == SIGUSR1);
+	CHECK(mp_unregister(s) == 0 && close(sig) == 0 && pthread_sigmask(SIG_SETMASK, &before, NULL) == 0);
+	free(info);
 
 	file = mkstemp(path);
 	CHECK(file >= 0 && unlink(path) == 0);
@@ -587,6 +602,8 @@ static void *other(void *arg)
 	int p[2];
 	struct mp_event ev;
 	mp_channel **mine = arg;
+	sigset_t one;
+	CHECK(sigemptyset(&one) == 0 && sigaddset(&one, SIGUSR1) == 0 && pthread_sigmask(SIG_BLOCK, &one, NULL) == 0);
 	mp_channel *own = mp_create(NULL);
 	CHECK(own != NULL && pipe(p) == 0);
 	mp_handle h = mp_register(own, p[0], NULL, 0);
