@@ -84,7 +84,8 @@ mp_channel *mp_create(const struct mp_options *options);
 
 /*
  * Ends a channel: as mp_unregister() of all its handles, and mp_close() of its lwsockets. Its memory is gone, that of
- * mp_recv() too.
+ * mp_recv() too. With a lane of model "guarded" or "paired" the last channel of a configuration waits until the connections have
+ * ended, at most two seconds.
  */
 int mp_destroy(mp_channel *channel);
 
@@ -252,9 +253,12 @@ int mp_listen_at(const struct sockaddr *address, socklen_t length, int backlog);
  */
 int mp_socket(mp_channel *channel, int domain, int type, int protocol);
 
-/* As bind(2), listen(2), getsockname(2), getpeername(2), setsockopt(2), getsockopt(2), of descriptors and lwsockets; of a
- * listener of mp_listen_at() mp_getsockname alone. mp_listen goes before mp_register, with options before it that connections take
- * over; a lane's socket that listens is its channel's alone: mp_listen_at() is for several. A lane's sockets have the options of docs/mtcp.md, SO_ERROR and TCP_INFO too. */
+/*
+ * As bind(2), listen(2), getsockname(2), getpeername(2), setsockopt(2), getsockopt(2), of descriptors and lwsockets; of a
+ * listener of mp_listen_at() mp_getsockname alone. mp_listen goes before mp_register, with options before it that connections
+ * take over; a lane's socket that listens is its channel's alone: mp_listen_at() is for several. A lane's sockets have the
+ * options of docs/mtcp.md.
+ */
 int mp_bind(mp_channel *channel, int fd, const struct sockaddr *address, socklen_t length);
 int mp_listen(mp_channel *channel, int fd, int backlog);
 int mp_getsockname(mp_channel *channel, int fd, struct sockaddr *address, socklen_t *length);

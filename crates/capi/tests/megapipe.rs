@@ -104,6 +104,20 @@ fn the_echo_server() {
     }
 }
 
+/// The server of docs/megapipe.md is a server.
+#[test]
+fn the_listing_of_the_documents() {
+    let Some(lab) = Lab::new() else { return };
+    examples(&lab);
+    let text = std::fs::read_to_string(root().join("docs/megapipe.md")).unwrap();
+    let (listing, _) = text.split_once("```c\n").and_then(|(_, rest)| rest.split_once("```")).unwrap();
+    let source = lab.temp.file("listing.c", listing);
+    compile(&source, &lab.temp.0.join("listing"), "", "-LPREFIX/lib -lmegapipe");
+    // It says nothing by itself.
+    let _running = lab.start(&lab.a, "sh -c 'echo; exec ./listing'");
+    lab.ok(&lab.a, "timeout 60 python3 echo.py 127.0.0.1 7777");
+}
+
 #[test]
 fn the_key_value_server() {
     let Some(lab) = Lab::new() else { return };

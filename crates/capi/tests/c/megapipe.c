@@ -251,7 +251,7 @@ static void kernel_files(void)
 
 	/* A signal that is blocked here comes to no thread of the library's, and so to the signalfd. */
 	sigset_t one, before;
-	struct signalfd_siginfo *info = malloc(sizeof *info);
+	struct signalfd_siginfo *info = calloc(1, sizeof *info);
 	CHECK(sigemptyset(&one) == 0 && sigaddset(&one, SIGUSR1) == 0);
 	CHECK(pthread_sigmask(SIG_BLOCK, &one, &before) == 0);
 	int sig = signalfd(-1, &one, SFD_CLOEXEC);
