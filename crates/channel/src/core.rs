@@ -68,6 +68,8 @@ pub(crate) enum Stage {
     Submitted,
     /// The kernel is asked when it can go on.
     Polled,
+    /// The kernel has it: the end of a connection, by closing its place.
+    Closing,
 }
 
 /// One operation of one handle.
@@ -119,6 +121,10 @@ pub(crate) enum Target {
         light: u32,
         slot: u32,
         kind: FileKind,
+    },
+    /// What was a place in the ring's table, and is free for others: the connection was ended in both directions.
+    Ended {
+        light: u32,
     },
     /// A listener of the kernel; the descriptor that was registered, where there was one.
     Listener {
@@ -178,6 +184,10 @@ pub(crate) struct Entry {
     pub output: Queue,
     /// On the list of those to be looked at.
     dirty: bool,
+    /// The last read left nothing behind.
+    pub drained: bool,
+    /// Its place in the ring's table is being closed, and may soon be another's.
+    pub closing: bool,
     /// On the list of those whose `recv` found no buffer.
     pub starving: bool,
 }
@@ -192,8 +202,11 @@ pub(crate) struct Light {
 
 #[derive(Clone, Copy)]
 pub(crate) enum LightOf {
-    Slot { slot: u32, kind: FileKind },
+    /// A place in the ring's table; descriptors of the process were made of it as well.
+    Slot { slot: u32, kind: FileKind, shared: bool },
     Lane(SockId),
+    /// Its connection was ended, and its place given back.
+    Ended,
 }
 
 /// What both engines share.
@@ -249,7 +262,7 @@ impl Core {
 
     pub fn insert(&mut self, cookie: u64, target: Target) -> io::Result<u32> {
         let none = Queue { head: NONE, tail: NONE };
-        let entry = Entry { cookie, target, input: none, output: none, dirty: false, starving: false };
+        let entry = Entry { cookie, target, input: none, output: none, dirty: false, drained: false, closing: false, starving: false };
         self.entries.insert(entry).map_err(|_| errno(libc::EMFILE))
     }
 
@@ -320,8 +333,12 @@ impl Core {
         (head != NONE).then_some(head)
     }
 
-    /// Whether a way has to wait for the other: nothing is read from a socket that is about to connect.
+    /// Whether a way has to wait for the other: nothing is read from a socket that is about to connect, and nothing is asked of
+    /// a place that is being closed.
     pub fn waits(&self, at: u32, way: Way) -> bool {
+        if self.entries.get(at).is_some_and(|entry| entry.closing) {
+            return true;
+        }
         let other = if way == Way::In { self.head(at, Way::Out) } else { None };
         other.and_then(|op| self.ops.get(op)).is_some_and(|op| matches!(op.kind, Kind::Connect(_)))
     }
@@ -338,6 +355,21 @@ impl Core {
             Some(Target::Fd { kind: FileKind::File | FileKind::Pipe, .. })
         );
         !file
+    }
+
+    /// Whether the last read left nothing to be read.
+    pub fn drained(&self, at: u32) -> bool {
+        self.entries.get(at).is_some_and(|entry| entry.drained)
+    }
+
+    /// Whether a connection of the ring's table can be ended by closing its place: with unread bytes there would be a RST, and a
+    /// reader would keep it open.
+    pub fn closes(&self, at: u32) -> bool {
+        let Some(Entry { target: Target::Direct { light, .. }, drained: true, .. }) = self.entries.get(at) else {
+            return false;
+        };
+        let shared = self.light.get(*light).is_none_or(|light| matches!(light.of, LightOf::Slot { shared: true, .. }));
+        self.head(at, Way::In).is_none() && !shared
     }
 
     /// What follows an operation.
@@ -407,6 +439,33 @@ impl Core {
             self.complete(at, Way::In, Ok(0), data);
         } else {
             self.event(at, Command::Accept, Ok(0), data);
+        }
+    }
+
+    /// A connection that has ended in both directions, and its place with it.
+    pub fn end(&mut self, at: u32) {
+        let Some(entry) = self.entries.get_mut(at) else { return };
+        if let Target::Direct { light, .. } = entry.target {
+            entry.target = Target::Ended { light };
+            if let Some(light) = self.light.get_mut(light) {
+                light.of = LightOf::Ended;
+            }
+            self.touch(at);
+        }
+    }
+
+    /// What is asked of a connection that has ended, as of a socket that was shut down.
+    pub fn refuse(&mut self, at: u32) {
+        while self.head(at, Way::In).is_some() {
+            self.complete(at, Way::In, Ok(0), Data::None);
+        }
+        while let Some(op) = self.head(at, Way::Out).and_then(|op| self.ops.get(op)) {
+            let number = match op.kind {
+                Kind::Write => libc::EPIPE,
+                Kind::Connect(_) => libc::EISCONN,
+                _ => libc::ENOTCONN,
+            };
+            self.complete(at, Way::Out, Err(errno(number)), Data::None);
         }
     }
 

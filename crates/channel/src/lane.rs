@@ -250,7 +250,7 @@ impl Lane {
                     }
                     Err(error) => Step::Done(Err(error), Data::None),
                 },
-                Stage::Submitted | Stage::Polled => match self.app.sockets.connect_result(sock) {
+                Stage::Submitted | Stage::Polled | Stage::Closing => match self.app.sockets.connect_result(sock) {
                     None => Step::Waits,
                     Some(Ok(())) => Step::Done(Ok(0), Data::None),
                     Some(Err(e)) => {

@@ -126,7 +126,7 @@ impl Channel {
         let (light, sock) = match &entry.target {
             Target::Fd { fd, .. } => return ask(crate::sys::borrow(*fd)?),
             Target::Listener { accept, .. } => return ask(accept.fd.as_fd()),
-            Target::Direct { light, .. } => (*light, None),
+            Target::Direct { light, .. } | Target::Ended { light } => (*light, None),
             Target::Lane { light, sock } => (*light, Some(*sock)),
             Target::LaneListener { sock, .. } => (0, Some(*sock)),
         };
@@ -135,7 +135,7 @@ impl Channel {
             (Some(sock), Some(lane)) => lane.local(sock),
             _ => {
                 let light = crate::names::LwSocket::new(self.core.light.generation(light), light);
-                ask(self.descriptor(light)?.as_fd())
+                ask(self.installed(light)?.as_fd())
             }
         }
     }

@@ -46,7 +46,8 @@ impl Channel {
         };
         let target = match of {
             LightOf::Lane(sock) if listens => Target::LaneListener { sock, of: ListenerOf::Light(light) },
-            LightOf::Slot { slot, kind } => Target::Direct { light, slot, kind },
+            LightOf::Slot { slot, kind, .. } => Target::Direct { light, slot, kind },
+            LightOf::Ended => Target::Ended { light },
             LightOf::Lane(sock) => Target::Lane { light, sock },
         };
         let at = self.core.insert(cookie, target)?;
@@ -167,8 +168,10 @@ impl Channel {
                 self.core.listening.retain(|other| *other != at);
                 return Ok(owned);
             }
-            Target::Direct { light, .. } | Target::Lane { light, .. } => self.close_light_at(light),
-            Target::LaneListener { of: ListenerOf::Light(light), .. } => self.close_light_at(light),
+            Target::Direct { light, .. }
+            | Target::Ended { light }
+            | Target::Lane { light, .. }
+            | Target::LaneListener { of: ListenerOf::Light(light), .. } => self.close_light_at(light),
             Target::LaneListener { sock, of } => {
                 // First the kernel may have what opens connections, so that no SYN arrives for a listener that is gone.
                 drop(of);
@@ -209,11 +212,24 @@ impl Channel {
         }
     }
 
-    /// A descriptor of the process for a lightweight socket, beside it. EOPNOTSUPP: it is a lane's, and no file.
+    /// A descriptor of the process for a lightweight socket, beside it. EOPNOTSUPP: it is a lane's, and no file. ENOTCONN: it
+    /// was disconnected.
     pub fn descriptor(&mut self, socket: LwSocket) -> io::Result<OwnedFd> {
+        let (at, _) = self.core.light(socket)?;
+        let fd = self.installed(socket)?;
+        // Whoever has it keeps the connection open, whatever becomes of the place.
+        if let Some(LightOf::Slot { shared, .. }) = self.core.light.get_mut(at).map(|light| &mut light.of) {
+            *shared = true;
+        }
+        Ok(fd)
+    }
+
+    /// The same for a moment.
+    pub(crate) fn installed(&mut self, socket: LwSocket) -> io::Result<OwnedFd> {
         let (_, light) = self.core.light(socket)?;
         match (light.of, &mut self.kernel) {
             (LightOf::Slot { slot, .. }, Some(kernel)) => kernel.install(&mut self.core, slot),
+            (LightOf::Ended, _) => Err(errno(libc::ENOTCONN)),
             _ => Err(errno(libc::EOPNOTSUPP)),
         }
     }
@@ -295,7 +311,7 @@ impl Channel {
         match self.lane_socket(socket) {
             Ok((lane, sock)) => lane.local(sock),
             Err(error) if error.raw_os_error() != Some(libc::EOPNOTSUPP) => Err(error),
-            Err(_) => sys::local(self.descriptor(socket)?.as_fd()),
+            Err(_) => sys::local(self.installed(socket)?.as_fd()),
         }
     }
 
@@ -304,7 +320,7 @@ impl Channel {
         match self.lane_socket(socket) {
             Ok((lane, sock)) => lane.remote(sock),
             Err(error) if error.raw_os_error() != Some(libc::EOPNOTSUPP) => Err(error),
-            Err(_) => sys::peer(self.descriptor(socket)?.as_fd()),
+            Err(_) => sys::peer(self.installed(socket)?.as_fd()),
         }
     }
 }

@@ -47,6 +47,11 @@ pub(crate) fn backlog(fd: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
     Ok((info.tcpi_unacked, info.tcpi_sacked))
 }
 
+pub(crate) fn shutdown(fd: RawFd, how: i32) -> io::Result<usize> {
+    // SAFETY: no memory is involved.
+    done(unsafe { libc::shutdown(fd, how) }).map(|_| 0)
+}
+
 pub(crate) fn local(fd: BorrowedFd<'_>) -> io::Result<Address> {
     // SAFETY: `filled` gives a place with room for as many bytes as its length says.
     Address::filled(|at, len| unsafe { libc::getsockname(fd.as_raw_fd(), at, len) })

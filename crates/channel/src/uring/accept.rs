@@ -66,7 +66,7 @@ impl Kernel {
 
     fn light(&mut self, core: &mut Core, at: u32, slot: u32) -> io::Result<LwSocket> {
         let kind = listening(core, at).map_or(FileKind::Stream, |accept| accept.kind);
-        core.new_light(LightOf::Slot { slot, kind }).inspect_err(|_| self.close_slot(core, slot))
+        core.new_light(LightOf::Slot { slot, kind, shared: false }).inspect_err(|_| self.close_slot(core, slot))
     }
 
     /// Arms or ends the request, by what is asked for and what waits.

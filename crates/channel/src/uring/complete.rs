@@ -26,11 +26,18 @@ impl Kernel {
         let Some(at) = core.ops.get(op).map(|op| op.handle) else { return };
         let head = core.head(at, Way::Out) == Some(op);
         let Some(this) = core.ops.get_mut(op) else { return };
-        let polled = std::mem::replace(&mut this.stage, Stage::Queued) == Stage::Polled;
+        let stage = std::mem::replace(&mut this.stage, Stage::Queued);
+        if let Some(entry) = core.entries.get_mut(at) {
+            match this.kind {
+                Kind::Read | Kind::Recv if result >= 0 => entry.drained = !cqueue::sock_nonempty(flags),
+                Kind::Disconnect(_) => entry.closing = false,
+                _ => {}
+            }
+        }
         match &this.kind {
             Kind::Recv if polled && self.pool.as_ref().is_some_and(|pool| pool.free() == 0) => self.starves(core, at),
             // It can go on; what is wrong with the file, the operation itself will say.
-            _ if polled => core.touch(at),
+            _ if stage == Stage::Polled => core.touch(at),
             Kind::Recv => self.received(core, at, result, flags),
             Kind::Write => self.wrote(core, at, op, result),
             Kind::Read => match -result {
@@ -42,6 +49,10 @@ impl Kernel {
             // It was linked to a write that failed or was cut short, and has its turn later.
             Kind::Disconnect(_) if !head => {}
             Kind::Disconnect(_) if result == -libc::ECANCELED => core.touch(at),
+            Kind::Disconnect(_) if stage == Stage::Closing => {
+                core.complete(at, Way::Out, answer(result), Data::None);
+                core.end(at);
+            }
             Kind::Disconnect(_) => core.complete(at, Way::Out, answer(result), Data::None),
             Kind::Accept { .. } => {}
         }

@@ -23,6 +23,7 @@ use io_uring::{IoUring, opcode};
 use crate::buffer::Place;
 use crate::core::{Core, FileKind, Kind, Stage, Target, Way};
 use crate::errno;
+use crate::event::Data;
 use crate::options::Options;
 use pool::{GROUP, Pool};
 
@@ -41,6 +42,8 @@ const LEFT: u64 = 4;
 const ENTRIES: u32 = 1024;
 /// Most bytes of one transfer; Linux's MAX_RW_COUNT.
 const MOST: usize = 0x7fff_f000;
+/// IORING_RECVSEND_POLL_FIRST: there is nothing to be read yet, so the kernel need not look.
+const POLL_FIRST: u16 = 1;
 /// RWF_NOSIGNAL: a pipe that nobody reads is EPIPE, without SIGPIPE. Linux 6.18.
 const NO_SIGNAL: i32 = 0x100;
 
@@ -301,6 +304,7 @@ impl Kernel {
     pub fn begin(&mut self, core: &mut Core, at: u32) {
         match core.entries.get(at).map(|entry| &entry.target) {
             Some(Target::Listener { .. }) => self.accept(core, at),
+            Some(Target::Ended { .. }) => core.refuse(at),
             Some(Target::Fd { .. } | Target::Direct { .. }) => {
                 self.begin_way(core, at, Way::In);
                 self.begin_way(core, at, Way::Out);
@@ -318,38 +322,69 @@ impl Kernel {
         if way == Way::In && matches!(core.ops.get(op).map(|op| &op.kind), Some(Kind::Recv)) {
             return self.begin_recv(core, at, op, file, kind);
         }
-        let ends = core.after(op).filter(|_| kind == FileKind::Tcp).and_then(|next| {
-            let Kind::Disconnect(how @ (libc::SHUT_WR | libc::SHUT_RDWR)) = core.ops.get(next)?.kind else {
-                return None;
+        let Some(this) = core.ops.get(op) else { return };
+        if let Kind::Disconnect(how) = this.kind {
+            return match file {
+                File::Fd(fd) => core.complete(at, Way::Out, crate::sys::shutdown(fd, how), Data::None),
+                File::Slot(slot) => {
+                    let end = self.end(core, at, op, slot, how, kind);
+                    self.push(core, &[end]);
+                }
             };
-            matches!(core.ops.get(op)?.kind, Kind::Write).then_some((next, how))
+        }
+        // FIN rides on the last bytes.
+        let ends = core.after(op).filter(|_| kind == FileKind::Tcp && matches!(this.kind, Kind::Write)).and_then(|next| {
+            match core.ops.get(next)?.kind {
+                Kind::Disconnect(how @ (libc::SHUT_WR | libc::SHUT_RDWR)) => Some((next, how)),
+                _ => None,
+            }
         });
-        let number = tag(OP, core.ops.generation(op), op);
+        let (number, drained) = (tag(OP, core.ops.generation(op), op), core.drained(at));
         let Some(this) = core.ops.get_mut(op) else { return };
         this.stage = Stage::Submitted;
         let more = if ends.is_some() { libc::MSG_MORE } else { 0 };
-        let entry = self.entry(this, file, kind, more).user_data(number);
-        let Some((next, how)) = ends else { return self.push(core, &[entry]) };
-        let end = on!(file, fd => opcode::Shutdown::new(fd, how).build());
-        let end = end.user_data(tag(OP, core.ops.generation(next), next));
-        if let Some(next) = core.ops.get_mut(next) {
-            next.stage = Stage::Submitted;
+        let entry = self.entry(this, file, kind, more, drained).user_data(number);
+        match (ends, file) {
+            (Some((next, how)), File::Slot(slot)) => {
+                let end = self.end(core, at, next, slot, how, kind);
+                self.push(core, &[entry.flags(Flags::IO_LINK), end]);
+            }
+            // A descriptor's end follows the write's completion, by a system call.
+            _ => self.push(core, &[entry]),
         }
-        self.push(core, &[entry.flags(Flags::IO_LINK), end]);
+    }
+
+    /// The end of a connection that has a place in the table. To shut it down takes the kernel a thread of its own; where
+    /// nothing is left to be read, and nobody reads or has it as a descriptor, closing the place says the same.
+    fn end(&mut self, core: &mut Core, at: u32, op: u32, slot: u32, how: i32, kind: FileKind) -> Sqe {
+        let closes = how == libc::SHUT_RDWR && kind == FileKind::Tcp && core.closes(at);
+        let number = tag(OP, core.ops.generation(op), op);
+        if let Some(op) = core.ops.get_mut(op) {
+            op.stage = if closes { Stage::Closing } else { Stage::Submitted };
+        }
+        if let Some(entry) = core.entries.get_mut(at) {
+            entry.closing = closes;
+        }
+        let end = if closes {
+            opcode::Close::new(Fixed(slot)).build()
+        } else {
+            opcode::Shutdown::new(Fixed(slot), how).build()
+        };
+        end.user_data(number)
     }
 
     /// What an operation asks of the kernel.
-    fn entry(&self, op: &mut crate::core::Op, file: File, kind: FileKind, more: i32) -> Sqe {
+    fn entry(&self, op: &mut crate::core::Op, file: File, kind: FileKind, more: i32, drained: bool) -> Sqe {
         let socket = matches!(kind, FileKind::Tcp | FileKind::Stream | FileKind::Message);
         let whole = if kind == FileKind::Message { 0 } else { libc::MSG_WAITALL };
         let send = libc::MSG_NOSIGNAL | whole | more;
+        let first = if drained { POLL_FIRST } else { 0 };
         let quiet = if kind == FileKind::Pipe && self.no_signal { NO_SIGNAL } else { 0 };
         match (&op.kind, &mut op.place) {
             (Kind::Connect(address), _) => {
                 let (addr, len) = address.as_ptr();
                 on!(file, fd => opcode::Connect::new(fd, addr, len).build())
             }
-            (Kind::Disconnect(how), _) => on!(file, fd => opcode::Shutdown::new(fd, *how).build()),
             (Kind::Write, Place::One { at, len }) => {
                 let (at, len) = (at.cast_const(), (*len).min(MOST) as u32);
                 if socket {
@@ -370,7 +405,7 @@ impl Kernel {
             (_, Place::One { at, len }) => {
                 let (at, len) = (*at, (*len).min(MOST) as u32);
                 if socket {
-                    on!(file, fd => opcode::Recv::new(fd, at, len).build())
+                    on!(file, fd => opcode::Recv::new(fd, at, len).ioprio(first).build())
                 } else {
                     on!(file, fd => opcode::Read::new(fd, at, len).offset(op.offset).build())
                 }
@@ -378,7 +413,7 @@ impl Kernel {
             (_, Place::Many(parts)) => {
                 if socket {
                     let header = parts.header();
-                    on!(file, fd => opcode::RecvMsg::new(fd, header).build())
+                    on!(file, fd => opcode::RecvMsg::new(fd, header).ioprio(first).build())
                 } else {
                     let (iov, n) = (parts.left().as_ptr(), parts.left().len() as u32);
                     on!(file, fd => opcode::Readv::new(fd, iov, n).offset(op.offset).build())
@@ -391,18 +426,19 @@ impl Kernel {
         if self.pool.is_none() {
             match Pool::new(&self.ring, core.options.buffers, core.options.buffer_size as usize) {
                 Ok(pool) => self.pool = Some(pool),
-                Err(error) => return core.complete(at, Way::In, Err(error), crate::event::Data::None),
+                Err(error) => return core.complete(at, Way::In, Err(error), Data::None),
             }
         }
-        let number = tag(OP, core.ops.generation(op), op);
+        let (number, drained) = (tag(OP, core.ops.generation(op), op), core.drained(at));
         let Some(this) = core.ops.get_mut(op) else { return };
         this.stage = Stage::Submitted;
         let (len, none) = (core.options.buffer_size, std::ptr::null_mut());
+        let first = if drained { POLL_FIRST } else { 0 };
         let entry = match kind {
             FileKind::Pipe | FileKind::File => {
                 on!(file, fd => opcode::Read::new(fd, none, len).offset(u64::MAX).buf_group(GROUP).build())
             }
-            _ => on!(file, fd => opcode::Recv::new(fd, none, len).buf_group(GROUP).build()),
+            _ => on!(file, fd => opcode::Recv::new(fd, none, len).ioprio(first).buf_group(GROUP).build()),
         };
         self.push(core, &[entry.flags(Flags::BUFFER_SELECT).user_data(number)]);
     }
