@@ -145,6 +145,22 @@ impl Place {
         }
     }
 
+    /// Copies into it as many bytes as fit: how many.
+    pub fn fill(&mut self, bytes: &[u8]) -> usize {
+        let mut done = 0;
+        let mut put = |at: *mut u8, len: usize| {
+            let n = len.min(bytes.len() - done);
+            // SAFETY: a place that is read into has room for its length, and is its operation's alone.
+            unsafe { at.copy_from_nonoverlapping(bytes[done..].as_ptr(), n) };
+            done += n;
+        };
+        match self {
+            Place::One { at, len } => put(*at, *len),
+            Place::Many(parts) => parts.left().iter().for_each(|part| put(part.iov_base.cast(), part.iov_len)),
+        }
+        done
+    }
+
     /// Passes over `n` bytes that are done.
     pub fn skip(&mut self, n: usize) {
         match self {

@@ -15,6 +15,7 @@ use crate::names::{Handle, LwSocket, MOST_HANDLES, MOST_LIGHT};
 use crate::options::Options;
 use crate::slab::{NONE, Slab};
 use crate::stats::Stats;
+use crate::uring::Flow;
 
 /// What an operation does.
 pub(crate) enum Kind {
@@ -188,6 +189,8 @@ pub(crate) struct Entry {
     pub drained: bool,
     /// Its place in the ring's table is being closed, and may soon be another's.
     pub closing: bool,
+    /// It receives until further notice.
+    pub flow: Option<Box<Flow>>,
     /// On the list of those whose `recv` found no buffer.
     pub starving: bool,
 }
@@ -203,7 +206,11 @@ pub(crate) struct Light {
 #[derive(Clone, Copy)]
 pub(crate) enum LightOf {
     /// A place in the ring's table; descriptors of the process were made of it as well.
-    Slot { slot: u32, kind: FileKind, shared: bool },
+    Slot {
+        slot: u32,
+        kind: FileKind,
+        shared: bool,
+    },
     Lane(SockId),
     /// Its connection was ended, and its place given back.
     Ended,
@@ -262,7 +269,17 @@ impl Core {
 
     pub fn insert(&mut self, cookie: u64, target: Target) -> io::Result<u32> {
         let none = Queue { head: NONE, tail: NONE };
-        let entry = Entry { cookie, target, input: none, output: none, dirty: false, drained: false, closing: false, starving: false };
+        let entry = Entry {
+            cookie,
+            target,
+            input: none,
+            output: none,
+            dirty: false,
+            drained: false,
+            closing: false,
+            flow: None,
+            starving: false,
+        };
         self.entries.insert(entry).map_err(|_| errno(libc::EMFILE))
     }
 
@@ -365,9 +382,14 @@ impl Core {
     /// Whether a connection of the ring's table can be ended by closing its place: with unread bytes there would be a RST, and a
     /// reader would keep it open.
     pub fn closes(&self, at: u32) -> bool {
-        let Some(Entry { target: Target::Direct { light, .. }, drained: true, .. }) = self.entries.get(at) else {
+        let Some(Entry { target: Target::Direct { light, kind: FileKind::Tcp, .. }, drained: true, flow, .. }) =
+            self.entries.get(at)
+        else {
             return false;
         };
+        if flow.as_ref().is_some_and(|flow| flow.has_bytes()) {
+            return false;
+        }
         let shared = self.light.get(*light).is_none_or(|light| matches!(light.of, LightOf::Slot { shared: true, .. }));
         self.head(at, Way::In).is_none() && !shared
     }

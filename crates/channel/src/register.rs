@@ -155,6 +155,9 @@ impl Channel {
         if let (true, Some(kernel)) = (kernels, &mut self.kernel) {
             kernel.stop(&mut self.core, at)?;
         }
+        if let Some(kernel) = &mut self.kernel {
+            kernel.dry(&mut self.core, at);
+        }
         self.core.drop_ops(at);
         let Some(entry) = self.core.entries.remove(at) else { return Ok(None) };
         match entry.target {
@@ -220,6 +223,10 @@ impl Channel {
         // Whoever has it keeps the connection open, whatever becomes of the place.
         if let Some(LightOf::Slot { shared, .. }) = self.core.light.get_mut(at).map(|light| &mut light.of) {
             *shared = true;
+        }
+        let handle = self.core.light.get(at).map(|light| light.handle);
+        if let (Some(handle), Some(kernel)) = (handle, &mut self.kernel) {
+            kernel.quench(&mut self.core, handle);
         }
         Ok(fd)
     }

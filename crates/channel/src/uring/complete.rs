@@ -4,7 +4,7 @@ use std::io;
 
 use io_uring::{cqueue, opcode};
 
-use super::{ACCEPT, CALL, File, Kernel, LEFT, OP, on, tag};
+use super::{ACCEPT, CALL, FLOW, File, Kernel, LEFT, OP, on, tag};
 use crate::core::{Core, FileKind, Kind, Stage, Way};
 use crate::errno;
 use crate::event::{Data, Received};
@@ -17,6 +17,7 @@ impl Kernel {
             OP if core.ops.generation(at) & 0xff_ffff == generation => self.operation(core, at, result, flags),
             ACCEPT => self.accepted(core, at, generation, result, flags),
             LEFT => self.left(core, at, generation),
+            FLOW => self.flowed(core, at, generation, result, flags),
             CALL => self.answer = Some(result),
             _ => {}
         }
@@ -29,13 +30,17 @@ impl Kernel {
         let stage = std::mem::replace(&mut this.stage, Stage::Queued);
         if let Some(entry) = core.entries.get_mut(at) {
             match this.kind {
-                Kind::Read | Kind::Recv if result >= 0 => entry.drained = !cqueue::sock_nonempty(flags),
+                Kind::Read | Kind::Recv if result >= 0 && stage == Stage::Submitted => {
+                    entry.drained = !cqueue::sock_nonempty(flags)
+                }
                 Kind::Disconnect(_) => entry.closing = false,
                 _ => {}
             }
         }
         match &this.kind {
-            Kind::Recv if polled && self.pool.as_ref().is_some_and(|pool| pool.free() == 0) => self.starves(core, at),
+            Kind::Recv if stage == Stage::Polled && self.pool.as_ref().is_some_and(|pool| pool.free(false) == 0) => {
+                self.starves(core, at, false)
+            }
             // It can go on; what is wrong with the file, the operation itself will say.
             _ if stage == Stage::Polled => core.touch(at),
             Kind::Recv => self.received(core, at, result, flags),
@@ -112,17 +117,17 @@ impl Kernel {
         }
     }
 
-    /// A handle waits for a buffer.
-    fn starves(&mut self, core: &mut Core, at: u32) {
+    /// A handle waits for a buffer: one of the kernel's, or of those that it never has.
+    pub(super) fn starves(&mut self, core: &mut Core, at: u32, kept: bool) {
         let generation = core.entries.generation(at);
         if let Some(entry) = core.entries.get_mut(at).filter(|entry| !entry.starving) {
             entry.starving = true;
-            self.starving.push_back((at, generation));
+            self.starving[usize::from(kept)].push_back((at, generation));
         }
     }
 
     /// A file that was opened not to block says EAGAIN rather than wait: the kernel is asked to tell.
-    fn poll(&mut self, core: &mut Core, at: u32, op: u32, events: i16) {
+    pub(super) fn poll(&mut self, core: &mut Core, at: u32, op: u32, events: i16) {
         let Some((file, _)) = Kernel::file(core, at) else { return };
         let number = tag(OP, core.ops.generation(op), op);
         if let Some(op) = core.ops.get_mut(op) {
@@ -133,6 +138,6 @@ impl Kernel {
     }
 }
 
-fn answer(result: i32) -> io::Result<usize> {
+pub(super) fn answer(result: i32) -> io::Result<usize> {
     if result < 0 { Err(errno(-result)) } else { Ok(result as usize) }
 }

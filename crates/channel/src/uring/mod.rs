@@ -9,6 +9,7 @@
 
 mod accept;
 mod complete;
+mod flow;
 pub(crate) mod pool;
 
 use std::collections::VecDeque;
@@ -25,6 +26,7 @@ use crate::core::{Core, FileKind, Kind, Stage, Target, Way};
 use crate::errno;
 use crate::event::Data;
 use crate::options::Options;
+pub(crate) use flow::Flow;
 use pool::{GROUP, Pool};
 
 /// What a completion is of: the highest byte of its number.
@@ -37,6 +39,8 @@ const CALL: u64 = 3;
 
 /// Another channel has left connections to a listening handle.
 const LEFT: u64 = 4;
+/// A `recv` that stays.
+const FLOW: u64 = 5;
 
 /// Submission entries; batches are shorter.
 const ENTRIES: u32 = 1024;
@@ -84,8 +88,10 @@ pub(crate) struct Kernel {
     pool: Option<Pool>,
     /// There is a table for direct descriptors.
     table: bool,
-    /// Handles whose `recv` has something to receive and found no buffer.
-    starving: VecDeque<(u32, u32)>,
+    /// Handles whose `recv` has something to receive and found no buffer: of the kernel's, of those that it never has.
+    starving: [VecDeque<(u32, u32)>; 2],
+    /// Buffers with bytes that nobody asked for yet.
+    ahead: usize,
     /// The answer that somebody waits for.
     answer: Option<i32>,
     /// Pipes can be written without SIGPIPE.
@@ -105,7 +111,16 @@ impl Kernel {
             return Err(errno(libc::ENOSYS));
         }
         let done = Vec::with_capacity(options.completions as usize);
-        Ok(Kernel { ring, pool: None, table: false, starving: VecDeque::new(), answer: None, no_signal: true, done })
+        Ok(Kernel {
+            ring,
+            pool: None,
+            table: false,
+            starving: Default::default(),
+            ahead: 0,
+            answer: None,
+            no_signal: true,
+            done,
+        })
     }
 
     /// Rings an eventfd for each completion: it wakes who sleeps elsewhere.
@@ -171,23 +186,29 @@ impl Kernel {
 
     /// Lets as many `recv`s go on as there are buffers for.
     pub fn feed(&mut self, core: &mut Core) {
-        let mut free = self.pool.as_ref().map_or(0, Pool::free);
-        while free > 0
-            && let Some((at, generation)) = self.starving.pop_front()
-        {
-            if core.entries.generation(at) == generation
-                && let Some(entry) = core.entries.get_mut(at)
+        for kept in [false, true] {
+            let mut free = self.pool.as_ref().map_or(0, |pool| pool.free(kept));
+            while free > 0
+                && let Some((at, generation)) = self.starving[usize::from(kept)].pop_front()
             {
-                entry.starving = false;
-                core.touch(at);
-                free -= 1;
+                if core.entries.generation(at) == generation
+                    && let Some(entry) = core.entries.get_mut(at)
+                {
+                    entry.starving = false;
+                    core.touch(at);
+                    free -= 1;
+                }
             }
         }
     }
 
     /// Somebody starves beside a free buffer.
     fn can_feed(&self) -> bool {
-        !self.starving.is_empty() && self.pool.as_ref().is_some_and(|pool| pool.free() > 0)
+        let can = |kept| {
+            let some = !self.starving[usize::from(kept)].is_empty();
+            some && self.pool.as_ref().is_some_and(|pool| pool.free(kept) > 0)
+        };
+        can(false) || can(true)
     }
 
     /// Hands over, and waits for completions until `limit`; EINTR where a signal came first.
@@ -319,25 +340,30 @@ impl Kernel {
         if core.ops.get(op).is_none_or(|op| op.stage != Stage::Queued) || core.waits(at, way) {
             return;
         }
-        if way == Way::In && matches!(core.ops.get(op).map(|op| &op.kind), Some(Kind::Recv)) {
-            return self.begin_recv(core, at, op, file, kind);
+        if way == Way::In {
+            let recv = matches!(core.ops.get(op).map(|op| &op.kind), Some(Kind::Recv));
+            if recv && let Err(error) = self.buffers(core) {
+                return core.complete(at, Way::In, Err(error), Data::None);
+            }
+            if self.flows(core, at, recv) && self.pour(core, at) {
+                return;
+            }
+            if recv {
+                return self.begin_recv(core, at, op, file, kind);
+            }
         }
         let Some(this) = core.ops.get(op) else { return };
         if let Kind::Disconnect(how) = this.kind {
             return match file {
                 File::Fd(fd) => core.complete(at, Way::Out, crate::sys::shutdown(fd, how), Data::None),
-                File::Slot(slot) => {
-                    let end = self.end(core, at, op, slot, how, kind);
-                    self.push(core, &[end]);
-                }
+                File::Slot(slot) => self.end(core, at, op, slot, None),
             };
         }
         // FIN rides on the last bytes.
-        let ends = core.after(op).filter(|_| kind == FileKind::Tcp && matches!(this.kind, Kind::Write)).and_then(|next| {
-            match core.ops.get(next)?.kind {
-                Kind::Disconnect(how @ (libc::SHUT_WR | libc::SHUT_RDWR)) => Some((next, how)),
-                _ => None,
-            }
+        let rides = kind == FileKind::Tcp && matches!(this.kind, Kind::Write);
+        let ends = core.after(op).filter(|next| {
+            let next = core.ops.get(*next).map(|next| &next.kind);
+            rides && matches!(next, Some(Kind::Disconnect(libc::SHUT_WR | libc::SHUT_RDWR)))
         });
         let (number, drained) = (tag(OP, core.ops.generation(op), op), core.drained(at));
         let Some(this) = core.ops.get_mut(op) else { return };
@@ -345,10 +371,7 @@ impl Kernel {
         let more = if ends.is_some() { libc::MSG_MORE } else { 0 };
         let entry = self.entry(this, file, kind, more, drained).user_data(number);
         match (ends, file) {
-            (Some((next, how)), File::Slot(slot)) => {
-                let end = self.end(core, at, next, slot, how, kind);
-                self.push(core, &[entry.flags(Flags::IO_LINK), end]);
-            }
+            (Some(next), File::Slot(slot)) => self.end(core, at, next, slot, Some(entry)),
             // A descriptor's end follows the write's completion, by a system call.
             _ => self.push(core, &[entry]),
         }
@@ -356,12 +379,13 @@ impl Kernel {
 
     /// The end of a connection that has a place in the table. To shut it down takes the kernel a thread of its own; where
     /// nothing is left to be read, and nobody reads or has it as a descriptor, closing the place says the same.
-    fn end(&mut self, core: &mut Core, at: u32, op: u32, slot: u32, how: i32, kind: FileKind) -> Sqe {
-        let closes = how == libc::SHUT_RDWR && kind == FileKind::Tcp && core.closes(at);
+    fn end(&mut self, core: &mut Core, at: u32, op: u32, slot: u32, last: Option<Sqe>) {
         let number = tag(OP, core.ops.generation(op), op);
-        if let Some(op) = core.ops.get_mut(op) {
-            op.stage = if closes { Stage::Closing } else { Stage::Submitted };
-        }
+        let can = core.closes(at);
+        let Some(op) = core.ops.get_mut(op) else { return };
+        let Kind::Disconnect(how) = op.kind else { return };
+        let closes = can && how == libc::SHUT_RDWR;
+        op.stage = if closes { Stage::Closing } else { Stage::Submitted };
         if let Some(entry) = core.entries.get_mut(at) {
             entry.closing = closes;
         }
@@ -370,7 +394,15 @@ impl Kernel {
         } else {
             opcode::Shutdown::new(Fixed(slot), how).build()
         };
-        end.user_data(number)
+        let end = end.user_data(number);
+        // Whatever becomes of it, the next goes on.
+        let quench = if closes { self.quenches(core, at).map(|quench| quench.flags(Flags::IO_HARDLINK)) } else { None };
+        let last = last.map(|last| last.flags(Flags::IO_LINK));
+        match (last, quench) {
+            (Some(last), Some(quench)) => self.push(core, &[last, quench, end]),
+            (Some(before), None) | (None, Some(before)) => self.push(core, &[before, end]),
+            (None, None) => self.push(core, &[end]),
+        }
     }
 
     /// What an operation asks of the kernel.
@@ -422,13 +454,15 @@ impl Kernel {
         }
     }
 
-    fn begin_recv(&mut self, core: &mut Core, at: u32, op: u32, file: File, kind: FileKind) {
+    /// The memory for `recv` is there from the first one on.
+    fn buffers(&mut self, core: &Core) -> io::Result<()> {
         if self.pool.is_none() {
-            match Pool::new(&self.ring, core.options.buffers, core.options.buffer_size as usize) {
-                Ok(pool) => self.pool = Some(pool),
-                Err(error) => return core.complete(at, Way::In, Err(error), Data::None),
-            }
+            self.pool = Some(Pool::new(&self.ring, core.options.buffers, core.options.buffer_size as usize)?);
         }
+        Ok(())
+    }
+
+    fn begin_recv(&mut self, core: &mut Core, at: u32, op: u32, file: File, kind: FileKind) {
         let (number, drained) = (tag(OP, core.ops.generation(op), op), core.drained(at));
         let Some(this) = core.ops.get_mut(op) else { return };
         this.stage = Stage::Submitted;

@@ -62,9 +62,16 @@ pub(crate) struct Pool {
     unsaid: bool,
     /// Buffers that the application has, by number: one is not taken back twice.
     out: Vec<bool>,
-    /// How many they are.
+    /// How many of the kernel's they are.
     away: u16,
+    /// Buffers that the kernel never has, behind all others.
+    kept: Vec<u16>,
+    /// The kernel's buffers.
+    count: u16,
 }
+
+/// Buffers beside those that the kernel picks from.
+const KEPT: u16 = 64;
 
 /// The group of the channel's buffers; there is no other.
 pub(crate) const GROUP: u16 = 0;
@@ -72,12 +79,13 @@ pub(crate) const GROUP: u16 = 0;
 impl Pool {
     /// All buffers are the kernel's; the ring must go before this.
     pub fn new(ring: &IoUring, count: u16, size: usize) -> io::Result<Pool> {
-        let memory = Memory::new(count, size)?;
+        let memory = Memory::new(count + KEPT, size)?;
         let entries = Stretch::new(count as usize * size_of::<BufRingEntry>())?;
         let base = entries.at.as_ptr() as u64;
         // SAFETY: the entries stay where they are as long as the ring, which its owner drops first.
         unsafe { ring.submitter().register_buf_ring_with_flags(base, count, GROUP, 0)? };
-        let mut pool = Pool { memory, entries, tail: 0, unsaid: false, out: vec![false; count as usize], away: 0 };
+        let (out, kept) = (vec![false; (count + KEPT) as usize], (count..count + KEPT).collect());
+        let mut pool = Pool { memory, entries, tail: 0, unsaid: false, out, away: 0, kept, count };
         (0..count).for_each(|id| pool.give(id));
         pool.publish();
         Ok(pool)
@@ -85,7 +93,7 @@ impl Pool {
 
     /// Lets the kernel have a buffer.
     fn give(&mut self, id: u16) {
-        let at = (self.tail & (self.memory.count - 1)) as usize;
+        let at = (self.tail & (self.count - 1)) as usize;
         let address = self.memory.at(id) as u64;
         // SAFETY: `at` is below the number of entries, a power of two; the kernel reads an entry only behind the tail, and
         // writes none.
@@ -110,7 +118,8 @@ impl Pool {
     /// The kernel has put bytes into a buffer.
     pub fn taken(&mut self, id: u16) -> *const u8 {
         if let Some(out) = self.out.get_mut(id as usize) {
-            self.away += u16::from(!std::mem::replace(out, true));
+            let had = std::mem::replace(out, true);
+            self.away += u16::from(!had && id < self.count);
         }
         self.memory.at(id)
     }
@@ -118,15 +127,38 @@ impl Pool {
     /// The application has done with a buffer; `false` where it had it not.
     pub fn release(&mut self, id: u16) -> bool {
         let had = self.out.get_mut(id as usize).is_some_and(std::mem::take);
-        if had {
+        if had && id < self.count {
             self.away -= 1;
             self.give(id);
+        } else if had {
+            self.kept.push(id);
         }
         had
     }
 
-    /// Buffers that the application has not.
-    pub fn free(&self) -> u16 {
-        self.memory.count - self.away
+    /// Buffers that the application has not: the kernel's, or those that it never has.
+    pub fn free(&self, kept: bool) -> usize {
+        if kept { self.kept.len() } else { (self.count - self.away).into() }
+    }
+
+    /// Bytes that the kernel has put into a buffer.
+    pub fn bytes(&self, id: u16, len: usize) -> &[u8] {
+        // SAFETY: the buffer is not the kernel's now, and as long as this or longer.
+        unsafe { std::slice::from_raw_parts(self.memory.at(id), len.min(self.memory.size)) }
+    }
+
+    /// Puts bytes, as many as fit, into a buffer that the kernel never has: which, and how many. `None`: there is none left.
+    pub fn spare(&mut self, bytes: &[u8]) -> Option<(u16, usize)> {
+        let id = self.kept.pop()?;
+        let len = bytes.len().min(self.memory.size);
+        // SAFETY: as long as this or longer, and nobody's.
+        unsafe { self.memory.at(id).copy_from_nonoverlapping(bytes.as_ptr(), len) };
+        self.taken(id);
+        Some((id, len))
+    }
+
+    /// Half of the kernel's buffers.
+    pub fn half(&self) -> usize {
+        self.count as usize / 2
     }
 }

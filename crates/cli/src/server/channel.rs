@@ -5,14 +5,12 @@ use crate::http::fixed::Fixed;
 use crate::http::head::{self, Parsed};
 use crate::server::Counts;
 use crate::sys::Stop;
-use corelane::channel::{Amount, Buffer, Channel, Command, Data, Event, Handle, Options, Socket};
+use corelane::channel::{Amount, Buffer, Channel, Command, Data, Event, Handle, Options, Received, Socket};
 use std::io;
 use std::time::Duration;
 
 /// Longest sleep, so that a stop is noticed.
 const NAP: Duration = Duration::from_millis(100);
-/// Bytes of a read.
-const READ: usize = 2048;
 /// The listener's cookie.
 const LISTENER: u64 = u64::MAX;
 
@@ -41,8 +39,6 @@ impl Parts {
 #[derive(Default)]
 struct Connection {
     handle: Option<Handle>,
-    /// Memory of the next read, where none is under way.
-    room: Vec<u8>,
     /// Received and not answered; empty for requests that come whole.
     input: Vec<u8>,
     /// Its last answer was written.
@@ -87,6 +83,28 @@ pub fn serve(
     Ok(server.counts)
 }
 
+/// The first request of some bytes.
+enum First {
+    Partial,
+    Whole {
+        used: usize,
+        close: bool,
+    },
+    /// None, or one with a body: not part of the benchmark.
+    Wrong,
+}
+
+fn first(bytes: &[u8]) -> First {
+    let mut room = head::slots();
+    match head::parse(bytes, &mut room) {
+        Ok(Parsed::Partial) => First::Partial,
+        Ok(Parsed::Whole(head, used)) if matches!(head.body_length(), Ok(0)) => {
+            First::Whole { used, close: !head.persists() }
+        }
+        _ => First::Wrong,
+    }
+}
+
 impl Server {
     fn complete(&mut self, event: Event) -> io::Result<()> {
         let Event { handle, cookie, command, result, data } = event;
@@ -101,14 +119,10 @@ impl Server {
                 self.counts.accept_errors += 1;
                 self.channel.accept(handle, Amount::Endless, self.light)
             }
-            (Command::Read, Ok(0)) => self.end(cookie),
-            (Command::Read, Ok(n)) => {
-                let Data::Vec(room) = data else { return self.end(cookie) };
-                let connection = &mut self.connections[cookie as usize];
-                connection.input.extend_from_slice(&room[..n]);
-                connection.room = room;
-                self.answer(cookie)
-            }
+            (Command::Recv, Ok(_)) => match data {
+                Data::Received(received) => self.received(cookie, received),
+                _ => self.end(cookie),
+            },
             // The last answer: its disconnect follows.
             (Command::Write, Ok(_)) if self.connections[cookie as usize].closing => Ok(()),
             (Command::Write, Ok(_)) => self.answer(cookie),
@@ -118,13 +132,13 @@ impl Server {
                 self.counts.errors += 1;
                 self.end(cookie)
             }
-            (Command::Connect | Command::Recv, Ok(_)) => Ok(()),
+            (Command::Connect | Command::Read, Ok(_)) => Ok(()),
         }
     }
 
     fn accepted(&mut self, socket: Socket) -> io::Result<()> {
         let at = self.free.pop().unwrap_or_else(|| {
-            self.connections.push(Connection { room: vec![0; READ], ..Connection::default() });
+            self.connections.push(Connection::default());
             self.connections.len() as u32 - 1
         });
         let cookie = u64::from(at);
@@ -137,38 +151,46 @@ impl Server {
         connection.handle = Some(handle);
         connection.closing = false;
         connection.input.clear();
-        self.read(cookie)
+        self.channel.recv(handle)
     }
 
-    fn read(&mut self, cookie: u64) -> io::Result<()> {
-        let connection = &mut self.connections[cookie as usize];
-        let Some(handle) = connection.handle else { return Ok(()) };
-        let mut room = std::mem::take(&mut connection.room);
-        // A failed read kept it.
-        room.resize(READ, 0);
-        self.channel.read(handle, room)
+    /// Looks at what came; a request that came alone and whole is not copied.
+    fn received(&mut self, cookie: u64, received: Received) -> io::Result<()> {
+        let input = &mut self.connections[cookie as usize].input;
+        let bytes = self.channel.bytes(&received);
+        let first = if input.is_empty() { first(bytes) } else { First::Partial };
+        let whole = matches!(first, First::Whole { used, .. } if used == bytes.len());
+        if !whole {
+            input.extend_from_slice(bytes);
+        }
+        self.channel.release(received)?;
+        match first {
+            First::Whole { close, .. } if whole => self.write(cookie, close),
+            _ => self.answer(cookie),
+        }
     }
 
     /// Answers the first request of what was received; the next is looked at once the answer has gone.
     fn answer(&mut self, cookie: u64) -> io::Result<()> {
         let connection = &mut self.connections[cookie as usize];
         let Some(handle) = connection.handle else { return Ok(()) };
-        let mut room = head::slots();
-        let (used, close) = match head::parse(&connection.input, &mut room) {
-            Ok(Parsed::Partial) => return self.read(cookie),
-            Ok(Parsed::Whole(head, used)) if matches!(head.body_length(), Ok(0)) => (used, !head.persists()),
-            // Requests with a body, and what is none, are not part of the benchmark.
-            _ => {
-                self.counts.errors += 1;
-                return self.end(cookie);
+        match first(&connection.input) {
+            First::Partial => self.channel.recv(handle),
+            First::Whole { used, close } => {
+                connection.input.drain(..used);
+                self.write(cookie, close)
             }
-        };
-        self.counts.requests += 1;
-        if used == connection.input.len() {
-            connection.input.clear();
-        } else {
-            connection.input.drain(..used);
+            First::Wrong => {
+                self.counts.errors += 1;
+                self.end(cookie)
+            }
         }
+    }
+
+    fn write(&mut self, cookie: u64, close: bool) -> io::Result<()> {
+        let connection = &mut self.connections[cookie as usize];
+        let Some(handle) = connection.handle else { return Ok(()) };
+        self.counts.requests += 1;
         connection.closing = close;
         if !close {
             return self.channel.write(handle, self.keep.clone());
