@@ -125,6 +125,9 @@ pub struct ServeArgs {
     /// Benchmark: serve --message through completion channels instead of sockets
     #[arg(long, requires = "message", conflicts_with = "kernel")]
     pub channel: bool,
+    /// Benchmark: serve through the C functions of libmtcp instead of sockets
+    #[arg(long, conflicts_with_all = ["kernel", "channel"])]
+    pub mtcp: bool,
     /// Print the line that says it is ready, and the counts at the end, as JSON
     #[arg(long)]
     pub json: bool,

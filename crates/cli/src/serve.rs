@@ -10,6 +10,7 @@ use crate::http::site::Site;
 use crate::net::Net;
 use crate::net::kernel::{self, Kernel, Manner};
 use crate::net::lane::OnLane;
+use crate::net::mtcp::OnMtcp;
 use crate::net::uring;
 use crate::say::{say, tell};
 use crate::server::channel::{self, Parts};
@@ -248,12 +249,14 @@ fn serve(
     for index in 0..engine.lanes() {
         let Some(handle) = engine.take_lane(index) else { continue };
         let (content, stop, tell, port) = (content.clone(), stop.clone(), tell.clone(), args.port);
+        let mtcp = args.mtcp;
         let core = config.cores.get(index).copied().unwrap_or(index);
         let body = move || {
             let result = match (content, through) {
                 (Content::Message(bytes), Some(listener)) => {
                     serve_channel(handle, bytes, (listener, core), &stop, &tell).map(|counts| (counts, None))
                 }
+                (content, _) if mtcp => serve_mtcp(handle, &content, port, &stop, &tell),
                 (content, _) => serve_lane(handle, &content, port, &stop, &tell),
             };
             if result.is_err() {
@@ -330,6 +333,20 @@ fn serve_lane(
     let counts = serve_content(net, content, stop);
     lane.drain(DRAIN);
     Ok((counts?, lane.snapshot()))
+}
+
+/// The same through libmtcp's functions.
+fn serve_mtcp(
+    handle: LaneHandle,
+    content: &Content,
+    port: u16,
+    stop: &Stop,
+    ready: &Sender<()>,
+) -> Result<(Counts, Option<Snapshot>), Failure> {
+    let app = handle.app().map_err(|error| Failure::told(words(&error)))?;
+    let net = OnMtcp::new(app, port).map_err(|error| refused(port, error))?;
+    ready.send(()).unwrap_or(());
+    serve_content(net, content, stop).map(|counts| (counts, None))
 }
 
 /// The same through a channel.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use channel::{Channel, Options};
-use runtime::{AppHandle, Config, Error, LaneStats, MemPort, Snapshot};
+use runtime::{App, AppHandle, Config, Error, LaneStats, MemPort, Snapshot};
 
 use crate::lane::Lane;
 
@@ -20,6 +20,11 @@ impl LaneHandle {
     pub fn attach(self) -> io::Result<Lane> {
         let app = self.0.attach().map_err(io::Error::other)?;
         Ok(Lane::new(app))
+    }
+
+    /// Takes the lane on this thread bare, for another interface over it, pinned likewise.
+    pub fn app(self) -> io::Result<App> {
+        self.0.attach().map_err(io::Error::other)
     }
 
     /// Takes the lane on this thread as a completion channel, pinned likewise.

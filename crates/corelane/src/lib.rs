@@ -62,7 +62,9 @@ pub use engine::{Engine, LaneHandle};
 pub use lane::{ConnectOptions, Lane, ListenOptions, TcpListener};
 pub use poller::{Event, Events, Interest, Poller, Source, Trigger};
 pub use runtime::config::{Cidr, Ecn, SynCookies, TcpConfig};
-pub use runtime::{Clock, Config, ConfigError, Device, Error, LaneStats, MemPort, Model, PortConfig, Snapshot, Waker};
+pub use runtime::{
+    App, Clock, Config, ConfigError, Device, Error, LaneStats, MemPort, Model, PortConfig, Snapshot, Waker,
+};
 pub use stream::TcpStream;
 pub use tcp::congestion::Algorithm;
 pub use tcp::{State, TcpInfo};

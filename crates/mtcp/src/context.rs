@@ -72,7 +72,16 @@ thread_local! {
 
 /// Makes a context of this thread.
 pub fn create(cpu: c_int) -> Result<*mut Token> {
-    let Lease { app, max_ids, keepalive, ticket } = process::lease(cpu)?;
+    insert(cpu, process::lease(cpu)?)
+}
+
+/// Makes a context of this thread over a lane that the process has got itself, without `mtcp_init`.
+pub fn adopt(app: App) -> std::io::Result<*mut Token> {
+    insert(0, process::own(app)).map_err(Into::into)
+}
+
+fn insert(cpu: c_int, lease: Lease) -> Result<*mut Token> {
+    let Lease { app, max_ids, keepalive, ticket } = lease;
     let waker = app.waker(Arc::default());
     let wake = match Wake::new(waker) {
         Ok(wake) => wake,

@@ -13,7 +13,9 @@ use crate::ids::Kind;
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Event {
+    /// Bits, as for epoll_ctl(2).
     pub events: u32,
+    /// The program's own.
     pub data: u64,
 }
 

@@ -7,7 +7,7 @@
 mod conf;
 mod context;
 mod events;
-mod ffi;
+pub mod ffi;
 mod ids;
 mod options;
 mod process;
@@ -15,3 +15,6 @@ mod sendfile;
 mod signals;
 mod sockets;
 mod transfer;
+
+pub use context::{Token, adopt};
+pub use events::Event;

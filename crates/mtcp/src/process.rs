@@ -11,6 +11,9 @@ use runtime::{App, Config, Engine, Model};
 
 use crate::conf::{self, Sizes};
 
+/// Ids of a context whose configuration is not libmtcp's.
+const MOST_IDS: usize = 1 << 20;
+
 /// A lane that no context has.
 enum Free {
     /// Nobody had it yet.
@@ -195,6 +198,12 @@ pub fn lease(cpu: c_int) -> Result<Lease> {
     };
     let ticket = Ticket { lane, generation, model: running.model };
     Ok(Lease { app, max_ids: sizes.max_concurrency.max(1) as usize, keepalive, ticket })
+}
+
+/// A lane that is no engine's of this process's configuration, and goes with its context.
+pub fn own(app: App) -> Lease {
+    let ticket = Ticket { lane: 0, generation: u32::MAX, model: Model::Inline };
+    Lease { app, max_ids: MOST_IDS, keepalive: false, ticket }
 }
 
 fn failed(error: runtime::Error) -> Errno {

@@ -11,6 +11,8 @@ pub enum System {
     Corelane(ModelArg),
     /// This stack through completion channels.
     Channels,
+    /// This stack through mTCP's C functions.
+    Mtcp,
     /// The kernel's TCP, threads of one process.
     Kernel(KernelServer),
     /// The expert's epoll server, a process a core.
@@ -29,6 +31,7 @@ impl System {
         match self {
             System::Corelane(_) => "corelane",
             System::Channels => "megapipe-lane",
+            System::Mtcp => "libmtcp",
             System::Kernel(KernelServer::Channel) => "megapipe-uring",
             System::Kernel(KernelServer::ChannelPb) => "megapipe-uring-pb",
             System::Kernel(KernelServer::ChannelP) => "megapipe-uring-p",
@@ -48,7 +51,11 @@ impl System {
     /// Whether a report compares it with the others of its wire.
     pub fn is_ours(self) -> bool {
         let keeper = matches!(self, System::Keeper(Keeper::Lane | Keeper::Uring));
-        keeper || matches!(self, System::Corelane(_) | System::Channels | System::Kernel(KernelServer::Channel))
+        keeper
+            || matches!(
+                self,
+                System::Corelane(_) | System::Channels | System::Mtcp | System::Kernel(KernelServer::Channel)
+            )
     }
 
     /// What it is, for whoever reads the report.
@@ -70,6 +77,7 @@ impl System {
                 "Linux's io_uring: SINGLE_ISSUER, DEFER_TASKRUN, multishot accept into direct descriptors, provided \
                  buffers, MSG_MORE linked to the close so that FIN rides on the data"
             }
+            System::Mtcp => "the same server over this stack, through mTCP's C functions",
             System::Channels => "MegaPipe's channels over this stack: one lane a core",
             System::Kernel(KernelServer::Channel) => {
                 "MegaPipe's channels over io_uring: a part of the listener for each core, requests handed over by 32, \

@@ -415,8 +415,8 @@ const PLAIN: System = System::Kernel(KernelServer::Plain);
 const SINGLE: System = System::Kernel(KernelServer::Single);
 const URING: System = System::Kernel(KernelServer::Uring);
 /// Every system.
-pub const EVERYBODY: [System; 8] =
-    [System::Limit, OURS, EPOLL, URING, PLAIN, SINGLE, System::MultiProcess, System::Nginx];
+pub const EVERYBODY: [System; 9] =
+    [System::Limit, OURS, System::Mtcp, EPOLL, URING, PLAIN, SINGLE, System::MultiProcess, System::Nginx];
 /// Channels, what they are made of (thesis, table 5.1), and epoll as the thesis had it and as an expert would.
 pub const MEGAPIPE: [System; 6] = [
     System::Channels,

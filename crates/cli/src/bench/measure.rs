@@ -292,6 +292,7 @@ fn servers(case: &Case, place: &Place, layout: &Layout, settings: &Settings) -> 
             let options = ["serve", "--dev", &device, "--channel"];
             start(&options, &layout.server).map(|child| vec![child])
         }
+        System::Mtcp => start(&["serve", "--dev", &device, "--mtcp"], &layout.server).map(|child| vec![child]),
         System::Kernel(how) => {
             start(&["serve", &format!("--kernel={}", value_name(how))], &layout.server).map(|child| vec![child])
         }

@@ -4,6 +4,7 @@
 
 pub mod kernel;
 pub mod lane;
+pub mod mtcp;
 pub mod uring;
 
 use std::io;
