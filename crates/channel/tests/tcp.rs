@@ -701,3 +701,107 @@ fn places_of_a_socket() {
         w.nothing(Who::A);
     });
 }
+
+/// Reads once into the channel's memory at A.
+fn received(w: &mut World, a: channel::Handle) -> Vec<u8> {
+    w.a.recv(a).unwrap();
+    let event = w.next(Who::A);
+    assert_eq!((event.handle, event.command), (a, Command::Recv));
+    let Data::Received(received) = event.data else { panic!("{:?}", event.result) };
+    let bytes = w.a.bytes(&received).to_vec();
+    w.a.release(received).unwrap();
+    bytes
+}
+
+#[test]
+fn bytes_that_nobody_asks_for_starve_nobody() {
+    const MUCH: usize = 200_000;
+    let options = Options { buffers: 4, buffer_size: 1024, ..Options::default() };
+    on_engines("", Capabilities::KERNEL, options, |mut w| {
+        let listening = w.listen();
+        let (silent, busy) = (w.connection(listening), w.connection(listening));
+        for (a, b) in [silent, busy, silent, busy, silent, busy] {
+            w.b.write(b, b"once").unwrap();
+            w.next(Who::B).result.unwrap();
+            assert_eq!(received(&mut w, a), b"once");
+        }
+        // Much comes, of which only the first bytes are asked for.
+        w.b.write(silent.1, stream(0, MUCH)).unwrap();
+        let mut got = received(&mut w, silent.0).len();
+        for _ in 0..20 {
+            w.b.write(busy.1, b"again").unwrap();
+            assert_eq!(received(&mut w, busy.0), b"again");
+        }
+        // By either kind of read, all of it in its order.
+        while got < MUCH {
+            let bytes = if got % 2 == 0 {
+                received(&mut w, silent.0)
+            } else {
+                w.a.read(silent.0, vec![0; 100]).unwrap();
+                let event = w.next(Who::A);
+                let n = *event.result.as_ref().unwrap();
+                bytes(event)[..n].to_vec()
+            };
+            assert!(!bytes.is_empty() && bytes == stream(got, bytes.len()), "at {got}");
+            got += bytes.len();
+        }
+    });
+}
+
+#[test]
+fn what_follows_a_disconnect() {
+    everywhere(|mut w| {
+        let listening = w.listen();
+        let (a, b) = w.connection(listening);
+        w.b.write(b, b"request").unwrap();
+        w.next(Who::B).result.unwrap();
+        assert_eq!(received(&mut w, a), b"request");
+        w.a.write(a, b"answer").unwrap();
+        w.a.disconnect(a).unwrap();
+        for command in [Command::Write, Command::Disconnect] {
+            let event = w.next(Who::A);
+            assert_eq!((event.command, event.result.is_ok()), (command, true));
+        }
+        w.b.read(b, vec![0; 100]).unwrap();
+        assert_eq!(w.next(Who::B).result.unwrap(), 6);
+        w.b.read(b, vec![0; 100]).unwrap();
+        assert_eq!(w.next(Who::B).result.unwrap(), 0);
+        // A connection that is given the same place is not meant by the handle of the one before.
+        let (new, far) = w.connection(listening);
+        w.b.write(far, b"other").unwrap();
+        w.next(Who::B).result.unwrap();
+        w.a.recv(a).unwrap();
+        assert_eq!(w.next(Who::A).result.unwrap(), 0);
+        w.a.write(a, b"late").unwrap();
+        assert_eq!(number(w.next(Who::A).result.unwrap_err()), libc::EPIPE);
+        w.a.disconnect(a).unwrap();
+        assert_eq!((w.next(Who::A).handle, received(&mut w, new)), (a, b"other".to_vec()));
+        w.a.unregister(a).unwrap();
+        w.a.write(new, b"answer").unwrap();
+        assert_eq!(w.next(Who::A).result.unwrap(), 6);
+    });
+}
+
+#[test]
+fn an_answer_before_the_request_was_read_arrives() {
+    everywhere(|mut w| {
+        let listening = w.listen();
+        for reads in [false, true] {
+            let (a, b) = w.connection(listening);
+            w.b.write(b, stream(0, 1000)).unwrap();
+            w.next(Who::B).result.unwrap();
+            if reads {
+                w.a.read(a, vec![0; 10]).unwrap();
+                assert_eq!(w.next(Who::A).result.unwrap(), 10);
+            }
+            w.a.write(a, b"too long").unwrap();
+            w.a.disconnect(a).unwrap();
+            w.next(Who::A).result.unwrap();
+            w.next(Who::A).result.unwrap();
+            for n in [8, 0] {
+                w.b.read(b, vec![0; 100]).unwrap();
+                assert_eq!(w.next(Who::B).result.unwrap(), n);
+            }
+        }
+    });
+}
