@@ -491,6 +491,19 @@ impl Core {
         }
     }
 
+    /// The connections that completions nobody has fetched would have told; those do not come then.
+    pub fn take_accepted(&mut self, at: u32) -> Vec<Socket> {
+        let handle = self.handle(at);
+        let mut all = Vec::new();
+        for event in std::mem::take(&mut self.events) {
+            match event {
+                Event { handle: of, data: Data::Accepted(socket, _), .. } if of == handle => all.push(socket),
+                other => self.events.push_back(other),
+            }
+        }
+        all
+    }
+
     /// What kind of connections the first `accept` wants; `None` where there is none.
     pub fn wants(&self, at: u32) -> Option<bool> {
         match self.ops.get(self.head(at, Way::In)?)?.kind {

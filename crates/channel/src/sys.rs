@@ -82,17 +82,6 @@ pub(crate) fn listen(fd: BorrowedFd<'_>, backlog: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes a connection that waits; EAGAIN where there is none.
-pub(crate) fn accept_now(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    // Another may take it first: the listener itself may block.
-    let mut ready = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
-    let none = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-    if rustix::event::poll(&mut ready, Some(&none))? == 0 {
-        return Err(errno(libc::EAGAIN));
-    }
-    Ok(rustix::net::accept_with(fd, rustix::net::SocketFlags::CLOEXEC)?)
-}
-
 /// The descriptor of a caller, for the length of a call; EBADF where there is none.
 pub(crate) fn borrow<'a>(fd: RawFd) -> io::Result<BorrowedFd<'a>> {
     if fd < 0 {

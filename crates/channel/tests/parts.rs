@@ -149,11 +149,21 @@ fn who_goes_leaves_what_waits_to_the_others() {
         assert_eq!(count(&mut c), 10);
         clients.extend(connect_from(0, at, 3));
         assert_eq!(count(&mut c), 3);
+        // Those that completions would have told, which nobody has fetched.
+        for light in [true, false] {
+            let zero = a.register_part(fd.as_fd(), 0, CpuMask::one(0)).unwrap();
+            a.accept(zero, Amount::Endless, light).unwrap();
+            a.flush().unwrap();
+            clients.extend(connect_from(0, at, 5));
+            a.flush().unwrap();
+            a.unregister(zero).unwrap();
+            assert_eq!((count(&mut a), count(&mut c)), (0, 5));
+        }
         c.unregister(rest).unwrap();
         drop((a, b, c));
         // Of the one that was accepted, its channel is gone.
         let gone = |s: &TcpStream| s.set_nonblocking(true).is_ok() && matches!(s.peek(&mut [0]), Ok(0));
-        assert_eq!(clients.iter().filter(|s| gone(s)).count(), 24);
+        assert_eq!(clients.iter().filter(|s| gone(s)).count(), 34);
     }
 }
 

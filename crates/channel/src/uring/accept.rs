@@ -2,17 +2,17 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use io_uring::types::Fd;
 use io_uring::{cqueue, opcode};
 
-use super::{ACCEPT, Kernel, LEFT, NOTHING, tag};
+use super::{ACCEPT, CALL, Kernel, LEFT, NOTHING, tag};
 use crate::core::{Accept, Core, FileKind, LightOf, Raw, Target, Way};
+use crate::errno;
 use crate::event::{Data, Socket};
 use crate::listeners::Membership;
 use crate::names::LwSocket;
-use crate::{errno, sys};
 
 /// Connections that are taken from a part that ends; more than any accept queue has.
 const MOST_LEFT: usize = 1 << 16;
@@ -168,8 +168,18 @@ impl Kernel {
             })?;
         }
         let Some(accept) = listening(core, at) else { return Ok(()) };
-        let waiting = std::mem::take(&mut accept.waiting);
+        let mut waiting = std::mem::take(&mut accept.waiting);
         let (mut fds, others) = accept.member.as_ref().map(Membership::withdraw).unwrap_or_default();
+        if others {
+            let told = core.take_accepted(at).into_iter().filter_map(|socket| match socket {
+                Socket::Fd(fd) => Some(Raw::Fd(fd)),
+                Socket::Light(light) => match core.light.remove(light.at())?.of {
+                    LightOf::Slot { slot, .. } => Some(Raw::Slot(slot)),
+                    LightOf::Lane(_) | LightOf::Ended => None,
+                },
+            });
+            waiting.extend(told);
+        }
         for raw in waiting {
             match raw {
                 Raw::Fd(fd) => fds.push(fd),
@@ -189,8 +199,10 @@ impl Kernel {
         }
         if member.is_part() {
             // The kernel would reset what waits at a socket that is closed.
-            fds.extend(std::iter::from_fn(|| sys::accept_now(accept.as_fd()).ok()).take(MOST_LEFT));
+            let part = accept.try_clone()?;
+            fds.extend(std::iter::from_fn(|| self.accept_now(core, part.as_raw_fd()).ok()).take(MOST_LEFT));
         }
+        let Some(member) = listening(core, at).and_then(|accept| accept.member.as_ref()) else { return Ok(()) };
         for (ring, number) in member.leave_to_others(fds) {
             if ring == self.ring.as_raw_fd() {
                 self.left(core, number as u32, (number >> 32) as u32 & 0xff_ffff);
@@ -201,6 +213,18 @@ impl Kernel {
         }
         // A thread that ends may not come this way again.
         self.submit(core)
+    }
+
+    /// Takes a connection that waits; ECANCELED where there is none. The listener may block, and another channel may be first: the
+    /// request is called back behind itself.
+    fn accept_now(&mut self, core: &mut Core, listener: RawFd) -> io::Result<OwnedFd> {
+        let number = tag(CALL, 0, 0);
+        let none = std::ptr::null_mut();
+        let accept = opcode::Accept::new(Fd(listener), none, none.cast()).flags(libc::SOCK_CLOEXEC).build();
+        let cancel = opcode::AsyncCancel::new(number).build();
+        let fd = self.call_of(core, &[accept.user_data(number), cancel.user_data(tag(NOTHING, 0, 0))])?;
+        // SAFETY: a new descriptor, nobody else's.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
     /// Takes connections that wait at another channel's part of a listener, up to half of them; how many.
@@ -215,7 +239,7 @@ impl Kernel {
             let Some(accept) = listening(core, at) else { continue };
             let Some((fd, waits)) = accept.member.as_ref().and_then(|member| member.busiest(least)) else { continue };
             for _ in 0..waits.div_ceil(2).min(core.options.batch) {
-                let Ok(connection) = sys::accept_now(fd.as_fd()) else { break };
+                let Ok(connection) = self.accept_now(core, fd.as_raw_fd()) else { break };
                 core.stats.taken += 1;
                 taken += 1;
                 if let Some(accept) = listening(core, at) {
@@ -225,5 +249,26 @@ impl Kernel {
             self.accept(core, at);
         }
         taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::Options;
+
+    /// A listener that blocks, of which another was told that somebody waits.
+    #[test]
+    fn who_is_late_does_not_wait() {
+        let mut core = Core::new(1, Options::default());
+        let mut kernel = Kernel::new(&core.options).unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        for _ in 0..100 {
+            let late = kernel.accept_now(&mut core, listener.as_raw_fd());
+            assert_eq!(late.unwrap_err().raw_os_error(), Some(libc::ECANCELED));
+            let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let taken = std::net::TcpStream::from(kernel.accept_now(&mut core, listener.as_raw_fd()).unwrap());
+            assert_eq!(taken.peer_addr().unwrap(), client.local_addr().unwrap());
+        }
     }
 }

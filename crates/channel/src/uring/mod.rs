@@ -278,8 +278,13 @@ impl Kernel {
 
     /// One request, now: its answer.
     fn call(&mut self, core: &mut Core, entry: Sqe) -> io::Result<i32> {
+        self.call_of(core, &[entry.user_data(tag(CALL, 0, 0))])
+    }
+
+    /// The same with what goes along with it.
+    fn call_of(&mut self, core: &mut Core, entries: &[Sqe]) -> io::Result<i32> {
         self.answer = None;
-        self.push(core, &[entry.user_data(tag(CALL, 0, 0))]);
+        self.push(core, entries);
         self.until(core, |kernel, _| kernel.answer.is_some())?;
         match self.answer.take() {
             Some(result @ 0..) => Ok(result),
