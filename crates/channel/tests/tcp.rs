@@ -734,7 +734,7 @@ fn bytes_that_nobody_asks_for_starve_nobody() {
         }
         // By either kind of read, all of it in its order.
         while got < MUCH {
-            let bytes = if got % 2 == 0 {
+            let bytes = if got.is_multiple_of(2) {
                 received(&mut w, silent.0)
             } else {
                 w.a.read(silent.0, vec![0; 100]).unwrap();
