@@ -232,9 +232,10 @@ int mtcp_readv(mctx_t mctx, int sockid, const struct iovec *iov, int iovcnt);
 
 /*
  * As write(2): how many bytes were taken. What is written to an id that does not block leaves when the program waits, closes
- * it or turns to another id; so what is written in pieces goes in one segment. One that blocks goes on until all are; a
- * signal or SO_SNDTIMEO ends it early. EPIPE (and no signal): the writing side is over; ENOTCONN is EPIPE too, as on Linux;
- * ECONNRESET ... as in mtcp_read(); EFAULT: NULL.
+ * it or turns to another id, or by itself some milliseconds later (not in the thread model "inline"); so what is written in
+ * pieces goes in one segment. One that blocks goes on until all are, and they leave at once; a signal or SO_SNDTIMEO ends
+ * it early. EPIPE (and no signal): the writing side is over; ENOTCONN is EPIPE too, as on Linux; ECONNRESET ... as in
+ * mtcp_read(); EFAULT: NULL.
  */
 ssize_t mtcp_write(mctx_t mctx, int sockid, const char *buf, size_t len);
 

@@ -76,10 +76,10 @@ fn prototypes_are_those_that_ports_were_written_for() {
     }
 }
 
-fn calls(lab: &Lab, flags: &str, library: &str, run: &str, conf: &Path) {
+fn calls(lab: &Lab, flags: &str, library: &str, run: &str, conf: &Path, model: &str) {
     let out = lab.temp.0.join("calls");
     compile(&root().join(CALLS), &out, flags, library);
-    let out = lab.run(&lab.a, &format!("timeout 120 {run} ./calls '{}'", conf.display()));
+    let out = lab.run(&lab.a, &format!("timeout 120 {run} ./calls '{}' {model}", conf.display()));
     assert!(out.status.success() && text(&out).contains("passed"), "{}\n{}", out.status, text(&out));
 }
 
@@ -87,18 +87,22 @@ fn calls(lab: &Lab, flags: &str, library: &str, run: &str, conf: &Path) {
 fn every_call_does_what_the_header_says() {
     let Some(lab) = Lab::new() else { return };
     let conf = lab.temp.file("tap.conf", TAP);
-    calls(&lab, "", "'PREFIX/lib/libmtcp.a'", "", &conf);
-    // Our own form, and a stack thread beside the application's.
-    let toml = "model = \"paired\"\n[[ports]]\ndevice = \"tap:t0\"\naddresses = [\"10.9.0.2/24\", \"10.9.0.3/24\", \"fd09::2/64\"]\n";
-    let conf = lab.temp.file("tap.toml", toml);
-    calls(&lab, "", "-LPREFIX/lib -lmtcp", "", &conf);
+    calls(&lab, "", "'PREFIX/lib/libmtcp.a'", "", &conf, "");
+    // Our own form: a stack thread beside the application's, and none.
+    for (model, run_as) in [("paired", ""), ("inline", "inline")] {
+        let toml = format!(
+            "model = \"{model}\"\n[[ports]]\ndevice = \"tap:t0\"\naddresses = [\"10.9.0.2/24\", \"10.9.0.3/24\", \"fd09::2/64\"]\n"
+        );
+        let conf = lab.temp.file("tap.toml", toml);
+        calls(&lab, "", "-LPREFIX/lib -lmtcp", "", &conf, run_as);
+    }
 }
 
 #[test]
 fn every_call_under_address_sanitizer() {
     let Some(lab) = Lab::new() else { return };
     let conf = lab.temp.file("tap.conf", TAP);
-    calls(&lab, "-fsanitize=address,undefined -fno-sanitize-recover=all", "-LPREFIX/lib -lmtcp", "", &conf);
+    calls(&lab, "-fsanitize=address,undefined -fno-sanitize-recover=all", "-LPREFIX/lib -lmtcp", "", &conf, "");
 }
 
 #[test]
@@ -108,7 +112,7 @@ fn every_call_under_valgrind() {
         return;
     }
     let conf = lab.temp.file("tap.conf", TAP);
-    calls(&lab, "", "-LPREFIX/lib -lmtcp", "valgrind -q --error-exitcode=9", &conf);
+    calls(&lab, "", "-LPREFIX/lib -lmtcp", "valgrind -q --error-exitcode=9", &conf, "");
 }
 
 #[test]

@@ -3,6 +3,9 @@
 //! Both count up and wrap; their difference is what the ring holds. Each side writes its own index with one release store
 //! for a batch and keeps a copy of the peer's, read again only when the copy says full or empty, so in steady state the
 //! two lines move between cores once a batch, not once an item.
+//!
+//! A producer that may not come back soon *offers* what it has written and not published: a consumer that was told, and has
+//! waited long enough for the rest of the batch, takes it. So the consumer can be ahead of what is published.
 
 use crate::arena::{Arena, ArenaError};
 use crate::sync::{AtomicU32, Ordering, Placed, Shared};
@@ -14,6 +17,10 @@ use std::sync::Arc;
 struct Line {
     index: AtomicU32,
     gone: AtomicU32,
+    /// The producer's: up to where slots are offered, if that is beyond what is published.
+    offered: AtomicU32,
+    /// Beside it: the consumer has taken what was offered, and wants to be told of the next offer.
+    taken: AtomicU32,
 }
 
 /// The shared words of a ring.
@@ -40,8 +47,14 @@ pub(crate) fn ends(arena: &Arc<Arena>, slots: usize) -> Result<(Tail, Head), Are
     check(slots)?;
     let shared: Placed<Indices> = Placed::new(arena)?;
     let slots = slots as u32;
-    let tail = Tail { shared: shared.clone(), slots, next: 0, published: 0, head: 0 };
+    let tail = Tail { shared: shared.clone(), slots, next: 0, published: 0, offered: 0, head: 0 };
     Ok((tail, Head { shared, slots, next: 0, released: 0, tail: 0 }))
+}
+
+/// How far `a` is ahead of `b`; 0 where it is behind.
+#[inline]
+fn ahead(a: u32, b: u32) -> u32 {
+    (a.wrapping_sub(b) as i32).max(0) as u32
 }
 
 /// The producer's end: slots from `next` up to the peer's head plus `slots` are its own.
@@ -50,6 +63,8 @@ pub(crate) struct Tail {
     slots: u32,
     next: u32,
     published: u32,
+    /// Never behind what is published.
+    offered: u32,
     /// The consumer's index as last seen.
     head: u32,
 }
@@ -83,10 +98,10 @@ impl Tail {
         self.has_room(1).then(|| self.next & (self.slots - 1))
     }
 
-    /// The slot written last, if it is not published.
+    /// The slot written last, if it is neither published nor offered.
     #[inline]
     pub(crate) fn last(&self) -> Option<u32> {
-        (self.next != self.published).then(|| self.next.wrapping_sub(1) & (self.slots - 1))
+        (self.next != self.offered).then(|| self.next.wrapping_sub(1) & (self.slots - 1))
     }
 
     /// The slot that comes `ahead` after that one, whoever has it now.
@@ -109,9 +124,28 @@ impl Tail {
         if any {
             // Release: the slots' contents come before their index.
             self.shared.tail.index.store(self.next, Ordering::Release);
-            self.published = self.next;
+            self.shared.tail.offered.store(self.next, Ordering::Release);
+            (self.published, self.offered) = (self.next, self.next);
         }
         any
+    }
+
+    /// Lets a consumer that has waited long enough take what was written; whether it must be told, so that it waits.
+    #[inline]
+    pub(crate) fn offer(&mut self) -> bool {
+        if self.offered == self.next {
+            return false;
+        }
+        let first = self.offered == self.published;
+        // Release: as for what is published.
+        self.shared.tail.offered.store(self.next, Ordering::Release);
+        self.offered = self.next;
+        let taken = &self.shared.tail.taken;
+        first
+            || taken.load(Ordering::Relaxed) != 0 && {
+                taken.store(0, Ordering::Relaxed);
+                true
+            }
     }
 
     /// Slots written and not published.
@@ -174,9 +208,9 @@ impl Head {
 
     /// Looks how many slots can be read.
     pub(crate) fn available(&mut self) -> u32 {
-        // Acquire: pairs with the producer's publish.
-        self.tail = self.shared.tail.index.load(Ordering::Acquire);
-        self.tail.wrapping_sub(self.next)
+        let n = self.len();
+        self.tail = self.next.wrapping_add(n);
+        n
     }
 
     /// `n` slots are read and may be released.
@@ -198,7 +232,24 @@ impl Head {
 
     /// Slots that could be read, looked at afresh.
     pub(crate) fn len(&self) -> u32 {
-        self.shared.tail.index.load(Ordering::Acquire).wrapping_sub(self.next)
+        // Acquire: pairs with the producer's publish. What was taken of an offer may be ahead of it.
+        let published = self.shared.tail.index.load(Ordering::Acquire);
+        ahead(published, self.next).max(self.known())
+    }
+
+    /// Where what is offered, and neither published nor taken, begins.
+    pub(crate) fn offer(&self) -> Option<u32> {
+        let begin = self.next.wrapping_add(self.len());
+        (ahead(self.shared.tail.offered.load(Ordering::Acquire), begin) > 0).then_some(begin)
+    }
+
+    /// Takes what is offered as if it were published. The next offer is told, but for one that comes at the same moment: look
+    /// once more a while later.
+    pub(crate) fn take_offer(&mut self) {
+        // Acquire: pairs with the producer's offer.
+        let offered = self.shared.tail.offered.load(Ordering::Acquire);
+        self.tail = self.tail.wrapping_add(ahead(offered, self.tail));
+        self.shared.tail.taken.store(1, Ordering::Relaxed);
     }
 
     pub(crate) fn slots(&self) -> u32 {

@@ -103,12 +103,12 @@ impl<T> Producer<T> {
         Ok(())
     }
 
-    /// What was written last, to change, if it is not published yet.
+    /// What was written last, to change, if it is neither published nor offered.
     #[inline]
     pub fn last(&mut self) -> Option<&mut T> {
         let slot = self.tail.last()?;
-        // SAFETY: `slot` is below the slot count, was written, and is the producer's own until published, which takes
-        // `&mut self`.
+        // SAFETY: `slot` is below the slot count, was written, and is the producer's own until published or offered,
+        // which takes `&mut self`.
         Some(unsafe { self.slots.get_mut(slot) })
     }
 
@@ -116,6 +116,13 @@ impl<T> Producer<T> {
     #[inline]
     pub fn publish(&mut self) -> bool {
         self.tail.publish()
+    }
+
+    /// Lets a consumer that has [waited](Consumer::offer) long enough for more take what was written, without publishing it:
+    /// for who may not come back soon. Whether the consumer must be woken to wait; it knows already otherwise.
+    #[inline]
+    pub fn offer(&mut self) -> bool {
+        self.tail.offer()
     }
 
     /// Slots that can be written now. Reads the peer's index.
@@ -186,6 +193,18 @@ impl<T> Consumer<T> {
     pub fn release(&mut self) {
         self.head.release();
         self.left = self.lazy;
+    }
+
+    /// Whether anything was offered that is neither published nor taken: a number that stays the same as long as it is the same
+    /// offer, which may grow.
+    pub fn offer(&self) -> Option<u32> {
+        self.head.offer()
+    }
+
+    /// What is offered can be taken as if it were published. The producer tells of its next offer, unless it made that at this
+    /// very moment: who sleeps now should look once more before long.
+    pub fn take_offer(&mut self) {
+        self.head.take_offer();
     }
 
     /// Values that could be taken now.

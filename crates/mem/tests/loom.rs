@@ -126,6 +126,33 @@ fn a_sleeper_is_woken() {
 }
 
 #[test]
+fn an_offer_is_taken_whole_and_once() {
+    loom::model(|| {
+        let (mut tx, mut rx) = spsc::queue::<u64>(4).unwrap();
+        let producer = thread::spawn(move || {
+            tx.push(1).unwrap();
+            assert!(tx.offer());
+            tx.push(2).unwrap();
+            let told = tx.offer();
+            tx.push(3).unwrap();
+            tx.publish();
+            (told, tx)
+        });
+        let mut got = Vec::new();
+        if rx.offer().is_some() {
+            rx.take_offer();
+        }
+        let early = rx.len();
+        got.extend(std::iter::from_fn(|| rx.pop()));
+        assert!(got.len() >= early && got == [1, 2, 3][..got.len()], "{got:?} after {early}");
+        let (_told, tx) = producer.join().unwrap();
+        assert_eq!(rx.offer(), None);
+        got.extend(std::iter::from_fn(|| rx.pop()));
+        assert_eq!((got, rx.len(), tx.len()), (vec![1, 2, 3], 0, 0));
+    });
+}
+
+#[test]
 fn a_chain_changes_hands_and_its_chunk_comes_back() {
     loom::model(|| {
         // One chunk in all: the second chain can only be made of the first one's memory.

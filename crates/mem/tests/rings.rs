@@ -53,6 +53,54 @@ fn what_was_written_last_can_be_changed_until_it_is_published() {
 }
 
 #[test]
+fn what_is_offered_waits_for_who_asks() {
+    let (mut tx, mut rx) = spsc::queue::<u32>(8).unwrap();
+    assert!(!tx.offer() && rx.offer().is_none());
+    for round in 0..3 {
+        for i in 0..5 {
+            tx.push(i).unwrap();
+        }
+        assert!(tx.offer(), "round {round}: the first offer is told");
+        let mark = rx.offer();
+        assert!(mark.is_some() && rx.is_empty() && rx.pop().is_none());
+        // It is no longer the producer's to change, and grows in silence.
+        assert_eq!(tx.last(), None);
+        tx.push(5).unwrap();
+        assert_eq!(tx.last(), Some(&mut 5));
+        assert!(!tx.offer() && !tx.offer());
+        assert_eq!(rx.offer(), mark);
+        rx.take_offer();
+        assert_eq!((rx.len(), rx.pop(), rx.peek(0), rx.len()), (6, Some(0), Some(&1), 5));
+        assert_eq!((rx.offer(), tx.pending()), (None, 6));
+        // Who has taken one is told of the next, which is another.
+        tx.push(6).unwrap();
+        assert!(tx.offer() && rx.offer().is_some() && rx.offer() != mark);
+        // What is published afterwards comes behind it, whatever was taken before.
+        assert!(tx.publish() && rx.offer().is_none());
+        assert_eq!(std::iter::from_fn(|| rx.pop()).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6]);
+        assert!(rx.is_empty() && !tx.publish());
+        tx.push(7).unwrap();
+        assert!(tx.publish() && rx.offer().is_none());
+        assert_eq!((rx.len(), rx.pop(), rx.pop()), (1, Some(7), None));
+    }
+}
+
+#[test]
+fn an_offer_taken_is_not_given_twice() {
+    let (mut tx, mut rx) = spsc::queue::<u32>(4).unwrap();
+    for i in 0..3 {
+        tx.push(i).unwrap();
+    }
+    tx.offer();
+    rx.take_offer();
+    assert_eq!((rx.pop(), rx.pop(), rx.pop(), rx.pop()), (Some(0), Some(1), Some(2), None));
+    // The consumer is ahead of what is published, and has released it.
+    assert_eq!((tx.room(), rx.len()), (4, 0));
+    tx.push(3).unwrap();
+    assert_eq!((rx.pop(), tx.publish(), rx.pop(), rx.pop()), (None, true, Some(3), None));
+}
+
+#[test]
 fn a_ring_of_one() {
     let (mut tx, mut rx) = spsc::queue(1).unwrap();
     for i in 0..5 {

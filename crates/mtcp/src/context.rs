@@ -160,7 +160,12 @@ pub fn with<T>(mctx: *mut Token, f: impl FnOnce(&mut Context) -> Result<T>) -> R
         let all = all.try_borrow().map_err(|_| Errno::BUSY)?;
         let mine = all.iter().find(|m| m.token == mctx as usize).ok_or_else(|| stranger(mctx))?;
         let mut context = mine.context.try_borrow_mut().map_err(|_| Errno::BUSY)?;
-        f(&mut context)
+        let result = f(&mut context);
+        // The program may do other things now, for long.
+        if let Some(app) = &mut context.app {
+            app.leave();
+        }
+        result
     })
     .unwrap_or(Err(Errno::INVAL))
 }
@@ -191,7 +196,18 @@ impl Context {
     pub fn wrote(&mut self, sock: SockId, nonblocking: bool) {
         match nonblocking {
             true => self.unsent = Some(sock),
-            false => self.hand_over(),
+            false => self.send_off(false),
+        }
+    }
+
+    /// Something else was asked for on a socket. Where it blocks, nothing waits for the program's next call.
+    pub fn send_off(&mut self, nonblocking: bool) {
+        if nonblocking {
+            return self.hand_over();
+        }
+        self.unsent = None;
+        if let Some(app) = &mut self.app {
+            app.send_off();
         }
     }
 

@@ -25,7 +25,8 @@ pub fn set(c: &mut Context, id: c_int, level: c_int, name: c_int, value: &[u8]) 
     }
     let option = parse(level, name, value)?;
     c.call(|s| s.set_option(sock, option))?;
-    c.hand_over();
+    let nonblocking = c.ids.get(id)?.nonblocking;
+    c.send_off(nonblocking);
     Ok(())
 }
 

@@ -127,6 +127,8 @@ pub fn connect(c: &mut Context, id: c_int, remote: Endpoint) -> Result<()> {
         Err(socket::Errno::EALREADY) => Err(socket::Errno::EAGAIN),
         other => other,
     });
+    // The last ACK of the handshake waits a turn for what the program writes, which may be nothing for long.
+    c.send_off(false);
     // connect(2): a send timeout ends the wait and not the attempt.
     end.map_err(|e| if e == Errno::AGAIN { Errno::INPROGRESS } else { e })
 }
@@ -151,22 +153,16 @@ pub fn init_rss(c: &mut Context, first: Ipv4Addr, count: c_int) -> Result<()> {
 /// As close(2), SO_LINGER's wait included.
 pub fn close(c: &mut Context, id: c_int) -> Result<()> {
     let mut limit = None;
-    let (sock, blocking) = match c.ids.get(id)? {
-        entry if matches!(entry.kind, Kind::Stream) => (entry.sock, !entry.nonblocking),
-        _ => {
-            let entry = c.ids.remove(id)?;
-            let closed = c.close_entry(entry);
-            c.hand_over();
-            return closed;
-        }
-    };
-    if blocking && let Ok(SockOption::Linger(Some(linger))) = c.sockets()?.option(sock, SockOption::Linger(None)) {
+    let entry = c.ids.get(id)?;
+    let (sock, nonblocking) = (entry.sock, entry.nonblocking);
+    let may_linger = matches!(entry.kind, Kind::Stream) && !nonblocking;
+    if may_linger && let Ok(SockOption::Linger(Some(linger))) = c.sockets()?.option(sock, SockOption::Linger(None)) {
         limit = Some(linger.timeout).filter(|t| !t.is_zero());
     }
     let entry = c.ids.remove(id)?;
     let Some(limit) = limit else {
         let closed = c.close_entry(entry);
-        c.hand_over();
+        c.send_off(nonblocking);
         return closed;
     };
     c.call(|s| s.close(sock))?;
@@ -185,10 +181,10 @@ pub fn abort(c: &mut Context, id: c_int) -> Result<()> {
     if !matches!(entry.kind, Kind::Stream) {
         return Err(Errno::NOTSOCK);
     }
-    let sock = entry.sock;
+    let (sock, nonblocking) = (entry.sock, entry.nonblocking);
     c.ids.remove(id)?;
     let aborted = c.call(|s| s.abort(sock));
-    c.hand_over();
+    c.send_off(nonblocking);
     aborted
 }
 
@@ -202,7 +198,8 @@ pub fn shutdown(c: &mut Context, id: c_int, how: c_int) -> Result<()> {
         _ => return Err(Errno::INVAL),
     };
     c.call(|s| s.shutdown(sock, how))?;
-    c.hand_over();
+    let nonblocking = c.ids.get(id)?.nonblocking;
+    c.send_off(nonblocking);
     let stopped = how != Shutdown::Write;
     // Linux: a listener whose receiving side is shut listens no more, and keeps its address.
     let entry = c.ids.get(id)?;

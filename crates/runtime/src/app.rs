@@ -233,6 +233,37 @@ impl App {
         }
     }
 
+    /// Hands over what was asked for, and has it done: `inline` that takes a turn, for which this thread may not come back
+    /// soon.
+    pub fn send_off(&mut self) {
+        match self.turner {
+            Turner::Inline(..) => {
+                self.advance();
+            }
+            Turner::Paired { .. } | Turner::Guarded { .. } => self.hand_over(),
+        }
+    }
+
+    /// Leaves what was asked for to whoever runs the lane beside this thread, which takes it where nothing is handed over for
+    /// some milliseconds; what comes before that goes with it. `inline` nobody runs it, and it waits for the next call that
+    /// advances.
+    #[inline]
+    pub fn leave(&mut self) {
+        match &self.turner {
+            Turner::Inline(..) => {}
+            Turner::Paired { lane, .. } => {
+                if self.sockets.offer() {
+                    lane.ring_if_sleeping();
+                }
+            }
+            Turner::Guarded { lane, .. } => {
+                if self.sockets.offer() {
+                    lane.tell();
+                }
+            }
+        }
+    }
+
     /// Advances, and sleeps until something comes, at most `limit`. `stop` is asked before sleeping, after the bell is
     /// armed. Whether a signal handler ended the sleep.
     pub fn wait(&mut self, limit: Option<Duration>, stop: impl Fn() -> bool) -> bool {

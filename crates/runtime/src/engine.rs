@@ -363,6 +363,8 @@ impl Engine {
                 gone: 0,
                 armed: 0,
                 watched: Watched::No,
+                alone: false,
+                left: None,
                 watches: Vec::new(),
             };
             let sockets = SocketConfig {

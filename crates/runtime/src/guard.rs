@@ -57,6 +57,22 @@ fn wait(fds: &mut [PollFd<'_>], us: Option<u64>) -> Result<bool, Errno> {
     poll(fds, time.as_ref()).map(|n| n > 0)
 }
 
+/// A turn of the guard's: how long it may sleep then, µs, for ever where there is nothing to wait for; `None` where it may not.
+fn serve_once(lane: &mut Lane, woken: bool) -> Option<Option<u64>> {
+    if !lane.turn().is_idle() {
+        return None;
+    }
+    if woken {
+        lane.look_around();
+    }
+    let wait_us = lane.prepare(None);
+    match wait_us {
+        Some(_) => lane.watched = Watched::Guard,
+        None => lane.awake(),
+    }
+    wait_us
+}
+
 impl Guarded {
     pub fn new(mut lane: Lane, after: Duration) -> std::io::Result<Guarded> {
         let watches = [lane.watch()?, lane.watch()?];
@@ -212,23 +228,10 @@ impl Guarded {
                 if lane.watched != Watched::No {
                     lane.awake();
                 }
-                let work = lane.turn();
-                if !work.is_idle() {
-                    return None;
-                }
-                if woken {
-                    lane.look_around();
-                }
-                match lane.prepare(None) {
-                    Some(wait_us) => {
-                        lane.watched = Watched::Guard;
-                        Some(wait_us)
-                    }
-                    None => {
-                        lane.awake();
-                        None
-                    }
-                }
+                lane.alone = true;
+                let wait_us = serve_once(lane, woken);
+                lane.alone = false;
+                wait_us
             });
             seen = held.leave();
             woken = false;

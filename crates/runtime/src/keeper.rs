@@ -82,7 +82,10 @@ impl Keeper {
         let keeper = self.clone();
         self.spawn(format!("guard-{index}"), index, End(ended, bell), move || {
             lane.guard(&keeper.stop);
-            lane.last(|lane| keeper.finish(lane));
+            lane.last(|lane| {
+                lane.alone = true;
+                keeper.finish(lane);
+            });
         })
     }
 
@@ -116,6 +119,7 @@ impl Keeper {
     }
 
     fn turn(&self, mut lane: Lane) {
+        lane.alone = true;
         let mut patience = Patience::new(self.spin_us);
         while !self.stop.load(Ordering::Relaxed) {
             if !lane.turn().is_idle() {

@@ -25,6 +25,9 @@ use crate::stats::{LaneStats, Snapshot, add};
 const BURST: usize = 64;
 /// How long received frames are left where they are for want of room for answers, µs.
 const HOLD_US: u64 = 1000;
+/// How long jobs that the application has left behind wait for it to hand them over, µs: longer than it may be kept from
+/// the core in the middle of an answer, as a rule, and not so long that a peer would wonder.
+const LEFT_US: u64 = 4000;
 /// Descriptors that a sleeping lane waits on at most.
 const MAX_FDS: usize = 32;
 
@@ -82,6 +85,10 @@ pub struct Lane {
     pub(crate) armed: usize,
     /// Who armed them and left the lane to others meanwhile.
     pub(crate) watched: Watched,
+    /// The application, which has left jobs behind, may do other things for long: who has the turn is not that one.
+    pub(crate) alone: bool,
+    /// Which jobs it has left behind, and since when.
+    pub(crate) left: Option<(u32, Instant)>,
     /// Descriptors that wait for all that this lane waits for.
     pub(crate) watches: Vec<Arc<OwnedFd>>,
 }
@@ -117,6 +124,9 @@ impl Lane {
             self.obey(now);
         }
         self.stack.expire(now);
+        if self.alone {
+            self.collect(now);
+        }
         work.jobs = self.stack.run_jobs(now);
         if several && work.jobs > 0 {
             // Before the application hears that it listens.
@@ -161,6 +171,21 @@ impl Lane {
         add(&s.events, work.events as u64);
         s.connections.store(self.stack.connections() as u64, Ordering::Relaxed);
         work
+    }
+
+    /// What the application has left behind for long enough goes on without it.
+    fn collect(&mut self, now: Instant) {
+        let since = self.left.filter(|(_, since)| now.micros_since(*since) < LEFT_US);
+        self.left = match (self.stack.left_jobs(), self.left) {
+            // One more look: what is left next is told, but for what was left at the same moment.
+            (None, _) => since,
+            (Some(mark), Some((seen, _))) if mark == seen && since.is_none() => {
+                self.stack.take_left_jobs();
+                Some((mark, now))
+            }
+            (Some(mark), Some((seen, _))) if mark == seen => since,
+            (Some(mark), _) => Some((mark, now)),
+        };
     }
 
     /// Whether what waits on a port is better left there: answers to what came before cannot be sent yet. Not for long:
@@ -329,8 +354,13 @@ impl Lane {
             };
             wait = [wait, due].into_iter().flatten().min();
         }
+        // Looked at once the bell is armed, which is rung for what is left first.
+        let left = (self.alone && (self.left.is_some() || self.stack.left_jobs().is_some())).then(|| {
+            let since = self.left.map_or(now, |(_, since)| since);
+            LEFT_US.saturating_sub(now.micros_since(since)).max(1)
+        });
         let limit = limit.map(|l| l.as_micros() as u64);
-        let wait = [wait, limit].into_iter().flatten().min();
+        let wait = [wait, left, limit].into_iter().flatten().min();
         (wait != Some(0)).then_some(wait)
     }
 

@@ -137,6 +137,13 @@ impl Sockets {
         self.jobs.publish()
     }
 
+    /// What was asked for since the last [`Sockets::flush`] may be taken by a stack that sees nothing come for a while: for
+    /// who may not come back soon. Whether the stack must be woken to wait for that.
+    #[inline]
+    pub fn offer(&mut self) -> bool {
+        self.jobs.offer()
+    }
+
     /// Jobs that wait for room in the ring: the caller should let the stack run.
     pub fn backlogged(&self) -> bool {
         !self.held.is_empty()

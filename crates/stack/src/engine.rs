@@ -462,6 +462,17 @@ impl Stack {
         !self.jobs.is_empty()
     }
 
+    /// Whether the application has left jobs behind that it has not handed over: a number that stays the same as long as
+    /// they are the same, and more.
+    pub fn left_jobs(&self) -> Option<u32> {
+        self.jobs.offer()
+    }
+
+    /// The application does not come for them: they are done with the next [`Stack::run_jobs`].
+    pub fn take_left_jobs(&mut self) {
+        self.jobs.take_offer();
+    }
+
     /// Something waits for the port or for room in the event ring.
     pub fn output_pending(&self) -> bool {
         !self.notify.is_empty() || !self.answers.is_empty() || self.interfaces.iter().any(Interface::waiting)
