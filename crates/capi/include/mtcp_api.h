@@ -9,13 +9,13 @@
  *
  * Unless something else is said, a function returns -1 and sets errno when it fails, and these errors can come of any call
  * with a context:
- *   EINVAL    no such context: NULL, made up, or destroyed
+ *   EINVAL    no such context: NULL, made up, or destroyed (mtcp_destroy() destroys all)
  *   EPERM     the context of another thread
  *   EBUSY     called by a signal handler that came into another call on this context
  *   EBADF     no such id (calls with an id)
  * Calls that wait also give
- *   EINTR     a signal handler has run
- *   ENETDOWN  mtcp_destroy() has ended the engine
+ *   EINTR     a signal handler has run meanwhile
+ *   ENETDOWN  mtcp_destroy() has ended the engine meanwhile
  *   EAGAIN    nothing now, of an id that does not block (mtcp_setsock_nonblock) or whose SO_RCVTIMEO or SO_SNDTIMEO is over
  *
  * The stack runs inside the calls that wait, above all mtcp_epoll_wait(). In the usual thread model ("guarded") a second
@@ -82,8 +82,9 @@ typedef void (*mtcp_sighandler_t)(int);
 int mtcp_init(const char *config_file);
 
 /*
- * Ends the engine that the first context started: what was written and closed may still leave, for two seconds at most. Calls
- * of other threads that wait fail with ENETDOWN. mtcp_init() may follow.
+ * Ends all contexts, and the engine that the first one started. What is open on contexts of the calling thread is closed, and
+ * what was written there may still leave, for two seconds at most. Other threads' calls that wait fail with ENETDOWN; what
+ * they have open is closed by their next call, and goes nowhere any more. mtcp_init() may follow.
  */
 void mtcp_destroy(void);
 
@@ -114,7 +115,8 @@ mctx_t mtcp_create_context(int cpu);
 void mtcp_destroy_context(mctx_t mctx);
 
 /*
- * As signal(2), with the difference that a call of any context which waits when the signal comes, or next, fails with EINTR.
+ * As signal(2), with the difference that calls of all contexts that wait when the signal comes fail with EINTR, whichever
+ * thread the handler runs on. As on Linux, a call that begins later waits: look at what the handler sets before each.
  * Returns the handler before, SIG_ERR on failure. EINVAL: not a signal that can be caught.
  */
 mtcp_sighandler_t mtcp_register_signal(int signum, mtcp_sighandler_t handler);

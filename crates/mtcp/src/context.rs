@@ -134,6 +134,15 @@ pub fn destroy(mctx: *mut Token) -> Result<()> {
     Ok(())
 }
 
+/// Ends the contexts of this thread whose engine ends: but for one in whose call a signal handler does so, which ends later.
+pub fn end_own() {
+    // A thread that ends has none any more.
+    let _ = MINE.try_with(|all| {
+        let Ok(mut all) = all.try_borrow_mut() else { return };
+        all.retain(|mine| !mine.context.try_borrow().is_ok_and(|context| context.ticket.is_over()));
+    });
+}
+
 impl Drop for Mine {
     fn drop(&mut self) {
         forget(self.token);
@@ -160,6 +169,10 @@ pub fn with<T>(mctx: *mut Token, f: impl FnOnce(&mut Context) -> Result<T>) -> R
         let all = all.try_borrow().map_err(|_| Errno::BUSY)?;
         let mine = all.iter().find(|m| m.token == mctx as usize).ok_or_else(|| stranger(mctx))?;
         let mut context = mine.context.try_borrow_mut().map_err(|_| Errno::BUSY)?;
+        if context.ticket.is_over() {
+            context.end();
+            return Err(Errno::INVAL);
+        }
         let result = f(&mut context);
         // The program may do other things now, for long.
         if let Some(app) = &mut context.app {
@@ -259,15 +272,16 @@ impl Context {
     }
 
     /// Waits until `f` gives something else than EAGAIN, at most `limit`; `EAGAIN` then. `EINTR` where a signal handler comes
-    /// first, `ENETDOWN` where the engine was shut down.
+    /// first, `ENETDOWN` where the engine is shut down.
     pub fn block<T>(
         &mut self,
         limit: Option<Duration>,
         mut f: impl FnMut(&mut Sockets) -> core::result::Result<T, socket::Errno>,
     ) -> Result<T> {
-        let Context { app, wake, polls, .. } = self;
+        let Context { app, wake, polls, ticket, .. } = self;
         let app = app.as_mut().ok_or(Errno::INVAL)?;
         *polls = 0;
+        wake.begin();
         // A time that no clock reaches is none.
         let end = limit.and_then(|limit| Instant::now().checked_add(limit));
         let mut signal = false;
@@ -276,10 +290,10 @@ impl Context {
                 Err(socket::Errno::EAGAIN) => {}
                 other => return other.map_err(errno::of),
             }
-            if signal | wake.interrupted() {
+            if signal | wake.is_due() {
                 return Err(Errno::INTR);
             }
-            if app.is_over() {
+            if app.is_over() || ticket.is_over() {
                 // What it said last.
                 app.sockets.process();
                 return match f(&mut app.sockets) {
@@ -291,7 +305,7 @@ impl Context {
                 Some(Duration::ZERO) => return Err(Errno::AGAIN),
                 left => left,
             };
-            signal = app.wait(left, || wake.is_due());
+            signal = app.wait(left, || wake.is_due() || ticket.is_over());
         }
     }
 
@@ -330,16 +344,27 @@ impl Context {
         }
     }
 
-    /// One look for an epoll that waits: whether a signal ended it.
-    pub fn look(&mut self, left: Option<Duration>) -> Result<bool> {
-        let Context { app, wake, polls, .. } = self;
-        *polls = 0;
-        Ok(app.as_mut().ok_or(Errno::INVAL)?.wait(left, || wake.is_due()))
+    /// The wait of an epoll begins.
+    pub fn begin(&mut self) {
+        self.wake.begin();
     }
 
-    /// Whether a registered handler has run since the last call that said so.
-    pub fn interrupted(&mut self) -> bool {
-        self.wake.interrupted()
+    /// One look for an epoll that waits: whether a signal ended its sleep.
+    pub fn look(&mut self, left: Option<Duration>) -> Result<bool> {
+        let Context { app, wake, polls, ticket, .. } = self;
+        *polls = 0;
+        Ok(app.as_mut().ok_or(Errno::INVAL)?.wait(left, || wake.is_due() || ticket.is_over()))
+    }
+
+    /// Whether a registered handler has run since the wait began.
+    pub fn interrupted(&self) -> bool {
+        self.wake.is_due()
+    }
+
+    /// Whether the engine was shut down.
+    pub fn is_over(&mut self) -> Result<bool> {
+        let over = self.ticket.is_over();
+        Ok(self.app()?.is_over() || over)
     }
 
     /// Closes what an id stood for, without waiting.
@@ -359,8 +384,9 @@ impl Context {
     }
 }
 
-impl Drop for Context {
-    fn drop(&mut self) {
+impl Context {
+    /// Closes what is open, and gives the lane back; calls find no context then.
+    fn end(&mut self) {
         let open: Vec<Entry> = self.ids.drain().collect();
         for entry in open {
             // Nothing but the table's own bookkeeping can object, and it has nothing left to lose.
@@ -370,5 +396,11 @@ impl Drop for Context {
             app.advance();
             process::give_back(app, self.ticket);
         }
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        self.end();
     }
 }

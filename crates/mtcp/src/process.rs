@@ -4,12 +4,14 @@
 use core::ffi::c_int;
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use capi::{Errno, Result, errno};
 use runtime::{App, Config, Engine, Model};
 
 use crate::conf::{self, Sizes};
+use crate::{context, signals};
 
 /// Ids of a context whose configuration is not libmtcp's.
 const MOST_IDS: usize = 1 << 20;
@@ -36,13 +38,14 @@ struct Process {
     sizes: Sizes,
     /// Somebody has said how many cores; otherwise no more are used than the interfaces have queues.
     cores_named: bool,
-    /// Number of `mtcp_destroy`s: a lane is given back to the engine that it came from.
-    generation: u32,
     running: Option<Running>,
 }
 
 static PROCESS: Mutex<Process> =
-    Mutex::new(Process { file: None, sizes: Sizes::DEFAULT, cores_named: false, generation: 0, running: None });
+    Mutex::new(Process { file: None, sizes: Sizes::DEFAULT, cores_named: false, running: None });
+
+/// Number of `mtcp_destroy`s: a context ends with the engine that its lane came from. Written under the lock.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
     /// This thread has the lock, or waits for it.
@@ -152,6 +155,14 @@ pub struct Ticket {
     model: Model,
 }
 
+impl Ticket {
+    /// Whether the engine has been ended since.
+    #[inline]
+    pub fn is_over(&self) -> bool {
+        GENERATION.load(Ordering::Acquire) != self.generation
+    }
+}
+
 /// `mtcp_create_context`: lane `cpu` where it is free, else the next that is. The first call starts the engine. `EINVAL`
 /// for what is no core of this machine, `EPERM` before `mtcp_init`, `EBUSY` where all lanes have contexts.
 pub fn lease(cpu: c_int) -> Result<Lease> {
@@ -179,7 +190,7 @@ pub fn lease(cpu: c_int) -> Result<Lease> {
         }
         process.running = Some(start(&config)?);
     }
-    let (sizes, generation) = (process.sizes, process.generation);
+    let (sizes, generation) = (process.sizes, GENERATION.load(Ordering::Relaxed));
     let keepalive = process.file.as_ref().is_some_and(conf::File::asks_the_silent);
     let running = process.running.as_mut().ok_or(Errno::PERM)?;
     let order = (0..running.lanes.len()).map(|n| (wanted + n) % running.lanes.len());
@@ -238,22 +249,24 @@ pub fn give_back(mut app: App, ticket: Ticket) {
         app.drain(std::time::Duration::from_secs(1));
     }
     let Ok(mut process) = lock() else { return };
-    let generation = process.generation;
-    let Some(running) = process.running.as_mut().filter(|_| generation == ticket.generation) else { return };
+    let Some(running) = process.running.as_mut().filter(|_| !ticket.is_over()) else { return };
     // Frames of other lanes arrive on the queue of one that nobody runs: dropped, it is run by a thread.
     if !matches!(ticket.model, Model::Inline) || running.lanes.len() == 1 {
         running.lanes[ticket.lane] = Some(Free::Used(app));
     }
 }
 
-/// `mtcp_destroy`: ends the engine; what is in flight may finish, for at most two seconds.
+/// `mtcp_destroy`: ends the contexts, those of other threads with their next call, and the engine; what is in flight may finish,
+/// for at most two seconds.
 pub fn destroy() -> Result<()> {
     let running = {
         let mut process = lock()?;
         process.file = None;
-        process.generation += 1;
+        GENERATION.fetch_add(1, Ordering::AcqRel);
         process.running.take()
     };
+    context::end_own();
+    signals::wake_all();
     if let Some(Running { engine, lanes, .. }) = running {
         drop(lanes);
         engine.shutdown();

@@ -1,7 +1,8 @@
 //! Signals: handlers registered with `mtcp_register_signal` end the waits of all contexts with EINTR.
 //!
 //! A handler that a program installs by itself ends the sleep of the thread that it runs on, as with any system call; one that
-//! comes while the thread is not asleep yet goes unnoticed. Registered ones are counted here, so none is missed.
+//! comes while the thread waits but is not asleep yet goes unnoticed. Registered ones are counted here, so that none is missed
+//! between a call's begin and its sleep. What comes before the call does not end it, as on Linux.
 
 use core::ffi::c_int;
 use core::ptr;
@@ -36,6 +37,13 @@ extern "C" fn arrive(signal: c_int) {
     }
     // Now that the program's flag is raised, and not before: who wakes looks at it, and may sleep again.
     TAKEN.fetch_add(1, Ordering::SeqCst);
+    wake_all();
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// Ends the sleeps of all contexts, which look then whether there is a reason.
+pub fn wake_all() {
     LOOKING.fetch_add(1, Ordering::SeqCst);
     for slot in &WAKERS {
         let waker = slot.load(Ordering::SeqCst);
@@ -46,8 +54,6 @@ extern "C" fn arrive(signal: c_int) {
         }
     }
     LOOKING.fetch_sub(1, Ordering::SeqCst);
-    // SAFETY: as above.
-    unsafe { *libc::__errno_location() = errno };
 }
 
 /// As signal(2): the handler before, as a number; `EINVAL` for what is no signal or cannot be caught. System calls of the
@@ -78,7 +84,7 @@ pub fn register(signal: c_int, handler: usize) -> Result<usize> {
 /// A context's place among those that signals wake.
 pub struct Wake {
     slot: usize,
-    /// Signals that it has heard of.
+    /// Signals taken when its wait began.
     seen: u32,
 }
 
@@ -99,17 +105,16 @@ impl Wake {
         }
     }
 
-    /// Whether a registered handler has run since the last [`Wake::interrupted`] that said so.
+    /// A wait begins: what handlers have taken before, the program knows.
+    #[inline]
+    pub fn begin(&mut self) {
+        self.seen = TAKEN.load(Ordering::Acquire);
+    }
+
+    /// Whether a registered handler has run since the wait began.
     #[inline]
     pub fn is_due(&self) -> bool {
         TAKEN.load(Ordering::Acquire) != self.seen
-    }
-
-    /// The same, once.
-    #[inline]
-    pub fn interrupted(&mut self) -> bool {
-        let taken = TAKEN.load(Ordering::Acquire);
-        core::mem::replace(&mut self.seen, taken) != taken
     }
 }
 

@@ -443,9 +443,12 @@ impl Engine {
 
     /// Ends the stack threads (`paired`, `guarded`): what is in flight may finish, for at most two seconds; calls that wait
     /// for such a lane, then fail. A lane that its application runs (`inline`) ends with the application's end of it, but for frames
-    /// of others: where there are several lanes, it goes on until here.
+    /// of others: where there are several lanes, it goes on until here. The kernel has its interfaces whole again in any case.
     pub fn shutdown(self) {
-        drop(self);
+        self.keeper.end();
+        if let Some(kernel) = &self.kernel {
+            kernel.give_back();
+        }
     }
 }
 

@@ -85,6 +85,8 @@ impl Keeper {
             lane.last(|lane| {
                 lane.alone = true;
                 keeper.finish(lane);
+                // The application's end may stay for long.
+                lane.let_go();
             });
         })
     }

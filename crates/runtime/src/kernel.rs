@@ -128,6 +128,13 @@ impl Kernel {
         Arc::new(PortGate(self.state.clone()))
     }
 
+    /// Gives everything back to the kernel, whoever still has listeners: for an engine whose applications' ends stay longer.
+    pub fn give_back(&self) {
+        let mut state = lock(&self.state);
+        state.held.clear();
+        state.ports.clear();
+    }
+
     /// Lines that a user should read.
     pub fn warnings(&self) -> Vec<String> {
         let state = lock(&self.state);

@@ -447,6 +447,13 @@ impl Lane {
         }
     }
 
+    /// Closes the ports: nothing comes or goes any more.
+    pub(crate) fn let_go(&mut self) {
+        self.awake();
+        self.ports.clear();
+        self.held.clear();
+    }
+
     /// Whether nothing is on its way out any more.
     pub(crate) fn drained(&self) -> bool {
         !self.stack.output_pending() && self.stack.connections() == 0
