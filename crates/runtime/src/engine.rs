@@ -118,14 +118,19 @@ pub(crate) fn pin(core: usize) -> Result<(), Error> {
 /// where an earlier process left off, so that a peer which still remembers a tuple (TIME-WAIT) takes its next SYN for new:
 /// where this user may, the key is kept until the machine restarts.
 fn secret() -> Result<[u8; 16], Error> {
-    let mut bytes = [0; 16];
+    let bytes = random()?;
+    Ok(kept_secret(bytes).unwrap_or(bytes))
+}
+
+fn random<const N: usize>() -> Result<[u8; N], Error> {
+    let mut bytes = [0; N];
     let n = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
         .map_err(stdio::Error::from)
         .map_err(Error::system("getrandom"))?;
     if n != bytes.len() {
         return Err(Error::Config("getrandom gave too little".into()));
     }
-    Ok(kept_secret(bytes).unwrap_or(bytes))
+    Ok(bytes)
 }
 
 /// The key in `/run/corelane`, which is `fresh` if there was none.
@@ -224,7 +229,7 @@ impl Engine {
         notes.extend(
             cores::shared(&config.cores).map(|core| format!("lanes share core {core}: they slow each other down")),
         );
-        let secret = secret()?;
+        let (secret, ports_start) = (secret()?, u64::from_ne_bytes(random()?));
         let tcp = config.tcp.parameters();
         let system = |e| Error::system("eventfd")(e);
         let bells = (0..lanes).map(|_| Bell::new().map(Arc::new)).collect::<Result<Vec<_>, _>>().map_err(system)?;
@@ -307,6 +312,7 @@ impl Engine {
                 challenge_acks: config.tcp.challenge_acks.unwrap_or(1000),
                 ports: local_ports,
                 secret,
+                ports_start,
                 steering: steering.clone(),
                 lane: index as u16,
                 ..StackConfig::default()

@@ -33,8 +33,10 @@ pub struct StackConfig {
     pub challenge_acks: u32,
     /// Local ports of active opens, first and last.
     pub ports: (u16, u16),
-    /// Keys the flow hash, ISNs and port choice; drawn fresh for each process.
+    /// Keys the flow hash, ISNs and port choice; may outlive the process, whose ISNs then go on where another's left off.
     pub secret: [u8; 16],
+    /// Where port choice begins, with the secret: drawn fresh for each process.
+    pub ports_start: u64,
     /// Which lane a flow belongs to.
     pub steering: Steering,
     /// This lane.
@@ -86,6 +88,7 @@ impl Default for StackConfig {
             park_after: Duration::from_secs(1),
             ports: (49_152, 65_535),
             secret: [0; 16],
+            ports_start: 0,
             steering: Steering::Single,
             lane: 0,
             fragments: FragmentLimits::default(),

@@ -135,7 +135,7 @@ impl Stack {
             time_waits: TimeWaits::new(config.time_wait, config.max_time_wait.min(TIME_WAIT - 2)),
             orphans: 0,
             hand: 0,
-            ports: Ports::new(config.ports, secret),
+            ports: Ports::new(config.ports, secret, config.ports_start),
             sources: Sources::default(),
             wheel: Wheel::new(Instant::ZERO),
             due: Vec::with_capacity(256),

@@ -16,16 +16,14 @@ pub(crate) struct Ports {
 }
 
 impl Ports {
-    /// `range` is first and last.
-    pub fn new(range: (u16, u16), secret: [u8; 16]) -> Ports {
+    /// `range` is first and last. Where counting begins comes of `start` (RFC 6056 3.3.4 initialises the table at random): a
+    /// secret may be older than this process, and what a peer has seen of one start says nothing of the next.
+    pub fn new(range: (u16, u16), secret: [u8; 16], start: u64) -> Ports {
         let mut key = secret;
         key.rotate_left(7);
-        Ports {
-            first: range.0,
-            count: (range.1.max(range.0) - range.0) as u32 + 1,
-            hasher: Keyed::of(key),
-            counters: [0; COUNTERS],
-        }
+        let hasher = Keyed::of(key);
+        let counters = core::array::from_fn(|i| hasher.sip([start, i as u64]) as u32);
+        Ports { first: range.0, count: (range.1.max(range.0) - range.0) as u32 + 1, hasher, counters }
     }
 
     /// The next port towards a remote end that `usable` accepts; `None` after one round without any.
@@ -60,7 +58,7 @@ mod tests {
     #[test]
     fn every_port_once_then_none_and_cheap_in_between() {
         let (a, b) = (Addr::from_v4([10, 0, 0, 1]), Addr::from_v4([10, 0, 0, 2]));
-        let mut ports = Ports::new((50_000, 50_999), [3; 16]);
+        let mut ports = Ports::new((50_000, 50_999), [3; 16], 0);
         let mut taken = HashSet::new();
         let mut tries = 0;
         for _ in 0..1000 {
@@ -81,7 +79,7 @@ mod tests {
     #[test]
     fn each_remote_end_has_its_own_start() {
         let (a, b) = (Addr::from_v4([10, 0, 0, 1]), Addr::from_v4([10, 0, 0, 2]));
-        let first = |secret, remote, port| Ports::new((1024, 65_535), secret).pick(a, remote, port, |_| true);
+        let first = |secret, remote, port| Ports::new((1024, 65_535), secret, 0).pick(a, remote, port, |_| true);
         let mut starts = HashSet::new();
         for port in 0..200 {
             starts.insert(first([3; 16], b, port));
@@ -93,10 +91,22 @@ mod tests {
     }
 
     #[test]
+    fn another_start_begins_elsewhere_for_each_peer_by_itself() {
+        let (a, range) = (Addr::from_v4([10, 0, 0, 1]), (16_384, 65_535));
+        let first = |start, peer| {
+            Ports::new(range, [3; 16], start).pick(a, Addr::from_v4([10, 0, 1, peer]), 80, |_| true).unwrap()
+        };
+        let apart = |peer| first(7, peer).wrapping_sub(first(8, peer));
+        let all: HashSet<u16> = (0..100).map(apart).collect();
+        assert!(all.len() > 60 && !all.contains(&0), "{all:?}");
+        assert_eq!(first(7, 1), first(7, 1));
+    }
+
+    #[test]
     fn the_whole_round_is_looked_at_where_the_offset_overflows() {
         let a = Addr::from_v4([10, 0, 0, 1]);
         // A range that does not divide 2^32, and sums of offset and counter all over it.
-        let mut ports = Ports::new((10_000, 10_999), [5; 16]);
+        let mut ports = Ports::new((10_000, 10_999), [5; 16], 0);
         for peer in 0..=255 {
             ports.counters = [u32::MAX - 500; COUNTERS];
             let mut seen = HashSet::new();
@@ -108,6 +118,6 @@ mod tests {
     #[test]
     fn a_range_of_one_and_the_last_port() {
         let a = Addr::from_v4([10, 0, 0, 1]);
-        assert_eq!(Ports::new((65_535, 65_535), [0; 16]).pick(a, a, 1, |_| true), Some(65_535));
+        assert_eq!(Ports::new((65_535, 65_535), [0; 16], 0).pick(a, a, 1, |_| true), Some(65_535));
     }
 }
