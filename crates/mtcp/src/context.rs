@@ -260,7 +260,9 @@ impl Context {
         let Context { app, polls, .. } = self;
         let app = app.as_mut().ok_or(Errno::INVAL)?;
         *polls += 1;
-        if *polls >= POLLS {
+        if app.sockets.backlogged() {
+            app.relieve();
+        } else if *polls >= POLLS {
             *polls = 0;
             app.advance();
         } else if app.sockets.has_events() {

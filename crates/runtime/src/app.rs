@@ -21,6 +21,8 @@ use crate::stats::{LaneStats, Snapshot};
 const SHORT: Duration = Duration::from_micros(100);
 /// Between the looks of an orderly end.
 const TICK: Duration = Duration::from_millis(1);
+/// How long a lane's thread, which has to wake up first, is given to make room for jobs.
+const RELIEF: Duration = Duration::from_millis(2);
 /// Looks between the caller's looks at its clock, where nobody sleeps.
 const BUSY_LOOKS: u32 = 64;
 
@@ -241,6 +243,20 @@ impl App {
                 self.advance();
             }
             Turner::Paired { .. } | Turner::Guarded { .. } => self.hand_over(),
+        }
+    }
+
+    /// Where jobs wait for room in the ring, lets the lane do those that are in it: many small ones should not end what
+    /// a buffer still has room for. Soon back, with room or without.
+    pub fn relieve(&mut self) {
+        let end = Instant::now() + RELIEF;
+        loop {
+            self.advance();
+            self.hand_over();
+            if !self.sockets.backlogged() || Instant::now() >= end {
+                return;
+            }
+            std::thread::yield_now();
         }
     }
 

@@ -274,6 +274,37 @@ static void the_first_write_takes_a_whole_header(void)
 	close(k);
 }
 
+/* Bytes are what fills a send buffer, in however many writes. */
+static void small_writes_fill_the_buffer_by_their_bytes(void)
+{
+	int k, id = pair(&k), ep = mtcp_epoll_create(M, 1), size = 100000, i, n = 0;
+	socklen_t len = sizeof size;
+	char c, got[4096];
+	size_t total = 0;
+	ssize_t m;
+	CHECK(mtcp_setsock_nonblock(M, id) == 0);
+	CHECK(mtcp_setsockopt(M, id, SOL_SOCKET, SO_SNDBUF, &size, len) == 0);
+	CHECK(mtcp_getsockopt(M, id, SOL_SOCKET, SO_SNDBUF, &size, &len) == 0 && size == 200000);
+	for (i = 0; i < 1 << 24; i++) {
+		c = (char)(i * 31);
+		if (mtcp_write(M, id, &c, 1) != 1)
+			break;
+		n++;
+	}
+	CHECK(errno == EAGAIN && n >= size);
+	/* In order, and all of it. */
+	CHECK(fcntl(k, F_SETFL, O_NONBLOCK) == 0);
+	while (total < (size_t)n) {
+		next_event(ep, 1, NULL);
+		while ((m = read(k, got, sizeof got)) > 0)
+			for (i = 0; i < m; i++)
+				CHECK(got[i] == (char)(total++ * 31));
+	}
+	CHECK(mtcp_write(M, id, &c, 1) == 1);
+	close(k);
+	CHECK(mtcp_close(M, id) == 0 && mtcp_close(M, ep) == 0);
+}
+
 /* A byte from the kernel's end, which is there soon. */
 static int comes(int k)
 {
@@ -1077,6 +1108,7 @@ int main(int argc, char **argv)
 	CHECK(M != NULL);
 	RUN(names_of_events);
 	RUN(what_was_written_leaves_without_another_call);
+	RUN(small_writes_fill_the_buffer_by_their_bytes);
 	/* The others wait for the kernel outside of our calls. */
 	if (!alone) {
 		RUN(blocking_calls_serve_a_client);
