@@ -139,9 +139,9 @@ int mtcp_socket(mctx_t mctx, int domain, int type, int protocol);
 int mtcp_pipe(mctx_t mctx, int pipeid[2]);
 
 /*
- * As bind(2). An IPv6 socket takes IPv4 addresses as mapped ones. Returns 0. EFAULT: no address; EINVAL: too short, or bound
- * already; EAFNOSUPPORT; ENOTSOCK: a pipe or an epoll. Whether the address is ours is told by mtcp_listen() or
- * mtcp_connect().
+ * As bind(2). An IPv6 socket takes IPv4 addresses as mapped ones. Returns 0. EFAULT: no address; EINVAL: too short, bound
+ * already, or fe80:: without its scope; EAFNOSUPPORT; ENOTSOCK: a pipe or an epoll. Whether the address is ours is told by
+ * mtcp_listen() or mtcp_connect(), which choose the port where it is 0.
  */
 int mtcp_bind(mctx_t mctx, int sockid, const struct sockaddr *addr, socklen_t addrlen);
 
@@ -170,7 +170,7 @@ int mtcp_init_rss(mctx_t mctx, in_addr_t saddr_base, int num_addr, in_addr_t dad
 /*
  * As connect(2). EINPROGRESS: it has begun, of a socket that does not block (or whose SO_SNDTIMEO is over); it is writable
  * once it is done, and SO_ERROR tells how. EALREADY, EISCONN, ECONNREFUSED, ETIMEDOUT, EHOSTUNREACH, ENETUNREACH,
- * EADDRNOTAVAIL, EAFNOSUPPORT, EFAULT, EINVAL, ENOTSOCK as there.
+ * EADDRNOTAVAIL, EAFNOSUPPORT, EFAULT, EINVAL, ENOTSOCK as there. EOPNOTSUPP: AF_UNSPEC ends no connection.
  */
 int mtcp_connect(mctx_t mctx, int sockid, const struct sockaddr *addr, socklen_t addrlen);
 
@@ -199,9 +199,10 @@ int mtcp_getpeername(mctx_t mctx, int sockid, struct sockaddr *addr, socklen_t *
  * SO_TYPE, SO_DOMAIN, SO_PROTOCOL, SO_ACCEPTCONN, SO_MEMINFO; TCP_NODELAY, TCP_CORK, TCP_QUICKACK, TCP_MAXSEG, TCP_INFO,
  * TCP_CONGESTION, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT, TCP_USER_TIMEOUT, TCP_SYNCNT, TCP_LINGER2, TCP_DEFER_ACCEPT,
  * TCP_WINDOW_CLAMP, TCP_NOTSENT_LOWAT; IP_TOS, IP_TTL, IP_MTU_DISCOVER; IPV6_V6ONLY, IPV6_TCLASS, IPV6_UNICAST_HOPS.
- * TCP_FASTOPEN is kept, but every connection makes the whole handshake. Accepted sockets inherit their listener's options.
- * SO_ERROR also tells, once, an error that a read or a write has told. Return 0. ENOPROTOOPT: another option; EFAULT: NULL;
- * EINVAL: too short, or out of range; ENOTCONN (TCP_INFO); ENOTSOCK.
+ * These are kept for who asks, and change nothing: SO_PRIORITY, SO_BROADCAST, SO_DONTROUTE, SO_INCOMING_CPU, SO_BUSY_POLL, and
+ * TCP_FASTOPEN: every connection makes the whole handshake. Accepted sockets inherit their listener's options. SO_ERROR
+ * also tells, once, an error that a read or a write has told. Return 0. ENOPROTOOPT, EOPNOTSUPP: another option; EFAULT: NULL;
+ * EINVAL: too short, or out of range; ENOTSOCK.
  */
 int mtcp_getsockopt(mctx_t mctx, int sockid, int level, int optname, void *optval, socklen_t *optlen);
 int mtcp_setsockopt(mctx_t mctx, int sockid, int level, int optname, const void *optval, socklen_t optlen);

@@ -11,7 +11,7 @@ use crate::errno::{Errno, Result};
 const FAMILY_V4: u16 = libc::AF_INET as u16;
 const FAMILY_V6: u16 = libc::AF_INET6 as u16;
 /// Bytes of a `struct sockaddr_in`.
-const V4_BYTES: usize = size_of::<libc::sockaddr_in>();
+pub const V4_BYTES: usize = size_of::<libc::sockaddr_in>();
 /// Bytes of a `struct sockaddr_in6`.
 const V6_BYTES: usize = size_of::<libc::sockaddr_in6>();
 /// As Linux has it: an IPv6 address may come without its scope (RFC 2133's structure).
@@ -33,36 +33,46 @@ pub fn is_v6(domain: c_int, kind: c_int, protocol: c_int) -> Result<bool> {
     Ok(v6)
 }
 
-/// Reads an address: `EINVAL` where it is too short, `EAFNOSUPPORT` where it is neither IPv4 nor IPv6.
-pub fn parse(address: &[u8]) -> Result<Endpoint> {
-    let family = address.get(..2).and_then(|f| f.try_into().ok()).map(u16::from_ne_bytes).ok_or(Errno::INVAL)?;
-    let port = |a: &[u8]| u16::from_be_bytes([a[2], a[3]]);
-    match family {
-        FAMILY_V4 if address.len() >= V4_BYTES => {
-            let octets: [u8; 4] = address[4..8].try_into().map_err(|_| Errno::INVAL)?;
-            Ok(Endpoint { addr: Addr::from_v4(octets), port: port(address) })
-        }
-        FAMILY_V6 if address.len() >= V6_LEAST => {
-            let octets: [u8; 16] = address[8..24].try_into().map_err(|_| Errno::INVAL)?;
-            Ok(Endpoint { addr: core::net::IpAddr::from(octets).into(), port: port(address) })
-        }
-        FAMILY_V4 | FAMILY_V6 => Err(Errno::INVAL),
-        _ => Err(Errno::AFNOSUPPORT),
-    }
+/// Whether it is of AF_UNSPEC, which names none; a bare family is enough for that.
+pub fn is_unspec(address: &[u8]) -> bool {
+    address.get(..2) == Some(&(libc::AF_UNSPEC as u16).to_ne_bytes()[..])
 }
 
-/// Reads the address that a program passes: `EFAULT` where there is none.
+/// Reads an address for a socket of IPv6 or of IPv4, as Linux does: `EINVAL` where it is too short for that, or of a link that is
+/// not named, `EAFNOSUPPORT` where it is another family's.
+pub fn parse(address: &[u8], v6: bool) -> Result<Endpoint> {
+    if address.len() < if v6 { V6_LEAST } else { V4_BYTES } {
+        return Err(Errno::INVAL);
+    }
+    let (family, own) = (u16::from_ne_bytes([address[0], address[1]]), if v6 { FAMILY_V6 } else { FAMILY_V4 });
+    if family != own {
+        return Err(Errno::AFNOSUPPORT);
+    }
+    let port = u16::from_be_bytes([address[2], address[3]]);
+    if !v6 {
+        return Ok(Endpoint { addr: Addr::from_v4([address[4], address[5], address[6], address[7]]), port });
+    }
+    let octets: [u8; 16] = address[8..24].try_into().map_err(|_| Errno::INVAL)?;
+    let scope = address.get(24..28).is_some_and(|scope| scope != [0; 4]);
+    // RFC 4291 2.5.6: fe80::/10.
+    if octets[0] == 0xfe && octets[1] & 0xc0 == 0x80 && !scope {
+        return Err(Errno::INVAL);
+    }
+    Ok(Endpoint { addr: core::net::IpAddr::from(octets).into(), port })
+}
+
+/// The bytes of the address that a program passes: `EFAULT` where there is none.
 ///
 /// # Safety
-/// `at` is null, or has `len` readable bytes.
-pub unsafe fn read(at: *const sockaddr, len: socklen_t) -> Result<Endpoint> {
+/// `at` is null, or has `len` readable bytes that stay as they are.
+pub unsafe fn bytes<'a>(at: *const sockaddr, len: socklen_t) -> Result<&'a [u8]> {
     if at.is_null() {
         return Err(Errno::FAULT);
     }
     // Linux: no address is longer.
     let len = Some(len as usize).filter(|len| *len <= size_of::<libc::sockaddr_storage>()).ok_or(Errno::INVAL)?;
     // SAFETY: not null; the rest is the caller's word.
-    parse(unsafe { core::slice::from_raw_parts(at.cast(), len) })
+    Ok(unsafe { core::slice::from_raw_parts(at.cast(), len) })
 }
 
 /// An address as C has it.
@@ -137,7 +147,7 @@ mod tests {
     fn both_families_there_and_back() {
         for text in ["10.0.0.1:80", "0.0.0.0:0", "[fd00::1]:443", "[::]:65535"] {
             let raw = SockAddr::new(at(text), text.starts_with('['));
-            assert_eq!(parse(raw.as_bytes()), Ok(at(text)), "{text}");
+            assert_eq!(parse(raw.as_bytes(), text.starts_with('[')), Ok(at(text)), "{text}");
         }
         // An IPv4 peer of an IPv6 socket.
         let mapped = SockAddr::new(at("10.1.2.3:4"), true);
@@ -149,14 +159,37 @@ mod tests {
     fn short_and_strange_addresses_are_refused() {
         let whole = SockAddr::new(at("10.0.0.1:80"), false);
         for n in 0..V4_BYTES {
-            assert_eq!(parse(&whole.as_bytes()[..n]), Err(Errno::INVAL), "{n}");
+            assert_eq!(parse(&whole.as_bytes()[..n], false), Err(Errno::INVAL), "{n}");
         }
-        let whole = SockAddr::new(at("[fd00::1]:80"), true);
-        assert_eq!(parse(&whole.as_bytes()[..23]), Err(Errno::INVAL));
-        assert_eq!(parse(&whole.as_bytes()[..24]), Ok(at("[fd00::1]:80")));
-        assert_eq!(parse(&[libc::AF_UNIX as u8, 0, 0, 0]), Err(Errno::AFNOSUPPORT));
+        let six = SockAddr::new(at("[fd00::1]:80"), true);
+        assert_eq!(parse(&six.as_bytes()[..23], true), Err(Errno::INVAL));
+        assert_eq!(parse(&six.as_bytes()[..24], true), Ok(at("[fd00::1]:80")));
+        // The other family's, and others.
+        assert_eq!(parse(six.as_bytes(), false), Err(Errno::AFNOSUPPORT));
+        assert_eq!(parse(whole.as_bytes(), true), Err(Errno::INVAL));
+        let mut strange = [0; V6_BYTES];
+        strange[0] = libc::AF_UNIX as u8;
+        assert_eq!(parse(&strange, true), Err(Errno::AFNOSUPPORT));
+        assert_eq!(parse(&strange, false), Err(Errno::AFNOSUPPORT));
         // SAFETY: null is what is tried.
-        assert_eq!(unsafe { read(core::ptr::null(), 16) }, Err(Errno::FAULT));
+        assert_eq!(unsafe { bytes(core::ptr::null(), 16) }, Err(Errno::FAULT));
+        // SAFETY: it is refused for its length, unread.
+        assert_eq!(unsafe { bytes(strange.as_ptr().cast(), 129) }, Err(Errno::INVAL));
+    }
+
+    #[test]
+    fn a_link_local_address_names_its_link() {
+        let mut raw = SockAddr::new(at("[fe80::1]:80"), true).as_bytes().to_vec();
+        assert_eq!(parse(&raw, true), Err(Errno::INVAL));
+        assert_eq!(parse(&raw[..24], true), Err(Errno::INVAL));
+        raw[24] = 2;
+        assert_eq!(parse(&raw, true), Ok(at("[fe80::1]:80")));
+    }
+
+    #[test]
+    fn no_family_is_seen_in_two_bytes() {
+        assert!(is_unspec(&[0, 0]) && is_unspec(&[0; 16]));
+        assert!(!is_unspec(&[0]) && !is_unspec(&[]) && !is_unspec(&[2, 0]));
     }
 
     #[test]

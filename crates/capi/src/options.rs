@@ -26,6 +26,11 @@ fn long(value: &[u8]) -> Result<i64> {
     value.get(..8).and_then(|v| v.try_into().ok()).map(i64::from_ne_bytes).ok_or(Errno::INVAL)
 }
 
+/// As Linux reads an int of level IP: whole, its low byte where it is short, 0 where there is nothing.
+fn int_or_byte(value: &[u8]) -> i32 {
+    int(value).unwrap_or_else(|_| value.first().copied().map_or(0, i32::from))
+}
+
 fn positive(value: &[u8]) -> Result<u32> {
     u32::try_from(int(value)?).map_err(|_| Errno::INVAL)
 }
@@ -52,12 +57,14 @@ fn timeval(time: Option<Duration>) -> Value {
 pub struct Value {
     bytes: [u8; info::BYTES],
     len: usize,
+    /// Where an int does not fit, a byte that holds it does.
+    shrinks: bool,
 }
 
 impl Value {
     /// These bytes; at most as many as the longest value has, a `struct tcp_info`.
     pub fn of(bytes: &[u8]) -> Value {
-        let mut value = Value { bytes: [0; info::BYTES], len: 0 };
+        let mut value = Value { bytes: [0; info::BYTES], len: 0, shrinks: false };
         value.push(bytes);
         value
     }
@@ -65,6 +72,11 @@ impl Value {
     /// An int.
     pub fn int(n: i32) -> Value {
         Value::of(&n.to_ne_bytes())
+    }
+
+    /// As options of level IP come back: in one byte where there is no room for an int.
+    pub fn shrinking(self) -> Value {
+        Value { shrinks: self.len == 4 && self.bytes[..4] == i32::from(self.bytes[0]).to_ne_bytes(), ..self }
     }
 
     fn push(&mut self, bytes: &[u8]) {
@@ -89,7 +101,7 @@ impl Value {
         // SAFETY: not null; the rest is the caller's word.
         unsafe {
             let room = usize::try_from(*len as i32).map_err(|_| Errno::INVAL)?;
-            let n = self.len.min(room);
+            let n = if self.shrinks && (1..self.len).contains(&room) { 1 } else { self.len.min(room) };
             core::ptr::copy_nonoverlapping(self.bytes.as_ptr(), out.cast(), n);
             *len = n as socklen_t;
         }
@@ -131,6 +143,11 @@ pub fn asked(level: c_int, name: c_int) -> Result<Asked> {
 /// cannot be, `EDOM` for a time that is none, `ENOENT` for a congestion control that there is not.
 pub fn parse(level: c_int, name: c_int, v: &[u8]) -> Result<SockOption> {
     let on = || int(v).map(|n| n != 0);
+    // Linux: nothing of these levels is shorter, whatever it means, but for names.
+    let short = v.len() < 4 && (level == libc::SOL_SOCKET || level == libc::IPPROTO_TCP);
+    if short && (level, name) != (libc::IPPROTO_TCP, libc::TCP_CONGESTION) {
+        return Err(Errno::INVAL);
+    }
     Ok(match (level, name) {
         (libc::SOL_SOCKET, libc::SO_REUSEADDR) => SockOption::ReuseAddr(on()?),
         (libc::SOL_SOCKET, libc::SO_REUSEPORT) => SockOption::ReusePort(on()?),
@@ -140,9 +157,10 @@ pub fn parse(level: c_int, name: c_int, v: &[u8]) -> Result<SockOption> {
             let timeout = Duration::from_secs(u64::try_from(seconds).unwrap_or(u32::MAX as u64));
             SockOption::Linger(on()?.then_some(Linger { timeout }))
         }
-        (libc::SOL_SOCKET, libc::SO_SNDBUF) => SockOption::SendBuffer(positive(v)?),
-        (libc::SOL_SOCKET, libc::SO_RCVBUF) => SockOption::ReceiveBuffer(positive(v)?),
-        (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => SockOption::ReceiveLow(positive(v)?),
+        (libc::SOL_SOCKET, libc::SO_SNDBUF) => SockOption::SendBuffer(int(v)? as u32),
+        (libc::SOL_SOCKET, libc::SO_RCVBUF) => SockOption::ReceiveBuffer(int(v)? as u32),
+        // Linux: below zero is as much as can be.
+        (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => SockOption::ReceiveLow(positive(v).unwrap_or(i32::MAX as u32)),
         (libc::SOL_SOCKET, libc::SO_OOBINLINE) => SockOption::OobInline(on()?),
         (libc::SOL_SOCKET, libc::SO_PROTOCOL) => SockOption::Protocol(int(v)?),
         (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => SockOption::ReceiveTimeout(time(v)?),
@@ -150,11 +168,12 @@ pub fn parse(level: c_int, name: c_int, v: &[u8]) -> Result<SockOption> {
         (libc::SOL_SOCKET, libc::SO_TYPE) => SockOption::Type(int(v)?),
         (libc::SOL_SOCKET, libc::SO_DOMAIN) => SockOption::Domain(int(v)?),
         (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => SockOption::AcceptConn(on()?),
-        (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => SockOption::TrafficClass(int(v)?),
-        (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS) => {
-            SockOption::HopLimit(int(v)?)
-        }
-        (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER) => SockOption::MtuDiscover(int(v)?),
+        (libc::IPPROTO_IP, libc::IP_TOS) => SockOption::TrafficClass(int_or_byte(v) & 0xff),
+        (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => SockOption::TrafficClass(int(v)?),
+        (libc::IPPROTO_IP, libc::IP_TTL) if v.is_empty() => return Err(Errno::INVAL),
+        (libc::IPPROTO_IP, libc::IP_TTL) => SockOption::HopLimit(int_or_byte(v)),
+        (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS) => SockOption::HopLimit(int(v)?),
+        (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER) => SockOption::MtuDiscover(int_or_byte(v)),
         (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => SockOption::V6Only(on()?),
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => SockOption::NoDelay(on()?),
         (libc::IPPROTO_TCP, libc::TCP_CORK) => SockOption::Cork(on()?),
@@ -167,10 +186,12 @@ pub fn parse(level: c_int, name: c_int, v: &[u8]) -> Result<SockOption> {
         (libc::IPPROTO_TCP, libc::TCP_SYNCNT) => SockOption::SynCount(positive(v)?),
         (libc::IPPROTO_TCP, libc::TCP_LINGER2) => SockOption::Linger2(int(v)?),
         (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => SockOption::DeferAccept(int(v)?.max(0) as u32),
-        (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP) => SockOption::WindowClamp(positive(v)?),
+        (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP) => SockOption::WindowClamp(positive(v).unwrap_or(1)),
         (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE) => SockOption::MaxPacingRate(int(v)? as u32),
         (libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT) => SockOption::NotSentLow(int(v)? as u32),
+        (libc::IPPROTO_TCP, TCP_INQ) if int(v)? & !1 != 0 => return Err(Errno::INVAL),
         (libc::IPPROTO_TCP, TCP_INQ) => SockOption::Inq(on()?),
+        (libc::IPPROTO_TCP, libc::TCP_CONGESTION) if v.is_empty() => return Err(Errno::INVAL),
         (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => {
             let name = v.split(|b| *b == 0).next().and_then(|n| core::str::from_utf8(n).ok()).ok_or(Errno::NOENT)?;
             SockOption::congestion(name).map_err(errno::of)?
@@ -279,6 +300,10 @@ mod tests {
         let one = 1i32.to_ne_bytes();
         assert_eq!(parse(12_345, 1, &one), Err(Errno::NOPROTOOPT));
         assert_eq!(asked(libc::SOL_SOCKET, -1), Err(Errno::NOPROTOOPT));
+        // Linux: first it looks whether there is an int.
+        assert_eq!(parse(libc::SOL_SOCKET, -1, &one[..3]), Err(Errno::INVAL));
+        assert_eq!(parse(libc::IPPROTO_TCP, libc::TCP_CONGESTION, b""), Err(Errno::INVAL));
+        assert_eq!(parse(libc::IPPROTO_TCP, TCP_INQ, &2i32.to_ne_bytes()), Err(Errno::INVAL));
         for n in 0..4 {
             assert_eq!(parse(libc::SOL_SOCKET, libc::SO_REUSEADDR, &one[..n]), Err(Errno::INVAL));
             assert_eq!(parse(libc::SOL_SOCKET, libc::SO_LINGER, &[0; 7][..n + 4]), Err(Errno::INVAL));
@@ -288,6 +313,27 @@ mod tests {
         assert_eq!(parse(libc::SOL_SOCKET, libc::SO_RCVTIMEO, &second), Err(Errno::DOM));
         assert_eq!(parse(libc::IPPROTO_TCP, libc::TCP_CONGESTION, b"vegas"), Err(Errno::NOENT));
         assert_eq!(parse(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, &(-1i32).to_ne_bytes()), Err(Errno::INVAL));
+    }
+
+    #[test]
+    fn options_of_level_ip_take_and_give_single_bytes() {
+        let tos = |v: &[u8]| parse(libc::IPPROTO_IP, libc::IP_TOS, v);
+        assert_eq!(tos(&[0x10]), Ok(SockOption::TrafficClass(0x10)));
+        assert_eq!(tos(&[0x10, 9, 9]), Ok(SockOption::TrafficClass(0x10)));
+        assert_eq!(tos(&256i32.to_ne_bytes()), Ok(SockOption::TrafficClass(0)));
+        assert_eq!(tos(&(-1i32).to_ne_bytes()), Ok(SockOption::TrafficClass(255)));
+        assert_eq!(parse(libc::IPPROTO_IP, libc::IP_TTL, &[7]), Ok(SockOption::HopLimit(7)));
+        let copied = |value: Value, room: usize| {
+            let (mut out, mut len) = ([0xee_u8; 8], room as socklen_t);
+            // SAFETY: as many bytes as are said, and more.
+            unsafe { value.write(out.as_mut_ptr().cast(), &mut len) }.map(|()| (len, out[..2].to_vec()))
+        };
+        assert_eq!(copied(Value::int(0x40).shrinking(), 2), Ok((1, vec![0x40, 0xee])));
+        assert_eq!(copied(Value::int(0x40).shrinking(), 4), Ok((4, vec![0x40, 0])));
+        assert_eq!(copied(Value::int(0x40).shrinking(), 0), Ok((0, vec![0xee, 0xee])));
+        assert_eq!(copied(Value::int(0x40), 2), Ok((2, vec![0x40, 0])));
+        // One that no byte holds is cut.
+        assert_eq!(copied(Value::int(0x101).shrinking(), 2), Ok((2, vec![1, 1])));
     }
 
     #[test]

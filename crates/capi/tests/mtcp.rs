@@ -98,6 +98,30 @@ fn every_call_does_what_the_header_says() {
     }
 }
 
+/// Answers about options and addresses are Linux's, but for those of the list, where it says what is here instead.
+#[test]
+fn options_answer_as_linux_does() {
+    let Some(lab) = Lab::new() else { return };
+    let conf = lab.temp.file("tap.conf", TAP);
+    compile(&root().join("crates/capi/tests/c/mtcp_options.c"), &lab.temp.0.join("o"), "", "-LPREFIX/lib -lmtcp");
+    let answers = |what: &str| {
+        let said = String::from_utf8(lab.ok(&lab.a, &format!("timeout 60 ./o {what}"))).unwrap();
+        assert!(said.ends_with("passed\n"), "{said}");
+        said
+    };
+    let (linux, ours) = (answers("linux"), answers(&conf.display().to_string()));
+    assert_eq!(linux.lines().count(), ours.lines().count());
+    let mut differences = String::new();
+    for (theirs, ours) in linux.lines().zip(ours.lines()).filter(|(theirs, ours)| theirs != ours) {
+        let (question, answer) = theirs.split_once(": ").unwrap();
+        let here = ours.strip_prefix(question).and_then(|o| o.strip_prefix(": ")).expect("the same question");
+        differences += &format!("{question}: {answer} | {here}\n");
+    }
+    let meant = std::fs::read_to_string(root().join("crates/capi/tests/c/mtcp_options.txt")).unwrap();
+    let meant: String = meant.lines().filter(|l| !l.starts_with('#')).map(|l| format!("{l}\n")).collect();
+    assert_eq!(differences, meant);
+}
+
 #[test]
 fn every_call_under_address_sanitizer() {
     let Some(lab) = Lab::new() else { return };

@@ -143,7 +143,7 @@ functions! {
     fn mtcp_bind(mctx: *mut Token, sockid: c_int, addr: *const sockaddr, addrlen: socklen_t) -> c_int {
         done(with(mctx, |c| {
             sockets::socket_of(c, sockid)?;
-            sockets::bind(c, sockid, address::read(addr, addrlen)?)
+            sockets::bind(c, sockid, address::bytes(addr, addrlen)?)
         }))
     }
 
@@ -169,7 +169,7 @@ functions! {
     fn mtcp_connect(mctx: *mut Token, sockid: c_int, addr: *const sockaddr, addrlen: socklen_t) -> c_int {
         done(with(mctx, |c| {
             sockets::socket_of(c, sockid)?;
-            sockets::connect(c, sockid, address::read(addr, addrlen)?)
+            sockets::connect(c, sockid, address::bytes(addr, addrlen)?)
         }))
     }
 

@@ -36,8 +36,8 @@ pub struct Entry {
     /// The error that a call has told; SO_ERROR tells it once more (in mTCP reads of a reset connection gave 0, and
     /// SO_ERROR the reason).
     pub told: Option<Errno>,
-    /// TCP_FASTOPEN, which is kept for who asks: no cookie is given, so every handshake is whole.
-    pub fast_open: i32,
+    /// Options that are kept for who asks, and change nothing: name and value.
+    pub kept: Vec<(i32, i32)>,
 }
 
 /// Ids that are freed after one before it is given out again, unless none is left: as many as events of one wait. Programs
@@ -66,7 +66,7 @@ impl Ids {
 
     /// Gives an id; `EMFILE` where all are in use.
     pub fn insert(&mut self, kind: Kind, sock: SockId, nonblocking: bool) -> Result<i32> {
-        let entry = Some(Entry { kind, sock, nonblocking, told: None, fast_open: 0 });
+        let entry = Some(Entry { kind, sock, nonblocking, told: None, kept: Vec::new() });
         if self.free.len() <= REST && self.entries.len() < self.max {
             self.entries.push(entry);
             return Ok(self.entries.len() as i32 - 1);

@@ -6,22 +6,42 @@ use capi::info;
 use capi::options::{Asked, Value, asked, parse, shown};
 use capi::{Errno, Result, errno};
 use socket::{SockId, SockOption};
-use tcp::TcpInfo;
+use tcp::{State, TcpInfo};
 
 use crate::context::Context;
 use crate::ids::Kind;
-use crate::sockets::socket_of;
+use crate::sockets::{is_v6, socket_of};
 
 /// Linux's SIOCATMARK.
 const AT_MARK: c_long = 0x8905;
 /// Linux's SIOCOUTQNSD.
 const NOT_SENT: c_long = 0x894b;
 
+/// Options of Linux's that have nothing to act on here, with what they are at first: there are no queues with priorities
+/// nor broadcasts, a route is always taken, the lane is where its frames come, and how it polls is the engine's to say. Of
+/// Fast Open see [`fast_open`].
+const KEPT: [(c_int, c_int, c_int); 6] = [
+    (libc::SOL_SOCKET, libc::SO_PRIORITY, 0),
+    (libc::SOL_SOCKET, libc::SO_BROADCAST, 0),
+    (libc::SOL_SOCKET, libc::SO_DONTROUTE, 0),
+    (libc::SOL_SOCKET, libc::SO_INCOMING_CPU, -1),
+    (libc::SOL_SOCKET, libc::SO_BUSY_POLL, 0),
+    (libc::IPPROTO_TCP, libc::TCP_FASTOPEN, 0),
+];
+
+/// What such an option is at first.
+fn kept(level: c_int, name: c_int) -> Option<c_int> {
+    KEPT.iter().find(|(l, n, _)| (*l, *n) == (level, name)).map(|(.., at_first)| *at_first)
+}
+
 /// As setsockopt(2).
 pub fn set(c: &mut Context, id: c_int, level: c_int, name: c_int, value: &[u8]) -> Result<()> {
     let sock = socket_of(c, id)?;
-    if (level, name) == (libc::IPPROTO_TCP, libc::TCP_FASTOPEN) {
-        return set_fast_open(c, id, value);
+    if level == libc::IPPROTO_IPV6 && !is_v6(c, sock) {
+        return Err(Errno::NOPROTOOPT);
+    }
+    if kept(level, name).is_some() {
+        return keep(c, id, name, value);
     }
     let option = parse(level, name, value)?;
     c.call(|s| s.set_option(sock, option))?;
@@ -33,17 +53,36 @@ pub fn set(c: &mut Context, id: c_int, level: c_int, name: c_int, value: &[u8]) 
 /// As getsockopt(2).
 pub fn get(c: &mut Context, id: c_int, level: c_int, name: c_int) -> Result<Value> {
     let sock = socket_of(c, id)?;
-    if (level, name) == (libc::IPPROTO_TCP, libc::TCP_FASTOPEN) {
-        return Ok(Value::int(c.ids.get(id)?.fast_open));
+    if !matches!(level, libc::SOL_SOCKET | libc::IPPROTO_TCP | libc::IPPROTO_IP) && !is_v6(c, sock) {
+        return Err(Errno::OPNOTSUPP);
+    }
+    if let Some(at_first) = kept(level, name) {
+        let set = c.ids.get(id)?.kept.iter().find(|(n, _)| *n == name).map(|(_, value)| *value);
+        return Ok(Value::int(set.unwrap_or(at_first)));
+    }
+    if (level, name) == (libc::SOL_SOCKET, libc::SO_SNDLOWAT) {
+        // It cannot be set, as on Linux.
+        return Ok(Value::int(1));
     }
     match asked(level, name)? {
-        Asked::Option(like) => c.call(|s| s.option(sock, like)).map(shown),
+        Asked::Option(like) => {
+            let value = c.call(|s| s.option(sock, like)).map(shown)?;
+            Ok(if level == libc::IPPROTO_IP { value.shrinking() } else { value })
+        }
         Asked::Error => {
             let pending = take_error(c, sock)?;
             let told = c.ids.get(id)?.told.take();
             Ok(Value::int(pending.or(told).map_or(0, Errno::raw_os_error)))
         }
-        Asked::Info => tcp_info(c, sock).map(|i| info::tcp_info(&i)),
+        Asked::Info => {
+            let state = match c.ids.get(id)?.kind {
+                Kind::Listener { .. } => State::Listen,
+                _ => State::Closed,
+            };
+            // Linux: who has no connection yet, or any more, is told that.
+            let none = TcpInfo { state, ..TcpInfo::default() };
+            Ok(info::tcp_info(&tcp_info(c, sock).unwrap_or(none)))
+        }
         Asked::SegmentSize => {
             let size = match tcp_info(c, sock) {
                 Ok(info) => SockOption::MaxSegment(info.snd_mss as u32),
@@ -56,16 +95,31 @@ pub fn get(c: &mut Context, id: c_int, level: c_int, name: c_int) -> Result<Valu
     }
 }
 
-/// A server without cookies to give is free to (RFC 7413 3), as Linux with its default of net.ipv4.tcp_fastopen.
-fn set_fast_open(c: &mut Context, id: c_int, value: &[u8]) -> Result<()> {
-    let waiting = value.get(..4).and_then(|v| v.try_into().ok()).map(i32::from_ne_bytes).ok_or(Errno::INVAL)?;
+/// Keeps what changes nothing, as Linux would.
+fn keep(c: &mut Context, id: c_int, name: c_int, value: &[u8]) -> Result<()> {
+    let n = value.get(..4).and_then(|v| v.try_into().ok()).map(c_int::from_ne_bytes).ok_or(Errno::INVAL)?;
+    let n = match name {
+        libc::SO_BROADCAST | libc::SO_DONTROUTE => (n != 0) as c_int,
+        libc::SO_BUSY_POLL if n < 0 => return Err(Errno::INVAL),
+        libc::TCP_FASTOPEN => fast_open(c, id, n)?,
+        _ => n,
+    };
+    let kept = &mut c.ids.get(id)?.kept;
+    kept.retain(|(other, _)| *other != name);
+    kept.push((name, n));
+    Ok(())
+}
+
+/// TCP_FASTOPEN, the length of a queue. A server without cookies to give is free to (RFC 7413 3), and so every handshake is whole:
+/// as on Linux, where net.ipv4.tcp_fastopen by default gives none to whoever sets this.
+fn fast_open(c: &mut Context, id: c_int, queue: c_int) -> Result<c_int> {
     let sock = socket_of(c, id)?;
     // Linux: not of a connection.
-    if waiting < 0 || c.call(|s| s.remote(sock)).is_ok() {
+    if queue < 0 || c.call(|s| s.remote(sock)).is_ok() {
         return Err(Errno::INVAL);
     }
-    c.ids.get(id)?.fast_open = waiting;
-    Ok(())
+    // Linux's net.core.somaxconn.
+    Ok(queue.min(4096))
 }
 
 /// Who asks has heard, perhaps, by other ways than ours that something happened.

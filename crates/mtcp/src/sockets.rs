@@ -3,7 +3,7 @@
 use core::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use capi::address::SockAddr;
+use capi::address::{self, SockAddr, V4_BYTES};
 use capi::{Errno, Result, errno};
 use socket::{ListenOptions, Shutdown, SockId, SockOption, Sockets};
 use stack::channel::Endpoint;
@@ -23,7 +23,7 @@ pub fn socket_of(c: &mut Context, id: c_int) -> Result<SockId> {
 
 /// As socket(2): TCP over IPv4 or IPv6.
 pub fn socket(c: &mut Context, domain: c_int, kind: c_int, protocol: c_int) -> Result<c_int> {
-    let v6 = capi::address::is_v6(domain, kind, protocol)?;
+    let v6 = address::is_v6(domain, kind, protocol)?;
     if !c.ids.has_room(1) {
         return Err(Errno::MFILE);
     }
@@ -44,12 +44,19 @@ pub fn pipe(c: &mut Context) -> Result<[c_int; 2]> {
 }
 
 /// As bind(2); whether the address is ours is looked at when it is used.
-pub fn bind(c: &mut Context, id: c_int, local: Endpoint) -> Result<()> {
+pub fn bind(c: &mut Context, id: c_int, at: &[u8]) -> Result<()> {
     let sock = socket_of(c, id)?;
+    let local = match (is_v6(c, sock), at.get(4..8)) {
+        // Linux: programs of old leave the family of INADDR_ANY out.
+        (false, Some(addr)) if address::is_unspec(at) && addr == [0; 4] && at.len() >= V4_BYTES => {
+            Endpoint { addr: Addr::UNSPECIFIED_V4, port: u16::from_be_bytes([at[2], at[3]]) }
+        }
+        (v6, _) => address::parse(at, v6)?,
+    };
     c.call(|s| s.bind(sock, local))
 }
 
-fn address(e: Endpoint) -> SocketAddr {
+fn whole(e: Endpoint) -> SocketAddr {
     SocketAddr::new(e.addr.to_ip(), e.port)
 }
 
@@ -63,7 +70,7 @@ pub fn listen(c: &mut Context, id: c_int, backlog: c_int) -> Result<()> {
     }
     let v6_only = matches!(c.sockets()?.option(sock, SockOption::V6Only(false)), Ok(SockOption::V6Only(true)));
     let claim_at = |c: &mut Context| {
-        let at = c.call(|s| s.local(sock)).map(address)?;
+        let at = c.call(|s| s.local(sock)).map(whole)?;
         c.app()?.claim(at, v6_only).map_err(|e| errno::of_io(&e))
     };
     let chosen = c.call(|s| s.local(sock))?.port;
@@ -92,16 +99,22 @@ pub fn accept(c: &mut Context, id: c_int) -> Result<(c_int, SockAddr)> {
     }
     let (new, peer) = c.wait(nonblocking, (sock, SockOption::ReceiveTimeout(None)), |s| s.accept(sock))?;
     let v6 = is_v6(c, sock);
-    Ok((c.ids.insert(Kind::Stream, new, false)?, SockAddr::new(peer, v6)))
+    let kept = c.ids.get(id)?.kept.clone();
+    let accepted = c.ids.insert(Kind::Stream, new, false)?;
+    if !kept.is_empty() {
+        c.ids.get(accepted)?.kept = kept;
+    }
+    Ok((accepted, SockAddr::new(peer, v6)))
 }
 
-fn is_v6(c: &mut Context, sock: SockId) -> bool {
+/// Whether a socket is of IPv6.
+pub fn is_v6(c: &mut Context, sock: SockId) -> bool {
     let domain = c.call(|s| s.option(sock, SockOption::Domain(0)));
     matches!(domain, Ok(SockOption::Domain(libc::AF_INET6)))
 }
 
-/// As connect(2).
-pub fn connect(c: &mut Context, id: c_int, remote: Endpoint) -> Result<()> {
+/// As connect(2), but for AF_UNSPEC, which leaves alone what is not connected, and ends no connection.
+pub fn connect(c: &mut Context, id: c_int, to: &[u8]) -> Result<()> {
     let entry = c.ids.get(id)?;
     let (sock, nonblocking) = (entry.sock, entry.nonblocking);
     match entry.kind {
@@ -109,6 +122,11 @@ pub fn connect(c: &mut Context, id: c_int, remote: Endpoint) -> Result<()> {
         Kind::Listener { .. } => return Err(Errno::ISCONN),
         Kind::Pipe | Kind::Epoll => return Err(Errno::NOTSOCK),
     }
+    if address::is_unspec(to) {
+        return if c.call(|s| s.is_fresh(sock))? { Ok(()) } else { Err(Errno::OPNOTSUPP) };
+    }
+    let v6 = is_v6(c, sock);
+    let remote = address::parse(to, v6)?;
     let local = c.call(|s| s.local(sock))?;
     if local.port == 0 && local.addr.is_unspecified() && remote.addr.is_v4() {
         leave_from(c, sock);

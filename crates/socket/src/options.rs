@@ -79,8 +79,8 @@ pub enum SockOption {
     TrafficClass(i32),
     /// IP_TTL (1 to 255), and IPV6_UNICAST_HOPS; -1 is the default.
     HopLimit(i32),
-    /// IP_MTU_DISCOVER: IP_PMTUDISC_DONT (0) lets routers fragment IPv4 packets; IP_PMTUDISC_WANT (1, the default) and
-    /// IP_PMTUDISC_DO (2) follow the path's MTU.
+    /// IP_MTU_DISCOVER: IP_PMTUDISC_DONT (0), _INTERFACE (4) and _OMIT (5) let routers fragment IPv4 packets; IP_PMTUDISC_WANT
+    /// (1, the default), _DO (2) and _PROBE (3) follow the path's MTU.
     MtuDiscover(i32),
     /// SO_TYPE: SOCK_STREAM. Cannot be set.
     Type(i32),
@@ -185,6 +185,7 @@ impl Sockets {
             }
             Socket::Pipe(_) | Socket::Epoll(_) => return Err(Errno::ENOTSOCK),
         };
+        let bound = *flags & flag::BOUND != 0 || !closed;
         let mut bit = |bit: u16, on: bool| if on { *flags |= bit } else { *flags &= !bit };
         let within = |n: u32, max: u32| if (1..=max).contains(&n) { Ok(n) } else { Err(Errno::EINVAL) };
         let (option, value) = match option {
@@ -196,6 +197,8 @@ impl Sockets {
                 bit(flag::REUSE_PORT, on);
                 return Ok(());
             }
+            // Linux: it says what a port is taken of, and comes before that.
+            SockOption::V6Only(_) if bound => return Err(Errno::EINVAL),
             SockOption::V6Only(on) => {
                 bit(flag::V6_ONLY, on);
                 return Ok(());
@@ -261,7 +264,7 @@ impl Sockets {
             SockOption::TrafficClass(n @ -1..=255) => (ConnOption::TrafficClass, n.max(0) as u32 & !3),
             SockOption::HopLimit(-1) => (ConnOption::HopLimit, 0),
             SockOption::HopLimit(n @ 1..=255) => (ConnOption::HopLimit, n as u32),
-            SockOption::MtuDiscover(n @ 0..=2) => (ConnOption::MtuDiscover, n as u32),
+            SockOption::MtuDiscover(n @ 0..=5) => (ConnOption::MtuDiscover, n as u32),
             SockOption::TrafficClass(_) | SockOption::HopLimit(_) | SockOption::MtuDiscover(_) => {
                 return Err(Errno::EINVAL);
             }

@@ -306,6 +306,11 @@ impl Sockets {
         }
     }
 
+    /// Whether a socket neither listens nor is, was, or is being connected.
+    pub fn is_fresh(&mut self, id: SockId) -> Result<bool, Errno> {
+        Ok(self.tcp(id)?.phase == Phase::Fresh)
+    }
+
     /// getsockname.
     pub fn local(&mut self, id: SockId) -> Result<Endpoint, Errno> {
         match self.table.open(id)? {

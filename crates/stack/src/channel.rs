@@ -124,7 +124,7 @@ pub enum ConnOption {
     HopLimit = 19,
     /// SO_MAX_PACING_RATE, bytes a second; `u32::MAX` is no limit.
     MaxPacing = 20,
-    /// IP_MTU_DISCOVER: 0 lets routers fragment IPv4 packets, anything else does not.
+    /// IP_MTU_DISCOVER: 0, 4 and 5 let routers fragment IPv4 packets, anything else does not.
     MtuDiscover = 21,
 }
 

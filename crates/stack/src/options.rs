@@ -80,7 +80,8 @@ pub(crate) fn apply(conn: &mut Conn, option: ConnOption, value: u32, cx: &mut tc
         ConnOption::TrafficClass => conn.traffic_class = value as u8 & !3,
         ConnOption::MaxPacing if value == u32::MAX => tcb.set_max_pacing_rate(u64::MAX),
         ConnOption::MaxPacing => tcb.set_max_pacing_rate(value.into()),
-        ConnOption::MtuDiscover => conn.fragments = value == 0,
+        // IP_PMTUDISC_DONT, _INTERFACE and _OMIT.
+        ConnOption::MtuDiscover => conn.fragments = matches!(value, 0 | 4 | 5),
         ConnOption::HopLimit => conn.hop_limit = value.min(255) as u8,
     }
 }
