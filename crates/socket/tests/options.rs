@@ -81,7 +81,10 @@ fn what_may_not_be_set() {
         SockOption::HopLimit(0),
         SockOption::HopLimit(256),
         SockOption::TrafficClass(256),
-        SockOption::MtuDiscover(3),
+        SockOption::MtuDiscover(6),
+        SockOption::MtuDiscover(-1),
+        // Its port was taken as it was.
+        SockOption::V6Only(true),
         SockOption::UserTimeout(u32::MAX),
         // The window was told to the peer.
         SockOption::WindowClamp(0),
