@@ -89,7 +89,7 @@ fn every_call_does_what_the_header_says() {
     let conf = lab.temp.file("tap.conf", TAP);
     calls(&lab, "", "'PREFIX/lib/libmtcp.a'", "", &conf, "");
     // Our own form: a stack thread beside the application's, and none.
-    for (model, run_as) in [("paired", ""), ("inline", "inline")] {
+    for (model, run_as) in [("paired", ""), ("inline", "inline"), ("inline", "lanes")] {
         let toml = format!(
             "model = \"{model}\"\n[[ports]]\ndevice = \"tap:t0\"\naddresses = [\"10.9.0.2/24\", \"10.9.0.3/24\", \"fd09::2/64\"]\n"
         );

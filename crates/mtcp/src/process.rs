@@ -248,12 +248,10 @@ pub fn give_back(mut app: App, ticket: Ticket) {
         // Nobody else would send what is left.
         app.drain(std::time::Duration::from_secs(1));
     }
+    app.entrust();
     let Ok(mut process) = lock() else { return };
     let Some(running) = process.running.as_mut().filter(|_| !ticket.is_over()) else { return };
-    // Frames of other lanes arrive on the queue of one that nobody runs: dropped, it is run by a thread.
-    if !matches!(ticket.model, Model::Inline) || running.lanes.len() == 1 {
-        running.lanes[ticket.lane] = Some(Free::Used(app));
-    }
+    running.lanes[ticket.lane] = Some(Free::Used(app));
 }
 
 /// `mtcp_destroy`: ends the contexts, those of other threads with their next call, and the engine; what is in flight may finish,

@@ -366,6 +366,22 @@ impl App {
         }
     }
 
+    /// This end is not used for a while, or for good. An `inline` lane is run by a thread from now on, where there are others:
+    /// frames of theirs arrive on its queue.
+    pub fn entrust(&mut self) {
+        let Turner::Inline(lane, keeper) = &self.turner else { return };
+        if !keeper.wants() {
+            return;
+        }
+        let ended = Arc::new(AtomicBool::new(false));
+        let beside = Turner::Paired { lane: lane.bell.clone(), ended: ended.clone() };
+        if let Turner::Inline(lane, keeper) = std::mem::replace(&mut self.turner, beside)
+            && let Err(error) = keeper.run(*lane, ended)
+        {
+            tracing::warn!("lane {}: {error}", self.index);
+        }
+    }
+
     /// Runs until what is queued has left, at most `limit`; for an orderly end.
     pub fn drain(&mut self, limit: Duration) {
         let end = Instant::now() + limit;
@@ -407,13 +423,6 @@ impl Drop for App {
     fn drop(&mut self) {
         // What was closed just now is to be known; a guard goes on alone as soon as it has seen that nobody calls in.
         self.hand_over();
-        let ended = Arc::new(AtomicBool::new(true));
-        let gone = Turner::Paired { lane: self.bell.clone(), ended: ended.clone() };
-        if let Turner::Inline(lane, keeper) = std::mem::replace(&mut self.turner, gone)
-            && keeper.wants()
-            && let Err(error) = keeper.run(*lane, ended)
-        {
-            tracing::warn!("lane {}: {error}", self.index);
-        }
+        self.entrust();
     }
 }

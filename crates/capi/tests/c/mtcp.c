@@ -1,6 +1,6 @@
 /*
  * libmtcp against the kernel's TCP over a TAP interface: ours is 10.9.0.2 and fd09::2, the kernel's 10.9.0.1 and fd09::1.
- * Usage: mtcp CONF [inline]. Each test prints its name; a failure prints where, and ends the program.
+ * Usage: mtcp CONF [inline | lanes]; the last is two inline lanes, and what is said of those. Each test prints its name; a failure prints where, and ends the program.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -1008,6 +1008,25 @@ static void names_of_events(void)
 	CHECK(sizeof(struct mtcp_epoll_event) == 16 && sizeof(struct mtcp_conf) == 7 * sizeof(int));
 }
 
+static void an_ended_inline_lane_is_taken_again(void)
+{
+	mctx_t first = M, second = NULL;
+	int round, k, id;
+	for (round = 0; round < 3; round++) {
+		second = mtcp_create_context(1);
+		CHECK(second != NULL && second != first);
+		CHECK(mtcp_create_context(1) == NULL && errno == EBUSY);
+		for (M = second; M != NULL; M = M == second ? first : NULL) {
+			id = pair(&k);
+			CHECK(mtcp_write(M, id, "l", 1) == 1 && comes(k) == 'l');
+			close(k);
+			CHECK(mtcp_close(M, id) == 0);
+		}
+		mtcp_destroy_context(second);
+		M = first;
+	}
+}
+
 /* ---- the end -------------------------------------------------------------------------------------------------------- */
 
 struct other {
@@ -1090,8 +1109,10 @@ static void destroyed_with_everything_open(const char *conf)
 int main(int argc, char **argv)
 {
 	struct mtcp_conf conf;
-	CHECK(argc == 2 || (argc == 3 && strcmp(argv[2], "inline") == 0));
-	alone = argc == 3;
+	int lanes;
+	lanes = argc == 3 && strcmp(argv[2], "lanes") == 0;
+	alone = argc == 3 && strcmp(argv[2], "inline") == 0;
+	CHECK(argc == 2 || lanes || alone);
 	errno = 0;
 	CHECK(mtcp_create_context(0) == NULL);
 	CHECK_ERRNO(EPERM);
@@ -1106,6 +1127,12 @@ int main(int argc, char **argv)
 	CHECK(mtcp_setconf(&conf) == 0);
 	M = mtcp_create_context(0);
 	CHECK(M != NULL);
+	if (lanes) {
+		RUN(an_ended_inline_lane_is_taken_again);
+		mtcp_destroy();
+		printf("passed\n");
+		return 0;
+	}
 	RUN(names_of_events);
 	RUN(what_was_written_leaves_without_another_call);
 	RUN(small_writes_fill_the_buffer_by_their_bytes);

@@ -80,6 +80,9 @@ impl Old {
             let Some(value) = values.first().copied() else {
                 return Err(wrong(format!("{key}: expected a value")));
             };
+            if values.len() > 1 && !["port", "address", "stat_print"].contains(&key) {
+                return Err(wrong(format!("{key} is {}: expected one value", values.join(" "))));
+            }
             let int = |least, most| number(key, value, least, most).map_err(wrong);
             const MOST: i64 = c_int::MAX as i64;
             match key {

@@ -57,6 +57,8 @@ fn what_is_wrong_is_named_by_file_and_line() {
         ("port = eth0\n\nmax_conns = 3\n", "a.conf:3: unknown key max_conns: expected io, port, "),
         ("num_cores = two\n", "a.conf:1: num_cores is two: expected a number from 1 to 128"),
         ("num_cores = 0\n", "a.conf:1: num_cores is 0: "),
+        ("num_cores = 1 2\n", "a.conf:1: num_cores is 1 2: expected one value"),
+        ("io = dpdk xdp\n", "a.conf:1: io is dpdk xdp: expected one value"),
         ("rcvbuf = 63\n", "a.conf:1: rcvbuf is 63: "),
         ("tcp_timeout = 99999999999\n", "a.conf:1: tcp_timeout is 99999999999: "),
         ("io = ixgbe\n", "a.conf:1: io is ixgbe: expected xdp, packet or tap"),
