@@ -36,9 +36,12 @@ pub struct Entry {
     /// The error that a call has told; SO_ERROR tells it once more (in mTCP reads of a reset connection gave 0, and
     /// SO_ERROR the reason).
     pub told: Option<Errno>,
-    /// Options that are kept for who asks, and change nothing: name and value.
-    pub kept: Vec<(i32, i32)>,
+    /// Options that few set, that are kept for who asks, and change nothing.
+    pub kept: Option<Box<Kept>>,
 }
+
+/// Names of options and their values.
+pub type Kept = Vec<(i32, i32)>;
 
 /// Ids that are freed after one before it is given out again, unless none is left: as many as events of one wait. Programs
 /// look at what they keep by an id after they have closed it, and at events of ids that they have closed meanwhile; in mTCP
@@ -66,7 +69,7 @@ impl Ids {
 
     /// Gives an id; `EMFILE` where all are in use.
     pub fn insert(&mut self, kind: Kind, sock: SockId, nonblocking: bool) -> Result<i32> {
-        let entry = Some(Entry { kind, sock, nonblocking, told: None, kept: Vec::new() });
+        let entry = Some(Entry { kind, sock, nonblocking, told: None, kept: None });
         if self.free.len() <= REST && self.entries.len() < self.max {
             self.entries.push(entry);
             return Ok(self.entries.len() as i32 - 1);

@@ -57,7 +57,8 @@ pub fn get(c: &mut Context, id: c_int, level: c_int, name: c_int) -> Result<Valu
         return Err(Errno::OPNOTSUPP);
     }
     if let Some(at_first) = kept(level, name) {
-        let set = c.ids.get(id)?.kept.iter().find(|(n, _)| *n == name).map(|(_, value)| *value);
+        let kept = c.ids.get(id)?.kept.as_deref();
+        let set = kept.and_then(|kept| kept.iter().find(|(n, _)| *n == name)).map(|(_, value)| *value);
         return Ok(Value::int(set.unwrap_or(at_first)));
     }
     if (level, name) == (libc::SOL_SOCKET, libc::SO_SNDLOWAT) {
@@ -104,7 +105,7 @@ fn keep(c: &mut Context, id: c_int, name: c_int, value: &[u8]) -> Result<()> {
         libc::TCP_FASTOPEN => fast_open(c, id, n)?,
         _ => n,
     };
-    let kept = &mut c.ids.get(id)?.kept;
+    let kept = c.ids.get(id)?.kept.get_or_insert_default();
     kept.retain(|(other, _)| *other != name);
     kept.push((name, n));
     Ok(())

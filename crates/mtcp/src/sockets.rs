@@ -99,10 +99,9 @@ pub fn accept(c: &mut Context, id: c_int) -> Result<(c_int, SockAddr)> {
     }
     let (new, peer) = c.wait(nonblocking, (sock, SockOption::ReceiveTimeout(None)), |s| s.accept(sock))?;
     let v6 = is_v6(c, sock);
-    let kept = c.ids.get(id)?.kept.clone();
     let accepted = c.ids.insert(Kind::Stream, new, false)?;
-    if !kept.is_empty() {
-        c.ids.get(accepted)?.kept = kept;
+    if let Some(kept) = c.ids.get(id)?.kept.clone() {
+        c.ids.get(accepted)?.kept = Some(kept);
     }
     Ok((accepted, SockAddr::new(peer, v6)))
 }

@@ -191,14 +191,17 @@ static void blocking_calls_serve_a_client(void)
 	struct peer p = {7001, 300000, 0, 100, NULL, 0};
 	struct sockaddr_in from, at;
 	socklen_t len = sizeof from, at_len = sizeof at;
-	int listener = open_listener(7001), id, i;
+	int listener = open_listener(7001), id, i, three = 3, kept = 0;
+	socklen_t size = sizeof kept;
 	size_t got = 0;
 	ssize_t n;
 	char buf[4096], *big = malloc(1 << 20);
 	pthread_t t;
+	CHECK(mtcp_setsockopt(M, listener, SOL_SOCKET, SO_PRIORITY, &three, size) == 0);
 	pthread_create(&t, NULL, client, &p);
 	id = mtcp_accept(M, listener, (struct sockaddr *)&from, &len);
 	CHECK(id >= 0 && id != listener);
+	CHECK(mtcp_getsockopt(M, id, SOL_SOCKET, SO_PRIORITY, &kept, &size) == 0 && kept == 3);
 	CHECK(len == sizeof from && from.sin_family == AF_INET && from.sin_addr.s_addr == inet_addr("10.9.0.1"));
 	CHECK(mtcp_getsockname(M, id, (struct sockaddr *)&at, &at_len) == 0 && at_len == sizeof at);
 	CHECK(at.sin_addr.s_addr == inet_addr("10.9.0.2") && at.sin_port == htons(7001));
