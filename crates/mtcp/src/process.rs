@@ -151,15 +151,16 @@ pub struct Lease {
 #[derive(Clone, Copy)]
 pub struct Ticket {
     lane: usize,
-    generation: u32,
+    /// Of the engine; `None` where it is not this module's.
+    generation: Option<u32>,
     model: Model,
 }
 
 impl Ticket {
-    /// Whether the engine has been ended since.
+    /// Whether `mtcp_destroy` has ended the engine since.
     #[inline]
     pub fn is_over(&self) -> bool {
-        GENERATION.load(Ordering::Acquire) != self.generation
+        self.generation.is_some_and(|generation| GENERATION.load(Ordering::Acquire) != generation)
     }
 }
 
@@ -207,13 +208,13 @@ pub fn lease(cpu: c_int) -> Result<Lease> {
         Some(Free::Used(app)) => app,
         None => return Err(Errno::BUSY),
     };
-    let ticket = Ticket { lane, generation, model: running.model };
+    let ticket = Ticket { lane, generation: Some(generation), model: running.model };
     Ok(Lease { app, max_ids: sizes.max_concurrency.max(1) as usize, keepalive, ticket })
 }
 
 /// A lane that is no engine's of this process's configuration, and goes with its context.
 pub fn own(app: App) -> Lease {
-    let ticket = Ticket { lane: 0, generation: u32::MAX, model: Model::Inline };
+    let ticket = Ticket { lane: 0, generation: None, model: Model::Inline };
     Lease { app, max_ids: MOST_IDS, keepalive: false, ticket }
 }
 
@@ -247,6 +248,9 @@ pub fn give_back(mut app: App, ticket: Ticket) {
     if let Model::Inline = ticket.model {
         // Nobody else would send what is left.
         app.drain(std::time::Duration::from_secs(1));
+    }
+    if ticket.generation.is_none() {
+        return;
     }
     app.entrust();
     let Ok(mut process) = lock() else { return };
@@ -283,5 +287,19 @@ extern "C" fn at_exit() {
         Some(running) if running.lanes.iter().all(Option::is_some) => drop(running),
         Some(running) => std::mem::forget(running),
         None => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mtcp_destroy_ends_what_its_engine_lent() {
+        let ticket = |generation| Ticket { lane: 0, generation, model: Model::Inline };
+        let (lent, own) = (ticket(Some(GENERATION.load(Ordering::Relaxed))), ticket(None));
+        assert!(!lent.is_over() && !own.is_over());
+        destroy().unwrap();
+        assert!(lent.is_over() && !own.is_over());
     }
 }
