@@ -136,7 +136,7 @@ fn every_call_under_valgrind() {
         return;
     }
     let conf = lab.temp.file("tap.conf", TAP);
-    calls(&lab, "", "-LPREFIX/lib -lmtcp", "valgrind -q --error-exitcode=9", &conf, "");
+    calls(&lab, "", "-LPREFIX/lib -lmtcp", "env SLOWLY=1 valgrind -q --error-exitcode=9", &conf, "");
 }
 
 #[test]
