@@ -28,7 +28,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use clap::ValueEnum;
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
 
 /// How long the last segments of a stopping lane may take to leave.
 const DRAIN: Duration = Duration::from_secs(2);
@@ -185,22 +185,25 @@ fn on_channels(
     let Some(cores) = args.device.cores.as_ref().map(|cores| cores.0.clone()) else {
         return Err(Failure::usage("channels take the connections of their cores", "name them with --cores"));
     };
-    let (listener, port, lanes) = (listener(args.port)?, args.port, cores.len());
+    // The same as the expert's on epoll: a connection is worth a wake-up once its request is there.
+    let address = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), args.port);
+    let (listener, _) = kernel::listen(address, Manner::default()).map_err(|error| refused(args.port, error))?;
+    let (listener, port, lanes) = (Arc::new(listener), args.port, cores.len());
     let (ready, told) = mpsc::channel();
     let mut threads = Vec::new();
     for (index, core) in cores.into_iter().enumerate() {
-        let (stop, ready) = (stop.clone(), ready.clone());
+        let (stop, ready, listener) = (stop.clone(), ready.clone(), listener.clone());
         let body = move || {
             sys::pin(core);
             let served = Channel::uring(parts.options()).map_err(no_ring).and_then(|channel| {
                 let register = |channel: &mut Channel, cookie| {
                     let mut handles = Vec::new();
                     if parts.partitioned {
-                        handles.push(channel.register_listener(listener, cookie, CpuMask::one(core))?);
+                        handles.push(channel.register_part(listener.as_fd(), cookie, CpuMask::one(core))?);
                     }
                     // What comes in on other CPUs is the first one's.
                     if !parts.partitioned || index == 0 {
-                        handles.push(channel.register_listener(listener, cookie, CpuMask::NONE)?);
+                        handles.push(channel.register(listener.try_clone()?, cookie)?);
                     }
                     // The receiver leaves early only when another thread failed.
                     ready.send(()).unwrap_or(());
