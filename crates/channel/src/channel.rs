@@ -391,7 +391,8 @@ impl Channel {
                 let mut limit = limit;
                 if self.core.options.balance > 0 {
                     kernel.flush(&mut self.core)?;
-                    if !self.core.events.is_empty() || kernel.balance(&mut self.core) > 0 {
+                    let some = !self.core.events.is_empty() || !self.core.dirty.is_empty();
+                    if some || kernel.balance(&mut self.core) > 0 {
                         return Ok(());
                     }
                     limit = Some(limit.map_or(LOOK, |limit| limit.min(LOOK)));

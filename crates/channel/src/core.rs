@@ -476,6 +476,14 @@ impl Core {
         }
     }
 
+    /// Whether descriptors were made of a lightweight socket's place, from now on, and before.
+    pub fn share(&mut self, light: u32, now: bool) -> bool {
+        match self.light.get_mut(light).map(|light| &mut light.of) {
+            Some(LightOf::Slot { shared, .. }) => std::mem::replace(shared, now),
+            _ => false,
+        }
+    }
+
     /// What is asked of a connection that has ended, as of a socket that was shut down.
     pub fn refuse(&mut self, at: u32) {
         while self.head(at, Way::In).is_some() {

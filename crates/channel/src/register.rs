@@ -216,22 +216,39 @@ impl Channel {
     }
 
     /// A descriptor of the process for a lightweight socket, beside it. EOPNOTSUPP: it is a lane's, and no file. ENOTCONN: it
-    /// was disconnected.
+    /// was disconnected, or is being. EBUSY: bytes have come that a `recv` has to ask for first, else they would be lost to it.
     pub fn descriptor(&mut self, socket: LwSocket) -> io::Result<OwnedFd> {
-        let (at, _) = self.core.light(socket)?;
-        let fd = self.installed(socket)?;
-        // Whoever has it keeps the connection open, whatever becomes of the place.
-        if let Some(LightOf::Slot { shared, .. }) = self.core.light.get_mut(at).map(|light| &mut light.of) {
-            *shared = true;
+        let (at, light) = self.core.light(socket)?;
+        let handle = light.handle;
+        if self.core.entries.get(handle).is_some_and(|entry| entry.closing) {
+            return Err(errno(libc::ENOTCONN));
         }
-        let handle = self.core.light.get(at).map(|light| light.handle);
-        if let (Some(handle), Some(kernel)) = (handle, &mut self.kernel) {
-            kernel.quench(&mut self.core, handle);
+        // Whoever has it keeps the connection open, whatever becomes of the place; and reads what it alone may read.
+        let before = self.core.share(at, true);
+        let fd = match &mut self.kernel {
+            Some(kernel) => kernel.settle(&mut self.core, handle),
+            None => Ok(false),
+        };
+        let fd = match fd {
+            Ok(false) => self.installed(socket),
+            Ok(true) => Err(errno(libc::EBUSY)),
+            Err(error) => Err(error),
+        };
+        if fd.is_err() {
+            self.core.share(at, before);
         }
-        Ok(fd)
+        fd
     }
 
-    /// The same for a moment.
+    /// The same for a moment: gone before anything else is asked of the channel.
+    pub fn with_descriptor<T>(
+        &mut self,
+        socket: LwSocket,
+        f: impl FnOnce(BorrowedFd<'_>) -> io::Result<T>,
+    ) -> io::Result<T> {
+        f(self.installed(socket)?.as_fd())
+    }
+
     pub(crate) fn installed(&mut self, socket: LwSocket) -> io::Result<OwnedFd> {
         let (_, light) = self.core.light(socket)?;
         match (light.of, &mut self.kernel) {

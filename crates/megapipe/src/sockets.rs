@@ -157,8 +157,8 @@ pub unsafe fn name(channel: *mut Slot, fd: c_int, peer: bool, out: *mut sockaddr
 fn descriptor<T>(channel: &mut Channel, fd: c_int, f: impl FnOnce(RawFd) -> io::Result<T>) -> io::Result<Option<T>> {
     match LwSocket::from_number(fd) {
         None => f(fd).map(Some),
-        Some(light) => match channel.descriptor(light) {
-            Ok(fd) => f(fd.as_raw_fd()).map(Some),
+        Some(light) => match channel.with_descriptor(light, |fd| f(fd.as_raw_fd())) {
+            Ok(answer) => Ok(Some(answer)),
             Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(None),
             Err(e) => Err(e),
         },

@@ -2,6 +2,7 @@
 //! kernel (multishot), instead of one for each message. What comes before it is asked for waits here.
 
 use std::collections::VecDeque;
+use std::io;
 
 use io_uring::squeue::{Entry as Sqe, Flags};
 use io_uring::types::Fixed;
@@ -90,7 +91,8 @@ impl Kernel {
             let generation = core.entries.generation(at);
             let (Some(entry), Some(op)) = (core.entries.get_mut(at), core.ops.get_mut(op)) else { return true };
             let (Some(flow), Some(pool)) = (&mut entry.flow, &mut self.pool) else { return true };
-            if op.stage != Stage::Queued {
+            // Nothing is asked of a place that is being closed.
+            if op.stage != Stage::Queued || entry.closing {
                 return true;
             }
             let reads = matches!(op.kind, Kind::Read);
@@ -183,12 +185,9 @@ impl Kernel {
         if !cqueue::more(flags) {
             (flow.armed, flow.ending) = (false, false);
             match -result {
-                // The kernel says so before it looks for bytes.
                 libc::ENOBUFS => {
                     core.stats.no_buffer += 1;
-                    if let Some(op) = core.head(at, Way::In) {
-                        self.poll(core, at, op, libc::POLLIN);
-                    }
+                    self.dried(core, at);
                 }
                 // It was asked to end, or has to be asked for again.
                 libc::ECANCELED | libc::EINTR | libc::EAGAIN | ..0 => {}
@@ -203,24 +202,52 @@ impl Kernel {
         }
     }
 
+    /// There was no buffer. The kernel says so before it looks for bytes, so who wants one waits for some first; a read has
+    /// memory of its own, and is one request as any other.
+    fn dried(&mut self, core: &mut Core, at: u32) {
+        let Some(op) = core.head(at, Way::In) else { return };
+        let reads = core.ops.get(op).is_some_and(|op| matches!(op.kind, Kind::Read));
+        let Some(entry) = core.entries.get_mut(at).filter(|entry| !entry.closing) else { return };
+        if !reads {
+            self.poll(core, at, op, libc::POLLIN);
+        } else if entry.flow.as_ref().is_some_and(|flow| !flow.has_bytes() && flow.end.is_none()) {
+            entry.flow = None;
+            core.touch(at);
+        }
+    }
+
     /// No more is received than was.
-    pub fn quench(&mut self, core: &mut Core, at: u32) {
-        if let Some(end) = self.quenches(core, at) {
+    fn quench(&mut self, core: &mut Core, at: u32) {
+        let Some(end) = self.quenches(core, at) else { return };
+        if let Some(flow) = flow_of(core, at)
+            && !std::mem::replace(&mut flow.ending, true)
+        {
             self.push(core, &[end]);
         }
     }
 
-    /// What ends a request that stays, where there is one.
+    /// What ends a request that stays, where there is one. Behind something else it may never be looked at.
     pub(super) fn quenches(&mut self, core: &mut Core, at: u32) -> Option<Sqe> {
-        let flow = flow_of(core, at).filter(|flow| flow.armed && !flow.ending)?;
-        flow.ending = true;
+        flow_of(core, at).filter(|flow| flow.armed)?;
         let cancel = opcode::AsyncCancel::new(tag(FLOW, core.entries.generation(at), at)).build();
         Some(cancel.flags(Flags::SKIP_SUCCESS).user_data(tag(NOTHING, 0, 0)))
     }
 
+    /// Waits until nothing is received until further notice any more; whether bytes were that nobody asked for.
+    pub fn settle(&mut self, core: &mut Core, at: u32) -> io::Result<bool> {
+        self.quench(core, at);
+        self.until(core, |_, core| {
+            let flow = core.entries.get(at).and_then(|entry| entry.flow.as_ref());
+            flow.is_none_or(|flow| !flow.armed)
+        })?;
+        Ok(flow_of(core, at).is_some_and(|flow| flow.has_bytes()))
+    }
+
     /// Nothing is received any more, and what was is dropped; the memory is the channel's.
     pub fn dry(&mut self, core: &mut Core, at: u32) {
-        self.quench(core, at);
+        if let Some(end) = self.quenches(core, at) {
+            self.push(core, &[end]);
+        }
         let flow = core.entries.get_mut(at).and_then(|entry| entry.flow.take());
         if let (Some(flow), Some(pool)) = (flow, &mut self.pool) {
             self.ahead -= flow.ahead.len();

@@ -98,6 +98,8 @@ pub(crate) struct Kernel {
     no_signal: bool,
     /// Completions in hand.
     done: Vec<(u64, i32, u32)>,
+    /// Those behind them, that had to make room for requests.
+    parked: Vec<(u64, i32, u32)>,
 }
 
 impl Kernel {
@@ -119,6 +121,7 @@ impl Kernel {
             ahead: 0,
             answer: None,
             no_signal: true,
+            parked: Vec::new(),
             done,
         })
     }
@@ -149,7 +152,7 @@ impl Kernel {
             }
             // A full queue is handed over; where completions stand in the way, they are taken first.
             if self.submit(core).is_err() {
-                self.gather(core);
+                self.parked.extend(self.ring.completion().map(|cqe| (cqe.user_data(), cqe.result(), cqe.flags())));
             }
         }
     }
@@ -251,6 +254,7 @@ impl Kernel {
             }
             let mut done = std::mem::take(&mut self.done);
             done.clear();
+            done.append(&mut self.parked);
             done.extend(self.ring.completion().map(|cqe| (cqe.user_data(), cqe.result(), cqe.flags())));
             came += done.len();
             for (number, result, flags) in done.iter().copied() {
@@ -258,7 +262,7 @@ impl Kernel {
             }
             let more = done.len();
             self.done = done;
-            if more == 0 || !self.ring.submission().cq_overflow() {
+            if self.parked.is_empty() && (more == 0 || !self.ring.submission().cq_overflow()) {
                 return came;
             }
         }
@@ -267,6 +271,8 @@ impl Kernel {
     /// Hands over and takes completions until `enough`.
     fn until(&mut self, core: &mut Core, enough: impl Fn(&Kernel, &Core) -> bool) -> io::Result<()> {
         while !enough(self, core) {
+            // Who was fed goes on with the next turn.
+            self.feed(core);
             match self.wait(core, None) {
                 // This cannot be given up half-way; who was to be interrupted is interrupted by the next call.
                 Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
@@ -365,7 +371,8 @@ impl Kernel {
             };
         }
         // FIN rides on the last bytes.
-        let rides = kind == FileKind::Tcp && matches!(this.kind, Kind::Write);
+        // One request says no more than so many bytes.
+        let rides = kind == FileKind::Tcp && matches!(this.kind, Kind::Write) && this.place.len() <= MOST;
         let ends = core.after(op).filter(|next| {
             let next = core.ops.get(*next).map(|next| &next.kind);
             rides && matches!(next, Some(Kind::Disconnect(libc::SHUT_WR | libc::SHUT_RDWR)))

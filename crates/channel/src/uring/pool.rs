@@ -1,7 +1,7 @@
 //! Memory of the channel for `recv`: buffers that the kernel picks from when bytes are there, so that a connection without
 //! any holds none (provided buffers).
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -22,7 +22,7 @@ impl Stretch {
         let layout = Layout::from_size_align(bytes.max(1), PAGE).map_err(|_| crate::errno(libc::EINVAL))?;
         // SAFETY: the layout is not empty.
         let at = unsafe { alloc_zeroed(layout) };
-        let Some(at) = NonNull::new(at) else { handle_alloc_error(layout) };
+        let at = NonNull::new(at).ok_or_else(|| crate::errno(libc::ENOMEM))?;
         Ok(Stretch { at, layout })
     }
 }
