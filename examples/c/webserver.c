@@ -100,6 +100,7 @@ static int answer(struct conn *c)
 	if (end == NULL)
 		return c->len < REQUEST - 1 ? 0 : -1;
 	used = (size_t)(end + 4 - c->request);
+	end[2] = 0; /* what follows is the next request's */
 	head = strncmp(c->request, "HEAD /", 6) == 0;
 	if (!head && strncmp(c->request, "GET /", 5) != 0)
 		return -1;

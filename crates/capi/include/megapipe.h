@@ -46,7 +46,7 @@ typedef uint64_t mp_handle;
 
 /* Who does the work. */
 enum mp_engine {
-	MP_ENGINE_URING = 0, /* the kernel, by io_uring (Linux 6.1 or newer) */
+	MP_ENGINE_URING = 0, /* the kernel, by io_uring (Linux 6.1 or newer; 6.8 for descriptors and options of lwsockets) */
 	MP_ENGINE_LANE = 1   /* corelane's TCP; descriptors by an io_uring inside the channel */
 };
 
@@ -78,7 +78,8 @@ void mp_options_init(struct mp_options *options);
  * The first channel of a configuration file starts its engine, the last one that is destroyed ends it; every lane needs a
  * channel, since frames of one may come in by another's queue.
  * NULL and errno: EINVAL an option is out of range, or (a line on stderr) a wrong configuration; ENOSYS or EPERM no io_uring
- * here (kernel.io_uring_disabled, seccomp); EBUSY the lane is taken; ENODEV (a line on stderr) the engine could not start.
+ * here (kernel.io_uring_disabled, seccomp); EFAULT no configuration for a lane; ENOENT, EACCES and others why its file cannot
+ * be read; EBUSY the lane is taken; ENODEV (a line on stderr) the engine could not start.
  */
 mp_channel *mp_create(const struct mp_options *options);
 
@@ -233,7 +234,8 @@ int mp_flush(mp_channel *channel);
 
 /*
  * A descriptor of the process (close-on-exec) for an lwsocket, beside it: what is closed first leaves the other open. -1 and
- * errno: EOPNOTSUPP it is a lane's, and no file of the kernel; EMFILE.
+ * errno: EOPNOTSUPP it is a lane's, and no file of the kernel; ENOTCONN it was disconnected, or is being; EBUSY bytes have come
+ * that an mp_recv() or mp_read() has to ask for first, else they would be lost to the descriptor; EMFILE; EINVAL before Linux 6.8.
  */
 int mp_lwsocket_to_fd(mp_channel *channel, int lwsocket);
 

@@ -109,19 +109,19 @@ pub fn send(c: &mut Context, of: Stream, data: &[u8], more: bool) -> Result<usiz
 /// As writev(2).
 pub fn send_parts(c: &mut Context, of: Stream, parts: &[&[u8]]) -> Result<usize> {
     let total = parts.iter().map(|p| p.len()).sum::<usize>();
-    if of.pipe {
-        // PIPE_BUF counts the parts together.
-        return send(c, of, &parts.concat(), false);
-    }
     if total > MOST_BYTES {
         return Err(Errno::INVAL);
     }
-    let first = c.poll(|s| s.writev(of.sock, parts, false));
+    if of.pipe && total <= libc::PIPE_BUF {
+        // So few bytes go together.
+        return send(c, of, &parts.concat(), false);
+    }
+    let first = if of.pipe { Err(Errno::AGAIN) } else { c.poll(|s| s.writev(of.sock, parts, false)) };
     let mut written = match first {
-        Err(Errno::AGAIN) if !of.nonblocking => 0,
+        Err(Errno::AGAIN) if of.pipe || !of.nonblocking => 0,
         other => noting(c, of, other)?,
     };
-    if of.nonblocking || written == total {
+    if !of.pipe && of.nonblocking || written == total {
         c.wrote(of.sock, of.nonblocking);
         return Ok(written);
     }

@@ -94,8 +94,9 @@ impl Kernel {
         let buffer = cqueue::buffer_select(flags);
         match (result, buffer, &mut self.pool) {
             (1.., Some(id), Some(pool)) => {
+                pool.taken(id);
                 let received =
-                    Received { channel: core.id, at: pool.taken(id), len: result as usize, buffer: id.into() };
+                    Received { channel: core.id, at: pool.lend(id), len: result as usize, buffer: id.into() };
                 return core.complete(at, Way::In, Ok(result as usize), Data::Received(received));
             }
             (_, Some(id), Some(pool)) => {

@@ -96,8 +96,9 @@ impl Kernel {
                 return true;
             }
             let reads = matches!(op.kind, Kind::Read);
-            let received = |id: u16, len: usize, at| {
-                (len, Data::Received(Received { channel: core.id, at, len, buffer: id.into() }))
+            let channel = core.id;
+            let received = |pool: &mut Pool, id: u16, len: usize| {
+                (len, Data::Received(Received { channel, at: pool.lend(id), len, buffer: id.into() }))
             };
             let (len, data) = if reads && op.place.len() == 0 {
                 (0, Data::None)
@@ -112,11 +113,11 @@ impl Kernel {
                     return true;
                 };
                 flow.pass(len);
-                received(id, len, pool.memory.at(id).cast_const())
+                received(pool, id, len)
             } else if let Some((id, len)) = flow.ahead.pop_front() {
                 self.ahead -= 1;
-                let bytes = pool.bytes(id, len as usize);
                 if reads {
+                    let bytes = pool.bytes(id, len as usize);
                     let n = op.place.fill(bytes);
                     if n < bytes.len() {
                         flow.spilled.extend_from_slice(&bytes[n..]);
@@ -125,7 +126,7 @@ impl Kernel {
                     pool.release(id);
                     (n, Data::None)
                 } else {
-                    received(id, len as usize, bytes.as_ptr())
+                    received(pool, id, len as usize)
                 }
             } else if let Some(end) = flow.end {
                 // The end stays the end; an error is told once.
@@ -153,9 +154,7 @@ impl Kernel {
     pub(super) fn flowed(&mut self, core: &mut Core, at: u32, generation: u32, result: i32, flags: u32) {
         let known = core.entries.generation(at) & 0xff_ffff == generation;
         let Some(pool) = &mut self.pool else { return };
-        let buffer = cqueue::buffer_select(flags).inspect(|id| {
-            pool.taken(*id);
-        });
+        let buffer = cqueue::buffer_select(flags).inspect(|id| pool.taken(*id));
         let entry = core.entries.get_mut(at).filter(|_| known);
         let Some((drained, flow)) = entry.and_then(|entry| Some((&mut entry.drained, entry.flow.as_deref_mut()?)))
         else {

@@ -53,6 +53,16 @@ impl Memory {
     }
 }
 
+/// Who has a buffer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Holder {
+    /// Nobody: the kernel may pick it.
+    Kernel,
+    /// It has bytes that nobody has asked for.
+    Channel,
+    Application,
+}
+
 /// Buffers that the kernel picks from.
 pub(crate) struct Pool {
     pub memory: Memory,
@@ -60,9 +70,9 @@ pub(crate) struct Pool {
     tail: u16,
     /// Given since the kernel was told.
     unsaid: bool,
-    /// Buffers that the application has, by number: one is not taken back twice.
-    out: Vec<bool>,
-    /// How many of the kernel's they are.
+    /// Who has which, by number: the application gives nothing back twice.
+    held: Vec<Holder>,
+    /// How many of the kernel's it has not.
     away: u16,
     /// Buffers that the kernel never has, behind all others.
     kept: Vec<u16>,
@@ -84,8 +94,8 @@ impl Pool {
         let base = entries.at.as_ptr() as u64;
         // SAFETY: the entries stay where they are as long as the ring, which its owner drops first.
         unsafe { ring.submitter().register_buf_ring_with_flags(base, count, GROUP, 0)? };
-        let (out, kept) = (vec![false; (count + KEPT) as usize], (count..count + KEPT).collect());
-        let mut pool = Pool { memory, entries, tail: 0, unsaid: false, out, away: 0, kept, count };
+        let (held, kept) = (vec![Holder::Kernel; (count + KEPT) as usize], (count..count + KEPT).collect());
+        let mut pool = Pool { memory, entries, tail: 0, unsaid: false, held, away: 0, kept, count };
         (0..count).for_each(|id| pool.give(id));
         pool.publish();
         Ok(pool)
@@ -116,17 +126,30 @@ impl Pool {
     }
 
     /// The kernel has put bytes into a buffer.
-    pub fn taken(&mut self, id: u16) -> *const u8 {
-        if let Some(out) = self.out.get_mut(id as usize) {
-            let had = std::mem::replace(out, true);
+    pub fn taken(&mut self, id: u16) {
+        if let Some(held) = self.held.get_mut(id as usize) {
+            let had = std::mem::replace(held, Holder::Channel) != Holder::Kernel;
             self.away += u16::from(!had && id < self.count);
+        }
+    }
+
+    /// The application gets a buffer that was taken: where it begins.
+    pub fn lend(&mut self, id: u16) -> *const u8 {
+        if let Some(held) = self.held.get_mut(id as usize) {
+            *held = Holder::Application;
         }
         self.memory.at(id)
     }
 
     /// The application has done with a buffer; `false` where it had it not.
+    pub fn returned(&mut self, id: u16) -> bool {
+        self.held.get(id as usize) == Some(&Holder::Application) && self.release(id)
+    }
+
+    /// Nobody needs a buffer's bytes any more; `false` where there were none.
     pub fn release(&mut self, id: u16) -> bool {
-        let had = self.out.get_mut(id as usize).is_some_and(std::mem::take);
+        let held = self.held.get_mut(id as usize);
+        let had = held.is_some_and(|held| std::mem::replace(held, Holder::Kernel) != Holder::Kernel);
         if had && id < self.count {
             self.away -= 1;
             self.give(id);
@@ -136,7 +159,7 @@ impl Pool {
         had
     }
 
-    /// Buffers that the application has not: the kernel's, or those that it never has.
+    /// Buffers with nothing in them: the kernel's, or those that it never has.
     pub fn free(&self, kept: bool) -> usize {
         if kept { self.kept.len() } else { (self.count - self.away).into() }
     }
