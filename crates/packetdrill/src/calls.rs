@@ -19,6 +19,10 @@ fn unless_again<T>(result: core::result::Result<T, socket::Errno>, nonblocking: 
     }
 }
 
+fn is_v6(w: &mut World, id: SockId) -> bool {
+    matches!(w.with(|s| s.option(id, SockOption::Domain(0))), Ok(SockOption::Domain(libc::AF_INET6)))
+}
+
 /// A descriptor that libc can close.
 fn hand_out(w: &mut World, id: SockId, nonblocking: bool) -> Result<i32> {
     let fd = eventfd(0, EventfdFlags::CLOEXEC)?.into_raw_fd();
@@ -66,7 +70,7 @@ impl Plugin {
     pub fn bind(&self, fd: i32, address: &[u8]) -> Result<()> {
         self.call(|w| {
             let id = w.id(fd)?;
-            let local = endpoint(address)?;
+            let local = endpoint(address, is_v6(w, id))?;
             w.with(|s| s.bind(id, local)).map_err(errno)
         })
     }
@@ -94,7 +98,7 @@ impl Plugin {
     /// connect(2).
     pub fn connect(&self, fd: i32, address: &[u8]) -> Result<()> {
         let (d, timeout) = self.start(fd, 0, SockOption::SendTimeout(None))?;
-        let remote = endpoint(address)?;
+        let remote = self.call(|w| endpoint(address, is_v6(w, d.id)))?;
         let begun = self.call(|w| {
             let begun = w.with(|s| s.connect(d.id, remote));
             // What the stack can tell at once needs no packet.
