@@ -112,14 +112,12 @@ static void *serve(void *arg)
 				finish(conn);
 			else if (ev.u.io.size == 0)
 				mp_disconnect(conn->handle);
-			else
-				mp_write(conn->handle, conn->buf, ev.u.io.size);
+			else if (mp_write(conn->handle, conn->buf, ev.u.io.size) < 0)
+				finish(conn);
 			break;
 		case MP_WRITE:
-			if (ev.result < 0)
+			if (ev.result < 0 || mp_read(conn->handle, conn->buf, READSIZE) < 0)
 				finish(conn);
-			else
-				mp_read(conn->handle, conn->buf, READSIZE);
 			break;
 		case MP_DISCONNECT:
 			finish(conn);

@@ -132,9 +132,16 @@ int main(int argc, char **argv)
 	mtcp_register_signal(SIGTERM, stop);
 	threads = calloc((size_t)cores, sizeof *threads);
 	number = calloc((size_t)cores, sizeof *number);
+	if (threads == NULL || number == NULL) {
+		perror("threads");
+		return 1;
+	}
 	for (i = 0; i < cores; i++) {
 		number[i] = i;
-		pthread_create(&threads[i], NULL, serve, &number[i]);
+		if (pthread_create(&threads[i], NULL, serve, &number[i]) != 0) {
+			fprintf(stderr, "no thread for core %d\n", i);
+			return 1;
+		}
 	}
 	for (i = 0; i < cores; i++)
 		pthread_join(threads[i], NULL);

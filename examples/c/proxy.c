@@ -163,7 +163,7 @@ int main(int argc, char **argv)
 	mtcp_register_signal(SIGTERM, stop);
 	sides = calloc((size_t)sizes.max_concurrency, sizeof *sides);
 	mctx = mtcp_create_context(0);
-	if (mctx == NULL) {
+	if (sides == NULL || mctx == NULL) {
 		perror("mtcp_create_context");
 		return 1;
 	}

@@ -118,6 +118,10 @@ static void *work(void *arg)
 	w->got = calloc((size_t)sizes.max_concurrency, sizeof *w->got);
 	w->asked = calloc((size_t)sizes.max_concurrency, 1);
 	w->ep = mtcp_epoll_create(w->mctx, EVENTS);
+	if (w->got == NULL || w->asked == NULL || w->ep < 0) {
+		perror("no room for connections");
+		exit(1);
+	}
 	while (!stopped && w->done < w->target) {
 		while (w->started - w->done < concurrency && w->started < w->target)
 			if (begin(w) != 0)
@@ -179,11 +183,18 @@ int main(int argc, char **argv)
 	mtcp_register_signal(SIGINT, stop);
 	threads = calloc((size_t)cores, sizeof *threads);
 	workers = calloc((size_t)cores, sizeof *workers);
+	if (threads == NULL || workers == NULL) {
+		perror("threads");
+		return 1;
+	}
 	gettimeofday(&from, NULL);
 	for (i = 0; i < cores; i++) {
 		workers[i].core = i;
 		workers[i].target = connections / cores + (i < connections % cores);
-		pthread_create(&threads[i], NULL, work, &workers[i]);
+		if (pthread_create(&threads[i], NULL, work, &workers[i]) != 0) {
+			fprintf(stderr, "no thread for core %d\n", i);
+			return 1;
+		}
 	}
 	for (i = 0; i < cores; i++) {
 		pthread_join(threads[i], NULL);

@@ -100,7 +100,7 @@ static int answer(struct conn *c)
 	if (end == NULL)
 		return c->len < REQUEST - 1 ? 0 : -1;
 	used = (size_t)(end + 4 - c->request);
-	end[2] = 0; /* what follows is the next request's */
+	c->request[used - 2] = 0; /* what follows is the next request's */
 	head = strncmp(c->request, "HEAD /", 6) == 0;
 	if (!head && strncmp(c->request, "GET /", 5) != 0)
 		return -1;
@@ -257,9 +257,16 @@ int main(int argc, char **argv)
 	mtcp_register_signal(SIGTERM, stop);
 	threads = calloc((size_t)cores, sizeof *threads);
 	number = calloc((size_t)cores, sizeof *number);
+	if (threads == NULL || number == NULL) {
+		perror("threads");
+		return 1;
+	}
 	for (i = 0; i < cores; i++) {
 		number[i] = i;
-		pthread_create(&threads[i], NULL, serve, &number[i]);
+		if (pthread_create(&threads[i], NULL, serve, &number[i]) != 0) {
+			fprintf(stderr, "no thread for core %d\n", i);
+			return 1;
+		}
 	}
 	for (i = 0; i < cores; i++)
 		pthread_join(threads[i], NULL);

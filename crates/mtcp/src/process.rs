@@ -245,7 +245,9 @@ fn start(config: &Config) -> Result<Running> {
 
 /// The other end of [`lease`], once everything on the lane is closed.
 pub fn give_back(mut app: App, ticket: Ticket) {
-    if let Model::Inline = ticket.model {
+    if let Model::Inline = ticket.model
+        && !ticket.is_over()
+    {
         // Nobody else would send what is left.
         app.drain(std::time::Duration::from_secs(1));
     }
