@@ -205,10 +205,11 @@ pub(crate) struct Light {
 
 #[derive(Clone, Copy)]
 pub(crate) enum LightOf {
-    /// A place in the ring's table; descriptors of the process were made of it as well.
+    /// A place in the ring's table.
     Slot {
         slot: u32,
         kind: FileKind,
+        /// Descriptors of the process were made of it as well.
         shared: bool,
     },
     Lane(SockId),

@@ -56,6 +56,11 @@ fn tag(what: u64, generation: u32, at: u32) -> u64 {
     what << 56 | u64::from(generation & 0xff_ffff) << 32 | u64::from(at)
 }
 
+/// How a receive begins, by what the last one left.
+fn poll_first(core: &Core, at: u32) -> u16 {
+    if core.drained(at) { POLL_FIRST } else { 0 }
+}
+
 /// How a file is named to the kernel.
 #[derive(Clone, Copy)]
 enum File {
@@ -370,18 +375,17 @@ impl Kernel {
                 File::Slot(slot) => self.end(core, at, op, slot, None),
             };
         }
-        // FIN rides on the last bytes.
-        // One request says no more than so many bytes.
+        // FIN rides on the last bytes, where one request can say all of them.
         let rides = kind == FileKind::Tcp && matches!(this.kind, Kind::Write) && this.place.len() <= MOST;
         let ends = core.after(op).filter(|next| {
             let next = core.ops.get(*next).map(|next| &next.kind);
             rides && matches!(next, Some(Kind::Disconnect(libc::SHUT_WR | libc::SHUT_RDWR)))
         });
-        let (number, drained) = (tag(OP, core.ops.generation(op), op), core.drained(at));
+        let (number, first) = (tag(OP, core.ops.generation(op), op), poll_first(core, at));
         let Some(this) = core.ops.get_mut(op) else { return };
         this.stage = Stage::Submitted;
         let more = if ends.is_some() { libc::MSG_MORE } else { 0 };
-        let entry = self.entry(this, file, kind, more, drained).user_data(number);
+        let entry = self.entry(this, file, kind, more, first).user_data(number);
         match (ends, file) {
             (Some(next), File::Slot(slot)) => self.end(core, at, next, slot, Some(entry)),
             // A descriptor's end follows the write's completion, by a system call.
@@ -418,11 +422,10 @@ impl Kernel {
     }
 
     /// What an operation asks of the kernel.
-    fn entry(&self, op: &mut crate::core::Op, file: File, kind: FileKind, more: i32, drained: bool) -> Sqe {
+    fn entry(&self, op: &mut crate::core::Op, file: File, kind: FileKind, more: i32, first: u16) -> Sqe {
         let socket = matches!(kind, FileKind::Tcp | FileKind::Stream | FileKind::Message);
         let whole = if kind == FileKind::Message { 0 } else { libc::MSG_WAITALL };
         let send = libc::MSG_NOSIGNAL | whole | more;
-        let first = if drained { POLL_FIRST } else { 0 };
         let quiet = if kind == FileKind::Pipe && self.no_signal { NO_SIGNAL } else { 0 };
         match (&op.kind, &mut op.place) {
             (Kind::Connect(address), _) => {
@@ -475,11 +478,10 @@ impl Kernel {
     }
 
     fn begin_recv(&mut self, core: &mut Core, at: u32, op: u32, file: File, kind: FileKind) {
-        let (number, drained) = (tag(OP, core.ops.generation(op), op), core.drained(at));
+        let (number, first) = (tag(OP, core.ops.generation(op), op), poll_first(core, at));
         let Some(this) = core.ops.get_mut(op) else { return };
         this.stage = Stage::Submitted;
         let (len, none) = (core.options.buffer_size, std::ptr::null_mut());
-        let first = if drained { POLL_FIRST } else { 0 };
         let entry = match kind {
             FileKind::Pipe | FileKind::File => {
                 on!(file, fd => opcode::Read::new(fd, none, len).offset(u64::MAX).buf_group(GROUP).build())

@@ -72,7 +72,7 @@ pub(crate) struct Pool {
     unsaid: bool,
     /// Who has which, by number: the application gives nothing back twice.
     held: Vec<Holder>,
-    /// How many of the kernel's it has not.
+    /// How many of the kernel's it cannot pick.
     away: u16,
     /// Buffers that the kernel never has, behind all others.
     kept: Vec<u16>,
