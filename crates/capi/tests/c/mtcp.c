@@ -20,6 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "address.h"
 #include "mtcp_api.h"
 #include "mtcp_epoll.h"
 
@@ -42,28 +43,6 @@ static void fail_errno(const char *file, int line, const char *want)
 static mctx_t M;
 /* No thread runs the stack beside ours: between our calls nothing happens. */
 static int alone;
-
-/* ---- addresses ------------------------------------------------------------------------------------------------------ */
-
-static struct sockaddr_in v4(const char *text, int port)
-{
-	struct sockaddr_in a;
-	memset(&a, 0, sizeof a);
-	a.sin_family = AF_INET;
-	a.sin_port = htons((uint16_t)port);
-	CHECK(inet_pton(AF_INET, text, &a.sin_addr) == 1);
-	return a;
-}
-
-static struct sockaddr_in6 v6(const char *text, int port)
-{
-	struct sockaddr_in6 a;
-	memset(&a, 0, sizeof a);
-	a.sin6_family = AF_INET6;
-	a.sin6_port = htons((uint16_t)port);
-	CHECK(inet_pton(AF_INET6, text, &a.sin6_addr) == 1);
-	return a;
-}
 
 /* ---- the kernel's side ---------------------------------------------------------------------------------------------- */
 

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "address.h"
 #include "mtcp_api.h"
 
 #define NEW_TCP_INQ 36
@@ -151,26 +152,6 @@ static void little_room(void)
 			printf(", %d, %s\n", (int)room, n < 5 && got[n] != 0xee ? "too much" : "no more");
 			end(s);
 		}
-}
-
-static struct sockaddr_in v4(const char *text, int port)
-{
-	struct sockaddr_in a;
-	memset(&a, 0, sizeof a);
-	a.sin_family = AF_INET;
-	a.sin_port = htons((uint16_t)port);
-	inet_pton(AF_INET, text, &a.sin_addr);
-	return a;
-}
-
-static struct sockaddr_in6 v6(const char *text, int port)
-{
-	struct sockaddr_in6 a;
-	memset(&a, 0, sizeof a);
-	a.sin6_family = AF_INET6;
-	a.sin6_port = htons((uint16_t)port);
-	inet_pton(AF_INET6, text, &a.sin6_addr);
-	return a;
 }
 
 static void addresses(void)
