@@ -230,6 +230,10 @@ pub struct BenchArgs {
     /// The server of examples/c for the experiment with memcached [default: kvserver on PATH]
     #[arg(long, value_name = "FILE")]
     pub kv: Option<PathBuf>,
+    /// Another client for the experiment with memcached: memcaslap (persistent connections, every value compared) or
+    /// memtier_benchmark; it needs more CPU than the server, which gets 30 % of its cores then
+    #[arg(long, value_name = "PROGRAM")]
+    pub client: Option<PathBuf>,
     /// Also write one self-contained page with plots
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,

@@ -81,6 +81,26 @@ impl Child {
 
     /// Waits for its end; the object it ended with. An exit code of 1 with an object is one, too: some connections failed.
     pub fn finish(mut self, limit: Duration) -> Result<Value, Failure> {
+        let text = self.rest(limit)?;
+        // Lines of events may come first.
+        let objects = serde_json::Deserializer::from_str(&text).into_iter::<Value>();
+        match objects.map_while(Result::ok).last() {
+            Some(value) => Ok(value),
+            None => Err(self.failure()),
+        }
+    }
+
+    /// Waits for the end of one that speaks no JSON; what it wrote.
+    pub fn text(mut self, limit: Duration) -> Result<String, Failure> {
+        let text = self.rest(limit)?;
+        match self.process.wait() {
+            Ok(status) if status.success() => Ok(text),
+            _ => Err(self.failure()),
+        }
+    }
+
+    /// What it writes until it ends.
+    fn rest(&mut self, limit: Duration) -> Result<String, Failure> {
         let end = Instant::now() + limit;
         let mut text = String::new();
         loop {
@@ -89,17 +109,11 @@ impl Child {
                     text.push_str(&line);
                     text.push('\n');
                 }
-                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Disconnected) => return Ok(text),
                 Err(RecvTimeoutError::Timeout) => {
                     return Err(Failure::told(format!("{}: did not end within {} s", self.what, limit.as_secs())));
                 }
             }
-        }
-        // Lines of events may come first.
-        let objects = serde_json::Deserializer::from_str(&text).into_iter::<Value>();
-        match objects.map_while(Result::ok).last() {
-            Some(value) => Ok(value),
-            None => Err(self.failure()),
         }
     }
 

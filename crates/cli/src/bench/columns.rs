@@ -22,8 +22,9 @@ pub const RATE: [Column; 15] = [
 ];
 
 /// Of key-value servers.
-pub const KEEPING: [Column; 12] = [
+pub const KEEPING: [Column; 13] = [
     column("varied", "varied", 0),
+    column("client", "client", 0),
     column("system", "system", 0),
     column("cores", "cores", 0),
     column("concurrent", "at once", 0),

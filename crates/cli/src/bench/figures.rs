@@ -2,6 +2,7 @@
 
 use super::case::{Case, System, Wire, Work};
 use super::columns::*;
+use super::foreign::{self, ENDLESS, Foreign};
 use super::kv::{self, Keeper};
 use super::measure::{self, models};
 use super::report::{Column, Plot, Shape};
@@ -346,7 +347,10 @@ pub const BENCHMARKS: [Benchmark; 17] = [
         },
         closes_first: SERVER_CLOSES,
         cases: |settings, _, _, _| keeping(settings),
-        measure: measure::measure,
+        measure: |case, settings| match &settings.client {
+            Some(client) => foreign::measure(case, settings, client),
+            None => measure::measure(case, settings),
+        },
     },
     Benchmark {
         name: "models",
@@ -382,14 +386,20 @@ fn keeping(settings: &Settings) -> Result<Vec<Case>, Failure> {
     if !KEEPERS.iter().any(|system| runs(settings, *system, Wire::Xdp)) {
         return Err(kv::missing());
     }
-    const ENDLESS: u32 = 1_000_000_000;
+    let client = settings.client.as_ref();
     let lengths: &[u32] = if settings.quick { &[1, ENDLESS] } else { &[1, 2, 4, 8, 16, 32, 64, 128, ENDLESS] };
+    let lengths: Vec<u32> = lengths.iter().copied().filter(|n| client.is_none_or(|client| client.can(*n))).collect();
     let counts: &[usize] = if settings.quick { &[64] } else { &[1, 16, 64, 256, 1024, 4096] };
-    let label =
-        |cases: Vec<Case>, varied: &'static str| cases.into_iter().map(move |case| case.label("varied", varied));
-    let length = over(settings, &KEEPERS, lengths, |work, n| (work.messages, work.message) = (n, 1024));
+    let name = client.map_or("corelane", Foreign::name);
+    let label = |cases: Vec<Case>, varied: &'static str| {
+        cases.into_iter().map(move |case| case.label("varied", varied).label("client", name))
+    };
+    let mut length = over(settings, &KEEPERS, &lengths, |work, n| (work.messages, work.message) = (n, kv::VALUE));
+    if client.is_some() {
+        length.iter_mut().for_each(|case| case.work.concurrent = Foreign::concurrent(settings));
+    }
     let count = over(settings, &KEEPERS, counts, |work, n| {
-        (work.messages, work.message, work.concurrent) = (ENDLESS, 1024, n);
+        (work.messages, work.message, work.concurrent) = (ENDLESS, kv::VALUE, n);
     });
     Ok(label(length, "requests").chain(label(count, "connections")).collect())
 }

@@ -26,6 +26,18 @@ pub enum Keeper {
 
 /// The key-value server of examples/c.
 const OURS: &str = "kvserver";
+/// Where all of them listen.
+pub const PORT: u16 = 11211;
+/// How many keys there are.
+pub const KEYS: u32 = 10_000;
+/// Bytes of a key and of a value: the thesis's.
+pub const KEY: usize = 64;
+/// See [`KEY`].
+pub const VALUE: usize = 1024;
+/// Of ten requests, as the thesis has it.
+pub const GETS: u32 = 9;
+/// See [`GETS`].
+pub const SETS: u32 = 1;
 /// Memory for keys and values of each server, MiB.
 const MEMORY: u32 = 1024;
 /// Descriptors that memcached has for other things, and more.
@@ -35,15 +47,20 @@ const START: Duration = Duration::from_secs(10);
 
 /// The program of a server: for ours what was named, or what PATH has.
 pub fn program(keeper: Keeper, named: Option<&Path>) -> Option<PathBuf> {
-    let name = match keeper {
-        Keeper::Memcached => "memcached",
-        Keeper::Lane | Keeper::Uring if named.is_some() => {
-            return named.filter(|file| file.is_file()).map(Path::to_owned);
-        }
-        Keeper::Lane | Keeper::Uring => OURS,
-    };
+    match keeper {
+        Keeper::Memcached => found("memcached".as_ref()),
+        Keeper::Lane | Keeper::Uring if named.is_some() => named.filter(|file| file.is_file()).map(Path::to_owned),
+        Keeper::Lane | Keeper::Uring => found(OURS.as_ref()),
+    }
+}
+
+/// A program, as a shell finds it: on PATH if it is a name alone.
+pub fn found(program: &Path) -> Option<PathBuf> {
+    if program.components().count() > 1 {
+        return program.is_file().then(|| program.to_owned());
+    }
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file())
+    std::env::split_paths(&path).map(|dir| dir.join(program)).find(|file| file.is_file())
 }
 
 /// What to do where the programs are missing.
@@ -54,9 +71,9 @@ pub fn missing() -> Failure {
     )
 }
 
-/// Where the client finds it, and what it asks for: the thesis's keys of 64 bytes and values of 1 KiB, nine gets to a set.
+/// Where the client finds it, and what it asks for.
 pub fn url() -> String {
-    format!("memcached://{SERVER}/?keys=10000&key=64&value=1024&gets=9&sets=1")
+    format!("memcached://{SERVER}:{PORT}/?keys={KEYS}&key={KEY}&value={VALUE}&gets={GETS}&sets={SETS}")
 }
 
 /// Starts one on these cores in the server's namespace; it listens when this returns.

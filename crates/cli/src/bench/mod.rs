@@ -8,6 +8,7 @@
 //! | `measure`, `numbers` | one measurement of one case, and what programs report of it |
 //! | `place`, `cpu`, `child` | namespaces and veth; time by core; programs that are started |
 //! | `part`, `limit`, `connections`, `nginx`, `kv` | those programs: both ends of a memory wire, frames without TCP, idle connections |
+//! | `foreign`, `quota` | clients of key-value servers that are somebody else's; a limit to the server's CPU time |
 //! | `latency`, `profile` | search for the knee; where the CPU goes |
 //! | `statistics`, `report`, `plot`, `html` | medians and intervals; tables, JSON; a page |
 
@@ -17,6 +18,7 @@ mod columns;
 mod connections;
 mod cpu;
 mod figures;
+mod foreign;
 mod html;
 mod kv;
 mod latency;
@@ -28,6 +30,7 @@ pub mod part;
 mod place;
 mod plot;
 mod profile;
+mod quota;
 mod report;
 mod rounds;
 mod statistics;
@@ -40,6 +43,7 @@ use crate::say::{say, say_json, tell};
 use crate::sys::{self, Stop};
 use case::Work;
 use figures::{BENCHMARKS, Benchmark};
+use foreign::Foreign;
 use report::{Machine, Method, Report};
 use rounds::Progress;
 use std::path::{Path, PathBuf};
@@ -70,6 +74,8 @@ pub struct Settings {
     pub concurrent: Option<usize>,
     /// The key-value server of examples/c.
     pub kv: Option<PathBuf>,
+    /// Somebody else's client of key-value servers.
+    pub client: Option<Foreign>,
 }
 
 impl Settings {
@@ -136,6 +142,7 @@ fn settings(args: &BenchArgs) -> Result<Settings, Failure> {
         systems: args.system.clone(),
         concurrent: args.connections,
         kv: args.kv.clone(),
+        client: args.client.as_deref().map(Foreign::new).transpose()?,
         all_cores,
         wires,
         cores,

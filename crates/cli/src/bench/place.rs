@@ -155,6 +155,11 @@ impl Place {
         Ok(tool("ip", &["netns", "exec", namespace, "cat", &address])?.trim().to_owned())
     }
 
+    /// The file of a side's namespace.
+    pub fn namespace(&self, side: Side) -> PathBuf {
+        Path::new("/run/netns").join(&self.end(side).namespace)
+    }
+
     /// Whether an XDP program is on a side's interface.
     pub fn has_program(&self, side: Side) -> Result<bool, Failure> {
         let End { namespace, interface, .. } = self.end(side);

@@ -1,0 +1,118 @@
+//! A limit to the CPU time of what is measured: a group of processes and threads of the kernel (cgroup, either version).
+
+use crate::failure::{Failure, words};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// One of these and it is over: short, so that what waits for the next does not wait for long.
+const PERIOD_US: f64 = 5000.0;
+
+/// Holds what was put in it to a share of a core; it goes with this value, and what is still in it is free.
+pub struct Quota {
+    group: PathBuf,
+}
+
+impl Quota {
+    /// Of so many cores, fractions too.
+    pub fn new(cores: f64) -> Result<Quota, Failure> {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let Some((root, version)) = mounts.lines().filter_map(controller).find(|(root, version)| {
+            *version == 1
+                || fs::read_to_string(root.join("cgroup.controllers"))
+                    .is_ok_and(|text| text.split_whitespace().any(|word| word == "cpu"))
+        }) else {
+            return Err(Failure::new("no CPU control groups are mounted", "mount -t cgroup2 none /sys/fs/cgroup"));
+        };
+        let group = root.join(format!("corelane-bench-{}", std::process::id()));
+        let failed =
+            |error: std::io::Error| Failure::new(format!("{}: {}", group.display(), words(&error)), "run as root");
+        fs::create_dir(&group).map_err(failed)?;
+        // Gone again if one of these fails.
+        let quota = Quota { group: group.clone() };
+        let us = format!("{:.0}", PERIOD_US * cores);
+        match version {
+            1 => {
+                fs::write(group.join("cpu.cfs_period_us"), format!("{PERIOD_US}")).map_err(failed)?;
+                fs::write(group.join("cpu.cfs_quota_us"), us).map_err(failed)?;
+            }
+            _ => {
+                // Where it is on already nothing changes.
+                let _ = fs::write(root.join("cgroup.subtree_control"), "+cpu");
+                fs::write(group.join("cpu.max"), format!("{us} {PERIOD_US}")).map_err(failed)?;
+            }
+        }
+        Ok(quota)
+    }
+
+    /// Puts processes in it, with all their threads, or threads of the kernel.
+    pub fn hold(&self, pids: &[u32]) -> Result<(), Failure> {
+        pids.iter().try_for_each(|pid| {
+            let written = fs::write(self.group.join("cgroup.procs"), pid.to_string());
+            written
+                .map_err(|error| Failure::told(format!("{}: process {pid}: {}", self.group.display(), words(&error))))
+        })
+    }
+}
+
+impl Drop for Quota {
+    fn drop(&mut self) {
+        let held = fs::read_to_string(self.group.join("cgroup.procs")).unwrap_or_default();
+        let root = self.group.parent().unwrap_or(Path::new("/"));
+        for pid in held.lines() {
+            // One that has ended meanwhile is out of it.
+            let _ = fs::write(root.join("cgroup.procs"), pid);
+        }
+        // One that is left behind, empty, holds nothing.
+        let _ = fs::remove_dir(&self.group);
+    }
+}
+
+/// Where a line of mountinfo mounts groups that may know of CPU time, and their version.
+fn controller(line: &str) -> Option<(PathBuf, u8)> {
+    let (place, what) = line.split_once(" - ")?;
+    let root = PathBuf::from(place.split(' ').nth(4)?);
+    let mut what = what.split(' ');
+    let (kind, options) = (what.next()?, what.nth(1)?);
+    match kind {
+        "cgroup" if options.split(',').any(|option| option == "cpu") => Some((root, 1)),
+        "cgroup2" => Some((root, 2)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_found() {
+        let one = "31 26 0:27 / /sys/fs/cgroup/cpu rw,relatime shared:9 - cgroup cgroup rw,cpu";
+        assert_eq!(controller(one), Some(("/sys/fs/cgroup/cpu".into(), 1)));
+        let both = "31 26 0:27 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct";
+        assert_eq!(controller(both), Some(("/sys/fs/cgroup/cpu,cpuacct".into(), 1)));
+        assert_eq!(controller("31 26 0:27 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset"), None);
+        let two = "35 24 0:30 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate";
+        assert_eq!(controller(two), Some(("/sys/fs/cgroup".into(), 2)));
+    }
+
+    #[test]
+    fn what_it_holds_is_free_afterwards() {
+        let quota = match Quota::new(0.5) {
+            Ok(quota) => quota,
+            Err(failure) => {
+                eprintln!("SKIPPED: {failure}");
+                return;
+            }
+        };
+        let mut child = std::process::Command::new("sleep").arg("10").spawn().expect("sleep");
+        quota.hold(&[child.id()]).expect("it may be held");
+        let group = quota.group.clone();
+        let name = group.file_name().and_then(|name| name.to_str()).expect("a name").to_owned();
+        let groups = || fs::read_to_string(format!("/proc/{}/cgroup", child.id())).expect("it runs");
+        assert!(groups().contains(&name));
+        drop(quota);
+        assert!(!groups().contains(&name) && !group.exists());
+        child.kill().expect("it is ours");
+        child.wait().expect("it is ours");
+    }
+}
