@@ -274,6 +274,9 @@ pub fn measure(case: &Case, settings: &Settings, client: &Foreign) -> Result<Mea
         found.set("latency_p50_us", median);
         found.set("latency_p99_us", most);
     }
+    found
+        .remarks
+        .insert(format!("the server had {:.0} % of its cores' time, for the client needs more", SHARE * 100.0));
     found.errors.extend(client.complaints(&text));
     if let Some(failure) = server.ended() {
         return Err(failure);
