@@ -114,7 +114,7 @@ int mp_set_batch(mp_channel *channel, unsigned int requests);
  * has its own connections anyway, a mask of a listener of mp_listen_at() is only compared with the others.
  * The handle, or 0 and errno: EEXIST registered with this channel already; EBUSY the mask meets another's; EINVAL a mask of
  * what does not listen; EOPNOTSUPP a mask of what is not TCP; EMFILE, ENFILE no more handles; EADDRINUSE, EADDRNOTAVAIL,
- * EACCES as of bind(2) and listen(2).
+ * EACCES as of bind(2) and listen(2); EPERM, ENOSYS too: a descriptor on a lane's channel, which gets no io_uring.
  */
 mp_handle mp_register(mp_channel *channel, int fd, void *cookie, uint64_t cpu_mask);
 

@@ -60,7 +60,8 @@ fn new_id() -> u32 {
 
 impl Channel {
     /// A channel over the kernel. EINVAL: an option is out of range. ENOSYS, EPERM: the kernel has no io_uring, or not for
-    /// this process (`kernel.io_uring_disabled`, seccomp); EINVAL too, where it is older than Linux 6.1.
+    /// this process (`kernel.io_uring_disabled`, seccomp); EINVAL too, where it is older than Linux 6.1. What
+    /// [`ring_refused`](crate::ring_refused) says of the error is for whoever runs the program.
     pub fn uring(options: Options) -> io::Result<Channel> {
         options.check()?;
         let kernel = Some(Box::new(Kernel::new(&options)?));
@@ -68,7 +69,7 @@ impl Channel {
     }
 
     /// A channel over a lane, whose application's end this is. The kernel's handles get a ring inside it with the first of
-    /// them.
+    /// them, which fails as [`uring`](Channel::uring) where there is none to be had.
     pub fn lane(app: App, options: Options) -> io::Result<Channel> {
         options.check()?;
         let lane = Some(Box::new(Lane::new(app)?));

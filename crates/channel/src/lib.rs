@@ -53,6 +53,7 @@ pub use listeners::Listener;
 pub use names::{Handle, LwSocket};
 pub use options::{Capabilities, CpuMask, Options};
 pub use stats::Stats;
+pub use uring::ring_refused;
 
 fn errno(number: i32) -> std::io::Error {
     std::io::Error::from_raw_os_error(number)

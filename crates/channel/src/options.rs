@@ -93,7 +93,8 @@ impl Default for Options {
 }
 
 impl Options {
-    pub(crate) fn check(&self) -> io::Result<()> {
+    /// EINVAL where one is out of range.
+    pub fn check(&self) -> io::Result<()> {
         let good = (1..=4096).contains(&self.batch)
             && (1..=crate::names::MOST_LIGHT).contains(&self.lwsockets)
             && self.buffers.is_power_of_two()

@@ -8,7 +8,7 @@ use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use channel::{Address, Amount, Channel, Command, CpuMask, Data, Options};
-use common::{Kind, Who, World, bytes, everywhere, light, number, stream};
+use common::{Kind, Who, World, bytes, everywhere, light, number, ring, stream};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 fn pipe(flags: PipeFlags) -> (OwnedFd, OwnedFd) {
@@ -17,6 +17,9 @@ fn pipe(flags: PipeFlags) -> (OwnedFd, OwnedFd) {
 
 #[test]
 fn pipes() {
+    if !ring() {
+        return;
+    }
     everywhere(|mut w| {
         for flags in [PipeFlags::empty(), PipeFlags::NONBLOCK] {
             let (read, write) = pipe(flags);
@@ -59,6 +62,9 @@ fn pipes() {
 
 #[test]
 fn a_pipe_that_nobody_reads() {
+    if !ring() {
+        return;
+    }
     everywhere(|mut w| {
         let (read, write) = pipe(PipeFlags::empty());
         drop(read);
@@ -70,6 +76,9 @@ fn a_pipe_that_nobody_reads() {
 
 #[test]
 fn fifos_files_and_their_places() {
+    if !ring() {
+        return;
+    }
     everywhere(|mut w| {
         let dir = std::env::temp_dir().join(format!("channel-{}-{:?}", std::process::id(), w.kind));
         std::fs::create_dir_all(&dir).unwrap();
@@ -107,6 +116,9 @@ fn fifos_files_and_their_places() {
 /// One that waits for ever hears of a timer, also where the lane sleeps.
 #[test]
 fn timers() {
+    if !ring() {
+        return;
+    }
     everywhere(|mut w| {
         use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
         for flags in [TimerfdFlags::empty(), TimerfdFlags::NONBLOCK] {
@@ -125,6 +137,9 @@ fn timers() {
 
 #[test]
 fn signals() {
+    if !ring() {
+        return;
+    }
     everywhere(|mut w| {
         // SAFETY: an empty set, with a signal that this process sends itself; the mask of this thread alone.
         let fd = unsafe {
@@ -149,6 +164,9 @@ fn signals() {
 
 #[test]
 fn unix_sockets() {
+    if !ring() {
+        return;
+    }
     everywhere(|mut w| {
         let path = std::env::temp_dir().join(format!("channel-{}-{:?}.sock", std::process::id(), w.kind));
         let _ = std::fs::remove_file(&path);
@@ -192,6 +210,9 @@ fn unix_sockets() {
 
 #[test]
 fn messages_stay_messages() {
+    if !ring() {
+        return;
+    }
     everywhere(|mut w| {
         let (one, two) = UnixDatagram::pair().unwrap();
         let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -223,6 +244,9 @@ fn messages_stay_messages() {
 /// A server that answers whoever asks, as UDP's do.
 #[test]
 fn datagrams_and_who_sent_them() {
+    if !ring() {
+        return;
+    }
     everywhere(|mut w| {
         for at in ["127.0.0.1:0", "[::1]:0"] {
             let server = std::net::UdpSocket::bind(at).unwrap();
@@ -271,6 +295,9 @@ fn datagrams_and_who_sent_them() {
 
 #[test]
 fn a_descriptor_is_registered_once_and_given_back() {
+    if !ring() {
+        return;
+    }
     everywhere(|mut w| {
         let (read, write) = pipe(PipeFlags::empty());
         let numbers = (read.as_raw_fd(), write.as_raw_fd());
@@ -297,6 +324,9 @@ fn a_descriptor_is_registered_once_and_given_back() {
 /// Cancelling ends what waits, of every kind, and nothing comes of it.
 #[test]
 fn whatever_waits_is_cancelled() {
+    if !ring() {
+        return;
+    }
     everywhere(|mut w| {
         let (read, _write) = pipe(PipeFlags::empty());
         let (quick, _other) = pipe(PipeFlags::NONBLOCK);
@@ -316,6 +346,9 @@ fn whatever_waits_is_cancelled() {
 
 #[test]
 fn time_limits() {
+    if !ring() {
+        return;
+    }
     everywhere(|mut w| {
         assert!(w.a.dispatch(Some(Duration::ZERO)).unwrap().is_none());
         let start = Instant::now();
@@ -330,6 +363,9 @@ fn time_limits() {
 
 #[test]
 fn a_signal_ends_a_wait() {
+    if !ring() {
+        return;
+    }
     extern "C" fn nothing(_: i32) {}
     // SAFETY: a handler that does nothing; no SA_RESTART.
     unsafe {
@@ -367,6 +403,9 @@ fn a_signal_ends_a_wait() {
 /// The kernel's ring of completions is too short for what comes at once: nothing is lost.
 #[test]
 fn more_completions_than_fit() {
+    if !ring() {
+        return;
+    }
     let options = Options { completions: 4, batch: 4096, ..Options::default() };
     let mut channel = Channel::uring(options).unwrap();
     let mut ends = Vec::new();
@@ -392,6 +431,9 @@ fn more_completions_than_fit() {
 
 #[test]
 fn requests_go_in_batches() {
+    if !ring() {
+        return;
+    }
     let mut channel = Channel::uring(Options { batch: 10, ..Options::default() }).unwrap();
     let ends: Vec<_> = (0..25).map(|_| pipe(PipeFlags::empty())).collect();
     let mut writes = Vec::new();

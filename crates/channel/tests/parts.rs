@@ -6,49 +6,14 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use channel::{Amount, Capabilities, Channel, Command, CpuMask, Handle, Options};
-use common::{Who, light, number, on_engines};
-
-fn pin(cpu: usize) {
-    let mut set = rustix::thread::CpuSet::new();
-    set.set(cpu);
-    rustix::thread::sched_setaffinity(None, &set).unwrap();
-}
-
-/// Connects `n` times from a CPU, on which loopback then delivers.
-fn connect_from(cpu: usize, to: SocketAddr, n: usize) -> Vec<TcpStream> {
-    std::thread::spawn(move || {
-        pin(cpu);
-        (0..n).map(|_| TcpStream::connect(to).unwrap()).collect()
-    })
-    .join()
-    .unwrap()
-}
-
-fn listener(to: &str) -> (OwnedFd, SocketAddr) {
-    let listener = std::net::TcpListener::bind(to).unwrap();
-    let at = listener.local_addr().unwrap();
-    (listener.into(), at)
-}
-
-/// How many connections come.
-fn count(channel: &mut Channel) -> usize {
-    let mut n = 0;
-    while let Some(event) = channel.dispatch(Some(Duration::from_millis(50))).unwrap() {
-        assert_eq!(event.command, Command::Accept);
-        light(event);
-        n += 1;
-    }
-    n
-}
-
-fn accepting(channel: &mut Channel, handle: Handle) {
-    channel.accept(handle, Amount::Endless, true).unwrap();
-    channel.flush().unwrap();
-}
+use channel::{Amount, Capabilities, Channel, CpuMask, Options};
+use common::{Who, accepting, connect_from, count, listener, number, on_engines, ring};
 
 #[test]
 fn a_cpu_has_its_part_and_the_original_the_rest() {
+    if !ring() {
+        return;
+    }
     for at in ["127.0.0.1:0", "[::1]:0"] {
         let (fd, at) = listener(at);
         let (mut a, mut b) = (Channel::uring(Options::default()).unwrap(), Channel::uring(Options::default()).unwrap());
@@ -79,6 +44,9 @@ fn a_cpu_has_its_part_and_the_original_the_rest() {
 
 #[test]
 fn parts_that_cannot_be() {
+    if !ring() {
+        return;
+    }
     let (fd, _) = listener("127.0.0.1:0");
     let (mut a, mut b) = (Channel::uring(Options::default()).unwrap(), Channel::uring(Options::default()).unwrap());
     let both = CpuMask::from_words(&[3]).unwrap();
@@ -98,6 +66,9 @@ fn parts_that_cannot_be() {
 /// An idle channel helps one whose thread is busy, where both want it.
 #[test]
 fn an_idle_channel_takes_what_waits() {
+    if !ring() {
+        return;
+    }
     let name = "an_idle_channel_takes_what_waits";
     let options = Options { balance: 4, accept_ahead: 0, ..Options::default() };
     on_engines(name, Capabilities::BALANCE, options, |mut w| {
@@ -130,6 +101,9 @@ fn an_idle_channel_takes_what_waits() {
 /// What waits where a registration ends, in the channel or in the kernel, goes to the others.
 #[test]
 fn who_goes_leaves_what_waits_to_the_others() {
+    if !ring() {
+        return;
+    }
     for ahead in [64, 4, 0] {
         let (fd, at) = listener("127.0.0.1:0");
         let options = Options { accept_ahead: ahead, ..Options::default() };
@@ -170,6 +144,9 @@ fn who_goes_leaves_what_waits_to_the_others() {
 /// The same within one channel, and of a listener that is no part.
 #[test]
 fn what_waits_goes_to_another_registration_of_the_channel() {
+    if !ring() {
+        return;
+    }
     let (fd, at) = listener("127.0.0.1:0");
     let [mut a, mut b] = [(); 2].map(|()| Channel::uring(Options::default()).unwrap());
     let whole = a.register(fd.try_clone().unwrap(), 0).unwrap();
@@ -190,6 +167,9 @@ fn what_waits_goes_to_another_registration_of_the_channel() {
 
 #[test]
 fn nothing_is_taken_unless_asked() {
+    if !ring() {
+        return;
+    }
     let (fd, at) = listener("127.0.0.1:0");
     let quiet = Options { accept_ahead: 0, ..Options::default() };
     let (mut a, mut b) = (Channel::uring(quiet).unwrap(), Channel::uring(quiet).unwrap());
@@ -204,6 +184,9 @@ fn nothing_is_taken_unless_asked() {
 
 #[test]
 fn one_channel_may_have_a_part_and_the_rest() {
+    if !ring() {
+        return;
+    }
     for mode in 0..3 {
         let mut a = Channel::uring(Options::default()).unwrap();
         let (fd, at, handles) = if mode == 0 {

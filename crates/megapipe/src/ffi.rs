@@ -151,7 +151,16 @@ unsafe fn create(o: &MpOptions) -> Result<*mut Slot> {
     };
     let io = |e: std::io::Error| capi::errno::of_io(&e);
     match o.engine {
-        0 => mine::add(Channel::uring(options).map_err(io)?, None),
+        0 => {
+            options.check().map_err(io)?;
+            let channel = Channel::uring(options).map_err(|e| {
+                if let Some(why) = channel::ring_refused(&e) {
+                    eprintln!("megapipe: {why}");
+                }
+                io(e)
+            })?;
+            mine::add(channel, None)
+        }
         1 if o.config.is_null() => Err(Errno::FAULT),
         1 => {
             let lane = if o.lane < 0 { None } else { Some(o.lane as usize) };

@@ -51,6 +51,25 @@ const POLL_FIRST: u16 = 1;
 /// RWF_NOSIGNAL: a pipe that nobody reads is EPIPE, without SIGPIPE. Linux 6.18.
 const NO_SIGNAL: i32 = 0x100;
 
+/// Why the kernel has refused a ring, where that is why a channel could not be made, and what would help.
+pub fn ring_refused(error: &io::Error) -> Option<String> {
+    const DISABLED: &str = "/proc/sys/kernel/io_uring_disabled";
+    let disabled = || std::fs::read_to_string(DISABLED).ok().filter(|text| text.trim() != "0");
+    let why = match (error.raw_os_error()?, disabled()) {
+        (libc::EPERM, Some(value)) => {
+            format!("kernel.io_uring_disabled is {} (sysctl -w kernel.io_uring_disabled=0 allows it)", value.trim())
+        }
+        (libc::EPERM | libc::EACCES, _) => {
+            "this process may not use io_uring: a seccomp filter, as containers have them, or a security module".into()
+        }
+        (libc::ENOSYS, _) => "the kernel has no io_uring, or a seccomp filter hides it; it takes Linux 6.1".into(),
+        (libc::EINVAL, _) => "the kernel's io_uring is too old; it takes Linux 6.1".into(),
+        (libc::ENOMEM, _) => "no memory for io_uring (RLIMIT_MEMLOCK)".into(),
+        _ => return None,
+    };
+    Some(why)
+}
+
 /// The number of a completion: what, 24 bits of generation, 32 of place.
 fn tag(what: u64, generation: u32, at: u32) -> u64 {
     what << 56 | u64::from(generation & 0xff_ffff) << 32 | u64::from(at)

@@ -2,6 +2,8 @@
 #![allow(dead_code)]
 
 use std::collections::VecDeque;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use channel::{
@@ -69,7 +71,7 @@ impl World {
                 (a, b, "10.0.0.1:80", Some((ea, eb)))
             }
         };
-        let at: std::net::SocketAddr = at.parse().unwrap();
+        let at: SocketAddr = at.parse().unwrap();
         let listener = Listener::at(Address::from(at), 128).unwrap();
         World { kind, a, b, listener, stash: Default::default(), _engines: engines }
     }
@@ -187,9 +189,24 @@ pub fn number(error: std::io::Error) -> i32 {
     error.raw_os_error().unwrap()
 }
 
+/// Whether the kernel gives this process an io_uring; says SKIPPED, and why, where it does not.
+pub fn ring() -> bool {
+    match Channel::uring(Options::default()) {
+        Ok(_) => true,
+        Err(error) => {
+            let why = channel::ring_refused(&error).unwrap_or_else(|| panic!("a ring: {error}"));
+            eprintln!("SKIPPED: {why}");
+            false
+        }
+    }
+}
+
 /// On each engine that can do what is needed, with these options.
 pub fn on_engines(name: &str, needs: Capabilities, options: Options, f: impl Fn(World)) {
     for kind in ALL {
+        if kind == Kind::Uring && !ring() {
+            continue;
+        }
         let world = World::new(kind, options);
         let skipped = !world.a.capabilities().has(needs);
         assert_eq!(
@@ -211,4 +228,45 @@ pub fn everywhere(f: impl Fn(World)) {
 /// Bytes that tell where in a stream they are.
 pub fn stream(from: usize, n: usize) -> Vec<u8> {
     (from..from + n).map(|at| (at.wrapping_mul(0x9e37_79b1) >> 13) as u8).collect()
+}
+
+/// This thread runs on a CPU.
+pub fn pin(cpu: usize) {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(cpu);
+    rustix::thread::sched_setaffinity(None, &set).unwrap();
+}
+
+/// Connects `n` times from a CPU, on which loopback then delivers.
+pub fn connect_from(cpu: usize, to: SocketAddr, n: usize) -> Vec<TcpStream> {
+    std::thread::spawn(move || {
+        pin(cpu);
+        (0..n).map(|_| TcpStream::connect(to).unwrap()).collect()
+    })
+    .join()
+    .unwrap()
+}
+
+/// A listener of the kernel's, and where.
+pub fn listener(to: &str) -> (OwnedFd, SocketAddr) {
+    let listener = std::net::TcpListener::bind(to).unwrap();
+    let at = listener.local_addr().unwrap();
+    (listener.into(), at)
+}
+
+/// How many connections come.
+pub fn count(channel: &mut Channel) -> usize {
+    let mut n = 0;
+    while let Some(event) = channel.dispatch(Some(Duration::from_millis(50))).unwrap() {
+        assert_eq!(event.command, Command::Accept);
+        light(event);
+        n += 1;
+    }
+    n
+}
+
+/// Accepts whatever comes, lightweight.
+pub fn accepting(channel: &mut Channel, handle: Handle) {
+    channel.accept(handle, Amount::Endless, true).unwrap();
+    channel.flush().unwrap();
 }
