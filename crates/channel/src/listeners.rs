@@ -7,8 +7,11 @@
 //! Connections that wait where a registration ends go to the others: what the channel had accepted, and what the kernel keeps
 //! for a part, which would be reset with it.
 //!
-//! The kernel keeps the sockets of an address in an array, in which the last takes the place of one that is closed; so does
-//! the list here, since the program gives a place in it.
+//! The kernel keeps the sockets of an address in an array, in which the last takes the place of one that stops listening; so
+//! does the list here, since the program gives a place in it. A part is shut down before its place is given away: closing it
+//! would do so only when the last has let go of it, and a channel that takes from it, or a child of fork(2), has it too. And
+//! only a blank takes a place, a socket that the program never named, for what moves would miss connections until the
+//! program is written anew.
 
 use std::collections::HashMap;
 use std::io;
@@ -97,9 +100,13 @@ enum Key {
 
 /// A part that the kernel knows.
 struct Part {
+    /// Of the registration; [`BLANK`] of none.
     id: u64,
     fd: OwnedFd,
 }
+
+/// Keeps a place for the next registration. The last id that is given is far from it.
+const BLANK: u64 = u64::MAX;
 
 /// The registrations of one listener.
 struct Group {
@@ -165,9 +172,7 @@ impl Registry {
         let Some(group) = self.groups.get_mut(&key) else { return };
         group.members.retain(|other| other.id != id);
         if let Some(at) = group.parts.iter().position(|part| part.id == id) {
-            drop(group.parts.swap_remove(at));
-            // Whose connections these were before keeps them: they fall to the original, or to whom the old program says.
-            let _ = group.direct();
+            group.end_part(at);
         }
         if group.members.is_empty() {
             self.groups.remove(&key);
@@ -176,6 +181,43 @@ impl Registry {
 }
 
 impl Group {
+    /// A part stops listening, and a blank has its place.
+    fn end_part(&mut self, at: usize) {
+        // The program names it no more, or is about to: nobody moves meanwhile.
+        if let Some(whole) = &self.whole
+            && at + 1 < self.parts.len()
+            && self.parts.last().is_some_and(|last| last.id != BLANK)
+            && let Ok(fd) = beside(whole.as_fd())
+        {
+            self.parts.push(Part { id: BLANK, fd });
+        }
+        self.stop(at);
+        while self.parts.last().is_some_and(|last| last.id == BLANK) {
+            self.stop(self.parts.len() - 1);
+        }
+        // Where the kernel does not take it, CPUs of no part fall to the original, or to whom the old program says.
+        let _ = self.direct();
+    }
+
+    /// A part stops listening now, whoever else has its socket; the last takes its place.
+    fn stop(&mut self, at: usize) {
+        let part = self.parts.swap_remove(at);
+        let _ = sys::shutdown(part.fd.as_raw_fd(), libc::SHUT_RDWR);
+    }
+
+    /// A socket for a new part, and its place.
+    fn part(&mut self, id: u64, whole: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+        if let Some(blank) = self.parts.iter_mut().find(|part| part.id == BLANK) {
+            inherit(blank.fd.as_fd(), whole)?;
+            let own = blank.fd.try_clone()?;
+            blank.id = id;
+            return Ok(own);
+        }
+        let own = beside(whole)?;
+        self.parts.push(Part { id, fd: own.try_clone()? });
+        Ok(own)
+    }
+
     /// Tells the kernel by CPU whose a connection is.
     fn direct(&self) -> io::Result<()> {
         let Some(whole) = &self.whole else { return Ok(()) };
@@ -222,8 +264,20 @@ fn beside(whole: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let part = sys::socket(domain, libc::SOCK_STREAM, get(libc::SO_PROTOCOL)?)?;
     sys::set_option(whole, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
     sys::set_option(part.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
-    // What connections take over from their listener. An option that one kernel has and another has not is no loss.
-    let mut inherited = vec![
+    if domain == libc::AF_INET6 && sys::option(whole, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY)? != 0 {
+        sys::set_option(part.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
+    }
+    inherit(part.as_fd(), whole)?;
+    sys::bind(part.as_fd(), &sys::local(whole)?)?;
+    let most = sys::backlog(whole).map_or(libc::SOMAXCONN, |(_, most)| most as i32);
+    sys::listen(part.as_fd(), most)?;
+    Ok(part)
+}
+
+/// What connections take over from their listener, and a part from the original. An option that one kernel has and another
+/// has not is no loss.
+fn inherit(part: BorrowedFd<'_>, whole: BorrowedFd<'_>) -> io::Result<()> {
+    let inherited = [
         (libc::SOL_SOCKET, libc::SO_REUSEADDR),
         (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
         (libc::SOL_SOCKET, libc::SO_PRIORITY),
@@ -238,26 +292,20 @@ fn beside(whole: BorrowedFd<'_>) -> io::Result<OwnedFd> {
         (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT),
         (libc::IPPROTO_TCP, libc::TCP_FASTOPEN),
     ];
-    if domain == libc::AF_INET6 {
-        inherited.push((libc::IPPROTO_IPV6, libc::IPV6_V6ONLY));
-    }
     for (level, name) in inherited {
         if let Ok(value @ 1..) = sys::option(whole, level, name) {
-            let _ = sys::set_option(part.as_fd(), level, name, value);
+            let _ = sys::set_option(part, level, name, value);
         }
     }
     for name in [libc::SO_SNDBUF, libc::SO_RCVBUF] {
         // What is told is the double; one that tunes itself is left to.
-        let fresh = sys::option(part.as_fd(), libc::SOL_SOCKET, name)?;
-        let value = get(name)?;
+        let fresh = sys::option(part, libc::SOL_SOCKET, name)?;
+        let value = sys::option(whole, libc::SOL_SOCKET, name)?;
         if value != fresh {
-            sys::set_option(part.as_fd(), libc::SOL_SOCKET, name, value / 2)?;
+            sys::set_option(part, libc::SOL_SOCKET, name, value / 2)?;
         }
     }
-    sys::bind(part.as_fd(), &sys::local(whole)?)?;
-    let most = sys::backlog(whole).map_or(libc::SOMAXCONN, |(_, most)| most as i32);
-    sys::listen(part.as_fd(), most)?;
-    Ok(part)
+    Ok(())
 }
 
 /// The kernel's side of a registration: a descriptor to accept from, the part of `mask`'s CPUs or, without one, the whole.
@@ -273,8 +321,7 @@ fn enter(all: &mut Registry, key: Key, whole: BorrowedFd<'_>, mask: CpuMask) -> 
         if mask.is_empty() {
             return Ok(own);
         }
-        let part = beside(whole)?;
-        group.parts.push(Part { id, fd: part.try_clone()? });
+        let part = group.part(id, whole)?;
         group.direct()?;
         Ok(part)
     };
@@ -390,5 +437,68 @@ impl Membership {
 impl Drop for Membership {
     fn drop(&mut self) {
         lock().leave(self.key, self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{SocketAddr, TcpListener, TcpStream};
+
+    /// Connects `n` times from a CPU, on which loopback then delivers.
+    fn connect_from(cpu: usize, to: SocketAddr, n: usize) -> Vec<TcpStream> {
+        std::thread::spawn(move || {
+            let mut set = rustix::thread::CpuSet::new();
+            set.set(cpu);
+            rustix::thread::sched_setaffinity(None, &set).unwrap();
+            (0..n).map(|_| TcpStream::connect(to).unwrap()).collect()
+        })
+        .join()
+        .unwrap()
+    }
+
+    fn waits(fd: &OwnedFd) -> u32 {
+        sys::backlog(fd.as_fd()).unwrap().0
+    }
+
+    /// Another channel has the socket of a part in hand, to take from it, while its registration ends.
+    #[test]
+    fn a_part_ends_at_once_whoever_takes_from_it() {
+        let whole = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = whole.local_addr().unwrap();
+        let [zero, one] = [0, 1].map(|cpu| Membership::socket(whole.as_fd(), CpuMask::one(cpu)).unwrap());
+        let _some = connect_from(0, at, 1);
+        let (taking, n) = one.1.busiest(1).unwrap();
+        assert_eq!(n, 1);
+        zero.1.withdraw();
+        drop(zero);
+        let _more = connect_from(1, at, 8);
+        assert_eq!(waits(&one.0), 8, "they went to a socket that nobody accepts from");
+        drop(taking);
+        assert_eq!(waits(&one.0), 8);
+    }
+
+    /// What ends in the middle leaves a blank, so that no other part moves; the next registration has its place.
+    #[test]
+    fn no_part_moves_when_another_ends() {
+        let whole = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = whole.local_addr().unwrap();
+        let join = |cpu| Membership::socket(whole.as_fd(), CpuMask::one(cpu)).unwrap();
+        let places = |of: &Membership| -> Vec<Option<u64>> {
+            let all = lock();
+            all.groups[&of.key].parts.iter().map(|part| (part.id != BLANK).then_some(part.id)).collect()
+        };
+        let (zero, one, two) = (join(700), join(0), join(1));
+        let (a, b, c) = (zero.1.id, one.1.id, two.1.id);
+        assert_eq!(places(&one.1), [Some(a), Some(b), Some(c)]);
+        drop(zero);
+        assert_eq!(places(&one.1), [None, Some(b), Some(c)]);
+        let _some = (connect_from(0, at, 2), connect_from(1, at, 3));
+        assert_eq!((waits(&one.0), waits(&two.0)), (2, 3));
+        let again = join(701);
+        assert_eq!(places(&one.1), [Some(again.1.id), Some(b), Some(c)]);
+        drop(one);
+        drop(two);
+        assert_eq!(places(&again.1), [Some(again.1.id)], "blanks at the end are for nobody");
     }
 }

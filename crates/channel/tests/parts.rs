@@ -4,10 +4,11 @@ mod common;
 
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use channel::{Amount, Capabilities, Channel, CpuMask, Options};
-use common::{Who, accepting, connect_from, count, listener, number, on_engines, ring};
+use common::{Who, accepting, connect_from, count, light, listener, number, on_engines, pin, ring};
 
 #[test]
 fn a_cpu_has_its_part_and_the_original_the_rest() {
@@ -163,6 +164,93 @@ fn what_waits_goes_to_another_registration_of_the_channel() {
     a.unregister(zero).unwrap();
     let _more = connect_from(0, at, 5);
     assert_eq!((count(&mut a), count(&mut b)), (0, 5));
+}
+
+/// A network of its own for this thread and those that it starts, in which the kernel gives handshakes under way at a listener
+/// that ends to the others; `false`: not allowed to.
+fn own_network() -> bool {
+    let set = |name: &str, value: &str| std::fs::write(format!("/proc/sys/net/ipv4/{name}"), value).is_ok();
+    // SAFETY: no memory is passed.
+    let alone = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
+    let up = || std::process::Command::new("ip").args(["link", "set", "lo", "up"]).status().is_ok_and(|s| s.success());
+    alone && up() && set("tcp_migrate_req", "1") && set("ip_local_port_range", "1024 65000")
+}
+
+/// A part comes and goes while others, one of which takes what waits elsewhere, stay: every connection is somebody's.
+#[test]
+fn no_connection_is_lost_while_parts_end_and_others_take_from_them() {
+    // The network is the thread's.
+    std::thread::spawn(parts_come_and_go).join().unwrap();
+}
+
+fn parts_come_and_go() {
+    if !ring() {
+        return;
+    }
+    if !own_network() {
+        return eprintln!("SKIPPED: needs root, iproute2 and net.ipv4.tcp_migrate_req");
+    }
+    const EACH: usize = 10_000;
+    let (fd, at) = listener("127.0.0.1:0");
+    let (fd, over, accepted) = (&fd, &AtomicBool::new(false), &AtomicUsize::new(0));
+    // Channels are their threads'. What has come so far, without waiting for more than a moment.
+    let take = |channel: &mut Channel, limit: u64| {
+        while let Some(event) = channel.dispatch(Some(Duration::from_millis(limit))).unwrap() {
+            let socket = light(event);
+            channel.close(socket).unwrap();
+            accepted.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    let stays = |options: Options, mask: CpuMask| {
+        move || {
+            let mut channel = Channel::uring(options).unwrap();
+            let handle = match mask.is_empty() {
+                true => channel.register(fd.try_clone().unwrap(), 0).unwrap(),
+                false => channel.register_part(fd.as_fd(), 0, mask).unwrap(),
+            };
+            accepting(&mut channel, handle);
+            while !over.load(Ordering::Relaxed) {
+                take(&mut channel, 1);
+            }
+            channel.stats().taken
+        }
+    };
+    std::thread::scope(|scope| {
+        let eager = Options { balance: 1, ..Options::default() };
+        let whole = scope.spawn(stays(Options::default(), CpuMask::NONE));
+        let takes = scope.spawn(stays(eager, CpuMask::one(1)));
+        let ends = scope.spawn(move || {
+            let mut random = 1u64;
+            let mut channel = Channel::uring(Options { accept_ahead: 4, ..Options::default() }).unwrap();
+            while !over.load(Ordering::Relaxed) {
+                let part = channel.register_part(fd.as_fd(), 0, CpuMask::one(0)).unwrap();
+                accepting(&mut channel, part);
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                std::thread::sleep(Duration::from_micros(random >> 53));
+                if random >> 40 & 1 == 0 {
+                    take(&mut channel, 0);
+                }
+                channel.unregister(part).unwrap();
+            }
+        });
+        let clients = [0, 1].map(|cpu| {
+            scope.spawn(move || {
+                pin(cpu);
+                (0..EACH).try_for_each(|_| TcpStream::connect_timeout(&at, Duration::from_secs(5)).map(drop))
+            })
+        });
+        let connected = clients.map(|client| client.join().unwrap());
+        let end = Instant::now() + Duration::from_secs(10);
+        while accepted.load(Ordering::Relaxed) < 2 * EACH && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        over.store(true, Ordering::Relaxed);
+        connected.into_iter().for_each(Result::unwrap);
+        ends.join().unwrap();
+        assert_eq!(whole.join().unwrap(), 0);
+        assert!(takes.join().unwrap() > 0, "nothing was taken");
+    });
+    assert_eq!(accepted.load(Ordering::Relaxed), 2 * EACH);
 }
 
 #[test]
