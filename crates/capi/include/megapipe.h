@@ -77,9 +77,10 @@ void mp_options_init(struct mp_options *options);
  * Makes a channel, for this thread. options may be NULL: the kernel's engine with defaults.
  * The first channel of a configuration file starts its engine, the last one that is destroyed ends it; every lane needs a
  * channel, since frames of one may come in by another's queue.
- * NULL and errno: EINVAL an option is out of range, or (a line on stderr) a wrong configuration; ENOSYS or EPERM no io_uring
- * here (kernel.io_uring_disabled, seccomp); EFAULT no configuration for a lane; ENOENT, EACCES and others why its file cannot
- * be read; EBUSY the lane is taken; ENODEV (a line on stderr) the engine could not start.
+ * NULL and errno: EINVAL an option is out of range, or (a line on stderr) a wrong configuration; ENOSYS or EPERM (a line on
+ * stderr) no io_uring here (kernel.io_uring_disabled, seccomp), or the thread cannot be pinned to the lane's core, EINVAL too
+ * where its cpuset lacks it; EFAULT no configuration for a lane; ENOENT, EACCES and others why its file cannot be read; EBUSY the
+ * lane is taken; ENODEV (a line on stderr) the engine could not start. A lane that could not be had is as free as before.
  */
 mp_channel *mp_create(const struct mp_options *options);
 

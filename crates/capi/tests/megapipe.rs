@@ -104,6 +104,28 @@ fn the_echo_server() {
     }
 }
 
+/// What the kernel refuses has its errno, a line that says what helps, and loses no lane.
+#[test]
+fn what_is_refused_is_told_and_can_be_had_later() {
+    let Some(lab) = Lab::new() else { return };
+    let flags = "-fsanitize=address,undefined -fno-sanitize-recover=all";
+    compile(
+        &root().join("crates/capi/tests/c/refused.c"),
+        &lab.temp.0.join("refused"),
+        flags,
+        "-LPREFIX/lib -lmegapipe",
+    );
+    for model in ["inline", "guarded", "paired"] {
+        let cores = "lanes = 2\ncores = [0, 1]\n";
+        lab.temp.file("two.toml", format!("model = \"{model}\"\n{cores}{TAP}"));
+        let out = lab.run(&lab.a, "timeout -s KILL 60 ./refused two.toml");
+        assert!(out.status.success(), "{model}: {}\n{}", out.status, text(&out));
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert!(said.contains("megapipe: pinning to core 1"), "{said}");
+        assert!(said.contains("megapipe: this process may not use io_uring"), "{said}");
+    }
+}
+
 /// The server of docs/megapipe.md is a server.
 #[test]
 fn the_listing_of_the_documents() {

@@ -139,6 +139,21 @@ fn every_call_under_valgrind() {
     calls(&lab, "", "-LPREFIX/lib -lmtcp", "env SLOWLY=1 valgrind -q --error-exitcode=9", &conf, "");
 }
 
+/// A context whose thread cannot be pinned is an error, and its lane the next one's; each thread that has it is pinned.
+#[test]
+fn a_lane_is_not_lost_with_a_thread_that_cannot_be_pinned() {
+    let Some(lab) = Lab::new() else { return };
+    let flags = "-fsanitize=address,undefined -fno-sanitize-recover=all";
+    compile(&root().join("crates/capi/tests/c/mtcp_core.c"), &lab.temp.0.join("c"), flags, "-LPREFIX/lib -lmtcp");
+    for model in ["inline", "guarded", "paired"] {
+        let port = "[[ports]]\ndevice = \"tap:t0\"\naddresses = [\"10.9.0.2/24\"]\n";
+        lab.temp.file("core.toml", format!("model = \"{model}\"\nlanes = 2\ncores = [0, 1]\n{port}"));
+        let out = lab.run(&lab.a, "timeout -s KILL 60 ./c core.toml");
+        assert!(out.status.success(), "{model}: {}\n{}", out.status, text(&out));
+        assert!(text(&out).contains("mtcp: pinning to core 1"), "{}", text(&out));
+    }
+}
+
 #[test]
 fn a_wrong_file_is_named_with_its_line() {
     let temp = Temp::new();

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use capi::{Errno, Result};
-use runtime::{AppHandle, Config, Engine, Error};
+use runtime::{App, Config, Engine, Error};
 
 use crate::forks;
 
@@ -63,8 +63,9 @@ fn start(path: &str) -> Result<Engine> {
     Ok(engine)
 }
 
-/// A lane of a configuration's engine, which is started if it does not run: that one, or the next that is free.
-pub fn take(path: &str, lane: Option<usize>) -> Result<(AppHandle, Member)> {
+/// A lane of a configuration's engine, which is started if it does not run: that one, or the next that is free. The thread is
+/// pinned to its core; where that fails the lane stays free.
+pub fn take(path: &str, lane: Option<usize>) -> Result<(App, Member)> {
     let forks = forks::watch();
     let mut locked = lock();
     let all = &mut *locked;
@@ -84,7 +85,18 @@ pub fn take(path: &str, lane: Option<usize>) -> Result<(AppHandle, Member)> {
         Some(lane) => running.engine.take_app(lane).ok_or(Errno::BUSY),
         None => (0..lanes).find_map(|lane| running.engine.take_app(lane)).ok_or(Errno::BUSY),
     };
-    match taken {
+    let attached = taken.and_then(|end| match end.pin() {
+        Ok(()) => Ok(end.into_app()),
+        Err(error) => {
+            running.engine.put_back(end);
+            let errno = match &error {
+                Error::System { source, .. } => capi::errno::of_io(source),
+                _ => Errno::INVAL,
+            };
+            Err(told(error, errno))
+        }
+    });
+    match attached {
         Ok(app) => {
             running.channels += 1;
             let member = Member(running.id);

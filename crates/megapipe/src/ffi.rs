@@ -166,11 +166,8 @@ unsafe fn create(o: &MpOptions) -> Result<*mut Slot> {
             let lane = if o.lane < 0 { None } else { Some(o.lane as usize) };
             // SAFETY: not null; the rest is the caller's word.
             let path = unsafe { CStr::from_ptr(o.config) }.to_str().map_err(|_| Errno::INVAL)?;
+            options.check().map_err(io)?;
             let (app, member) = engines::take(path, lane)?;
-            let app = app.attach().map_err(|e| {
-                eprintln!("megapipe: {e}");
-                Errno::INVAL
-            })?;
             mine::add(Channel::lane(app, options).map_err(io)?, Some(member))
         }
         _ => Err(Errno::INVAL),

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use capi::{Errno, Result, errno};
-use runtime::{App, Config, Engine, Model};
+use runtime::{App, AppHandle, Config, Engine, Model};
 
 use crate::conf::{self, Sizes};
 use crate::{context, signals};
@@ -16,18 +16,10 @@ use crate::{context, signals};
 /// Ids of a context whose configuration is not libmtcp's.
 const MOST_IDS: usize = 1 << 20;
 
-/// A lane that no context has.
-enum Free {
-    /// Nobody had it yet.
-    New(runtime::AppHandle),
-    /// A context gave it back.
-    Used(App),
-}
-
 struct Running {
     engine: Engine,
     /// By lane; `None` where a context has it.
-    lanes: Vec<Option<Free>>,
+    lanes: Vec<Option<AppHandle>>,
     model: Model,
 }
 
@@ -164,8 +156,9 @@ impl Ticket {
     }
 }
 
-/// `mtcp_create_context`: lane `cpu` where it is free, else the next that is. The first call starts the engine. `EINVAL`
-/// for what is no core of this machine, `EPERM` before `mtcp_init`, `EBUSY` where all lanes have contexts.
+/// `mtcp_create_context`: lane `cpu` where it is free, else the next that is. The first call starts the engine, and each pins
+/// its thread where the configuration names cores. `EINVAL` for what is no core of this machine, `EPERM` before `mtcp_init`, `EBUSY`
+/// where all lanes have contexts; why the thread cannot be pinned.
 pub fn lease(cpu: c_int) -> Result<Lease> {
     // SAFETY: asks for a number.
     let cores = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
@@ -202,12 +195,9 @@ pub fn lease(cpu: c_int) -> Result<Lease> {
         ));
         return Err(Errno::BUSY);
     };
-    let app = match running.lanes[lane].take() {
-        // Pins this thread where the configuration names cores.
-        Some(Free::New(handle)) => handle.attach().map_err(failed)?,
-        Some(Free::Used(app)) => app,
-        None => return Err(Errno::BUSY),
-    };
+    // Where the configuration names cores; the lane is not taken where that fails.
+    running.lanes[lane].as_ref().ok_or(Errno::BUSY)?.pin().map_err(failed)?;
+    let app = running.lanes[lane].take().ok_or(Errno::BUSY)?.into_app();
     let ticket = Ticket { lane, generation: Some(generation), model: running.model };
     Ok(Lease { app, max_ids: sizes.max_concurrency.max(1) as usize, keepalive, ticket })
 }
@@ -239,7 +229,7 @@ fn start(config: &Config) -> Result<Running> {
     for line in engine.warnings() {
         say(line);
     }
-    let lanes = (0..engine.lanes()).map(|lane| engine.take_app(lane).map(Free::New)).collect();
+    let lanes = (0..engine.lanes()).map(|lane| engine.take_app(lane)).collect();
     Ok(Running { engine, lanes, model: config.model })
 }
 
@@ -254,10 +244,10 @@ pub fn give_back(mut app: App, ticket: Ticket) {
     if ticket.generation.is_none() {
         return;
     }
-    app.entrust();
+    let handle = app.detach();
     let Ok(mut process) = lock() else { return };
     let Some(running) = process.running.as_mut().filter(|_| !ticket.is_over()) else { return };
-    running.lanes[ticket.lane] = Some(Free::Used(app));
+    running.lanes[ticket.lane] = Some(handle);
 }
 
 /// `mtcp_destroy`: ends the contexts, those of other threads with their next call, and the engine; what is in flight may finish,

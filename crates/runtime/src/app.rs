@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use socket::Sockets;
 
 use crate::clock::Clock;
+use crate::engine::AppHandle;
 use crate::guard::{Guarded, Slept};
 use crate::keeper::Keeper;
 use crate::lane::Lane;
@@ -69,6 +70,8 @@ pub struct App {
     patience: Patience,
     /// Never sleeps.
     busy: bool,
+    /// The lane's core, where the configuration names one.
+    core: Option<usize>,
     /// Who decides about ports on shared interfaces.
     gate: Option<Arc<dyn Gate>>,
 }
@@ -100,7 +103,7 @@ impl App {
     fn new(sockets: Sockets, turner: Turner, of: Parts, wait: Waiting) -> App {
         let Parts { bell, stats, index } = of;
         let patience = Patience::new(wait.spin_us);
-        App { sockets, turner, bell, stats, index, patience, busy: wait.busy, gate: None }
+        App { sockets, turner, bell, stats, index, patience, busy: wait.busy, core: None, gate: None }
     }
 
     pub(crate) fn inline(sockets: Sockets, lane: Lane, keeper: Arc<Keeper>, wait: Waiting) -> App {
@@ -131,6 +134,15 @@ impl App {
 
     pub(crate) fn set_gate(&mut self, gate: Option<Arc<dyn Gate>>) {
         self.gate = gate;
+    }
+
+    pub(crate) fn set_core(&mut self, core: Option<usize>) {
+        self.core = core;
+    }
+
+    /// The lane's core, where the configuration names one.
+    pub fn core(&self) -> Option<usize> {
+        self.core
     }
 
     /// Asks for the right to listen on an address (an unspecified IPv6 one takes IPv4 unless `v6_only`); `None` where nobody else has a say.
@@ -366,9 +378,15 @@ impl App {
         }
     }
 
+    /// The end leaves its thread, for another one to take; as when it goes for good, an `inline` lane is run meanwhile.
+    pub fn detach(mut self) -> AppHandle {
+        self.entrust();
+        AppHandle::new(self)
+    }
+
     /// This end is not used for a while, or for good. An `inline` lane is run by a thread from now on, where there are others:
     /// frames of theirs arrive on its queue.
-    pub fn entrust(&mut self) {
+    fn entrust(&mut self) {
         let Turner::Inline(lane, keeper) = &self.turner else { return };
         if !keeper.wants() {
             return;

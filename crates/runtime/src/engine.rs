@@ -87,19 +87,30 @@ pub struct Engine {
     kernel: Option<Kernel>,
 }
 
-/// An application's end of a lane on its way to its thread.
+/// An application's end of a lane that no thread has.
 pub struct AppHandle {
     app: App,
-    core: Option<usize>,
 }
 
 impl AppHandle {
+    pub(crate) fn new(app: App) -> AppHandle {
+        AppHandle { app }
+    }
+
     /// Takes the end on this thread, which is pinned to the lane's core if it has one.
     pub fn attach(self) -> Result<App, Error> {
-        if let Some(core) = self.core {
-            pin(core)?;
-        }
-        Ok(self.app)
+        self.pin()?;
+        Ok(self.into_app())
+    }
+
+    /// Pins this thread to the lane's core if it has one: for who keeps the end where that fails.
+    pub fn pin(&self) -> Result<(), Error> {
+        self.app.core().map_or(Ok(()), pin)
+    }
+
+    /// Takes the end on this thread, whatever core it runs on.
+    pub fn into_app(self) -> App {
+        self.app
     }
 }
 
@@ -380,7 +391,6 @@ impl Engine {
                 tcp: tcp.clone(),
             };
             let sockets = Sockets::new(sockets, app_side, jobs, events);
-            let core = config.cores.get(index).copied();
             let parts = Parts::of(&lane);
             let mut app = match config.model {
                 Model::Inline => App::inline(sockets, lane, engine.keeper.clone(), waiting),
@@ -398,7 +408,8 @@ impl Engine {
                 }
             };
             app.set_gate(kernel.as_ref().map(Kernel::gate));
-            engine.apps.push(Some(AppHandle { app, core }));
+            app.set_core(config.cores.get(index).copied());
+            engine.apps.push(Some(AppHandle::new(app)));
         }
         engine.links = Arc::new(links);
         if let Some(kernel) = &mut kernel {
@@ -422,6 +433,13 @@ impl Engine {
     /// The application's end of lane `index`, once.
     pub fn take_app(&mut self, index: usize) -> Option<AppHandle> {
         self.apps.get_mut(index)?.take()
+    }
+
+    /// An end that was taken, and that nobody uses, can be taken again.
+    pub fn put_back(&mut self, end: AppHandle) {
+        if let Some(place) = self.apps.get_mut(usize::from(end.app.index())) {
+            *place = Some(end);
+        }
     }
 
     /// Each lane's own counters, now.
