@@ -111,8 +111,9 @@ int mp_set_batch(mp_channel *channel, unsigned int requests);
  * cpu_mask: for something that listens, the CPUs whose connections come to this handle, CPU 0 the lowest bit. They get an
  * accept queue of their own (SO_REUSEPORT and a BPF program), until the handle is unregistered; the original keeps the CPUs
  * that no mask names, wherever it is registered, with cpu_mask 0: where it is registered nowhere, their connections wait there
- * for ever, so let the masks name all CPUs of the machine, or register it once without. Masks of one listener must not meet. With a lane, which
- * has its own connections anyway, a mask of a listener of mp_listen_at() is only compared with the others.
+ * for ever, so let the masks name all CPUs of the machine, or register it once without. Masks of one listener must not meet. A lane
+ * has its own connections anyway: of several registrations of a listener of mp_listen_at() with it, that whose mask has its core
+ * has them, else the original, else the first; the others have none until that one is unregistered.
  * The handle, or 0 and errno: EEXIST registered with this channel already; EBUSY the mask meets another's; EINVAL a mask of
  * what does not listen; EOPNOTSUPP a mask of what is not TCP; EMFILE, ENFILE no more handles; EADDRINUSE, EADDRNOTAVAIL,
  * EACCES as of bind(2) and listen(2); EPERM, ENOSYS too: a descriptor on a lane's channel, which gets no io_uring.

@@ -10,7 +10,7 @@ use crate::address::Address;
 use crate::buffer::{Owner, Place};
 use crate::errno;
 use crate::event::{Command, Data, Event, Socket};
-use crate::listeners::Membership;
+use crate::listeners::{Listener, Membership};
 use crate::names::{Handle, LwSocket, MOST_HANDLES, MOST_LIGHT};
 use crate::options::Options;
 use crate::slab::{NONE, Slab};
@@ -150,7 +150,7 @@ pub(crate) enum ListenerOf {
     /// A lightweight socket that listens.
     Light(u32),
     /// A listener of the process.
-    Object { _claim: Option<runtime::Claim>, _member: Membership },
+    Object { listener: Listener, _member: Membership },
 }
 
 /// A connection that was accepted from the kernel and not asked for yet.

@@ -12,9 +12,10 @@ use stack::channel::Endpoint;
 
 use crate::address::Address;
 use crate::buffer::Place;
-use crate::core::{Core, Kind, LightOf, Stage, Target, Way};
+use crate::core::{Core, Kind, LightOf, ListenerOf, Stage, Target, Way};
 use crate::errno;
 use crate::event::{Data, Received, Socket};
+use crate::lane_parts::Parts;
 use crate::uring::pool::Memory;
 
 /// Readiness that is looked at in one go.
@@ -37,6 +38,7 @@ pub(crate) struct Lane {
     epoll: SockId,
     ready: Vec<Ready>,
     buffers: Option<Buffers>,
+    pub parts: Vec<Parts>,
 }
 
 fn error(e: Errno) -> io::Error {
@@ -50,6 +52,10 @@ fn endpoint(address: &Address) -> io::Result<Endpoint> {
 
 fn address(e: Endpoint) -> Address {
     std::net::SocketAddr::new(e.addr.to_ip(), e.port).into()
+}
+
+fn interest(handle: u64) -> Interest {
+    Interest { events: bits::IN | bits::OUT | bits::RDHUP, trigger: Trigger::Edge, data: handle }
 }
 
 /// How an attempt ended.
@@ -69,7 +75,7 @@ fn step(result: Result<usize, Errno>) -> Step {
 impl Lane {
     pub fn new(mut app: App) -> io::Result<Lane> {
         let epoll = app.sockets.epoll_create().map_err(error)?;
-        Ok(Lane { app, epoll, ready: vec![Ready { events: 0, data: 0 }; READY], buffers: None })
+        Ok(Lane { app, epoll, ready: vec![Ready { events: 0, data: 0 }; READY], buffers: None, parts: Vec::new() })
     }
 
     /// What wakes a wait of this lane's application.
@@ -160,9 +166,12 @@ impl Lane {
 
     /// A handle hears of its socket.
     pub fn watch(&mut self, sock: SockId, handle: u64) -> io::Result<()> {
-        let events = bits::IN | bits::OUT | bits::RDHUP;
-        let interest = Interest { events, trigger: Trigger::Edge, data: handle };
-        self.app.sockets.epoll_add(self.epoll, sock, interest).map_err(error)
+        self.app.sockets.epoll_add(self.epoll, sock, interest(handle)).map_err(error)
+    }
+
+    /// Another handle hears of it.
+    pub fn watch_again(&mut self, sock: SockId, handle: u64) -> io::Result<()> {
+        self.app.sockets.epoll_modify(self.epoll, sock, interest(handle)).map_err(error)
     }
 
     pub fn close(&mut self, sock: SockId) {
@@ -206,9 +215,15 @@ impl Lane {
                 self.go_on(core, at, sock, Way::In);
                 self.go_on(core, at, sock, Way::Out);
             }
-            Some(Target::LaneListener { sock, .. }) => {
+            Some(Target::LaneListener { sock, of }) => {
                 let sock = *sock;
-                self.accept(core, at, sock);
+                let has = match of {
+                    ListenerOf::Light(_) => true,
+                    ListenerOf::Object { listener, .. } => self.inherits(*listener, at),
+                };
+                if has {
+                    self.accept(core, at, sock);
+                }
             }
             _ => {}
         }

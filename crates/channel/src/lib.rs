@@ -34,6 +34,7 @@ mod channel;
 mod core;
 mod event;
 mod lane;
+mod lane_parts;
 mod listeners;
 mod names;
 mod options;

@@ -65,33 +65,42 @@ impl Channel {
     }
 
     /// Registers a listener that is no descriptor: with a channel of the kernel the part of `mask`'s CPUs, or the whole
-    /// without one; with a lane's the lane's own connections, whatever the mask, which must still meet no other's.
+    /// without one; with a lane's the lane's own connections, whatever the mask, which must still meet no other's. Of several
+    /// registrations with one lane that whose mask has the lane's core has them, else one without a mask, else the first; the
+    /// others have none until it ends.
     pub fn register_listener(&mut self, listener: Listener, cookie: u64, mask: CpuMask) -> io::Result<Handle> {
         let Some(lane) = &mut self.lane else {
             let (fd, member) = Membership::kernel(listener, mask)?;
             return self.accepting(Accept::new(fd, Some(member), FileKind::Tcp), cookie, -1);
         };
         let (at, backlog, member) = Membership::lane(listener, mask)?;
-        let (mut sock, mut claim) = lane.listen(&at, backlog)?;
-        if !listener.chosen(lane.local(sock)?)? {
-            drop(claim);
-            lane.close(sock);
-            (sock, claim) = lane.listen(&listener.address()?, backlog)?;
-        }
-        let target = Target::LaneListener { sock, of: ListenerOf::Object { _claim: claim, _member: member } };
-        let at = match self.core.insert(cookie, target) {
-            Ok(at) => at,
-            Err(error) => {
-                lane.close(sock);
-                return Err(error);
+        let known = lane.listening(listener);
+        let (sock, claim) = match known {
+            Some(sock) => (sock, None),
+            None => {
+                let (sock, claim) = lane.listen(&at, backlog)?;
+                if listener.chosen(lane.local(sock)?)? {
+                    (sock, claim)
+                } else {
+                    drop(claim);
+                    lane.close(sock);
+                    lane.listen(&listener.address()?, backlog)?
+                }
             }
         };
-        let handle = self.core.handle(at);
-        lane.watch(sock, handle.to_bits()).inspect_err(|_| {
-            self.core.entries.remove(at);
-            lane.close(sock);
-        })?;
-        Ok(handle)
+        let target = Target::LaneListener { sock, of: ListenerOf::Object { listener, _member: member } };
+        let joined = self.core.insert(cookie, target).and_then(|at| {
+            let joined = lane.join(&mut self.core, (listener, sock, claim), (at, mask));
+            joined.map(|()| self.core.handle(at)).inspect_err(|_| {
+                lane.leave(&mut self.core, listener, at);
+                self.core.entries.remove(at);
+            })
+        });
+        joined.inspect_err(|_| {
+            if known.is_none() {
+                lane.close(sock);
+            }
+        })
     }
 
     /// A descriptor by its number.
@@ -175,11 +184,9 @@ impl Channel {
             | Target::Ended { light }
             | Target::Lane { light, .. }
             | Target::LaneListener { of: ListenerOf::Light(light), .. } => self.close_light_at(light),
-            Target::LaneListener { sock, of } => {
-                // First the kernel may have what opens connections, so that no SYN arrives for a listener that is gone.
-                drop(of);
+            Target::LaneListener { of: ListenerOf::Object { listener, .. }, .. } => {
                 if let Some(lane) = &mut self.lane {
-                    lane.close(sock);
+                    lane.leave(&mut self.core, listener, at);
                 }
             }
         }

@@ -603,6 +603,56 @@ fn masks_do_not_meet() {
     });
 }
 
+/// One channel with a part and the original, on any engine: the connections of the thread's CPU are the part's, then the
+/// original's.
+#[test]
+fn one_channel_has_a_part_and_the_rest() {
+    std::thread::spawn(a_part_and_the_rest).join().unwrap();
+}
+
+fn a_part_and_the_rest() {
+    common::pin(0);
+    for first in [true, false] {
+        everywhere(|mut w| {
+            let register = |w: &mut World, part: bool| {
+                let mask = if part { CpuMask::one(0) } else { CpuMask::NONE };
+                let handle = w.a.register_listener(w.listener, u64::from(part), mask).unwrap();
+                w.a.accept(handle, Amount::Endless, true).unwrap();
+                handle
+            };
+            let handles = [register(&mut w, first), register(&mut w, !first)];
+            let part = handles[usize::from(!first)];
+            w.pump();
+            let connect = |w: &mut World| {
+                let b = w.socket(2);
+                let to = w.address();
+                w.b.connect(b, to).unwrap();
+                w.next(Who::B).result.unwrap();
+                b
+            };
+            for _ in 0..2 {
+                connect(&mut w);
+                let event = w.next(Who::A);
+                assert_eq!(event.cookie, 1, "{:?}", w.kind);
+                light(event);
+            }
+            // One that waits where nobody has asked for it finds the original too.
+            w.a.unregister(part).unwrap();
+            for _ in 0..2 {
+                connect(&mut w);
+                let event = w.next(Who::A);
+                assert_eq!(event.cookie, 0, "{:?}", w.kind);
+                light(event);
+            }
+            // And the place is the next part's.
+            register(&mut w, true);
+            w.pump();
+            connect(&mut w);
+            assert_eq!(w.next(Who::A).cookie, 1, "{:?}", w.kind);
+        });
+    }
+}
+
 /// Everything is given up with what is under way.
 #[test]
 fn a_channel_ends_with_operations_under_way() {
