@@ -129,8 +129,9 @@ int mp_set_cookie(mp_handle handle, void *cookie);
 /*
  * Ends a registration. What is under way is cancelled, completions that were not fetched are dropped, and when it returns the
  * library does not touch the memory of its operations any more. A descriptor goes on as any other; an lwsocket is closed. Of a
- * listener of the kernel's, connections that wait at this handle go to its other handles in this process; where there are none,
- * those that the channel had accepted ahead are closed, and those of a part are reset. A transfer of a disk file is waited for.
+ * listener of the kernel's, connections that wait at this handle go to its other handles in this process; where there are none, or no
+ * descriptor is left to pass one on by, those that the channel had accepted ahead are closed, and those of a part are reset, and
+ * mp_stats() counts them (dropped). A transfer of a disk file is waited for.
  */
 int mp_unregister(mp_handle handle);
 
@@ -140,7 +141,8 @@ int mp_unregister(mp_handle handle);
 /*
  * Accepts count connections, at least one; each is a completion (MP_ACCEPT). is_lwsocket 0: as descriptors (close-on-exec),
  * else as lwsockets. Errors in the completion: EOPNOTSUPP descriptors of a lane's connections; EMFILE, ENFILE no room for
- * another; ENOBUFS, ENOMEM. With an error the request is over.
+ * another; ENOBUFS, ENOMEM. With an error the request is over, and connections wait for the next: asked for again at once it fails
+ * again at once, so wait until one has ended, or for a while.
  */
 int mp_accept(mp_handle handle, uint32_t count, int is_lwsocket);
 
@@ -280,6 +282,7 @@ struct mp_stats {
 	uint64_t overflows;   /* times that the kernel had to put completions aside */
 	uint64_t no_buffer;   /* times that mp_recv() found no buffer */
 	uint64_t taken;       /* connections taken from other parts of a listener */
+	uint64_t dropped;     /* connections closed or reset with a handle that accepted them: no other one, or no descriptor to pass them on */
 };
 
 /* What the channel counted. size: bytes of the structure, of which no more are written. */

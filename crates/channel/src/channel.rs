@@ -351,8 +351,11 @@ impl Channel {
                 return Some(event);
             }
             match event.data {
-                Data::Accepted(Socket::Light(light), _) => {
-                    let _ = self.close(light);
+                Data::Accepted(socket, _) => {
+                    self.core.stats.dropped += 1;
+                    if let Socket::Light(light) = socket {
+                        let _ = self.close(light);
+                    }
                 }
                 Data::Received(received) => {
                     let _ = self.release(received);

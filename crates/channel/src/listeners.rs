@@ -396,18 +396,21 @@ impl Membership {
         lock().groups.get(&self.key).is_some_and(|group| group.parts.iter().any(|part| part.id == self.id))
     }
 
-    /// Deals connections to the other registrations; whose rings have to hear of it.
-    pub fn leave_to_others(&self, connections: Vec<OwnedFd>) -> Vec<(RawFd, u64)> {
+    /// Deals connections to the other registrations: whose rings have to hear of it, and how many nobody was there for.
+    pub fn leave_to_others(&self, connections: Vec<OwnedFd>) -> (Vec<(RawFd, u64)>, usize) {
         let mut all = lock();
-        let Some(group) = all.groups.get_mut(&self.key) else { return Vec::new() };
-        let mut others: Vec<_> = group.members.iter_mut().filter(|member| member.ring.is_some()).collect();
-        let n = others.len().max(1);
+        let members = all.groups.get_mut(&self.key).map(|group| group.members.as_mut_slice()).unwrap_or_default();
+        let mut others: Vec<_> = members.iter_mut().filter(|member| member.ring.is_some()).collect();
+        if others.is_empty() {
+            return (Vec::new(), connections.len());
+        }
+        let n = others.len();
         for (i, connection) in connections.into_iter().enumerate() {
             if let Some(member) = others.get_mut(i % n) {
                 member.left.push(connection);
             }
         }
-        others.iter().filter(|member| !member.left.is_empty()).filter_map(|member| member.ring).collect()
+        (others.iter().filter(|member| !member.left.is_empty()).filter_map(|member| member.ring).collect(), 0)
     }
 
     /// What others have left to this registration.

@@ -19,4 +19,7 @@ pub struct Stats {
     pub no_buffer: u64,
     /// Connections taken from channels that had too many waiting.
     pub taken: u64,
+    /// Connections that were closed, or reset, with a registration that ended: nobody else was there for them, or there was no
+    /// descriptor to pass them on by.
+    pub dropped: u64,
 }

@@ -93,7 +93,7 @@ pub struct MpEvent {
 
 /// `struct mp_stats`.
 #[repr(C)]
-struct MpStats([u64; 8]);
+struct MpStats([u64; 9]);
 
 impl MpEvent {
     fn new(event: Event) -> MpEvent {
@@ -501,7 +501,7 @@ functions! {
     }
 
     fn mp_stats(channel: *mut Slot, stats: *mut c_void, size: size_t) -> c_int {
-        let Stats { completions, accepted, batches, requests, enters, overflows, no_buffer, taken } =
+        let Stats { completions, accepted, batches, requests, enters, overflows, no_buffer, taken, dropped } =
             match with(channel, |channel| Ok(channel.stats())) {
                 Ok(stats) => stats,
                 Err(error) => return done(Err(error)),
@@ -509,7 +509,7 @@ functions! {
         if stats.is_null() {
             return done(Err(Errno::FAULT));
         }
-        let all = MpStats([completions, accepted, batches, requests, enters, overflows, no_buffer, taken]);
+        let all = MpStats([completions, accepted, batches, requests, enters, overflows, no_buffer, taken, dropped]);
         // SAFETY: not null; the rest is the caller's word, and no more than there is.
         unsafe { std::ptr::copy_nonoverlapping((&raw const all).cast(), stats.cast::<u8>(), size.min(size_of::<MpStats>())) };
         0

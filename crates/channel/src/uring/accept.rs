@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use io_uring::types::Fd;
 use io_uring::{cqueue, opcode};
@@ -12,7 +12,6 @@ use crate::core::{Accept, Core, FileKind, LightOf, Raw, Target, Way};
 use crate::errno;
 use crate::event::{Data, Socket};
 use crate::listeners::Membership;
-use crate::names::LwSocket;
 
 /// Connections that are taken from a part that ends; more than any accept queue has.
 const MOST_LEFT: usize = 1 << 16;
@@ -41,32 +40,39 @@ impl Kernel {
                     let queued = listening(core, at).map_or(0, |accept| accept.waiting.len());
                     core.accepted(at, socket, queued);
                 }
-                Err(error) => core.complete(at, Way::In, Err(error), Data::None),
+                // The connection is for who asks when there is room for it.
+                Err((raw, error)) => {
+                    if let Some(accept) = listening(core, at) {
+                        accept.waiting.push_front(raw);
+                    }
+                    core.complete(at, Way::In, Err(error), Data::None);
+                }
             }
         }
         self.follow(core, at);
     }
 
-    /// A connection as it was asked for.
-    fn convert(&mut self, core: &mut Core, at: u32, raw: Raw, light: bool) -> io::Result<Socket> {
+    /// A connection as it was asked for; where there is no room for it, it and why.
+    fn convert(&mut self, core: &mut Core, at: u32, raw: Raw, light: bool) -> Result<Socket, (Raw, io::Error)> {
         match (raw, light) {
             (Raw::Fd(fd), false) => Ok(Socket::Fd(fd)),
-            (Raw::Fd(fd), true) => {
-                let slot = self.take_in(core, fd)?;
-                self.light(core, at, slot).map(Socket::Light)
-            }
-            (Raw::Slot(slot), true) => self.light(core, at, slot).map(Socket::Light),
+            (Raw::Fd(fd), true) => match self.take_in(core, fd.as_fd()) {
+                Ok(slot) => self.light(core, at, slot),
+                Err(error) => Err((Raw::Fd(fd), error)),
+            },
+            (Raw::Slot(slot), true) => self.light(core, at, slot),
             (Raw::Slot(slot), false) => {
-                let fd = self.install(core, slot);
+                let fd = self.install(core, slot).map_err(|error| (Raw::Slot(slot), error))?;
                 self.close_slot(core, slot);
-                fd.map(Socket::Fd)
+                Ok(Socket::Fd(fd))
             }
         }
     }
 
-    fn light(&mut self, core: &mut Core, at: u32, slot: u32) -> io::Result<LwSocket> {
+    fn light(&mut self, core: &mut Core, at: u32, slot: u32) -> Result<Socket, (Raw, io::Error)> {
         let kind = listening(core, at).map_or(FileKind::Stream, |accept| accept.kind);
-        core.new_light(LightOf::Slot { slot, kind, shared: false }).inspect_err(|_| self.close_slot(core, slot))
+        let light = core.new_light(LightOf::Slot { slot, kind, shared: false });
+        light.map(Socket::Light).map_err(|error| (Raw::Slot(slot), error))
     }
 
     /// Arms or ends the request, by what is asked for and what waits.
@@ -156,7 +162,7 @@ impl Kernel {
     }
 
     /// Nothing is accepted any more when this returns; what was and is not asked for goes to other registrations of the
-    /// listener, and is closed where there is none.
+    /// listener. It is closed, and counted, where there is none, or no descriptor to pass it on by.
     pub(super) fn stop_accepting(&mut self, core: &mut Core, at: u32) -> io::Result<()> {
         let number = tag(ACCEPT, core.entries.generation(at), at);
         if listening(core, at).is_some_and(|accept| accept.armed) {
@@ -168,8 +174,10 @@ impl Kernel {
             })?;
         }
         let Some(accept) = listening(core, at) else { return Ok(()) };
+        let listener = accept.fd.as_raw_fd();
         let mut waiting = std::mem::take(&mut accept.waiting);
         let (mut fds, others) = accept.member.as_ref().map(Membership::withdraw).unwrap_or_default();
+        let mut dropped = 0;
         if others {
             let told = core.take_accepted(at).into_iter().filter_map(|socket| match socket {
                 Socket::Fd(fd) => Some(Raw::Fd(fd)),
@@ -184,26 +192,29 @@ impl Kernel {
             match raw {
                 Raw::Fd(fd) => fds.push(fd),
                 Raw::Slot(slot) => {
-                    if others && let Ok(fd) = self.install(core, slot) {
-                        fds.push(fd);
+                    match others.then(|| self.install(core, slot)) {
+                        Some(Ok(fd)) => fds.push(fd),
+                        Some(Err(_)) | None => dropped += 1,
                     }
                     self.close_slot(core, slot);
                 }
             }
         }
-        let Some((accept, member)) = listening(core, at).and_then(|a| Some((&a.fd, a.member.as_ref()?))) else {
+        if listening(core, at).and_then(|accept| accept.member.as_ref()).is_some_and(Membership::is_part) {
+            // The kernel resets what waits at a socket that is closed.
+            if others {
+                fds.extend(std::iter::from_fn(|| self.next_left(core, listener)).take(MOST_LEFT));
+            }
+            let part = crate::sys::borrow(listener)?;
+            dropped += crate::sys::backlog(part).map_or(0, |(waits, _)| waits as usize);
+        }
+        let Some(member) = listening(core, at).and_then(|accept| accept.member.as_ref()) else {
+            core.stats.dropped += (dropped + fds.len()) as u64;
             return Ok(());
         };
-        if !others {
-            return Ok(());
-        }
-        if member.is_part() {
-            // The kernel would reset what waits at a socket that is closed.
-            let part = accept.try_clone()?;
-            fds.extend(std::iter::from_fn(|| self.accept_now(core, part.as_raw_fd()).ok()).take(MOST_LEFT));
-        }
-        let Some(member) = listening(core, at).and_then(|accept| accept.member.as_ref()) else { return Ok(()) };
-        for (ring, number) in member.leave_to_others(fds) {
+        let (rings, nobodys) = member.leave_to_others(fds);
+        core.stats.dropped += (dropped + nobodys) as u64;
+        for (ring, number) in rings {
             if ring == self.ring.as_raw_fd() {
                 self.left(core, number as u32, (number >> 32) as u32 & 0xff_ffff);
             } else {
@@ -211,8 +222,21 @@ impl Kernel {
                 self.push(core, &[tell.user_data(tag(NOTHING, 0, 0))]);
             }
         }
-        // A thread that ends may not come this way again.
-        self.submit(core)
+        // A thread that ends may not come this way again. The first may have to make room for completions.
+        self.flush(core)?;
+        self.flush(core)
+    }
+
+    /// Of what waits at a part that ends, the next; `None` where there is none, or no descriptor for it.
+    fn next_left(&mut self, core: &mut Core, listener: RawFd) -> Option<OwnedFd> {
+        loop {
+            match self.accept_now(core, listener) {
+                Ok(connection) => return Some(connection),
+                Err(error) if matches!(error.raw_os_error(), Some(libc::ECONNABORTED | libc::EINTR | libc::EPROTO)) => {
+                }
+                Err(_) => return None,
+            }
+        }
     }
 
     /// Takes a connection that waits; ECANCELED where there is none. The listener may block, and another channel may be first: the

@@ -331,7 +331,7 @@ impl Kernel {
     }
 
     /// A descriptor's file in the ring's own table.
-    fn take_in(&mut self, core: &mut Core, fd: OwnedFd) -> io::Result<u32> {
+    fn take_in(&mut self, core: &mut Core, fd: BorrowedFd<'_>) -> io::Result<u32> {
         self.direct(core)?;
         let mut place = [fd.as_raw_fd()];
         // IORING_FILE_INDEX_ALLOC: any free place, which is written over the descriptor.
