@@ -171,6 +171,8 @@ pub(crate) struct Accept {
     /// An accept is under way; the last one was asked to end.
     pub armed: bool,
     pub ending: bool,
+    /// Places in the ring's table that what is under way may need at once.
+    pub needs: u32,
     /// What is under way gives lightweight sockets.
     pub light: bool,
     /// It failed, and nobody was there to be told; the next request tries again.

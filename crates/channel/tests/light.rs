@@ -195,6 +195,41 @@ fn there_is_no_descriptor_of_what_is_ending() {
     assert_eq!(run(&mut ch, reads_to_the_end(s)).0, 8 << 20);
 }
 
+/// Where all places for lightweight sockets are taken, connections wait in the kernel's queue, and none is lost.
+#[test]
+fn who_finds_no_place_waits() {
+    if !ring() {
+        return;
+    }
+    for ahead in [0, 1, 64] {
+        let (mut ch, h, at) = setup(Options { lwsockets: 4, accept_ahead: ahead, ..Options::default() });
+        let mut peers: Vec<_> = (0..10).map(|_| TcpStream::connect(at).unwrap()).collect();
+        let mut sockets = Vec::new();
+        for _ in 0..10 {
+            let event = next(&mut ch);
+            match event.data {
+                Data::Accepted(Socket::Light(socket), _) => {
+                    sockets.push(socket);
+                    assert!(sockets.len() <= 4);
+                }
+                _ => {
+                    assert_eq!(event.result.unwrap_err().raw_os_error(), Some(libc::ENFILE));
+                    assert_eq!(sockets.len(), 4);
+                    sockets.drain(..2).for_each(|socket| ch.close(socket).unwrap());
+                    ch.accept(h, Amount::Endless, true).unwrap();
+                    ch.flush().unwrap();
+                    peers.drain(..2).for_each(|mut peer| assert_eq!(peer.read(&mut [0]).unwrap(), 0));
+                }
+            }
+        }
+        // Those that are left are open.
+        peers.iter_mut().for_each(|peer| {
+            peer.set_nonblocking(true).unwrap();
+            assert_eq!(peer.read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+        });
+    }
+}
+
 #[test]
 fn a_read_needs_no_buffer_of_the_channels() {
     if !ring() {

@@ -19,7 +19,17 @@ const MOST_LEFT: usize = 1 << 16;
 impl Accept {
     pub fn new(fd: OwnedFd, member: Option<Membership>, kind: FileKind) -> Box<Accept> {
         let waiting = VecDeque::new();
-        Box::new(Accept { fd, member, kind, waiting, armed: false, ending: false, light: false, failed: false })
+        Box::new(Accept {
+            fd,
+            member,
+            kind,
+            waiting,
+            armed: false,
+            ending: false,
+            needs: 0,
+            light: false,
+            failed: false,
+        })
     }
 }
 
@@ -78,12 +88,13 @@ impl Kernel {
     /// Arms or ends the request, by what is asked for and what waits.
     fn follow(&mut self, core: &mut Core, at: u32) {
         let (ahead, wants) = (core.options.accept_ahead as usize, core.wants(at));
-        let generation = core.entries.generation(at);
+        let (generation, free) = (core.entries.generation(at), self.free_places());
         let Some(accept) = listening(core, at) else { return };
         let number = tag(ACCEPT, generation, at);
         if accept.armed {
             let full = wants.is_none() && accept.waiting.len() >= ahead;
-            if full && !accept.ending && ahead > 0 {
+            let short = accept.needs > 1 && free < accept.needs;
+            if (full || short) && !accept.ending && ahead > 0 {
                 accept.ending = true;
                 let cancel = opcode::AsyncCancel::new(number).build();
                 self.push(core, &[cancel.user_data(tag(NOTHING, 0, 0))]);
@@ -95,24 +106,42 @@ impl Kernel {
         if !begins {
             return;
         }
-        if light && let Err(error) = self.direct(core) {
-            return self.failed(core, at, error);
-        }
+        let needs = match light.then(|| self.places_for(core, at, ahead > 0)) {
+            None => 0,
+            Some(Ok(needs)) => needs,
+            Some(Err(error)) => return self.failed(core, at, error),
+        };
         let Some(accept) = listening(core, at) else { return };
-        (accept.armed, accept.light, accept.failed) = (true, light, false);
+        (accept.armed, accept.light, accept.failed, accept.needs) = (true, light, false, needs);
         let fd = Fd(accept.fd.as_raw_fd());
         let flags = if light { 0 } else { libc::SOCK_CLOEXEC };
-        let entry = match ahead {
-            0 => {
+        let entry = match ahead > 0 && needs != 1 {
+            false => {
                 let place = light.then_some(io_uring::types::DestinationSlot::auto_target());
                 opcode::Accept::new(fd, std::ptr::null_mut(), std::ptr::null_mut())
                     .file_index(place)
                     .flags(flags)
                     .build()
             }
-            _ => opcode::AcceptMulti::new(fd).allocate_file_index(light).flags(flags).build(),
+            true => opcode::AcceptMulti::new(fd).allocate_file_index(light).flags(flags).build(),
         };
         self.push(core, &[entry.user_data(number)]);
+    }
+
+    /// How many places the next request for connections may need at once: as many as can wait, or 1 where there are fewer, or
+    /// no `many` are wanted. ENFILE where all may be taken by then.
+    fn places_for(&mut self, core: &mut Core, at: u32, many: bool) -> io::Result<u32> {
+        self.direct(core)?;
+        let needs = |other: &u32| match core.entries.get(*other).map(|entry| &entry.target) {
+            Some(Target::Listener { accept, .. }) if accept.armed && accept.light && *other != at => accept.needs,
+            _ => 0,
+        };
+        let others: u32 = core.listening.iter().map(needs).sum();
+        let free = self.free_places().saturating_sub(others);
+        let Some(accept) = listening(core, at).filter(|_| free > 0) else { return Err(errno(libc::ENFILE)) };
+        // One more than the backlog says.
+        let most = crate::sys::backlog(accept.fd.as_fd()).map_or(libc::SOMAXCONN as u32, |(_, most)| most) + 1;
+        Ok(if many && free > most { most.max(2) } else { 1 })
     }
 
     /// Who asks for a connection hears why there is none.
@@ -134,7 +163,10 @@ impl Kernel {
             (accept.armed, accept.ending) = (false, false);
         }
         match (-result, u32::try_from(result)) {
-            (_, Ok(slot)) if light => accept.waiting.push_back(Raw::Slot(slot)),
+            (_, Ok(slot)) if light => {
+                accept.waiting.push_back(Raw::Slot(slot));
+                self.count_place(true);
+            }
             // SAFETY: a new descriptor, nobody else's.
             (_, Ok(fd)) => accept.waiting.push_back(Raw::Fd(unsafe { OwnedFd::from_raw_fd(fd as i32) })),
             // The connection was gone before it could be accepted, or the request was asked to end: there are others.

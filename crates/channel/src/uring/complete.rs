@@ -55,6 +55,7 @@ impl Kernel {
             Kind::Disconnect(_) if !head => {}
             Kind::Disconnect(_) if result == -libc::ECANCELED => core.touch(at),
             Kind::Disconnect(_) if stage == Stage::Closing => {
+                self.count_place(false);
                 core.complete(at, Way::Out, answer(result), Data::None);
                 core.end(at);
             }

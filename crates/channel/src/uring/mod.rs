@@ -105,13 +105,19 @@ macro_rules! on {
 
 use on;
 
+/// The ring's own table of files. Where it is full the kernel accepts a connection and has no place for it: it must not be asked.
+struct Table {
+    places: u32,
+    used: u32,
+}
+
 /// The kernel's engine of a channel.
 pub(crate) struct Kernel {
     // Before the pool, whose memory it knows.
     ring: IoUring,
     pool: Option<Pool>,
-    /// There is a table for direct descriptors.
-    table: bool,
+    /// Places for direct descriptors, and how many are in use.
+    table: Option<Table>,
     /// Handles whose `recv` has something to receive and found no buffer: of the kernel's, of those that it never has.
     starving: [VecDeque<(u32, u32)>; 2],
     /// Buffers with bytes that nobody asked for yet.
@@ -140,7 +146,7 @@ impl Kernel {
         Ok(Kernel {
             ring,
             pool: None,
-            table: false,
+            table: None,
             starving: Default::default(),
             ahead: 0,
             answer: None,
@@ -157,13 +163,25 @@ impl Kernel {
 
     /// The table of direct descriptors is there from the first one on.
     fn direct(&mut self, core: &Core) -> io::Result<()> {
-        if !self.table {
+        if self.table.is_none() {
             let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
             let limit = limit.unwrap_or(u64::MAX).min(u64::from(core.options.lwsockets)) as u32;
             self.ring.submitter().register_files_sparse(limit)?;
-            self.table = true;
+            self.table = Some(Table { places: limit, used: 0 });
         }
         Ok(())
+    }
+
+    /// A place of the table is a file's, or nobody's again.
+    fn count_place(&mut self, used: bool) {
+        if let Some(table) = &mut self.table {
+            table.used = if used { table.used + 1 } else { table.used.saturating_sub(1) };
+        }
+    }
+
+    /// Places that are nobody's.
+    fn free_places(&self) -> u32 {
+        self.table.as_ref().map_or(0, |table| table.places.saturating_sub(table.used))
     }
 
     /// Queues entries that belong together.
@@ -339,11 +357,13 @@ impl Kernel {
         self.call(core, entry)?;
         // SAFETY: the kernel has written it, unknown to the compiler.
         let slot = unsafe { std::ptr::read_volatile(place.as_ptr()) };
+        self.count_place(true);
         Ok(slot as u32)
     }
 
     /// Frees a direct descriptor, with what is handed over next.
     pub fn close_slot(&mut self, core: &mut Core, slot: u32) {
+        self.count_place(false);
         let close = opcode::Close::new(Fixed(slot)).build();
         self.push(core, &[close.flags(Flags::SKIP_SUCCESS).user_data(tag(NOTHING, 0, 0))]);
     }
