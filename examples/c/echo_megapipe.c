@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define READSIZE 16384
@@ -64,6 +65,14 @@ static void accepted(mp_channel *ch, int fd)
 	mp_close(ch, fd);
 }
 
+/* No room for another connection: said once. Asked for again at once, there would be none at once, over and over. */
+static void no_room(int error)
+{
+	static int said;
+	if (!__atomic_exchange_n(&said, 1, __ATOMIC_RELAXED))
+		fprintf(stderr, "echo_megapipe: accepting: %s; others wait until a connection ends\n", strerror(error));
+}
+
 /* CPUs are dealt to the threads in turn, so that the connections of each come to somebody. */
 static void own_cpus(uint64_t mask[16], int core)
 {
@@ -75,7 +84,8 @@ static void own_cpus(uint64_t mask[16], int core)
 
 static void *serve(void *arg)
 {
-	int core = (int)(intptr_t)arg;
+	int core = (int)(intptr_t)arg, ended = 0;
+	time_t full = 0; /* when there was no room for another connection */
 	struct mp_event ev;
 	cpu_set_t cpus;
 	uint64_t mask[16];
@@ -97,15 +107,24 @@ static void *serve(void *arg)
 		int n = mp_dispatch(ch, &ev, 500);
 		if (n < 0 && errno != EINTR)
 			die("mp_dispatch");
+		/* Others have descriptors too, so not only when a connection has ended here. */
+		if (full != 0 && (ended || time(NULL) != full)) {
+			full = 0;
+			if (mp_accept(handle, MP_ENDLESS, 1) < 0)
+				die("mp_accept");
+		}
 		if (n <= 0)
 			continue;
 		struct connection *conn = ev.cookie;
 		switch (ev.cmd) {
 		case MP_ACCEPT:
-			if (ev.result == 0)
+			if (ev.result == 0) {
 				accepted(ch, ev.u.accept.fd);
-			else if (mp_accept(handle, MP_ENDLESS, 1) < 0)
-				die("mp_accept");
+			} else {
+				no_room(ev.error);
+				full = time(NULL);
+				ended = 0;
+			}
 			break;
 		case MP_READ:
 			if (ev.result < 0)
@@ -121,6 +140,7 @@ static void *serve(void *arg)
 			break;
 		case MP_DISCONNECT:
 			finish(conn);
+			ended = 1;
 			break;
 		}
 	}

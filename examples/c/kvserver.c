@@ -4,8 +4,9 @@
  *   kvserver [-e uring|lane:CONFIG] [-a ADDRESS] [-p PORT] [-t THREADS] [-m MIB]
  *
  * get, gets, set, add, replace, append, prepend, cas, delete, incr, decr, touch, flush_all, stats, version, verbosity, quit, with
- * noreply; expiry; what was used least recently makes room within the memory limit. Each thread has a channel on a core of
- * its own and its part of the listener; the store is cut into shards, each with a lock.
+ * noreply; expiry; what was used least recently makes room within the memory limit, of which large requests and answers under way
+ * may have half. Each thread has a channel on a core of its own and its part of the listener; the store is cut into shards, each
+ * with a lock.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -33,6 +34,7 @@
 #define MOST_LINE 8192
 #define MOST_GET (1u << 20) /* the line of a get with many keys */
 #define MOST_OUT (256u << 10) /* answers that are gathered before the client has to read some */
+#define MOST_ANSWER 1024    /* any but a get's */
 #define KEPT (16u << 10)    /* memory that an idle connection keeps, each way */
 #define MOST_THREADS 64
 #define MONTH (60 * 60 * 24 * 30)
@@ -73,11 +75,15 @@ struct worker {
 	mp_handle listening;
 	struct counters counters; /* its thread's; others read it */
 	int core;
+	int64_t full; /* since when no more connections are accepted: there was no room for one; 0 */
+	int ended;    /* a connection has, since then */
+	int lends;    /* more than before: the store has to make room */
 };
 
 static struct worker workers[MOST_THREADS];
 static int threads = 1;
 static size_t limit = 64u << 20;
+static size_t lent; /* atomic: what connections hold beyond KEPT */
 static time_t started;
 static __thread int64_t now;
 static __thread struct worker *me;
@@ -149,6 +155,13 @@ static void drop(struct shard *s, struct item *it)
 	free(it);
 }
 
+/* What a shard may have: its share of what is not lent. */
+static size_t room_of(const struct shard *s)
+{
+	size_t away = __atomic_load_n(&lent, __ATOMIC_RELAXED) / nshards;
+	return s->limit > away ? s->limit - away : 0;
+}
+
 static int is_over(const struct item *it)
 {
 	return (it->expires != 0 && it->expires <= now) || it->cas <= __atomic_load_n(&flushed, __ATOMIC_RELAXED);
@@ -208,18 +221,36 @@ static struct item *new_item(const char *key, size_t n, uint64_t hash, uint32_t 
 	return it;
 }
 
-/* Puts an item in the place of `old`, if there is one; what was used least recently makes room. 0: there is none. */
-static int put(struct shard *s, struct item *it, struct item *old)
+/* What was used least recently goes until so much fits into `room`. */
+static void evict(struct shard *s, size_t more, size_t room)
 {
-	if (cost(it) > s->limit)
-		return 0;
-	if (old != NULL)
-		drop(s, old);
-	while (s->bytes + cost(it) > s->limit) {
+	while (s->oldest != NULL && s->bytes + more > room) {
 		if (!is_over(s->oldest))
 			s->evictions++;
 		drop(s, s->oldest);
 	}
+}
+
+/* More is lent: all shards have less. */
+static void make_room(void)
+{
+	unsigned int i;
+	for (i = 0; i < nshards; i++) {
+		pthread_mutex_lock(&shards[i].lock);
+		evict(&shards[i], 0, room_of(&shards[i]));
+		pthread_mutex_unlock(&shards[i].lock);
+	}
+}
+
+/* Puts an item in the place of `old`, if there is one; what was used least recently makes room. 0: there is none. */
+static int put(struct shard *s, struct item *it, struct item *old)
+{
+	size_t room = room_of(s);
+	if (cost(it) > room)
+		return 0;
+	if (old != NULL)
+		drop(s, old);
+	evict(s, cost(it), room);
 	if (s->items >= s->places + s->places / 2)
 		grow(s);
 	it->cas = __atomic_add_fetch(&last_cas, 1, __ATOMIC_RELAXED);
@@ -244,36 +275,74 @@ struct connection {
 	struct bytes in;  /* of a request that has not come whole */
 	struct bytes out; /* answers; with the library while `writing` */
 	size_t parsed;    /* of `in` */
-	size_t swallow;   /* bytes of a value that is too large */
+	size_t need;      /* bytes of the request that has not come whole, where it says; they are lent */
+	size_t held;      /* of what is lent */
+	size_t swallow;   /* bytes of a value that is not taken */
 	int getting;      /* in the middle of a get: 1, or 2 of a gets */
 	int quiet;        /* the request wants no answer */
 	int writing, closing, failed;
 };
 
-static void let_go(struct bytes *b)
+/* Counts what a connection holds, with so much room each way. 0: so much is not lent. */
+static int hold(struct connection *c, size_t in, size_t out)
+{
+	if (in < c->need)
+		in = c->need;
+	size_t holds = (in > KEPT ? in - KEPT : 0) + (out > KEPT ? out - KEPT : 0);
+	if (holds > c->held) {
+		size_t more = holds - c->held;
+		if (__atomic_add_fetch(&lent, more, __ATOMIC_RELAXED) > limit / 2) {
+			__atomic_sub_fetch(&lent, more, __ATOMIC_RELAXED);
+			return 0;
+		}
+		me->lends = 1;
+	} else {
+		__atomic_sub_fetch(&lent, c->held - holds, __ATOMIC_RELAXED);
+	}
+	c->held = holds;
+	return 1;
+}
+
+static void let_go(struct connection *c, struct bytes *b)
 {
 	free(b->at);
 	memset(b, 0, sizeof *b);
+	hold(c, c->in.room, c->out.room);
 }
 
-static int reserve(struct bytes *b, size_t more)
+/* A request of which so many bytes will come. 0: there is no memory for it. */
+static int expect(struct connection *c, size_t bytes)
 {
-	size_t room = b->room ? b->room : 1024;
-	while (room < b->len + more)
-		room *= 2;
-	if (room != b->room) {
-		char *at = realloc(b->at, room);
-		if (at == NULL)
-			return 0;
-		b->at = at;
-		b->room = room;
-	}
+	c->need = bytes;
+	if (hold(c, c->in.room, c->out.room))
+		return 1;
+	c->need = 0;
+	return 0;
+}
+
+/* Room for more; much of it is not doubled. 0: there is none. */
+static int reserve(struct connection *c, struct bytes *b, size_t more)
+{
+	size_t want = b->len + more, room = b->room ? b->room : 1024;
+	if (b == &c->in && want < c->need)
+		want = c->need;
+	while (room < want)
+		room = room < MOST_OUT ? room * 2 : want;
+	if (room == b->room)
+		return 1;
+	if (!hold(c, b == &c->in ? room : c->in.room, b == &c->out ? room : c->out.room))
+		return 0;
+	char *at = realloc(b->at, room);
+	if (at == NULL)
+		return 0; /* what is counted now goes with the connection */
+	b->at = at;
+	b->room = room;
 	return 1;
 }
 
 static void add(struct connection *c, const void *data, size_t n)
 {
-	if (!reserve(&c->out, n)) {
+	if (!reserve(c, &c->out, n)) {
 		c->failed = 1;
 		return;
 	}
@@ -388,12 +457,21 @@ static const char *get(struct connection *c, const char *at, const char *end, in
 	while ((key = next_word(&at, end)).n > 0) {
 		if (c->out.len >= MOST_OUT)
 			return before;
-		before = at;
 		uint64_t hash = hash_of(key.at, key.n);
 		struct shard *s = shard_of(hash);
-		me->counters.get++;
 		pthread_mutex_lock(&s->lock);
 		struct item *it = find(s, hash, key.at, key.n);
+		if (it != NULL && !reserve(c, &c->out, it->key + (size_t)it->value + MOST_ANSWER)) {
+			pthread_mutex_unlock(&s->lock);
+			if (c->out.len > 0)
+				return before; /* when this is written there may be */
+			c->getting = 0;
+			c->closing = 1;
+			say(c, "SERVER_ERROR out of memory writing get response\r\n");
+			return end;
+		}
+		before = at;
+		me->counters.get++;
 		if (it != NULL) {
 			me->counters.hits++;
 			unlink_use(s, it);
@@ -432,7 +510,7 @@ static int forget(struct word key)
 /*
  * set and its like: the value follows the line. How many bytes were used, behind the line; -1: it has not come whole.
  */
-static ssize_t store(struct connection *c, struct word *w, int n, const char *value, size_t there)
+static ssize_t store(struct connection *c, struct word *w, int n, size_t line, const char *value, size_t there)
 {
 	uint64_t flags, bytes, cas = 0;
 	int64_t expires;
@@ -454,8 +532,16 @@ static ssize_t store(struct connection *c, struct word *w, int n, const char *va
 		c->swallow = bytes + 2;
 		return 0;
 	}
-	if (there < bytes + 2)
-		return -1;
+	if (there < bytes + 2) {
+		if (expect(c, line + bytes + 2))
+			return -1;
+		if (is(w[0], "set"))
+			forget(w[1]);
+		say(c, "SERVER_ERROR out of memory storing object\r\n");
+		c->swallow = bytes + 2;
+		return 0;
+	}
+	c->need = 0;
 	if (memcmp(value + bytes, "\r\n", 2) != 0) {
 		say(c, "CLIENT_ERROR bad data chunk\r\n");
 		return (ssize_t)bytes + 2;
@@ -654,6 +740,7 @@ static void stats(struct connection *c)
 	say(c, "STAT cmd_get %" PRIu64 "\r\nSTAT cmd_set %" PRIu64 "\r\nSTAT cmd_touch %" PRIu64 "\r\n", all.get, all.set, all.touch);
 	say(c, "STAT get_hits %" PRIu64 "\r\nSTAT get_misses %" PRIu64 "\r\n", all.hits, all.misses);
 	say(c, "STAT curr_items %" PRIu64 "\r\nSTAT total_items %" PRIu64 "\r\nSTAT bytes %" PRIu64 "\r\n", items, total, bytes);
+	say(c, "STAT connection_bytes %zu\r\n", __atomic_load_n(&lent, __ATOMIC_RELAXED));
 	say(c, "STAT limit_maxbytes %zu\r\nSTAT evictions %" PRIu64 "\r\nSTAT threads %d\r\nEND\r\n", limit, evictions, threads);
 }
 
@@ -689,7 +776,7 @@ static size_t request(struct connection *c, const char *in, size_t len)
 	c->quiet = n > 1 && n <= MOST_WORDS && is(w[n - 1], "noreply") && (n > 2 || !is(w[0], "delete"));
 	if (is(w[0], "set") || is(w[0], "add") || is(w[0], "replace") || is(w[0], "append") || is(w[0], "prepend") ||
 	    is(w[0], "cas")) {
-		ssize_t used = store(c, w, n, lf + 1, len - line);
+		ssize_t used = store(c, w, n, line, lf + 1, len - line);
 		return used < 0 ? 0 : line + (size_t)used;
 	}
 	if (is(w[0], "delete"))
@@ -722,6 +809,9 @@ static void finish(struct connection *c)
 {
 	mp_unregister(c->handle); /* nobody touches c->out any more */
 	me->counters.connections--;
+	me->ended = 1;
+	c->need = 0;
+	hold(c, 0, 0);
 	free(c->in.at);
 	free(c->out.at);
 	free(c);
@@ -731,8 +821,16 @@ static void finish(struct connection *c)
 static size_t requests(struct connection *c, const char *at, size_t len)
 {
 	size_t used = 0, n;
-	while (used < len && c->out.len < MOST_OUT && !c->closing && (n = request(c, at + used, len - used)) > 0)
+	while (used < len && c->out.len < MOST_OUT && !c->closing) {
+		if (!reserve(c, &c->out, MOST_ANSWER)) {
+			c->failed = c->out.len == 0; /* otherwise when this is written */
+			break;
+		}
+		n = request(c, at + used, len - used);
+		if (n == 0)
+			break;
 		used += n;
+	}
 	return used;
 }
 
@@ -745,7 +843,11 @@ static void go_on(struct connection *c)
 		c->parsed = 0;
 	}
 	if (c->in.len == 0 && c->in.room > KEPT)
-		let_go(&c->in);
+		let_go(c, &c->in);
+	if (me->lends) {
+		me->lends = 0;
+		make_room();
+	}
 	if (!failed && c->out.len > 0) {
 		c->writing = 1;
 		failed = mp_write(c->handle, c->out.at, c->out.len) < 0;
@@ -764,8 +866,12 @@ static void received(struct connection *c, const char *at, size_t len)
 	if (c->in.len == 0)
 		used = requests(c, at, len); /* where they lie */
 	if (used < len) {
-		if (!reserve(&c->in, len - used)) {
-			finish(c);
+		if (!reserve(c, &c->in, len - used)) {
+			c->in.len = c->need = 0;
+			c->quiet = 0;
+			say(c, "SERVER_ERROR out of memory reading request\r\n");
+			c->closing = 1;
+			go_on(c);
 			return;
 		}
 		memcpy(c->in.at + c->in.len, at + used, len - used);
@@ -786,7 +892,7 @@ static void wrote(struct connection *c)
 	if (c->closing)
 		return; /* its end is on the way */
 	if (c->out.room > KEPT)
-		let_go(&c->out);
+		let_go(c, &c->out);
 	c->parsed = requests(c, c->in.at, c->in.len);
 	go_on(c);
 }
@@ -804,6 +910,25 @@ static void accepted(int fd)
 	me->counters.connections++;
 	me->counters.total_connections++;
 	go_on(c);
+}
+
+/* No room for another connection: asked for again at once, there would be none at once, over and over. */
+static void rest(int error)
+{
+	static int said;
+	if (!__atomic_exchange_n(&said, 1, __ATOMIC_RELAXED))
+		fprintf(stderr, "kvserver: accepting: %s; others wait until a connection ends\n", strerror(error));
+	me->full = now;
+	me->ended = 0;
+}
+
+/* It is asked for when a connection has ended, and each second: others have descriptors too. */
+static int accepts_again(void)
+{
+	if (me->full == 0 || (me->full == now && !me->ended))
+		return 0;
+	me->full = 0;
+	return 1;
 }
 
 static struct mp_options options;
@@ -857,14 +982,16 @@ static void *serve(void *arg)
 			die("mp_dispatch");
 		now = time(NULL);
 		flush_when_due();
+		if (accepts_again() && mp_accept(me->listening, MP_ENDLESS, 1) < 0)
+			die("mp_accept");
 		if (n <= 0)
 			continue;
 		struct connection *c = ev.cookie;
 		if (ev.cmd == MP_ACCEPT) {
 			if (ev.result == 0)
 				accepted(ev.u.accept.fd);
-			else if (mp_accept(me->listening, MP_ENDLESS, 1) < 0)
-				die("mp_accept");
+			else
+				rest(ev.error);
 		} else if (ev.cmd == MP_RECV && ev.result == 0 && ev.u.recv.size > 0) {
 			const char *data = ev.u.recv.data;
 			received(c, data, ev.u.recv.size);

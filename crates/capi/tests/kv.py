@@ -215,6 +215,37 @@ assert rss(pid) < before + (50 << 20), (before, rss(pid))
 for one in crowd:
     one.s.close()
 
+# Values that have not come whole are within the limit too, half of it at most: who has no room is told, and what was there is
+# not what was set.
+limit = int(c.stats()["limit_maxbytes"])
+equal(c.store("set", "late", "x"), "STORED")
+half = [Client() for _ in range(limit // 2 // 1_000_000)]
+for i, one in enumerate(half):
+    one.send(f"set half{i} 0 0 1000000\r\n".encode() + b"h" * 900_000)
+while int((stats := c.stats())["connection_bytes"]) < len(half) * 980_000:
+    time.sleep(0.01)
+assert int(stats["bytes"]) + int(stats["connection_bytes"]) <= limit, stats
+late = Client()
+equal(late.store("set", "late", b"l" * 1_000_000), "SERVER_ERROR out of memory storing object")
+equal(late.get("late"), None)
+equal(late.store("add", "late", "small"), "STORED")
+late.send(b"set late 0 0 1000000 noreply\r\n" + b"l" * 1_000_002)
+equal(late.get("late"), None)
+for i, one in enumerate(half):
+    one.send(b"h" * 100_000 + b"\r\n")
+    equal(one.line(), "STORED")
+equal(late.get(f"half{len(half) - 1}"), b"h" * 1_000_000)
+equal(late.store("set", "late", b"l" * 1_000_000), "STORED")
+# Clients who go in the middle of a value or of an answer give back what they had.
+for one in half:
+    one.send(b"set half 0 0 1000000\r\nh")
+for one in half[1:]:
+    one.s.close()
+half[0].send(b"h" * 999_999 + b"\r\n")
+equal(half[0].line(), "STORED")
+while int(c.stats()["connection_bytes"]) > 0:
+    time.sleep(0.01)
+
 # A line without an end, and a client that goes in the middle.
 e = Client()
 try:

@@ -81,7 +81,7 @@ fn examples(lab: &Lab) {
     lab.temp.file("tap.toml", TAP);
     lab.temp.file("tap2.toml", format!("lanes = 2\nmodel = \"guarded\"\n{TAP}"));
     lab.temp.file("xdp.toml", "[[ports]]\ndevice = \"xdp:vb\"\n");
-    for client in ["echo.py", "kv.py"] {
+    for client in ["echo.py", "kv.py", "full.py"] {
         std::fs::copy(root.join("crates/capi/tests").join(client), out.join(client)).unwrap();
     }
 }
@@ -101,6 +101,20 @@ fn the_echo_server() {
         let running = lab.start(server, &format!("./echo_megapipe {options} -a {at}"));
         lab.ok(&lab.a, &format!("timeout 60 python3 echo.py {at} 7777"));
         assert_eq!(running.stop(), Some(0), "{options}");
+    }
+}
+
+/// Where the kernel has no room for another connection, others wait until one ends; that is said once.
+#[test]
+fn servers_that_are_full_go_on() {
+    let Some(lab) = Lab::new() else { return };
+    examples(&lab);
+    for (server, port) in [("kvserver", 11211), ("echo_megapipe", 7777)] {
+        let running = lab.start(&lab.a, &format!("sh -c 'ulimit -n 40; exec ./{server} -a 127.0.0.1 2>{server}.said'"));
+        lab.ok(&lab.a, &format!("timeout 60 python3 full.py 127.0.0.1 {port}"));
+        assert_eq!(running.stop(), Some(0), "{server}");
+        let said = std::fs::read_to_string(lab.temp.0.join(format!("{server}.said"))).unwrap();
+        assert!(said.starts_with(&format!("{server}: accepting: ")) && said.lines().count() == 1, "{said}");
     }
 }
 
