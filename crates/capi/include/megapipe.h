@@ -11,7 +11,9 @@
  * mp_unregister() of the handle has returned. Arrays of struct iovec and addresses are copied.
  *
  * Files are named by an int: a descriptor of the process; a lightweight socket (lwsocket), which only its channel knows, no
- * file of the process, 2^30 or more; or a listener of mp_listen_at(), 2^29 or more.
+ * file of the process, 2^30 or more; or a listener of mp_listen_at(), 2^29 or more. What was closed or unregistered stays EBADF
+ * for a long time, not for ever: a handle until a million others have had its place, an lwsocket until about a million have been
+ * closed on its channel (fewer where nearly 2^20 are open), a listener until a quarter of a million. An int has no room for more.
  *
  * Unless something else is said a function returns 0, or -1 with errno set. These errors can come of any of them:
  *   EINVAL    the channel is NULL, made up, or destroyed; an argument is out of range

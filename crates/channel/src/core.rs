@@ -11,7 +11,7 @@ use crate::buffer::{Owner, Place};
 use crate::errno;
 use crate::event::{Command, Data, Event, Socket};
 use crate::listeners::{Listener, Membership};
-use crate::names::{Handle, LwSocket, MOST_HANDLES, MOST_LIGHT};
+use crate::names::{Handle, LwSocket, MOST_HANDLES, MOST_LIGHT, REST};
 use crate::options::Options;
 use crate::slab::{NONE, Slab};
 use crate::stats::Stats;
@@ -245,7 +245,7 @@ impl Core {
             options,
             entries: Slab::new(MOST_HANDLES),
             ops: Slab::new(u32::MAX - 1),
-            light: Slab::new(MOST_LIGHT),
+            light: Slab::resting(MOST_LIGHT, REST),
             events: VecDeque::new(),
             fds: HashMap::new(),
             listening: Vec::new(),

@@ -31,6 +31,8 @@ pub struct Listener(i32);
 
 const FIRST: i32 = 1 << 29;
 const MOST: u32 = 1 << 16;
+/// Listeners that are closed before a place is another's: their numbers have 12 bits of generation.
+const REST: usize = 64;
 
 impl Listener {
     /// Listens at an address once it is registered. Nothing is asked of the kernel before, so that a wrong address is an
@@ -134,7 +136,7 @@ struct Registry {
 }
 
 static ALL: LazyLock<Mutex<Registry>> =
-    LazyLock::new(|| Mutex::new(Registry { objects: Slab::new(MOST), groups: HashMap::new(), last: 0 }));
+    LazyLock::new(|| Mutex::new(Registry { objects: Slab::resting(MOST, REST), groups: HashMap::new(), last: 0 }));
 
 /// No step leaves it half changed, so that one who panicked meanwhile does no harm.
 fn lock() -> MutexGuard<'static, Registry> {

@@ -1,7 +1,7 @@
 //! What things of a channel are called: numbers that can be checked, so that a wrong one is an error and nothing worse.
 
 /// A handle of a channel: 20 bits of channel, 20 of generation, 24 of place. One that was unregistered, or is another
-/// channel's, is EBADF.
+/// channel's, is EBADF, until its place was another's a million times.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Handle(u64);
 
@@ -47,12 +47,16 @@ impl std::fmt::Debug for Handle {
 }
 
 /// A lightweight socket: known to its channel alone, no file of the process. Its number is 2^30 or more, as in the paper
-/// (4.1.1), so that it is never taken for a descriptor.
+/// (4.1.1), so that it is never taken for a descriptor: 10 bits of generation, 20 of place. One that was closed is EBADF until
+/// a million others have been, unless nearly all places are in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LwSocket(i32);
 
 pub(crate) const MOST_LIGHT: u32 = 1 << 20;
 const FIRST_LIGHT: i32 = 1 << 30;
+/// Lightweight sockets that are closed before a place is another's: an int has room for 10 bits of generation only, so that a
+/// number means another socket after some million others at the earliest, and not after 1024.
+pub(crate) const REST: usize = 1024;
 
 impl LwSocket {
     pub(crate) fn new(generation: u32, at: u32) -> LwSocket {
