@@ -429,6 +429,52 @@ fn more_completions_than_fit() {
     assert!(channel.stats().overflows > 0);
 }
 
+/// A batch is many times as long as the kernel's queue: each completion comes once, and those of a handle in order.
+#[test]
+fn a_batch_that_is_longer_than_the_queue() {
+    if !ring() {
+        return;
+    }
+    const PAIRS: u64 = 60;
+    const EACH: u8 = 6;
+    for completions in [1, 2, 4, 16] {
+        let options = Options { completions, batch: 4096, ..Options::default() };
+        let mut channel = Channel::uring(options).unwrap();
+        let mut pairs = Vec::new();
+        for i in 0..PAIRS {
+            let (a, b) = UnixStream::pair().unwrap();
+            pairs.push([channel.register(a.into(), 2 * i).unwrap(), channel.register(b.into(), 2 * i + 1).unwrap()]);
+        }
+        for n in 0..EACH {
+            for (i, [a, b]) in pairs.iter().enumerate() {
+                channel.write(*a, vec![n; 1 + usize::from(n)]).unwrap();
+                // Some wait for what is written, some have it at once, and some write the other way too.
+                match i % 3 {
+                    0 => channel.read(*b, vec![0; 1 + usize::from(n)]).unwrap(),
+                    1 => channel.write(*b, vec![n; 1 + usize::from(n)]).unwrap(),
+                    _ => {}
+                }
+            }
+        }
+        let (mut next, mut all) = (vec![0; 2 * PAIRS as usize], 0);
+        while let Some(event) = channel.dispatch(Some(Duration::from_millis(200))).unwrap() {
+            let place = event.cookie as usize;
+            let n: u8 = next[place];
+            assert_eq!(event.result.as_ref().unwrap(), &(1 + usize::from(n)), "{completions}: {event:?}");
+            match event.data {
+                Data::Buffer(bytes) => assert!(bytes.iter().all(|byte| *byte == n)),
+                Data::Vec(bytes) => assert!(bytes.iter().all(|byte| *byte == n)),
+                other => panic!("{other:?}"),
+            }
+            next[place] += 1;
+            all += 1;
+        }
+        let per_pair = |i| if i % 3 == 2 { 1 } else { 2 };
+        assert_eq!(all, (0..PAIRS).map(per_pair).sum::<u64>() * u64::from(EACH), "{completions}");
+        assert!(next.iter().all(|n| [0, EACH].contains(n)), "{next:?}");
+    }
+}
+
 #[test]
 fn requests_go_in_batches() {
     if !ring() {
