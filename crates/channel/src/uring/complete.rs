@@ -102,7 +102,7 @@ impl Kernel {
             }
             (_, Some(id), Some(pool)) => {
                 pool.taken(id);
-                pool.release(id);
+                pool.reuse(id);
             }
             _ => {}
         }

@@ -50,7 +50,7 @@ impl Flow {
         let buffers = self.ahead.len();
         for (id, len) in self.ahead.drain(..) {
             self.spilled.extend_from_slice(pool.bytes(id, len as usize));
-            pool.release(id);
+            pool.reuse(id);
         }
         buffers
     }
@@ -123,7 +123,7 @@ impl Kernel {
                         flow.spilled.extend_from_slice(&bytes[n..]);
                         self.ahead -= flow.spill(pool);
                     }
-                    pool.release(id);
+                    pool.reuse(id);
                     (n, Data::None)
                 } else {
                     received(pool, id, len as usize)
@@ -160,7 +160,7 @@ impl Kernel {
         else {
             // It was unregistered meanwhile.
             if let Some(id) = buffer {
-                pool.release(id);
+                pool.reuse(id);
             }
             return;
         };
@@ -177,7 +177,7 @@ impl Kernel {
                 self.ahead += 1;
             }
             (Some(id), _) => {
-                pool.release(id);
+                pool.reuse(id);
             }
             _ => {}
         }
@@ -251,7 +251,7 @@ impl Kernel {
         if let (Some(flow), Some(pool)) = (flow, &mut self.pool) {
             self.ahead -= flow.ahead.len();
             for (id, _) in flow.ahead {
-                pool.release(id);
+                pool.reuse(id);
             }
         }
     }

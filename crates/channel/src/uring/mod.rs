@@ -539,7 +539,7 @@ impl Kernel {
     pub fn release(&mut self, id: u32) -> io::Result<()> {
         let pool = self.pool.as_mut().ok_or_else(|| errno(libc::EINVAL))?;
         let id = u16::try_from(id).map_err(|_| errno(libc::EINVAL))?;
-        if pool.returned(id) { Ok(()) } else { Err(errno(libc::EINVAL)) }
+        if pool.take_back(id) { Ok(()) } else { Err(errno(libc::EINVAL)) }
     }
 
     /// Which buffer begins at an address.

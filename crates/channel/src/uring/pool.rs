@@ -142,12 +142,12 @@ impl Pool {
     }
 
     /// The application has done with a buffer; `false` where it had it not.
-    pub fn returned(&mut self, id: u16) -> bool {
-        self.held.get(id as usize) == Some(&Holder::Application) && self.release(id)
+    pub fn take_back(&mut self, id: u16) -> bool {
+        self.held.get(id as usize) == Some(&Holder::Application) && self.reuse(id)
     }
 
-    /// Nobody needs a buffer's bytes any more; `false` where there were none.
-    pub fn release(&mut self, id: u16) -> bool {
+    /// Nobody needs a buffer's bytes any more, whoever had it; `false` where there were none.
+    pub fn reuse(&mut self, id: u16) -> bool {
         let held = self.held.get_mut(id as usize);
         let had = held.is_some_and(|held| std::mem::replace(held, Holder::Kernel) != Holder::Kernel);
         if had && id < self.count {
