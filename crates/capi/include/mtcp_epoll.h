@@ -1,9 +1,11 @@
 /*
  * mTCP's epoll over corelane. A context may have several; a socket may be in several.
  *
- * As in mTCP, and other than on Linux, each entry that mtcp_epoll_wait() returns has one event bit, an error comes alone, and
- * MTCP_EPOLLHUP is reported only where it was asked for. No id has two entries in one call: what else holds comes with the
- * next call. MTCP_EPOLLERR is always reported.
+ * As in mTCP, and other than on Linux, each entry that mtcp_epoll_wait() returns has one event bit, and MTCP_EPOLLHUP is reported
+ * only where it was asked for. No id has two entries in one call: what else holds comes with the next call, after an error.
+ * MTCP_EPOLLERR is always reported; but that the peer has reset a connection is the end of the stream, MTCP_EPOLLIN and
+ * MTCP_EPOLLRDHUP, where one of them was asked for. That end comes when the bytes before it were read, to who asked for
+ * MTCP_EPOLLIN.
  */
 #ifndef MTCP_EPOLL_H
 #define MTCP_EPOLL_H

@@ -20,15 +20,6 @@ use crate::{events, options, process, sendfile, signals, sockets, transfer};
 /// Longest value that setsockopt looks at, bytes.
 const MOST_VALUE: usize = 256;
 
-/// Room that `accept` and its like may write an address to: both pointers or none.
-fn room(addr: *mut sockaddr, len: *mut socklen_t) -> Result<bool> {
-    match (addr.is_null(), len.is_null()) {
-        (true, _) => Ok(false),
-        (false, true) => Err(Errno::FAULT),
-        (false, false) => Ok(true),
-    }
-}
-
 /// `n` elements to write to, at least one: `EFAULT` where there is no place, `EINVAL` for a number out of range.
 ///
 /// # Safety
@@ -155,11 +146,13 @@ functions! {
     /// As accept(2).
     fn mtcp_accept(mctx: *mut Token, sockid: c_int, addr: *mut sockaddr, addrlen: *mut socklen_t) -> c_int {
         answer(with(mctx, |c| {
-            let wanted = room(addr, addrlen)?;
             let (id, peer) = sockets::accept(c, sockid)?;
-            if wanted && let Err(error) = peer.write(addr, addrlen) {
-                let _ = sockets::close(c, id);
-                return Err(error);
+            if !addr.is_null() && !addrlen.is_null() {
+                // mTCP writes a sockaddr_in whatever the length says, and some of its programs leave that unset.
+                if (*addrlen as i32) < 0 {
+                    *addrlen = address::V4_BYTES as socklen_t;
+                }
+                peer.write(addr, addrlen)?;
             }
             Ok(id)
         }))

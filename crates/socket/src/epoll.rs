@@ -6,6 +6,8 @@
 
 use std::collections::VecDeque;
 
+use stack::channel::Failure;
+
 use crate::errno::Errno;
 use crate::sockets::Sockets;
 use crate::table::{ListenPhase, Listening, Phase, SockId, Socket, Tcp, flag};
@@ -89,14 +91,39 @@ pub(crate) struct Watch {
     /// The mark of its entry in the ready list; 0: it has none.
     place: u32,
     trigger: Trigger,
-    /// Of one event at a time: what was reported last, by its place in [`SINGLY`].
+    /// Of one event at a time: what was reported last, by its place in [`SINGLY`], or [`NOTHING`].
     last: u8,
     /// The same: what is still to be reported of an edge, by places in [`SINGLY`].
     owed: u8,
 }
 
-/// The order in which [`Sockets::epoll_create_singly`]'s report what holds at once. An error goes alone.
+/// The order in which [`Sockets::epoll_create_singly`]'s report what holds at once.
 const SINGLY: [u32; 6] = [bits::ERR, bits::IN, bits::PRI, bits::OUT, bits::RDHUP, bits::HUP];
+/// No place in [`SINGLY`].
+const NOTHING: u8 = 7;
+
+/// What keeps bits of a socket back where they are reported one by one.
+#[derive(Clone, Copy)]
+struct Back {
+    /// Something has come that was not read.
+    unread: bool,
+    /// The peer has reset it.
+    reset: bool,
+}
+
+impl Back {
+    /// What of `events`, which hold and were asked for, may be reported. As mTCP has it: the end of a stream comes after its
+    /// bytes, and a reset is an end.
+    #[inline]
+    fn of(self, events: u32) -> u32 {
+        const END: u32 = bits::RDHUP | bits::HUP;
+        match events {
+            e if e & bits::IN != 0 && self.unread => e & !(END | if self.reset { bits::ERR | bits::OUT } else { 0 }),
+            e if e & bits::ERR != 0 && self.reset && e & (bits::IN | bits::RDHUP) != 0 => e & !(bits::ERR | bits::OUT),
+            e => e,
+        }
+    }
+}
 
 /// The places of bits in [`SINGLY`].
 fn places(events: u32) -> u8 {
@@ -106,8 +133,9 @@ fn places(events: u32) -> u8 {
 impl Watch {
     /// The next of `events` to be reported alone, as its place; there is one.
     fn next(&self, events: u32) -> u8 {
-        let all = places(events);
-        if events & bits::ERR != 0 {
+        let all = u32::from(places(events));
+        // First, but who does not see it must hear of the rest.
+        if events & bits::ERR != 0 && self.last != 0 {
             return 0;
         }
         // Round and round: what always holds must not hide the rest.
@@ -322,6 +350,15 @@ impl Socket {
         }
     }
 
+    /// For who reports one event at a time.
+    #[inline]
+    fn back(&self) -> Back {
+        match self {
+            Socket::Tcp(t) => Back { unread: !t.rx.is_empty(), reset: t.error == Some(Failure::Reset) },
+            _ => Back { unread: false, reset: false },
+        }
+    }
+
     /// What holds now, the registrations, and where to note that somebody waits for room.
     #[inline]
     fn watched(&mut self) -> Option<(u32, &mut Option<Watch>, Option<&mut u16>)> {
@@ -342,8 +379,9 @@ impl Sockets {
     }
 
     /// A new epoll of mTCP's kind: each [`Ready`] has one bit, and no socket has two of them in one collection, so that what a
-    /// program does about the first cannot make the second stale. What holds at once is reported by turns, an error alone and
-    /// first; HUP only where it was asked for.
+    /// program does about the first cannot make the second stale. What holds at once is reported by turns, an error first; HUP
+    /// only where it was asked for. While bytes wait for who asked for IN, there is no end of the stream yet; and a reset is the
+    /// end of it, IN and RDHUP, an error only for who asked for neither.
     pub fn epoll_create_singly(&mut self) -> Result<SockId, Errno> {
         let id = self.epoll_create()?;
         let epoll = self.epoll(id)?;
@@ -377,7 +415,7 @@ impl Sockets {
         let Interest { events, trigger, data } = interest;
         let more = slot.take().map(Box::new);
         let events = events | always(e);
-        let mut w = Watch { data, more, epoll, events, place: 0, trigger, last: 0, owed: 0 };
+        let mut w = Watch { data, more, epoll, events, place: 0, trigger, last: NOTHING, owed: 0 };
         if let (true, Some(flags)) = (register(e, &mut w, id, now), flags) {
             *flags |= flag::NO_SPACE;
         }
@@ -539,11 +577,13 @@ impl Sockets {
                 break;
             }
             let Some((id, mark)) = e.ready.pop_front() else { break };
-            let found = table.get_mut(id).and_then(Socket::watched).and_then(|(now, slot, flags)| {
+            let found = table.get_mut(id).and_then(|s| {
+                let back = s.back();
+                let (now, slot, flags) = s.watched()?;
                 let w = find(slot, epoll).filter(|w| w.place == mark)?;
-                Some((now, w, flags))
+                Some((now, back, w, flags))
             });
-            let Some((now, w, flags)) = found else {
+            let Some((now, back, w, flags)) = found else {
                 e.stale = e.stale.saturating_sub(1);
                 continue;
             };
@@ -557,11 +597,13 @@ impl Sockets {
             }
             match w.trigger {
                 Trigger::Level => {
-                    w.last = w.next(events);
+                    w.last = w.next(back.of(events));
                     e.ready.push_back((id, mark));
                 }
                 Trigger::Edge => {
-                    (w.place, w.last) = (0, 0);
+                    // The bytes come first in any case, and the end is owed.
+                    let events = Back { unread: false, ..back }.of(events);
+                    (w.place, w.last) = (0, NOTHING);
                     w.last = w.next(events);
                     // An error says it all.
                     w.owed = if w.last == 0 { 0 } else { places(events) & !(1 << w.last) };
@@ -572,7 +614,7 @@ impl Sockets {
                 Trigger::OneShot => {
                     // Round and round here too: each time it is asked for again.
                     w.place = 0;
-                    w.last = w.next(events);
+                    w.last = w.next(back.of(events));
                     w.events = 0;
                 }
             }

@@ -97,23 +97,92 @@ fn one_shot_is_one_report() {
 }
 
 #[test]
-fn an_error_goes_alone_and_hup_only_to_who_asked() {
+fn an_error_comes_first_and_hides_nothing() {
     let mut l = Lane::new();
     let (e, ids) = watched(&mut l, 1, bits::IN | bits::OUT);
     assert_eq!(collect(&mut l, e, 8), [(1, bits::OUT)]);
-    l.tell(Event::Failed { conn: ConnId(1), failure: Failure::Reset });
+    l.tell(Event::Failed { conn: ConnId(1), failure: Failure::TimedOut });
+    // Who looks for IN alone sees it every other time, and reads the error.
     for _ in 0..2 {
         assert_eq!(collect(&mut l, e, 8), [(1, bits::ERR)]);
+        assert_eq!(collect(&mut l, e, 8), [(1, bits::IN)]);
     }
     l.s.take_error(ids[0]).unwrap();
     let mut told: Vec<_> = (0..4).flat_map(|_| collect(&mut l, e, 8)).map(|(_, bit)| bit).collect();
     told.sort_unstable();
     assert_eq!(told, [bits::IN, bits::IN, bits::OUT, bits::OUT]);
-    l.s.epoll_modify(e, ids[0], Interest::from_epoll(bits::HUP, 1)).unwrap();
+    l.end();
+}
+
+#[test]
+fn an_edge_of_an_error_is_the_error_alone() {
+    let mut l = Lane::new();
+    let (e, _) = watched(&mut l, 1, bits::IN | bits::OUT | bits::ET);
+    assert_eq!(collect(&mut l, e, 8), [(1, bits::OUT)]);
+    l.tell(Event::Failed { conn: ConnId(1), failure: Failure::TimedOut });
+    assert_eq!(collect(&mut l, e, 8), [(1, bits::ERR)]);
+    assert_eq!(collect(&mut l, e, 8), []);
+    l.end();
+}
+
+#[test]
+fn hup_is_told_to_who_asked() {
+    let mut l = Lane::new();
+    let (e, ids) = watched(&mut l, 1, bits::HUP);
+    l.tell(Event::Failed { conn: ConnId(1), failure: Failure::TimedOut });
+    l.s.take_error(ids[0]).unwrap();
     assert_eq!(collect(&mut l, e, 8), [(1, bits::HUP)]);
     // A socket that was never connected hangs up on nobody.
     let fresh = l.s.socket(false).unwrap();
     l.s.epoll_add(e, fresh, Interest::from_epoll(bits::IN, 9)).unwrap();
     assert_eq!(collect(&mut l, e, 8), [(1, bits::HUP)]);
+    l.end();
+}
+
+/// Programs for mTCP end at an error; that a peer has reset a connection was the end of the stream there.
+#[test]
+fn a_reset_is_the_end_of_the_stream() {
+    for trigger in [0, bits::ET, bits::ONESHOT] {
+        for (asked, told) in [
+            (bits::IN | bits::OUT, bits::IN),
+            (bits::IN | bits::OUT | bits::RDHUP, bits::IN | bits::RDHUP),
+            (bits::OUT | bits::RDHUP, bits::RDHUP),
+            (bits::OUT, bits::ERR),
+        ] {
+            let mut l = Lane::new();
+            let (e, ids) = watched(&mut l, 1, asked | trigger);
+            assert_eq!(collect(&mut l, e, 8), [(1, bits::OUT)]);
+            l.tell(Event::Failed { conn: ConnId(1), failure: Failure::Reset });
+            if trigger == bits::ONESHOT {
+                l.s.epoll_modify(e, ids[0], Interest::from_epoll(asked | trigger, 1)).unwrap();
+            }
+            let [(1, event)] = collect(&mut l, e, 8)[..] else { panic!("{asked:#x} {trigger:#x}") };
+            assert!(event.is_power_of_two() && event & told != 0, "{asked:#x} {trigger:#x}: {event:#x}");
+            assert_eq!(l.s.read(ids[0], &mut [0; 8]), Err(socket::Errno::ECONNRESET));
+            l.end();
+        }
+    }
+}
+
+/// The end of a stream would have a program close a connection whose last request it has not read.
+#[test]
+fn the_end_of_a_stream_comes_after_its_bytes() {
+    let mut l = Lane::new();
+    let (e, ids) = watched(&mut l, 1, bits::IN | bits::OUT | bits::RDHUP | bits::HUP);
+    assert_eq!(collect(&mut l, e, 8), [(1, bits::OUT)]);
+    l.data(1, b"xy");
+    l.tell(Event::Fin { conn: ConnId(1) });
+    for _ in 0..3 {
+        assert_eq!(collect(&mut l, e, 8), [(1, bits::IN)]);
+        assert_eq!(collect(&mut l, e, 8), [(1, bits::OUT)]);
+    }
+    // Who does not ask for bytes does not wait for them.
+    l.s.epoll_modify(e, ids[0], Interest::from_epoll(bits::RDHUP, 1)).unwrap();
+    assert_eq!(collect(&mut l, e, 8), [(1, bits::RDHUP)]);
+    l.s.epoll_modify(e, ids[0], Interest::from_epoll(bits::IN | bits::OUT | bits::RDHUP, 1)).unwrap();
+    l.s.read(ids[0], &mut [0; 2]).unwrap();
+    let mut told: Vec<_> = (0..3).flat_map(|_| collect(&mut l, e, 8)).map(|(_, bit)| bit).collect();
+    told.sort_unstable();
+    assert_eq!(told, [bits::IN, bits::OUT, bits::RDHUP]);
     l.end();
 }

@@ -486,6 +486,72 @@ static void a_reset_is_told_by_the_read_and_by_so_error(void)
 	pthread_join(t, NULL);
 }
 
+/* Programs for mTCP give up where an event is an error, which a reset was not there: it was the end of the stream. */
+static void a_peer_that_resets_is_one_that_left(void)
+{
+	static const struct {
+		uint32_t asked, told;
+	} each[] = {
+		{MTCP_EPOLLIN | MTCP_EPOLLOUT, MTCP_EPOLLIN},
+		{MTCP_EPOLLIN | MTCP_EPOLLHUP | MTCP_EPOLLRDHUP, MTCP_EPOLLIN},
+		{MTCP_EPOLLOUT | MTCP_EPOLLRDHUP, MTCP_EPOLLRDHUP},
+		{MTCP_EPOLLOUT, MTCP_EPOLLERR},
+	};
+	struct linger l = {1, 0};
+	int ep = mtcp_epoll_create(M, 1), k, id, err;
+	socklen_t len = sizeof err;
+	size_t i;
+	char c;
+	for (i = 0; i < sizeof each / sizeof *each; i++) {
+		id = pair(&k);
+		CHECK(mtcp_setsock_nonblock(M, id) == 0);
+		watch(ep, MTCP_EPOLL_CTL_ADD, id, each[i].asked);
+		CHECK(next_event(ep, 0, NULL) == (each[i].asked & MTCP_EPOLLOUT));
+		CHECK(setsockopt(k, SOL_SOCKET, SO_LINGER, &l, sizeof l) == 0 && close(k) == 0);
+		pause_ms(50);
+		CHECK((next_event(ep, 0, NULL) & each[i].told) != 0);
+		FAILS(mtcp_read(M, id, &c, 1), ECONNRESET);
+		CHECK(mtcp_getsockopt(M, id, SOL_SOCKET, SO_ERROR, &err, &len) == 0 && err == ECONNRESET);
+		CHECK(mtcp_close(M, id) == 0);
+	}
+	CHECK(mtcp_close(M, ep) == 0);
+}
+
+/* A program that closes at RDHUP has read the last request by then. */
+static void the_end_of_a_stream_comes_after_its_bytes(void)
+{
+	int ep = mtcp_epoll_create(M, 1), k, id = pair(&k);
+	char c;
+	CHECK(mtcp_setsock_nonblock(M, id) == 0);
+	watch(ep, MTCP_EPOLL_CTL_ADD, id, MTCP_EPOLLIN | MTCP_EPOLLRDHUP);
+	CHECK(write(k, "x", 1) == 1);
+	CHECK(next_event(ep, 2000, NULL) == MTCP_EPOLLIN && mtcp_read(M, id, &c, 1) == 1);
+	CHECK(write(k, "y", 1) == 1 && shutdown(k, SHUT_WR) == 0);
+	pause_ms(50);
+	CHECK(next_event(ep, 0, NULL) == MTCP_EPOLLIN && next_event(ep, 0, NULL) == MTCP_EPOLLIN);
+	CHECK(mtcp_read(M, id, &c, 1) == 1 && c == 'y');
+	CHECK((next_event(ep, 0, NULL) | next_event(ep, 0, NULL)) == (MTCP_EPOLLIN | MTCP_EPOLLRDHUP));
+	CHECK(mtcp_close(M, id) == 0 && mtcp_close(M, ep) == 0);
+	close(k);
+}
+
+/* mTCP does not look at it, and some programs leave it unset or out. */
+static void accept_needs_no_length(void)
+{
+	int listener = open_listener(7402), k, id;
+	struct sockaddr_in from;
+	socklen_t unset = (socklen_t)-7;
+	memset(&from, 0xee, sizeof from);
+	k = kernel_connect(7402);
+	id = mtcp_accept(M, listener, (struct sockaddr *)&from, NULL);
+	CHECK(id >= 0 && from.sin_family == 0xeeee);
+	CHECK(mtcp_close(M, id) == 0 && close(k) == 0);
+	k = kernel_connect(7402);
+	id = mtcp_accept(M, listener, (struct sockaddr *)&from, &unset);
+	CHECK(id >= 0 && unset == sizeof from && from.sin_addr.s_addr == inet_addr("10.9.0.1"));
+	CHECK(mtcp_close(M, id) == 0 && close(k) == 0 && mtcp_close(M, listener) == 0);
+}
+
 static void half_closed_still_reads(void)
 {
 	int k, id = pair(&k);
@@ -1134,6 +1200,9 @@ int main(int argc, char **argv)
 		RUN(events_come_one_by_one);
 		RUN(asking_is_enough);
 		RUN(a_reset_is_told_by_the_read_and_by_so_error);
+		RUN(a_peer_that_resets_is_one_that_left);
+		RUN(the_end_of_a_stream_comes_after_its_bytes);
+		RUN(accept_needs_no_length);
 		RUN(half_closed_still_reads);
 		RUN(peeking_and_not_waiting);
 		RUN(lent_bytes_stay_until_they_are_given_back);
