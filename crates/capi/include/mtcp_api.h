@@ -154,10 +154,10 @@ int mtcp_bind(mctx_t mctx, int sockid, const struct sockaddr *addr, socklen_t ad
 int mtcp_listen(mctx_t mctx, int sockid, int backlog);
 
 /*
- * As accept(2): waits for a connection, unless the listener does not block. The new id blocks. `addr` may be NULL, and nothing is
- * written there without `addrlen`; *addrlen says how many bytes fit, and then how many the address has. mTCP did not look at it: one
- * below zero, as programs have that do not set it, is that of a struct sockaddr_in. EINVAL: not a listener; EMFILE: max_concurrency
- * ids are in use, and the connection waits on; ENOTSOCK.
+ * As accept(2): waits for a connection, unless the listener does not block; then the new id does not block either, since reads never
+ * do in mTCP. `addr` may be NULL, and nothing is written there without `addrlen`; *addrlen says how many bytes fit, and then how many
+ * the address has. mTCP did not look at it: one below zero, as programs have that do not set it, is that of a struct sockaddr_in.
+ * EINVAL: not a listener; EMFILE: max_concurrency ids are in use, and the connection waits on; ENOTSOCK.
  */
 int mtcp_accept(mctx_t mctx, int sockid, struct sockaddr *addr, socklen_t *addrlen);
 

@@ -85,7 +85,8 @@ pub fn listen(c: &mut Context, id: c_int, backlog: c_int) -> Result<()> {
     Ok(())
 }
 
-/// As accept(2): the id of the oldest connection, which blocks whatever the listener does, and its peer.
+/// As accept(2): the id of the oldest connection, and its peer. It blocks where its listener does: reads never do in mTCP, and its
+/// programs, which wait for the listener's event, need not say so of each connection.
 pub fn accept(c: &mut Context, id: c_int) -> Result<(c_int, SockAddr)> {
     let entry = c.ids.get(id)?;
     let (sock, nonblocking) = (entry.sock, entry.nonblocking);
@@ -99,7 +100,7 @@ pub fn accept(c: &mut Context, id: c_int) -> Result<(c_int, SockAddr)> {
     }
     let (new, peer) = c.wait(nonblocking, (sock, SockOption::ReceiveTimeout(None)), |s| s.accept(sock))?;
     let v6 = is_v6(c, sock);
-    let accepted = c.ids.insert(Kind::Stream, new, false)?;
+    let accepted = c.ids.insert(Kind::Stream, new, nonblocking)?;
     if let Some(kept) = c.ids.get(id)?.kept.clone() {
         c.ids.get(accepted)?.kept = Some(kept);
     }

@@ -535,6 +535,21 @@ static void the_end_of_a_stream_comes_after_its_bytes(void)
 	close(k);
 }
 
+/* Reads never block in mTCP: a program that waits for its listener's event may leave it at that. */
+static void what_is_accepted_blocks_as_its_listener_does(void)
+{
+	int listener = open_listener(7403), k, id;
+	char c;
+	CHECK(mtcp_setsock_nonblock(M, listener) == 0);
+	FAILS(mtcp_accept(M, listener, NULL, NULL), EAGAIN);
+	k = kernel_connect(7403);
+	pause_ms(20);
+	id = mtcp_accept(M, listener, NULL, NULL);
+	CHECK(id >= 0);
+	FAILS(mtcp_read(M, id, &c, 1), EAGAIN);
+	CHECK(mtcp_close(M, id) == 0 && close(k) == 0 && mtcp_close(M, listener) == 0);
+}
+
 /* mTCP does not look at it, and some programs leave it unset or out. */
 static void accept_needs_no_length(void)
 {
@@ -1202,6 +1217,7 @@ int main(int argc, char **argv)
 		RUN(a_reset_is_told_by_the_read_and_by_so_error);
 		RUN(a_peer_that_resets_is_one_that_left);
 		RUN(the_end_of_a_stream_comes_after_its_bytes);
+		RUN(what_is_accepted_blocks_as_its_listener_does);
 		RUN(accept_needs_no_length);
 		RUN(half_closed_still_reads);
 		RUN(peeking_and_not_waiting);
