@@ -81,7 +81,7 @@ pub fn adopt(app: App) -> std::io::Result<*mut Token> {
 }
 
 fn insert(cpu: c_int, lease: Lease) -> Result<*mut Token> {
-    let Lease { app, max_ids, keepalive, ticket } = lease;
+    let Lease { app, max_ids, late_ids, keepalive, ticket } = lease;
     let waker = app.waker(Arc::default());
     let wake = match Wake::new(waker) {
         Ok(wake) => wake,
@@ -93,7 +93,7 @@ fn insert(cpu: c_int, lease: Lease) -> Result<*mut Token> {
     let context = Context {
         app: Some(app),
         ticket,
-        ids: Ids::new(max_ids),
+        ids: Ids::new(max_ids, late_ids),
         keepalive,
         sources: None,
         ready: Vec::new(),

@@ -5,6 +5,7 @@
 //! for; an id is always below `max_concurrency`.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use capi::{Errno, Result};
 use runtime::Claim;
@@ -53,28 +54,37 @@ pub struct Ids {
     entries: Vec<Option<Entry>>,
     /// The one freed first at the front.
     free: VecDeque<u32>,
+    /// Numbers to be given out when there are no others: descriptors of the library.
+    late: Range<usize>,
+    /// Those of them that are free, once it has come to them.
+    late_free: Vec<u32>,
     max: usize,
 }
 
 impl Ids {
-    /// Room for `max` ids.
-    pub fn new(max: usize) -> Ids {
-        Ids { entries: Vec::new(), free: VecDeque::new(), max }
+    /// Room for `max` ids; those in `late` are the last to be given out.
+    pub fn new(max: usize, late: Range<usize>) -> Ids {
+        let late = late.start.min(max)..late.end.min(max);
+        Ids { entries: Vec::new(), free: VecDeque::new(), late, late_free: Vec::new(), max }
     }
 
     /// Whether there is room for `n` more.
     pub fn has_room(&self, n: usize) -> bool {
-        self.free.len() + (self.max - self.entries.len()) >= n
+        self.free.len() + self.late_free.len() + (self.max - self.entries.len()) >= n
     }
 
     /// Gives an id; `EMFILE` where all are in use.
     pub fn insert(&mut self, kind: Kind, sock: SockId, nonblocking: bool) -> Result<i32> {
         let entry = Some(Entry { kind, sock, nonblocking, told: None, kept: None });
+        if self.entries.len() == self.late.start && !self.late.is_empty() {
+            self.entries.resize_with(self.late.end, || None);
+            self.late_free.extend(self.late.clone().map(|id| id as u32));
+        }
         if self.free.len() <= REST && self.entries.len() < self.max {
             self.entries.push(entry);
             return Ok(self.entries.len() as i32 - 1);
         }
-        let id = self.free.pop_front().ok_or(Errno::MFILE)?;
+        let id = self.free.pop_front().or_else(|| self.late_free.pop()).ok_or(Errno::MFILE)?;
         self.entries[id as usize] = entry;
         Ok(id as i32)
     }
@@ -90,13 +100,18 @@ impl Ids {
     pub fn remove(&mut self, id: i32) -> Result<Entry> {
         let slot = usize::try_from(id).ok().and_then(|id| self.entries.get_mut(id));
         let entry = slot.and_then(Option::take).ok_or(Errno::BADF)?;
-        self.free.push_back(id as u32);
+        if self.late.contains(&(id as usize)) {
+            self.late_free.push(id as u32);
+        } else {
+            self.free.push_back(id as u32);
+        }
         Ok(entry)
     }
 
     /// Frees all of them.
     pub fn drain(&mut self) -> impl Iterator<Item = Entry> + '_ {
         self.free.clear();
+        self.late_free.clear();
         self.entries.drain(..).flatten()
     }
 }
@@ -107,7 +122,7 @@ mod tests {
 
     #[test]
     fn ids_are_dense_and_the_first_freed_comes_first() {
-        let mut ids = Ids::new(3);
+        let mut ids = Ids::new(3, 512..512);
         let give = |ids: &mut Ids, n| ids.insert(Kind::Stream, SockId(n), false);
         assert_eq!((0..3).map(|n| give(&mut ids, 100 + n).unwrap()).collect::<Vec<_>>(), [0, 1, 2]);
         assert_eq!(give(&mut ids, 9), Err(Errno::MFILE));
@@ -121,7 +136,7 @@ mod tests {
 
     #[test]
     fn an_id_rests_before_it_is_used_again() {
-        let mut ids = Ids::new(usize::MAX);
+        let mut ids = Ids::new(usize::MAX, 0..0);
         let mut seen = Vec::new();
         for n in 0..5000 {
             let id = ids.insert(Kind::Stream, SockId(n), false).unwrap();
@@ -133,8 +148,24 @@ mod tests {
     }
 
     #[test]
+    fn the_librarys_numbers_are_given_out_last() {
+        for (late, order) in [(2..4, [0, 1, 4, 5, 3, 2]), (0..1, [1, 2, 3, 4, 5, 0]), (4..9, [0, 1, 2, 3, 5, 4])] {
+            let mut ids = Ids::new(6, late);
+            for round in 0..2 {
+                assert!(ids.has_room(6) && !ids.has_room(7));
+                let given: Vec<_> = (0..6).map(|n| ids.insert(Kind::Stream, SockId(n), false).unwrap()).collect();
+                assert_eq!(given, order, "{round}");
+                assert!(!ids.has_room(1) && ids.insert(Kind::Stream, SockId(9), false).is_err());
+                given.iter().for_each(|id| drop(ids.remove(*id).unwrap()));
+                // As they were taken from the end.
+                ids.late_free.sort_unstable();
+            }
+        }
+    }
+
+    #[test]
     fn what_was_never_given_is_no_id() {
-        let mut ids = Ids::new(10);
+        let mut ids = Ids::new(10, 0..0);
         ids.insert(Kind::Epoll, SockId(1), false).unwrap();
         for id in [-1, i32::MIN, 1, 9, 10, i32::MAX] {
             assert_eq!(ids.get(id).err(), Some(Errno::BADF), "{id}");

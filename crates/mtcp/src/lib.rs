@@ -6,6 +6,7 @@
 
 mod conf;
 mod context;
+mod descriptors;
 mod events;
 pub mod ffi;
 mod ids;

@@ -3,7 +3,7 @@
 
 use core::ffi::c_int;
 use std::cell::Cell;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -11,6 +11,7 @@ use capi::{Errno, Result, errno};
 use runtime::{App, AppHandle, Config, Engine, Model};
 
 use crate::conf::{self, Sizes};
+use crate::descriptors::Low;
 use crate::{context, signals};
 
 /// Ids of a context whose configuration is not libmtcp's.
@@ -20,6 +21,8 @@ struct Running {
     engine: Engine,
     /// By lane; `None` where a context has it.
     lanes: Vec<Option<AppHandle>>,
+    /// Numbers of the engine's descriptors.
+    descriptors: Range<usize>,
     model: Model,
 }
 
@@ -133,6 +136,8 @@ pub struct Lease {
     pub app: App,
     /// Ids that the context may have.
     pub max_ids: usize,
+    /// Those of them to be given out last.
+    pub late_ids: Range<usize>,
     /// Sockets ask silent peers whether they are there.
     pub keepalive: bool,
     /// What [`give_back`] needs.
@@ -199,13 +204,14 @@ pub fn lease(cpu: c_int) -> Result<Lease> {
     running.lanes[lane].as_ref().ok_or(Errno::BUSY)?.pin().map_err(failed)?;
     let app = running.lanes[lane].take().ok_or(Errno::BUSY)?.into_app();
     let ticket = Ticket { lane, generation: Some(generation), model: running.model };
-    Ok(Lease { app, max_ids: sizes.max_concurrency.max(1) as usize, keepalive, ticket })
+    let late_ids = running.descriptors.clone();
+    Ok(Lease { app, max_ids: sizes.max_concurrency.max(1) as usize, late_ids, keepalive, ticket })
 }
 
 /// A lane that is no engine's of this process's configuration, and goes with its context.
 pub fn own(app: App) -> Lease {
     let ticket = Ticket { lane: 0, generation: None, model: Model::Inline };
-    Lease { app, max_ids: MOST_IDS, keepalive: false, ticket }
+    Lease { app, max_ids: MOST_IDS, late_ids: 0..0, keepalive: false, ticket }
 }
 
 fn failed(error: runtime::Error) -> Errno {
@@ -225,12 +231,15 @@ fn start(config: &Config) -> Result<Running> {
         // SAFETY: the function may run at exit; it takes no lock that is held.
         unsafe { libc::atexit(at_exit) };
     });
-    let mut engine = Engine::start(config).map_err(failed)?;
+    let low = Low::take();
+    let engine = Engine::start(config);
+    let descriptors = low.release();
+    let mut engine = engine.map_err(failed)?;
     for line in engine.warnings() {
         say(line);
     }
     let lanes = (0..engine.lanes()).map(|lane| engine.take_app(lane)).collect();
-    Ok(Running { engine, lanes, model: config.model })
+    Ok(Running { engine, lanes, descriptors, model: config.model })
 }
 
 /// The other end of [`lease`], once everything on the lane is closed.
