@@ -9,6 +9,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "common.h"
 #include <arpa/inet.h>
 #include <errno.h>
 #include <megapipe.h>
@@ -29,7 +30,7 @@ struct connection {
 };
 
 static struct mp_options options;
-static int listener, threads = 1;
+static int listener, threads = 1, cpus[64];
 static volatile sig_atomic_t stop;
 
 static void on_signal(int sig)
@@ -73,30 +74,18 @@ static void no_room(int error)
 		fprintf(stderr, "echo_megapipe: accepting: %s; others wait until a connection ends\n", strerror(error));
 }
 
-/* CPUs are dealt to the threads in turn, so that the connections of each come to somebody. */
-static void own_cpus(uint64_t mask[16], int core)
-{
-	int cpu, cpus = (int)sysconf(_SC_NPROCESSORS_CONF);
-	memset(mask, 0, 16 * sizeof *mask);
-	for (cpu = core; cpu < cpus && cpu < 1024; cpu += threads)
-		mask[cpu / 64] |= (uint64_t)1 << cpu % 64;
-}
-
 static void *serve(void *arg)
 {
-	int core = (int)(intptr_t)arg, ended = 0;
+	int number = (int)(intptr_t)arg, ended = 0;
 	time_t full = 0; /* when there was no room for another connection */
 	struct mp_event ev;
-	cpu_set_t cpus;
 	uint64_t mask[16];
-	CPU_ZERO(&cpus);
-	CPU_SET(core, &cpus);
-	if (threads > 1 && pthread_setaffinity_np(pthread_self(), sizeof cpus, &cpus) != 0)
+	if (threads > 1 && stay_on(cpus[number]) != 0)
 		die("a core for each thread");
 	mp_channel *ch = mp_create(&options);
 	if (ch == NULL)
 		die("mp_create");
-	own_cpus(mask, core);
+	own_cpus(mask, cpus, threads, number);
 	mp_handle handle = mp_register_cpus(ch, listener, NULL, mask, threads > 1 ? 16 : 0);
 	if (handle == 0)
 		die("mp_register");
@@ -151,7 +140,7 @@ static void *serve(void *arg)
 int main(int argc, char **argv)
 {
 	const char *address = "0.0.0.0";
-	int opt, port = 7777, i;
+	int opt, port = 7777, i, error;
 	mp_options_init(&options);
 	while ((opt = getopt(argc, argv, "e:a:p:t:")) != -1) {
 		switch (opt) {
@@ -169,10 +158,10 @@ int main(int argc, char **argv)
 			address = optarg;
 			break;
 		case 'p':
-			port = atoi(optarg);
+			port = (int)number_of("echo_megapipe", "-p", optarg, 0, 65535);
 			break;
 		case 't':
-			threads = atoi(optarg);
+			threads = (int)number_of("echo_megapipe", "-t", optarg, 1, 64);
 			break;
 		default:
 			fprintf(stderr, "usage: echo_megapipe [-e uring|lane:CONFIG] [-a ADDRESS] [-p PORT] [-t THREADS]\n");
@@ -183,10 +172,11 @@ int main(int argc, char **argv)
 	memset(&at, 0, sizeof at);
 	at.sin_family = AF_INET;
 	at.sin_port = htons((uint16_t)port);
-	if (inet_pton(AF_INET, address, &at.sin_addr) != 1 || threads < 1 || threads > 64) {
-		fprintf(stderr, "echo_megapipe: an IPv4 address, and 1 to 64 threads\n");
+	if (inet_pton(AF_INET, address, &at.sin_addr) != 1) {
+		fprintf(stderr, "echo_megapipe: -a %s: an IPv4 address\n", address);
 		return 2;
 	}
+	cpus_for("echo_megapipe", cpus, threads);
 	struct sigaction action;
 	memset(&action, 0, sizeof action);
 	action.sa_handler = on_signal;
@@ -199,8 +189,10 @@ int main(int argc, char **argv)
 	fflush(stdout);
 	pthread_t others[64];
 	for (i = 1; i < threads; i++)
-		if (pthread_create(&others[i], NULL, serve, (void *)(intptr_t)i) != 0)
+		if ((error = pthread_create(&others[i], NULL, serve, (void *)(intptr_t)i)) != 0) {
+			errno = error;
 			die("pthread_create");
+		}
 	serve((void *)0);
 	for (i = 1; i < threads; i++)
 		pthread_join(others[i], NULL);

@@ -3,6 +3,7 @@
  *
  *   echo_mtcp -f CONF [-P PORT] [-N CORES]
  */
+#include "common.h"
 #include <arpa/inet.h>
 #include <errno.h>
 #include <pthread.h>
@@ -105,6 +106,12 @@ static void *serve(void *arg)
 	return NULL;
 }
 
+static int usage(void)
+{
+	fprintf(stderr, "usage: echo_mtcp -f CONF [-P PORT] [-N CORES]\n");
+	return 2;
+}
+
 int main(int argc, char **argv)
 {
 	int option, cores = 1, i, *number;
@@ -114,15 +121,13 @@ int main(int argc, char **argv)
 	while ((option = getopt(argc, argv, "f:P:N:")) != -1) {
 		switch (option) {
 		case 'f': conf = optarg; break;
-		case 'P': port = atoi(optarg); break;
-		case 'N': cores = atoi(optarg); break;
-		default: return 2;
+		case 'P': port = (int)number_of("echo_mtcp", "-P", optarg, 1, 65535); break;
+		case 'N': cores = (int)number_of("echo_mtcp", "-N", optarg, 1, 128); break;
+		default: return usage();
 		}
 	}
-	if (conf == NULL || cores < 1 || cores > 128 || port < 1 || port > 65535) {
-		fprintf(stderr, "usage: echo_mtcp -f CONF [-P PORT] [-N CORES]\n");
-		return 2;
-	}
+	if (conf == NULL)
+		return usage();
 	if (mtcp_init(conf) != 0)
 		return 1;
 	mtcp_getconf(&sizes);

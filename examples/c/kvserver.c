@@ -11,6 +11,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "common.h"
 #include <arpa/inet.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -74,14 +75,14 @@ struct worker {
 	mp_channel *channel;
 	mp_handle listening;
 	struct counters counters; /* its thread's; others read it */
-	int core;
+	int number;
 	int64_t full; /* since when no more connections are accepted: there was no room for one; 0 */
 	int ended;    /* a connection has, since then */
 	int lends;    /* more than before: the store has to make room */
 };
 
 static struct worker workers[MOST_THREADS];
-static int threads = 1;
+static int threads = 1, cpus[MOST_THREADS];
 static size_t limit = 64u << 20;
 static size_t lent; /* atomic: what connections hold beyond KEPT */
 static time_t started;
@@ -362,6 +363,17 @@ static void say(struct connection *c, const char *format, ...)
 	add(c, line, (size_t)n);
 }
 
+/* A space and a number: what every value has before it is not worth a format. */
+static void add_number(struct connection *c, uint64_t number)
+{
+	char text[24], *at = text + sizeof text;
+	do
+		*--at = (char)('0' + number % 10);
+	while ((number /= 10) != 0);
+	*--at = ' ';
+	add(c, at, (size_t)(text + sizeof text - at));
+}
+
 /* Requests. */
 
 #define MOST_WORDS 8
@@ -478,10 +490,11 @@ static const char *get(struct connection *c, const char *at, const char *end, in
 			link_newest(s, it);
 			add(c, "VALUE ", 6);
 			add(c, it->data, it->key);
+			add_number(c, it->flags);
+			add_number(c, it->value);
 			if (with_cas)
-				say(c, " %" PRIu32 " %" PRIu32 " %" PRIu64 "\r\n", it->flags, it->value, it->cas);
-			else
-				say(c, " %" PRIu32 " %" PRIu32 "\r\n", it->flags, it->value);
+				add_number(c, it->cas);
+			add(c, "\r\n", 2);
 			add(c, it->data + it->key, it->value);
 			add(c, "\r\n", 2);
 		} else {
@@ -947,29 +960,17 @@ static void die(const char *what)
 	exit(1);
 }
 
-/* CPUs are dealt to the threads in turn, so that the connections of each come to somebody. */
-static void own_cpus(uint64_t mask[16], int core)
-{
-	int cpu, cpus = (int)sysconf(_SC_NPROCESSORS_CONF);
-	memset(mask, 0, 16 * sizeof *mask);
-	for (cpu = core; cpu < cpus && cpu < 1024; cpu += threads)
-		mask[cpu / 64] |= (uint64_t)1 << cpu % 64;
-}
-
 static void *serve(void *arg)
 {
 	struct mp_event ev;
-	cpu_set_t cpus;
 	uint64_t mask[16];
 	me = arg;
-	CPU_ZERO(&cpus);
-	CPU_SET(me->core, &cpus);
-	if (threads > 1 && pthread_setaffinity_np(pthread_self(), sizeof cpus, &cpus) != 0)
+	if (threads > 1 && stay_on(cpus[me->number]) != 0)
 		die("a core for each thread");
 	me->channel = mp_create(&options);
 	if (me->channel == NULL)
 		die("mp_create");
-	own_cpus(mask, me->core);
+	own_cpus(mask, cpus, threads, me->number);
 	me->listening = mp_register_cpus(me->channel, listener, NULL, mask, threads > 1 ? 16 : 0);
 	if (me->listening == 0)
 		die("mp_register");
@@ -1009,7 +1010,8 @@ static void *serve(void *arg)
 int main(int argc, char **argv)
 {
 	const char *address = "0.0.0.0";
-	int opt, port = 11211, i, mib = 64;
+	int opt, port = 11211, i, error;
+	long mib = 64;
 	mp_options_init(&options);
 	while ((opt = getopt(argc, argv, "e:a:p:t:m:")) != -1) {
 		switch (opt) {
@@ -1027,13 +1029,13 @@ int main(int argc, char **argv)
 			address = optarg;
 			break;
 		case 'p':
-			port = atoi(optarg);
+			port = (int)number_of("kvserver", "-p", optarg, 0, 65535);
 			break;
 		case 't':
-			threads = atoi(optarg);
+			threads = (int)number_of("kvserver", "-t", optarg, 1, MOST_THREADS);
 			break;
 		case 'm':
-			mib = atoi(optarg);
+			mib = number_of("kvserver", "-m", optarg, 1, (long)(SIZE_MAX >> 21));
 			break;
 		default:
 			fprintf(stderr, "usage: kvserver [-e uring|lane:CONFIG] [-a ADDRESS] [-p PORT] [-t THREADS] [-m MIB]\n");
@@ -1044,10 +1046,11 @@ int main(int argc, char **argv)
 	memset(&at, 0, sizeof at);
 	at.sin_family = AF_INET;
 	at.sin_port = htons((uint16_t)port);
-	if (inet_pton(AF_INET, address, &at.sin_addr) != 1 || threads < 1 || threads > MOST_THREADS || mib < 1 || port < 0) {
-		fprintf(stderr, "kvserver: an IPv4 address, a port, 1 to %d threads, and at least 1 MiB\n", MOST_THREADS);
+	if (inet_pton(AF_INET, address, &at.sin_addr) != 1) {
+		fprintf(stderr, "kvserver: -a %s: an IPv4 address\n", address);
 		return 2;
 	}
+	cpus_for("kvserver", cpus, threads);
 	limit = (size_t)mib << 20;
 	/* Connections without a descriptor count as if they had one. */
 	struct rlimit files;
@@ -1083,10 +1086,12 @@ int main(int argc, char **argv)
 	fflush(stdout);
 	pthread_t others[MOST_THREADS];
 	for (i = 0; i < threads; i++)
-		workers[i].core = i;
+		workers[i].number = i;
 	for (i = 1; i < threads; i++)
-		if (pthread_create(&others[i], NULL, serve, &workers[i]) != 0)
+		if ((error = pthread_create(&others[i], NULL, serve, &workers[i])) != 0) {
+			errno = error;
 			die("pthread_create");
+		}
 	serve(&workers[0]);
 	for (i = 1; i < threads; i++)
 		pthread_join(others[i], NULL);

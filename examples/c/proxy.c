@@ -4,6 +4,7 @@
  *
  *   proxy -f CONF -P PORT -t ADDRESS:PORT
  */
+#include "common.h"
 #include <arpa/inet.h>
 #include <errno.h>
 #include <signal.h>
@@ -127,6 +128,12 @@ static void handle(const struct mtcp_epoll_event *event)
 	move(id);
 }
 
+static int usage(void)
+{
+	fprintf(stderr, "usage: proxy -f CONF -P PORT -t ADDRESS:PORT\n");
+	return 2;
+}
+
 int main(int argc, char **argv)
 {
 	struct mtcp_epoll_event events[EVENTS];
@@ -138,9 +145,9 @@ int main(int argc, char **argv)
 	while ((option = getopt(argc, argv, "f:P:t:")) != -1) {
 		switch (option) {
 		case 'f': conf = optarg; break;
-		case 'P': port = atoi(optarg); break;
+		case 'P': port = (int)number_of("proxy", "-P", optarg, 1, 65535); break;
 		case 't': target = optarg; break;
-		default: return 2;
+		default: return usage();
 		}
 	}
 	memset(&to, 0, sizeof to);
@@ -148,12 +155,10 @@ int main(int argc, char **argv)
 	colon = target ? strrchr(target, ':') : NULL;
 	if (colon && (size_t)(colon - target) < sizeof host) {
 		memcpy(host, target, (size_t)(colon - target));
-		to.sin_port = htons((uint16_t)atoi(colon + 1));
+		to.sin_port = htons((uint16_t)number_of("proxy", "-t", colon + 1, 1, 65535));
 	}
-	if (conf == NULL || port < 1 || port > 65535 || inet_pton(AF_INET, host, &to.sin_addr) != 1) {
-		fprintf(stderr, "usage: proxy -f CONF -P PORT -t ADDRESS:PORT\n");
-		return 2;
-	}
+	if (conf == NULL || port < 1 || port > 65535 || inet_pton(AF_INET, host, &to.sin_addr) != 1)
+		return usage();
 	if (mtcp_init(conf) != 0)
 		return 1;
 	mtcp_getconf(&sizes);

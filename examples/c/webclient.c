@@ -4,8 +4,10 @@
  *
  *   webclient -f CONF [-n CONNECTIONS] [-c CONCURRENCY] [-N CORES] ADDRESS[:PORT]/PATH
  */
+#include "common.h"
 #include <arpa/inet.h>
 #include <errno.h>
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -140,6 +142,12 @@ static void *work(void *arg)
 	return NULL;
 }
 
+static int usage(void)
+{
+	fprintf(stderr, "usage: webclient -f CONF [-n CONNECTIONS] [-c CONCURRENCY] [-N CORES] ADDRESS[:PORT]/PATH\n");
+	return 2;
+}
+
 int main(int argc, char **argv)
 {
 	int option, connections = 1000, i, done = 0, failed = 0;
@@ -154,10 +162,10 @@ int main(int argc, char **argv)
 	while ((option = getopt(argc, argv, "f:n:c:N:")) != -1) {
 		switch (option) {
 		case 'f': conf = optarg; break;
-		case 'n': connections = atoi(optarg); break;
-		case 'c': concurrency = atoi(optarg); break;
-		case 'N': cores = atoi(optarg); break;
-		default: return 2;
+		case 'n': connections = (int)number_of("webclient", "-n", optarg, 1, INT_MAX); break;
+		case 'c': concurrency = (int)number_of("webclient", "-c", optarg, 1, INT_MAX); break;
+		case 'N': cores = (int)number_of("webclient", "-N", optarg, 1, 128); break;
+		default: return usage();
 		}
 	}
 	slash = optind < argc ? strchr(argv[optind], '/') : NULL;
@@ -165,13 +173,10 @@ int main(int argc, char **argv)
 		memcpy(host, argv[optind], (size_t)(slash - argv[optind]));
 	colon = strchr(host, ':');
 	server.sin_family = AF_INET;
-	server.sin_port = htons((uint16_t)(colon ? atoi(colon + 1) : 80));
+	server.sin_port = htons((uint16_t)(colon ? number_of("webclient", "port", colon + 1, 1, 65535) : 80));
 	host[strcspn(host, ":")] = 0;
-	if (conf == NULL || connections < 1 || concurrency < 1 || cores < 1 || cores > 128 ||
-	    inet_pton(AF_INET, host, &server.sin_addr) != 1) {
-		fprintf(stderr, "usage: webclient -f CONF [-n CONNECTIONS] [-c CONCURRENCY] [-N CORES] ADDRESS[:PORT]/PATH\n");
-		return 2;
-	}
+	if (conf == NULL || inet_pton(AF_INET, host, &server.sin_addr) != 1)
+		return usage();
 	snprintf(request, sizeof request, "GET %.800s HTTP/1.0\r\nHost: %s\r\n\r\n", slash, host);
 	concurrency = (concurrency + cores - 1) / cores;
 	if (mtcp_init(conf) != 0)

@@ -4,6 +4,7 @@
  *
  *   webserver -p DIRECTORY -f CONF [-P PORT] [-N CORES]
  */
+#include "common.h"
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
@@ -228,6 +229,12 @@ static void *serve(void *arg)
 	return NULL;
 }
 
+static int usage(void)
+{
+	fprintf(stderr, "usage: webserver -p DIRECTORY -f CONF [-P PORT] [-N CORES]\n");
+	return 2;
+}
+
 int main(int argc, char **argv)
 {
 	int option, cores = 1, i, *number;
@@ -238,15 +245,13 @@ int main(int argc, char **argv)
 		switch (option) {
 		case 'p': directory = optarg; break;
 		case 'f': conf = optarg; break;
-		case 'P': port = atoi(optarg); break;
-		case 'N': cores = atoi(optarg); break;
-		default: return 2;
+		case 'P': port = (int)number_of("webserver", "-P", optarg, 1, 65535); break;
+		case 'N': cores = (int)number_of("webserver", "-N", optarg, 1, 128); break;
+		default: return usage();
 		}
 	}
-	if (conf == NULL || directory == NULL || cores < 1 || cores > 128 || port < 1 || port > 65535) {
-		fprintf(stderr, "usage: webserver -p DIRECTORY -f CONF [-P PORT] [-N CORES]\n");
-		return 2;
-	}
+	if (conf == NULL || directory == NULL)
+		return usage();
 	open_files(directory);
 	if (mtcp_init(conf) != 0)
 		return 1;
