@@ -104,13 +104,18 @@ impl Foreign {
         command
     }
 
-    /// Starts its load for so many whole seconds.
-    fn start(&self, place: &Place, cores: &[usize], work: &Work, seconds: u64) -> Result<Child, Failure> {
+    /// Starts its load for so many whole seconds; the file must be there as long as it runs.
+    fn start(
+        &self,
+        place: &Place,
+        cores: &[usize],
+        work: &Work,
+        seconds: u64,
+    ) -> Result<(Child, Option<File>), Failure> {
         let threads = cores.len();
         let each = work.concurrent.div_ceil(threads).max(1);
         let mut command = self.command(place, cores);
-        // It must be there until it was read, which it is at the start.
-        let mut _configuration = None;
+        let mut configuration = None;
         match self.kind {
             Kind::Memcaslap => {
                 let file = mix().map_err(|error| Failure::told(format!("a configuration: {}", words(&error))))?;
@@ -126,7 +131,7 @@ impl Foreign {
                     "-v",
                     "1.0",
                 ]);
-                _configuration = Some(file);
+                configuration = Some(file);
             }
             Kind::Memtier => {
                 command.args(memtier()).args([
@@ -142,27 +147,28 @@ impl Foreign {
                 }
             }
         }
-        let child = Child::spawn(command, self.name())?;
-        sleep(Duration::from_millis(200));
-        Ok(child)
+        Ok((Child::spawn(command, self.name())?, configuration))
     }
 
-    /// What its own words say of answers that were wrong, by cause.
-    fn complaints(&self, text: &str) -> BTreeMap<String, u64> {
-        let mut found = BTreeMap::new();
+    /// What its own words say of answers that were wrong, by cause; an error where it does not say that it has looked.
+    fn complaints(&self, text: &str) -> Result<BTreeMap<String, u64>, Failure> {
         let names: &[&str] = match self.kind {
             Kind::Memcaslap => &["verify_misses", "verify_failed"],
             Kind::Memtier => &[],
         };
-        for line in text.lines() {
-            let Some((name, value)) = line.split_once(':') else { continue };
-            if names.contains(&name)
-                && let Ok(count @ 1..) = value.trim().parse()
-            {
-                found.insert(name.to_owned(), count);
+        let said = |name: &str| {
+            let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            value.and_then(|value| value.trim().parse().ok())
+        };
+        let mut found = BTreeMap::new();
+        for name in names {
+            match said(name) {
+                Some(0) => {}
+                Some(count) => drop(found.insert((*name).to_owned(), count)),
+                None => return Err(Failure::told(format!("{}: it does not say {name}", self.name()))),
             }
         }
-        found
+        Ok(found)
     }
 
     /// Median and 99th percentile, µs, where it prints them.
@@ -247,7 +253,7 @@ pub fn measure(case: &Case, settings: &Settings, client: &Foreign) -> Result<Mea
     let asked = |error: io::Error| Failure::told(format!("the server's stats: {}", words(&error)));
     let mut stats = Stats::open(&place).map_err(asked)?;
     let seconds = settings.warm_up + settings.seconds + 1.0;
-    let load = client.start(&place, &layout.client, &case.work, seconds.ceil() as u64)?;
+    let (load, _configuration) = client.start(&place, &layout.client, &case.work, seconds.ceil() as u64)?;
     sleep(Duration::from_secs_f64(settings.warm_up));
     let pids = serving.into_iter().chain(cpu::family(load.pid())).collect();
     let mut watch = Watch::new(layout, pids, napi);
@@ -277,7 +283,7 @@ pub fn measure(case: &Case, settings: &Settings, client: &Foreign) -> Result<Mea
     found
         .remarks
         .insert(format!("the server had {:.0} % of its cores' time, for the client needs more", SHARE * 100.0));
-    found.errors.extend(client.complaints(&text));
+    found.errors.extend(client.complaints(&text)?);
     if let Some(failure) = server.ended() {
         return Err(failure);
     }
@@ -303,7 +309,9 @@ mod tests {
         let of = |kind| Foreign { kind, program: PathBuf::new() };
         let text =
             "get_misses: 0\nverify_misses: 0\nverify_failed: 3\n\nRun time: 6.0s Ops: 5 TPS: 1 Net_rate: 1.0M/s\n";
-        assert_eq!(of(Kind::Memcaslap).complaints(text), BTreeMap::from([("verify_failed".to_owned(), 3)]));
+        let complaints = of(Kind::Memcaslap).complaints(text).expect("it has looked");
+        assert_eq!(complaints, BTreeMap::from([("verify_failed".to_owned(), 3)]));
+        assert!(of(Kind::Memcaslap).complaints("TPS: 5\n").is_err());
         assert_eq!(of(Kind::Memcaslap).latencies(text), None);
         let text = "Gets 1 2 3 4 5 6 7 8\nTotals      15683.11         0.00     14095.19         7.89028         3.69500       206.84700       232.44700      2758.29 \n";
         assert_eq!(of(Kind::Memtier).latencies(text), Some((3695.0, 206_847.0)));

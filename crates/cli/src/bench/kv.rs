@@ -124,7 +124,8 @@ fn listens(place: &Place, keeper: Keeper) -> Result<bool, Failure> {
     }
     let mut command: Command = place.command(Side::Server, Path::new("ss"));
     let told = command.args(["-Hltn"]).output().map_err(|error| Failure::told(format!("ss: {}", words(&error))))?;
-    Ok(String::from_utf8_lossy(&told.stdout).contains(":11211"))
+    let port = format!(":{PORT}");
+    Ok(String::from_utf8_lossy(&told.stdout).split_whitespace().any(|word| word.ends_with(&port)))
 }
 
 /// A configuration file without a name.
