@@ -104,6 +104,21 @@ fn the_echo_server() {
     }
 }
 
+/// What is no number is told, not guessed; and threads stay on the CPUs that they were given.
+#[test]
+fn options_of_the_examples() {
+    let Some(lab) = Lab::new() else { return };
+    examples(&lab);
+    for options in ["kvserver -t 2x", "kvserver -p 99999", "kvserver -m 0", "echo_megapipe -t 65", "webclient -n 1e3"] {
+        let out = lab.run(&lab.a, &format!("timeout 10 ./{options}"));
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.code() == Some(2) && said.contains(": a number from "), "{options}: {said}");
+    }
+    let out = lab.run(&lab.a, "timeout 10 taskset -c 0 ./kvserver -t 2");
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.code() == Some(2) && said.contains("2 threads, but 1 CPUs"), "{said}");
+}
+
 /// Where the kernel has no room for another connection, others wait until one ends; that is said once.
 #[test]
 fn servers_that_are_full_go_on() {
