@@ -231,9 +231,13 @@ pub struct BenchArgs {
     #[arg(long, value_name = "FILE")]
     pub kv: Option<PathBuf>,
     /// Another client for the experiment with memcached: memcaslap (persistent connections, every value compared) or
-    /// memtier_benchmark; it needs more CPU than the server, which gets 30 % of its cores then
+    /// memtier_benchmark; see --share
     #[arg(long, value_name = "PROGRAM")]
     pub client: Option<PathBuf>,
+    /// What the server has of its cores' time under such a client, %: the client needs more of its own than the server, and
+    /// shall not be what is measured
+    #[arg(long, default_value_t = 30, value_name = "N", requires = "client", value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub share: u8,
     /// Also write one self-contained page with plots
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,

@@ -26,8 +26,6 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
-/// What a server has of each of its cores.
-const SHARE: f64 = 0.3;
 /// Connections at once, where nobody says: enough for what waits while the server may not run.
 const CONCURRENT: usize = 1000;
 /// Requests on a connection that stays.
@@ -241,15 +239,23 @@ pub fn measure(case: &Case, settings: &Settings, client: &Foreign) -> Result<Mea
     let layout = Layout::new(&settings.all_cores, case.cores, case.wire);
     let queues = layout.client.len().max(layout.server.len());
     let place = Place::new(queues, settings.addresses)?;
+    let mut found = Measurement::default();
     let mut server = kv::start(&place, keeper, settings.kv.as_deref(), &layout.server)?;
     let napi = place.pin(&layout.client, &layout.server)?;
     let patience = settings.patience(&case.work);
     client.fill(&place, &layout.client, patience)?;
-    // The group goes before the processes do: they end unhindered.
-    let quota = Quota::new(SHARE * layout.server.len() as f64)?;
     let serving = cpu::family(server.pid());
-    quota.hold(&serving)?;
-    quota.hold(&napi.server)?;
+    // The group goes before the processes do: they end unhindered.
+    let quota = match settings.share {
+        1.0.. => None,
+        share => {
+            let quota = Quota::new(share * layout.server.len() as f64)?;
+            quota.hold(&serving)?;
+            quota.hold(&napi.server)?;
+            found.remarks.insert(format!("the server had {:.0} % of its cores' time", share * 100.0));
+            Some(quota)
+        }
+    };
     let asked = |error: io::Error| Failure::told(format!("the server's stats: {}", words(&error)));
     let mut stats = Stats::open(&place).map_err(asked)?;
     let seconds = settings.warm_up + settings.seconds + 1.0;
@@ -257,7 +263,6 @@ pub fn measure(case: &Case, settings: &Settings, client: &Foreign) -> Result<Mea
     sleep(Duration::from_secs_f64(settings.warm_up));
     let pids = serving.into_iter().chain(cpu::family(load.pid())).collect();
     let mut watch = Watch::new(layout, pids, napi);
-    let mut found = Measurement::default();
     let before = stats.ask().map_err(asked)?;
     watch.begin();
     sleep(Duration::from_secs_f64(settings.seconds));
@@ -280,9 +285,6 @@ pub fn measure(case: &Case, settings: &Settings, client: &Foreign) -> Result<Mea
         found.set("latency_p50_us", median);
         found.set("latency_p99_us", most);
     }
-    found
-        .remarks
-        .insert(format!("the server had {:.0} % of its cores' time, for the client needs more", SHARE * 100.0));
     found.errors.extend(client.complaints(&text)?);
     if let Some(failure) = server.ended() {
         return Err(failure);

@@ -76,6 +76,8 @@ pub struct Settings {
     pub kv: Option<PathBuf>,
     /// Somebody else's client of key-value servers.
     pub client: Option<Foreign>,
+    /// What a server has of its cores' time under such a client.
+    pub share: f64,
 }
 
 impl Settings {
@@ -143,6 +145,7 @@ fn settings(args: &BenchArgs) -> Result<Settings, Failure> {
         concurrent: args.connections,
         kv: args.kv.clone(),
         client: args.client.as_deref().map(Foreign::new).transpose()?,
+        share: f64::from(args.share) / 100.0,
         all_cores,
         wires,
         cores,
