@@ -18,7 +18,7 @@ if [ "$mode" = all ]; then
     step "what the tests need"
     missing=()
     # The fuzzers' engine is C++.
-    for pair in curl:curl wrk:wrk ab:apache2-utils ip:iproute2 ethtool:ethtool python3:python3 cc:gcc c++:g++ clang:clang pkg-config:pkg-config make:make valgrind:valgrind memccapable:libmemcached-tools; do
+    for pair in curl:curl wrk:wrk ab:apache2-utils ip:iproute2 ethtool:ethtool python3:python3 cc:gcc c++:g++ clang:clang pkg-config:pkg-config make:make valgrind:valgrind memccapable:libmemcached-tools memcached:memcached; do
         command -v "${pair%%:*}" >/dev/null || [ -x "/usr/sbin/${pair%%:*}" ] || missing+=("${pair##*:}")
     done
     if [ ${#missing[@]} -gt 0 ]; then
@@ -79,6 +79,22 @@ if [ "$mode" = all ]; then
 
     step "a demonstration"
     cargo run --release --locked -- demo --seconds 1 --json | grep '"ratio"'
+
+    step "what is installed, and key-value servers under our client and another's"
+    ./install.sh "$PWD/target/prefix"
+    make -s -C examples/c PREFIX="$PWD/target/prefix" OUT="$PWD/target/examples"
+    if [ "$(id -u)" = 0 ]; then
+        for client in "" "--client memcaslap"; do
+            # shellcheck disable=SC2086 # two words or none
+            target/prefix/bin/corelane bench memcached --quick --seconds 0.3 --kv target/examples/kvserver $client --json |
+                python3 -c 'import json, sys
+rows = json.load(sys.stdin)["rows"]
+assert {row["system"] for row in rows} == {"kv-lane", "kv-uring", "memcached"}, rows
+for row in rows:
+    assert row["messages_per_s"] > 0 and row["misses"] == 0 and not row["errors"], row
+print(len(rows), "rows, no miss, no error")'
+        done
+    fi
 fi
 
 step "done"
