@@ -10,7 +10,7 @@
  * Unless something else is said, a function returns -1 and sets errno when it fails, and these errors can come of any call
  * with a context:
  *   EINVAL    no such context: NULL, made up, or destroyed (mtcp_destroy() destroys all)
- *   EPERM     the context of another thread
+ *   EPERM     the context of another thread, or of the parent of a process that was forked
  *   EBUSY     called by a signal handler that came into another call on this context
  *   EBADF     no such id (calls with an id)
  * Calls that wait also give
@@ -20,6 +20,10 @@
  *
  * The stack runs inside the calls that wait, above all mtcp_epoll_wait(). In the usual thread model ("guarded") a second
  * thread steps in when none is made for a millisecond.
+ *
+ * A child of fork() cannot use its parent's contexts, and ends none, neither by mtcp_destroy() nor when it ends. It can make its own,
+ * over another interface after another mtcp_init(), or, where the parent has made none yet, by what the parent's mtcp_init()
+ * has read. Until it ends or calls exec(2) it keeps the descriptors behind the parent's open.
  */
 #ifndef MTCP_API_H
 #define MTCP_API_H
@@ -82,7 +86,7 @@ typedef void (*mtcp_sighandler_t)(int);
 int mtcp_init(const char *config_file);
 
 /*
- * Ends all contexts, and the engine that the first one started. What is open on contexts of the calling thread is closed, and
+ * Ends all contexts of this process, and the engine that the first one started. What is open on contexts of the calling thread is closed, and
  * what was written there may still leave, for two seconds at most. Other threads' calls that wait fail with ENETDOWN; what
  * they have open is closed by their next call, and goes nowhere any more. mtcp_init() may follow.
  */

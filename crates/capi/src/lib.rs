@@ -6,6 +6,7 @@
 pub mod address;
 pub mod buffers;
 pub mod errno;
+pub mod forks;
 pub mod info;
 pub mod options;
 

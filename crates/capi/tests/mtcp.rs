@@ -79,6 +79,7 @@ fn prototypes_are_those_that_ports_were_written_for() {
 fn calls(lab: &Lab, flags: &str, library: &str, run: &str, conf: &Path, model: &str) {
     let out = lab.temp.0.join("calls");
     compile(&root().join(CALLS), &out, flags, library);
+    lab.temp.file("own.conf", "io = packet\nport = va\naddress = 10.98.0.9/24\n");
     let out = lab.run(&lab.a, &format!("timeout 120 {run} ./calls '{}' {model}", conf.display()));
     assert!(out.status.success() && text(&out).contains("passed"), "{}\n{}", out.status, text(&out));
 }

@@ -2,10 +2,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use capi::{Errno, Result};
+use capi::{Errno, Result, forks};
 use runtime::{App, Config, Engine, Error};
-
-use crate::forks;
 
 struct Running {
     id: u64,

@@ -5,6 +5,5 @@
 
 mod engines;
 mod ffi;
-mod forks;
 mod mine;
 mod sockets;

@@ -6,11 +6,10 @@ use std::mem::ManuallyDrop;
 use std::rc::Rc;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
-use capi::{Errno, Result};
+use capi::{Errno, Result, forks};
 use channel::{Channel, Handle};
 
 use crate::engines::Member;
-use crate::forks;
 
 /// A channel. C's pointer to it is its [`name`], a number that no other channel has had.
 pub struct Slot {

@@ -5,11 +5,12 @@
 
 use core::ffi::c_int;
 use std::cell::RefCell;
+use std::mem::ManuallyDrop;
 use std::net::Ipv4Addr;
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use capi::{Errno, Result, errno};
+use capi::{Errno, Result, errno, forks};
 use runtime::App;
 use socket::{Ready, SockId, SockOption, Sockets};
 
@@ -52,8 +53,9 @@ pub struct Context {
     unsent: Option<SockId>,
 }
 
-/// Contexts that live, of all threads, by number; and the blocks behind all numbers ever given, which stay.
-struct Known {
+/// Contexts that live, of all threads, by number; and the blocks behind all numbers ever given, which stay. In a child of fork(2)
+/// the parent's too, which it cannot use.
+pub struct Known {
     alive: Vec<usize>,
     blocks: Vec<&'static Token>,
 }
@@ -62,7 +64,9 @@ static KNOWN: Mutex<Known> = Mutex::new(Known { alive: Vec::new(), blocks: Vec::
 
 struct Mine {
     token: usize,
-    context: RefCell<Context>,
+    /// The process that made it, in which alone it ends.
+    forks: u32,
+    context: ManuallyDrop<RefCell<Context>>,
 }
 
 thread_local! {
@@ -103,13 +107,14 @@ fn insert(cpu: c_int, lease: Lease) -> Result<*mut Token> {
         unsent: None,
     };
     let token = {
-        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = known();
         let block: &'static Token = Box::leak(Box::new(Token { cpu }));
         known.blocks.push(block);
         known.alive.push(block as *const Token as usize);
         (block as *const Token).cast_mut()
     };
-    let mine = Mine { token: token as usize, context: RefCell::new(context) };
+    let context = ManuallyDrop::new(RefCell::new(context));
+    let mine = Mine { token: token as usize, forks: forks::watch(), context };
     // Where a signal handler came into a call of this thread, or the thread is ending, the context goes again.
     MINE.try_with(|all| all.try_borrow_mut().map(|mut all| all.push(mine)).map_err(|_| Errno::BUSY))
         .unwrap_or(Err(Errno::BUSY))
@@ -118,7 +123,12 @@ fn insert(cpu: c_int, lease: Lease) -> Result<*mut Token> {
 }
 
 fn forget(token: usize) {
-    KNOWN.lock().unwrap_or_else(PoisonError::into_inner).alive.retain(|t| *t != token);
+    known().alive.retain(|t| *t != token);
+}
+
+/// The lock on what lives; nobody waits with it.
+pub fn known() -> MutexGuard<'static, Known> {
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Ends a context of this thread: what is open on it is closed.
@@ -126,7 +136,7 @@ pub fn destroy(mctx: *mut Token) -> Result<()> {
     let mine = MINE
         .try_with(|all| {
             let mut all = all.try_borrow_mut().map_err(|_| Errno::BUSY)?;
-            let at = all.iter().position(|m| m.token == mctx as usize).ok_or_else(|| stranger(mctx))?;
+            let at = all.iter().position(|m| m.is(mctx)).ok_or_else(|| stranger(mctx))?;
             Ok(all.swap_remove(at))
         })
         .unwrap_or(Err(Errno::INVAL))?;
@@ -143,13 +153,28 @@ pub fn end_own() {
     });
 }
 
-impl Drop for Mine {
-    fn drop(&mut self) {
-        forget(self.token);
+impl Mine {
+    /// Whether it is what this number means, and this process's.
+    #[inline]
+    fn is(&self, mctx: *mut Token) -> bool {
+        self.token == mctx as usize && self.forks == forks::count()
     }
 }
 
-/// Why a number means no context of this thread: `EPERM` where it is another thread's, `EINVAL` where it is nobody's.
+impl Drop for Mine {
+    fn drop(&mut self) {
+        // What a parent made is the parent's to end.
+        if self.forks != forks::count() {
+            return;
+        }
+        forget(self.token);
+        // SAFETY: it is dropped here alone.
+        unsafe { ManuallyDrop::drop(&mut self.context) };
+    }
+}
+
+/// Why a number means no context of this thread: `EPERM` where it is another thread's or the parent's, `EINVAL` where it is
+/// nobody's.
 #[cold]
 fn stranger(mctx: *mut Token) -> Errno {
     let known = match KNOWN.try_lock() {
@@ -161,13 +186,13 @@ fn stranger(mctx: *mut Token) -> Errno {
     if known.alive.contains(&(mctx as usize)) { Errno::PERM } else { Errno::INVAL }
 }
 
-/// Calls `f` with a context of this thread: `EPERM` where it is another thread's, `EINVAL` where there is none of this number,
+/// Calls `f` with a context of this thread: `EPERM` where it is another thread's or the parent's, `EINVAL` where there is none of this number,
 /// `EBUSY` inside another call on it (a signal handler's).
 #[inline]
 pub fn with<T>(mctx: *mut Token, f: impl FnOnce(&mut Context) -> Result<T>) -> Result<T> {
     MINE.try_with(|all| {
         let all = all.try_borrow().map_err(|_| Errno::BUSY)?;
-        let mine = all.iter().find(|m| m.token == mctx as usize).ok_or_else(|| stranger(mctx))?;
+        let mine = all.iter().find(|m| m.is(mctx)).ok_or_else(|| stranger(mctx))?;
         let mut context = mine.context.try_borrow_mut().map_err(|_| Errno::BUSY)?;
         if context.ticket.is_over() {
             context.end();

@@ -5,9 +5,9 @@ use core::ffi::c_int;
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
-use capi::{Errno, Result, errno};
+use capi::{Errno, Result, errno, forks};
 use runtime::{App, AppHandle, Config, Engine, Model};
 
 use crate::conf::{self, Sizes};
@@ -18,6 +18,8 @@ use crate::{context, signals};
 const MOST_IDS: usize = 1 << 20;
 
 struct Running {
+    /// The process that started it.
+    forks: u32,
     engine: Engine,
     /// By lane; `None` where a context has it.
     lanes: Vec<Option<AppHandle>>,
@@ -34,10 +36,12 @@ struct Process {
     /// Somebody has said how many cores; otherwise no more are used than the interfaces have queues.
     cores_named: bool,
     running: Option<Running>,
+    /// What a parent started: it must not end here.
+    copies: Vec<Running>,
 }
 
 static PROCESS: Mutex<Process> =
-    Mutex::new(Process { file: None, sizes: Sizes::DEFAULT, cores_named: false, running: None });
+    Mutex::new(Process { file: None, sizes: Sizes::DEFAULT, cores_named: false, running: None, copies: Vec::new() });
 
 /// Number of `mtcp_destroy`s: a context ends with the engine that its lane came from. Written under the lock.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
@@ -45,6 +49,8 @@ static GENERATION: AtomicU32 = AtomicU32::new(0);
 thread_local! {
     /// This thread has the lock, or waits for it.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
+    /// This thread calls fork(2).
+    static FORKING: Cell<Option<(Locked, MutexGuard<'static, context::Known>)>> = const { Cell::new(None) };
 }
 
 /// Lowers the flag when it goes.
@@ -82,7 +88,35 @@ fn lock() -> Result<Locked> {
         return Err(Errno::BUSY);
     }
     let _inside = Inside;
-    Ok(Locked { guard: PROCESS.lock().unwrap_or_else(PoisonError::into_inner), _inside })
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the functions take locks that whoever forks does not have, and give them back.
+        unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
+    });
+    let mut guard = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(copy) = guard.running.take_if(|running| running.forks != forks::count()) {
+        guard.copies.push(copy);
+        // Its devices are in use.
+        guard.file = None;
+    }
+    Ok(Locked { guard, _inside })
+}
+
+/// No other thread has the locks while a child gets its copy of them: there it would never give them back.
+extern "C" fn before_fork() {
+    // In a signal handler that came into a call the child has what the call had.
+    let Ok(process) = lock() else { return };
+    // A thread that ends has no place for them.
+    let _ = FORKING.try_with(|held| held.set(Some((process, context::known()))));
+}
+
+extern "C" fn after_fork() {
+    let _ = FORKING.try_with(Cell::take);
+}
+
+extern "C" fn in_child() {
+    signals::forked();
+    after_fork();
 }
 
 /// A line for whoever runs the program.
@@ -225,12 +259,12 @@ fn failed(error: runtime::Error) -> Errno {
 }
 
 fn start(config: &Config) -> Result<Running> {
-    // SAFETY: registers a function of that type, for the end of the process.
-    static ONCE: std::sync::Once = std::sync::Once::new();
+    static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         // SAFETY: the function may run at exit; it takes no lock that is held.
         unsafe { libc::atexit(at_exit) };
     });
+    let forks = forks::watch();
     let low = Low::take();
     let engine = Engine::start(config);
     let descriptors = low.release();
@@ -239,7 +273,7 @@ fn start(config: &Config) -> Result<Running> {
         say(line);
     }
     let lanes = (0..engine.lanes()).map(|lane| engine.take_app(lane)).collect();
-    Ok(Running { engine, lanes, descriptors, model: config.model })
+    Ok(Running { forks, engine, lanes, descriptors, model: config.model })
 }
 
 /// The other end of [`lease`], once everything on the lane is closed.
@@ -259,7 +293,7 @@ pub fn give_back(mut app: App, ticket: Ticket) {
     running.lanes[ticket.lane] = Some(handle);
 }
 
-/// `mtcp_destroy`: ends the contexts, those of other threads with their next call, and the engine; what is in flight may finish,
+/// `mtcp_destroy`: ends the contexts of this process, those of other threads with their next call, and the engine; what is in flight may finish,
 /// for at most two seconds.
 pub fn destroy() -> Result<()> {
     let running = {
@@ -280,7 +314,7 @@ pub fn destroy() -> Result<()> {
 /// A process that ends by `exit` lets what it has closed leave, as the kernel would.
 extern "C" fn at_exit() {
     let running = match PROCESS.try_lock() {
-        Ok(mut process) => process.running.take(),
+        Ok(mut process) => process.running.take_if(|running| running.forks == forks::count()),
         Err(_) => None,
     };
     // Lanes that contexts of other threads still have would not be drained: nobody has closed what is on them.

@@ -56,6 +56,14 @@ pub fn wake_all() {
     LOOKING.fetch_sub(1, Ordering::SeqCst);
 }
 
+/// In a child of fork(2), whose one thread this is: the parent's contexts are not its own to wake, and who looked is not here.
+pub fn forked() {
+    for slot in &WAKERS {
+        slot.store(ptr::null_mut(), Ordering::SeqCst);
+    }
+    LOOKING.store(0, Ordering::SeqCst);
+}
+
 /// As signal(2): the handler before, as a number; `EINVAL` for what is no signal or cannot be caught. System calls of the
 /// program's own go on after the handler.
 pub fn register(signal: c_int, handler: usize) -> Result<usize> {

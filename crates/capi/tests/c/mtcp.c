@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -1105,6 +1106,91 @@ struct other {
 	int port, waits;
 };
 
+/* It leaves by exit(3), which ends what a program has. */
+static void leave_child(void)
+{
+#ifdef __SANITIZE_ADDRESS__
+	_exit(0); /* what the parent has is no leak */
+#endif
+	exit(0);
+}
+
+static void a_child_does_no_harm_to_its_parent(void)
+{
+	int how, status, k, id = pair(&k);
+	pid_t child;
+	mctx_t own;
+	char buf[4];
+	for (how = 0; how < 5; how++) {
+		child = fork();
+		CHECK(child >= 0);
+		if (child == 0) {
+			if (how == 0)
+				_exit(0);
+			FAILS(mtcp_write(M, id, "CHILD", 5), EPERM);
+			FAILS(mtcp_read(M, id, buf, 1), EPERM);
+			FAILS(mtcp_close(M, id), EPERM);
+			FAILS(mtcp_socket(M, AF_INET, SOCK_STREAM, 0), EPERM);
+			errno = 0;
+			mtcp_destroy_context(M);
+			CHECK_ERRNO(EPERM);
+			if (how == 1)
+				leave_child();
+			mtcp_destroy();
+			FAILS(mtcp_write(M, id, "CHILD", 5), EPERM);
+			if (how == 2)
+				leave_child();
+			/* One of its own, over another interface; left to exit(3), or ended. */
+			CHECK(mtcp_init("own.conf") == 0);
+			own = mtcp_create_context(0);
+			CHECK(own != NULL && own != M && mtcp_socket(own, AF_INET, SOCK_STREAM, 0) >= 0);
+			FAILS(mtcp_write(M, id, "CHILD", 5), EPERM);
+			if (how == 3)
+				leave_child();
+			mtcp_destroy_context(own);
+			mtcp_destroy();
+			leave_child();
+		}
+		CHECK(waitpid(child, &status, 0) == child && status == 0);
+		CHECK(mtcp_write(M, id, "go", 2) == 2 && comes(k) == 'g' && comes(k) == 'o');
+		CHECK(write(k, "on", 2) == 2 && mtcp_read(M, id, buf, 2) == 2 && memcmp(buf, "on", 2) == 0);
+	}
+	CHECK(mtcp_close(M, id) == 0);
+	CHECK(read(k, buf, 1) == 0);
+	close(k);
+}
+
+static void *comes_and_goes(void *arg)
+{
+	while (!__atomic_load_n((int *)arg, __ATOMIC_SEQ_CST))
+		mtcp_destroy_context(mtcp_create_context(1)), sched_yield();
+	return NULL;
+}
+
+/* A child has no other thread to give locks back. */
+static void a_child_may_come_while_contexts_do(void)
+{
+	int i, status, over = 0;
+	struct mtcp_conf conf;
+	pid_t child;
+	pthread_t t;
+	CHECK(pthread_create(&t, NULL, comes_and_goes, &over) == 0);
+	for (i = 0; i < (getenv("SLOWLY") ? 3 : 50); i++) {
+		child = fork();
+		CHECK(child >= 0);
+		if (child == 0) {
+			alarm(20);
+			CHECK(mtcp_getconf(&conf) == 0 && mtcp_setconf(&conf) == 0);
+			FAILS(mtcp_close(M, 0), EPERM);
+			mtcp_destroy();
+			_exit(0);
+		}
+		CHECK(waitpid(child, &status, 0) == child && status == 0);
+	}
+	__atomic_store_n(&over, 1, __ATOMIC_SEQ_CST);
+	pthread_join(t, NULL);
+}
+
 static void *waits_until_the_end(void *arg)
 {
 	struct other *o = arg;
@@ -1255,6 +1341,9 @@ int main(int argc, char **argv)
 	RUN(nonsense_is_refused);
 	RUN(ids_are_few_and_small);
 	RUN(contexts_come_and_go);
+	RUN(a_child_does_no_harm_to_its_parent);
+	if (!alone)
+		RUN(a_child_may_come_while_contexts_do);
 	printf("destroyed_with_everything_open\n");
 	destroyed_with_everything_open(argv[1]);
 	mtcp_destroy_context(M);

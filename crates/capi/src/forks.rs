@@ -1,5 +1,5 @@
-//! fork(2): a child has a copy of its parent's channels, and the parent's rings, devices and sockets behind them. The child
-//! must neither use nor end them, not even where it leaves by exit(3), which ends what a thread has.
+//! fork(2): a child has a copy of its parent's contexts and channels, and the parent's rings, devices and sockets behind them.
+//! The child must neither use nor end them, not even where it leaves by exit(3), which ends what a thread has.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
