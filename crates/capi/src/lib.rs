@@ -9,5 +9,7 @@ pub mod errno;
 pub mod forks;
 pub mod info;
 pub mod options;
+mod say;
 
 pub use errno::{Errno, Result};
+pub use say::say;

@@ -23,6 +23,21 @@ fn the_header_is_clean_for_every_compiler() {
     }
 }
 
+/// What cannot be written is not read: the call answers all the same.
+#[test]
+fn a_full_standard_error_harms_nobody() {
+    let temp = Temp::new();
+    let source = temp.file(
+        "a.c",
+        "#include <megapipe.h>\n#include <errno.h>\n#include <string.h>\nint main(void) {\n\
+         struct mp_options o;\nmemset(&o, 0, sizeof o);\no.size = sizeof o;\no.engine = MP_ENGINE_LANE;\n\
+         o.config = \"/nonexistent.toml\";\no.lane = -1;\no.batch = 32;\no.lwsockets = o.buffers = o.completions = 1024;\n\
+         o.buffer_size = 4096;\nreturn mp_create(&o) == NULL && errno == ENOENT ? 0 : 1; }\n",
+    );
+    compile(&source, &temp.0.join("a"), "", "-LPREFIX/lib -lmegapipe");
+    must(&format!("'{}/a' 2>/dev/full", temp.0.display()));
+}
+
 fn defined(command: &str) -> BTreeSet<String> {
     must(command).lines().filter_map(|l| l.split_whitespace().last()).map(str::to_owned).collect()
 }

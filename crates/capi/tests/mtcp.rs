@@ -183,6 +183,20 @@ fn a_wrong_file_is_named_with_its_line() {
     assert!(said.starts_with("mtcp: config/arp.conf:2: neighbour"), "{said}");
 }
 
+/// What cannot be written is not read: the call answers all the same.
+#[test]
+fn a_full_standard_error_harms_nobody() {
+    let temp = Temp::new();
+    let source = temp.file(
+        "a.c",
+        "#include <mtcp_api.h>\n#include <errno.h>\nint main(void) {\n\
+         if (mtcp_init(\"/nonexistent\") != -1 || errno != ENOENT) return 1;\n\
+         return mtcp_create_context(0) == NULL && errno == EPERM ? 0 : 2; }\n",
+    );
+    compile(&source, &temp.0.join("a"), "", "-LPREFIX/lib -lmtcp");
+    must(&format!("'{}/a' 2>/dev/full", temp.0.display()));
+}
+
 /// Routes and hardware addresses of mTCP's own tables are used: a peer that answers no ARP, behind no network of ours.
 #[test]
 fn the_tables_of_an_old_configuration_are_used() {

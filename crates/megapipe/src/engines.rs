@@ -46,7 +46,7 @@ impl Drop for Member {
 
 /// What an errno cannot say goes to stderr, once, where a program is told why it does not start.
 fn told(why: impl std::fmt::Display, errno: Errno) -> Errno {
-    eprintln!("megapipe: {why}");
+    capi::say("megapipe", why);
     errno
 }
 
@@ -57,7 +57,7 @@ fn start(path: &str) -> Result<Engine> {
         let errno = if matches!(e, Error::Config(_)) { Errno::INVAL } else { Errno::NODEV };
         told(e, errno)
     })?;
-    engine.warnings().iter().for_each(|warning| eprintln!("megapipe: {warning}"));
+    engine.warnings().iter().for_each(|warning| capi::say("megapipe", warning));
     Ok(engine)
 }
 

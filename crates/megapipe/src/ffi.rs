@@ -155,7 +155,7 @@ unsafe fn create(o: &MpOptions) -> Result<*mut Slot> {
             options.check().map_err(io)?;
             let channel = Channel::uring(options).map_err(|e| {
                 if let Some(why) = channel::ring_refused(&e) {
-                    eprintln!("megapipe: {why}");
+                    capi::say("megapipe", why);
                 }
                 io(e)
             })?;

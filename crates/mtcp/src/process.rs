@@ -121,7 +121,7 @@ extern "C" fn in_child() {
 
 /// A line for whoever runs the program.
 pub fn say(line: impl std::fmt::Display) {
-    eprintln!("mtcp: {line}");
+    capi::say("mtcp", line);
 }
 
 /// The processors that are on.
