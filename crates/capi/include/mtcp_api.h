@@ -57,17 +57,19 @@ enum socket_type {
 	MTCP_SOCK_PIPE
 };
 
-/* Sizes that a program may read and set; zero and below change nothing. */
+/* Sizes that a program may read and set; zero and below change nothing, nor does what mtcp_getconf() has told. */
 struct mtcp_conf {
 	int num_cores;       /* lanes, and so contexts; as many as there are processors unless set */
 	int max_concurrency; /* ids of a context */
 
-	int max_num_buffers; /* connections of a lane for whose buffers there is memory at once */
+	int max_num_buffers; /* connections of a lane for whose buffers there is memory at once; a buffer counts by what a file or a
+	                      * program has asked for, 8 KiB where nobody has, as it holds no memory but for what is in it */
 	int rcvbuf_size;     /* receive buffer at first, bytes; at least the usual 64 KiB, and it grows */
 	int sndbuf_size;     /* send buffer at first, bytes; at least the usual 256 KiB, and it grows */
 
-	int tcp_timewait;    /* TIME-WAIT, milliseconds */
-	int tcp_timeout;     /* milliseconds of silence after which a peer is asked whether it is there; -1: never */
+	int tcp_timewait;    /* TIME-WAIT, milliseconds; up to 600,000 */
+	int tcp_timeout;     /* milliseconds of silence after which a peer is asked whether it is there, in whole seconds; -1: as each
+	                      * socket says */
 };
 
 /* A context. What it points to is not for programs. */
@@ -92,12 +94,13 @@ int mtcp_init(const char *config_file);
  */
 void mtcp_destroy(void);
 
-/* Writes the sizes in use to *conf. Returns 0. EFAULT: NULL. */
+/* Writes the sizes in use to *conf, or, while no engine runs, those that the next one will have. Returns 0. EFAULT: NULL. */
 int mtcp_getconf(struct mtcp_conf *conf);
 
 /*
- * Sets the sizes that are above zero, before or after mtcp_init(); they hold from the next start of an engine on, that is,
- * from the first mtcp_create_context() after mtcp_init(). Returns 0. EFAULT: NULL.
+ * Sets the sizes that are above zero and other than mtcp_getconf() tells, so that one can be read, changed and set. They hold from the
+ * next start of an engine on, that is, from the first mtcp_create_context() after mtcp_init(), and go before what the file says
+ * that was read last, whatever its form; a file read later goes before them where it names the same. Returns 0. EFAULT: NULL.
  */
 int mtcp_setconf(const struct mtcp_conf *conf);
 

@@ -183,6 +183,27 @@ fn a_wrong_file_is_named_with_its_line() {
     assert!(said.starts_with("mtcp: config/arp.conf:2: neighbour"), "{said}");
 }
 
+/// Sockets have what mtcp_getconf tells, with either form of file.
+#[test]
+fn sizes_hold_as_they_are_told() {
+    let Some(lab) = Lab::new() else { return };
+    compile(&root().join("crates/capi/tests/c/mtcp_conf.c"), &lab.temp.0.join("c"), "", "-LPREFIX/lib -lmtcp");
+    let port = "[[ports]]\ndevice = \"tap:t0\"\naddresses = [\"10.9.0.2/24\"]\n";
+    for (name, text, timeout) in [
+        ("a.conf", format!("{TAP}num_cores = 2\n"), -1),
+        ("b.conf", format!("{TAP}tcp_timeout = 30\nmax_concurrency = 50\n"), 30_000),
+        ("a.toml", port.into(), -1),
+        (
+            "b.toml",
+            format!("lanes = 2\nmax_sockets = 100\n[tcp]\nreceive_buffer = 32768\ntime_wait_ms = 500\n{port}"),
+            -1,
+        ),
+    ] {
+        lab.temp.file(name, text);
+        lab.ok(&lab.a, &format!("timeout -s KILL 60 ./c {name} {timeout}"));
+    }
+}
+
 /// What cannot be written is not read: the call answers all the same.
 #[test]
 fn a_full_standard_error_harms_nobody() {

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 use capi::{Errno, Result, errno, forks};
-use runtime::{App, AppHandle, Config, Engine, Model};
+use runtime::{App, AppHandle, Engine, Model};
 
-use crate::conf::{self, Sizes};
+use crate::conf::{File, Settings, Sizes};
 use crate::descriptors::Low;
 use crate::{context, signals};
 
@@ -26,22 +26,24 @@ struct Running {
     /// Numbers of the engine's descriptors.
     descriptors: Range<usize>,
     model: Model,
+    /// What it was started with.
+    sizes: Sizes,
+    keepalive: bool,
 }
 
 /// Everything, under one lock that no call which waits holds.
 struct Process {
     /// The file of `mtcp_init`; `None` before it and after `mtcp_destroy`.
-    file: Option<conf::File>,
-    sizes: Sizes,
-    /// Somebody has said how many cores; otherwise no more are used than the interfaces have queues.
-    cores_named: bool,
+    file: Option<File>,
+    /// What the program has set since a file named it; zero otherwise.
+    set: Sizes,
     running: Option<Running>,
     /// What a parent started: it must not end here.
     copies: Vec<Running>,
 }
 
 static PROCESS: Mutex<Process> =
-    Mutex::new(Process { file: None, sizes: Sizes::DEFAULT, cores_named: false, running: None, copies: Vec::new() });
+    Mutex::new(Process { file: None, set: Sizes::NOTHING, running: None, copies: Vec::new() });
 
 /// Number of `mtcp_destroy`s: a context ends with the engine that its lane came from. Written under the lock.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
@@ -137,30 +139,38 @@ pub fn init(path: &str) -> Result<()> {
         say("mtcp_init: already initialized; mtcp_destroy comes first");
         return Err(Errno::BUSY);
     }
-    let (file, sizes) = conf::File::read(path, process.sizes).map_err(|fault| {
+    let file = File::read(path).map_err(|fault| {
         say(&fault.message);
         fault.errno
     })?;
-    for note in file.notes() {
+    for note in &file.notes {
         say(note);
     }
+    process.set = process.set.but_for(&file);
     process.file = Some(file);
-    process.cores_named = sizes.num_cores > 0;
-    process.sizes = sizes.with_cores();
     Ok(())
+}
+
+impl Process {
+    /// The numbers of the engine that runs, or of the one that would be started.
+    fn sizes(&self) -> Sizes {
+        match (&self.running, &self.file) {
+            (Some(running), _) => running.sizes,
+            (None, Some(file)) => file.sizes(self.set),
+            (None, None) => File::none().sizes(self.set),
+        }
+    }
 }
 
 /// `mtcp_getconf`.
 pub fn sizes() -> Result<Sizes> {
-    Ok(lock()?.sizes)
+    Ok(lock()?.sizes())
 }
 
-/// `mtcp_setconf`: what is above zero.
+/// `mtcp_setconf`: what is above zero, and other than what is told.
 pub fn set_sizes(sizes: Sizes) -> Result<()> {
     let mut process = lock()?;
-    // Programs give back what they were told, with changes.
-    process.cores_named |= sizes.num_cores > 0 && sizes.num_cores != process.sizes.num_cores;
-    process.sizes = process.sizes.updated(sizes);
+    process.set = process.set.updated(sizes, process.sizes());
     Ok(())
 }
 
@@ -211,20 +221,16 @@ pub fn lease(cpu: c_int) -> Result<Lease> {
             say("mtcp_create_context: mtcp_init comes first");
             return Err(Errno::PERM);
         };
-        let mut config = file.config(process.sizes).map_err(|line| {
+        let settings = file.settings(process.set).map_err(|line| {
             say(line);
             Errno::INVAL
         })?;
-        if let Some(queues) = conf::queues(&config).filter(|n| !process.cores_named && *n < config.lanes) {
-            say(format_args!("num_cores is {queues}, as many as the interface has queues"));
-            config.lanes = queues;
-            process.sizes.num_cores = c_int::from(queues);
-            config.cores.truncate(queues as usize);
+        if let Some(note) = &settings.note {
+            say(note);
         }
-        process.running = Some(start(&config)?);
+        process.running = Some(start(&settings)?);
     }
-    let (sizes, generation) = (process.sizes, GENERATION.load(Ordering::Relaxed));
-    let keepalive = process.file.as_ref().is_some_and(conf::File::asks_the_silent);
+    let generation = GENERATION.load(Ordering::Relaxed);
     let running = process.running.as_mut().ok_or(Errno::PERM)?;
     let order = (0..running.lanes.len()).map(|n| (wanted + n) % running.lanes.len());
     let Some(lane) = order.into_iter().find(|lane| running.lanes[*lane].is_some()) else {
@@ -239,7 +245,8 @@ pub fn lease(cpu: c_int) -> Result<Lease> {
     let app = running.lanes[lane].take().ok_or(Errno::BUSY)?.into_app();
     let ticket = Ticket { lane, generation: Some(generation), model: running.model };
     let late_ids = running.descriptors.clone();
-    Ok(Lease { app, max_ids: sizes.max_concurrency.max(1) as usize, late_ids, keepalive, ticket })
+    let max_ids = running.sizes.max_concurrency.max(1) as usize;
+    Ok(Lease { app, max_ids, late_ids, keepalive: running.keepalive, ticket })
 }
 
 /// A lane that is no engine's of this process's configuration, and goes with its context.
@@ -258,7 +265,8 @@ fn failed(error: runtime::Error) -> Errno {
     }
 }
 
-fn start(config: &Config) -> Result<Running> {
+fn start(settings: &Settings) -> Result<Running> {
+    let Settings { config, sizes, keepalive, note: _ } = settings;
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         // SAFETY: the function may run at exit; it takes no lock that is held.
@@ -273,7 +281,7 @@ fn start(config: &Config) -> Result<Running> {
         say(line);
     }
     let lanes = (0..engine.lanes()).map(|lane| engine.take_app(lane)).collect();
-    Ok(Running { forks, engine, lanes, descriptors, model: config.model })
+    Ok(Running { forks, engine, lanes, descriptors, model: config.model, sizes: *sizes, keepalive: *keepalive })
 }
 
 /// The other end of [`lease`], once everything on the lane is closed.

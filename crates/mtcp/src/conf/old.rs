@@ -8,7 +8,7 @@ use runtime::{Config, Device, Model, PortConfig};
 use tcp::congestion::Algorithm;
 
 use super::tables;
-use super::{Fault, Sizes};
+use super::{Fault, File, Sizes};
 
 /// Where mTCP looks for the tables, from where the program runs.
 const ROUTES: &str = "config/route.conf";
@@ -17,14 +17,9 @@ const HARDWARE: &str = "config/arp.conf";
 /// mTCP's ways to a NIC, and what we have in their place.
 const MODULES: [&str; 4] = ["psio", "dpdk", "netmap", "onvm"];
 
-/// What a file says, but for the seven numbers.
+/// A file that is being read.
 pub struct Old {
     ports: Vec<PortConfig>,
-    cores: Vec<usize>,
-    congestion: Option<Algorithm>,
-    /// It names TIME-WAIT and the timeout of silence, rather than leaving mTCP's defaults.
-    timewait: bool,
-    timeout: bool,
     notes: Vec<String>,
 }
 
@@ -56,17 +51,11 @@ fn cores(value: &str) -> Result<Vec<usize>, String> {
 }
 
 impl Old {
-    /// Reads `text`, which came from `file`, over the numbers that were set before, and the tables beside it.
-    pub fn parse(file: &str, text: &str, sizes: Sizes) -> Result<(Old, Sizes), Fault> {
-        let mut old = Old {
-            ports: Vec::new(),
-            cores: Vec::new(),
-            congestion: None,
-            timewait: false,
-            timeout: false,
-            notes: Vec::new(),
-        };
-        let mut sizes = sizes;
+    /// Reads `text`, which came from `file`, and the tables beside it.
+    pub fn parse(file: &str, text: &str) -> Result<File, Fault> {
+        let mut old = Old { ports: Vec::new(), notes: Vec::new() };
+        let mut config = Config { model: Model::Guarded, ..Config::default() };
+        let mut sizes = Sizes::NOTHING;
         let (mut io, mut buffers) = ("xdp".to_owned(), [None, None]);
         let mut named: Vec<(usize, String)> = Vec::new();
         let mut addresses: Vec<(usize, Cidr)> = Vec::new();
@@ -113,17 +102,20 @@ impl Old {
                 "max_num_buffers" => sizes.max_num_buffers = int(1, MOST)?,
                 "rcvbuf" => buffers[0] = Some(int(64, 1 << 30)?),
                 "sndbuf" => buffers[1] = Some(int(64, 1 << 30)?),
-                "tcp_timewait" => (sizes.tcp_timewait, old.timewait) = (int(0, 600)? * 1000, true),
+                "tcp_timewait" => {
+                    let seconds = int(0, 600)?;
+                    config.tcp.time_wait_ms = Some(seconds as u64 * 1000);
+                    sizes.tcp_timewait = if seconds > 0 { seconds * 1000 } else { -1 };
+                }
                 "tcp_timeout" => {
                     // -1 is never; 0 was as good.
                     let seconds = int(-1, 32_767)?;
                     sizes.tcp_timeout = if seconds > 0 { seconds * 1000 } else { -1 };
-                    old.timeout = seconds > 0;
                 }
-                "core_mask" => old.cores = cores(value).map_err(wrong)?,
+                "core_mask" => config.cores = cores(value).map_err(wrong)?,
                 "cc" => {
                     let known = || format!("cc is {value}: expected cubic or reno");
-                    old.congestion = Some(Algorithm::from_name(value).ok_or_else(|| wrong(known()))?);
+                    config.tcp.congestion = Some(Algorithm::from_name(value).ok_or_else(|| wrong(known()))?);
                 }
                 "num_mem_ch" | "onvm_serv" | "onvm_inst" | "onvm_dest" => {
                     int(0, MOST)?;
@@ -165,7 +157,8 @@ impl Old {
             old.ports[port].addresses.push(address);
         }
         old.tables()?;
-        Ok((old, sizes))
+        config.ports = old.ports;
+        Ok(File { config, named: sizes, cores: "core_mask", notes: old.notes })
     }
 
     /// The tables, where there are any.
@@ -205,43 +198,6 @@ impl Old {
             Device::Xdp(device) | Device::Packet(device) | Device::Tap(device) => device == name,
             Device::Memory(_) => false,
         })
-    }
-
-    /// What whoever runs the program should know.
-    pub fn notes(&self) -> &[String] {
-        &self.notes
-    }
-
-    /// The engine's configuration, but for the number of lanes.
-    pub fn config(&self, sizes: Sizes) -> Config {
-        let mut config = Config { model: Model::Guarded, ports: self.ports.clone(), ..Config::default() };
-        config.cores.clone_from(&self.cores);
-        let tcp = &mut config.tcp;
-        tcp.congestion = self.congestion;
-        // In mTCP each connection has buffers of this size; here they grow from it, and hold memory only for what is in
-        // them, so that no more is saved by less than we begin with.
-        let usual = tcp.parameters();
-        let size = |asked: c_int, usual: u32| Some(u32::try_from(asked).unwrap_or(0).max(usual));
-        tcp.receive_buffer = size(sizes.rcvbuf_size, usual.receive_buffer);
-        tcp.send_buffer = size(sizes.sndbuf_size, usual.send_buffer);
-        if self.timewait || sizes.tcp_timewait > 0 {
-            tcp.time_wait_ms = Some(sizes.tcp_timewait.max(0) as u64);
-        }
-        if self.asks_the_silent() {
-            // A peer that does not answer is given up after as long again.
-            let seconds = (sizes.tcp_timeout / 1000).clamp(1, 32_767) as u16;
-            tcp.keep_idle_s = Some(seconds);
-            tcp.keep_interval_s = Some(seconds.div_ceil(5));
-            tcp.keep_count = Some(5);
-        }
-        let buffers = i64::from(sizes.max_num_buffers) * (i64::from(sizes.rcvbuf_size) + i64::from(sizes.sndbuf_size));
-        config.buffers_mib = config.buffers_mib.max((buffers >> 20).clamp(0, 1 << 20) as u32);
-        config
-    }
-
-    /// Whether sockets have keepalive without asking: `tcp_timeout` was named.
-    pub fn asks_the_silent(&self) -> bool {
-        self.timeout
     }
 }
 

@@ -3,13 +3,17 @@ use runtime::{Device, Model};
 use super::old::Old;
 use super::*;
 
-fn parse(text: &str) -> (Old, Sizes) {
-    let (old, sizes) = Old::parse("a.conf", text, Sizes::DEFAULT).map_err(|f| f.message).unwrap();
-    (old, sizes.with_cores())
+fn parse(text: &str) -> File {
+    Old::parse("a.conf", text).map_err(|f| f.message).unwrap()
+}
+
+fn settings(file: &File, set: Sizes) -> (Config, Sizes) {
+    let settings = file.settings(set).unwrap();
+    (settings.config, settings.sizes)
 }
 
 fn refused(text: &str) -> String {
-    Old::parse("a.conf", text, Sizes::DEFAULT).map(|_| ()).unwrap_err().message
+    Old::parse("a.conf", text).map(|_| ()).unwrap_err().message
 }
 
 /// The files that come with mTCP, in all their spellings.
@@ -17,11 +21,10 @@ fn refused(text: &str) -> String {
 fn an_old_file_is_read_as_mtcp_reads_it() {
     let text = "# comment\nio = dpdk\nnum_cores\t2\ncore_mask = 0x35\nnum_mem_ch=4\nport = eth0 eth1 # two\nrcvbuf = 16384\n\
                 tcp_timeout = 30\ntcp_timewait = 0\nmax_concurrency   20000\nmultiprocess = 0\ncc = reno\nstat_print = eth0\n";
-    let (old, sizes) = parse(text);
-    assert_eq!((sizes.num_cores, sizes.max_concurrency, sizes.max_num_buffers), (2, 20_000, 10_000));
-    assert_eq!((sizes.rcvbuf_size, sizes.sndbuf_size), (16_384, 16_384));
+    let (config, sizes) = settings(&parse(text), Sizes::NOTHING);
+    assert_eq!((sizes.num_cores, sizes.max_concurrency, sizes.max_num_buffers), (2, 20_000, 16_384));
+    assert_eq!((sizes.rcvbuf_size, sizes.sndbuf_size), (65_536, 262_144));
     assert_eq!((sizes.tcp_timewait, sizes.tcp_timeout), (0, 30_000));
-    let config = File::Old(old).config(sizes).unwrap();
     assert_eq!((config.lanes, &config.cores[..], config.model), (2, &[0, 2][..], Model::Guarded));
     let devices: Vec<_> = config.ports.iter().map(|p| p.device.to_string()).collect();
     assert_eq!(devices, ["xdp:eth0", "xdp:eth1"]);
@@ -32,22 +35,21 @@ fn an_old_file_is_read_as_mtcp_reads_it() {
 
 #[test]
 fn our_own_ports_are_named_too() {
-    let device = |text: &str| File::Old(parse(text).0).config(parse(text).1).unwrap().ports[0].device.clone();
+    let device = |text: &str| settings(&parse(text), Sizes::NOTHING).0.ports[0].device.clone();
     assert_eq!(device("io = tap\nport = t0\naddress = 10.9.0.2/24"), Device::Tap("t0".into()));
     assert_eq!(device("port = packet:eth0"), Device::Packet("eth0".into()));
     assert_eq!(device("port = eth0"), Device::Xdp("eth0".into()));
-    let (old, sizes) = parse("port tap:a tap:b\naddress 10.0.0.1/24 fd00::1/64\n");
-    let config = File::Old(old).config(sizes).unwrap();
+    let (config, _) = settings(&parse("port tap:a tap:b\naddress 10.0.0.1/24 fd00::1/64\n"), Sizes::NOTHING);
     assert_eq!(config.ports.iter().map(|p| p.addresses.len()).collect::<Vec<_>>(), [0, 2]);
 }
 
 /// Large buffers make larger ones, and more memory; small ones make nothing smaller.
 #[test]
 fn sizes_are_the_least() {
-    let (old, sizes) = parse("port = eth0\nrcvbuf = 1048576\nsndbuf = 2048\nmax_num_buffers = 2000\n");
-    let config = File::Old(old).config(sizes).unwrap();
+    let file = parse("port = eth0\nrcvbuf = 1048576\nsndbuf = 2048\nmax_num_buffers = 2000\n");
+    let (config, _) = settings(&file, Sizes::NOTHING);
     let tcp = config.tcp.parameters();
-    assert_eq!((tcp.receive_buffer, tcp.send_buffer, config.buffers_mib), (1 << 20, 262_144, 2003));
+    assert_eq!((tcp.receive_buffer, tcp.send_buffer, config.buffers_mib), (1 << 20, 262_144, 2004));
     assert_eq!(config.tcp.keep_idle_s, None);
 }
 
@@ -79,8 +81,9 @@ fn what_is_wrong_is_named_by_file_and_line() {
 
 #[test]
 fn more_lanes_than_named_cores_are_refused() {
-    let (old, sizes) = parse("port = eth0\ncore_mask = 3\nnum_cores = 4\n");
-    assert_eq!(File::Old(old).config(sizes).unwrap_err(), "core_mask names 2 cores for 4 lanes (num_cores)");
+    let file = parse("port = eth0\ncore_mask = 3\nnum_cores = 4\n");
+    let refused = file.settings(Sizes::NOTHING).err().unwrap();
+    assert_eq!(refused, "core_mask names 2 cores for 4 lanes (num_cores)");
 }
 
 #[test]
@@ -90,24 +93,72 @@ fn toml_is_known_by_its_name_or_by_its_look() {
             && is_toml("a.conf", "# x\n [[ports]]\n")
             && !is_toml("a.conf", "port = eth0\n")
     );
-    let read = |text: &str| {
-        let (file, sizes) = toml("a.toml", text, Sizes::DEFAULT).map_err(|f| f.message)?;
-        Ok::<_, String>((file, sizes.with_cores()))
-    };
-    let (file, sizes) = read("lanes = 3\nmax_sockets = 77\n[[ports]]\ndevice = \"tap:t0\"\n").unwrap();
+    let read = |text: &str| toml("a.toml", text).map_err(|f| f.message);
+    let file = read("lanes = 3\nmax_sockets = 77\n[[ports]]\ndevice = \"tap:t0\"\n").unwrap();
+    let (config, sizes) = settings(&file, Sizes::NOTHING);
     assert_eq!((sizes.num_cores, sizes.max_concurrency, sizes.rcvbuf_size), (3, 77, 65_536));
-    let config = file.config(sizes).unwrap();
     assert_eq!((config.lanes, config.model), (3, Model::Guarded));
     // What a program sets goes before the file.
-    let config = file.config(sizes.updated(Sizes { num_cores: 1, ..sizes })).unwrap();
-    assert_eq!(config.lanes, 1);
-    let (file, sizes) = read("model = \"paired\"\n[[ports]]\ndevice = \"tap:t0\"\n").unwrap();
-    assert_eq!((file.config(sizes).unwrap().model, sizes.max_concurrency), (Model::Paired, 10_000));
+    assert_eq!(settings(&file, Sizes { num_cores: 1, ..Sizes::NOTHING }).0.lanes, 1);
+    let file = read("model = \"paired\"\n[[ports]]\ndevice = \"tap:t0\"\n").unwrap();
+    let (config, sizes) = settings(&file, Sizes::NOTHING);
+    assert_eq!((config.model, sizes.max_concurrency), (Model::Paired, 10_000));
     assert!(read("[[ports]]\nlanez = 1\n").err().unwrap().starts_with("a.toml:2:1: unknown field"));
 }
 
+/// Asks for what is told with some changes, as programs do; what holds then.
+fn changed(file: &File, set: &mut Sizes, change: impl FnOnce(&mut Sizes)) -> Settings {
+    let told = file.sizes(*set);
+    let mut new = told;
+    change(&mut new);
+    *set = set.updated(new, told);
+    file.settings(*set).unwrap()
+}
+
+/// Whatever the form of the file, and whichever the number.
 #[test]
-fn numbers_above_zero_are_taken() {
-    let sizes = Sizes::DEFAULT.updated(Sizes { max_concurrency: 5, num_cores: -3, ..Sizes::DEFAULT.nothing() });
-    assert_eq!(sizes, Sizes { max_concurrency: 5, ..Sizes::DEFAULT });
+fn what_is_set_holds_and_the_rest_stays() {
+    let old = parse("io = tap\nport = t0\ntcp_timewait = 0\n");
+    let new = toml("a.toml", "lanes = 3\n[tcp]\nreceive_buffer = 4096\n[[ports]]\ndevice = \"tap:t0\"\n").ok().unwrap();
+    for (file, receive, wait, mib) in [(old, 65_536, 0, 1563), (new, 4096, 60_000, 1172)] {
+        let mut set = Sizes::NOTHING;
+        let at_first = file.settings(set).unwrap();
+        // Given back as it was told it changes nothing, nor does anything else.
+        let same = changed(&file, &mut set, |_| {});
+        assert_eq!((set, same.sizes, same.keepalive), (Sizes::NOTHING, at_first.sizes, false));
+        assert_eq!((same.sizes.rcvbuf_size, same.sizes.tcp_timewait, same.sizes.tcp_timeout), (receive, wait, -1));
+        let now = changed(&file, &mut set, |c| c.max_num_buffers = 100_000);
+        assert_eq!((now.sizes.max_num_buffers / 100, now.config.buffers_mib), (1000, mib));
+        let now = changed(&file, &mut set, |c| {
+            (c.rcvbuf_size, c.sndbuf_size, c.tcp_timewait) = (300_000, 700_000, 7000);
+            c.num_cores = 5;
+        });
+        let tcp = now.config.tcp.parameters();
+        assert_eq!((tcp.receive_buffer, tcp.send_buffer, now.config.tcp.time_wait_ms), (300_000, 700_000, Some(7000)));
+        assert_eq!((now.sizes.rcvbuf_size, now.sizes.sndbuf_size, now.sizes.tcp_timewait), (300_000, 700_000, 7000));
+        assert_eq!((now.config.lanes, now.sizes.num_cores, now.sizes.max_concurrency), (5, 5, 10_000));
+        assert_eq!((now.keepalive, now.config.tcp.keep_idle_s), (false, None));
+        // Whole seconds are what there is.
+        let now = changed(&file, &mut set, |c| c.tcp_timeout = 5500);
+        assert_eq!((now.keepalive, now.config.tcp.keep_idle_s, now.sizes.tcp_timeout), (true, Some(5), 5000));
+        assert_eq!((now.sizes.rcvbuf_size, now.sizes.num_cores), (300_000, 5));
+        // What cannot be is as near as it can.
+        let most = c_int::MAX;
+        let now = changed(&file, &mut set, |c| (c.rcvbuf_size, c.tcp_timewait, c.tcp_timeout) = (most, most, most));
+        assert_eq!(
+            (now.sizes.rcvbuf_size, now.sizes.tcp_timewait, now.sizes.tcp_timeout),
+            (1 << 30, 600_000, 32_767_000)
+        );
+    }
+}
+
+/// A file goes before what was set earlier, where it names it.
+#[test]
+fn what_a_file_names_goes_before() {
+    let set =
+        Sizes { max_concurrency: 7, tcp_timewait: 9000, tcp_timeout: 9000, rcvbuf_size: 100_000, ..Sizes::NOTHING };
+    let file = parse("port = eth0\nmax_concurrency = 20\ntcp_timewait = 0\ntcp_timeout = -1\n");
+    let (_, sizes) = settings(&file, set.but_for(&file));
+    assert_eq!((sizes.max_concurrency, sizes.rcvbuf_size), (20, 100_000));
+    assert_eq!((sizes.tcp_timewait, sizes.tcp_timeout), (0, -1));
 }
