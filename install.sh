@@ -78,7 +78,7 @@ Description: corelane's C API ($name)
 Version: $version
 Cflags: -I\${includedir}
 Libs: -L\${libdir} -l$name
-Libs.private: -lpthread -lm -ldl -lgcc_s -lc
+Libs.private: -lpthread -lm -ldl -lc
 PC
 done
 install -m 644 "$here"/crates/capi/include/*.h "$prefix/include/"

@@ -68,8 +68,12 @@ fn prototypes_are_those_that_ports_were_written_for() {
     let temp = Temp::new();
     let source = root().join("crates/capi/tests/c/mtcp_prototypes.c");
     let pkg_config = format!("PKG_CONFIG_PATH='{}/lib/pkgconfig' pkg-config", prefix().display());
-    for (name, library) in [("shared", "`PKG --libs mtcp`"), ("static", "-Wl,-Bstatic `PKG --libs mtcp` -Wl,-Bdynamic")]
-    {
+    for (name, library) in [
+        ("shared", "`PKG --libs mtcp`"),
+        ("archive", "-Wl,-Bstatic `PKG --libs mtcp` -Wl,-Bdynamic"),
+        ("named", "-Wl,-Bstatic `PKG --libs mtcp` -Wl,-Bdynamic `PKG --static --libs-only-l mtcp | sed s/-lmtcp//`"),
+        ("static", "-static `PKG --static --libs mtcp`"),
+    ] {
         let out = temp.0.join(name);
         compile(&source, &out, "", &library.replace("PKG", &pkg_config));
         must(&out.display().to_string());
