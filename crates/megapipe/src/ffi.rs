@@ -17,8 +17,6 @@ use crate::engines;
 use crate::mine::{self, Slot, with, with_handle};
 use crate::sockets::{self, Named, address, named};
 
-/// Longest value that setsockopt looks at, bytes.
-const MOST_VALUE: usize = 256;
 /// The file's own position.
 const HERE: u64 = u64::MAX;
 
@@ -483,8 +481,10 @@ functions! {
         value: *const c_void,
         length: socklen_t,
     ) -> c_int {
-        // SAFETY: the caller's word; no value is longer.
-        let value = unsafe { capi::buffers::bytes(value, (length as usize).min(MOST_VALUE)) };
+        // The kernel's options may be long, and say by their length what they are.
+        let Ok(length) = usize::try_from(length as i32) else { return done(Err(Errno::INVAL)) };
+        // SAFETY: the caller's word.
+        let value = unsafe { capi::buffers::bytes(value, length) };
         done(value.and_then(|value| sockets::set_option(channel, fd, level, name, value)))
     }
 

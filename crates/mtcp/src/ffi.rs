@@ -17,7 +17,7 @@ use crate::context::{self, Context, Token, with};
 use crate::events::Event;
 use crate::{events, options, process, sendfile, signals, sockets, transfer};
 
-/// Longest value that setsockopt looks at, bytes.
+/// Bytes that setsockopt looks at: no option has more, and as on Linux what is behind them does not matter.
 const MOST_VALUE: usize = 256;
 
 /// `n` elements to write to, at least one: `EFAULT` where there is no place, `EINVAL` for a number out of range.

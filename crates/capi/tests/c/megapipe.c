@@ -378,6 +378,22 @@ static void listens(void)
 	at = was;
 }
 
+/* The kernel's options come whole: it would refuse a part of these. */
+static void long_options(void)
+{
+	unsigned char given[264] = { 0, 32 }, got[300];
+	socklen_t len = sizeof got;
+	int fd = mp_socket(ch, AF_INET6, SOCK_STREAM, 0);
+	CHECK(fd >= 0);
+	FAILS(mp_setsockopt(ch, fd, SOL_SOCKET, SO_REUSEADDR, given, (socklen_t)-1), EINVAL);
+	if (options.engine == MP_ENGINE_URING && getuid() == 0) {
+		CHECK(mp_setsockopt(ch, fd, IPPROTO_IPV6, IPV6_HOPOPTS, given, sizeof given) == 0);
+		CHECK(mp_getsockopt(ch, fd, IPPROTO_IPV6, IPV6_HOPOPTS, got, &len) == 0);
+		CHECK(len == sizeof given && memcmp(got, given, sizeof given) == 0);
+	}
+	CHECK(mp_close(ch, fd) == 0);
+}
+
 /* A reset is told once, to who asks first. */
 static void reset(mp_handle listening)
 {
@@ -665,6 +681,7 @@ int main(int argc, char **argv)
 	datagrams(listening);
 	reset(listening);
 	listens();
+	long_options();
 	forked(listening);
 	if (argc == 3)
 		signals();

@@ -133,6 +133,36 @@ static void numbers(void)
 	ask(AF_INET, &connecting, 1, sizeof(int));
 }
 
+/* Values with more behind them than any option has. */
+static void long_values(void)
+{
+	static const struct option some[] = {
+		O(SOL_SOCKET, SO_KEEPALIVE), O(SOL_SOCKET, SO_LINGER), O(SOL_SOCKET, SO_RCVTIMEO), O(IPPROTO_IP, IP_TTL),
+		O(IPPROTO_TCP, TCP_KEEPIDLE), O(IPPROTO_TCP, TCP_CONGESTION), O(SOL_SOCKET, SO_PRIORITY),
+	};
+	static const socklen_t lengths[] = {17, 255, 256, 257, 4096};
+	static unsigned char value[4096];
+	unsigned char got[16];
+	socklen_t room;
+	size_t i, n;
+	for (i = 0; i < sizeof some / sizeof *some; i++)
+		for (n = 0; n < sizeof lengths / sizeof *lengths; n++) {
+			int s = make(AF_INET);
+			memset(value, 0xee, sizeof value);
+			memset(value, 0, 16);
+			if (some[i].level == IPPROTO_TCP && some[i].name == TCP_CONGESTION)
+				memcpy(value, "reno", 4);
+			else
+				value[0] = 1;
+			printf("long %s %u: %s", some[i].text, lengths[n], told(set(s, some[i].level, some[i].name, value, lengths[n])));
+			memset(got, 0, sizeof got);
+			room = sizeof got;
+			printf(", %s", told(get(s, some[i].level, some[i].name, got, &room)));
+			printf(", %d, %s\n", (int)room, memcmp(got, value, 4) == 0 ? "as given" : "otherwise");
+			end(s);
+		}
+}
+
 /* A getsockopt with little room, or none. */
 static void little_room(void)
 {
@@ -235,6 +265,7 @@ int main(int argc, char **argv)
 			return 1;
 	}
 	numbers();
+	long_values();
 	little_room();
 	addresses();
 	printf("passed\n");
