@@ -4,7 +4,7 @@
  *
  * A context is one thread's end of one lane: a core's TCP stack with a queue of every port. All calls with a context must
  * come from the thread that created it, and what they open belongs to it. Ids of sockets, listeners, pipes and epolls are
- * small dense numbers from one space, 0 to max_concurrency - 1. One that was closed rests: it is given out again when 1024 others
+ * small dense numbers from one space, 0 to max_concurrency - 1, in each context: the same number is something else in another. One that was closed rests: it is given out again when 1024 others
  * were closed after it, or when no other is left.
  *
  * Unless something else is said, a function returns -1 and sets errno when it fails, and these errors can come of any call
