@@ -4,7 +4,7 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use common::{Lab, Temp, compile, have, include, must, prefix, root, text};
+use common::{Lab, Temp, compile, have, include, must, needed, prefix, root, text};
 
 /// A lane over the TAP in the lab's first namespace.
 const TAP: &str = "[[ports]]\ndevice = \"tap:t0\"\naddresses = [\"10.9.0.2/24\"]\n";
@@ -57,6 +57,17 @@ fn what_is_exported_is_what_is_declared() {
     assert_eq!(defined(&format!("nm -D --defined-only '{}/libmegapipe.so'", lib.display())), declared);
     let archive = format!("nm -g --defined-only '{}/libmegapipe.a' | grep ' [A-Z] '", lib.display());
     assert_eq!(defined(&archive), declared);
+}
+
+/// A program runs with the library it was linked with, or one that may take its place, and with no other.
+#[test]
+fn programs_ask_for_the_library_by_its_version() {
+    let temp = Temp::new();
+    let source = temp.file("a.c", "#include <megapipe.h>\nint main(void) { return mp_destroy(NULL) == 0; }\n");
+    let out = temp.0.join("a");
+    compile(&source, &out, "", "-LPREFIX/lib -lmegapipe");
+    assert_eq!(needed(&out), ["libmegapipe.so.0"]);
+    must(&out.display().to_string());
 }
 
 /// The program for all calls, over both engines.

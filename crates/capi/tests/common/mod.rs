@@ -89,6 +89,13 @@ pub fn compile(source: &Path, out: &Path, flags: &str, library: &str) {
     ));
 }
 
+/// The shared libraries of ours that a program asks for when it starts.
+pub fn needed(program: &Path) -> Vec<String> {
+    let said = must(&format!("readelf -d '{}'", program.display()));
+    let names = said.lines().filter(|line| line.contains("(NEEDED)")).filter_map(|line| line.split(['[', ']']).nth(1));
+    names.filter(|name| name.contains("mtcp") || name.contains("megapipe")).map(str::to_owned).collect()
+}
+
 /// Two namespaces joined by a veth with two queues, 10.98.0.1 and .2, fd98::1 and ::2; in the first one also a TAP of its own, `t0`,
 /// with 10.9.0.1 and fd09::1.
 pub struct Lab {
