@@ -141,7 +141,7 @@ int main(int argc, char **argv)
 {
 	const char *address = "0.0.0.0";
 	int opt, port = 7777, i, error;
-	mp_options_init(&options);
+	mp_options_init(&options, sizeof options);
 	while ((opt = getopt(argc, argv, "e:a:p:t:")) != -1) {
 		switch (opt) {
 		case 'e':

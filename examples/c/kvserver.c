@@ -1012,7 +1012,7 @@ int main(int argc, char **argv)
 	const char *address = "0.0.0.0";
 	int opt, port = 11211, i, error;
 	long mib = 64;
-	mp_options_init(&options);
+	mp_options_init(&options, sizeof options);
 	while ((opt = getopt(argc, argv, "e:a:p:t:m:")) != -1) {
 		switch (opt) {
 		case 'e':

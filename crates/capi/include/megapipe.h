@@ -52,7 +52,10 @@ enum mp_engine {
 	MP_ENGINE_LANE = 1   /* corelane's TCP; descriptors by an io_uring inside the channel */
 };
 
-/* How a channel is made. mp_options_init() first: it fills in the defaults. */
+/*
+ * How a channel is made. mp_options_init() first: it fills in the defaults. Later versions may have more at the end: a program
+ * says by its size which it was compiled with, and what it has not is as by default.
+ */
 struct mp_options {
 	size_t size;              /* bytes of this structure, as its user was compiled with */
 	int engine;               /* enum mp_engine; MP_ENGINE_URING */
@@ -72,14 +75,14 @@ struct mp_options {
  * time it has nothing to do, and every 5 ms while it sleeps. Parts of one process alone; what accept_ahead took stays.
  */
 
-/* Fills in the defaults. */
-void mp_options_init(struct mp_options *options);
+/* Fills in the defaults. size: sizeof(struct mp_options), of which no more is written. */
+void mp_options_init(struct mp_options *options, size_t size);
 
 /*
  * Makes a channel, for this thread. options may be NULL: the kernel's engine with defaults.
  * The first channel of a configuration file starts its engine, the last one that is destroyed ends it; every lane needs a
  * channel, since frames of one may come in by another's queue.
- * NULL and errno: EINVAL an option is out of range, or (a line on stderr) a wrong configuration; ENOSYS or EPERM (a line on
+ * NULL and errno: E2BIG the options are longer than this library knows, and not 0 there; EINVAL an option is out of range, or (a line on stderr) a wrong configuration; ENOSYS or EPERM (a line on
  * stderr) no io_uring here (kernel.io_uring_disabled, seccomp), or the thread cannot be pinned to the lane's core, EINVAL too
  * where its cpuset lacks it; EFAULT no configuration for a lane; ENOENT, EACCES and others why its file cannot be read; EBUSY the
  * lane is taken; ENODEV (a line on stderr) the engine could not start. A lane that could not be had is as free as before.

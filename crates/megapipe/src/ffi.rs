@@ -4,6 +4,7 @@
 //! be anything at all.
 
 use std::ffi::CStr;
+use std::mem::offset_of;
 use std::os::fd::IntoRawFd;
 use std::slice;
 use std::time::Duration;
@@ -20,7 +21,7 @@ use crate::sockets::{self, Named, address, named};
 /// The file's own position.
 const HERE: u64 = u64::MAX;
 
-/// `struct mp_options`.
+/// `struct mp_options`. It grows at its end, by members of four bytes: it is cut, for who was compiled with fewer, at the end of one.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct MpOptions {
@@ -53,6 +54,51 @@ impl MpOptions {
             balance: o.balance,
             completions: o.completions,
         }
+    }
+
+    /// What the first header of all had.
+    const FIRST: usize = offset_of!(MpOptions, batch);
+    /// No caller's is longer.
+    const MOST: usize = 4096;
+
+    /// Fills in as much as the caller has, which says how much that is. What this library knows nothing of is 0.
+    ///
+    /// # Safety
+    ///
+    /// There are `size` bytes to be written.
+    unsafe fn fill(to: *mut MpOptions, size: size_t) {
+        let all = MpOptions { size, ..MpOptions::new() };
+        // SAFETY: the caller's promise, and no more than there is here.
+        unsafe {
+            to.cast::<u8>().write_bytes(0, size);
+            to.cast::<u8>().copy_from_nonoverlapping((&raw const all).cast(), size.min(size_of::<MpOptions>()));
+        }
+    }
+
+    /// As copy_struct_from_user of Linux: what a shorter one has not is as by default; of a longer one the rest must be 0, for
+    /// it asks for what is not known here.
+    ///
+    /// # Safety
+    ///
+    /// There are as many bytes as its first member says.
+    unsafe fn of(from: *const MpOptions) -> Result<MpOptions> {
+        // SAFETY: it has its size, at least.
+        let size = unsafe { (&raw const (*from).size).read() };
+        match size {
+            MpOptions::FIRST..=MpOptions::MOST if size.is_multiple_of(4) => {}
+            0..=MpOptions::MOST => return Err(Errno::INVAL),
+            _ => return Err(Errno::TOOBIG),
+        }
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { slice::from_raw_parts(from.cast::<u8>(), size) };
+        if bytes.iter().skip(size_of::<MpOptions>()).any(|byte| *byte != 0) {
+            return Err(Errno::TOOBIG);
+        }
+        let mut own = MpOptions::new();
+        let n = size.min(size_of::<MpOptions>());
+        // SAFETY: both have so many bytes; any are members, and a pointer is there whole.
+        unsafe { (&raw mut own).cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), n) };
+        Ok(own)
     }
 }
 
@@ -254,30 +300,18 @@ macro_rules! functions {
 }
 
 functions! {
-    fn mp_options_init(options: *mut MpOptions) {
+    fn mp_options_init(options: *mut MpOptions, size: size_t) {
         if !options.is_null() {
             // SAFETY: not null; the rest is the caller's word.
-            unsafe { options.write(MpOptions::new()) };
+            unsafe { MpOptions::fill(options, size) };
         }
     }
 
     fn mp_create(options: *const MpOptions) -> *mut Slot {
-        let mut own = MpOptions::new();
-        let made = if options.is_null() {
-            Ok(())
-        } else {
-            // SAFETY: not null; the size says how much of it there is.
-            let size = unsafe { (*options).size };
-            if size == size_of::<MpOptions>() {
-                // SAFETY: the same.
-                own = unsafe { *options };
-                Ok(())
-            } else {
-                Err(Errno::INVAL)
-            }
-        };
+        // SAFETY: not null; the rest is the caller's word.
+        let own = if options.is_null() { Ok(MpOptions::new()) } else { unsafe { MpOptions::of(options) } };
         // SAFETY: the caller's word.
-        match made.and_then(|()| unsafe { create(&own) }) {
+        match own.and_then(|own| unsafe { create(&own) }) {
             Ok(channel) => channel,
             Err(error) => {
                 set(error);

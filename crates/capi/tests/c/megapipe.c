@@ -569,8 +569,8 @@ static void options_out_of_range(void)
 {
 	struct mp_options o;
 	int i;
-	for (i = 0; i < 9; i++) {
-		mp_options_init(&o);
+	for (i = 0; i < 8; i++) {
+		mp_options_init(&o, sizeof o);
 		CHECK(o.size == sizeof o && o.batch == 32 && o.engine == MP_ENGINE_URING && o.lane == -1);
 		switch (i) {
 		case 0: o.size = 0; break;
@@ -581,16 +581,60 @@ static void options_out_of_range(void)
 		case 5: o.lwsockets = 0; break;
 		case 6: o.completions = 0; break;
 		case 7: o.buffers = 1 << 20; break;
-		case 8: o.size = sizeof o + 8; break;
 		}
 		NONE(mp_create(&o) != NULL, EINVAL);
 	}
-	mp_options_init(&o);
+	mp_options_init(&o, sizeof o);
 	o.engine = MP_ENGINE_LANE;
 	NONE(mp_create(&o) != NULL, EFAULT);
 	o.config = "/nonexistent.toml";
 	NONE(mp_create(&o) != NULL, ENOENT);
-	mp_options_init(NULL);
+	mp_options_init(NULL, sizeof o);
+}
+
+/* Programs that were compiled with another structure than the library. */
+static void options_of_other_versions(void)
+{
+	struct mp_options o;
+	size_t size;
+	mp_channel *made;
+	struct {
+		struct mp_options known;
+		unsigned int more[8];
+	} longer;
+	for (size = offsetof(struct mp_options, batch); size < sizeof o; size += 4) {
+		unsigned char *shorter = malloc(size), *byte;
+		/* Nothing behind it is written or read: the allocation ends there. */
+		CHECK(shorter != NULL);
+		mp_options_init((struct mp_options *)shorter, size);
+		made = mp_create((struct mp_options *)shorter);
+		CHECK(made != NULL && mp_destroy(made) == 0);
+		free(shorter);
+		/* What is behind it is not looked at, and what is before it is. */
+		memset(&o, 0xff, sizeof o);
+		mp_options_init(&o, size);
+		for (byte = (unsigned char *)&o + size; byte < (unsigned char *)(&o + 1); byte++)
+			CHECK(*byte == 0xff);
+		made = mp_create(&o);
+		CHECK(made != NULL && mp_destroy(made) == 0);
+		o.engine = 7;
+		NONE(mp_create(&o) != NULL, EINVAL);
+	}
+	/* In the middle of a member, and before there was any. */
+	mp_options_init(&o, sizeof o);
+	o.size = offsetof(struct mp_options, config) + 4;
+	NONE(mp_create(&o) != NULL, EINVAL);
+	o.size = sizeof o - 1;
+	NONE(mp_create(&o) != NULL, EINVAL);
+	memset(&longer, 0xff, sizeof longer);
+	mp_options_init(&longer.known, sizeof longer);
+	CHECK(longer.known.size == sizeof longer && longer.known.batch == 32 && longer.more[0] == 0 && longer.more[7] == 0);
+	made = mp_create(&longer.known);
+	CHECK(made != NULL && mp_destroy(made) == 0);
+	longer.more[7] = 1;
+	NONE(mp_create(&longer.known) != NULL, E2BIG);
+	longer.known.size = SIZE_MAX;
+	NONE(mp_create(&longer.known) != NULL, E2BIG);
 }
 
 static void parts(int listener)
@@ -646,7 +690,7 @@ int main(int argc, char **argv)
 	pthread_t thread;
 	mp_channel *theirs;
 	CHECK(argc == 3 || argc == 4);
-	mp_options_init(&options);
+	mp_options_init(&options, sizeof options);
 	if (strcmp(argv[1], "uring") != 0) {
 		options.engine = MP_ENGINE_LANE;
 		options.config = argv[1];
@@ -687,6 +731,7 @@ int main(int argc, char **argv)
 		signals();
 	wrong(listening);
 	options_out_of_range();
+	options_of_other_versions();
 
 	/* Somebody else's channel is gone with its thread. */
 	pthread_barrier_wait(&both);

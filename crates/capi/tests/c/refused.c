@@ -51,7 +51,7 @@ static void on_a_thread(void *(*what)(void *))
 int main(int argc, char **argv)
 {
 	CHECK(argc == 2);
-	mp_options_init(&lane);
+	mp_options_init(&lane, sizeof lane);
 	lane.engine = MP_ENGINE_LANE;
 	lane.config = argv[1];
 	on_a_thread(without_ring);
