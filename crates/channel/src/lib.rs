@@ -33,6 +33,7 @@ mod buffer;
 mod channel;
 mod core;
 mod event;
+mod inherited;
 mod lane;
 mod lane_parts;
 mod listeners;

@@ -26,6 +26,25 @@ pub(crate) fn set_option(fd: BorrowedFd<'_>, level: i32, name: i32, value: i32) 
     Ok(())
 }
 
+/// The longest value of an option that is copied from socket to socket; a name of congestion control has 16.
+const MOST_VALUE: usize = 64;
+
+pub(crate) fn option_bytes(fd: BorrowedFd<'_>, level: i32, name: i32) -> io::Result<Vec<u8>> {
+    let mut value = vec![0u8; MOST_VALUE];
+    let mut len = MOST_VALUE as libc::socklen_t;
+    // SAFETY: the value has room for `len` bytes.
+    done(unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, value.as_mut_ptr().cast(), &mut len) })?;
+    value.truncate(len as usize);
+    Ok(value)
+}
+
+pub(crate) fn set_option_bytes(fd: BorrowedFd<'_>, level: i32, name: i32, value: &[u8]) -> io::Result<()> {
+    let len = value.len() as libc::socklen_t;
+    // SAFETY: the value is `len` bytes long.
+    done(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, value.as_ptr().cast(), len) })?;
+    Ok(())
+}
+
 /// SO_COOKIE: a number that no other socket has had since the machine started.
 pub(crate) fn cookie(fd: BorrowedFd<'_>) -> io::Result<u64> {
     let mut value = 0u64;
