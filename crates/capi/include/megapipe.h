@@ -218,7 +218,7 @@ struct mp_event {
 		struct {
 			int fd;              /* the connection, a descriptor or an lwsocket; -1 where it failed */
 			int is_lwsocket;     /* which of them */
-			uint32_t queued;     /* connections that the channel has ready to be accepted after this one */
+			uint32_t queued;     /* connections that wait to be accepted after this one: in the channel, and in the kernel's queue */
 		} accept;            /* MP_ACCEPT */
 		struct {
 			void *buf;           /* where the operation's memory began; NULL of a vector */

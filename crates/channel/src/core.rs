@@ -177,6 +177,9 @@ pub(crate) struct Accept {
     pub light: bool,
     /// It failed, and nobody was there to be told; the next request tries again.
     pub failed: bool,
+    /// Connections in the kernel's queue, and the batch of completions with which that was asked.
+    pub in_kernel: u32,
+    pub counted: u64,
 }
 
 /// One registered file or socket.

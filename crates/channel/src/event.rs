@@ -50,7 +50,7 @@ pub struct Received {
 pub enum Data {
     /// Nothing.
     None,
-    /// The connection, and how many more wait to be accepted.
+    /// The connection, and how many more wait to be accepted, in the channel and in the kernel's queue.
     Accepted(Socket, u32),
     /// What was received.
     Received(Received),

@@ -195,41 +195,47 @@ fn a_write_is_given_up_half_way() {
     });
 }
 
+/// Whoever has those that wait, the channel or the kernel.
 #[test]
 fn several_are_accepted_and_the_queue_is_told() {
-    everywhere(|mut w| {
-        let listening = w.listen();
-        let to = w.address();
-        for cookie in 0..6 {
-            let b = w.socket(cookie);
-            w.b.connect(b, to).unwrap();
-        }
-        for _ in 0..6 {
-            w.next(Who::B).result.unwrap();
-        }
-        for queued in [5, 4] {
-            w.a.accept(listening, Amount::Of(1), true).unwrap();
-            let event = w.next(Who::A);
-            assert!(matches!(event.data, Data::Accepted(Socket::Light(_), n) if n == queued), "{event:?}");
-        }
-        w.a.accept(listening, Amount::Of(3), true).unwrap();
-        for queued in [3, 2, 1] {
-            let event = w.next(Who::A);
-            assert!(matches!(event.data, Data::Accepted(Socket::Light(_), n) if n == queued), "{event:?}");
-        }
-        w.nothing(Who::A);
-        w.a.accept(listening, Amount::Endless, true).unwrap();
+    for accept_ahead in [64, 2, 0] {
+        let options = Options { accept_ahead, ..Options::default() };
+        on_engines("", Capabilities::KERNEL, options, several_are_accepted);
+    }
+}
+
+fn several_are_accepted(mut w: World) {
+    let listening = w.listen();
+    let to = w.address();
+    for cookie in 0..6 {
+        let b = w.socket(cookie);
+        w.b.connect(b, to).unwrap();
+    }
+    for _ in 0..6 {
+        w.next(Who::B).result.unwrap();
+    }
+    for queued in [5, 4] {
+        w.a.accept(listening, Amount::Of(1), true).unwrap();
+        let event = w.next(Who::A);
+        assert!(matches!(event.data, Data::Accepted(Socket::Light(_), n) if n == queued), "{event:?}");
+    }
+    w.a.accept(listening, Amount::Of(3), true).unwrap();
+    for queued in [3, 2, 1] {
+        let event = w.next(Who::A);
+        assert!(matches!(event.data, Data::Accepted(Socket::Light(_), n) if n == queued), "{event:?}");
+    }
+    w.nothing(Who::A);
+    w.a.accept(listening, Amount::Endless, true).unwrap();
+    light(w.next(Who::A));
+    for _ in 0..5 {
+        let b = w.socket(9);
+        w.b.connect(b, to).unwrap();
         light(w.next(Who::A));
-        for _ in 0..5 {
-            let b = w.socket(9);
-            w.b.connect(b, to).unwrap();
-            light(w.next(Who::A));
-        }
-        assert_eq!(w.a.stats().accepted, 11);
-        assert_eq!(number(w.a.accept(listening, Amount::Of(0), true).unwrap_err()), libc::EINVAL);
-        w.a.unregister(listening).unwrap();
-        w.nothing(Who::A);
-    });
+    }
+    assert_eq!(w.a.stats().accepted, 11);
+    assert_eq!(number(w.a.accept(listening, Amount::Of(0), true).unwrap_err()), libc::EINVAL);
+    w.a.unregister(listening).unwrap();
+    w.nothing(Who::A);
 }
 
 /// Nothing is accepted before it is asked for.

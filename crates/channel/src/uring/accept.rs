@@ -29,6 +29,8 @@ impl Accept {
             needs: 0,
             light: false,
             failed: false,
+            in_kernel: 0,
+            counted: 0,
         })
     }
 }
@@ -47,7 +49,7 @@ impl Kernel {
             let Some(raw) = listening(core, at).and_then(|accept| accept.waiting.pop_front()) else { break };
             match self.convert(core, at, raw, light) {
                 Ok(socket) => {
-                    let queued = listening(core, at).map_or(0, |accept| accept.waiting.len());
+                    let queued = self.queued(core, at);
                     core.accepted(at, socket, queued);
                 }
                 // The connection is for who asks when there is room for it.
@@ -60,6 +62,17 @@ impl Kernel {
             }
         }
         self.follow(core, at);
+    }
+
+    /// Connections that wait to be accepted (MegaPipe 3.2): here, and in the kernel's queue, which is asked once a batch of
+    /// completions.
+    fn queued(&self, core: &mut Core, at: u32) -> usize {
+        let Some(accept) = listening(core, at) else { return 0 };
+        if accept.kind == FileKind::Tcp && accept.counted != self.batch {
+            accept.counted = self.batch;
+            accept.in_kernel = crate::sys::backlog(accept.fd.as_fd()).map_or(0, |(waits, _)| waits);
+        }
+        accept.waiting.len() + accept.in_kernel as usize
     }
 
     /// A connection as it was asked for; where there is no room for it, it and why.

@@ -130,6 +130,8 @@ pub(crate) struct Kernel {
     done: Vec<(u64, i32, u32)>,
     /// Those behind them, that had to make room for requests.
     parked: Vec<(u64, i32, u32)>,
+    /// Batches of completions that came.
+    batch: u64,
 }
 
 impl Kernel {
@@ -153,6 +155,7 @@ impl Kernel {
             no_signal: true,
             parked: Vec::new(),
             done,
+            batch: 0,
         })
     }
 
@@ -304,6 +307,7 @@ impl Kernel {
             self.park();
             done.append(&mut self.parked);
             came += done.len();
+            self.batch += u64::from(!done.is_empty());
             for (number, result, flags) in done.iter().copied() {
                 self.completion(core, number, result, flags);
             }
