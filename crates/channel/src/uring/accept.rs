@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use io_uring::types::Fd;
 use io_uring::{cqueue, opcode};
 
-use super::{ACCEPT, CALL, Kernel, LEFT, NOTHING, tag};
+use super::{ACCEPT, Kernel, LEFT, NOTHING, tag};
 use crate::core::{Accept, Core, FileKind, LightOf, Raw, Target, Way};
 use crate::errno;
 use crate::event::{Data, Socket};
@@ -287,13 +287,11 @@ impl Kernel {
     /// Takes a connection that waits; ECANCELED where there is none. The listener may block, and another channel may be first: the
     /// request is called back behind itself.
     fn accept_now(&mut self, core: &mut Core, listener: RawFd) -> io::Result<OwnedFd> {
-        let number = tag(CALL, 0, 0);
+        let number = self.new_call();
         let none = std::ptr::null_mut();
         let accept = opcode::Accept::new(Fd(listener), none, none.cast()).flags(libc::SOCK_CLOEXEC).build();
         let cancel = opcode::AsyncCancel::new(number).build();
-        let fd = self.call_of(core, &[accept.user_data(number), cancel.user_data(tag(NOTHING, 0, 0))])?;
-        // SAFETY: a new descriptor, nobody else's.
-        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+        self.call(core, number, &[accept.user_data(number), cancel.user_data(tag(NOTHING, 0, 0))])
     }
 
     /// Takes connections that wait at another channel's part of a listener, up to half of them; how many.

@@ -18,7 +18,7 @@ impl Kernel {
             ACCEPT => self.accepted(core, at, generation, result, flags),
             LEFT => self.left(core, at, generation),
             FLOW => self.flowed(core, at, generation, result, flags),
-            CALL => self.answer = Some(result),
+            CALL => self.answered(core, at, result),
             _ => {}
         }
     }

@@ -8,13 +8,14 @@
 //! Lightweight sockets are direct descriptors: places in the ring's own table of files.
 
 mod accept;
+mod call;
 mod complete;
 mod flow;
 pub(crate) mod pool;
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use io_uring::squeue::{Entry as Sqe, Flags};
@@ -26,6 +27,7 @@ use crate::core::{Core, FileKind, Kind, Stage, Target, Way};
 use crate::errno;
 use crate::event::Data;
 use crate::options::Options;
+use call::Calls;
 pub(crate) use flow::Flow;
 use pool::{GROUP, Pool};
 
@@ -34,7 +36,7 @@ const OP: u64 = 0;
 const ACCEPT: u64 = 1;
 /// Needs no answer.
 const NOTHING: u64 = 2;
-/// Somebody waits for this one.
+/// Somebody waits for this one, or has.
 const CALL: u64 = 3;
 
 /// Another channel has left connections to a listening handle.
@@ -122,8 +124,10 @@ pub(crate) struct Kernel {
     starving: [VecDeque<(u32, u32)>; 2],
     /// Buffers with bytes that nobody asked for yet.
     ahead: usize,
-    /// The answer that somebody waits for.
-    answer: Option<i32>,
+    /// Requests whose answers are waited for, or were.
+    calls: Calls,
+    /// Entries that belong together, and found no room in a queue that the kernel did not take.
+    late: VecDeque<Vec<Sqe>>,
     /// Pipes can be written without SIGPIPE.
     no_signal: bool,
     /// Completions in hand.
@@ -151,7 +155,8 @@ impl Kernel {
             table: None,
             starving: Default::default(),
             ahead: 0,
-            answer: None,
+            calls: Calls::default(),
+            late: VecDeque::new(),
             no_signal: true,
             parked: Vec::new(),
             done,
@@ -187,27 +192,50 @@ impl Kernel {
         self.table.as_ref().map_or(0, |table| table.places.saturating_sub(table.used))
     }
 
-    /// Queues entries that belong together.
+    /// Queues entries that belong together. Where the kernel does not take what is queued, they wait for a hand-over that it does.
     fn push(&mut self, core: &mut Core, entries: &[Sqe]) {
-        loop {
-            // SAFETY: what the entries point to belongs to operations, which stay until their completion; or to calls, which
-            // wait for it.
-            if unsafe { self.ring.submission().push_multiple(entries) }.is_ok() {
-                return;
-            }
-            // A full queue is handed over; where completions stand in the way, they are taken first.
-            if self.submit(core).is_err() {
-                self.park();
+        while !self.late.is_empty() || !self.queue(entries) {
+            if !self.make_room(core) {
+                return self.late.push_back(entries.to_vec());
             }
         }
     }
 
-    /// Takes completions out of the kernel's way, behind those in hand.
-    fn park(&mut self) {
+    /// Queues entries that belong together, if there is room.
+    fn queue(&mut self, entries: &[Sqe]) -> bool {
+        // SAFETY: what the entries point to belongs to operations or calls, and so is there until their completion came.
+        unsafe { self.ring.submission().push_multiple(entries) }.is_ok()
+    }
+
+    /// Hands a full queue over; where completions stand in the way, they are taken first. Whether anything moved.
+    fn make_room(&mut self, core: &mut Core) -> bool {
+        let full = self.ring.submission().len();
+        let moved = match self.submit(core) {
+            Ok(()) => self.ring.submission().len() < full,
+            Err(_) => self.park() > 0,
+        };
+        self.catch_up();
+        moved
+    }
+
+    /// Queues what found no room before.
+    fn catch_up(&mut self) {
+        while let Some(entries) = self.late.pop_front() {
+            if !self.queue(&entries) {
+                return self.late.push_front(entries);
+            }
+        }
+    }
+
+    /// Takes completions out of the kernel's way, behind those in hand: how many.
+    fn park(&mut self) -> usize {
+        let before = self.parked.len();
         self.parked.extend(self.ring.completion().map(|cqe| (cqe.user_data(), cqe.result(), cqe.flags())));
+        self.parked.len() - before
     }
 
     fn submit(&mut self, core: &mut Core) -> io::Result<()> {
+        self.catch_up();
         if let Some(pool) = &mut self.pool {
             pool.publish();
         }
@@ -221,7 +249,7 @@ impl Kernel {
     /// Whether the kernel has something to hear or to say.
     fn has_work(&mut self) -> bool {
         let queue = self.ring.submission();
-        !queue.is_empty() || queue.taskrun()
+        !queue.is_empty() || queue.taskrun() || !self.late.is_empty()
     }
 
     /// Hands over what is queued, and takes the completions that are there.
@@ -266,8 +294,9 @@ impl Kernel {
 
     /// Hands over, and waits for completions until `limit`; EINTR where a signal came first.
     pub fn wait(&mut self, core: &mut Core, limit: Option<Duration>) -> io::Result<()> {
-        // Those that were fed may have left their buffers; the next turn feeds others.
-        if self.can_feed() {
+        // Those that were fed may have left their buffers; the next turn feeds others. And what has not been handed over is not
+        // waited for.
+        if self.can_feed() || !self.late.is_empty() {
             return self.flush(core);
         }
         if let Some(pool) = &mut self.pool {
@@ -325,49 +354,12 @@ impl Kernel {
             // Who was fed goes on with the next turn.
             self.feed(core);
             match self.wait(core, None) {
-                // This cannot be given up half-way; who was to be interrupted is interrupted by the next call.
+                // This cannot be given up half-way.
                 Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
                 other => other?,
             }
         }
         Ok(())
-    }
-
-    /// One request, now: its answer.
-    fn call(&mut self, core: &mut Core, entry: Sqe) -> io::Result<i32> {
-        self.call_of(core, &[entry.user_data(tag(CALL, 0, 0))])
-    }
-
-    /// The same with what goes along with it.
-    fn call_of(&mut self, core: &mut Core, entries: &[Sqe]) -> io::Result<i32> {
-        self.answer = None;
-        self.push(core, entries);
-        self.until(core, |kernel, _| kernel.answer.is_some())?;
-        match self.answer.take() {
-            Some(result @ 0..) => Ok(result),
-            Some(result) => Err(errno(-result)),
-            None => Err(errno(libc::EIO)),
-        }
-    }
-
-    /// A direct descriptor as one of the process, beside it.
-    pub fn install(&mut self, core: &mut Core, slot: u32) -> io::Result<OwnedFd> {
-        let fd = self.call(core, opcode::FixedFdInstall::new(Fixed(slot), 0).build())?;
-        // SAFETY: a new descriptor, nobody else's.
-        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-    }
-
-    /// A descriptor's file in the ring's own table.
-    fn take_in(&mut self, core: &mut Core, fd: BorrowedFd<'_>) -> io::Result<u32> {
-        self.direct(core)?;
-        let mut place = [fd.as_raw_fd()];
-        // IORING_FILE_INDEX_ALLOC: any free place, which is written over the descriptor.
-        let entry = opcode::FilesUpdate::new(place.as_mut_ptr(), 1).offset(-1).build();
-        self.call(core, entry)?;
-        // SAFETY: the kernel has written it, unknown to the compiler.
-        let slot = unsafe { std::ptr::read_volatile(place.as_ptr()) };
-        self.count_place(true);
-        Ok(slot as u32)
     }
 
     /// Frees a direct descriptor, with what is handed over next.
@@ -614,7 +606,7 @@ mod tests {
     use super::*;
     use crate::buffer::Owner;
     use crate::event::{Command, Data};
-    use std::os::fd::IntoRawFd;
+    use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 
     /// Whatever is parked, and whenever: each completion once, in the order of its handle.
     #[test]
