@@ -155,7 +155,9 @@ int mp_accept(mp_handle handle, uint32_t count, int is_lwsocket);
 int mp_connect(mp_handle handle, const struct sockaddr *address, socklen_t length);
 
 /*
- * Reads what is there, up to size bytes (MP_READ; size 0 in the completion: the end). mp_pread: at a place of a file, the
+ * Reads what is there, up to size bytes (MP_READ; size 0 in the completion: the end). Of a socket that keeps messages apart it is one of
+ * them (MP_MESSAGE), cut where it is longer than size (MP_CUT). A read of 0 bytes is complete in its turn, with size 0, and says nothing
+ * of an end; of messages it takes one, of other files it is as read(2). mp_pread: at a place of a file, the
  * others at its own position; ESPIPE for what has none, sockets and pipes (mp_pwrite too). Errors in the completion: as of read(2) and recv(2).
  */
 int mp_read(mp_handle handle, void *buf, size_t size);
@@ -175,7 +177,7 @@ int mp_writev(mp_handle handle, const struct iovec *iov, int iovcnt);
 /*
  * Of datagram sockets, connected or not: as mp_read (MP_READ), and who sent it, and as mp_write (MP_WRITE), to an address. The
  * memory of address and length is the library's until the completion, as that of buf is; length says how much room there is, and
- * then how long the address is, 0 of a connection or where it failed. NULL for both: nobody asks. A datagram is cut where it is
+ * then how long the address is, 0 of a connection or where it failed. NULL for both: nobody asks. A datagram is cut (MP_CUT) where it is
  * longer than size. ENOTSOCK: a file or a pipe. Of a connection the address of mp_sendto means nothing.
  */
 int mp_recvfrom(mp_handle handle, void *buf, size_t size, struct sockaddr *address, socklen_t *length);
@@ -183,6 +185,7 @@ int mp_sendto(mp_handle handle, const void *buf, size_t size, const struct socka
 
 /*
  * Receives what is there into memory of the channel (MP_RECV), which is taken when bytes are there: idle connections hold none.
+ * A message that is longer than the option buffer_size is cut (MP_CUT); an empty one (MP_MESSAGE) has no memory to be released.
  * Each is given back by mp_release(); while all are out, mp_recv() waits.
  */
 int mp_recv(mp_handle handle);
@@ -207,11 +210,19 @@ enum mp_command {
 	MP_DISCONNECT = 6
 };
 
+/* What more there is to say of a completion; bits of flags. */
+enum mp_flag {
+	MP_MESSAGE = 1, /* what was read is of one message: of a socket of datagrams, whose size 0 is an empty one, or of SOCK_SEQPACKET,
+	                   whose size 0 is the end or an empty one */
+	MP_CUT = 2      /* that message was longer than its memory, and the rest of it is lost */
+};
+
 /* A completion. */
 struct mp_event {
 	int cmd;          /* enum mp_command */
 	int result;       /* 0, or -1 where it failed */
 	int error;        /* why: a number of errno.h; 0 */
+	unsigned int flags; /* enum mp_flag */
 	mp_handle handle; /* of which handle */
 	void *cookie;     /* the handle's */
 	union {
@@ -222,11 +233,11 @@ struct mp_event {
 		} accept;            /* MP_ACCEPT */
 		struct {
 			void *buf;           /* where the operation's memory began; NULL of a vector */
-			size_t size;         /* bytes read, 0: the end; or written */
+			size_t size;         /* bytes read, 0: the end (see MP_MESSAGE); or written */
 		} io;                /* MP_READ, MP_WRITE */
 		struct {
 			const void *data;    /* to be given to mp_release(); NULL where size is 0 */
-			size_t size;         /* bytes received, 0: the end */
+			size_t size;         /* bytes received, 0: the end (see MP_MESSAGE) */
 		} recv;              /* MP_RECV */
 	} u;
 };

@@ -9,7 +9,7 @@ use ::socket::SockId;
 use crate::address::Address;
 use crate::buffer::{Owner, Place};
 use crate::errno;
-use crate::event::{Command, Data, Event, Socket};
+use crate::event::{Command, Data, Event, Message, Socket};
 use crate::listeners::{Listener, Membership};
 use crate::names::{Handle, LwSocket, MOST_HANDLES, MOST_LIGHT, REST};
 use crate::options::Options;
@@ -83,9 +83,19 @@ pub(crate) struct Op {
     /// Where in the file; `u64::MAX` its own position.
     pub offset: u64,
     pub done: usize,
+    /// It read a message that was longer than its memory.
+    pub cut: bool,
     /// Where the caller's memory begins, for the completion.
     first: *mut u8,
     owner: Owner,
+}
+
+impl Op {
+    /// Of a message of `n` bytes, how many the memory of a read has, and that there were more.
+    pub fn holds(&mut self, n: usize, room: usize) -> usize {
+        self.cut = n > room;
+        n.min(room)
+    }
 }
 
 /// Operations of one way, in order.
@@ -309,7 +319,8 @@ impl Core {
             Place::Many(parts) if parts.name.is_some() => parts.first_part(),
             Place::Many(_) => std::ptr::null_mut(),
         };
-        let op = Op { handle, next: NONE, kind, stage: Stage::Queued, place, offset, done: 0, first, owner };
+        let op =
+            Op { handle, next: NONE, kind, stage: Stage::Queued, place, offset, done: 0, cut: false, first, owner };
         let at = self.ops.insert(op).map_err(|_| errno(libc::ENOMEM))?;
         let entry = self.entries.get_mut(handle).ok_or_else(|| errno(libc::EBADF))?;
         let queue = entry.queue(way);
@@ -369,6 +380,14 @@ impl Core {
     /// Whether it can be read and written anywhere: sockets and pipes have their next bytes alone.
     pub fn has_places(&self, at: u32) -> bool {
         matches!(self.entries.get(at).map(|entry| &entry.target), Some(Target::Fd { kind: FileKind::File, .. }))
+    }
+
+    /// Whether it is a socket that keeps messages apart.
+    pub fn has_messages(&self, at: u32) -> bool {
+        matches!(
+            self.entries.get(at).map(|entry| &entry.target),
+            Some(Target::Fd { kind: FileKind::Message, .. } | Target::Direct { kind: FileKind::Message, .. })
+        )
     }
 
     /// Whether it is a socket of any kind.
@@ -439,18 +458,24 @@ impl Core {
             (Owner::Buffer(bytes), _) => Data::Buffer(bytes),
             (Owner::Buffers(all), _) => Data::Buffers(all),
         };
-        self.event(at, command, result, data);
+        let reads = matches!(command, Command::Read | Command::Recv) && result.is_ok();
+        let message = match (reads && self.has_messages(at), op.cut) {
+            (false, _) => None,
+            (true, false) => Some(Message::Whole),
+            (true, true) => Some(Message::Cut),
+        };
+        self.event(at, command, result, message, data);
         if self.head(at, way).is_some() || command == Command::Connect {
             self.touch(at);
         }
     }
 
     /// A completion to be fetched.
-    pub fn event(&mut self, at: u32, command: Command, result: io::Result<usize>, data: Data) {
+    fn event(&mut self, at: u32, command: Command, result: io::Result<usize>, message: Option<Message>, data: Data) {
         let handle = self.handle(at);
         let Some(entry) = self.entries.get(at) else { return };
         self.stats.completions += 1;
-        self.events.push_back(Event { handle, cookie: entry.cookie, command, result, data });
+        self.events.push_back(Event { handle, cookie: entry.cookie, command, result, message, data });
     }
 
     /// One connection for the first `accept`; `false` where there is none.
@@ -466,7 +491,7 @@ impl Core {
         if last {
             self.complete(at, Way::In, Ok(0), data);
         } else {
-            self.event(at, Command::Accept, Ok(0), data);
+            self.event(at, Command::Accept, Ok(0), None, data);
         }
     }
 

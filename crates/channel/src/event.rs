@@ -68,6 +68,15 @@ pub enum Data {
     Raw(*mut u8),
 }
 
+/// What a read gives of a socket that keeps messages apart, as those of datagrams do: bytes of one alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// All of it. With 0 bytes it is an empty one, and no end; of SOCK_SEQPACKET either.
+    Whole,
+    /// It was longer than the memory that it was read into: the rest is lost.
+    Cut,
+}
+
 /// A completed operation.
 #[derive(Debug)]
 pub struct Event {
@@ -77,8 +86,10 @@ pub struct Event {
     pub cookie: u64,
     /// What was asked for.
     pub command: Command,
-    /// Bytes read or written (0 of a read: the end), or why not. A write that failed half-way says so.
+    /// Bytes read or written (0 of a read: the end, of a stream), or why not. A write that failed half-way says so.
     pub result: io::Result<usize>,
+    /// Of a read that succeeded, where it is of a message; `None` of a stream's.
+    pub message: Option<Message>,
     /// What comes with it.
     pub data: Data,
 }

@@ -248,6 +248,8 @@ impl Lane {
         let Some(this) = core.ops.get_mut(op) else { return Step::Waits };
         match &this.kind {
             Kind::Accept { .. } => Step::Done(Err(errno(libc::EINVAL)), Data::None),
+            // To read nothing is no wait for something.
+            Kind::Read if this.place.len() == 0 => Step::Done(Ok(0), Data::None),
             Kind::Read => self.read(sock, &mut this.place),
             Kind::Recv => self.recv(core, at, sock, size),
             Kind::Write => {

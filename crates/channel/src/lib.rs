@@ -50,7 +50,7 @@ pub use crate::channel::{Amount, Channel, How};
 pub use ::socket::{Linger, SockOption};
 pub use address::Address;
 pub use buffer::Buffer;
-pub use event::{Command, Data, Event, Received, Socket};
+pub use event::{Command, Data, Event, Message, Received, Socket};
 pub use listeners::Listener;
 pub use names::{Handle, LwSocket};
 pub use options::{Capabilities, CpuMask, Options};

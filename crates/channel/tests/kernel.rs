@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
-use channel::{Address, Amount, Channel, Command, CpuMask, Data, Options};
+use channel::{Address, Amount, Channel, Command, CpuMask, Data, Message, Options};
 use common::{Kind, Who, World, bytes, everywhere, light, number, ring, stream};
 use rustix::pipe::{PipeFlags, pipe_with};
 
@@ -238,6 +238,77 @@ fn messages_stay_messages() {
             assert_eq!(w.a.bytes(&received), b"in parts");
             w.a.release(received).unwrap();
         }
+    });
+}
+
+/// Of messages that are empty, and that are longer than the memory they are read into.
+#[test]
+fn messages_that_do_not_fit_are_told_from_those_that_do() {
+    if !ring() {
+        return;
+    }
+    everywhere(|mut w| {
+        let (one, two) = UnixDatagram::pair().unwrap();
+        let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let other = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        other.connect(udp.local_addr().unwrap()).unwrap();
+        let kind = rustix::net::SocketType::SEQPACKET;
+        let (three, four) =
+            rustix::net::socketpair(rustix::net::AddressFamily::UNIX, kind, rustix::net::SocketFlags::CLOEXEC, None)
+                .unwrap();
+        let pairs: [(OwnedFd, OwnedFd); 3] = [(one.into(), two.into()), (other.into(), udp.into()), (three, four)];
+        for (from, to) in pairs {
+            let to = w.a.register(to, 2).unwrap();
+            for (len, sign) in [(0, Message::Whole), (4096, Message::Whole), (4097, Message::Cut), (9000, Message::Cut)]
+            {
+                let whole = stream(7, len);
+                let part = &whole[..len.min(4096)];
+                for _ in 0..4 {
+                    rustix::net::send(&from, &whole, rustix::net::SendFlags::empty()).unwrap();
+                }
+                w.a.recv(to).unwrap();
+                w.a.read(to, vec![0; 4096]).unwrap();
+                w.a.readv(to, vec![vec![0; 1000], vec![0; 3096]]).unwrap();
+                w.a.read_from(to, vec![0; 4096]).unwrap();
+                for _ in 0..4 {
+                    let event = w.next(Who::A);
+                    assert_eq!((event.result.unwrap(), event.message), (part.len(), Some(sign)));
+                    match event.data {
+                        Data::Received(received) => {
+                            assert!(w.a.bytes(&received) == part);
+                            w.a.release(received).unwrap();
+                        }
+                        Data::Vec(bytes) | Data::From(bytes, _) => assert!(bytes[..part.len()] == *part),
+                        Data::Vecs(all) => assert!(all.concat()[..part.len()] == *part),
+                        Data::None => assert!(part.is_empty()),
+                        other => panic!("{other:?}"),
+                    }
+                }
+            }
+            // One is taken by a read of nothing.
+            for text in [&b"gone"[..], b"next"] {
+                rustix::net::send(&from, text, rustix::net::SendFlags::empty()).unwrap();
+            }
+            w.a.read(to, Vec::new()).unwrap();
+            let event = w.next(Who::A);
+            assert_eq!((event.result.unwrap(), event.message), (0, Some(Message::Cut)));
+            w.a.read(to, vec![0; 10]).unwrap();
+            assert_eq!(bytes(w.next(Who::A)), b"next");
+        }
+        // A stream has no messages, and a read of nothing takes nothing, and waits for nothing.
+        let (one, mut two) = UnixStream::pair().unwrap();
+        let one = w.a.register(one.into(), 1).unwrap();
+        w.a.read(one, Vec::new()).unwrap();
+        w.a.readv(one, Vec::new()).unwrap();
+        w.a.read(one, vec![0; 3]).unwrap();
+        for _ in 0..2 {
+            let event = w.next(Who::A);
+            assert_eq!((event.result.unwrap(), event.message), (0, None));
+        }
+        w.nothing(Who::A);
+        two.write_all(b"stream").unwrap();
+        let event = w.next(Who::A);
+        assert_eq!((event.message, bytes(event)), (None, b"str".to_vec()));
     });
 }
 

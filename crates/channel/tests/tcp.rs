@@ -38,6 +38,29 @@ fn a_request_and_an_answer() {
     });
 }
 
+/// On every engine the same: it is complete in its turn, and says nothing of the end.
+#[test]
+fn to_read_nothing_is_no_wait() {
+    everywhere(|mut w| {
+        let listening = w.listen();
+        let (a, b) = w.connection(listening);
+        for _ in 0..2 {
+            w.a.read(a, Vec::new()).unwrap();
+            w.a.readv(a, vec![Vec::new(); 2]).unwrap();
+            for _ in 0..2 {
+                assert_eq!(w.next(Who::A).result.unwrap(), 0);
+            }
+            w.a.read(a, vec![0; 10]).unwrap();
+            w.a.read(a, Vec::new()).unwrap();
+            w.nothing(Who::A);
+            w.b.write(b, b"some").unwrap();
+            w.next(Who::B).result.unwrap();
+            assert_eq!(bytes(w.next(Who::A)), b"some");
+            assert_eq!(w.next(Who::A).result.unwrap(), 0);
+        }
+    });
+}
+
 #[test]
 fn completions_are_in_order() {
     everywhere(|mut w| {

@@ -11,13 +11,16 @@ use std::time::Duration;
 
 use capi::buffers::parts;
 use capi::errno::{Errno, Result, answer, done, set};
-use channel::{Amount, Channel, Command, CpuMask, Data, Event, How, Listener, Options, Socket, Stats};
+use channel::{Amount, Channel, Command, CpuMask, Data, Event, How, Listener, Message, Options, Socket, Stats};
 use libc::{c_char, c_int, c_uint, c_void, iovec, size_t, sockaddr, socklen_t};
 
 use crate::engines;
 use crate::mine::{self, Slot, with, with_handle};
 use crate::sockets::{self, Named, address, named};
 
+/// MP_MESSAGE and MP_CUT.
+const MESSAGE: c_uint = 1;
+const CUT: c_uint = 2;
 /// The file's own position.
 const HERE: u64 = u64::MAX;
 
@@ -130,6 +133,7 @@ pub struct MpEvent {
     cmd: c_int,
     result: c_int,
     error: c_int,
+    flags: c_uint,
     handle: u64,
     cookie: *mut c_void,
     u: MpUnion,
@@ -165,6 +169,11 @@ impl MpEvent {
             cmd: event.command as c_int,
             result: if error == 0 { 0 } else { -1 },
             error,
+            flags: match event.message {
+                None => 0,
+                Some(Message::Whole) => MESSAGE,
+                Some(Message::Cut) => MESSAGE | CUT,
+            },
             handle: event.handle.to_bits(),
             cookie: event.cookie as *mut c_void,
             u,

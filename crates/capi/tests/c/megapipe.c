@@ -284,6 +284,7 @@ static void datagrams(mp_handle listening)
 	struct sockaddr_in here, *from = malloc(sizeof *from);
 	socklen_t len = sizeof here, *length = malloc(sizeof *length);
 	char *buf = calloc(1, 16), back[16];
+	static const char long_one[9000];
 	int server = mp_socket(ch, AF_INET, SOCK_DGRAM, 0), peer = socket(AF_INET, SOCK_DGRAM, 0), p[2], fd;
 	CHECK(server >= 0 && server < 1 << 29 && peer >= 0 && pipe(p) == 0);
 	memset(&here, 0, sizeof here);
@@ -305,6 +306,20 @@ static void datagrams(mp_handle listening)
 	memset(from, 0, sizeof *from); /* it was copied */
 	ev = next(MP_WRITE);
 	CHECK(ev.result == 0 && ev.u.io.size == 6 && recv(peer, back, 16, 0) == 6 && memcmp(back, "answer", 6) == 0);
+	/* What is empty, and what does not fit. */
+	len = sizeof here;
+	CHECK(mp_getsockname(ch, server, (struct sockaddr *)&here, &len) == 0);
+	CHECK(sendto(peer, "", 0, 0, (struct sockaddr *)&here, sizeof here) == 0 && mp_read(h, buf, 16) == 0);
+	ev = next(MP_READ);
+	CHECK(ev.result == 0 && ev.u.io.size == 0 && ev.flags == MP_MESSAGE);
+	CHECK(sendto(peer, "", 0, 0, (struct sockaddr *)&here, sizeof here) == 0 && mp_recv(h) == 0);
+	ev = next(MP_RECV);
+	CHECK(ev.result == 0 && ev.u.recv.size == 0 && ev.u.recv.data == NULL && ev.flags == MP_MESSAGE);
+	CHECK(sendto(peer, long_one, sizeof long_one, 0, (struct sockaddr *)&here, sizeof here) == sizeof long_one);
+	CHECK(mp_recv(h) == 0);
+	ev = next(MP_RECV);
+	CHECK(ev.result == 0 && ev.u.recv.size == 4096 && ev.flags == (MP_MESSAGE | MP_CUT));
+	CHECK(mp_release(ch, ev.u.recv.data) == 0);
 	CHECK(mp_recvfrom(h, buf, 16, (struct sockaddr *)from, length) == 0 && mp_flush(ch) == 0);
 	CHECK(mp_unregister(h) == 0 && mp_close(ch, server) == 0);
 	free(from);
@@ -325,7 +340,7 @@ static void datagrams(mp_handle listening)
 	h = connection(listening, &fd, NULL, NULL);
 	CHECK(mp_recvfrom(h, buf, 16, (struct sockaddr *)&here, &len) == 0 && write(fd, "tcp", 3) == 3);
 	ev = next(MP_READ);
-	CHECK(ev.u.io.size == 3 && ev.u.io.buf == buf && len == 0);
+	CHECK(ev.u.io.size == 3 && ev.u.io.buf == buf && len == 0 && ev.flags == 0);
 	CHECK(mp_sendto(h, "back", 4, (struct sockaddr *)&at, sizeof at) == 0 && next(MP_WRITE).u.io.size == 4);
 	CHECK(heard(fd, back, 4) == 4);
 	CHECK(mp_unregister(h) == 0);

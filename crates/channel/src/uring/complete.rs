@@ -25,7 +25,7 @@ impl Kernel {
 
     fn operation(&mut self, core: &mut Core, op: u32, result: i32, flags: u32) {
         let Some(at) = core.ops.get(op).map(|op| op.handle) else { return };
-        let head = core.head(at, Way::Out) == Some(op);
+        let (head, messages) = (core.head(at, Way::Out) == Some(op), core.has_messages(at));
         let Some(this) = core.ops.get_mut(op) else { return };
         let stage = std::mem::replace(&mut this.stage, Stage::Queued);
         if let Some(entry) = core.entries.get_mut(at) {
@@ -48,7 +48,11 @@ impl Kernel {
             Kind::Read => match -result {
                 libc::EAGAIN => self.poll(core, at, op, libc::POLLIN),
                 libc::EINTR => core.touch(at),
-                _ => core.complete(at, Way::In, answer(result), Data::None),
+                _ => {
+                    let room = if messages { this.place.len() } else { usize::MAX };
+                    let result = answer(result).map(|n| this.holds(n, room));
+                    core.complete(at, Way::In, result, Data::None);
+                }
             },
             Kind::Connect(_) => core.complete(at, Way::Out, answer(result), Data::None),
             // It was linked to a write that failed or was cut short, and has its turn later.
@@ -96,9 +100,10 @@ impl Kernel {
         match (result, buffer, &mut self.pool) {
             (1.., Some(id), Some(pool)) => {
                 pool.taken(id);
-                let received =
-                    Received { channel: core.id, at: pool.lend(id), len: result as usize, buffer: id.into() };
-                return core.complete(at, Way::In, Ok(result as usize), Data::Received(received));
+                let op = core.head(at, Way::In).and_then(|op| core.ops.get_mut(op));
+                let len = op.map_or(0, |op| op.holds(result as usize, pool.memory.size));
+                let received = Received { channel: core.id, at: pool.lend(id), len, buffer: id.into() };
+                return core.complete(at, Way::In, Ok(len), Data::Received(received));
             }
             (_, Some(id), Some(pool)) => {
                 pool.taken(id);

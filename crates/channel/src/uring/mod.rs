@@ -82,6 +82,11 @@ fn poll_first(core: &Core, at: u32) -> u16 {
     if core.drained(at) { POLL_FIRST } else { 0 }
 }
 
+/// A receive tells how long the message was, whatever of it there was room for. Of a stream the flag means something else.
+fn real_length(kind: FileKind) -> i32 {
+    if kind == FileKind::Message { libc::MSG_TRUNC } else { 0 }
+}
+
 /// How a file is named to the kernel.
 #[derive(Clone, Copy)]
 enum File {
@@ -409,6 +414,11 @@ impl Kernel {
             }
         }
         let Some(this) = core.ops.get(op) else { return };
+        // To read nothing is no wait for something; messages are taken one by one all the same.
+        let none = matches!(this.kind, Kind::Read) && this.place.len() == 0;
+        if none && !matches!(kind, FileKind::Message | FileKind::File) {
+            return core.complete(at, Way::In, Ok(0), Data::None);
+        }
         if let Kind::Disconnect(how) = this.kind {
             return match file {
                 File::Fd(fd) => core.complete(at, Way::Out, crate::sys::shutdown(fd, how), Data::None),
@@ -492,7 +502,7 @@ impl Kernel {
             (_, Place::One { at, len }) => {
                 let (at, len) = (*at, (*len).min(MOST) as u32);
                 if socket {
-                    on!(file, fd => opcode::Recv::new(fd, at, len).ioprio(first).build())
+                    on!(file, fd => opcode::Recv::new(fd, at, len).flags(real_length(kind)).ioprio(first).build())
                 } else {
                     on!(file, fd => opcode::Read::new(fd, at, len).offset(op.offset).build())
                 }
@@ -500,7 +510,8 @@ impl Kernel {
             (_, Place::Many(parts)) => {
                 if socket {
                     let header = parts.header();
-                    on!(file, fd => opcode::RecvMsg::new(fd, header).ioprio(first).build())
+                    let flags = real_length(kind) as u32;
+                    on!(file, fd => opcode::RecvMsg::new(fd, header).flags(flags).ioprio(first).build())
                 } else {
                     let (iov, n) = (parts.left().as_ptr(), parts.left().len() as u32);
                     on!(file, fd => opcode::Readv::new(fd, iov, n).offset(op.offset).build())
@@ -526,7 +537,10 @@ impl Kernel {
             FileKind::Pipe | FileKind::File => {
                 on!(file, fd => opcode::Read::new(fd, none, len).offset(u64::MAX).buf_group(GROUP).build())
             }
-            _ => on!(file, fd => opcode::Recv::new(fd, none, len).ioprio(first).buf_group(GROUP).build()),
+            _ => {
+                let flags = real_length(kind);
+                on!(file, fd => opcode::Recv::new(fd, none, len).flags(flags).ioprio(first).buf_group(GROUP).build())
+            }
         };
         self.push(core, &[entry.flags(Flags::BUFFER_SELECT).user_data(number)]);
     }

@@ -107,7 +107,7 @@ fn first(bytes: &[u8]) -> First {
 
 impl Server {
     fn complete(&mut self, event: Event) -> io::Result<()> {
-        let Event { handle, cookie, command, result, data } = event;
+        let Event { handle, cookie, command, result, data, .. } = event;
         match (command, result) {
             (Command::Accept, Ok(_)) => {
                 if let Data::Accepted(socket, _) = data {
