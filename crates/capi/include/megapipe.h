@@ -81,7 +81,8 @@ void mp_options_init(struct mp_options *options, size_t size);
 /*
  * Makes a channel, for this thread. options may be NULL: the kernel's engine with defaults.
  * The first channel of a configuration file starts its engine, the last one that is destroyed ends it; every lane needs a
- * channel, since frames of one may come in by another's queue.
+ * channel, since frames of one may come in by another's queue; those of a lane without one are lost with model "inline" (a line on
+ * stderr says so a second after a channel listens), and else their connections go to lanes that have one.
  * NULL and errno: E2BIG the options are longer than this library knows, and not 0 there; EINVAL an option is out of range, or (a line on stderr) a wrong configuration; ENOSYS or EPERM (a line on
  * stderr) no io_uring here (kernel.io_uring_disabled, seccomp), or the thread cannot be pinned to the lane's core, EINVAL too
  * where its cpuset lacks it; EFAULT no configuration for a lane; ENOENT, EACCES and others why its file cannot be read; EBUSY the

@@ -3,6 +3,7 @@
 mod common;
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use common::{Lab, Temp, compile, have, include, must, needed, prefix, root, text};
 
@@ -143,6 +144,36 @@ fn options_of_the_examples() {
     let out = lab.run(&lab.a, "timeout 10 taskset -c 0 ./kvserver -t 2");
     let said = String::from_utf8_lossy(&out.stderr);
     assert!(out.status.code() == Some(2) && said.contains("2 threads, but 1 CPUs"), "{said}");
+}
+
+/// Nobody runs a lane of model "inline" that has no channel, and that is told; of the other models others answer for it.
+#[test]
+fn lanes_without_a_channel() {
+    let Some(lab) = Lab::new() else { return };
+    examples(&lab);
+    let said = || std::fs::read_to_string(lab.temp.0.join("said")).unwrap();
+    lab.temp.file("inline2.toml", format!("lanes = 2\n{TAP}"));
+    let start = |config: &str, threads: u32| {
+        let options = format!("-e lane:{config} -t {threads} -a 10.9.0.2");
+        lab.start(&lab.a, &format!("sh -c 'exec ./echo_megapipe {options} 2>said'"))
+    };
+    let running = start("inline2.toml", 1);
+    for _ in 0..1000 {
+        if said().contains('\n') {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let told = "megapipe: inline2.toml: 1 of 2 lanes have no channel";
+    assert!(said().starts_with(told) && said().lines().count() == 1, "{}", said());
+    assert_eq!(running.stop(), Some(0));
+    for (config, threads) in [("inline2.toml", 2), ("tap2.toml", 1)] {
+        let running = start(config, threads);
+        lab.ok(&lab.a, "timeout 60 python3 echo.py 10.9.0.2 7777");
+        std::thread::sleep(Duration::from_millis(1500));
+        assert_eq!(running.stop(), Some(0), "{config}");
+        assert_eq!(said(), "", "{config}");
+    }
 }
 
 /// Where the kernel has no room for another connection, others wait until one ends; that is said once.

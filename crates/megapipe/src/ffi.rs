@@ -240,6 +240,11 @@ fn register(channel: *mut Slot, fd: c_int, cookie: *mut c_void, mask: CpuMask) -
         };
         handle.map(|handle| handle.to_bits())
     })
+    .inspect(|_| {
+        if matches!(name, Named::Listener(_)) {
+            mine::listens(channel);
+        }
+    })
 }
 
 /// Memory of an operation: EFAULT where there is none, EINVAL where it is longer than anything can be.
@@ -503,7 +508,7 @@ functions! {
     }
 
     fn mp_listen(channel: *mut Slot, fd: c_int, backlog: c_int) -> c_int {
-        done(sockets::listen(channel, fd, backlog))
+        done(sockets::listen(channel, fd, backlog).inspect(|()| mine::listens(channel)))
     }
 
     fn mp_getsockname(channel: *mut Slot, fd: c_int, out: *mut sockaddr, length: *mut socklen_t) -> c_int {

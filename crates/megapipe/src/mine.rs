@@ -9,7 +9,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use capi::{Errno, Result, forks};
 use channel::{Channel, Handle};
 
-use crate::engines::Member;
+use crate::engines::{self, Member};
 
 /// A channel. C's pointer to it is its [`name`], a number that no other channel has had.
 pub struct Slot {
@@ -23,7 +23,7 @@ pub struct Slot {
 struct Own {
     channel: RefCell<Channel>,
     // After the channel.
-    _engine: Option<Member>,
+    engine: Option<Member>,
 }
 
 /// What C has for a pointer: never followed, and not given again when the channel is gone.
@@ -71,7 +71,7 @@ fn elsewhere(like: impl Fn(u32) -> bool) -> bool {
 /// A new channel of this thread.
 pub fn add(channel: Channel, engine: Option<Member>) -> Result<*mut Slot> {
     let id = channel.id();
-    let own = ManuallyDrop::new(Own { channel: RefCell::new(channel), _engine: engine });
+    let own = ManuallyDrop::new(Own { channel: RefCell::new(channel), engine });
     let slot = Rc::new(Slot { id, forks: forks::watch(), own });
     ALL.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
     MINE.with(|mine| mine.0.try_borrow_mut().map(|mut mine| mine.push(slot))).map_err(|_| Errno::BUSY)?;
@@ -111,6 +111,15 @@ pub fn with_handle<T>(handle: u64, f: impl FnOnce(&mut Channel, Handle) -> std::
         Some(slot) => call(&slot, |channel| f(channel, handle)),
         None if elsewhere(|id| id == handle.channel()) => Err(Errno::PERM),
         None => Err(Errno::BADF),
+    }
+}
+
+/// A channel of this thread listens.
+pub fn listens(of: *mut Slot) {
+    if let Ok(Some(slot)) = find(|slot| std::ptr::eq(name(slot.id), of))
+        && let Some(member) = &slot.own.engine
+    {
+        engines::listens(member);
     }
 }
 
