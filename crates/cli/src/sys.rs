@@ -1,6 +1,8 @@
 //! What is asked of the operating system: stopping on signals, clocks, cores, and the machine's description.
 
 use rustix::thread::CpuSet;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -53,6 +55,19 @@ impl Stop {
         }
         stop
     }
+}
+
+/// Lets a program that is started have SIGINT and SIGTERM, for which this one has a thread that waits.
+pub fn give_signals(command: &mut Command) {
+    let unblock = || {
+        // SAFETY: the set is initialised and outlives the call; the old mask is not asked for.
+        match unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &signal_set(), std::ptr::null_mut()) } {
+            0 => Ok(()),
+            error => Err(std::io::Error::from_raw_os_error(error)),
+        }
+    };
+    // SAFETY: between fork and exec only functions are called that may be called in a signal handler; nothing is allocated.
+    unsafe { command.pre_exec(unblock) };
 }
 
 fn signal_set() -> libc::sigset_t {

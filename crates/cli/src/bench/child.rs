@@ -24,6 +24,7 @@ impl Child {
     /// Starts one; `what` names it in errors.
     pub fn spawn(mut command: Command, what: &'static str) -> Result<Child, Failure> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        crate::sys::give_signals(&mut command);
         let failed = |error| Failure::told(format!("{what}: {}", words(&error)));
         let mut process = command.spawn().map_err(failed)?;
         let (tell, lines) = channel();
@@ -175,6 +176,20 @@ mod tests {
         assert!(child.finish(END).is_err());
         let child = shell("printf '{\"event\":\"x\"}\\n{\\n\"a\":1\\n}\\n'; exit 1");
         assert_eq!(child.finish(END).expect("an object")["a"], 1);
+    }
+
+    #[test]
+    fn who_is_not_ours_can_be_asked_to_end() {
+        // As in a benchmark: the signals are blocked here.
+        thread::spawn(|| {
+            let _stop = crate::sys::Stop::on_signals();
+            let ends = "trap 'echo \"{}\"; exit 0' INT; echo '{\"event\":\"ready\"}'; while :; do sleep 0.05; done";
+            let mut child = shell(ends);
+            child.event("ready", END).expect("it says so");
+            assert!(child.stop().expect("it ends with an object").is_object());
+        })
+        .join()
+        .expect("no panic");
     }
 
     #[test]
