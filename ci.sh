@@ -84,9 +84,9 @@ if [ "$mode" = all ]; then
     ./install.sh "$PWD/target/prefix"
     make -s -C examples/c PREFIX="$PWD/target/prefix" OUT="$PWD/target/examples"
     if [ "$(id -u)" = 0 ]; then
-        for client in "" "--client memcaslap"; do
-            # shellcheck disable=SC2086 # two words or none
-            target/prefix/bin/corelane bench memcached --quick --seconds 0.3 --kv target/examples/kvserver $client --json |
+        for client in "" "--client memcaslap --share 60 --connections 64"; do
+            # shellcheck disable=SC2086 # some words or none
+            target/prefix/bin/corelane bench memcached --quick --seconds 1 --kv target/examples/kvserver $client --json |
                 python3 -c 'import json, sys
 rows = json.load(sys.stdin)["rows"]
 assert {row["system"] for row in rows} == {"kv-lane", "kv-uring", "memcached"}, rows
