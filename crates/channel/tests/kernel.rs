@@ -208,18 +208,22 @@ fn unix_sockets() {
     });
 }
 
+/// Two ends of a UNIX socket and of UDP, the first to send.
+fn datagrams() -> [(OwnedFd, OwnedFd); 2] {
+    let (one, two) = UnixDatagram::pair().unwrap();
+    let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let other = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    other.connect(udp.local_addr().unwrap()).unwrap();
+    [(one.into(), two.into()), (other.into(), udp.into())]
+}
+
 #[test]
 fn messages_stay_messages() {
     if !ring() {
         return;
     }
     everywhere(|mut w| {
-        let (one, two) = UnixDatagram::pair().unwrap();
-        let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        let other = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        other.connect(udp.local_addr().unwrap()).unwrap();
-        let pairs: [(OwnedFd, OwnedFd); 2] = [(one.into(), two.into()), (other.into(), udp.into())];
-        for (from, to) in pairs {
+        for (from, to) in datagrams() {
             let (from, to) = (w.a.register(from, 1).unwrap(), w.a.register(to, 2).unwrap());
             for _ in 0..3 {
                 w.a.write(from, b"message").unwrap();
@@ -248,16 +252,11 @@ fn messages_that_do_not_fit_are_told_from_those_that_do() {
         return;
     }
     everywhere(|mut w| {
-        let (one, two) = UnixDatagram::pair().unwrap();
-        let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        let other = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        other.connect(udp.local_addr().unwrap()).unwrap();
         let kind = rustix::net::SocketType::SEQPACKET;
         let (three, four) =
             rustix::net::socketpair(rustix::net::AddressFamily::UNIX, kind, rustix::net::SocketFlags::CLOEXEC, None)
                 .unwrap();
-        let pairs: [(OwnedFd, OwnedFd); 3] = [(one.into(), two.into()), (other.into(), udp.into()), (three, four)];
-        for (from, to) in pairs {
+        for (from, to) in datagrams().into_iter().chain([(three, four)]) {
             let to = w.a.register(to, 2).unwrap();
             for (len, sign) in [(0, Message::Whole), (4096, Message::Whole), (4097, Message::Cut), (9000, Message::Cut)]
             {
