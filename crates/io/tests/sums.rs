@@ -106,7 +106,7 @@ fn run(mtu: u16, texts: &[usize]) {
         sh(if device { "ethtool -K sa tx on" } else { "ethtool -K sa tx off" });
         let config = XdpConfig { offload, receive_ring: 64, send_ring: 64, ..XdpConfig::default() };
         let (attached, mut from) = attach(&config);
-        assert_eq!(attached.warning(), None);
+        assert_eq!(attached.warnings(), Vec::<String>::new());
         let mut to = packet::open("sb", 1, true).unwrap();
         assert_eq!(from[0].caps().checksum, offload, "this kernel copies on veth");
         // What is sent large is received as the link carries it; what the kernel puts together comes so whatever is sent.
@@ -131,7 +131,7 @@ fn a_driver_that_takes_no_program_is_told_of() {
     }
     let config = XdpConfig { receive_ring: 64, send_ring: 64, ..XdpConfig::default() };
     let (attached, mut from) = attach(&config);
-    let warning = attached.warning().expect("driver mode");
+    let warning = attached.warnings().pop().expect("driver mode");
     assert!(warning.contains("driver of sa") && warning.contains("at least as many receive queues"), "{warning}");
     let mut to = packet::open("sb", 1, true).unwrap();
     cross(&mut from[0], &mut to[0], 1000);

@@ -263,7 +263,7 @@ impl Engine {
             }
             let interface = InterfaceId(port as u8);
             if let Some(xdp) = device.shared {
-                notes.extend(xdp.warning());
+                notes.extend(xdp.warnings());
                 let only = device.addresses.iter().map(|(a, _)| *a).collect::<Vec<_>>();
                 let only = (!only.is_empty()).then_some(only);
                 let mtu = xdp.link().mtu;

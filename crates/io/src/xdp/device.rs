@@ -38,7 +38,8 @@ pub struct XdpConfig {
     pub send_ring: u32,
     /// Copying.
     pub zero_copy: ZeroCopy,
-    /// Microseconds of busy polling; 0 is none.
+    /// Not 0: the kernel's receive work is done in the lanes' own calls (SO_PREFER_BUSY_POLL, and this is SO_BUSY_POLL), where
+    /// the driver is zero-copy.
     pub busy_poll_us: u32,
     /// Checksums of sent frames are left to the device where it can, and where frames are copied bursts of segments go out
     /// whole, for the kernel to cut.
@@ -72,6 +73,8 @@ pub struct XdpDevice {
     attached: Arc<Attached>,
     /// Why the driver did not take the program, where it is in generic mode.
     generic: Option<io::Error>,
+    /// Busy polling was asked for and is not to be had.
+    unpolled: bool,
 }
 
 fn queues_of(link: &Link) -> u16 {
@@ -177,7 +180,7 @@ impl XdpDevice {
             };
             ports.push(XdpPort::new(queues, large, caps, checksum, attached.clone())?);
         }
-        Ok((XdpDevice { link, attached, generic }, ports))
+        Ok((XdpDevice { link, attached, generic, unpolled: config.busy_poll_us > 0 && !zero_copy }, ports))
     }
 
     /// The interface as it was when it was taken.
@@ -186,7 +189,16 @@ impl XdpDevice {
     }
 
     /// What whoever measures should know about how it was taken.
-    pub fn warning(&self) -> Option<String> {
+    pub fn warnings(&self) -> Vec<String> {
+        // Since 6.14 Linux names a socket's NAPI when it is bound, and only where it is zero-copy (SO_INCOMING_NAPI_ID tells).
+        let unpolled = self.unpolled.then(|| {
+            let name = &self.link.name;
+            format!("busy_poll_us does nothing on {name}, where frames are copied: recent kernels poll for zero-copy drivers only")
+        });
+        self.generic_mode().into_iter().chain(unpolled).collect()
+    }
+
+    fn generic_mode(&self) -> Option<String> {
         let error = self.generic.as_ref()?;
         let hint = match error.raw_os_error() {
             Some(libc::ENOSPC) if self.link.kind == "veth" => {

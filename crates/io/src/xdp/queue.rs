@@ -21,6 +21,8 @@ const FLAG_NEED_WAKEUP: u16 = 8;
 const FLAG_SG: u16 = 16;
 /// Free frames with which nobody looks for more: what one connection sends in a turn.
 const ENOUGH: usize = 64;
+/// Frames that the kernel takes in within one call, where it does so in ours.
+const BUDGET: u32 = 64;
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -156,6 +158,8 @@ pub(super) struct Queue {
     taken: u32,
     /// The kernel left some of what was flushed in the ring.
     behind: bool,
+    /// The kernel's receive work is done in our calls, so there is one for each look.
+    polls: bool,
     pub zero_copy: bool,
     pub sg: bool,
     pub syscalls: u64,
@@ -253,6 +257,7 @@ impl Queue {
             joined: Vec::new(),
             taken: 0,
             behind: false,
+            polls: config.busy_poll_us > 0,
             zero_copy,
             sg,
             syscalls: 0,
@@ -274,9 +279,11 @@ impl Queue {
     pub fn receive(&mut self, max: usize) -> usize {
         self.packets.clear();
         self.joined.clear();
-        let n = self.rx.available(if self.sg { max as u32 * 4 } else { max as u32 });
-        if n == 0 && self.fill.needs_wakeup() {
+        let most = if self.sg { max as u32 * 4 } else { max as u32 };
+        let mut n = self.rx.available(most);
+        if n == 0 && (self.polls || self.fill.needs_wakeup()) {
             self.kick_receive();
+            n = self.rx.available(most);
         }
         let mut at = 0;
         while at < n && self.packets.len() < max {
@@ -498,9 +505,9 @@ impl AsFd for Queue {
     }
 }
 
-/// SO_PREFER_BUSY_POLL, SO_BUSY_POLL, SO_BUSY_POLL_BUDGET.
+/// Has the kernel's receive work done in calls on the socket.
 fn busy_poll(fd: BorrowedFd, us: u32) -> io::Result<()> {
-    [(69, 1u32), (46, us), (70, 64)]
+    [(libc::SO_PREFER_BUSY_POLL, 1u32), (libc::SO_BUSY_POLL, us), (libc::SO_BUSY_POLL_BUDGET, BUDGET)]
         .iter()
         .try_for_each(|(option, value)| sys::set_option(fd, libc::SOL_SOCKET, *option, value))
 }
