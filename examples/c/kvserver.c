@@ -37,6 +37,8 @@
 #define MOST_OUT (256u << 10) /* answers that are gathered before the client has to read some */
 #define MOST_ANSWER 1024    /* any but a get's */
 #define KEPT (16u << 10)    /* memory that an idle connection keeps, each way */
+#define SPARES 1024         /* connections that have ended, kept for those to come */
+#define SPARE_OUT 4096      /* memory that one of them keeps */
 #define MOST_THREADS 64
 #define MONTH (60 * 60 * 24 * 30)
 
@@ -79,6 +81,8 @@ struct worker {
 	int64_t full; /* since when no more connections are accepted: there was no room for one; 0 */
 	int ended;    /* a connection has, since then */
 	int lends;    /* more than before: the store has to make room */
+	struct connection *spare;
+	int spares;
 };
 
 static struct worker workers[MOST_THREADS];
@@ -273,6 +277,7 @@ struct bytes {
 
 struct connection {
 	mp_handle handle;
+	struct connection *next; /* of the spare ones */
 	struct bytes in;  /* of a request that has not come whole */
 	struct bytes out; /* answers; with the library while `writing` */
 	size_t parsed;    /* of `in` */
@@ -818,6 +823,34 @@ static size_t request(struct connection *c, const char *in, size_t len)
 
 /* The life of a connection: receive, answer all that has come, write, and again. */
 
+/* One of those that have ended, or new memory; NULL: there is none. */
+static struct connection *begin(void)
+{
+	struct connection *c = me->spare;
+	if (c == NULL)
+		return calloc(1, sizeof *c);
+	me->spare = c->next;
+	me->spares--;
+	struct bytes out = { c->out.at, 0, c->out.room };
+	memset(c, 0, sizeof *c);
+	c->out = out;
+	return c;
+}
+
+static void end(struct connection *c)
+{
+	free(c->in.at);
+	memset(&c->in, 0, sizeof c->in);
+	if (c->out.room > SPARE_OUT || me->spares == SPARES) {
+		free(c->out.at);
+		free(c);
+		return;
+	}
+	c->next = me->spare;
+	me->spare = c;
+	me->spares++;
+}
+
 static void finish(struct connection *c)
 {
 	mp_unregister(c->handle); /* nobody touches c->out any more */
@@ -825,9 +858,7 @@ static void finish(struct connection *c)
 	me->ended = 1;
 	c->need = 0;
 	hold(c, 0, 0);
-	free(c->in.at);
-	free(c->out.at);
-	free(c);
+	end(c);
 }
 
 /* Requests of these bytes, as long as the client has not too much to read; how many bytes they used. */
@@ -912,12 +943,13 @@ static void wrote(struct connection *c)
 
 static void accepted(int fd)
 {
-	struct connection *c = calloc(1, sizeof *c);
+	struct connection *c = begin();
 	if (c != NULL)
 		c->handle = mp_register(me->channel, fd, c, 0);
 	if (c == NULL || c->handle == 0) {
 		mp_close(me->channel, fd);
-		free(c);
+		if (c != NULL)
+			end(c);
 		return;
 	}
 	me->counters.connections++;
@@ -1004,6 +1036,11 @@ static void *serve(void *arg)
 		}
 	}
 	mp_destroy(me->channel);
+	while (me->spare != NULL) {
+		struct connection *c = begin();
+		free(c->out.at);
+		free(c);
+	}
 	return NULL;
 }
 
