@@ -21,6 +21,8 @@ use crate::uring::Kernel;
 /// Stretches of one vectored operation at most; Linux's UIO_MAXIOV.
 pub(crate) const MOST_PARTS: usize = 1024;
 /// Between an idle channel's looks for connections that wait elsewhere.
+/// How far ahead of the completion that is fetched the next is read.
+const AHEAD: usize = 4;
 const LOOK: Duration = Duration::from_millis(5);
 
 /// How many connections an `accept` is for.
@@ -347,6 +349,11 @@ impl Channel {
     /// A completion that is there. Those of handles that are no more are dropped.
     fn fetch(&mut self) -> Option<Event> {
         while let Some(event) = self.core.events.pop_front() {
+            if let Some(later) = self.core.events.get(AHEAD) {
+                self.core.entries.prefetch(later.handle.at());
+                // As a rule the address of what the application has of it.
+                mem::prefetch::line(later.cookie as *const u8);
+            }
             if self.core.at(event.handle).is_ok() {
                 return Some(event);
             }

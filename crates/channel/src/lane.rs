@@ -20,6 +20,8 @@ use crate::uring::pool::Memory;
 
 /// Readiness that is looked at in one go.
 const READY: usize = 256;
+/// How far ahead of what is gone on with the next is read.
+const AHEAD: usize = 4;
 /// In the number of a buffer: it is the lane's.
 pub(crate) const OURS: u32 = 1 << 31;
 
@@ -188,8 +190,12 @@ impl Lane {
     pub fn collect(&mut self, core: &mut Core) {
         loop {
             let n = self.app.sockets.epoll_collect(self.epoll, &mut self.ready).unwrap_or(0);
+            let named = |of: &Ready| crate::Handle::from_bits(of.data);
             for i in 0..n {
-                if let Ok(at) = core.at(crate::Handle::from_bits(self.ready[i].data)) {
+                if let Some(later) = self.ready[i..n].get(AHEAD) {
+                    core.entries.prefetch(named(later).at());
+                }
+                if let Ok(at) = core.at(named(&self.ready[i])) {
                     self.begin(core, at);
                 }
             }

@@ -71,6 +71,13 @@ impl<T> Slab<T> {
         self.slots.get_mut(at as usize)?.value.as_mut()
     }
 
+    /// Reads ahead what has a number.
+    pub fn prefetch(&self, at: u32) {
+        if let Some(slot) = self.slots.get(at as usize) {
+            mem::prefetch::whole(slot);
+        }
+    }
+
     /// The generation of a number's value; of the next one, where there is none.
     pub fn generation(&self, at: u32) -> u32 {
         self.slots.get(at as usize).map_or(0, |slot| slot.generation)

@@ -23,8 +23,9 @@ pub fn slice(bytes: &[u8]) {
     }
 }
 
+/// The line at `at`, whatever is there.
 #[inline(always)]
-pub(crate) fn line(at: *const u8) {
+pub fn line(at: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: a prefetch accesses nothing that the program can see, whatever the address.
     unsafe {
