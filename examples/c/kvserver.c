@@ -38,7 +38,8 @@
 #define MOST_ANSWER 1024    /* any but a get's */
 #define KEPT (16u << 10)    /* memory that an idle connection keeps, each way */
 #define SPARES 1024         /* connections that have ended, kept for those to come */
-#define SPARE_OUT 4096      /* memory that one of them keeps */
+#define FIRST_OUT 4096      /* memory for answers, as long as there are any: a thread's connections share it */
+#define SPARE_OUTS 256
 #define MOST_THREADS 64
 #define MONTH (60 * 60 * 24 * 30)
 
@@ -83,6 +84,8 @@ struct worker {
 	int lends;    /* more than before: the store has to make room */
 	struct connection *spare;
 	int spares;
+	char *outs[SPARE_OUTS]; /* of FIRST_OUT bytes; the one used last, which the caches have, goes first */
+	int nouts;
 };
 
 static struct worker workers[MOST_THREADS];
@@ -127,6 +130,19 @@ static size_t cost(const struct item *it)
 {
 	/* The allocator's word and the table's share. */
 	return sizeof *it + it->key + it->value + 24;
+}
+
+/* One thread has nobody to wait for, and nothing to finish before others may see it. */
+static void lock(struct shard *s)
+{
+	if (threads > 1)
+		pthread_mutex_lock(&s->lock);
+}
+
+static void unlock(struct shard *s)
+{
+	if (threads > 1)
+		pthread_mutex_unlock(&s->lock);
 }
 
 static struct shard *shard_of(uint64_t hash)
@@ -241,9 +257,9 @@ static void make_room(void)
 {
 	unsigned int i;
 	for (i = 0; i < nshards; i++) {
-		pthread_mutex_lock(&shards[i].lock);
+		lock(&shards[i]);
 		evict(&shards[i], 0, room_of(&shards[i]));
-		pthread_mutex_unlock(&shards[i].lock);
+		unlock(&shards[i]);
 	}
 }
 
@@ -311,7 +327,10 @@ static int hold(struct connection *c, size_t in, size_t out)
 
 static void let_go(struct connection *c, struct bytes *b)
 {
-	free(b->at);
+	if (b->room == FIRST_OUT && b == &c->out && me->nouts < SPARE_OUTS)
+		me->outs[me->nouts++] = b->at;
+	else
+		free(b->at);
 	memset(b, 0, sizeof *b);
 	hold(c, c->in.room, c->out.room);
 }
@@ -329,13 +348,18 @@ static int expect(struct connection *c, size_t bytes)
 /* Room for more; much of it is not doubled. 0: there is none. */
 static int reserve(struct connection *c, struct bytes *b, size_t more)
 {
-	size_t want = b->len + more, room = b->room ? b->room : 1024;
+	size_t want = b->len + more, room = b->room ? b->room : b == &c->out ? FIRST_OUT : 1024;
 	if (b == &c->in && want < c->need)
 		want = c->need;
+	if (want <= b->room)
+		return 1;
+	if (b == &c->out && b->room == 0 && want <= FIRST_OUT && me->nouts > 0) {
+		b->at = me->outs[--me->nouts];
+		b->room = FIRST_OUT;
+		return 1;
+	}
 	while (room < want)
 		room = room < MOST_OUT ? room * 2 : want;
-	if (room == b->room)
-		return 1;
 	if (!hold(c, b == &c->in ? room : c->in.room, b == &c->out ? room : c->out.room))
 		return 0;
 	char *at = realloc(b->at, room);
@@ -476,10 +500,10 @@ static const char *get(struct connection *c, const char *at, const char *end, in
 			return before;
 		uint64_t hash = hash_of(key.at, key.n);
 		struct shard *s = shard_of(hash);
-		pthread_mutex_lock(&s->lock);
+		lock(s);
 		struct item *it = find(s, hash, key.at, key.n);
 		if (it != NULL && !reserve(c, &c->out, it->key + (size_t)it->value + MOST_ANSWER)) {
-			pthread_mutex_unlock(&s->lock);
+			unlock(s);
 			if (c->out.len > 0)
 				return before; /* when this is written there may be */
 			c->getting = 0;
@@ -505,7 +529,7 @@ static const char *get(struct connection *c, const char *at, const char *end, in
 		} else {
 			me->counters.misses++;
 		}
-		pthread_mutex_unlock(&s->lock);
+		unlock(s);
 	}
 	add(c, "END\r\n", 5);
 	c->getting = 0;
@@ -517,11 +541,11 @@ static int forget(struct word key)
 {
 	uint64_t hash = hash_of(key.at, key.n);
 	struct shard *s = shard_of(hash);
-	pthread_mutex_lock(&s->lock);
+	lock(s);
 	struct item *it = find(s, hash, key.at, key.n);
 	if (it != NULL)
 		drop(s, it);
-	pthread_mutex_unlock(&s->lock);
+	unlock(s);
 	return it != NULL;
 }
 
@@ -567,7 +591,7 @@ static ssize_t store(struct connection *c, struct word *w, int n, size_t line, c
 	me->counters.set++;
 	uint64_t hash = hash_of(w[1].at, w[1].n);
 	struct shard *s = shard_of(hash);
-	pthread_mutex_lock(&s->lock);
+	lock(s);
 	struct item *old = find(s, hash, w[1].at, w[1].n), *it;
 	int joins = is(w[0], "append") || is(w[0], "prepend");
 	if (is(w[0], "add") && old != NULL) {
@@ -598,7 +622,7 @@ static ssize_t store(struct connection *c, struct word *w, int n, size_t line, c
 			answer = "SERVER_ERROR out of memory storing object";
 		}
 	}
-	pthread_mutex_unlock(&s->lock);
+	unlock(s);
 	say(c, "%s\r\n", answer);
 	return (ssize_t)bytes + 2;
 }
@@ -623,7 +647,7 @@ static void count(struct connection *c, struct word *w, int n)
 	const char *failed = NULL;
 	uint64_t hash = hash_of(w[1].at, w[1].n);
 	struct shard *s = shard_of(hash);
-	pthread_mutex_lock(&s->lock);
+	lock(s);
 	struct item *old = find(s, hash, w[1].at, w[1].n), *it;
 	struct word is_now = { old ? old->data + old->key : NULL, old ? old->value : 0 };
 	while (is_now.n > 0 && is_now.at[is_now.n - 1] == ' ')
@@ -649,7 +673,7 @@ static void count(struct connection *c, struct word *w, int n)
 			failed = "SERVER_ERROR out of memory in incr";
 		}
 	}
-	pthread_mutex_unlock(&s->lock);
+	unlock(s);
 	if (failed != NULL)
 		say(c, "%s\r\n", failed);
 	else
@@ -692,14 +716,14 @@ static void touch(struct connection *c, struct word *w, int n)
 	me->counters.touch++;
 	uint64_t hash = hash_of(w[1].at, w[1].n);
 	struct shard *s = shard_of(hash);
-	pthread_mutex_lock(&s->lock);
+	lock(s);
 	struct item *it = find(s, hash, w[1].at, w[1].n);
 	if (it != NULL) {
 		it->expires = expires;
 		unlink_use(s, it);
 		link_newest(s, it);
 	}
-	pthread_mutex_unlock(&s->lock);
+	unlock(s);
 	say(c, it != NULL ? "TOUCHED\r\n" : "NOT_FOUND\r\n");
 }
 
@@ -744,12 +768,12 @@ static void stats(struct connection *c)
 #undef SUM
 	}
 	for (i = 0; i < (int)nshards; i++) {
-		pthread_mutex_lock(&shards[i].lock);
+		lock(&shards[i]);
 		items += shards[i].items;
 		bytes += shards[i].bytes;
 		total += shards[i].total;
 		evictions += shards[i].evictions;
-		pthread_mutex_unlock(&shards[i].lock);
+		unlock(&shards[i]);
 	}
 	say(c, "STAT pid %d\r\nSTAT uptime %" PRId64 "\r\nSTAT time %" PRId64 "\r\nSTAT version " VERSION "\r\n", (int)getpid(),
 		now - (int64_t)started, now);
@@ -831,18 +855,14 @@ static struct connection *begin(void)
 		return calloc(1, sizeof *c);
 	me->spare = c->next;
 	me->spares--;
-	struct bytes out = { c->out.at, 0, c->out.room };
-	memset(c, 0, sizeof *c);
-	c->out = out;
-	return c;
+	return memset(c, 0, sizeof *c);
 }
 
 static void end(struct connection *c)
 {
-	free(c->in.at);
-	memset(&c->in, 0, sizeof c->in);
-	if (c->out.room > SPARE_OUT || me->spares == SPARES) {
-		free(c->out.at);
+	let_go(c, &c->in);
+	let_go(c, &c->out);
+	if (me->spares == SPARES) {
 		free(c);
 		return;
 	}
@@ -857,7 +877,6 @@ static void finish(struct connection *c)
 	me->counters.connections--;
 	me->ended = 1;
 	c->need = 0;
-	hold(c, 0, 0);
 	end(c);
 }
 
@@ -935,8 +954,7 @@ static void wrote(struct connection *c)
 	c->out.len = 0;
 	if (c->closing)
 		return; /* its end is on the way */
-	if (c->out.room > KEPT)
-		let_go(c, &c->out);
+	let_go(c, &c->out);
 	c->parsed = requests(c, c->in.at, c->in.len);
 	go_on(c);
 }
@@ -1036,11 +1054,10 @@ static void *serve(void *arg)
 		}
 	}
 	mp_destroy(me->channel);
-	while (me->spare != NULL) {
-		struct connection *c = begin();
-		free(c->out.at);
-		free(c);
-	}
+	while (me->spare != NULL)
+		free(begin());
+	while (me->nouts > 0)
+		free(me->outs[--me->nouts]);
 	return NULL;
 }
 
