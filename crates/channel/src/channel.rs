@@ -20,9 +20,9 @@ use crate::uring::Kernel;
 
 /// Stretches of one vectored operation at most; Linux's UIO_MAXIOV.
 pub(crate) const MOST_PARTS: usize = 1024;
-/// Between an idle channel's looks for connections that wait elsewhere.
 /// How far ahead of the completion that is fetched the next is read.
 const AHEAD: usize = 4;
+/// Between an idle channel's looks for connections that wait elsewhere.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// How many connections an `accept` is for.

@@ -138,6 +138,23 @@ fn a_driver_that_takes_no_program_is_told_of() {
 }
 
 #[test]
+fn where_busy_polling_does_nothing_it_is_told() {
+    if !veth(1500) {
+        return;
+    }
+    let config = XdpConfig { busy_poll_us: 50, receive_ring: 64, send_ring: 64, ..XdpConfig::default() };
+    let (attached, mut from) = attach(&config);
+    let warning = attached.warnings().pop().expect("a veth copies");
+    assert!(warning.contains("busy_poll_us does nothing on sa"), "{warning}");
+    let mut to = packet::open("sb", 1, true).unwrap();
+    cross(&mut from[0], &mut to[0], 1000);
+    // No call for a look that finds nothing.
+    let calls = from[0].counters().syscalls;
+    assert_eq!((0..10).map(|_| from[0].receive(64)).sum::<usize>(), 0);
+    assert_eq!(from[0].counters().syscalls, calls);
+}
+
+#[test]
 fn one_buffer() {
     run(1500, &[0, 1, 64, 1459, 1460]);
 }

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 /// One of these and it is over: short, so that what waits for the next does not wait for long.
 const PERIOD_US: f64 = 5000.0;
+/// The kernel gives no less time than this in a period.
+const LEAST_US: f64 = 1000.0;
 
 /// Holds what was put in it to a share of a core; it goes with this value, and what is still in it is free.
 pub struct Quota {
@@ -24,21 +26,26 @@ impl Quota {
             return Err(Failure::new("no CPU control groups are mounted", "mount -t cgroup2 none /sys/fs/cgroup"));
         };
         let group = root.join(format!("corelane-bench-{}", std::process::id()));
-        let failed =
-            |error: std::io::Error| Failure::new(format!("{}: {}", group.display(), words(&error)), "run as root");
+        let failed = |error: std::io::Error| {
+            let what = format!("{}: {}", group.display(), words(&error));
+            match error.kind() {
+                std::io::ErrorKind::PermissionDenied => Failure::new(what, "run as root"),
+                _ => Failure::told(what),
+            }
+        };
         fs::create_dir(&group).map_err(failed)?;
         // Gone again if one of these fails.
         let quota = Quota { group: group.clone() };
-        let us = format!("{:.0}", PERIOD_US * cores);
+        let (us, period) = times(cores);
         match version {
             1 => {
-                fs::write(group.join("cpu.cfs_period_us"), format!("{PERIOD_US}")).map_err(failed)?;
+                fs::write(group.join("cpu.cfs_period_us"), period).map_err(failed)?;
                 fs::write(group.join("cpu.cfs_quota_us"), us).map_err(failed)?;
             }
             _ => {
                 // Where it is on already nothing changes.
                 let _ = fs::write(root.join("cgroup.subtree_control"), "+cpu");
-                fs::write(group.join("cpu.max"), format!("{us} {PERIOD_US}")).map_err(failed)?;
+                fs::write(group.join("cpu.max"), format!("{us} {period}")).map_err(failed)?;
             }
         }
         Ok(quota)
@@ -67,6 +74,12 @@ impl Drop for Quota {
     }
 }
 
+/// CPU time and the period that it is of, µs, as the kernel takes them.
+fn times(cores: f64) -> (String, String) {
+    let period = PERIOD_US.max(LEAST_US / cores);
+    (format!("{:.0}", period * cores), format!("{period:.0}"))
+}
+
 /// Where a line of mountinfo mounts groups that may know of CPU time, and their version.
 fn controller(line: &str) -> Option<(PathBuf, u8)> {
     let (place, what) = line.split_once(" - ")?;
@@ -93,6 +106,15 @@ mod tests {
         assert_eq!(controller("31 26 0:27 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset"), None);
         let two = "35 24 0:30 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate";
         assert_eq!(controller(two), Some(("/sys/fs/cgroup".into(), 2)));
+    }
+
+    #[test]
+    fn no_share_is_too_small_for_the_kernel() {
+        let told = |cores: f64| times(cores);
+        assert_eq!(told(0.5), ("2500".into(), "5000".into()));
+        assert_eq!(told(2.0), ("10000".into(), "5000".into()));
+        assert_eq!(told(0.05), ("1000".into(), "20000".into()));
+        assert_eq!(told(0.01), ("1000".into(), "100000".into()));
     }
 
     #[test]

@@ -257,7 +257,7 @@ impl Queue {
             joined: Vec::new(),
             taken: 0,
             behind: false,
-            polls: config.busy_poll_us > 0,
+            polls: config.busy_poll_us > 0 && zero_copy,
             zero_copy,
             sg,
             syscalls: 0,
