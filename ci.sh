@@ -18,7 +18,7 @@ if [ "$mode" = all ]; then
     step "what the tests need"
     missing=()
     # The fuzzers' engine is C++.
-    for pair in curl:curl wrk:wrk ab:apache2-utils ip:iproute2 ethtool:ethtool python3:python3 cc:gcc c++:g++ clang:clang pkg-config:pkg-config make:make valgrind:valgrind memccapable:libmemcached-tools memcached:memcached; do
+    for pair in curl:curl wrk:wrk ab:apache2-utils ip:iproute2 ethtool:ethtool python3:python3 pgrep:procps cc:gcc c++:g++ clang:clang pkg-config:pkg-config make:make valgrind:valgrind memccapable:libmemcached-tools memcached:memcached; do
         command -v "${pair%%:*}" >/dev/null || [ -x "/usr/sbin/${pair%%:*}" ] || missing+=("${pair##*:}")
     done
     if [ ${#missing[@]} -gt 0 ]; then
