@@ -1,9 +1,69 @@
 //! Lines for whoever runs a program: what an errno cannot say.
 
+use core::mem::MaybeUninit;
+use core::ptr;
 use std::fmt::Display;
-use std::io::Write;
 
-/// A line on standard error, with the library's name; where it cannot be written, nobody reads it. (`eprintln!` would panic.)
+/// A line on standard error, with the library's name; where it cannot be written, nobody reads it.
+///
+/// Written without std's lock on it, which a child of fork(2) would have as another thread of its parent had it.
 pub fn say(library: &str, line: impl Display) {
-    let _ = std::io::stderr().write_all(format!("{library}: {line}\n").as_bytes());
+    let line = format!("{library}: {line}\n");
+    let mut rest = line.as_bytes();
+    let mut quiet = Quiet::new();
+    // All at once, so that lines of several threads stay whole; pipes and terminals may take a part.
+    while !rest.is_empty() {
+        match rustix::io::write(std::io::stderr(), rest) {
+            Ok(n @ 1..) => rest = &rest[n..],
+            Err(rustix::io::Errno::INTR) => {}
+            Err(rustix::io::Errno::PIPE) => return quiet.broken = true,
+            Ok(0) | Err(_) => return,
+        }
+    }
+}
+
+/// While it is there a pipe that nobody reads is an error to this thread, and no SIGPIPE, which would end the program.
+struct Quiet {
+    pipe: libc::sigset_t,
+    /// What the thread blocked before.
+    before: libc::sigset_t,
+    /// One that waited already is not ours.
+    waited: bool,
+    /// A write has failed with EPIPE, and left a signal behind.
+    broken: bool,
+}
+
+impl Quiet {
+    fn new() -> Quiet {
+        let mut pipe = MaybeUninit::uninit();
+        let mut before = MaybeUninit::uninit();
+        let mut waiting = MaybeUninit::uninit();
+        // SAFETY: each set is filled by the first call that gets it, and read after that; none of the calls fails with such arguments.
+        unsafe {
+            libc::sigemptyset(pipe.as_mut_ptr());
+            libc::sigaddset(pipe.as_mut_ptr(), libc::SIGPIPE);
+            libc::sigpending(waiting.as_mut_ptr());
+            libc::pthread_sigmask(libc::SIG_BLOCK, pipe.as_ptr(), before.as_mut_ptr());
+            Quiet {
+                pipe: pipe.assume_init(),
+                before: before.assume_init(),
+                waited: libc::sigismember(waiting.as_ptr(), libc::SIGPIPE) == 1,
+                broken: false,
+            }
+        }
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the sets were filled, the time is there, and nobody asks for what else is known of the signal.
+        unsafe {
+            if self.broken && !self.waited {
+                // It waits for this thread: there is nothing else that would interrupt the call.
+                libc::sigtimedwait(&self.pipe, ptr::null_mut(), &now);
+            }
+            libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, ptr::null_mut());
+        }
+    }
 }

@@ -222,6 +222,15 @@ fn a_full_standard_error_harms_nobody() {
     must(&format!("'{}/a' 2>/dev/full", temp.0.display()));
 }
 
+/// Nor does one that is a pipe end the program, or hold its children.
+#[test]
+fn a_standard_error_that_nobody_reads_harms_nobody() {
+    let temp = Temp::new();
+    compile(&root().join("crates/capi/tests/c/mtcp_say.c"), &temp.0.join("a"), "", "-LPREFIX/lib -lmtcp");
+    // The shell's own standard error is read.
+    must(&format!("timeout -s KILL 60 env --default-signal=PIPE '{}/a'", temp.0.display()));
+}
+
 /// Routes and hardware addresses of mTCP's own tables are used: a peer that answers no ARP, behind no network of ours.
 #[test]
 fn the_tables_of_an_old_configuration_are_used() {
