@@ -76,7 +76,8 @@ fn prototypes_are_those_that_ports_were_written_for() {
         let out = temp.0.join(name);
         compile(&source, &out, "", &library.replace("PKG", &pkg_config));
         must(&out.display().to_string());
-        assert_eq!(needed(&out), if name == "shared" { &["libmtcp.so.0"][..] } else { &[] });
+        let shared = [concat!("libmtcp.so.", env!("CARGO_PKG_VERSION_MAJOR"))];
+        assert_eq!(needed(&out), if name == "shared" { &shared[..] } else { &[] });
     }
 }
 
