@@ -1,13 +1,16 @@
 //! Contexts: which thread has which, and how their calls wait.
 //!
-//! An `mctx_t` is the address of a small block that is never freed nor looked into: a number that means one context, for
-//! ever. So one that was destroyed or made up is told from one that lives by comparing numbers.
+//! An `mctx_t` is the address of a small block that is never freed, and not looked into before it was found among all those
+//! blocks: a number that means one context, for ever. So one that was destroyed or made up is told from one that lives, without
+//! a lock: signal handlers ask too, and children of fork(2), to which nobody would give it back.
 
 use core::ffi::c_int;
+use core::ptr;
 use std::cell::RefCell;
 use std::mem::ManuallyDrop;
 use std::net::Ipv4Addr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
 
 use capi::{Errno, Result, errno, forks};
@@ -25,6 +28,36 @@ const POLLS: u32 = 32;
 #[repr(C)]
 pub struct Token {
     cpu: c_int,
+    alive: AtomicBool,
+    /// The one made before it, of all threads.
+    before: Option<&'static Token>,
+}
+
+/// The block made last, behind which all others are. In a child of fork(2) the parent's contexts live too, which it cannot use.
+static LAST: AtomicPtr<Token> = AtomicPtr::new(ptr::null_mut());
+
+impl Token {
+    /// A new one, among the others.
+    fn new(cpu: c_int) -> &'static Token {
+        let token = Box::leak(Box::new(Token { cpu, alive: AtomicBool::new(true), before: None }));
+        let mut last = LAST.load(Ordering::Acquire);
+        loop {
+            // SAFETY: null, or a block that another call of this function has leaked and finished.
+            token.before = unsafe { last.as_ref() };
+            match LAST.compare_exchange_weak(last, token, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return token,
+                Err(now) => last = now,
+            }
+        }
+    }
+
+    /// Whether a number means a context that lives, of whatever thread.
+    fn is_alive(mctx: *mut Token) -> bool {
+        // SAFETY: null, or a block that `new` has leaked and finished.
+        let last = unsafe { LAST.load(Ordering::Acquire).as_ref() };
+        let mut all = core::iter::successors(last, |token| token.before);
+        all.find(|token| ptr::eq(*token, mctx)).is_some_and(|token| token.alive.load(Ordering::Acquire))
+    }
 }
 
 /// Source addresses that `mtcp_init_rss` has set for connections that are bound to none.
@@ -53,17 +86,8 @@ pub struct Context {
     unsent: Option<SockId>,
 }
 
-/// Contexts that live, of all threads, by number; and the blocks behind all numbers ever given, which stay. In a child of fork(2)
-/// the parent's too, which it cannot use.
-pub struct Known {
-    alive: Vec<usize>,
-    blocks: Vec<&'static Token>,
-}
-
-static KNOWN: Mutex<Known> = Mutex::new(Known { alive: Vec::new(), blocks: Vec::new() });
-
 struct Mine {
-    token: usize,
+    token: &'static Token,
     /// The process that made it, in which alone it ends.
     forks: u32,
     context: ManuallyDrop<RefCell<Context>>,
@@ -106,29 +130,13 @@ fn insert(cpu: c_int, lease: Lease) -> Result<*mut Token> {
         polls: 0,
         unsent: None,
     };
-    let token = {
-        let mut known = known();
-        let block: &'static Token = Box::leak(Box::new(Token { cpu }));
-        known.blocks.push(block);
-        known.alive.push(block as *const Token as usize);
-        (block as *const Token).cast_mut()
-    };
+    let token = Token::new(cpu);
     let context = ManuallyDrop::new(RefCell::new(context));
-    let mine = Mine { token: token as usize, forks: forks::watch(), context };
+    let mine = Mine { token, forks: forks::watch(), context };
     // Where a signal handler came into a call of this thread, or the thread is ending, the context goes again.
     MINE.try_with(|all| all.try_borrow_mut().map(|mut all| all.push(mine)).map_err(|_| Errno::BUSY))
-        .unwrap_or(Err(Errno::BUSY))
-        .inspect_err(|_| forget(token as usize))?;
-    Ok(token)
-}
-
-fn forget(token: usize) {
-    known().alive.retain(|t| *t != token);
-}
-
-/// The lock on what lives; nobody waits with it.
-pub fn known() -> MutexGuard<'static, Known> {
-    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+        .unwrap_or(Err(Errno::BUSY))?;
+    Ok(ptr::from_ref(token).cast_mut())
 }
 
 /// Ends a context of this thread: what is open on it is closed.
@@ -157,7 +165,7 @@ impl Mine {
     /// Whether it is what this number means, and this process's.
     #[inline]
     fn is(&self, mctx: *mut Token) -> bool {
-        self.token == mctx as usize && self.forks == forks::count()
+        ptr::eq(self.token, mctx) && self.forks == forks::count()
     }
 }
 
@@ -167,7 +175,7 @@ impl Drop for Mine {
         if self.forks != forks::count() {
             return;
         }
-        forget(self.token);
+        self.token.alive.store(false, Ordering::Release);
         // SAFETY: it is dropped here alone.
         unsafe { ManuallyDrop::drop(&mut self.context) };
     }
@@ -177,13 +185,7 @@ impl Drop for Mine {
 /// nobody's.
 #[cold]
 fn stranger(mctx: *mut Token) -> Errno {
-    let known = match KNOWN.try_lock() {
-        Ok(known) => known,
-        Err(TryLockError::Poisoned(known)) => known.into_inner(),
-        // Another thread is just making or ending one; a signal handler on that thread must not wait for itself.
-        Err(TryLockError::WouldBlock) => return Errno::INVAL,
-    };
-    if known.alive.contains(&(mctx as usize)) { Errno::PERM } else { Errno::INVAL }
+    if Token::is_alive(mctx) { Errno::PERM } else { Errno::INVAL }
 }
 
 /// Calls `f` with a context of this thread: `EPERM` where it is another thread's or the parent's, `EINVAL` where there is none of this number,

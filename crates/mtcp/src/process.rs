@@ -52,7 +52,7 @@ thread_local! {
     /// This thread has the lock, or waits for it.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
     /// This thread calls fork(2).
-    static FORKING: Cell<Option<(Locked, MutexGuard<'static, context::Known>)>> = const { Cell::new(None) };
+    static FORKING: Cell<Option<Locked>> = const { Cell::new(None) };
 }
 
 /// Lowers the flag when it goes.
@@ -92,7 +92,7 @@ fn lock() -> Result<Locked> {
     let _inside = Inside;
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: the functions take locks that whoever forks does not have, and give them back.
+        // SAFETY: the functions take a lock that whoever forks does not have, and give it back.
         unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
     });
     let mut guard = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -104,12 +104,12 @@ fn lock() -> Result<Locked> {
     Ok(Locked { guard, _inside })
 }
 
-/// No other thread has the locks while a child gets its copy of them: there it would never give them back.
+/// No other thread has the lock while a child gets its copy of it: there it would never give it back.
 extern "C" fn before_fork() {
     // In a signal handler that came into a call the child has what the call had.
     let Ok(process) = lock() else { return };
-    // A thread that ends has no place for them.
-    let _ = FORKING.try_with(|held| held.set(Some((process, context::known()))));
+    // A thread that ends has no place for it.
+    let _ = FORKING.try_with(|held| held.set(Some(process)));
 }
 
 extern "C" fn after_fork() {

@@ -1191,6 +1191,31 @@ static void a_child_may_come_while_contexts_do(void)
 	pthread_join(t, NULL);
 }
 
+/* In fork(2), once the library's own such function has run: this one was there first. */
+static int asks_in_fork;
+
+static void ask_from_another_thread(void)
+{
+	pthread_t t;
+	if (!asks_in_fork)
+		return;
+	CHECK(pthread_create(&t, NULL, foreign, &asks_in_fork) == 0 && pthread_join(t, NULL) == 0);
+}
+
+/* Whose a context is can be told at any time. */
+static void strangers_are_told_so_during_a_fork(void)
+{
+	int status;
+	pid_t child;
+	asks_in_fork = 1;
+	child = fork();
+	CHECK(child >= 0);
+	if (child == 0)
+		_exit(0);
+	asks_in_fork = 0;
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
 static void *waits_until_the_end(void *arg)
 {
 	struct other *o = arg;
@@ -1284,6 +1309,7 @@ int main(int argc, char **argv)
 	lanes = argc == 3 && strcmp(argv[2], "lanes") == 0;
 	alone = argc == 3 && strcmp(argv[2], "inline") == 0;
 	CHECK(argc == 2 || lanes || alone);
+	CHECK(pthread_atfork(ask_from_another_thread, NULL, NULL) == 0);
 	errno = 0;
 	CHECK(mtcp_create_context(0) == NULL);
 	CHECK_ERRNO(EPERM);
@@ -1342,6 +1368,7 @@ int main(int argc, char **argv)
 	RUN(ids_are_few_and_small);
 	RUN(contexts_come_and_go);
 	RUN(a_child_does_no_harm_to_its_parent);
+	RUN(strangers_are_told_so_during_a_fork);
 	if (!alone)
 		RUN(a_child_may_come_while_contexts_do);
 	printf("destroyed_with_everything_open\n");
