@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use capi::{Errno, Result, errno, forks};
 use runtime::{App, AppHandle, Engine, Model};
 
-use crate::conf::{File, Settings, Sizes};
+use crate::conf::{Asked, File, Settings, Sizes};
 use crate::descriptors::Low;
 use crate::{context, signals};
 
@@ -35,15 +35,14 @@ struct Running {
 struct Process {
     /// The file of `mtcp_init`; `None` before it and after `mtcp_destroy`.
     file: Option<File>,
-    /// What the program has set since a file named it; zero otherwise.
-    set: Sizes,
+    asked: Asked,
     running: Option<Running>,
     /// What a parent started: it must not end here.
     copies: Vec<Running>,
 }
 
 static PROCESS: Mutex<Process> =
-    Mutex::new(Process { file: None, set: Sizes::NOTHING, running: None, copies: Vec::new() });
+    Mutex::new(Process { file: None, asked: Asked::NOTHING, running: None, copies: Vec::new() });
 
 /// Number of `mtcp_destroy`s: a context ends with the engine that its lane came from. Written under the lock.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
@@ -146,7 +145,7 @@ pub fn init(path: &str) -> Result<()> {
     for note in &file.notes {
         say(note);
     }
-    process.set = process.set.but_for(&file);
+    process.asked.read(&file);
     process.file = Some(file);
     Ok(())
 }
@@ -156,21 +155,23 @@ impl Process {
     fn sizes(&self) -> Sizes {
         match (&self.running, &self.file) {
             (Some(running), _) => running.sizes,
-            (None, Some(file)) => file.sizes(self.set),
-            (None, None) => File::none().sizes(self.set),
+            (None, Some(file)) => file.sizes(self.asked.set()),
+            (None, None) => File::none().sizes(self.asked.set()),
         }
     }
 }
 
 /// `mtcp_getconf`.
 pub fn sizes() -> Result<Sizes> {
-    Ok(lock()?.sizes())
+    let mut process = lock()?;
+    let sizes = process.sizes();
+    process.asked.tell(sizes);
+    Ok(sizes)
 }
 
-/// `mtcp_setconf`: what is above zero, and other than what is told.
+/// `mtcp_setconf`: what is above zero, and neither as it was told nor as it was given before.
 pub fn set_sizes(sizes: Sizes) -> Result<()> {
-    let mut process = lock()?;
-    process.set = process.set.updated(sizes, process.sizes());
+    lock()?.asked.give(sizes);
     Ok(())
 }
 
@@ -221,7 +222,7 @@ pub fn lease(cpu: c_int) -> Result<Lease> {
             say("mtcp_create_context: mtcp_init comes first");
             return Err(Errno::PERM);
         };
-        let settings = file.settings(process.set).map_err(|line| {
+        let settings = file.settings(process.asked.set()).map_err(|line| {
             say(line);
             Errno::INVAL
         })?;

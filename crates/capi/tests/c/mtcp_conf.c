@@ -49,6 +49,11 @@ static void as_told(const struct mtcp_conf *told)
 	/* It holds from the next engine on. */
 	now.sndbuf_size = 345678;
 	CHECK(mtcp_setconf(&now) == 0 && mtcp_getconf(&now) == 0 && memcmp(&now, told, sizeof now) == 0);
+	/* What was set is taken back. */
+	now.rcvbuf_size = told->rcvbuf_size + 1;
+	CHECK(mtcp_setconf(&now) == 0);
+	now.rcvbuf_size = told->rcvbuf_size;
+	CHECK(mtcp_setconf(&now) == 0);
 	for (n = 1; n < told->num_cores; n++)
 		mtcp_destroy_context(all[n]);
 	mtcp_destroy_context(m);
@@ -62,6 +67,13 @@ int main(int argc, char **argv)
 	/* Before there is a file it is the usual that is told. */
 	CHECK(mtcp_getconf(&conf) == 0 && conf.rcvbuf_size == 65536 && conf.sndbuf_size == 262144);
 	CHECK(conf.tcp_timeout == -1 && conf.tcp_timewait == 60000 && conf.num_cores == GetNumCPUs());
+	/* Of larger buffers there are fewer, however often that is said. */
+	conf.rcvbuf_size = 1 << 20;
+	CHECK(mtcp_setconf(&conf) == 0 && mtcp_setconf(&conf) == 0 && mtcp_getconf(&first) == 0);
+	CHECK(first.rcvbuf_size == 1 << 20 && first.max_num_buffers < 1000 && conf.max_num_buffers > 10000);
+	CHECK(mtcp_setconf(&conf) == 0 && mtcp_getconf(&none) == 0 && memcmp(&none, &first, sizeof none) == 0);
+	conf.rcvbuf_size = 65536;
+	CHECK(mtcp_setconf(&conf) == 0 && mtcp_getconf(&none) == 0 && none.rcvbuf_size == 65536);
 	CHECK(mtcp_init(argv[1]) == 0 && mtcp_getconf(&first) == 0 && first.tcp_timeout == atoi(argv[2]));
 	/* Given back as it was, and with nothing in it. */
 	CHECK(mtcp_setconf(&first) == 0);

@@ -9,8 +9,10 @@ use capi::Errno;
 use runtime::config::TcpConfig;
 use runtime::{Config, Device, Model, PortConfig};
 
+pub use self::asked::Asked;
 use self::old::Old;
 
+mod asked;
 mod old;
 mod tables;
 
@@ -70,13 +72,13 @@ impl Sizes {
         }
     }
 
-    /// With what is above zero in `new`, but for what was `told`: programs give back what they were told, with changes.
-    pub fn updated(self, new: Sizes, told: Sizes) -> Sizes {
-        self.with(new, told, |old, new, told| if new > 0 && new != told { new } else { old })
+    /// With what is above zero in `new`.
+    fn updated(self, new: Sizes) -> Sizes {
+        self.with(new, new, |old, new, _| if new > 0 { new } else { old })
     }
 
     /// Without what a file names.
-    pub fn but_for(self, file: &File) -> Sizes {
+    fn but_for(self, file: &File) -> Sizes {
         self.with(file.named, file.named, |old, named, _| if named == 0 { old } else { 0 })
     }
 
@@ -173,7 +175,7 @@ impl File {
     }
 
     fn with(&self, set: Sizes) -> Settings {
-        let asked = self.named.updated(set, Sizes::NOTHING);
+        let asked = self.named.updated(set);
         let mut config = self.config.clone();
         let processors = crate::process::processors();
         let cores = if asked.num_cores > 0 { asked.num_cores } else { processors };

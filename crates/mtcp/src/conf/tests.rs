@@ -107,12 +107,12 @@ fn toml_is_known_by_its_name_or_by_its_look() {
 }
 
 /// Asks for what is told with some changes, as programs do; what holds then.
-fn changed(file: &File, set: &mut Sizes, change: impl FnOnce(&mut Sizes)) -> Settings {
-    let told = file.sizes(*set);
-    let mut new = told;
-    change(&mut new);
-    *set = set.updated(new, told);
-    file.settings(*set).unwrap()
+fn changed(file: &File, asked: &mut Asked, change: impl FnOnce(&mut Sizes)) -> Settings {
+    let mut sizes = file.sizes(asked.set());
+    asked.tell(sizes);
+    change(&mut sizes);
+    asked.give(sizes);
+    file.settings(asked.set()).unwrap()
 }
 
 /// Whatever the form of the file, and whichever the number.
@@ -121,15 +121,15 @@ fn what_is_set_holds_and_the_rest_stays() {
     let old = parse("io = tap\nport = t0\ntcp_timewait = 0\n");
     let new = toml("a.toml", "lanes = 3\n[tcp]\nreceive_buffer = 4096\n[[ports]]\ndevice = \"tap:t0\"\n").ok().unwrap();
     for (file, receive, wait, mib) in [(old, 65_536, 0, 1563), (new, 4096, 60_000, 1172)] {
-        let mut set = Sizes::NOTHING;
-        let at_first = file.settings(set).unwrap();
+        let mut asked = Asked::NOTHING;
+        let at_first = file.settings(asked.set()).unwrap();
         // Given back as it was told it changes nothing, nor does anything else.
-        let same = changed(&file, &mut set, |_| {});
-        assert_eq!((set, same.sizes, same.keepalive), (Sizes::NOTHING, at_first.sizes, false));
+        let same = changed(&file, &mut asked, |_| {});
+        assert_eq!((asked.set(), same.sizes, same.keepalive), (Sizes::NOTHING, at_first.sizes, false));
         assert_eq!((same.sizes.rcvbuf_size, same.sizes.tcp_timewait, same.sizes.tcp_timeout), (receive, wait, -1));
-        let now = changed(&file, &mut set, |c| c.max_num_buffers = 100_000);
+        let now = changed(&file, &mut asked, |c| c.max_num_buffers = 100_000);
         assert_eq!((now.sizes.max_num_buffers / 100, now.config.buffers_mib), (1000, mib));
-        let now = changed(&file, &mut set, |c| {
+        let now = changed(&file, &mut asked, |c| {
             (c.rcvbuf_size, c.sndbuf_size, c.tcp_timewait) = (300_000, 700_000, 7000);
             c.num_cores = 5;
         });
@@ -139,12 +139,12 @@ fn what_is_set_holds_and_the_rest_stays() {
         assert_eq!((now.config.lanes, now.sizes.num_cores, now.sizes.max_concurrency), (5, 5, 10_000));
         assert_eq!((now.keepalive, now.config.tcp.keep_idle_s), (false, None));
         // Whole seconds are what there is.
-        let now = changed(&file, &mut set, |c| c.tcp_timeout = 5500);
+        let now = changed(&file, &mut asked, |c| c.tcp_timeout = 5500);
         assert_eq!((now.keepalive, now.config.tcp.keep_idle_s, now.sizes.tcp_timeout), (true, Some(5), 5000));
         assert_eq!((now.sizes.rcvbuf_size, now.sizes.num_cores), (300_000, 5));
         // What cannot be is as near as it can.
         let most = c_int::MAX;
-        let now = changed(&file, &mut set, |c| (c.rcvbuf_size, c.tcp_timewait, c.tcp_timeout) = (most, most, most));
+        let now = changed(&file, &mut asked, |c| (c.rcvbuf_size, c.tcp_timewait, c.tcp_timeout) = (most, most, most));
         assert_eq!(
             (now.sizes.rcvbuf_size, now.sizes.tcp_timewait, now.sizes.tcp_timeout),
             (1 << 30, 600_000, 32_767_000)
