@@ -57,7 +57,7 @@ enum socket_type {
 	MTCP_SOCK_PIPE
 };
 
-/* Sizes that a program may read and set; zero and below change nothing, nor does what mtcp_getconf() has told. */
+/* Sizes that a program may read and set; zero and below change nothing, nor does what was told or given last. */
 struct mtcp_conf {
 	int num_cores;       /* lanes, and so contexts; as many as there are processors unless set */
 	int max_concurrency; /* ids of a context */
@@ -98,9 +98,10 @@ void mtcp_destroy(void);
 int mtcp_getconf(struct mtcp_conf *conf);
 
 /*
- * Sets the sizes that are above zero and other than mtcp_getconf() tells, so that one can be read, changed and set. They hold from the
- * next start of an engine on, that is, from the first mtcp_create_context() after mtcp_init(), and go before what the file says
- * that was read last, whatever its form; a file read later goes before them where it names the same. Returns 0. EFAULT: NULL.
+ * Sets the sizes that are above zero and other than what mtcp_getconf() told last and mtcp_setconf() was given last, so that all
+ * can be read, some changed and all set, more than once. They hold from the next start of an engine on, that is, from the first
+ * mtcp_create_context() after mtcp_init(), and go before what the file says that was read last, whatever its form; a file read
+ * later goes before them where it names the same. Returns 0. EFAULT: NULL.
  */
 int mtcp_setconf(const struct mtcp_conf *conf);
 
