@@ -210,13 +210,14 @@ impl Group {
     /// A socket for a new part, and its place.
     fn part(&mut self, id: u64, whole: BorrowedFd<'_>) -> io::Result<OwnedFd> {
         if let Some(blank) = self.parts.iter_mut().find(|part| part.id == BLANK) {
-            inherit(blank.fd.as_fd(), whole, inherited::ALL)?;
+            inherited::copy(blank.fd.as_fd(), whole, inherited::ALL)?;
+            inherited::copy(blank.fd.as_fd(), whole, inherited::LISTENING)?;
             let own = blank.fd.try_clone()?;
             blank.id = id;
             return Ok(own);
         }
         let own = beside(whole)?;
-        inherit(own.as_fd(), whole, inherited::ALL)?;
+        inherited::copy(own.as_fd(), whole, inherited::ALL)?;
         self.parts.push(Part { id, fd: own.try_clone()? });
         Ok(own)
     }
@@ -258,7 +259,7 @@ fn step(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
 }
 
 /// A socket beside `whole` on its address, that listens. No program names it: what its connections are to take over it has from
-/// [`inherit`], before one does. A blank, for which others wait, has not.
+/// [`inherited::copy`], before one does. A blank, for which others wait, has not.
 fn beside(whole: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let get = |name| sys::option(whole, libc::SOL_SOCKET, name);
     let domain = get(libc::SO_DOMAIN)?;
@@ -268,34 +269,12 @@ fn beside(whole: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let part = sys::socket(domain, libc::SOCK_STREAM, get(libc::SO_PROTOCOL)?)?;
     sys::set_option(whole, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
     sys::set_option(part.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
-    inherit(part.as_fd(), whole, inherited::ADDRESS)?;
+    inherited::copy(part.as_fd(), whole, inherited::ADDRESS)?;
     sys::bind(part.as_fd(), &sys::local(whole)?)?;
     let most = sys::backlog(whole).map_or(libc::SOMAXCONN, |(_, most)| most as i32);
     sys::listen(part.as_fd(), most)?;
+    inherited::copy(part.as_fd(), whole, inherited::LISTENING)?;
     Ok(part)
-}
-
-/// Makes options of a part what they are of the original. An option that the kernel has not is no loss; one that this process
-/// may not set is an error, for connections would differ by the CPU that they came in on.
-fn inherit(part: BorrowedFd<'_>, whole: BorrowedFd<'_>, options: &[(i32, i32)]) -> io::Result<()> {
-    for (level, name) in options.iter().copied() {
-        let Ok(value) = sys::option_bytes(whole, level, name) else { continue };
-        let told = sys::option_bytes(part, level, name);
-        if told.is_ok_and(|own| own == value) {
-            continue;
-        }
-        // Of the sizes of buffers the double is told; those that tune themselves are as fresh ones are.
-        let doubled = level == libc::SOL_SOCKET && matches!(name, libc::SO_SNDBUF | libc::SO_RCVBUF);
-        let set = match <[u8; 4]>::try_from(value.as_slice()) {
-            Ok(value) if doubled => sys::set_option(part, level, name, i32::from_ne_bytes(value) / 2),
-            _ => sys::set_option_bytes(part, level, name, &value),
-        };
-        match set {
-            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOPROTOOPT | libc::EOPNOTSUPP)) => {}
-            other => other?,
-        }
-    }
-    Ok(())
 }
 
 /// The kernel's side of a registration: a descriptor to accept from, the part of `mask`'s CPUs or, without one, the whole.
@@ -434,12 +413,12 @@ impl Drop for Membership {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::net::{SocketAddr, TcpListener, TcpStream};
 
     /// Connects `n` times from a CPU, on which loopback then delivers.
-    fn connect_from(cpu: usize, to: SocketAddr, n: usize) -> Vec<TcpStream> {
+    pub(crate) fn connect_from(cpu: usize, to: SocketAddr, n: usize) -> Vec<TcpStream> {
         std::thread::spawn(move || {
             let mut set = rustix::thread::CpuSet::new();
             set.set(cpu);
@@ -448,6 +427,14 @@ mod tests {
         })
         .join()
         .unwrap()
+    }
+
+    /// The calling thread is nobody special from now on.
+    pub(crate) fn drop_capabilities() {
+        let (header, none) = ([0x2008_0522u32, 0], [0u32; 6]);
+        // SAFETY: a header of version 3, and the six words that belong to it.
+        let done = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()) };
+        assert_eq!(done, 0);
     }
 
     fn waits(fd: &OwnedFd) -> u32 {
@@ -493,85 +480,5 @@ mod tests {
         drop(one);
         drop(two);
         assert_eq!(places(&again.1), [Some(again.1.id)], "blanks at the end are for nobody");
-    }
-
-    fn bytes(values: &[i32]) -> Vec<u8> {
-        values.iter().flat_map(|value| value.to_ne_bytes()).collect()
-    }
-
-    /// Whatever the original hands on, the kernel's own way says.
-    #[test]
-    fn connections_of_a_part_are_as_those_of_the_original() {
-        use libc::{IPPROTO_IP as IP, IPPROTO_IPV6 as IPV6, IPPROTO_TCP as TCP, SOL_SOCKET as SOCKET};
-        let time = |seconds: i64| [seconds.to_ne_bytes(), [0; 8]].concat();
-        let same = [
-            (SOCKET, libc::SO_BINDTOIFINDEX, bytes(&[1])),
-            (SOCKET, libc::SO_KEEPALIVE, bytes(&[1])),
-            (SOCKET, libc::SO_LINGER, bytes(&[1, 7])),
-            (SOCKET, libc::SO_OOBINLINE, bytes(&[1])),
-            (SOCKET, libc::SO_RCVLOWAT, bytes(&[3])),
-            (SOCKET, libc::SO_SNDBUF, bytes(&[70_000])),
-            (SOCKET, libc::SO_RCVBUF, bytes(&[80_000])),
-            (SOCKET, libc::SO_RCVTIMEO, time(11)),
-            (SOCKET, libc::SO_SNDTIMEO, time(12)),
-            (TCP, libc::TCP_NODELAY, bytes(&[1])),
-            (TCP, libc::TCP_MAXSEG, bytes(&[1000])),
-            (TCP, libc::TCP_WINDOW_CLAMP, bytes(&[9000])),
-            (TCP, libc::TCP_CONGESTION, b"reno".to_vec()),
-            (TCP, libc::TCP_KEEPIDLE, bytes(&[123])),
-            (TCP, libc::TCP_KEEPINTVL, bytes(&[21])),
-            (TCP, libc::TCP_KEEPCNT, bytes(&[5])),
-            (TCP, libc::TCP_USER_TIMEOUT, bytes(&[4321])),
-            (TCP, libc::TCP_LINGER2, bytes(&[9])),
-            (TCP, libc::TCP_NOTSENT_LOWAT, bytes(&[5555])),
-        ];
-        let v4 = [
-            (IP, libc::IP_FREEBIND, bytes(&[1])),
-            (IP, libc::IP_TOS, bytes(&[0x10])),
-            (IP, libc::IP_TTL, bytes(&[77])),
-            (IP, libc::IP_MINTTL, bytes(&[3])),
-        ];
-        let v6 = [
-            (IPV6, libc::IPV6_FREEBIND, bytes(&[1])),
-            (IPV6, libc::IPV6_TCLASS, bytes(&[0x28])),
-            (IPV6, libc::IPV6_UNICAST_HOPS, bytes(&[33])),
-            (IPV6, libc::IPV6_MINHOPCOUNT, bytes(&[4])),
-            (IPV6, libc::IPV6_DONTFRAG, bytes(&[1])),
-        ];
-        let privileged = [(SOCKET, libc::SO_MARK, bytes(&[6])), (IP, libc::IP_TRANSPARENT, bytes(&[1]))];
-        let all = || inherited::ADDRESS.iter().chain(inherited::ALL);
-        let told = |fd: BorrowedFd<'_>| -> Vec<_> {
-            all().map(|(level, name)| ((*level, *name), sys::option_bytes(fd, *level, *name).ok())).collect()
-        };
-        for (at, own) in [("127.0.0.1:0", &v4[..]), ("[::1]:0", &v6[..])] {
-            let [plain, whole] = [(); 2].map(|()| TcpListener::bind(at).unwrap());
-            let mut odd: Vec<_> = same.iter().chain(own).collect();
-            for (level, name, value) in &odd {
-                sys::set_option_bytes(whole.as_fd(), *level, *name, value)
-                    .unwrap_or_else(|e| panic!("{level} {name}: {e}"));
-            }
-            if rustix::process::geteuid().is_root() {
-                for option in &privileged {
-                    sys::set_option_bytes(whole.as_fd(), option.0, option.1, &option.2).unwrap();
-                    odd.push(option);
-                }
-            }
-            // Of the answers to SYNs alone.
-            sys::set_option(whole.as_fd(), SOCKET, libc::SO_PRIORITY, 4).unwrap();
-            let accepted = |from: &TcpListener| {
-                let client = connect_from(0, from.local_addr().unwrap(), 1);
-                (from.accept().unwrap().0, client)
-            };
-            let (fresh, wanted) = (accepted(&plain), accepted(&whole));
-            for (level, name, _) in odd {
-                let [usual, odd] =
-                    [&fresh.0, &wanted.0].map(|fd| sys::option_bytes(fd.as_fd(), *level, *name).unwrap());
-                assert_ne!(usual, odd, "{level} {name}: nothing is shown");
-            }
-            let (part, _member) = Membership::socket(whole.as_fd(), CpuMask::one(0)).unwrap();
-            assert_eq!(told(part.as_fd()), told(whole.as_fd()));
-            let came = accepted(&TcpListener::from(part));
-            assert_eq!(told(came.0.as_fd()), told(wanted.0.as_fd()));
-        }
     }
 }
