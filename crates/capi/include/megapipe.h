@@ -122,7 +122,8 @@ int mp_set_batch(mp_channel *channel, unsigned int requests);
  * has them, else the original, else the first; the others have none until that one is unregistered.
  * The handle, or 0 and errno: EEXIST registered with this channel already; EBUSY the mask meets another's; EINVAL a mask of
  * what does not listen; EOPNOTSUPP a mask of what is not TCP; EMFILE, ENFILE no more handles; EADDRINUSE, EADDRNOTAVAIL,
- * EACCES as of bind(2) and listen(2); EPERM an option of the original's, which a part is to have, is not this process's to set; EPERM, ENOSYS too: a descriptor on a lane's channel, which gets no io_uring.
+ * EACCES as of bind(2) and listen(2); EPERM an option of the original's, which a part is to have, is not this process's to set, or it has SO_LOCK_FILTER;
+ * EPERM, ENOSYS too: a descriptor on a lane's channel, which gets no io_uring.
  */
 mp_handle mp_register(mp_channel *channel, int fd, void *cookie, uint64_t cpu_mask);
 

@@ -6,7 +6,7 @@
 //! (TCP_MD5SIG, TCP_AO, TCP_FASTOPEN_KEY), IPsec policies (IP_XFRM_POLICY), extension headers and a source of every packet
 //! (IPV6_HOPOPTS, IPV6_DSTOPTS, IPV6_RTHDR, IPV6_RTHDRDSTOPTS, IPV6_PKTINFO), IPV6_MTU and SO_BUSY_POLL_BUDGET, which nobody can ask
 //! for, and a TCP_MAXSEG of 536, which reads as none; TCP_REPAIR and TCP_FASTOPEN_CONNECT, which are for sockets that connect, and
-//! what is about multicast.
+//! what is about multicast. A listener with SO_LOCK_FILTER has no parts: it takes no program.
 
 use std::io;
 use std::os::fd::BorrowedFd;

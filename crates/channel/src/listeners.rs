@@ -189,7 +189,7 @@ impl Group {
         if let Some(whole) = &self.whole
             && at + 1 < self.parts.len()
             && self.parts.last().is_some_and(|last| last.id != BLANK)
-            && let Ok(fd) = beside(whole.as_fd())
+            && let Ok(fd) = beside(whole.as_fd(), &[])
         {
             self.parts.push(Part { id: BLANK, fd });
         }
@@ -216,9 +216,21 @@ impl Group {
             blank.id = id;
             return Ok(own);
         }
-        let own = beside(whole)?;
-        inherited::copy(own.as_fd(), whole, inherited::ALL)?;
-        self.parts.push(Part { id, fd: own.try_clone()? });
+        if self.parts.is_empty() {
+            // Without a program the kernel deals connections out by hash as soon as the part listens. It takes none (EINVAL) as
+            // long as a listener that began without SO_REUSEPORT is alone: then some may come to the part from any CPU, but all
+            // that can be refused was asked for before.
+            match attach(whole, &mut [step(RETURN, 0, 0, 0)]) {
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
+                other => other?,
+            }
+        }
+        let made = beside(whole, inherited::ALL).and_then(|own| Ok((own.try_clone()?, own)));
+        let (fd, own) = made.inspect_err(|_| {
+            // Takes that program away again.
+            let _ = self.direct();
+        })?;
+        self.parts.push(Part { id, fd });
         Ok(own)
     }
 
@@ -238,13 +250,18 @@ impl Group {
             }
         }
         program.push(step(RETURN, 0, 0, 0));
-        let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-        let (name, len) = (libc::SO_ATTACH_REUSEPORT_CBPF, size_of::<libc::sock_fprog>() as libc::socklen_t);
-        let fd = whole.as_raw_fd();
-        // SAFETY: the program lives until the call is over, which copies it.
-        let done = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, name, (&raw const filter).cast(), len) };
-        if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        attach(whole.as_fd(), &mut program)
     }
+}
+
+/// Gives the sockets of an address a program, which answers with the place of the one that has a connection.
+fn attach(whole: BorrowedFd<'_>, program: &mut [libc::sock_filter]) -> io::Result<()> {
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    let (name, len) = (libc::SO_ATTACH_REUSEPORT_CBPF, size_of::<libc::sock_fprog>() as libc::socklen_t);
+    let fd = whole.as_raw_fd();
+    // SAFETY: the program lives until the call is over, which copies it.
+    let done = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, name, (&raw const filter).cast(), len) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 const SO_DETACH_REUSEPORT_BPF: i32 = 68;
@@ -258,9 +275,9 @@ fn step(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
     libc::sock_filter { code: code as u16, jt, jf, k }
 }
 
-/// A socket beside `whole` on its address, that listens. No program names it: what its connections are to take over it has from
-/// [`inherited::copy`], before one does. A blank, for which others wait, has not.
-fn beside(whole: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+/// A socket beside `whole` on its address, that has `options` of it and then listens. No program names it. A blank, for which
+/// others wait, has no options before one does.
+fn beside(whole: BorrowedFd<'_>, options: &[(i32, i32)]) -> io::Result<OwnedFd> {
     let get = |name| sys::option(whole, libc::SOL_SOCKET, name);
     let domain = get(libc::SO_DOMAIN)?;
     if domain != libc::AF_INET && domain != libc::AF_INET6 {
@@ -270,6 +287,7 @@ fn beside(whole: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     sys::set_option(whole, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
     sys::set_option(part.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
     inherited::copy(part.as_fd(), whole, inherited::ADDRESS)?;
+    inherited::copy(part.as_fd(), whole, options)?;
     sys::bind(part.as_fd(), &sys::local(whole)?)?;
     let most = sys::backlog(whole).map_or(libc::SOMAXCONN, |(_, most)| most as i32);
     sys::listen(part.as_fd(), most)?;
@@ -416,6 +434,8 @@ impl Drop for Membership {
 pub(crate) mod tests {
     use super::*;
     use std::net::{SocketAddr, TcpListener, TcpStream};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
 
     /// Connects `n` times from a CPU, on which loopback then delivers.
     pub(crate) fn connect_from(cpu: usize, to: SocketAddr, n: usize) -> Vec<TcpStream> {
@@ -475,10 +495,112 @@ pub(crate) mod tests {
         assert_eq!(places(&one.1), [None, Some(b), Some(c)]);
         let _some = (connect_from(0, at, 2), connect_from(1, at, 3));
         assert_eq!((waits(&one.0), waits(&two.0)), (2, 3));
+        let (level, name) = (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE);
+        sys::set_option(whole.as_fd(), level, name, 123).unwrap();
         let again = join(701);
+        assert_eq!(sys::option(again.0.as_fd(), level, name).unwrap(), 123, "as options are now");
         assert_eq!(places(&one.1), [Some(again.1.id), Some(b), Some(c)]);
         drop(one);
         drop(two);
         assert_eq!(places(&again.1), [Some(again.1.id)], "blanks at the end are for nobody");
+    }
+
+    /// A listener with a long queue, that has SO_REUSEPORT before it listens, or not.
+    fn listener(reuse: bool) -> (OwnedFd, SocketAddr) {
+        listener_at(SocketAddr::from(([127, 0, 0, 1], 0)), reuse)
+    }
+
+    fn listener_at(at: SocketAddr, reuse: bool) -> (OwnedFd, SocketAddr) {
+        let fd = sys::socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
+        // Without either its connections would keep the address from parts.
+        sys::set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, 1).unwrap();
+        sys::set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, reuse as i32).unwrap();
+        sys::bind(fd.as_fd(), &at.into()).unwrap();
+        sys::listen(fd.as_fd(), 4096).unwrap();
+        let at = sys::local(fd.as_fd()).unwrap().ip().unwrap();
+        (fd, at)
+    }
+
+    /// Does something again and again while up to 500 connect from CPU 0, or once while some do: the clients.
+    fn while_many_connect(at: SocketAddr, once: bool, mut meanwhile: impl FnMut()) -> Vec<TcpStream> {
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let clients = scope.spawn(|| {
+                let one = |_| (!over.load(Ordering::Relaxed)).then(|| connect_from(0, at, 1).pop().unwrap());
+                (0..500).map_while(one).collect()
+            });
+            while !clients.is_finished() {
+                meanwhile();
+                over.store(once, Ordering::Relaxed);
+                if once {
+                    break;
+                }
+            }
+            clients.join().unwrap()
+        })
+    }
+
+    /// Connections that come while the first part is made have the original's options, and are the original's where the kernel
+    /// takes a program before.
+    #[test]
+    fn the_first_part_has_no_connection_too_early() {
+        const IDLE: (i32, i32) = (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE);
+        let mut seen = 0;
+        for round in 0..100 {
+            let reuse = round % 2 == 0;
+            let (whole, at) = listener(reuse);
+            sys::set_option(whole.as_fd(), IDLE.0, IDLE.1, 123).unwrap();
+            let mut made = None;
+            let clients = while_many_connect(at, true, || {
+                std::thread::sleep(Duration::from_micros(300));
+                made = Some(Membership::socket(whole.as_fd(), CpuMask::one(reuse as usize)).unwrap());
+                std::thread::sleep(Duration::from_micros(200));
+            });
+            let part = made.as_ref().map(|(part, _)| part).unwrap();
+            if reuse {
+                assert_eq!(waits(part), 0, "of {}, round {round}: they came in on another CPU", clients.len());
+                seen += clients.len();
+                continue;
+            }
+            let part = TcpListener::from(part.try_clone().unwrap());
+            for _ in 0..sys::backlog(part.as_fd()).unwrap().0 {
+                let (connection, _) = part.accept().unwrap();
+                assert_eq!(sys::option(connection.as_fd(), IDLE.0, IDLE.1).unwrap(), 123, "round {round}");
+                seen += 1;
+            }
+        }
+        assert!(seen > 100, "{seen}: nothing is shown");
+    }
+
+    /// A part that may not have an option never listens: no connection comes to it, to be reset when it ends.
+    #[test]
+    fn a_part_that_is_refused_takes_no_connections() {
+        for reuse in [false, true] {
+            let (whole, at) = listener(reuse);
+            if sys::set_option(whole.as_fd(), libc::SOL_SOCKET, libc::SO_MARK, 6).is_err() {
+                return eprintln!("SKIPPED: needs root");
+            }
+            let refused = || {
+                drop_capabilities();
+                let mut n = 0;
+                let clients = while_many_connect(at, false, || {
+                    let error = Membership::socket(whole.as_fd(), CpuMask::one(0)).unwrap_err();
+                    assert_eq!(error.raw_os_error(), Some(libc::EPERM));
+                    n += 1;
+                });
+                assert!(n > 10, "{n}: nothing is shown");
+                clients
+            };
+            let clients = std::thread::scope(|scope| scope.spawn(refused).join().unwrap());
+            let reset = clients.iter().filter(|stream| stream.take_error().unwrap().is_some()).count();
+            assert_eq!((clients.len(), reset), (500, 0));
+            assert_eq!(waits(&whole), 500);
+            if reuse {
+                // And no program: the kernel deals out by hash again.
+                let (other, _) = listener_at(at, true);
+                let _more = connect_from(0, at, 64);
+                assert!(waits(&whole) < 564 && waits(&other) > 0);
+            }
+        }
     }
 }

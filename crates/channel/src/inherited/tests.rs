@@ -216,3 +216,13 @@ fn no_size_is_cut_in_silence() {
         assert_eq!(refused(&whole), Some(libc::EPERM));
     }
 }
+
+/// The kernel takes no program then, and nothing listens beside the original meanwhile.
+#[test]
+fn a_listener_whose_filter_is_locked_has_no_parts() {
+    let whole = TcpListener::bind("127.0.0.1:0").unwrap();
+    sys::set_option(whole.as_fd(), SOCKET, SO_LOCK_FILTER, 1).unwrap();
+    let refused = Membership::socket(whole.as_fd(), CpuMask::one(0)).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
+    assert_eq!(sys::option(whole.as_fd(), SOCKET, libc::SO_REUSEPORT).unwrap(), 0, "no part was begun");
+}
