@@ -25,7 +25,8 @@
  * What goes wrong with an operation is told by its completion. A lane's TCP works inside the calls of its channel (model
  * "inline", the default), above all mp_dispatch(): a thread that computes for long lets it wait, but with model = "guarded" or
  * "paired" in the configuration. A child of fork() cannot use its parent's channels, and ends none when it ends; it can make its
- * own. Until it ends or calls exec(2) it keeps the descriptors behind them open.
+ * own. Until it ends or calls exec(2) it keeps the descriptors behind them open. fork() waits while another thread's mp_create()
+ * starts a lane's engine.
  */
 #ifndef MEGAPIPE_H
 #define MEGAPIPE_H

@@ -6,7 +6,6 @@
 pub mod address;
 pub mod buffers;
 pub mod errno;
-pub mod forks;
 pub mod info;
 pub mod options;
 mod say;

@@ -102,6 +102,21 @@ fn every_call_under_valgrind() {
     }
 }
 
+/// What a child of fork(2) may do and what not, while its parent's other threads are at work.
+#[test]
+fn children() {
+    let temp = Temp::new();
+    let source = root().join("crates/capi/tests/c/megapipe_forks.c");
+    for (name, flags, library) in [
+        ("archive", "", "'PREFIX/lib/libmegapipe.a'"),
+        ("shared", "-fsanitize=address,undefined -fno-sanitize-recover=all", "-LPREFIX/lib -lmegapipe"),
+    ] {
+        let out = temp.0.join(name);
+        compile(&source, &out, flags, library);
+        must(&format!("timeout -s KILL 120 '{}'", out.display()));
+    }
+}
+
 fn examples(lab: &Lab) {
     let (root, prefix, out) = (root(), prefix(), &lab.temp.0);
     must(&format!("make -s -C '{}/examples/c' PREFIX='{}' OUT='{}'", root.display(), prefix.display(), out.display()));

@@ -13,11 +13,12 @@
 //! only a blank takes a place, a socket that the program never named, for what moves would miss connections until the
 //! program is written anew.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use runtime::forks::{Lock, Locked};
 
 use crate::address::Address;
 use crate::options::CpuMask;
@@ -93,7 +94,7 @@ struct Object {
     kernel: Option<OwnedFd>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     /// A descriptor's socket.
     Socket(u64),
@@ -131,16 +132,15 @@ struct Member {
 
 struct Registry {
     objects: Slab<Object>,
-    groups: HashMap<Key, Group>,
+    groups: BTreeMap<Key, Group>,
     last: u64,
 }
 
-static ALL: LazyLock<Mutex<Registry>> =
-    LazyLock::new(|| Mutex::new(Registry { objects: Slab::resting(MOST, REST), groups: HashMap::new(), last: 0 }));
+static ALL: Lock<Registry> =
+    Lock::new(Registry { objects: Slab::resting(MOST, REST), groups: BTreeMap::new(), last: 0 });
 
-/// No step leaves it half changed, so that one who panicked meanwhile does no harm.
-fn lock() -> MutexGuard<'static, Registry> {
-    ALL.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock() -> Locked<Registry> {
+    ALL.lock()
 }
 
 /// A registration of a listener; it ends with this.

@@ -27,7 +27,7 @@ impl<T> Slab<T> {
 
     /// At most `most` values; a number that is freed is not given out before `rest` others have been freed, unless none is
     /// left: for names that have few bits of a generation.
-    pub fn resting(most: u32, rest: usize) -> Slab<T> {
+    pub const fn resting(most: u32, rest: usize) -> Slab<T> {
         Slab { slots: Vec::new(), free: VecDeque::new(), most, rest }
     }
 

@@ -1,9 +1,9 @@
 //! The engines behind channels of lanes: one for each configuration file, as long as it has channels.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use capi::{Errno, Result, forks};
+use capi::{Errno, Result};
+use runtime::forks::{self, Lock};
 use runtime::{App, Config, Engine, Error, Model};
 
 struct Running {
@@ -27,11 +27,8 @@ struct Engines {
     last: u64,
 }
 
-static ENGINES: Mutex<Engines> = Mutex::new(Engines { running: Vec::new(), copies: Vec::new(), last: 0 });
-
-fn lock() -> MutexGuard<'static, Engines> {
-    ENGINES.lock().unwrap_or_else(PoisonError::into_inner)
-}
+/// Whoever starts an engine has it until that is done, and a fork waits for it.
+static ENGINES: Lock<Engines> = Lock::new(Engines { running: Vec::new(), copies: Vec::new(), last: 0 });
 
 /// A channel's part in an engine, which ends with its last one. It goes after the channel.
 #[derive(Debug)]
@@ -39,7 +36,7 @@ pub struct Member(u64);
 
 impl Drop for Member {
     fn drop(&mut self) {
-        let mut all = lock();
+        let mut all = ENGINES.lock();
         let Some(at) = all.running.iter().position(|running| running.id == self.0) else { return };
         all.running[at].channels -= 1;
         if all.running[at].channels == 0 {
@@ -79,7 +76,7 @@ const OTHERS: Duration = Duration::from_secs(1);
 /// A channel of an engine listens. Connections that come to a lane that nobody runs are answered by nobody: that is told, unless
 /// the program is about to make its channel.
 pub fn listens(member: &Member) {
-    let mut all = lock();
+    let mut all = ENGINES.lock();
     let Some(running) = all.running.iter_mut().find(|running| running.id == member.0) else { return };
     if running.without_channel() == 0 || std::mem::replace(&mut running.looked, true) {
         return;
@@ -107,7 +104,7 @@ fn all_signals_blocked() -> libc::sigset_t {
 }
 
 fn tell_of_lanes_without_channel(id: u64) {
-    let all = lock();
+    let all = ENGINES.lock();
     let Some(running) = all.running.iter().find(|running| running.id == id) else { return };
     let (without, lanes, path) = (running.without_channel(), running.engine.lanes(), running.path.clone());
     drop(all);
@@ -124,7 +121,7 @@ fn tell_of_lanes_without_channel(id: u64) {
 /// pinned to its core; where that fails the lane stays free.
 pub fn take(path: &str, lane: Option<usize>) -> Result<(App, Member)> {
     let forks = forks::watch();
-    let mut locked = lock();
+    let mut locked = ENGINES.lock();
     let all = &mut *locked;
     // A parent's work in the parent; what is here is a copy, which must not end them.
     all.copies.extend(all.running.extract_if(.., |running| running.forks != forks));

@@ -1,13 +1,13 @@
 //! The channels of a thread. A program's pointers and handles are compared with them, and never followed.
 
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::mem::ManuallyDrop;
 use std::rc::Rc;
-use std::sync::{LazyLock, Mutex, PoisonError};
 
-use capi::{Errno, Result, forks};
+use capi::{Errno, Result};
 use channel::{Channel, Handle};
+use runtime::forks::{self, Lock};
 
 use crate::engines::{self, Member};
 
@@ -50,7 +50,7 @@ thread_local! {
 }
 
 /// Of all threads: to tell a wrong thread from a wrong name.
-static ALL: LazyLock<Mutex<HashSet<u32>>> = LazyLock::new(Mutex::default);
+static ALL: Lock<BTreeSet<u32>> = Lock::new(BTreeSet::new());
 
 impl Drop for Slot {
     fn drop(&mut self) {
@@ -59,13 +59,13 @@ impl Drop for Slot {
         }
         // SAFETY: it is dropped here alone.
         unsafe { ManuallyDrop::drop(&mut self.own) };
-        ALL.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id);
+        ALL.lock().remove(&self.id);
     }
 }
 
 /// Whether another thread has such a channel.
 fn elsewhere(like: impl Fn(u32) -> bool) -> bool {
-    ALL.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|id| like(*id))
+    ALL.lock().iter().any(|id| like(*id))
 }
 
 /// A new channel of this thread.
@@ -73,7 +73,7 @@ pub fn add(channel: Channel, engine: Option<Member>) -> Result<*mut Slot> {
     let id = channel.id();
     let own = ManuallyDrop::new(Own { channel: RefCell::new(channel), engine });
     let slot = Rc::new(Slot { id, forks: forks::watch(), own });
-    ALL.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
+    ALL.lock().insert(id);
     MINE.with(|mine| mine.0.try_borrow_mut().map(|mut mine| mine.push(slot))).map_err(|_| Errno::BUSY)?;
     Ok(name(id))
 }

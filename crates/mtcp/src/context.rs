@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
 
-use capi::{Errno, Result, errno, forks};
-use runtime::App;
+use capi::{Errno, Result, errno};
+use runtime::{App, forks};
 use socket::{Ready, SockId, SockOption, Sockets};
 
 use crate::ids::{Entry, Ids, Kind};

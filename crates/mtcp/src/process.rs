@@ -7,8 +7,8 @@ use std::ops::{Deref, DerefMut, Range};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
-use capi::{Errno, Result, errno, forks};
-use runtime::{App, AppHandle, Engine, Model};
+use capi::{Errno, Result, errno};
+use runtime::{App, AppHandle, Engine, Model, forks};
 
 use crate::conf::{Asked, File, Settings, Sizes};
 use crate::descriptors::Low;

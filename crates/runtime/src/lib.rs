@@ -11,6 +11,7 @@ pub mod config;
 mod cores;
 mod engine;
 mod fallback;
+pub mod forks;
 mod guard;
 mod handover;
 mod keeper;
