@@ -25,8 +25,9 @@
  * What goes wrong with an operation is told by its completion. A lane's TCP works inside the calls of its channel (model
  * "inline", the default), above all mp_dispatch(): a thread that computes for long lets it wait, but with model = "guarded" or
  * "paired" in the configuration. A child of fork() cannot use its parent's channels, and ends none when it ends; it can make its
- * own. Until it ends or calls exec(2) it keeps the descriptors behind them open. fork() waits while another thread's mp_create()
- * starts a lane's engine.
+ * own, and its parent's registrations are nothing to them, but parts of a listener (cpu_mask of mp_register()). Until it ends or
+ * calls exec(2) it keeps the descriptors behind its parent's channels open. fork() waits while another thread's mp_create() starts
+ * a lane's engine.
  */
 #ifndef MEGAPIPE_H
 #define MEGAPIPE_H
@@ -120,8 +121,10 @@ int mp_set_batch(mp_channel *channel, unsigned int requests);
  * that no mask names, wherever it is registered, with cpu_mask 0: where it is registered nowhere, their connections wait there
  * for ever, so let the masks name all CPUs of the machine, or register it once without. Masks of one listener must not meet. A lane
  * has its own connections anyway: of several registrations of a listener of mp_listen_at() with it, that whose mask has its core
- * has them, else the original, else the first; the others have none until that one is unregistered.
- * The handle, or 0 and errno: EEXIST registered with this channel already; EBUSY the mask meets another's; EINVAL a mask of
+ * has them, else the original, else the first; the others have none until that one is unregistered. The parts of a listener of the
+ * kernel are one process's: another one, a child too, must have none, or connections come to where nobody accepts them.
+ * The handle, or 0 and errno: EEXIST registered with this channel already; EBUSY the mask meets another's, or a
+ * parent had parts of the listener when this process was forked; EINVAL a mask of
  * what does not listen; EOPNOTSUPP a mask of what is not TCP; EMFILE, ENFILE no more handles; EADDRINUSE, EADDRNOTAVAIL,
  * EACCES as of bind(2) and listen(2); EPERM an option of the original's, which a part is to have, is not this process's to set, or it has SO_LOCK_FILTER;
  * EPERM, ENOSYS too: a descriptor on a lane's channel, which gets no io_uring.

@@ -18,7 +18,7 @@ use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
-use runtime::forks::{Lock, Locked};
+use runtime::forks::{self, Lock, Locked};
 
 use crate::address::Address;
 use crate::options::CpuMask;
@@ -27,7 +27,7 @@ use crate::{errno, inherited, sys};
 
 /// A listener that is bound to no engine yet: the channels of lanes it is registered with listen each in their own table,
 /// those of the kernel share a kernel's listener. Its number is 2^29 or more, and less than a lightweight socket's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Listener(i32);
 
 const FIRST: i32 = 1 << 29;
@@ -60,7 +60,7 @@ impl Listener {
     pub fn close(self) -> io::Result<()> {
         let mut all = lock();
         let at = all.object(self)?;
-        if all.groups.contains_key(&Key::Object(at)) {
+        if all.groups.contains_key(&Key::Object(self)) {
             return Err(errno(libc::EBUSY));
         }
         all.objects.remove(at);
@@ -98,7 +98,7 @@ struct Object {
 enum Key {
     /// A descriptor's socket.
     Socket(u64),
-    Object(u32),
+    Object(Listener),
 }
 
 /// A part that the kernel knows.
@@ -133,14 +133,31 @@ struct Member {
 struct Registry {
     objects: Slab<Object>,
     groups: BTreeMap<Key, Group>,
+    /// What a parent has registered.
+    copies: Vec<BTreeMap<Key, Group>>,
+    /// The process whose `groups` they are.
+    forks: u32,
     last: u64,
 }
 
-static ALL: Lock<Registry> =
-    Lock::new(Registry { objects: Slab::resting(MOST, REST), groups: BTreeMap::new(), last: 0 });
+static ALL: Lock<Registry> = Lock::new(Registry {
+    objects: Slab::resting(MOST, REST),
+    groups: BTreeMap::new(),
+    copies: Vec::new(),
+    forks: 0,
+    last: 0,
+});
 
 fn lock() -> Locked<Registry> {
-    ALL.lock()
+    let mut all = ALL.lock();
+    let forks = forks::count();
+    if std::mem::replace(&mut all.forks, forks) != forks {
+        // Its channels are not here to serve anybody, its parts not ours to shut down; nor are the copies of its descriptors to
+        // be closed: the program may have done so, and their numbers be those of other files.
+        let parents = std::mem::take(&mut all.groups);
+        all.copies.push(parents);
+    }
+    all
 }
 
 /// A registration of a listener; it ends with this.
@@ -155,6 +172,12 @@ impl Registry {
         let at = listener.0 as u32 & (MOST - 1);
         let good = listener.0 as u32 >> 16 & 0xfff == self.objects.generation(at) & 0xfff;
         (good && self.objects.get(at).is_some()).then_some(at).ok_or_else(|| errno(libc::EBADF))
+    }
+
+    /// Whether a parent had parts of the listener when this process was forked. The places of parts are those of one list, the
+    /// kernel's: a program written here would send their connections elsewhere.
+    fn parents(&self, key: Key) -> bool {
+        self.copies.iter().any(|groups| groups.get(&key).is_some_and(|group| !group.parts.is_empty()))
     }
 
     /// A registration under a mask that meets no other's; EBUSY where it does.
@@ -297,6 +320,9 @@ fn beside(whole: BorrowedFd<'_>, options: &[(i32, i32)]) -> io::Result<OwnedFd> 
 
 /// The kernel's side of a registration: a descriptor to accept from, the part of `mask`'s CPUs or, without one, the whole.
 fn enter(all: &mut Registry, key: Key, whole: BorrowedFd<'_>, mask: CpuMask) -> io::Result<(OwnedFd, Membership)> {
+    if !mask.is_empty() && all.parents(key) {
+        return Err(errno(libc::EBUSY));
+    }
     let own = whole.try_clone_to_owned()?;
     let id = all.join(key, mask)?;
     let membership = Membership { key, id };
@@ -343,14 +369,14 @@ impl Membership {
             object.kernel = Some(fd);
         }
         let whole = object.kernel.as_ref().ok_or_else(|| errno(libc::EBADF))?.try_clone()?;
-        enter(&mut all, Key::Object(at), whole.as_fd(), mask)
+        enter(&mut all, Key::Object(listener), whole.as_fd(), mask)
     }
 
     /// Registers a listener with a lane's channel: where it listens, and how many may wait.
     pub fn lane(listener: Listener, mask: CpuMask) -> io::Result<(Address, i32, Membership)> {
         let mut all = lock();
         let at = all.object(listener)?;
-        let key = Key::Object(at);
+        let key = Key::Object(listener);
         let id = all.join(key, mask)?;
         let object = all.objects.get(at).ok_or_else(|| errno(libc::EBADF))?;
         Ok((object.address, object.backlog, Membership { key, id }))

@@ -25,7 +25,8 @@ impl Channel {
     }
 
     /// Registers the part of a listening descriptor that is `mask`'s; the original, wherever it is registered without a
-    /// mask, keeps all other CPUs. EBUSY: the mask meets that of another part, of any channel of this process. EINVAL: it
+    /// mask, keeps all other CPUs. EBUSY: the mask meets that of another part, of any channel of this process, or a parent
+    /// had parts of it when this process was forked. EINVAL: it
     /// does not listen, or the mask is empty. EOPNOTSUPP: it is not TCP's. EADDRINUSE: another socket that does not share
     /// the address has it.
     pub fn register_part(&mut self, fd: BorrowedFd<'_>, cookie: u64, mask: CpuMask) -> io::Result<Handle> {

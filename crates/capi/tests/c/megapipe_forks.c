@@ -1,5 +1,5 @@
 /*
- * Children of fork(2): none waits for a lock that nobody gives back.
+ * Children of fork(2): whose registrations are whose, and that no child waits for a lock that nobody gives back.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -8,7 +8,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <megapipe.h>
+#include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,6 +39,13 @@ static int listening(void)
 	return fd;
 }
 
+static int client(void)
+{
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	CHECK(fd >= 0 && connect(fd, (struct sockaddr *)&at, sizeof at) == 0);
+	return fd;
+}
+
 /* 0 in a child, which has ten seconds; in the parent 1, once the child has ended well. */
 static int child_has_ended(void)
 {
@@ -51,6 +60,101 @@ static int child_has_ended(void)
 	CHECK(!WIFSIGNALED(status)); /* it has waited for ever */
 	CHECK(status == 0);
 	return 1;
+}
+
+/* What waits at a child's registration is for the child's other ones, never for those of its parent. */
+static void a_child_leaves_nothing_to_its_parent(void)
+{
+	int clients[4], i, fd = listening();
+	mp_handle parents = mp_register(ch, fd, NULL, 0);
+	CHECK(parents != 0 && mp_flush(ch) == 0);
+	if (!child_has_ended()) {
+		struct mp_event ev;
+		struct mp_stats stats;
+		mp_channel *own = mp_create(&options);
+		mp_handle h = own == NULL ? 0 : mp_register(own, fd, NULL, 0);
+		CHECK(h != 0);
+		for (i = 0; i < 4; i++)
+			clients[i] = client();
+		CHECK(mp_accept(h, 1, 0) == 0 && mp_dispatch(own, &ev, 5000) == 1 && ev.cmd == MP_ACCEPT && ev.result == 0);
+		CHECK(close(ev.u.accept.fd) == 0);
+		for (i = 0; i < 10; i++) /* the others are accepted ahead */
+			CHECK(mp_dispatch(own, &ev, 10) == 0);
+		CHECK(mp_unregister(h) == 0 && mp_stats(own, &stats, sizeof stats) == 0);
+		CHECK(stats.dropped == 3);
+		for (i = 0; i < 4; i++) {
+			struct pollfd ended = { clients[i], POLLIN, 0 };
+			CHECK(poll(&ended, 1, 5000) == 1);
+		}
+		_exit(0);
+	}
+	CHECK(mp_unregister(parents) == 0 && close(fd) == 0);
+}
+
+/* The parts of a listener are one process's: a child has no say in where their connections go, and ends none. */
+static void parts_of_a_parent(void)
+{
+	int i, own_fd, fd = listening();
+	struct sockaddr_in theirs = at;
+	struct mp_event ev;
+	cpu_set_t before, zero;
+	mp_handle part = mp_register(ch, fd, NULL, 1);
+	CHECK(part != 0);
+	if (!child_has_ended()) {
+		mp_handle whole;
+		mp_channel *own = mp_create(&options);
+		CHECK(own != NULL);
+		NONE(mp_register(own, fd, NULL, 1), EBUSY);
+		NONE(mp_register(own, fd, NULL, 2), EBUSY);
+		whole = mp_register(own, fd, NULL, 0);
+		CHECK(whole != 0 && mp_unregister(whole) == 0);
+		own_fd = listening();
+		CHECK(mp_register(own, own_fd, NULL, 1) != 0);
+		CHECK(mp_destroy(own) == 0);
+		if (!child_has_ended()) {
+			CHECK((own = mp_create(&options)) != NULL);
+			NONE(mp_register(own, fd, NULL, 2), EBUSY);
+			NONE(mp_register(own, -1, NULL, 2), EBADF);
+			_exit(0);
+		}
+		exit(0);
+	}
+	at = theirs;
+	CPU_ZERO(&zero);
+	CPU_SET(0, &zero);
+	CHECK(sched_getaffinity(0, sizeof before, &before) == 0);
+	if (sched_setaffinity(0, sizeof zero, &zero) == 0) {
+		for (i = 0; i < 16; i++) {
+			int came = client();
+			CHECK(mp_accept(part, 1, 0) == 0 && mp_dispatch(ch, &ev, 5000) == 1);
+			CHECK(ev.cmd == MP_ACCEPT && ev.result == 0);
+			CHECK(close(ev.u.accept.fd) == 0 && close(came) == 0);
+		}
+		CHECK(sched_setaffinity(0, sizeof before, &before) == 0);
+	}
+	CHECK(mp_unregister(part) == 0 && close(fd) == 0);
+}
+
+/* A listener of the parent's is one in a child too, and its number not another's there. */
+static void listeners_of_a_parent(void)
+{
+	int number;
+	mp_handle parents;
+	at.sin_port = 0;
+	number = mp_listen_at((struct sockaddr *)&at, sizeof at, 10);
+	parents = mp_register(ch, number, NULL, 0);
+	CHECK(number >= 1 << 29 && parents != 0);
+	if (!child_has_ended()) {
+		mp_channel *own = mp_create(&options);
+		mp_handle h = own == NULL ? 0 : mp_register(own, number, NULL, 0);
+		CHECK(h != 0);
+		FAILS(mp_close(NULL, number), EBUSY);
+		CHECK(mp_unregister(h) == 0 && mp_close(NULL, number) == 0);
+		FAILS(mp_close(NULL, number), EBADF);
+		_exit(0);
+	}
+	FAILS(mp_close(NULL, number), EBUSY);
+	CHECK(mp_unregister(parents) == 0 && mp_close(NULL, number) == 0);
 }
 
 static volatile int over;
@@ -121,6 +225,9 @@ int main(void)
 	options.buffers = 16;
 	ch = mp_create(&options);
 	CHECK(ch != NULL);
+	a_child_leaves_nothing_to_its_parent();
+	parts_of_a_parent();
+	listeners_of_a_parent();
 	no_child_waits_for_ever();
 	CHECK(mp_destroy(ch) == 0);
 	return 0;
