@@ -104,7 +104,7 @@ fn every_call_under_valgrind() {
 
 /// What a child of fork(2) may do and what not, while its parent's other threads are at work.
 #[test]
-fn children() {
+fn children_and_threads_that_end() {
     let temp = Temp::new();
     let source = root().join("crates/capi/tests/c/megapipe_forks.c");
     for (name, flags, library) in [

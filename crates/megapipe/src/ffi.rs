@@ -203,6 +203,7 @@ unsafe fn create(o: &MpOptions) -> Result<*mut Slot> {
         completions: o.completions,
     };
     let io = |e: std::io::Error| capi::errno::of_io(&e);
+    mine::check()?;
     match o.engine {
         0 => {
             options.check().map_err(io)?;

@@ -68,13 +68,24 @@ fn elsewhere(like: impl Fn(u32) -> bool) -> bool {
     ALL.lock().iter().any(|id| like(*id))
 }
 
-/// A new channel of this thread.
+/// With this thread's channels: ESRCH where it is about to end, and has no place for them any more.
+fn mine<T>(f: impl FnOnce(&mut Vec<Rc<Slot>>) -> T) -> Result<T> {
+    let done = MINE.try_with(|mine| mine.0.try_borrow_mut().map(|mut mine| f(&mut mine)));
+    done.map_err(|_| Errno::SRCH)?.map_err(|_| Errno::BUSY)
+}
+
+/// Whether this thread can have channels; the errors of [`add`].
+pub fn check() -> Result<()> {
+    mine(|_| ())
+}
+
+/// A new channel of this thread. ESRCH: it is about to end.
 pub fn add(channel: Channel, engine: Option<Member>) -> Result<*mut Slot> {
     let id = channel.id();
     let own = ManuallyDrop::new(Own { channel: RefCell::new(channel), engine });
     let slot = Rc::new(Slot { id, forks: forks::watch(), own });
     ALL.lock().insert(id);
-    MINE.with(|mine| mine.0.try_borrow_mut().map(|mut mine| mine.push(slot))).map_err(|_| Errno::BUSY)?;
+    mine(|mine| mine.push(slot))?;
     Ok(name(id))
 }
 
@@ -132,9 +143,5 @@ pub fn remove(of: *mut Slot) -> Result<()> {
     };
     // In use: a signal handler would end what it came into.
     slot.own.channel.try_borrow_mut().map_err(|_| Errno::BUSY)?;
-    MINE.with(|mine| {
-        let mut mine = mine.0.try_borrow_mut().map_err(|_| Errno::BUSY)?;
-        mine.retain(|other| !Rc::ptr_eq(other, &slot));
-        Ok(())
-    })
+    mine(|mine| mine.retain(|other| !Rc::ptr_eq(other, &slot)))
 }

@@ -1,5 +1,5 @@
 /*
- * Children of fork(2): whose registrations are whose, and that no child waits for a lock that nobody gives back.
+ * Children of fork(2), and threads that end: whose registrations are whose, and that no child waits for a lock that nobody gives back.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -218,6 +218,34 @@ static void no_child_waits_for_ever(void)
 	CHECK(dup2(said, 2) == 2 && close(null) == 0 && close(said) == 0 && close(shared) == 0);
 }
 
+static pthread_key_t key;
+static int too_late;
+
+static void at_the_end(void *channel)
+{
+	struct mp_event ev;
+	NONE(mp_create(&options) != NULL, ESRCH);
+	NONE(mp_create(&nowhere) != NULL, ESRCH);
+	FAILS(mp_dispatch(channel, &ev, 0), EINVAL);
+	FAILS(mp_destroy(channel), EINVAL);
+	too_late = 1;
+}
+
+static void *ends(void *arg)
+{
+	mp_channel *own = mp_create(&options);
+	CHECK(own != NULL && pthread_setspecific(key, own) == 0);
+	return arg;
+}
+
+/* A thread that ends, whose channels have ended, gets no more. */
+static void a_thread_that_ends(void)
+{
+	pthread_t thread;
+	CHECK(pthread_key_create(&key, at_the_end) == 0 && pthread_create(&thread, NULL, ends, NULL) == 0);
+	CHECK(pthread_join(thread, NULL) == 0 && too_late == 1);
+}
+
 int main(void)
 {
 	mp_options_init(&options, sizeof options);
@@ -229,6 +257,7 @@ int main(void)
 	parts_of_a_parent();
 	listeners_of_a_parent();
 	no_child_waits_for_ever();
+	a_thread_that_ends();
 	CHECK(mp_destroy(ch) == 0);
 	return 0;
 }
