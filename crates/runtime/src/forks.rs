@@ -3,6 +3,7 @@
 //! the parent's other threads, so that what one of them had locked would stay so.
 
 use std::cell::{Cell, UnsafeCell};
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -39,11 +40,13 @@ pub fn watch() -> u32 {
 
 extern "C" fn before() {
     // In a signal handler that came into a call the child has what the call had.
-    if INSIDE.get() > 0 || FORKING.replace(true) {
+    if INSIDE.get() > 0 || FORKING.get() {
         return;
     }
+    let _inside = Inside::new();
     LOCKS.hold();
     LOCKS.held().into_iter().flatten().for_each(|lock| lock.hold());
+    FORKING.set(true);
 }
 
 extern "C" fn after() {
@@ -74,7 +77,7 @@ pub struct Lock<T: 'static> {
     held: UnsafeCell<Option<MutexGuard<'static, T>>>,
 }
 
-// SAFETY: `held` is read and written only by the thread that has the lock.
+// SAFETY: `held` is read and written by the thread that has the lock, or that has all of them for a fork.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {
@@ -97,8 +100,14 @@ impl<T> Lock<T> {
 impl<T: Send> Lock<T> {
     /// Waits for it.
     pub fn lock(&'static self) -> Locked<T> {
-        INSIDE.set(INSIDE.get() + 1);
-        let inside = Inside;
+        let inside = Inside::new();
+        if FORKING.get() {
+            // In a handler of the program's (pthread_atfork(3)), between ours.
+            // SAFETY: this thread has all locks that are known, and no other one is about to hold one.
+            let held = unsafe { (*self.held.get()).take() };
+            let back = held.is_some().then_some(self);
+            return Locked { guard: ManuallyDrop::new(held.unwrap_or_else(|| self.take())), back, _inside: inside };
+        }
         if !self.known.load(Ordering::Acquire) {
             watch();
             let mut all = LOCKS.take();
@@ -106,7 +115,7 @@ impl<T: Send> Lock<T> {
                 all.push(self);
             }
         }
-        Locked { guard: self.take(), _inside: inside }
+        Locked { guard: ManuallyDrop::new(self.take()), back: None, _inside: inside }
     }
 }
 
@@ -125,6 +134,13 @@ impl<T: Send> Hold for Lock<T> {
 
 struct Inside;
 
+impl Inside {
+    fn new() -> Inside {
+        INSIDE.set(INSIDE.get() + 1);
+        Inside
+    }
+}
+
 impl Drop for Inside {
     fn drop(&mut self) {
         INSIDE.set(INSIDE.get() - 1);
@@ -133,9 +149,22 @@ impl Drop for Inside {
 
 /// What a [`Lock`] guards, while this thread has it.
 pub struct Locked<T: 'static> {
-    guard: MutexGuard<'static, T>,
+    guard: ManuallyDrop<MutexGuard<'static, T>>,
+    /// It was taken for a fork, and is to be so again.
+    back: Option<&'static Lock<T>>,
     // After the lock.
     _inside: Inside,
+}
+
+impl<T> Drop for Locked<T> {
+    fn drop(&mut self) {
+        // SAFETY: it is taken here alone.
+        let guard = unsafe { ManuallyDrop::take(&mut self.guard) };
+        if let Some(lock) = self.back {
+            // SAFETY: this thread has the lock.
+            unsafe { *lock.held.get() = Some(guard) };
+        }
+    }
 }
 
 impl<T> Deref for Locked<T> {

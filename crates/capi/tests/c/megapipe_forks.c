@@ -246,8 +246,32 @@ static void a_thread_that_ends(void)
 	CHECK(pthread_join(thread, NULL) == 0 && too_late == 1);
 }
 
+static int own_listener = -1, handled;
+
+/* As for threads that are to be still while their process forks. */
+static void handler(void)
+{
+	if (own_listener >= 0) {
+		mp_handle h = mp_register(ch, own_listener, NULL, 0);
+		CHECK(h != 0 && mp_unregister(h) == 0);
+		FAILS(mp_flush((mp_channel *)&at), EINVAL);
+		handled++;
+	}
+}
+
+/* A handler that is older than the library's comes when that has its locks. */
+static void handlers_of_the_program(void)
+{
+	own_listener = listening();
+	if (!child_has_ended())
+		_exit(0);
+	CHECK(handled == 2 && close(own_listener) == 0);
+	own_listener = -1;
+}
+
 int main(void)
 {
+	CHECK(pthread_atfork(handler, handler, NULL) == 0);
 	mp_options_init(&options, sizeof options);
 	options.lwsockets = 64;
 	options.buffers = 16;
@@ -258,6 +282,7 @@ int main(void)
 	listeners_of_a_parent();
 	no_child_waits_for_ever();
 	a_thread_that_ends();
+	handlers_of_the_program();
 	CHECK(mp_destroy(ch) == 0);
 	return 0;
 }
