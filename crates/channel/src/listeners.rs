@@ -43,7 +43,7 @@ impl Listener {
         let mut all = lock();
         let object = Object { address, backlog: backlog.max(1), kernel: None };
         let at = all.objects.insert(object).map_err(|_| errno(libc::EMFILE))?;
-        Ok(Listener(FIRST | (all.objects.generation(at) as i32 & 0xfff) << 16 | at as i32))
+        Ok(all.listener(at))
     }
 
     /// Its number.
@@ -168,10 +168,16 @@ pub(crate) struct Membership {
 }
 
 impl Registry {
+    /// What a place's listener is called.
+    fn listener(&self, at: u32) -> Listener {
+        Listener(FIRST | (self.objects.generation(at) as i32 & 0xfff) << 16 | at as i32)
+    }
+
     fn object(&self, listener: Listener) -> io::Result<u32> {
         let at = listener.0 as u32 & (MOST - 1);
-        let good = listener.0 as u32 >> 16 & 0xfff == self.objects.generation(at) & 0xfff;
-        (good && self.objects.get(at).is_some()).then_some(at).ok_or_else(|| errno(libc::EBADF))
+        (self.listener(at) == listener && self.objects.get(at).is_some())
+            .then_some(at)
+            .ok_or_else(|| errno(libc::EBADF))
     }
 
     /// Whether a parent had parts of the listener when this process was forked. The places of parts are those of one list, the

@@ -154,6 +154,7 @@ static void listeners_of_a_parent(void)
 		_exit(0);
 	}
 	FAILS(mp_close(NULL, number), EBUSY);
+	FAILS(mp_close(NULL, number | 1 << 28), EBADF);
 	CHECK(mp_unregister(parents) == 0 && mp_close(NULL, number) == 0);
 }
 
