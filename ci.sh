@@ -54,7 +54,7 @@ cargo test --workspace --locked
 if [ "$(id -u)" = 0 ] && [ "$mode" = all ]; then
     step "parts of listeners that end under load"
     # One run of ten loses a connection (see the test): three in a row is another fault, as it was before.
-    stress() { cargo test -p channel --test parts --locked -- --ignored --exact no_connection_is_lost_while_parts_end_and_others_take_from_them; }
+    stress() { cargo test --workspace --test parts --locked -- --ignored --exact no_connection_is_lost_while_parts_end_and_others_take_from_them; }
     stress || stress || stress
 fi
 
