@@ -56,8 +56,12 @@ impl Child {
 
     /// Why it ended, where it has.
     pub fn ended(&mut self) -> Option<Failure> {
-        let over = self.process.try_wait().is_ok_and(|status| status.is_some());
-        over.then(|| self.failure())
+        self.is_over().then(|| self.failure())
+    }
+
+    /// Whether it has ended.
+    pub fn is_over(&mut self) -> bool {
+        self.process.try_wait().is_ok_and(|status| status.is_some())
     }
 
     /// Waits for an event.

@@ -1,13 +1,19 @@
 //! A limit to the CPU time of what is measured: a group of processes and threads of the kernel (cgroup, either version).
 
 use crate::failure::{Failure, words};
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::Duration;
+use std::{fs, io};
 
 /// One of these and it is over: short, so that what waits for the next does not wait for long.
 const PERIOD_US: f64 = 5000.0;
 /// The kernel gives no less time than this in a period.
 const LEAST_US: f64 = 1000.0;
+/// A thread of the kernel cannot be moved until it has run for the first time: how often it is tried again, and after what.
+const TRIES: usize = 200;
+/// See [`TRIES`].
+const AGAIN: Duration = Duration::from_millis(10);
 
 /// Holds what was put in it to a share of a core; it goes with this value, and what is still in it is free.
 pub struct Quota {
@@ -26,10 +32,10 @@ impl Quota {
             return Err(Failure::new("no CPU control groups are mounted", "mount -t cgroup2 none /sys/fs/cgroup"));
         };
         let group = root.join(format!("corelane-bench-{}", std::process::id()));
-        let failed = |error: std::io::Error| {
+        let failed = |error: io::Error| {
             let what = format!("{}: {}", group.display(), words(&error));
             match error.kind() {
-                std::io::ErrorKind::PermissionDenied => Failure::new(what, "run as root"),
+                io::ErrorKind::PermissionDenied => Failure::new(what, "run as root"),
                 _ => Failure::told(what),
             }
         };
@@ -53,8 +59,18 @@ impl Quota {
 
     /// Puts processes in it, with all their threads, or threads of the kernel.
     pub fn hold(&self, pids: &[u32]) -> Result<(), Failure> {
+        let put = |pid: &u32| fs::write(self.group.join("cgroup.procs"), pid.to_string());
+        let early =
+            |written: &io::Result<()>| written.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::InvalidInput);
         pids.iter().try_for_each(|pid| {
-            let written = fs::write(self.group.join("cgroup.procs"), pid.to_string());
+            let mut written = put(pid);
+            for _ in 0..TRIES {
+                if !early(&written) {
+                    break;
+                }
+                sleep(AGAIN);
+                written = put(pid);
+            }
             written
                 .map_err(|error| Failure::told(format!("{}: process {pid}: {}", self.group.display(), words(&error))))
         })
