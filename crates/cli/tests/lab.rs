@@ -138,6 +138,14 @@ impl Running {
         self.0.wait().unwrap().code()
     }
 
+    /// Ends it by SIGINT; what it said on standard error.
+    fn stop_and_read(mut self) -> String {
+        self.signal(rustix::process::Signal::INT);
+        let mut text = String::new();
+        self.0.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+        text
+    }
+
     /// Its exit code, once it ends by itself.
     fn stop_code(mut self) -> Option<i32> {
         self.0.wait().unwrap().code()
@@ -366,6 +374,84 @@ fn the_kernel_keeps_what_it_has_and_what_is_not_ours() {
     let again = lab.within(&lab.b, || TcpListener::bind(at(80)).unwrap());
     let _c = lab.within(&lab.a, || TcpStream::connect(at(80)).unwrap());
     again.accept().unwrap();
+}
+
+/// Connects to a server from one port of the client's address.
+fn connect_from(port: u16, to: SocketAddr) -> TcpStream {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with, sockopt};
+    // The commands that other tests start meanwhile must not hold it open.
+    let s = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+    sockopt::set_socket_reuseaddr(&s, true).unwrap();
+    bind(&s, &SocketAddr::from(([10, 99, 0, 1], port))).unwrap();
+    connect(&s, &to).unwrap_or_else(|e| panic!("connecting from port {port}: {e}"));
+    let s = TcpStream::from(s);
+    s.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    s
+}
+
+/// Asks for `/one` and reads to the end.
+fn ask(s: &mut TcpStream) -> std::io::Result<String> {
+    s.write_all(b"GET /one HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
+    let mut answer = Vec::new();
+    s.read_to_end(&mut answer)?;
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+#[test]
+fn tuples_that_the_kernel_has_in_time_wait_are_served() {
+    const CLIENTS: u16 = 50;
+    let Some(lab) = Lab::new() else { return };
+    lab.file("one", 1);
+    let at = SocketAddr::from(([10, 99, 0, 2], 80));
+    let listener = lab.within(&lab.b, || TcpListener::bind(at).unwrap());
+    let connect_all = || lab.within(&lab.a, || (0..CLIENTS).map(|n| connect_from(40_000 + n, at)).collect::<Vec<_>>());
+    let mut clients = connect_all();
+    for client in &mut clients {
+        // The server closes first, so the TIME-WAIT is its own.
+        let (mut server, _) = listener.accept().unwrap();
+        server.write_all(b"bye").unwrap();
+        drop(server);
+        let mut text = String::new();
+        client.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "bye");
+    }
+    drop((clients, listener));
+    let flows = || lab.within(&lab.b, || io::netlink::kernel_flows(80, |_| true).unwrap());
+    while flows().live > 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(flows().time_wait, CLIENTS as usize);
+    let corelane = lab.serve(&lab.b, "--dev xdp:vb --port 80");
+    for mut client in connect_all() {
+        let answer = ask(&mut client).unwrap_or_else(|e| panic!("{}: {e}", client.local_addr().unwrap()));
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+    let told = corelane.stop_and_read();
+    assert!(told.contains("the kernel had 50 connections in TIME-WAIT on port 80"), "{told}");
+}
+
+#[test]
+fn a_peer_that_forgot_its_connection_to_the_kernel_gets_a_new_one_from_us() {
+    let Some(lab) = Lab::new() else { return };
+    lab.file("one", 1);
+    let at = SocketAddr::from(([10, 99, 0, 2], 80));
+    let listener = lab.within(&lab.b, || TcpListener::bind(at).unwrap());
+    let client = lab.within(&lab.a, || connect_from(40_000, at));
+    let (server, _) = listener.accept().unwrap();
+    drop(listener);
+    // The client restarts: nothing that it says at its end arrives.
+    must(&format!("ip -n {} link set va down", lab.a));
+    rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
+    drop(client);
+    must(&format!("ip -n {} link set va up", lab.a));
+    let corelane = lab.serve(&lab.b, "--dev xdp:vb --port 80");
+    // The kernel's challenge ACK is answered by a RST, and the next SYN is ours.
+    let mut client = lab.within(&lab.a, || connect_from(40_000, at));
+    let answer = ask(&mut client).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    drop(server);
+    let told = corelane.stop_and_read();
+    assert!(told.contains("the kernel still has 1 connections on port 80"), "{told}");
 }
 
 #[test]

@@ -201,9 +201,11 @@ fn the_kernel_keeps_the_connections_it_has() {
         b.maps.own(key, OwnFlags { kernel_may_hold: true, draining: false }).unwrap();
         assert_eq!(b.verdict(&with(peer_port, Flags::ACK)), Verdict::KernelFlow);
         assert_eq!(b.verdict(&with(peer_port, Flags::ACK | Flags::FIN)), Verdict::KernelFlow);
-        // Another peer's segments are ours although the kernel listens there too; so is every SYN.
+        // A SYN too: one four-tuple has one owner.
+        assert_eq!(b.verdict(&with(peer_port, Flags::SYN)), Verdict::KernelFlow);
+        // Another peer's segments are ours although the kernel listens there too.
         assert_eq!(b.verdict(&with(1, Flags::ACK)), Verdict::Listen);
-        assert_eq!(b.verdict(&with(peer_port, Flags::SYN)), Verdict::Listen);
+        assert_eq!(b.verdict(&with(1, Flags::SYN)), Verdict::Listen);
         // Once the kernel holds nothing, nobody asks it.
         b.maps.own(key, OwnFlags::LISTENING).unwrap();
         assert_eq!(b.verdict(&with(peer_port, Flags::ACK)), Verdict::Listen);
@@ -214,6 +216,15 @@ fn the_kernel_keeps_the_connections_it_has() {
         assert_eq!(b.verdict(&with(peer_port, Flags::ACK)), Verdict::KernelFlow);
         b.maps.disown(key).unwrap();
         assert_eq!(b.verdict(&with(peer_port, Flags::ACK)), Verdict::Pass);
+        // What the kernel only remembers is not its own while we listen: not the SYN of the tuple, and not what follows.
         drop(server);
+        drop(client);
+        while io::netlink::kernel_flows(local.port(), |_| true).unwrap().live > 0 {
+            std::thread::yield_now();
+        }
+        b.maps.own(key, OwnFlags { kernel_may_hold: true, draining: false }).unwrap();
+        for flags in [Flags::SYN, Flags::ACK, Flags::ACK | Flags::FIN, Flags::RST] {
+            assert_eq!(b.verdict(&with(peer_port, flags)), Verdict::Listen, "{flags:?}");
+        }
     }
 }

@@ -264,10 +264,9 @@ impl State {
             held.count += 1;
             return Ok(());
         }
-        // Connections that the kernel has on the port from before stay with it.
-        let may_hold = netlink::kernel_flows(listen.addr.port()).map_or(true, |n| n > 0);
-        self.held.insert(listen, Held { count: 1, places: HashMap::new(), may_hold });
         let covered: Vec<IpAddr> = self.addresses.iter().map(|(_, a, _)| *a).filter(|a| listen.covers(*a)).collect();
+        let may_hold = kernel_may_hold(listen.addr.port(), &covered);
+        self.held.insert(listen, Held { count: 1, places: HashMap::new(), may_hold });
         for addr in covered {
             if let Err(error) = self.take(listen, addr) {
                 self.release(listen);
@@ -299,7 +298,8 @@ impl State {
     fn review_flows(&mut self) {
         let State { ports, addresses, held, .. } = self;
         for (listen, held) in held.iter_mut().filter(|(_, h)| h.may_hold) {
-            if netlink::kernel_flows(listen.addr.port()).is_ok_and(|n| n == 0) {
+            let covers = |addr| held.places.contains_key(&addr);
+            if netlink::kernel_flows(listen.addr.port(), covers).is_ok_and(|n| n.live == 0) {
                 held.may_hold = false;
                 for addr in held.places.keys() {
                     for p in ports.iter().filter(|p| addresses.iter().any(|(port, a, _)| *port == p.port && a == addr))
@@ -356,6 +356,34 @@ impl State {
         self.tell_routes(lanes)?;
         self.tell_neighbors(lanes)
     }
+}
+
+/// Whether the kernel has connections on a port of these addresses, which then stay with it. What it only remembers of
+/// connections that have ended (TIME-WAIT) it forgets, so that their four-tuples can be used again.
+fn kernel_may_hold(port: u16, addresses: &[IpAddr]) -> bool {
+    let covers = |addr| addresses.contains(&addr);
+    let flows = match netlink::kernel_flows(port, covers) {
+        Ok(flows) => flows,
+        Err(error) => {
+            tracing::warn!("port {port}: asking for the kernel's connections: {error}: each segment is looked up");
+            return true;
+        }
+    };
+    // Where the kernel or this user cannot, they stay, and the XDP program takes no notice of them.
+    if flows.time_wait > 0
+        && let Err(error) = netlink::forget_time_wait(port, covers)
+    {
+        tracing::debug!("port {port}: the kernel keeps its TIME-WAIT: {error}");
+    }
+    match (flows.live, flows.time_wait) {
+        (0, 0) => {}
+        (0, n) => tracing::warn!("the kernel had {n} connections in TIME-WAIT on port {port}, which end here"),
+        (n, 0) => tracing::warn!("the kernel still has {n} connections on port {port}, which stay with it"),
+        (n, m) => tracing::warn!(
+            "the kernel still has {n} connections on port {port}, which stay with it (and had {m} in TIME-WAIT, which end here)"
+        ),
+    }
+    flows.live > 0
 }
 
 struct PortGate(Arc<Mutex<State>>);

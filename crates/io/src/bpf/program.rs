@@ -2,8 +2,8 @@
 //!
 //! Ours is: a TCP segment to an owned (VLAN, address, port); one to a port of the active range of an owned address; the
 //! fragments of such a datagram; an ICMP error that quotes a segment we sent. While the kernel may hold connections on an
-//! owned port, segments that open nothing are looked up, and those of the kernel's connections pass. No socket on the queue:
-//! everything passes.
+//! owned port, segments are looked up, and those of the kernel's connections pass, unless all that is left of one is its
+//! TIME-WAIT. No socket on the queue: everything passes.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -143,6 +143,7 @@ const FLAGS: i16 = -128;
 const STATE: i16 = -136;
 const PORT: i16 = -144;
 const VERDICT: i16 = -152;
+const OWN: i16 = -160;
 
 const MAP_LOOKUP: i32 = 1;
 const MAP_UPDATE: i32 = 2;
@@ -150,6 +151,7 @@ const REDIRECT_MAP: i32 = 51;
 const SK_RELEASE: i32 = 86;
 const SKC_LOOKUP_TCP: i32 = 99;
 const XDP_PASS: i32 = 2;
+const TCP_TIME_WAIT: i32 = 6;
 const TCP_LISTEN: i32 = 10;
 
 /// `n` in network order, as a 16-bit load sees it.
@@ -272,16 +274,20 @@ pub fn steer(maps: &Maps) -> Vec<Insn> {
     a.label("own").map(1, maps.owned.as_fd()).lea(2, FP, KEY as i32).call(MAP_LOOKUP).jump_if(If::Eq, 0, 0, "active");
     a.store_imm(Dw, FP, VERDICT, Verdict::Listen as i32);
     a.load(W, 4, 0, 0).load(Dw, 3, FP, FLAGS).op(Op::And, 3, 0x12);
-    // SYN without ACK opens a connection: whatever the kernel holds, it is ours while we listen and never afterwards.
-    a.jump_if(If::Ne, 3, 0x02, "opened").jump_if(If::Set, 4, DRAINING as i32, "out").jump("ours");
-    a.label("opened").op(Op::And, 4, MAY_HOLD as i32).jump_if(If::Eq, 4, 0, "ours");
+    // SYN without ACK opens a connection. Once nobody listens here any more, that is the kernel's.
+    a.jump_if(If::Ne, 3, 0x02, "owner").jump_if(If::Set, 4, DRAINING as i32, "out");
+    // One tuple has one owner, whatever the segment: the kernel has those of its connections that are alive, SYNs included
+    // (RFC 5961 4: it answers with a challenge ACK, and the peer's next SYN is ours).
+    a.label("owner").store(Dw, FP, OWN, 4).op(Op::And, 4, MAY_HOLD as i32).jump_if(If::Eq, 4, 0, "ours");
     a.mov_reg(1, 6).lea(2, FP, TUPLE as i32).mov(4, -1).mov(5, 0);
     a.load(Dw, 3, FP, TUPLE_LEN).jump_if(If::Eq, 3, 36, "lookup6");
     a.mov(3, 12).call(SKC_LOOKUP_TCP).jump("found");
     a.label("lookup6").mov(3, 36).call(SKC_LOOKUP_TCP);
     a.label("found").jump_if(If::Eq, 0, 0, "ours");
     a.load(W, 3, 0, 72).store(Dw, FP, STATE, 3).mov_reg(1, 0).call(SK_RELEASE);
-    a.load(Dw, 3, FP, STATE).jump_if(If::Eq, 3, TCP_LISTEN, "ours");
+    a.load(Dw, 3, FP, STATE).jump_if(If::Eq, 3, TCP_LISTEN, "ours").jump_if(If::Ne, 3, TCP_TIME_WAIT, "kernels");
+    // What the kernel remembers in TIME-WAIT is void while we listen; afterwards it may be of its next server.
+    a.load(Dw, 3, FP, OWN).op(Op::And, 3, DRAINING as i32).jump_if(If::Eq, 3, 0, "ours").label("kernels");
     a.store_imm(Dw, FP, VERDICT, Verdict::KernelFlow as i32).jump("pass");
 
     a.label("active").store_imm(H, FP, KEY_PORT, 0).map(1, maps.active.as_fd()).lea(2, FP, KEY as i32);
