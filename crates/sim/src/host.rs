@@ -1,4 +1,4 @@
-//! One stack and the application's ends of its rings.
+//! One stack with its interfaces, and the application's ends of its rings.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use mem::spsc::{Consumer, Producer};
 use mem::{Chain, Pool, PoolConfig, Side};
 use stack::channel::{Event, Job};
-use stack::{InterfaceConfig, InterfaceId, Mode, Stack, StackConfig};
+use stack::{InterfaceConfig, InterfaceId, Mode, Route, Stack, StackConfig};
 use wire::burst::TxCaps;
 use wire::{Instant, MacAddr};
 
@@ -28,6 +28,17 @@ pub struct Ring {
 /// Frames taken from a ring in a turn.
 const BURST: usize = 64;
 
+/// An interface beside a host's first one. What is not said here is as with the first one.
+#[derive(Clone)]
+pub struct LinkConfig {
+    /// Its addresses with prefix lengths.
+    pub addresses: Vec<(IpAddr, u8)>,
+    /// Its hardware address.
+    pub mac: MacAddr,
+    /// Tag of its frames.
+    pub vlan: Option<u16>,
+}
+
 /// What a host is made of.
 #[derive(Clone)]
 pub struct HostConfig {
@@ -45,6 +56,10 @@ pub struct HostConfig {
     pub autoconf: bool,
     /// Tag of its frames.
     pub vlan: Option<u16>,
+    /// Its interfaces but the first.
+    pub links: Vec<LinkConfig>,
+    /// Where to send, beside the routes that come with addresses. The interface is a number: 0 is the first, then `links`.
+    pub routes: Vec<Route>,
     /// Its stack.
     pub stack: StackConfig,
     /// Chunks in its pool.
@@ -78,6 +93,8 @@ impl HostConfig {
             dad: 0,
             autoconf: false,
             vlan: None,
+            links: Vec::new(),
+            routes: Vec::new(),
             stack,
             chunks: 1 << 14,
             tx_room: 256,
@@ -89,7 +106,17 @@ impl HostConfig {
     }
 }
 
-/// One stack and the application's ends of its rings.
+/// An interface's device.
+struct Device {
+    interface: InterfaceId,
+    caps: TxCaps,
+    /// Frames that it takes in one turn.
+    room: usize,
+    /// What waits in the queue of cut frames.
+    queued: Vec<Vec<u8>>,
+}
+
+/// One stack with its interfaces, and the application's ends of its rings.
 pub struct Host {
     /// The stack.
     pub stack: Stack,
@@ -99,9 +126,9 @@ pub struct Host {
     events: Consumer,
     /// The second half of the event given last.
     rest: Option<Event>,
-    interface: InterfaceId,
-    caps: TxCaps,
-    queued: Vec<Vec<u8>>,
+    devices: Vec<Device>,
+    /// Turns until the stack is checked again.
+    unchecked: usize,
     ring: VecDeque<Vec<u8>>,
     /// When it is through with the frames that it took last.
     free_at: Instant,
@@ -112,7 +139,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// A host with one interface.
+    /// A host with the interfaces that the configuration names.
     pub fn new(mut config: HostConfig) -> Host {
         config.stack = config.stack.clamped();
         let pool = PoolConfig { chunks: config.chunks, ..PoolConfig::default() };
@@ -122,26 +149,43 @@ impl Host {
         let mut stack = Stack::new(config.stack.clone(), stack_side, stack_jobs, stack_events);
         let max_gso = if config.gso { 65_535 } else { 0 };
         let caps = TxCaps { max_frame: config.mtu as usize + 18, checksum: config.gso, max_gso };
-        let interface = stack.add_interface(InterfaceConfig {
-            name: "sim0".into(),
-            mac: config.mac,
-            mtu: config.mtu,
-            vlan: config.vlan,
-            mode: config.mode,
-            caps,
-            dad: config.dad,
-            autoconf: config.autoconf,
-        });
-        for (addr, prefix) in &config.addresses {
-            stack.add_address(interface, *addr, *prefix);
+        let first = LinkConfig { addresses: config.addresses.clone(), mac: config.mac, vlan: config.vlan };
+        let mut devices = Vec::new();
+        for (n, link) in core::iter::once(&first).chain(&config.links).enumerate() {
+            let interface = stack.add_interface(InterfaceConfig {
+                name: format!("sim{n}"),
+                mac: link.mac,
+                mtu: config.mtu,
+                vlan: link.vlan,
+                mode: config.mode,
+                caps,
+                dad: config.dad,
+                autoconf: config.autoconf,
+            });
+            for (addr, prefix) in &link.addresses {
+                stack.add_address(interface, *addr, *prefix);
+            }
+            devices.push(Device { interface, caps, room: config.tx_room, queued: Vec::new() });
         }
-        let (queued, ring, free_at) = (Vec::new(), VecDeque::new(), Instant::ZERO);
-        Host { stack, side, jobs, events, rest: None, interface, caps, queued, ring, free_at, overflows: 0, config }
+        config.routes.iter().for_each(|route| stack.add_route(*route));
+        let (ring, free_at) = (VecDeque::new(), Instant::ZERO);
+        let (rest, overflows, unchecked) = (None, 0, 0);
+        Host { stack, side, jobs, events, rest, devices, unchecked, ring, free_at, overflows, config }
     }
 
-    /// Its interface.
+    /// Its first interface.
     pub fn interface(&self) -> InterfaceId {
-        self.interface
+        self.devices[0].interface
+    }
+
+    /// How many interfaces it has.
+    pub fn interfaces(&self) -> usize {
+        self.devices.len()
+    }
+
+    /// Its interface `n` takes so many frames in a turn from now on.
+    pub fn set_room(&mut self, n: usize, room: usize) {
+        self.devices[n].room = room;
     }
 
     /// Hands a job over; the next turn does it.
@@ -202,25 +246,49 @@ impl Host {
         taken
     }
 
-    /// One turn: frames in, frames out.
+    /// One turn: frames in and frames out by the first interface.
     pub fn turn(&mut self, now: Instant, frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
-        let frames = self.take(now, frames);
-        if !frames.is_empty() {
-            let burst = if self.config.gro { Frames { frames: join(frames) } } else { Frames::plain(frames) };
-            self.stack.receive(now, self.interface, &burst);
+        self.turn_all(now, vec![frames]).swap_remove(0)
+    }
+
+    /// One turn: frames in and frames out, by interface. What is not given for the last ones is nothing.
+    pub fn turn_all(&mut self, now: Instant, frames: Vec<Vec<Vec<u8>>>) -> Vec<Vec<Vec<u8>>> {
+        for (n, frames) in frames.into_iter().enumerate() {
+            let frames = if n == 0 { self.take(now, frames) } else { frames };
+            if !frames.is_empty() {
+                let burst = if self.config.gro { Frames { frames: join(frames) } } else { Frames::plain(frames) };
+                self.stack.receive(now, self.devices[n].interface, &burst);
+            }
         }
         self.stack.expire(now);
         self.stack.run_jobs(now);
-        let mut sent = core::mem::take(&mut self.queued);
-        if self.stack.output_pending() {
-            let mut sink = Sink::with(self.caps, self.config.tx_room);
-            sink.apart = self.config.queue;
-            self.stack.transmit(now, self.interface, &mut sink);
-            sent.append(&mut sink.frames);
-            self.queued = sink.large;
+        let mut sent = Vec::new();
+        let pending = self.stack.output_pending();
+        for device in &mut self.devices {
+            let mut frames = core::mem::take(&mut device.queued);
+            if pending {
+                let mut sink = Sink::with(device.caps, device.room);
+                sink.apart = self.config.queue;
+                self.stack.transmit(now, device.interface, &mut sink);
+                frames.append(&mut sink.frames);
+                device.queued = sink.large;
+            }
+            sent.push(frames);
         }
         self.events.release();
         self.stack.flush_events(now);
+        self.check();
         sent
+    }
+
+    /// After each turn where there are few connections and records, now and then where there are many.
+    fn check(&mut self) {
+        const FEW: usize = 16;
+        if self.unchecked > 0 {
+            self.unchecked -= 1;
+            return;
+        }
+        self.stack.check();
+        self.unchecked = (self.stack.connections() + self.stack.half_open() + self.stack.time_waits()) / FEW;
     }
 }

@@ -20,6 +20,6 @@ pub mod world;
 
 pub use apps::{Echo, Outcome, Sender, digest, pattern};
 pub use burst::{Frames, Sink};
-pub use host::{Host, HostConfig, Ring};
+pub use host::{Host, HostConfig, LinkConfig, Ring};
 pub use machine::{Machine, MachineConfig};
 pub use net::{Net, NetConfig};

@@ -10,12 +10,12 @@ use siphasher::sip::SipHasher13;
 use wire::icmpv6::{Message, Prefix};
 use wire::{Addr, Instant, MacAddr};
 
-use crate::conn::queued;
 use crate::engine::Stack;
 use crate::input::Source;
 use crate::interface::{Address, Phase, network};
-use crate::neighbor::{Claim, Strength};
+use crate::neighbor::{Claim, Lost, Strength, Waiter};
 use crate::output::Raw;
+use crate::queues::{Waiters, queued};
 use crate::{InterfaceId, Mode, Route};
 
 /// RetransTimer, RFC 4861 10; PROBE_MIN, RFC 5227 1.1.
@@ -58,7 +58,7 @@ pub(crate) struct Autoconf {
     pub mtu: u16,
     pub hop_limit: u8,
     /// Connections that wait until their address is ours.
-    held: Vec<u32>,
+    pub(crate) held: Waiters,
     /// Some address is being asked for.
     pub(crate) asking: bool,
     /// No address is defended before (RFC 5227 2.4 c).
@@ -75,7 +75,7 @@ impl Default for Autoconf {
         Autoconf {
             mtu: u16::MAX,
             hop_limit: crate::output::TTL,
-            held: Vec::new(),
+            held: Waiters::default(),
             asking: false,
             defend_at: Instant::ZERO,
             solicits: 0,
@@ -121,7 +121,7 @@ impl Stack {
                 self.forget_old(now, id);
                 self.ask_for_addresses(now, id);
                 self.look_for_routers(now, id);
-                self.release(id);
+                self.release(now, id);
             }
         }
     }
@@ -248,19 +248,26 @@ impl Stack {
         if !i.auto.asking || i.has(c.key.local) || !i.owns(c.key.local) {
             return false;
         }
-        if self.queued[conn as usize] & queued::NEIGHBOR == 0 {
-            self.queued[conn as usize] |= queued::NEIGHBOR;
-            i.auto.held.push(conn);
+        let word = &mut self.queues[conn];
+        if !word.has(queued::HELD) {
+            word.insert(queued::HELD);
+            i.auto.held.push(word.entry(conn));
         }
         true
     }
 
     /// Who waited looks again, or fails because the address is lost.
-    fn release(&mut self, id: InterfaceId) {
-        let i = &mut self.interfaces[id.index()];
-        for conn in core::mem::take(&mut i.auto.held) {
-            let lost = self.conns.key(conn).is_some_and(|key| !i.owns(key.local));
-            if lost { &mut self.neighbors.failed } else { &mut self.neighbors.resolved }.push(conn);
+    fn release(&mut self, now: Instant, id: InterfaceId) {
+        for entry in self.interfaces[id.index()].auto.held.take() {
+            if !self.queues.is_current(entry) {
+                continue;
+            }
+            self.queues[entry.id].remove(queued::HELD);
+            let i = &self.interfaces[id.index()];
+            if self.conns.key(entry.id).is_some_and(|key| !i.owns(key.local)) {
+                self.lose_hop(now, entry.id);
+            }
+            self.settle(now, entry.id);
         }
     }
 
@@ -442,7 +449,7 @@ impl Stack {
     /// Hops that do not answer (RFC 4861 7.3.3): redirects to them end, another default router has its turn (6.3.6), and who
     /// has no other way fails.
     pub(crate) fn give_up_hops(&mut self) {
-        for (id, addr, waiting) in core::mem::take(&mut self.neighbors.lost) {
+        for Lost { interface: id, addr, hop, waiting } in core::mem::take(&mut self.neighbors.lost) {
             let ip = Some(addr.to_ip());
             let auto = &mut self.interfaces[id.index()].auto;
             let through = |r: &Route| r.gateway == ip || (r.gateway.is_none() && Some(r.dst) == ip);
@@ -468,6 +475,7 @@ impl Stack {
                 self.add_route(router_route(id, addr));
                 other = true;
             }
+            let waiting = waiting.into_iter().map(|entry| Waiter { entry, hop });
             if other { &mut self.neighbors.resolved } else { &mut self.neighbors.failed }.extend(waiting);
         }
     }

@@ -138,16 +138,3 @@ impl Conn {
         matches!(self.tcb.state(), State::Closed | State::TimeWait | State::FinWait2)
     }
 }
-
-/// Bits of a connection id's place in queues; they outlive the connection, so a stale entry is recognised.
-pub(crate) mod queued {
-    pub const CONTROL: u8 = tcp::wants::CONTROL;
-    pub const ACK: u8 = tcp::wants::ACK;
-    pub const DATA: u8 = tcp::wants::DATA;
-    /// Any of the lists of what is sent.
-    pub const SEND: u8 = CONTROL | ACK | DATA;
-    pub const NOTIFY: u8 = 8;
-    pub const NEIGHBOR: u8 = 16;
-    /// Nothing is under way: it will be parked if that stays so.
-    pub const RESTING: u8 = 32;
-}

@@ -10,7 +10,7 @@ use wire::{Addr, Instant, MacAddr, SeqNum};
 
 use crate::autoconf::Conflict;
 use crate::channel::Endpoint;
-use crate::conn::{Birth, queued};
+use crate::conn::Birth;
 use crate::conns::Conns;
 use crate::cookies::Cookies;
 use crate::counters::Counters;
@@ -20,10 +20,11 @@ use crate::intake::Intake;
 use crate::interface::{Address, Interface, network};
 use crate::keyed::Keyed;
 use crate::listener::Listeners;
-use crate::neighbor::{Neighbors, Question};
+use crate::neighbor::{Neighbors, Question, Waiter};
 use crate::options::Options;
 use crate::path::PathMtus;
 use crate::ports::Ports;
+use crate::queues::{Entry, Queue, Queues, Rest, queued};
 use crate::route::Routes;
 use crate::sources::Sources;
 use crate::syn_cache::SynCache;
@@ -59,8 +60,8 @@ pub struct Stack {
     pub(crate) paths: PathMtus,
     pub(crate) flows: FlowTable,
     pub(crate) conns: Conns,
-    /// Queue membership by connection id; outlives the connection.
-    pub(crate) queued: Vec<u8>,
+    /// Which queues each connection is in.
+    pub(crate) queues: Queues,
     pub(crate) listeners: Listeners,
     /// Options of the request that comes next.
     pub(crate) prepared: Options,
@@ -76,9 +77,9 @@ pub struct Stack {
     pub(crate) wheel: Wheel,
     pub(crate) due: Vec<u32>,
     /// Connections that were idle at some time, in its order.
-    pub(crate) resting: VecDeque<(u32, Instant)>,
+    pub(crate) resting: Queue<Rest>,
     /// Connections with news for the application.
-    pub(crate) notify: VecDeque<u32>,
+    pub(crate) notify: Queue<Entry>,
     /// Answers to requests, which are no connection's news.
     pub(crate) answers: VecDeque<crate::channel::Event>,
     pub(crate) reassembler: Reassembler,
@@ -127,7 +128,7 @@ impl Stack {
             paths: PathMtus::default(),
             flows: FlowTable::new(secret),
             conns: Conns::new(config.max_connections.min(EMBRYO - 1), config.tcp.clone()),
-            queued: Vec::new(),
+            queues: Queues::default(),
             listeners: Listeners::new(config.max_listeners, secret),
             prepared: Options::default(),
             syns: SynCache::new(config.max_half_open.min(EMBRYO - 1), config.tcp.initial_rto, config.tcp.max_rto),
@@ -139,8 +140,8 @@ impl Stack {
             sources: Sources::default(),
             wheel: Wheel::new(Instant::ZERO),
             due: Vec::with_capacity(256),
-            resting: VecDeque::new(),
-            notify: VecDeque::with_capacity(256),
+            resting: Queue::with_capacity(0),
+            notify: Queue::with_capacity(256),
             answers: VecDeque::new(),
             reassembler: Reassembler::new(config.fragments.clone()),
             leading: None,
@@ -187,18 +188,18 @@ impl Stack {
     /// Adds a route.
     pub fn add_route(&mut self, route: Route) {
         self.routes.add(route);
-        self.neighbors.epoch += 1;
+        self.neighbors.routes_changed();
     }
 
     /// Removes a route; `false` when there was none.
     pub fn remove_route(&mut self, route: &Route) -> bool {
-        self.neighbors.epoch += 1;
+        self.neighbors.routes_changed();
         self.routes.remove(route)
     }
 
     /// Removes every route of shared interfaces, before the kernel says them anew.
     pub fn clear_routes(&mut self) {
-        self.neighbors.epoch += 1;
+        self.neighbors.routes_changed();
         let interfaces = &self.interfaces;
         let shared = |r: &Route| interfaces.get(r.interface.index()).is_some_and(|i| i.config.mode == Mode::Shared);
         self.routes.retain(|r| !shared(r));
@@ -334,9 +335,7 @@ impl Stack {
         let mut conn = self.conns.prepare(birth)?;
         open(&mut conn.tcb, &mut context!(self, now));
         let id = self.conns.insert(conn);
-        if self.queued.len() <= id as usize {
-            self.queued.resize(id as usize + 1, 0);
-        }
+        self.queues.reach(id);
         if !instead.is_some_and(|value| self.flows.replace(hash, value, id)) {
             self.flows.insert(hash, id);
         }
@@ -400,27 +399,31 @@ impl Stack {
         let after = if crowded { core::time::Duration::ZERO } else { self.config.park_after };
         for _ in 0..STEP {
             // A second ago is long ago for a cache.
-            if let Some((later, _)) = self.resting.get(2 * AHEAD) {
-                self.conns.prefetch(*later);
+            if let Some(later) = self.resting.get(2 * AHEAD) {
+                self.conns.prefetch(later.entry.id);
             }
-            if let Some((later, _)) = self.resting.get(AHEAD) {
-                self.conns.prefetch_whole(*later);
+            if let Some(later) = self.resting.get(AHEAD) {
+                self.conns.prefetch_whole(later.entry.id);
             }
-            let Some((id, _)) = self.resting.front().copied().filter(|(_, since)| *since + after <= now) else {
+            let Some(Rest { entry, .. }) = self.resting.front().copied().filter(|r| r.since + after <= now) else {
                 return;
             };
             self.resting.pop_front();
-            let queued = &mut self.queued[id as usize];
-            *queued &= !queued::RESTING;
-            if *queued != 0 {
+            if !self.queues.is_current(entry) {
+                continue;
+            }
+            let id = entry.id;
+            let word = &mut self.queues[id];
+            word.remove(queued::RESTING);
+            if word.bits() != 0 {
                 // What it waits for settles it.
                 continue;
             }
             let Some(c) = self.conns.whole_mut(id).filter(|c| c.tcb.is_idle()) else { continue };
             let since = c.tcb.last_active();
             if since + after > now {
-                self.queued[id as usize] |= queued::RESTING;
-                self.resting.push_back((id, since.max(now)));
+                self.queues[id].insert(queued::RESTING);
+                self.resting.push_back(Rest { entry, since: since.max(now) });
             } else {
                 self.conns.park(id);
             }
@@ -450,7 +453,7 @@ impl Stack {
     pub fn next_deadline(&self) -> Option<Instant> {
         let at = self.neighbors.next().min(self.configure_at);
         let neighbors = (at != Instant::FAR).then_some(at);
-        let parking = self.resting.front().map(|(_, since)| *since + self.config.park_after);
+        let parking = self.resting.front().map(|r| r.since + self.config.park_after);
         [parking, self.wheel.next(), self.syns.next(), self.time_waits.next(), self.reassembler.next(), neighbors]
             .into_iter()
             .flatten()
@@ -500,27 +503,47 @@ impl Stack {
         self.push_raw(q.interface, crate::output::Raw::Solicit { target: q.addr, source, unicast: q.unicast });
     }
 
-    /// Connections whose next hop is known now are sent again.
+    /// Connections whose next hop is known now, or may be another one, are sent again.
     pub(crate) fn wake_resolved(&mut self, now: Instant) {
-        while let Some(id) = self.neighbors.resolved.pop() {
-            if let Some(q) = self.queued.get_mut(id as usize) {
-                *q &= !queued::NEIGHBOR;
+        while let Some(waiter) = self.neighbors.resolved.pop() {
+            if self.waits_no_more(waiter) {
+                self.settle(now, waiter.entry.id);
+            }
+        }
+    }
+
+    /// Connections being opened fail when their next hop does not answer; others live on their timers.
+    pub(crate) fn fail_unreachable(&mut self, now: Instant) {
+        while let Some(waiter) = self.neighbors.failed.pop() {
+            if !self.waits_no_more(waiter) {
+                continue;
+            }
+            let id = waiter.entry.id;
+            // Where routes have changed meanwhile its hop may be another one, whose answer is still to come.
+            self.find_hop(now, id);
+            if self.conns.whole(id).is_some_and(|c| c.neighbor == waiter.hop) {
+                self.lose_hop(now, id);
             }
             self.settle(now, id);
         }
     }
 
-    /// Connections being opened fail when the next hop does not answer; others live on their timers.
-    pub(crate) fn fail_unreachable(&mut self, now: Instant) {
-        while let Some(id) = self.neighbors.failed.pop() {
-            if let Some(q) = self.queued.get_mut(id as usize) {
-                *q &= !queued::NEIGHBOR;
-            }
-            if let Some(c) = self.conns.get_mut(id) {
-                let mut cx = context!(self, now);
-                c.tcb.unreachable(true, None, &mut cx);
-            }
-            self.settle(now, id);
+    /// Takes a connection off a hop's list; `false`, and nothing is done, where the hop is not that connection's (any more).
+    fn waits_no_more(&mut self, Waiter { entry, hop }: Waiter) -> bool {
+        let waited = self.queues.is_current(entry)
+            && self.queues[entry.id].has(queued::HOP)
+            && self.conns.whole(entry.id).is_some_and(|c| c.neighbor == hop);
+        if waited {
+            self.queues[entry.id].remove(queued::HOP);
+        }
+        waited
+    }
+
+    /// A connection hears that its next hop, or its own address, is not to be had.
+    pub(crate) fn lose_hop(&mut self, now: Instant, id: u32) {
+        if let Some(c) = self.conns.get_mut(id) {
+            let mut cx = context!(self, now);
+            c.tcb.unreachable(true, None, &mut cx);
         }
     }
 }

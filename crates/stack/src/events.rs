@@ -4,8 +4,9 @@ use mem::Chain;
 use tcp::{Notice, State};
 
 use crate::channel::{ConnId, Endpoint, Event, ListenerId};
-use crate::conn::{Stage, queued};
+use crate::conn::Stage;
 use crate::engine::Stack;
+use crate::queues::queued;
 use wire::Instant;
 
 impl Stack {
@@ -28,14 +29,18 @@ impl Stack {
         // A connection's first event must follow the answer that names it.
         if self.answers.is_empty() {
             for _ in 0..self.notify.len() {
-                let Some(id) = self.notify.pop_front() else { break };
-                self.queued[id as usize] &= !queued::NOTIFY;
+                let Some(entry) = self.notify.pop_front() else { break };
+                if !self.queues.is_current(entry) {
+                    continue;
+                }
+                let id = entry.id;
+                self.queues[id].remove(queued::NOTIFY);
                 let (count, full) = self.tell(now, id);
                 emitted += count;
                 if full {
                     self.counters.events_held += 1;
-                    self.queued[id as usize] |= queued::NOTIFY;
-                    self.notify.push_front(id);
+                    self.queues[id].insert(queued::NOTIFY);
+                    self.notify.push_front(entry);
                     break;
                 }
             }

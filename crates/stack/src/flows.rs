@@ -216,8 +216,8 @@ impl FlowTable {
         found.is_some()
     }
 
-    #[cfg(test)]
-    fn len(&self) -> usize {
+    /// Entries.
+    pub fn len(&self) -> usize {
         self.now.used + self.old.as_ref().map_or(0, |(t, _)| t.used)
     }
 }

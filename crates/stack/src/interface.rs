@@ -10,6 +10,7 @@ use wire::{Addr, Instant, MacAddr};
 use crate::InterfaceId;
 use crate::autoconf::Autoconf;
 use crate::output::Raw;
+use crate::queues::{Entry, Queues, Stale};
 
 /// Who answers for the interface's addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,14 +147,15 @@ pub(crate) struct Interface {
     pub auto: Autoconf,
     /// Replies outside connections.
     pub raw: VecDeque<Raw>,
-    /// The paper's control, ACK and data lists: connection ids.
-    pub control: Vec<u32>,
-    pub acks: Vec<u32>,
-    pub data: Vec<u32>,
+    /// The paper's control, ACK and data lists, of this interface's connections.
+    pub control: Vec<Entry>,
+    pub acks: Vec<Entry>,
+    pub data: Vec<Entry>,
     /// ACKs that wait for the turn after this one.
-    pub later: Vec<u32>,
+    pub later: Vec<Entry>,
     /// The list that was worked on last, empty: its memory serves the next.
-    pub spare: Vec<u32>,
+    pub spare: Vec<Entry>,
+    stale: Stale,
 }
 
 impl Interface {
@@ -172,6 +174,7 @@ impl Interface {
             data: Vec::with_capacity(256),
             later: Vec::with_capacity(256),
             spare: Vec::with_capacity(256),
+            stale: Stale::default(),
         }
     }
 
@@ -187,6 +190,20 @@ impl Interface {
 
     pub fn address(&self, addr: Addr) -> Option<&Address> {
         self.addresses.iter().find(|a| a.addr == addr)
+    }
+
+    /// The lists of connections that have something to send.
+    pub fn lists(&self) -> [&Vec<Entry>; 4] {
+        [&self.control, &self.acks, &self.data, &self.later]
+    }
+
+    /// A connection that is over was on `n` of the lists.
+    pub fn leave(&mut self, n: u32, queues: &Queues) {
+        let len = self.lists().map(Vec::len).iter().sum();
+        if self.stale.add(n, len) {
+            let lists = [&mut self.control, &mut self.acks, &mut self.data, &mut self.later];
+            lists.into_iter().for_each(|list| list.retain(|e| queues.is_current(*e)));
+        }
     }
 
     pub fn waiting(&self) -> bool {

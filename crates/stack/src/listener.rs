@@ -48,6 +48,11 @@ impl Listeners {
         self.by_local.values().flatten().filter_map(|id| self.slab.get(*id)).for_each(f);
     }
 
+    /// All, with their numbers.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &Listener)> {
+        self.slab.iter_ids().filter_map(|id| Some((id, self.slab.get(id)?)))
+    }
+
     pub fn get(&mut self, id: u32) -> Option<&mut Listener> {
         self.slab.get_mut(id)
     }

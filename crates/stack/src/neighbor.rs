@@ -6,6 +6,8 @@ use core::time::Duration;
 use foldhash::HashMap;
 use wire::{Addr, Instant, MacAddr};
 
+use crate::conns::Conns;
+use crate::queues::{Entry, Queues, Waiters, queued};
 use crate::route::InterfaceId;
 
 /// Unicast or multicast questions before giving up, and the times of RFC 4861 10.
@@ -44,7 +46,7 @@ pub(crate) struct Neighbor {
     /// Somebody keeps its index: it is more than hearsay.
     indexed: bool,
     /// Connections to send again once it is resolved.
-    waiting: Vec<u32>,
+    waiting: Waiters,
 }
 
 impl Neighbor {
@@ -96,7 +98,25 @@ pub(crate) struct Claim {
 }
 
 /// A hop that did not answer, with the connections that wait for it.
-pub(crate) type Lost = (InterfaceId, Addr, Vec<u32>);
+pub(crate) struct Lost {
+    pub interface: InterfaceId,
+    pub addr: Addr,
+    pub hop: u32,
+    pub waiting: Vec<Entry>,
+}
+
+/// A connection that has waited for a hop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Waiter {
+    pub entry: Entry,
+    /// The hop's index.
+    pub hop: u32,
+}
+
+/// All that wait for `hop`.
+fn waiters(waiting: Vec<Entry>, hop: u32) -> impl Iterator<Item = Waiter> {
+    waiting.into_iter().map(move |entry| Waiter { entry, hop })
+}
 
 pub(crate) struct Neighbors {
     list: Vec<Neighbor>,
@@ -111,9 +131,11 @@ pub(crate) struct Neighbors {
     pub questions: Vec<Question>,
     pub lost: Vec<Lost>,
     /// Connections whose hop turned out unreachable.
-    pub failed: Vec<u32>,
-    /// Connections whose hop is resolved.
-    pub resolved: Vec<u32>,
+    pub failed: Vec<Waiter>,
+    /// Connections whose hop is resolved, or may be another one now.
+    pub resolved: Vec<Waiter>,
+    /// Who waits may have another hop now.
+    rerouted: bool,
 }
 
 impl Neighbors {
@@ -129,6 +151,7 @@ impl Neighbors {
             lost: Vec::new(),
             failed: Vec::new(),
             resolved: Vec::new(),
+            rerouted: false,
         }
     }
 
@@ -147,7 +170,7 @@ impl Neighbors {
     fn insert(&mut self, now: Instant, interface: InterfaceId, addr: Addr, needed: bool) -> Option<u32> {
         let state = Known::Failed { until: Instant::ZERO };
         let mac = MacAddr([0; 6]);
-        let fresh = Neighbor { addr, interface, mac, state, used: now, indexed: false, waiting: Vec::new() };
+        let fresh = Neighbor { addr, interface, mac, state, used: now, indexed: false, waiting: Waiters::default() };
         let i = if self.list.len() < self.max {
             self.list.push(fresh);
             self.list.len() - 1
@@ -197,10 +220,25 @@ impl Neighbors {
     }
 
     /// A connection waits for hop `i`.
-    pub fn wait(&mut self, i: u32, conn: u32) {
+    pub fn wait(&mut self, i: u32, conn: Entry) {
         if let Some(n) = self.list.get_mut(i as usize) {
             n.waiting.push(conn);
         }
+    }
+
+    /// A connection that waited for hop `i` is over, or has another hop.
+    pub fn leave(&mut self, i: u32, conns: &Conns, queues: &Queues) {
+        let Some(n) = self.list.get_mut(i as usize) else { return };
+        n.waiting.leave(|e| {
+            queues.is_current(e) && queues[e.id].has(queued::HOP) && conns.whole(e.id).is_some_and(|c| c.neighbor == i)
+        });
+    }
+
+    /// Everyone looks for the next hop anew, those that wait for one with the next [`Neighbors::expire`].
+    pub fn routes_changed(&mut self) {
+        self.epoch += 1;
+        self.rerouted = true;
+        self.next = Instant::ZERO;
     }
 
     /// The kernel's or the administrator's word: true until it is taken back.
@@ -211,7 +249,7 @@ impl Neighbors {
         let Some(i) = self.index(now, interface, addr) else { return };
         let n = &mut self.list[i as usize];
         (n.mac, n.state) = (mac, Known::Reachable { until: Instant::FAR });
-        self.resolved.append(&mut n.waiting);
+        self.resolved.extend(waiters(n.waiting.take(), i));
     }
 
     /// What ARP or NDP says (RFC 4861 7.2.3 and 7.2.5). Who did not ask us is believed only about hops that are known.
@@ -234,7 +272,7 @@ impl Neighbors {
             (Known::Incomplete { .. } | Known::Failed { .. }, Some(mac)) => {
                 n.mac = mac;
                 n.state = if claim.solicited { confirmed } else { Known::Stale };
-                self.resolved.append(&mut n.waiting);
+                self.resolved.extend(waiters(n.waiting.take(), i));
             }
             _ if differs.is_none() || claim.strength == Strength::Override => {
                 if let Some(mac) = differs {
@@ -272,6 +310,16 @@ impl Neighbors {
         }
     }
 
+    /// Who waits for each hop: its index and interface, and the connections.
+    pub fn each_waiting(&self) -> impl Iterator<Item = (u32, InterfaceId, &Waiters)> {
+        (0..).zip(&self.list).map(|(i, n)| (i, n.interface, &n.waiting))
+    }
+
+    /// Hop `i`.
+    pub fn at(&self, i: u32) -> Option<(InterfaceId, Addr)> {
+        self.list.get(i as usize).map(|n| (n.interface, n.addr))
+    }
+
     pub fn next(&self) -> Instant {
         self.next
     }
@@ -281,12 +329,17 @@ impl Neighbors {
         if now < self.next {
             return;
         }
+        let rerouted = core::mem::take(&mut self.rerouted);
         let mut next = Instant::FAR;
-        for n in &mut self.list {
+        for (hop, n) in (0..).zip(&mut self.list) {
+            if rerouted {
+                self.resolved.extend(waiters(n.waiting.take(), hop));
+            }
             let (state, unicast) = match n.state {
                 Known::Incomplete { tries, next } if next <= now && tries >= TRIES => {
                     n.state = Known::Failed { until: now + HOLD_DOWN };
-                    self.lost.push((n.interface, n.addr, core::mem::take(&mut n.waiting)));
+                    let waiting = n.waiting.take();
+                    self.lost.push(Lost { interface: n.interface, addr: n.addr, hop, waiting });
                     continue;
                 }
                 Known::Incomplete { tries, next } if next <= now => {

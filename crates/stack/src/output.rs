@@ -7,12 +7,13 @@ use wire::quick::Headers;
 use wire::tcp::{Flags, Header};
 use wire::{Addr, Instant, MacAddr, arp, ethernet, ipv4, ipv6};
 
-use crate::conn::{Conn, queued};
+use crate::conn::Conn;
 use crate::counters::DropReason;
 use crate::engine::{NO_NEIGHBOR, Stack, context};
 use crate::flows::FlowKey;
 use crate::interface::{Interface, InterfaceConfig};
 use crate::neighbor::{Hop, Neighbors};
+use crate::queues::{Entry, queued};
 use crate::route::{InterfaceId, Routes};
 
 /// Most replies that wait outside connections.
@@ -113,10 +114,10 @@ impl Stack {
         }
         // What joins the list meanwhile is for the next time.
         let spare = core::mem::take(&mut self.interfaces[i].spare);
-        let mut ids = core::mem::replace(self.list(i, bit), spare);
+        let mut entries = core::mem::replace(self.list(i, bit), spare);
         let (share, most) = match bit {
             queued::DATA => {
-                let share = (ROUND / ids.len()).clamp(LEAST, if via.caps.max_gso > 0 { ROUND } else { SHARE });
+                let share = (ROUND / entries.len()).clamp(LEAST, if via.caps.max_gso > 0 { ROUND } else { SHARE });
                 let most = self.most_data();
                 (share.min(most as usize), most)
             }
@@ -126,29 +127,29 @@ impl Stack {
         // An ACK rides on data where there is some to send: the data list comes next, and is done in this turn or the next.
         let rides = self.interfaces[i].data.len() as u64 * LEAST as u64 <= self.most_data();
         let (mut full, mut done) = (false, 0);
-        for id in &ids {
+        for entry in &entries {
             let before = self.counters.segments_out;
             if before - begun >= most {
                 break;
             }
-            if !self.drain_one(now, *id, (bit, rides), via, share, sink) {
+            if !self.drain_one(now, *entry, (bit, rides), via, share, sink) {
                 full = true;
                 // It has had its turn if it sent anything: else it would begin each of them.
                 if bit == queued::DATA && self.counters.segments_out > before {
-                    self.list(i, bit).push(*id);
+                    self.list(i, bit).push(*entry);
                     done += 1;
                 }
                 break;
             }
             done += 1;
         }
-        if done < ids.len() {
-            ids.drain(..done);
-            ids.append(self.list(i, bit));
-            self.interfaces[i].spare = core::mem::replace(self.list(i, bit), ids);
+        if done < entries.len() {
+            entries.drain(..done);
+            entries.append(self.list(i, bit));
+            self.interfaces[i].spare = core::mem::replace(self.list(i, bit), entries);
         } else {
-            ids.clear();
-            self.interfaces[i].spare = ids;
+            entries.clear();
+            self.interfaces[i].spare = entries;
         }
         full
     }
@@ -158,22 +159,25 @@ impl Stack {
     fn drain_one<S: TxSink + ?Sized>(
         &mut self,
         now: Instant,
-        id: u32,
+        entry: Entry,
         (bit, rides): (u8, bool),
         via: &Via,
         share: usize,
         sink: &mut S,
     ) -> bool {
-        let i = via.interface.index();
-        let queued = &mut self.queued[id as usize];
-        *queued &= !bit;
+        if !self.queues.is_current(entry) {
+            return true;
+        }
+        let (i, id) = (via.interface.index(), entry.id);
+        let word = &mut self.queues[id];
+        word.remove(bit);
         if bit == queued::ACK {
-            if rides && *queued & queued::DATA != 0 {
+            if rides && word.has(queued::DATA) {
                 return true;
             }
             if self.conns.get_mut(id).is_some_and(|c| c.tcb.defer_ack()) {
-                *queued |= bit;
-                self.interfaces[i].later.push(id);
+                word.insert(bit);
+                self.interfaces[i].later.push(entry);
                 return true;
             }
         }
@@ -181,13 +185,13 @@ impl Stack {
             Progress::Idle => self.settle_sent(now, id),
             Progress::More => {
                 self.settle_sent(now, id);
-                if self.queued[id as usize] & bit == 0 && self.conns.whole(id).is_some() {
-                    self.queued[id as usize] |= bit;
-                    self.list(i, bit).push(id);
+                if self.queues.is_current(entry) && !self.queues[id].has(bit) {
+                    self.queues[id].insert(bit);
+                    self.list(i, bit).push(entry);
                 }
             }
             Progress::Full => {
-                self.queued[id as usize] |= bit;
+                self.queues[id].insert(bit);
                 return false;
             }
         }
@@ -199,7 +203,7 @@ impl Stack {
         if self.intake.behind { TURN_BEHIND } else { TURN }
     }
 
-    fn list(&mut self, i: usize, bit: u8) -> &mut Vec<u32> {
+    fn list(&mut self, i: usize, bit: u8) -> &mut Vec<Entry> {
         let interface = &mut self.interfaces[i];
         match bit {
             queued::CONTROL => &mut interface.control,
@@ -212,11 +216,12 @@ impl Stack {
     #[cold]
     fn without_hop(&mut self, now: Instant, id: u32, waits: bool) {
         if waits {
-            if self.queued[id as usize] & queued::NEIGHBOR == 0 {
-                self.queued[id as usize] |= queued::NEIGHBOR;
-                if let Some(c) = self.conns.whole(id) {
-                    self.neighbors.wait(c.neighbor, id);
-                }
+            let word = &mut self.queues[id];
+            if !word.has(queued::HOP)
+                && let Some(c) = self.conns.whole(id)
+            {
+                word.insert(queued::HOP);
+                self.neighbors.wait(c.neighbor, word.entry(id));
             }
             return;
         }
@@ -233,6 +238,21 @@ impl Stack {
         }
     }
 
+    /// Looks for a connection's next hop where it knows none, or where tables have changed. It waits for another one no more.
+    #[inline(never)]
+    pub(crate) fn find_hop(&mut self, now: Instant, id: u32) {
+        let Some(c) = self.conns.get_mut(id) else { return };
+        if c.epoch == self.neighbors.epoch {
+            return;
+        }
+        let before = c.neighbor;
+        find_neighbor(&mut self.routes, &mut self.neighbors, now, c);
+        if c.neighbor != before && self.queues[id].has(queued::HOP) {
+            self.queues[id].remove(queued::HOP);
+            self.neighbors.leave(before, &self.conns, &self.queues);
+        }
+    }
+
     #[inline(always)]
     fn send_conn<S: TxSink + ?Sized>(
         &mut self,
@@ -245,9 +265,18 @@ impl Stack {
         if via.asking && self.hold(id) {
             return Progress::Idle;
         }
-        let Some(c) = self.conns.get_mut(id) else { return Progress::Idle };
+        let Some(mut c) = self.conns.get_mut(id) else { return Progress::Idle };
+        if c.interface != via.interface {
+            // No entry of another interface's connection is on the list.
+            debug_assert!(false, "connection {id} is not the interface's");
+            return Progress::Idle;
+        }
         if c.epoch != self.neighbors.epoch {
-            find_neighbor(&mut self.routes, &mut self.neighbors, now, c);
+            self.find_hop(now, id);
+            match self.conns.get_mut(id) {
+                Some(again) => c = again,
+                None => return Progress::Idle,
+            }
         }
         let to = match self.neighbors.hop(now, c.neighbor) {
             Hop::Known(mac) => mac,
@@ -416,7 +445,6 @@ struct Sent {
 
 /// The neighbour through which a connection sends that knows none, or whose tables have changed; none where there is no room
 /// for one.
-#[inline(never)]
 fn find_neighbor(routes: &mut Routes, neighbors: &mut Neighbors, now: Instant, c: &mut Conn) {
     let (interface, remote) = (c.interface, c.key.remote);
     let index = match routes.way(remote) {

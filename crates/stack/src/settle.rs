@@ -1,16 +1,16 @@
 //! After something happened to a connection: the lists and timers it belongs to, and its end.
 
-use std::collections::VecDeque;
-
 use tcp::State;
 use wire::Instant;
 
-use crate::conn::{Conn, Stage, queued};
+use crate::InterfaceId;
+use crate::conn::{Conn, Stage};
 use crate::counters::Counters;
 use crate::engine::{Stack, TIME_WAIT, context};
 use crate::flows::FlowTable;
 use crate::interface::Interface;
 use crate::listener::Listeners;
+use crate::queues::{Entry, Queue, Queues, Rest, Word, queued};
 use crate::time_wait::{TimeWait, TimeWaits};
 use crate::wheel::Wheel;
 
@@ -18,6 +18,12 @@ impl Stack {
     /// After anything happened to a connection: which lists it belongs to, when it must be looked at again, whether it is
     /// over.
     pub(crate) fn settle(&mut self, now: Instant, id: u32) {
+        self.settle_but(now, id, 0);
+    }
+
+    /// [`Stack::settle`], but that it joins none of the lists `but`.
+    #[inline]
+    fn settle_but(&mut self, now: Instant, id: u32, but: u8) {
         let Some(c) = self.conns.get_mut(id) else { return };
         if c.tcb.has_knobs() {
             c.tcb.time_fin_wait_2(&mut context!(self, now));
@@ -25,17 +31,17 @@ impl Stack {
         }
         let wants = c.tcb.wants();
         if matches!(c.tcb.state(), State::Closed | State::TimeWait) {
-            return self.settle_over(now, id, wants);
+            return self.settle_over(now, id, wants, but);
         }
-        let Stack { queued, wheel, resting, listeners, interfaces, notify, .. } = self;
-        Lists { queued, wheel, resting, listeners, interfaces, notify }.place(now, id, c, wants);
+        let Stack { queues, wheel, resting, listeners, interfaces, notify, .. } = self;
+        Lists { queues, wheel, resting, listeners, interfaces, notify }.place(now, id, c, wants, but);
     }
 
     /// A connection in CLOSED or TIME-WAIT: a record takes its place in the flow table, or nothing, and nobody keeps what
     /// the application does not know.
     #[inline(never)]
-    fn settle_over(&mut self, now: Instant, id: u32, wants: u8) {
-        let Stack { conns, flows, time_waits, counters, queued, wheel, resting, listeners, interfaces, notify, .. } =
+    fn settle_over(&mut self, now: Instant, id: u32, wants: u8, but: u8) {
+        let Stack { conns, flows, time_waits, counters, queues, wheel, resting, listeners, interfaces, notify, .. } =
             self;
         let Some(c) = conns.whole_mut(id) else { return };
         if c.linked && c.tcb.state() == State::TimeWait {
@@ -63,29 +69,25 @@ impl Stack {
             c.linked = false;
             flows.remove(c.hash, id);
         }
-        Lists { queued, wheel, resting, listeners, interfaces, notify }.place(now, id, c, wants);
+        Lists { queues, wheel, resting, listeners, interfaces, notify }.place(now, id, c, wants, but);
     }
 
     /// After sending: what it could not send now waits for an ACK, a timer or the application, not for the list.
     pub(crate) fn settle_sent(&mut self, now: Instant, id: u32) {
-        let Stack { conns, queued, wheel, resting, .. } = self;
+        let Stack { conns, queues, wheel, resting, .. } = self;
         let Some(c) = conns.whole_mut(id) else { return };
         let over = matches!(c.tcb.state(), State::Closed | State::TimeWait);
         if !over && !c.tcb.has_knobs() {
             // Sending brings no news; when to look again is all that it can have changed.
             let idle = c.tcb.is_idle();
-            return watch(now, id, c, idle, &mut queued[id as usize], wheel, resting);
+            return watch(now, id, c, idle, &mut queues[id], wheel, resting);
         }
         let wants = c.tcb.wants();
         if over && wants == 0 && !c.tcb.has_knobs() {
-            return self.settle_over(now, id, wants);
+            return self.settle_over(now, id, wants, queued::SEND);
         }
-        // Keeps `settle` from putting it straight back on the lists.
-        let bits = core::mem::replace(&mut self.queued[id as usize], queued::SEND);
-        self.queued[id as usize] |= bits;
-        self.settle(now, id);
-        let all = &mut self.queued[id as usize];
-        *all = (*all & !queued::SEND) | (bits & queued::SEND);
+        // It does not go straight back on the lists.
+        self.settle_but(now, id, queued::SEND);
     }
 
     /// The number returns to the stack.
@@ -106,7 +108,34 @@ impl Stack {
         if c.tcb.error().is_some() {
             self.counters.failed += 1;
         }
+        let (interface, hop) = (c.interface, c.neighbor);
         self.conns.remove(id);
+        let bits = self.queues.end(id);
+        if bits != 0 {
+            self.leave_queues(bits, interface, hop);
+        }
+    }
+
+    /// A connection is over that was in the queues `bits`: its entries are stale now, and where these are too many they go.
+    #[inline(never)]
+    fn leave_queues(&mut self, bits: u8, interface: InterfaceId, hop: u32) {
+        let Stack { conns, queues, interfaces, notify, resting, neighbors, .. } = self;
+        if bits & queued::RESTING != 0 {
+            resting.leave(queues);
+        }
+        if bits & queued::NOTIFY != 0 {
+            notify.leave(queues);
+        }
+        let i = &mut interfaces[interface.index()];
+        if bits & queued::SEND != 0 {
+            i.leave((bits & queued::SEND).count_ones(), queues);
+        }
+        if bits & queued::HELD != 0 {
+            i.auto.held.leave(|e| queues.is_current(e));
+        }
+        if bits & queued::HOP != 0 {
+            neighbors.leave(hop, conns, queues);
+        }
     }
 }
 
@@ -139,35 +168,35 @@ fn watch(
     id: u32,
     c: &mut Conn,
     idle: bool,
-    queued: &mut u8,
+    word: &mut Word,
     wheel: &mut Wheel,
-    resting: &mut VecDeque<(u32, Instant)>,
+    resting: &mut Queue<Rest>,
 ) {
     let deadline = c.tcb.deadline();
     if deadline < c.wheel_at {
         c.wheel_at = deadline;
         wheel.schedule(id, deadline);
     }
-    if idle && *queued & queued::RESTING == 0 {
-        *queued |= queued::RESTING;
-        resting.push_back((id, now));
+    if idle && !word.has(queued::RESTING) {
+        word.insert(queued::RESTING);
+        resting.push_back(Rest { entry: word.entry(id), since: now });
     }
 }
 
 /// What a connection has its places in.
 struct Lists<'a> {
-    queued: &'a mut Vec<u8>,
+    queues: &'a mut Queues,
     wheel: &'a mut Wheel,
-    resting: &'a mut VecDeque<(u32, Instant)>,
+    resting: &'a mut Queue<Rest>,
     listeners: &'a mut Listeners,
     interfaces: &'a mut Vec<Interface>,
-    notify: &'a mut VecDeque<u32>,
+    notify: &'a mut Queue<Entry>,
 }
 
 impl Lists<'_> {
-    /// Puts a connection where it belongs.
+    /// Puts a connection where it belongs, but not on the lists `but`.
     #[inline(always)]
-    fn place(self, now: Instant, id: u32, c: &mut Conn, wants: u8) {
+    fn place(self, now: Instant, id: u32, c: &mut Conn, wants: u8, but: u8) {
         let news = match c.stage {
             Stage::Owned => c.tcb.has_notice(),
             Stage::Embryo if c.tcb.established() && c.tcb.passive() => {
@@ -183,28 +212,29 @@ impl Lists<'_> {
             Stage::Lingering => c.lingered(),
             Stage::Released => false,
         };
-        let queued = &mut self.queued[id as usize];
+        let word = &mut self.queues[id];
         let idle = wants == 0 && !news && c.tcb.is_idle();
-        watch(now, id, c, idle, queued, self.wheel, self.resting);
+        watch(now, id, c, idle, word, self.wheel, self.resting);
         // Membership of the lists that are wanted and do not have it yet.
-        let add = (wants | if news { queued::NOTIFY } else { 0 }) & !*queued;
+        let add = (wants & !but | if news { queued::NOTIFY } else { 0 }) & !word.bits();
         if add == 0 {
             return;
         }
-        *queued |= add;
+        word.insert(add);
+        let entry = word.entry(id);
         if add & queued::NOTIFY != 0 {
-            self.notify.push_back(id);
+            self.notify.push_back(entry);
         }
         if add & queued::SEND != 0 {
             let i = &mut self.interfaces[c.interface.index()];
             if add & queued::CONTROL != 0 {
-                i.control.push(id);
+                i.control.push(entry);
             }
             if add & queued::ACK != 0 {
-                if c.tcb.defer_ack() { i.later.push(id) } else { i.acks.push(id) }
+                if c.tcb.defer_ack() { i.later.push(entry) } else { i.acks.push(entry) }
             }
             if add & queued::DATA != 0 {
-                i.data.push(id);
+                i.data.push(entry);
             }
         }
     }

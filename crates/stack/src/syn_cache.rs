@@ -184,6 +184,10 @@ impl SynCache {
         self.queues.iter().filter_map(|(head, _)| self.get(*head).map(|e| e.due)).min()
     }
 
+    pub fn iter_ids(&self) -> impl Iterator<Item = u32> {
+        self.slab.iter_ids()
+    }
+
     /// All records of a listener.
     pub fn of_listener(&self, listener: u32) -> Vec<u32> {
         self.slab.iter_ids().filter(|id| self.get(*id).is_some_and(|e| e.listener == listener)).collect()

@@ -113,6 +113,10 @@ impl TimeWaits {
         self.slab.get(id).map(|n| &n.record)
     }
 
+    pub fn iter_ids(&self) -> impl Iterator<Item = u32> {
+        self.slab.iter_ids()
+    }
+
     pub fn remove(&mut self, id: u32) -> Option<TimeWait> {
         self.slab.get(id)?;
         self.unlink(id);

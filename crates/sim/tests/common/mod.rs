@@ -137,6 +137,16 @@ impl Bench {
         out.iter().filter_map(|f| parse(f)).collect()
     }
 
+    /// One turn with frames by interface; the frames that the host sent by each.
+    pub fn turn_all(&mut self, frames: Vec<Vec<Vec<u8>>>) -> Vec<Vec<Vec<u8>>> {
+        let mut out = self.host.turn_all(self.now, frames);
+        self.hear();
+        let more = self.host.turn_all(self.now, Vec::new());
+        self.hear();
+        out.iter_mut().zip(more).for_each(|(all, more)| all.extend(more));
+        out
+    }
+
     fn hear(&mut self) {
         while let Some(event) = self.host.event() {
             match event {

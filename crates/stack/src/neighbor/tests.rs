@@ -54,13 +54,15 @@ fn three_questions_then_silence() {
     let mut n = Neighbors::new(4);
     let i = n.index(at(0), I, addr(1)).unwrap();
     n.hop(at(0), i);
-    n.wait(i, 7);
+    n.wait(i, Entry::first(7));
     for s in 0..3 {
         n.expire(at(s));
         assert_eq!(questions(&mut n), [(addr(1), false)], "{s}");
     }
     n.expire(at(3));
-    assert_eq!((questions(&mut n), core::mem::take(&mut n.lost)), (vec![], vec![(I, addr(1), vec![7])]));
+    let [Lost { interface: I, addr: lost, hop, waiting }] = &n.lost[..] else { panic!("one is lost") };
+    assert_eq!((*lost, *hop, &waiting[..]), (addr(1), i, &[Entry::first(7)][..]));
+    assert_eq!(questions(&mut n), []);
     assert_eq!(n.next(), Instant::FAR);
     assert!(matches!(n.hop(at(5), i), Hop::Unreachable));
     // After a while it is asked again.
@@ -85,9 +87,12 @@ fn a_stale_hop_is_used_and_confirmed() {
     n.expire(at(39));
     assert_eq!(questions(&mut n), [(addr(1), false)]);
     assert!(matches!(n.hop(at(39), i), Hop::Wait));
-    n.wait(i, 3);
+    n.wait(i, Entry::first(3));
     n.claim(at(40), I, addr(1), claim(mac(2), true, Strength::Weak));
-    assert_eq!((known(n.hop(at(40), i)), core::mem::take(&mut n.resolved)), (Some(mac(2)), vec![3]));
+    assert_eq!(
+        (known(n.hop(at(40), i)), core::mem::take(&mut n.resolved)),
+        (Some(mac(2)), vec![Waiter { entry: Entry::first(3), hop: i }])
+    );
     // An answer in time ends the probing.
     n.hop(at(71), i);
     n.expire(at(76));
@@ -175,6 +180,6 @@ fn hearsay_takes_no_place_of_a_hop_in_use() {
     assert_eq!((n.list.len(), n.map.len(), n.epoch), (64, 64, epoch + 1));
     assert!((40..64).all(|k| n.map.contains_key(&(I, addr(k)))));
     // None takes the place of one that is waited for.
-    (0..64).for_each(|i| n.wait(i, i));
+    (0..64).for_each(|i| n.wait(i, Entry::first(i)));
     assert_eq!((n.index(at(5), I, addr(9_002)), n.epoch), (None, epoch + 1));
 }
