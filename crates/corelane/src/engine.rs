@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use channel::{Channel, Options};
-use runtime::{App, AppHandle, Config, Error, LaneStats, MemPort, Snapshot};
+use runtime::{App, AppHandle, Config, Error, LaneStats, LocalConnections, MemPort, Snapshot};
 
 use crate::lane::Lane;
 
@@ -67,6 +67,13 @@ impl Engine {
     /// What a user should know about the devices and the kernel: one line each.
     pub fn warnings(&self) -> &[String] {
         self.0.warnings()
+    }
+
+    /// Connections from programs on this machine to the ports that lanes listen on, for one taker; none where no interface is
+    /// shared with the kernel (`xdp`). They come by `lo`, which no lane has, so they are sockets of the kernel's TCP. Those
+    /// that nobody takes are reset.
+    pub fn local_connections(&self) -> Option<LocalConnections> {
+        self.0.local_connections()
     }
 
     /// Each lane's own counters.

@@ -63,7 +63,8 @@ pub use lane::{ConnectOptions, Lane, ListenOptions, TcpListener};
 pub use poller::{Event, Events, Interest, Poller, Source, Trigger};
 pub use runtime::config::{Cidr, Ecn, SynCookies, TcpConfig};
 pub use runtime::{
-    App, Clock, Config, ConfigError, Device, Error, LaneStats, MemPort, Model, PortConfig, Snapshot, Waker,
+    App, Clock, Config, ConfigError, Device, Error, LaneStats, LocalConnections, MemPort, Model, PortConfig, Snapshot,
+    Waker,
 };
 pub use stream::TcpStream;
 pub use tcp::congestion::Algorithm;

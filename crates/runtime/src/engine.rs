@@ -19,7 +19,7 @@ use crate::fallback::{Directory, Fallback};
 use crate::guard::Guarded;
 use crate::handover;
 use crate::keeper::Keeper;
-use crate::kernel::{Kernel, SharedPort};
+use crate::kernel::{Kernel, LocalConnections, SharedPort};
 use crate::lane::{Lane, Watched};
 use crate::mailbox::{Control, Mailbox};
 use crate::ports::{self, Opened};
@@ -423,6 +423,12 @@ impl Engine {
     /// What a user should know about the devices and the kernel: one line each.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
+    }
+
+    /// Connections from this machine to ports that lanes listen on, for one taker; none where no interface is shared with the
+    /// kernel. Untaken ones are reset.
+    pub fn local_connections(&self) -> Option<LocalConnections> {
+        self.kernel.as_ref()?.local()
     }
 
     /// Lanes.

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 
 use ::io::bpf::{OwnFlags, OwnKey};
 use ::io::netlink::{self, Change, KernelNeighbor, KernelRoute, Netlink};
-use ::io::xdp::{ActiveRange, Placeholder, XdpDevice};
+use ::io::xdp::{ActiveRange, Local, Placeholder, XdpDevice};
 use ::io::{Bell, PortError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use stack::{InterfaceId, Route};
@@ -68,6 +68,8 @@ struct State {
     /// (port index, address, prefix).
     addresses: Vec<(usize, IpAddr, u8)>,
     held: HashMap<Listen, Held>,
+    /// Connections to these ports from this machine.
+    local: Arc<Local>,
     active: ActiveRange,
     /// Routes of dedicated ports, which no kernel change touches.
     fixed: Vec<Route>,
@@ -100,7 +102,8 @@ impl Kernel {
             Some((first, last)) => ActiveRange::claim_all(first, last)?,
             None => ActiveRange::claim()?,
         };
-        let mut state = State { ports, addresses: Vec::new(), held: HashMap::new(), active, fixed, netlink };
+        let local = Local::new().map_err(system("epoll"))?;
+        let mut state = State { ports, addresses: Vec::new(), held: HashMap::new(), local, active, fixed, netlink };
         state.read_addresses().map_err(system("reading addresses"))?;
         let (wanted, inbox) = channel();
         Ok(Kernel {
@@ -126,6 +129,14 @@ impl Kernel {
     /// For applications: where to ask for ports.
     pub fn gate(&self) -> Arc<dyn Gate> {
         Arc::new(PortGate(self.state.clone()))
+    }
+
+    /// Connections from this machine, for whoever asks first; until then, and once that has gone, they are reset.
+    pub fn local(&self) -> Option<LocalConnections> {
+        let local = lock(&self.state).local.clone();
+        let taken = local.take();
+        self.bell.ring();
+        taken.then(|| LocalConnections { local, bell: self.bell.clone() })
     }
 
     /// Gives everything back to the kernel, whoever still has listeners: for an engine whose applications' ends stay longer.
@@ -160,8 +171,8 @@ impl Kernel {
         // Listening before reading, so that nothing falls between.
         let monitor = Netlink::monitor().map_err(system("netlink"))?;
         lock(&self.state).tell_all(&lanes).map_err(system("reading routes and neighbours"))?;
-        let follower =
-            Follower { state: self.state.clone(), lanes, monitor, bell: self.bell.clone(), inbox, down: Vec::new() };
+        let (state, bell, local) = (self.state.clone(), self.bell.clone(), lock(&self.state).local.clone());
+        let follower = Follower { state, lanes, monitor, bell, local, inbox, down: Vec::new() };
         let stop = self.stop.clone();
         let thread = crate::sys::spawn("corelane-kernel".into(), move || follower.run(&stop));
         self.thread = Some(thread.map_err(system("starting the control thread"))?);
@@ -242,7 +253,7 @@ impl State {
 
     /// Takes `listen`'s port on one address from the kernel.
     fn take(&mut self, listen: Listen, addr: IpAddr) -> Result<(), PortError> {
-        let State { ports, addresses, held, .. } = self;
+        let State { ports, addresses, held, local, .. } = self;
         let Some(held) = held.get_mut(&listen) else { return Ok(()) };
         let Some((at, _, _)) = addresses.iter().find(|(_, a, _)| *a == addr) else { return Ok(()) };
         let Some(p) = ports.iter().find(|p| p.port == *at) else { return Ok(()) };
@@ -252,7 +263,7 @@ impl State {
             }
             _ => SocketAddr::new(addr, listen.addr.port()),
         };
-        let place = Placeholder::hold(socket)?;
+        let place = local.hold(socket)?;
         let key = OwnKey { vlan: p.vlan, addr: addr.into(), port: listen.addr.port() };
         p.device.own(key, OwnFlags { kernel_may_hold: held.may_hold, draining: false })?;
         held.places.insert(addr, Some(place));
@@ -413,11 +424,40 @@ impl Gate for PortGate {
     }
 }
 
+/// Connections from this machine to the ports that lanes listen on over interfaces shared with the kernel. They come by `lo`,
+/// which is the kernel's: so these are its sockets, and where nobody takes them they are reset.
+pub struct LocalConnections {
+    local: Arc<Local>,
+    bell: Arc<Bell>,
+}
+
+impl LocalConnections {
+    /// The next connection, if one waits; non-blocking, as its socket is. Errors: those of accept(2).
+    pub fn accept(&self) -> io::Result<Option<OwnedFd>> {
+        self.local.accept()
+    }
+}
+
+/// Readable while a connection waits.
+impl AsFd for LocalConnections {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.local.as_fd()
+    }
+}
+
+impl Drop for LocalConnections {
+    fn drop(&mut self) {
+        self.local.leave();
+        self.bell.ring();
+    }
+}
+
 struct Follower {
     state: Arc<Mutex<State>>,
     lanes: Arc<Vec<LaneLink>>,
     monitor: Netlink,
     bell: Arc<Bell>,
+    local: Arc<Local>,
     inbox: Receiver<Wanted>,
     /// Links that are down, by number: told once.
     down: Vec<u32>,
@@ -431,12 +471,19 @@ impl Follower {
                 let mut fds = [
                     PollFd::new(&self.monitor, PollFlags::IN),
                     PollFd::from_borrowed_fd(self.bell.as_fd(), PollFlags::IN),
+                    PollFd::from_borrowed_fd(self.local.as_fd(), PollFlags::IN),
                 ];
+                let watched = if self.local.is_taken() { 2 } else { 3 };
                 let second = Timespec { tv_sec: 1, tv_nsec: 0 };
                 // A signal is a wake-up like any other.
-                let _ = poll(&mut fds, holding.then_some(&second));
+                let _ = poll(&mut fds[..watched], holding.then_some(&second));
             }
             self.bell.disarm();
+            if let Err(error) = self.local.refuse() {
+                // Short of descriptors: they wait, and this thread with them.
+                tracing::debug!("refusing a connection from this machine: {error}");
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
             if let Err(error) = self.work(holding) {
                 tracing::warn!("following the kernel's tables: {error}");
             }

@@ -30,5 +30,6 @@ pub use clock::Clock;
 pub use config::{Config, ConfigError, Device, Model, PortConfig};
 pub use engine::{AppHandle, Engine, Error};
 pub use io::memwire::MemPort;
+pub use kernel::LocalConnections;
 pub use lane::{Lane, Work};
 pub use stats::{LaneStats, Snapshot};

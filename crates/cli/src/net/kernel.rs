@@ -8,6 +8,7 @@
 //! ride on the request: seven segments a connection.
 
 use super::{LISTENER, Net, Ready};
+use corelane::LocalConnections;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::io::Errno;
@@ -30,11 +31,18 @@ pub struct Manner {
     pub reset: bool,
 }
 
+/// Where a server's connections come from.
+enum Listener {
+    Socket(OwnedFd),
+    /// From this machine to the ports of an engine's lanes.
+    Local(LocalConnections),
+}
+
 /// The kernel's TCP, seen from one thread.
 pub struct Kernel {
     epoll: OwnedFd,
     events: Vec<epoll::Event>,
-    listeners: Vec<OwnedFd>,
+    listeners: Vec<Listener>,
     manner: Manner,
     target: Option<SocketAddr>,
     /// Source addresses and which is next.
@@ -50,7 +58,19 @@ impl Kernel {
         let flags =
             if manner.shared { EventFlags::IN | EventFlags::EXCLUSIVE } else { EventFlags::IN | EventFlags::ET };
         epoll::add(&kernel.epoll, &listener, EventData::new_u64(LISTENER), flags)?;
-        kernel.listeners.push(listener);
+        kernel.listeners.push(Listener::Socket(listener));
+        Ok(kernel)
+    }
+
+    /// Takes connections from this machine to the ports of an engine's lanes, and from listeners beside them.
+    pub fn local(connections: LocalConnections, listeners: Vec<OwnedFd>) -> io::Result<Kernel> {
+        let mut kernel = Kernel::new()?;
+        epoll::add(&kernel.epoll, &connections, EventData::new_u64(LISTENER), EventFlags::IN)?;
+        kernel.listeners.push(Listener::Local(connections));
+        for (listener, key) in listeners.into_iter().zip(LISTENER + 1..) {
+            epoll::add(&kernel.epoll, &listener, EventData::new_u64(key), EventFlags::IN | EventFlags::ET)?;
+            kernel.listeners.push(Listener::Socket(listener));
+        }
         Ok(kernel)
     }
 
@@ -114,7 +134,11 @@ impl Net for Kernel {
     }
 
     fn accept(&mut self, listener: usize) -> io::Result<Option<OwnedFd>> {
-        let Some(listener) = self.listeners.get(listener) else { return Ok(None) };
+        let listener = match self.listeners.get(listener) {
+            Some(Listener::Socket(listener)) => listener,
+            Some(Listener::Local(connections)) => return connections.accept(),
+            None => return Ok(None),
+        };
         loop {
             match net::accept_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
                 Ok(stream) => return Ok(Some(stream)),

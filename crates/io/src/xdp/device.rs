@@ -60,6 +60,9 @@ impl Default for XdpConfig {
     }
 }
 
+/// The number of `lo` in every network namespace.
+pub(super) const LOOPBACK: u32 = 1;
+
 /// What keeps the program on the interface.
 pub(super) struct Attached {
     maps: Maps,
@@ -110,6 +113,12 @@ impl XdpDevice {
             .and_then(|mut n| n.link(name))
             .map_err(system("reading interfaces"))?
             .ok_or_else(|| PortError::NoInterface(name.into()))?;
+        if link.index == LOOPBACK {
+            return Err(PortError::Invalid(format!(
+                "no other machine's frames come by {name}, and no lane takes this machine's own: name the interface that \
+                 others reach; for programs on this machine use the kernel's TCP (corelane serve --kernel)"
+            )));
+        }
         if !link.up {
             return Err(PortError::Down(name.into()));
         }

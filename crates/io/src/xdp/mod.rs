@@ -5,6 +5,7 @@
 
 mod device;
 mod large;
+mod local;
 mod metadata;
 mod port;
 mod queue;
@@ -12,5 +13,6 @@ mod ring;
 mod sharing;
 
 pub use device::{XdpConfig, XdpDevice, ZeroCopy};
+pub use local::Local;
 pub use port::XdpPort;
 pub use sharing::{ActiveRange, Placeholder, warnings};

@@ -5,18 +5,26 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
+use std::sync::Arc;
 
+use super::device::LOOPBACK;
+use super::local::Place;
 use crate::error::PortError;
 use crate::netlink::Netlink;
 use crate::sys::{check, set_option};
 
-/// A kernel socket that listens on an owned port and answers nothing: a filter drops every segment before TCP sees it.
+/// Connections from this machine that may wait to be accepted; the kernel bounds it (net.core.somaxconn).
+const BACKLOG: i32 = 4096;
+
+/// A kernel socket that listens on an owned port and answers nobody outside this machine: a filter drops every segment that
+/// did not come by `lo` before TCP sees it. Connections by `lo` are for [`super::Local`].
 ///
 /// Without it a frame that slips past the program (a queue without a socket, the moment of starting) would meet a closed port
 /// and be answered by a RST. It also makes sure that no other program listens there, and that none will.
 #[derive(Debug)]
 pub struct Placeholder {
-    _fd: OwnedFd,
+    pub(super) place: Option<Place>,
+    pub(super) fd: Arc<OwnedFd>,
 }
 
 impl Placeholder {
@@ -32,17 +40,25 @@ impl Placeholder {
             }
             _ => PortError::system(format!("holding TCP port {addr}"), source, "CAP_NET_BIND_SERVICE"),
         };
-        hold(addr).map(|fd| Placeholder { _fd: fd }).map_err(busy)
+        hold(addr).map(|fd| Placeholder { place: None, fd: Arc::new(fd) }).map_err(busy)
     }
 }
 
 fn hold(addr: SocketAddr) -> io::Result<OwnedFd> {
     let family = if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: plain system calls; the descriptor is new.
-    let fd = unsafe { OwnedFd::from_raw_fd(check(libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0))?) };
-    // `ret #0`: nothing passes.
-    let mut code = [libc::sock_filter { code: 6, jt: 0, jf: 0, k: 0 }];
-    let filter = libc::sock_fprog { len: 1, filter: code.as_mut_ptr() };
+    let fd = unsafe { OwnedFd::from_raw_fd(check(libc::socket(family, kind, 0))?) };
+    // Connections that are accepted inherit it.
+    let op = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let interface = (libc::SKF_AD_OFF + libc::SKF_AD_IFINDEX) as u32;
+    let mut code = [
+        op((libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, 0, 0, interface),
+        op((libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16, 0, 1, LOOPBACK),
+        op((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, u32::MAX),
+        op((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0),
+    ];
+    let filter = libc::sock_fprog { len: code.len() as u16, filter: code.as_mut_ptr() };
     set_option(&fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter)?;
     // Connections of an earlier program that end or linger do not stand in the way; a listener does.
     set_option(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1i32)?;
@@ -74,7 +90,7 @@ fn hold(addr: SocketAddr) -> io::Result<OwnedFd> {
     };
     check(bound)?;
     // SAFETY: a plain system call on our own descriptor.
-    check(unsafe { libc::listen(fd.as_raw_fd(), 1) })?;
+    check(unsafe { libc::listen(fd.as_raw_fd(), BACKLOG) })?;
     Ok(fd)
 }
 
