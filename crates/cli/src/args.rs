@@ -5,9 +5,12 @@ use corelane::{Cidr, Device, Model};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+/// The package's version, and the commit where the build knew it.
+pub const VERSION: &str = env!("CORELANE_VERSION");
+
 /// A TCP stack that runs in your process: one lane, one core, one NIC queue.
 #[derive(Debug, Parser)]
-#[command(name = "corelane", version, arg_required_else_help = true, disable_help_subcommand = true)]
+#[command(name = "corelane", version = VERSION, arg_required_else_help = true, disable_help_subcommand = true)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -112,6 +115,18 @@ pub struct ServeArgs {
     /// Port to listen on
     #[arg(long, default_value_t = 80, value_parser = clap::value_parser!(u16).range(1..))]
     pub port: u16,
+    /// Show directories that have no index.html as lists of what is in them
+    #[arg(long, requires = "dir")]
+    pub list: bool,
+    /// Serve names that begin with a dot, too (.well-known always is)
+    #[arg(long, requires = "dir")]
+    pub dotfiles: bool,
+    /// Seconds that answers under way may take once a signal has asked to stop
+    #[arg(long, default_value_t = 10.0, value_name = "S", value_parser = seconds_or_none)]
+    pub grace: f64,
+    /// Bytes a second that a client must take of an answer, on the average of a minute; 0: some bytes each minute
+    #[arg(long, default_value_t = 240, value_name = "BYTES")]
+    pub min_rate: u64,
     /// Benchmark: answer every request with this many bytes
     #[arg(long, value_name = "BYTES", value_parser = count_or_zero(1 << 30))]
     pub message: Option<usize>,

@@ -8,24 +8,30 @@ use std::io;
 pub struct Failure {
     what: String,
     remedy: String,
-    /// The command line is wrong, not the world.
-    pub usage: bool,
+    /// The exit code of the command: 2 where the command line is wrong, not the world.
+    pub code: u8,
 }
 
 impl Failure {
     /// What happened and what to do.
     pub fn new(what: impl fmt::Display, remedy: impl fmt::Display) -> Failure {
-        Failure { what: one_line(&what.to_string()), remedy: one_line(&remedy.to_string()), usage: false }
+        Failure { what: one_line(&what.to_string()), remedy: one_line(&remedy.to_string()), code: 1 }
     }
 
     /// Options that do not fit together.
     pub fn usage(what: impl fmt::Display, remedy: impl fmt::Display) -> Failure {
-        Failure { usage: true, ..Failure::new(what, remedy) }
+        Failure { code: 2, ..Failure::new(what, remedy) }
     }
 
     /// An error whose own text already says what to do.
     pub fn told(text: impl fmt::Display) -> Failure {
-        Failure { what: one_line(&text.to_string()), remedy: String::new(), usage: false }
+        Failure { what: one_line(&text.to_string()), remedy: String::new(), code: 1 }
+    }
+
+    /// A signal ended the command early: the exit code is the one that shells give such a program.
+    pub fn interrupted(signal: i32, how_far: impl fmt::Display) -> Failure {
+        let code = u8::try_from(128 + signal).unwrap_or(1);
+        Failure { code, ..Failure::told(format!("interrupted: {how_far}")) }
     }
 }
 

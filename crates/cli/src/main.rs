@@ -11,6 +11,7 @@ mod lab;
 mod load;
 mod net;
 mod say;
+mod seldom;
 mod serve;
 mod server;
 mod sys;
@@ -20,7 +21,7 @@ use args::{Cli, Command, ConfCommand, LabCommand};
 use clap::Parser;
 use failure::Failure;
 use std::process::ExitCode;
-use sys::Stop;
+use sys::{Hangup, Stop};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -29,18 +30,18 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             say::tell(&failure);
-            ExitCode::from(if failure.usage { 2 } else { 1 })
+            ExitCode::from(failure.code)
         }
     }
 }
 
 fn run(command: &Command) -> Result<(), Failure> {
     match command {
-        Command::Demo(args) => demo::run(args, &Stop::on_signals()),
-        Command::Serve(args) => serve::run(args, &Stop::on_signals()),
-        Command::Load(args) => load::command::run(args, &Stop::on_signals()),
-        Command::Bench(args) => bench::run(args, &Stop::on_signals()),
-        Command::BenchPart(part) => bench::part::run(part, &Stop::on_signals()),
+        Command::Demo(args) => demo::run(args, &Stop::on_signals(Hangup::Ends)),
+        Command::Serve(args) => serve::run(args, &Stop::on_signals(Hangup::Reloads)),
+        Command::Load(args) => load::command::run(args, &Stop::on_signals(Hangup::Ends)),
+        Command::Bench(args) => bench::run(args, &Stop::on_signals(Hangup::Ends)),
+        Command::BenchPart(part) => bench::part::run(part, &Stop::on_signals(Hangup::Ends)),
         Command::Lab(LabCommand::Up { queues }) => lab::up(*queues),
         Command::Lab(LabCommand::Down) => lab::down(),
         Command::Lab(LabCommand::Status { json }) => lab::status(*json),

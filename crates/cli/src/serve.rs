@@ -3,24 +3,25 @@
 use crate::args::{KernelServer, ServeArgs};
 use crate::device;
 use crate::failure::{Failure, words};
-use crate::http::files::Files;
+use crate::http::files::{Files, Missing};
 use crate::http::fixed::Fixed;
 use crate::http::session::Handler;
-use crate::http::site::Site;
+use crate::http::site::{Show, Site};
 use crate::net::Net;
 use crate::net::kernel::{self, Kernel, Manner};
 use crate::net::lane::OnLane;
 use crate::net::mtcp::OnMtcp;
 use crate::net::uring;
 use crate::say::{say, tell};
+use crate::seldom;
 use crate::server::channel::{self, Parts};
-use crate::server::{Counts, Server, reset};
+use crate::server::{Counts, Limits, Server, reset};
 use crate::sys::{self, Stop};
 use corelane::channel::{Address, Channel, CpuMask, Listener};
 use corelane::{Config, Engine, LaneHandle, LaneStats, Snapshot};
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
@@ -37,7 +38,7 @@ const DRAIN: Duration = Duration::from_secs(2);
 #[derive(Clone)]
 pub enum Content {
     /// Files.
-    Directory(PathBuf),
+    Directory(PathBuf, Show),
     /// So many bytes.
     Message(usize),
     /// A reset, before there is a request.
@@ -49,10 +50,10 @@ pub fn run(args: &ServeArgs, stop: &Stop) -> Result<(), Failure> {
     let content = match (&args.dir, args.message) {
         _ if args.reset => Content::Reset,
         (_, Some(bytes)) => Content::Message(bytes),
-        (Some(dir), None) => Content::Directory(dir.clone()),
+        (Some(dir), None) => Content::Directory(dir.clone(), Show { dotfiles: args.dotfiles, lists: args.list }),
         (None, None) => return Err(Failure::usage("nothing to serve", "name a directory, or --message BYTES")),
     };
-    if let Content::Directory(dir) = &content {
+    if let Content::Directory(dir, _) = &content {
         open_directory(dir)?;
     }
     if let Some(how) = args.kernel {
@@ -92,7 +93,7 @@ fn on_kernel(args: &ServeArgs, how: KernelServer, content: &Content, stop: &Stop
         return on_channels(args, how, parts, content, stop);
     }
     let ring = match (how, content) {
-        (KernelServer::Uring, Content::Directory(_)) => {
+        (KernelServer::Uring, Content::Directory(..)) => {
             return Err(Failure::usage("--kernel=uring serves no directory", "add --message BYTES or --reset"));
         }
         (KernelServer::Uring, Content::Message(bytes)) => Some(uring::Work::Message(*bytes)),
@@ -104,10 +105,11 @@ fn on_kernel(args: &ServeArgs, how: KernelServer, content: &Content, stop: &Stop
         shared: how == KernelServer::Single,
         reset: matches!(content, Content::Reset),
     };
-    let failed = |error: io::Error| Failure::told(words(&error));
     let cores = args.device.cores.as_ref().map(|c| c.0.clone()).unwrap_or_default();
     let lanes = args.device.lanes.map_or(cores.len().max(1), usize::from);
     let address = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), args.port);
+    let (ready, told) = mpsc::channel();
+    let limits = limits(args);
     let mut threads = Vec::new();
     let mut first: Option<OwnedFd> = None;
     for index in 0..lanes {
@@ -118,13 +120,23 @@ fn on_kernel(args: &ServeArgs, how: KernelServer, content: &Content, stop: &Stop
         if manner.shared && first.is_none() {
             first = Some(listener.try_clone().map_err(failed)?);
         }
-        let (content, stop, core) = (content.clone(), stop.clone(), cores.get(index).copied());
+        let (content, stop, core, ready) = (content.clone(), stop.clone(), cores.get(index).copied(), ready.clone());
         let body = move || {
             core.map(sys::pin);
-            let counts = match ring {
-                Some(work) => uring::serve(listener, work, &stop).map_err(no_ring),
-                None => serve_content(Kernel::server(listener, manner).map_err(failed)?, &content, &stop),
+            let serve = || match ring {
+                Some(work) => {
+                    ready.send(()).unwrap_or(());
+                    uring::serve(listener, work, &stop).map_err(no_ring)
+                }
+                None => {
+                    let opened = content.open()?;
+                    let net = Kernel::server(listener, manner).map_err(failed)?;
+                    ready.send(()).unwrap_or(());
+                    opened.serve(net, limits, &stop)
+                }
             };
+            let counts = serve();
+            drop(ready);
             if counts.is_err() {
                 stop.set();
             }
@@ -134,12 +146,20 @@ fn on_kernel(args: &ServeArgs, how: KernelServer, content: &Content, stop: &Stop
         threads
             .push(thread.map_err(|error| Failure::new(format!("no thread: {error}"), "raise the limit of processes"))?);
     }
-    announce_kernel(args, how, content, lanes)?;
+    drop(ready);
+    if told.iter().take(lanes).count() == lanes {
+        announce_kernel(args, how, content, lanes)?;
+    }
     join(threads)
+}
+
+fn limits(args: &ServeArgs) -> Limits {
+    Limits { least_rate: args.min_rate, grace: Duration::from_secs_f64(args.grace), ..Limits::default() }
 }
 
 fn announce_kernel(args: &ServeArgs, how: KernelServer, content: &Content, lanes: usize) -> Result<(), Failure> {
     let (what, port) = (content.describe(), args.port);
+    content.note();
     let how = how.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
     let engine = format!("the kernel's TCP, {how}, {lanes} thread(s)");
     match args.json {
@@ -232,11 +252,15 @@ fn open_directory(dir: &Path) -> Result<Files, Failure> {
         let remedy = match errno {
             rustix::io::Errno::NOSYS => "openat2 is needed: Linux 5.6 or later, not filtered by seccomp",
             rustix::io::Errno::ACCESS => "give this user the right to read it",
-            _ => "name a directory that exists",
+            rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR => "name a directory that exists",
+            _ => seldom::remedy(&errno.into()),
         };
         Failure::new(format!("{}: {}", dir.display(), words(&errno.into())), remedy)
     })
 }
+
+/// A thread that serves: what it counted, and what its lane did.
+type Serving = thread::JoinHandle<Result<(Counts, Option<Snapshot>), Failure>>;
 
 /// Starts a thread for each lane and waits for their ends.
 fn serve(
@@ -252,15 +276,15 @@ fn serve(
     for index in 0..engine.lanes() {
         let Some(handle) = engine.take_lane(index) else { continue };
         let (content, stop, tell, port) = (content.clone(), stop.clone(), tell.clone(), args.port);
-        let mtcp = args.mtcp;
+        let (mtcp, limits) = (args.mtcp, limits(args));
         let core = config.cores.get(index).copied().unwrap_or(index);
         let body = move || {
             let result = match (content, through) {
                 (Content::Message(bytes), Some(listener)) => {
                     serve_channel(handle, bytes, (listener, core), &stop, &tell).map(|counts| (counts, None))
                 }
-                (content, _) if mtcp => serve_mtcp(handle, &content, port, &stop, &tell),
-                (content, _) => serve_lane(handle, &content, port, &stop, &tell),
+                (content, _) if mtcp => serve_mtcp(handle, &content, (port, limits), &stop, &tell),
+                (content, _) => serve_lane(handle, &content, (port, limits), &stop, &tell),
             };
             if result.is_err() {
                 // One lane's failure ends the others, so that the process does not serve by half.
@@ -275,7 +299,14 @@ fn serve(
     drop(tell);
     let count = threads.len();
     if told.iter().take(count).count() == count && !stop.is_set() {
-        announce(config, args, content)?;
+        let local = serve_this_machine(engine, args, content, stop);
+        if local.is_err() {
+            stop.set();
+        }
+        threads.extend(local?);
+        if !stop.is_set() {
+            announce(config, args, content, threads.len() > count)?;
+        }
     }
     let mut served = Ok((Counts::default(), Vec::new()));
     for thread in threads {
@@ -292,23 +323,82 @@ fn serve(
     served
 }
 
-/// The line that says that connections are taken from now on.
-fn announce(config: &Config, args: &ServeArgs, content: &Content) -> Result<(), Failure> {
+/// Where an interface is shared with the kernel, a thread for connections from this machine: they come by `lo`, which no
+/// lane has, and are the kernel's. The loopback addresses are served, too, where no other program has the port there.
+fn serve_this_machine(
+    engine: &Engine,
+    args: &ServeArgs,
+    content: &Content,
+    stop: &Stop,
+) -> Result<Option<Serving>, Failure> {
+    let Some(connections) = engine.local_connections() else { return Ok(None) };
+    let manner = Manner { shared: true, ..Manner::default() };
+    let loopback = [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()];
+    let listen = |ip| kernel::listen(SocketAddr::new(ip, args.port), manner).ok();
+    let listeners = loopback.into_iter().filter_map(listen).map(|(listener, _)| listener).collect();
+    let (content, limits, stop) = (content.clone(), limits(args), stop.clone());
+    let (ready, told) = mpsc::channel();
+    let body = move || {
+        let serve = || {
+            let opened = content.open()?;
+            let net = Kernel::local(connections, listeners).map_err(failed)?;
+            ready.send(()).unwrap_or(());
+            opened.serve(net, limits, &stop)
+        };
+        let counts = serve();
+        drop(ready);
+        if counts.is_err() {
+            stop.set();
+        }
+        counts.map(|counts| (counts, None))
+    };
+    let thread = thread::Builder::new().name("serve-lo".into()).spawn(body);
+    let thread = thread.map_err(|error| Failure::new(format!("no thread: {error}"), "raise the limit of processes"))?;
+    // Where it failed it has asked all others to stop, and says why at the end.
+    let _ = told.recv();
+    Ok(Some(thread))
+}
+
+/// The line that says that connections are taken from now on; `local` ones, from this machine, by the kernel's TCP.
+fn announce(config: &Config, args: &ServeArgs, content: &Content, local: bool) -> Result<(), Failure> {
     let what = content.describe();
+    content.note();
     let (port, engine) = (args.port, device::describe(config));
-    match args.json {
-        true => say(serde_json::json!({ "event": "ready", "serving": what, "port": port, "engine": engine })),
-        false => say(format!("serving {what} on port {port} ({engine})")),
+    if args.json {
+        return say(serde_json::json!({
+            "event": "ready", "serving": what, "port": port, "engine": engine, "this_machine_by_kernel": local,
+        }));
     }
+    let local = if local { "; programs on this machine through the kernel" } else { "" };
+    say(format!("serving {what} on port {port} ({engine}{local})"))
 }
 
 impl Content {
+    /// Tells what a user may wonder about.
+    fn note(&self) {
+        let Content::Directory(dir, show) = self else { return };
+        let without = |mut files: Files| files.find(b"index.html", 0).err() == Some(Missing::Absent);
+        if !show.lists && open_directory(dir).is_ok_and(without) {
+            tell(format!("note: {} has no index.html: / answers 403 (--list shows what is there)", dir.display()));
+        }
+    }
+
     fn describe(&self) -> String {
         match self {
-            Content::Directory(dir) => dir.display().to_string(),
+            Content::Directory(dir, _) => dir.display().to_string(),
             Content::Message(bytes) => format!("{bytes}-byte messages"),
             Content::Reset => "resets".to_owned(),
         }
+    }
+}
+
+/// An error of a thread that starts to serve.
+fn failed(error: io::Error) -> Failure {
+    match error.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS) => {
+            Failure::new(words(&error), seldom::remedy(&error))
+        }
+        _ => Failure::told(words(&error)),
     }
 }
 
@@ -323,17 +413,17 @@ fn no_ring(error: io::Error) -> Failure {
 fn serve_lane(
     handle: LaneHandle,
     content: &Content,
-    port: u16,
+    (port, limits): (u16, Limits),
     stop: &Stop,
     ready: &Sender<()>,
 ) -> Result<(Counts, Option<Snapshot>), Failure> {
-    let lane_failed = |error: io::Error| Failure::told(words(&error));
-    let lane = handle.attach().map_err(lane_failed)?;
-    let mut net = OnLane::new(lane.clone()).map_err(lane_failed)?;
+    let lane = handle.attach().map_err(failed)?;
+    let mut net = OnLane::new(lane.clone()).map_err(failed)?;
+    let opened = content.open()?;
     listen(&mut net, port)?;
     // The receiver leaves early only when another lane failed.
     ready.send(()).unwrap_or(());
-    let counts = serve_content(net, content, stop);
+    let counts = opened.serve(net, limits, stop);
     lane.drain(DRAIN);
     Ok((counts?, lane.snapshot()))
 }
@@ -342,14 +432,15 @@ fn serve_lane(
 fn serve_mtcp(
     handle: LaneHandle,
     content: &Content,
-    port: u16,
+    (port, limits): (u16, Limits),
     stop: &Stop,
     ready: &Sender<()>,
 ) -> Result<(Counts, Option<Snapshot>), Failure> {
-    let app = handle.app().map_err(|error| Failure::told(words(&error)))?;
+    let app = handle.app().map_err(failed)?;
+    let opened = content.open()?;
     let net = OnMtcp::new(app, port).map_err(|error| refused(port, error))?;
     ready.send(()).unwrap_or(());
-    serve_content(net, content, stop).map(|counts| (counts, None))
+    opened.serve(net, limits, stop).map(|counts| (counts, None))
 }
 
 /// The same through a channel.
@@ -360,7 +451,6 @@ fn serve_channel(
     stop: &Stop,
     ready: &Sender<()>,
 ) -> Result<Counts, Failure> {
-    let failed = |error: io::Error| Failure::told(words(&error));
     let channel = handle.channel(Parts::ALL.options()).map_err(failed)?;
     let register = |channel: &mut Channel, cookie| {
         let handle = channel.register_listener(listener, cookie, CpuMask::one(core))?;
@@ -370,18 +460,44 @@ fn serve_channel(
     channel::serve(channel, Parts::ALL, bytes, register, stop).map_err(failed)
 }
 
-/// Serves from one thread until stopped.
-pub fn serve_content<N: Net>(net: N, content: &Content, stop: &Stop) -> Result<Counts, Failure> {
-    let counts = match content {
-        Content::Message(bytes) => serve_with(net, Fixed::new(*bytes), stop),
-        Content::Directory(dir) => serve_with(net, Site::new(open_directory(dir)?, SystemTime::now()), stop),
-        Content::Reset => reset::run(net, stop),
-    };
-    counts.map_err(|error| Failure::told(format!("waiting for connections: {}", words(&error))))
+/// Content that one thread has opened: from here on nothing about it can fail before the first request.
+enum Opened {
+    Site(Box<Site>),
+    Fixed(Fixed),
+    Reset,
 }
 
-fn serve_with<N: Net, H: Handler>(net: N, handler: H, stop: &Stop) -> io::Result<Counts> {
-    let mut server = Server::new(net, handler);
+impl Content {
+    fn open(&self) -> Result<Opened, Failure> {
+        Ok(match self {
+            Content::Message(bytes) => Opened::Fixed(Fixed::new(*bytes)),
+            Content::Directory(dir, show) => {
+                Opened::Site(Box::new(Site::new(open_directory(dir)?, *show, SystemTime::now())))
+            }
+            Content::Reset => Opened::Reset,
+        })
+    }
+}
+
+impl Opened {
+    /// Serves from one thread until stopped.
+    fn serve<N: Net>(self, net: N, limits: Limits, stop: &Stop) -> Result<Counts, Failure> {
+        let counts = match self {
+            Opened::Fixed(fixed) => serve_with(net, fixed, limits, stop),
+            Opened::Site(site) => serve_with(net, *site, limits, stop),
+            Opened::Reset => reset::run(net, stop),
+        };
+        counts.map_err(|error| Failure::told(format!("waiting for connections: {}", words(&error))))
+    }
+}
+
+/// Serves from one thread until stopped, with the usual limits.
+pub fn serve_content<N: Net>(net: N, content: &Content, stop: &Stop) -> Result<Counts, Failure> {
+    content.open()?.serve(net, Limits::default(), stop)
+}
+
+fn serve_with<N: Net, H: Handler>(net: N, handler: H, limits: Limits, stop: &Stop) -> io::Result<Counts> {
+    let mut server = Server::with_limits(net, handler, limits);
     server.run(stop)?;
     Ok(server.counts)
 }

@@ -6,21 +6,40 @@
 use crate::http::output::Sink;
 use crate::http::session::{Handler, Next, Outputs, Phase, Session};
 use crate::net::{LISTENER, Net, Ready};
+use crate::seldom::{self, Seldom};
 use crate::sys::Stop;
 use crate::timers::Timers;
 use std::io;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Time to send a whole request head, to stay idle, to take some of an answer, to be drained before closing.
-const TIMEOUTS: [Duration; 4] =
-    [Duration::from_secs(10), Duration::from_secs(60), Duration::from_secs(60), Duration::from_secs(2)];
+/// A server's timeouts and limits.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Time to send a whole request head, to stay idle, to take some of an answer, to be drained before closing: by the
+    /// numbers [`HEAD`], [`IDLE`], [`WRITE`] and [`LINGER`].
+    pub timeouts: [Duration; 4],
+    /// Bytes of an answer that a client must take in a second, on the average of each `timeouts[WRITE]`; 0 asks for some only.
+    pub least_rate: u64,
+    /// How long a stopping server finishes what is in flight.
+    pub grace: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            timeouts: [10, 60, 60, 2].map(Duration::from_secs),
+            // As IIS has it (minBytesPerSecond).
+            least_rate: 240,
+            grace: Duration::from_secs(10),
+        }
+    }
+}
+
 const HEAD: u8 = 0;
 const IDLE: u8 = 1;
 const WRITE: u8 = 2;
 const LINGER: u8 = 3;
 
-/// How long a stopping server finishes what is in flight.
-const GRACE: Duration = Duration::from_secs(10);
 /// Longest sleep, so that a stop is noticed.
 const NAP: Duration = Duration::from_millis(100);
 /// Connections taken before others are served again.
@@ -70,6 +89,11 @@ struct Connection<S> {
     discarded: usize,
     /// `session.answered` when the timeout was last set.
     marked: u32,
+    /// Bytes of answers that the network took, and how many those were when the timeout was last set.
+    taken: u64,
+    taken_then: u64,
+    /// Since when the rate is measured at which an answer is taken, and `taken` then.
+    window: (Instant, u64),
 }
 
 /// A server on one thread.
@@ -85,6 +109,8 @@ pub struct Server<N: Net, H: Handler> {
     /// Listeners that may still have connections waiting.
     unaccepted: Vec<usize>,
     accept_after: Option<Instant>,
+    accept_failures: Seldom,
+    limits: Limits,
     /// What it did.
     pub counts: Counts,
 }
@@ -99,11 +125,14 @@ struct Room {
 struct StreamSink<'a, N: Net> {
     net: &'a mut N,
     stream: &'a N::Stream,
+    taken: &'a mut u64,
 }
 
 impl<N: Net> Sink for StreamSink<'_, N> {
     fn write(&mut self, data: &[u8], more: bool) -> io::Result<usize> {
-        self.net.write(self.stream, data, more)
+        let n = self.net.write(self.stream, data, more)?;
+        *self.taken += n as u64;
+        Ok(n)
     }
 }
 
@@ -115,19 +144,26 @@ enum Fate {
 }
 
 impl<N: Net, H: Handler> Server<N, H> {
-    /// A server over a network that listens.
+    /// A server over a network that listens, with the usual limits.
     pub fn new(net: N, handler: H) -> Server<N, H> {
+        Server::with_limits(net, handler, Limits::default())
+    }
+
+    /// A server over a network that listens.
+    pub fn with_limits(net: N, handler: H, limits: Limits) -> Server<N, H> {
         Server {
             net,
             handler,
             connections: Vec::new(),
             free: Vec::new(),
-            timers: Timers::new(&TIMEOUTS),
+            timers: Timers::new(&limits.timeouts),
             ready: Vec::new(),
             room: Room { input: vec![0; BUFFER], scratch: vec![0; BUFFER], outputs: Outputs::default() },
             now: Instant::now(),
             unaccepted: Vec::new(),
             accept_after: None,
+            accept_failures: Seldom::default(),
+            limits,
             counts: Counts::default(),
         }
     }
@@ -137,10 +173,16 @@ impl<N: Net, H: Handler> Server<N, H> {
         self.connections.len() - self.free.len()
     }
 
-    /// Serves until stopped, then finishes what is in flight, for a bounded time.
+    /// Serves until stopped, then finishes what is in flight, for a bounded time. Connections without a request under way
+    /// are closed at once.
     pub fn run(&mut self, stop: &Stop) -> io::Result<()> {
+        let mut reloads = stop.reloads();
         while !stop.is_set() {
             self.turn()?;
+            if stop.reloads() != reloads {
+                reloads = stop.reloads();
+                self.handler.reload();
+            }
         }
         self.net.stop_listening();
         self.unaccepted.clear();
@@ -150,7 +192,7 @@ impl<N: Net, H: Handler> Server<N, H> {
                 self.close(id);
             }
         }
-        let deadline = Instant::now() + GRACE;
+        let deadline = Instant::now() + self.limits.grace;
         while self.open() > 0 && Instant::now() < deadline {
             self.turn()?;
         }
@@ -184,10 +226,14 @@ impl<N: Net, H: Handler> Server<N, H> {
         }
         self.ready = ready;
         self.accept();
+        self.expire();
+        Ok(())
+    }
+
+    fn expire(&mut self) {
         while let Some((id, list)) = self.timers.expire(self.now) {
             self.time_out(id, list);
         }
-        Ok(())
     }
 
     fn accept(&mut self) {
@@ -201,9 +247,12 @@ impl<N: Net, H: Handler> Server<N, H> {
                 match self.net.accept(listener) {
                     Ok(Some(stream)) => self.welcome(stream),
                     Ok(None) => return false,
-                    Err(_) => {
+                    Err(error) => {
                         // Short of descriptors or memory: connections that end make room, so try again soon.
                         self.counts.accept_errors += 1;
+                        if let Some(count) = self.accept_failures.count(self.now) {
+                            tracing::warn!("{}", seldom::line("connections wait to be accepted", count, &error));
+                        }
                         self.accept_after = Some(self.now + NAP);
                         return true;
                     }
@@ -228,6 +277,9 @@ impl<N: Net, H: Handler> Server<N, H> {
                 lingering: false,
                 discarded: 0,
                 marked: 0,
+                taken: 0,
+                taken_then: 0,
+                window: (self.now, 0),
             });
             self.connections.len() as u32 - 1
         });
@@ -239,6 +291,7 @@ impl<N: Net, H: Handler> Server<N, H> {
         connection.lingering = false;
         connection.discarded = 0;
         connection.marked = u32::MAX;
+        (connection.taken, connection.taken_then) = (0, 0);
         self.work(id);
     }
 
@@ -293,17 +346,48 @@ impl<N: Net, H: Handler> Server<N, H> {
             Phase::Idle => IDLE,
             Phase::Answer => WRITE,
         };
-        // A head has its time from its first byte, an answer from its last progress.
-        let running = self.timers.list_of(id) == Some(list) && connection.marked == answered;
-        if !running || list == WRITE {
-            connection.marked = answered;
-            self.timers.set(id, list, self.now);
+        let running = self.timers.list_of(id) == Some(list);
+        if list != WRITE {
+            // A head has its time from its first byte.
+            if !running || connection.marked != answered {
+                connection.marked = answered;
+                self.timers.set(id, list, self.now);
+            }
+            return;
+        }
+        // An answer has its time from the last bytes that were taken; what the client sends meanwhile is no progress.
+        if running && connection.taken == connection.taken_then {
+            return;
+        }
+        if !running {
+            // What the network took at once, it took into buffers.
+            connection.window = (self.now, connection.taken);
+        }
+        connection.marked = answered;
+        connection.taken_then = connection.taken;
+        let (since, before) = connection.window;
+        let time = self.now.saturating_duration_since(since);
+        if time >= self.limits.timeouts[usize::from(WRITE)] {
+            let least = self.limits.least_rate as f64 * time.as_secs_f64();
+            if ((connection.taken - before) as f64) < least {
+                return self.give_up(id);
+            }
+            connection.window = (self.now, connection.taken);
+        }
+        self.timers.set(id, WRITE, self.now);
+    }
+
+    /// Resets a client that takes an answer too slowly.
+    fn give_up(&mut self, id: u32) {
+        self.counts.timeouts += 1;
+        if let Some(stream) = self.release(id) {
+            self.net.abort(stream);
         }
     }
 
     fn time_out(&mut self, id: u32, list: u8) {
         let connection = &mut self.connections[id as usize];
-        if list != LINGER {
+        if matches!(list, HEAD | IDLE) {
             self.counts.timeouts += 1;
         }
         match list {
@@ -312,8 +396,13 @@ impl<N: Net, H: Handler> Server<N, H> {
                 self.work(id);
             }
             WRITE => {
-                if let Some(stream) = self.release(id) {
-                    self.net.abort(stream);
+                // Room is announced when there is a good deal of it: a slow client may have taken some without that.
+                let before = (connection.generation, connection.taken);
+                self.timers.set(id, WRITE, self.now);
+                self.work(id);
+                let connection = &self.connections[id as usize];
+                if (connection.generation, connection.taken) == before {
+                    self.give_up(id);
                 }
             }
             _ => self.close(id),
@@ -370,7 +459,7 @@ fn serve<N: Net>(
                 Err(_) => return Fate::Lost,
             }
         }
-        let mut sink = StreamSink { net: &mut *net, stream };
+        let mut sink = StreamSink { net: &mut *net, stream, taken: &mut connection.taken };
         match session.advance(&input[..fresh], handler, &mut sink, scratch, outputs) {
             Ok(Next::Read) => {}
             Ok(Next::Write) => return Fate::Stay,

@@ -4,7 +4,7 @@ use rustix::thread::CpuSet;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::time::Duration;
 
 /// Signals that come within this time of the first are the same wish.
@@ -12,24 +12,65 @@ const SAME_SIGNAL: Duration = Duration::from_millis(300);
 
 /// Tells every thread of a command to finish what is in flight.
 #[derive(Clone, Debug, Default)]
-pub struct Stop(Arc<AtomicBool>);
+pub struct Stop(Arc<Asked>);
+
+/// What was asked for, by signals or by the command itself.
+#[derive(Debug, Default)]
+struct Asked {
+    stop: AtomicBool,
+    /// The signal that asked for the stop; 0 for none.
+    signal: AtomicI32,
+    reloads: AtomicU32,
+}
+
+/// What SIGHUP does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hangup {
+    /// Ends the process, as the system has it: its terminal has gone.
+    Ends,
+    /// Asks a server to look again at what it serves.
+    Reloads,
+}
 
 impl Stop {
     /// Whether to finish.
     pub fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.stop.load(Ordering::Relaxed)
     }
 
     /// Asks to finish.
     pub fn set(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// The signal that asked to finish.
+    pub fn signal(&self) -> Option<i32> {
+        Some(self.0.signal.load(Ordering::Relaxed)).filter(|signal| *signal != 0)
+    }
+
+    /// How often SIGHUP asked for a reload.
+    pub fn reloads(&self) -> u32 {
+        self.0.reloads.load(Ordering::Relaxed)
+    }
+
+    /// What a signal asks for.
+    fn take(&self, signal: i32) {
+        match signal {
+            libc::SIGHUP => {
+                self.0.reloads.fetch_add(1, Ordering::Relaxed);
+            }
+            _ => {
+                self.0.signal.store(signal, Ordering::Relaxed);
+                self.set();
+            }
+        }
     }
 
     /// A stop that SIGINT and SIGTERM set; one that comes a moment later ends the process at once. Call before other threads
     /// start: they inherit the mask, so that the signal comes to the one thread that waits for it.
-    pub fn on_signals() -> Stop {
+    pub fn on_signals(hangup: Hangup) -> Stop {
         let stop = Stop::default();
-        let signals = signal_set();
+        let signals = signal_set(hangup);
         // SAFETY: the set is initialised and outlives the call; the old mask is not asked for.
         let masked = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &signals, std::ptr::null_mut()) };
         let flag = stop.clone();
@@ -39,12 +80,15 @@ impl Stop {
                 let mut signal = 0;
                 // SAFETY: both point to live locals.
                 if unsafe { libc::sigwait(&signals, &mut signal) } == 0 {
+                    flag.take(signal);
+                    if signal == libc::SIGHUP {
+                        continue;
+                    }
                     // `timeout` and terminals send the same signal to the process and to its group.
                     if first.is_some_and(|at| at.elapsed() > SAME_SIGNAL) {
                         std::process::exit(128 + signal);
                     }
                     first.get_or_insert_with(std::time::Instant::now);
-                    flag.set();
                 }
             }
         });
@@ -61,7 +105,7 @@ impl Stop {
 pub fn give_signals(command: &mut Command) {
     let unblock = || {
         // SAFETY: the set is initialised and outlives the call; the old mask is not asked for.
-        match unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &signal_set(), std::ptr::null_mut()) } {
+        match unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &signal_set(Hangup::Ends), std::ptr::null_mut()) } {
             0 => Ok(()),
             error => Err(std::io::Error::from_raw_os_error(error)),
         }
@@ -70,13 +114,16 @@ pub fn give_signals(command: &mut Command) {
     unsafe { command.pre_exec(unblock) };
 }
 
-fn signal_set() -> libc::sigset_t {
-    // SAFETY: sigset_t is plain data, filled by sigemptyset before use; both numbers are valid signals.
+fn signal_set(hangup: Hangup) -> libc::sigset_t {
+    // SAFETY: sigset_t is plain data, filled by sigemptyset before use; the numbers are valid signals.
     unsafe {
         let mut set = std::mem::zeroed();
         libc::sigemptyset(&mut set);
         libc::sigaddset(&mut set, libc::SIGINT);
         libc::sigaddset(&mut set, libc::SIGTERM);
+        if hangup == Hangup::Reloads {
+            libc::sigaddset(&mut set, libc::SIGHUP);
+        }
         set
     }
 }

@@ -43,6 +43,25 @@ Options:
     corelane(&[]).code(2);
 }
 
+/// A report of a fault tells which commit it is about.
+#[test]
+fn the_version_names_the_commit() {
+    let output = Command::new(cargo_bin!("corelane")).arg("--version").output().expect("it runs");
+    let text = String::from_utf8(output.stdout).expect("text");
+    let version = text.trim_end().strip_prefix("corelane ").expect("its name");
+    let git = std::process::Command::new("git").args(["rev-parse", "HEAD"]).output();
+    match git.ok().filter(|git| git.status.success()) {
+        Some(_) => {
+            let (number, commit) = version.split_once(" (").expect("a commit");
+            assert_eq!(number, env!("CARGO_PKG_VERSION"));
+            let commit = commit.strip_suffix(')').expect("in brackets");
+            assert!(commit.len() >= 12 && commit.bytes().all(|byte| byte.is_ascii_hexdigit()), "{version}");
+        }
+        // From an archive.
+        None => assert!(version.starts_with(env!("CARGO_PKG_VERSION")), "{version}"),
+    }
+}
+
 #[test]
 fn mistakes_are_usage_errors() {
     misused(
@@ -114,6 +133,20 @@ fn errors_say_what_is_wrong_and_what_to_do() {
     );
 }
 
+/// No device leads to the loopback, so there is nothing to time out.
+#[test]
+fn a_load_of_the_loopback_over_a_device_is_refused() {
+    for (url, addr) in [("http://127.0.0.1:8080/", "127.0.0.1"), ("http://[::1]/", "::1")] {
+        misused(
+            &["load", url, "--dev", "tap:corelane-none", "--addr", "10.98.0.2/24"],
+            format!(
+                "corelane: {addr} is this machine's own loopback, to which no device leads: give the address of a server on the \
+                 device's link, as in http://10.99.0.2/\n"
+            ),
+        );
+    }
+}
+
 /// Before any device is opened, so nobody needs to be root for it.
 #[test]
 fn cores_that_are_not_there_are_refused() {
@@ -145,6 +178,13 @@ fn configurations_are_checked_by_line() {
     fails(&["conf", "check", path], format!("corelane: {path}:4:10: device \"eth0\": expected [..]\n"));
     std::fs::write(&file, "lanes = 2\nlanez = 3\n").expect("a file");
     fails(&["conf", "check", path], format!("corelane: {path}:2:1: unknown field `lanez`[..]\n"));
+    std::fs::write(&file, "lanez = 3\nlanes = 0\n").expect("a file");
+    fails(
+        &["conf", "check", path],
+        format!(
+            "corelane: {path}:1:1: unknown field `lanez`[..]\ncorelane: {path}:2:1: lanes is 0: expected 1 to 128\n"
+        ),
+    );
     std::fs::remove_dir_all(&dir).expect("it was there");
 }
 

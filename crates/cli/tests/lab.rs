@@ -40,6 +40,7 @@ impl Lab {
         let id = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let dir = std::env::temp_dir().join(format!("corelane-lab-{id}"));
         std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join("index.html"), "<p>home").unwrap();
         let lab = Lab { a: format!("clt-a-{id}"), b: format!("clt-b-{id}"), dir };
         let (a, b) = (&lab.a, &lab.b);
         must(&format!("ip netns add {a} && ip netns add {b}"));
@@ -71,6 +72,11 @@ impl Lab {
 
     /// `corelane ARGS` in a namespace, once it says that it is ready.
     fn serve(&self, ns: &str, args: &str) -> Running {
+        self.serve_and_say(ns, args).0
+    }
+
+    /// The same, and the line that it says then.
+    fn serve_and_say(&self, ns: &str, args: &str) -> (Running, String) {
         let mut child = Command::new("ip")
             .args(["netns", "exec", ns, BIN, "serve", self.dir.to_str().unwrap()])
             .args(args.split_whitespace())
@@ -86,10 +92,11 @@ impl Lab {
             line.push(byte[0]);
         }
         let running = Running(child);
-        if !String::from_utf8_lossy(&line).starts_with("serving") {
+        let line = String::from_utf8_lossy(&line).into_owned();
+        if !line.starts_with("serving") {
             panic!("serve {args}: {}", running.failure());
         }
-        running
+        (running, line)
     }
 
     fn curl(&self, ns: &str, url: &str) -> Vec<u8> {
@@ -558,4 +565,135 @@ fn a_signal_lets_a_download_finish() {
     assert!(got == data, "{} of {} bytes", got.len(), data.len());
     assert!(child.wait().unwrap().success());
     assert_eq!(server.stop_code(), Some(0));
+}
+
+/// Connections from the server's own machine come by `lo`, where no lane is: the kernel's TCP answers them.
+#[test]
+fn programs_on_this_machine_are_answered() {
+    let Some(lab) = Lab::new() else { return };
+    let data = lab.file("k64", 65_536);
+    let (server, ready) = lab.serve_and_say(&lab.b, "--dev xdp:vb --port 80 --lanes 2");
+    assert!(ready.contains("programs on this machine through the kernel"), "{ready}");
+    for host in ["http://10.99.0.2", "http://[fd99::2]", "http://127.0.0.1", "http://[::1]"] {
+        assert!(lab.curl(&lab.b, &format!("{host}/k64")) == data, "{host}");
+    }
+    for host in BOTH {
+        assert!(lab.curl(&lab.a, &format!("{host}/k64")) == data, "{host}");
+    }
+    assert_eq!(server.stop(), Some(0));
+    // Another program has the port on the loopback address: it keeps it.
+    let other = lab.within(&lab.b, || TcpListener::bind("127.0.0.1:80").unwrap());
+    let _server = lab.serve(&lab.b, "--dev xdp:vb --port 80");
+    let _client = lab.within(&lab.b, || TcpStream::connect("127.0.0.1:80").unwrap());
+    other.accept().unwrap();
+    for ns in [&lab.a, &lab.b] {
+        assert!(lab.curl(ns, "http://10.99.0.2/k64") == data);
+    }
+}
+
+/// Any program over AF_XDP, the C libraries' too: where it does not take connections from its own machine, they are reset.
+#[test]
+fn programs_on_this_machine_are_reset_where_nobody_takes_them() {
+    let Some(lab) = Lab::new() else { return };
+    lab.within(&lab.b, || {
+        let config = corelane::Config::from_toml("test", "[[ports]]\ndevice = \"xdp:vb\"\n").unwrap();
+        let mut engine = corelane::Engine::start(&config).unwrap();
+        let lane = engine.take_lane(0).unwrap().attach().unwrap();
+        let _listener = lane.listen("[::]:80".parse().unwrap(), corelane::ListenOptions::default()).unwrap();
+        let error = |addr: &str| {
+            let mut stream = TcpStream::connect(addr)?;
+            stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+            stream.read(&mut [0])
+        };
+        for addr in ["10.99.0.2:80", "[fd99::2]:80"] {
+            assert_eq!(error(addr).unwrap_err().kind(), std::io::ErrorKind::ConnectionReset, "{addr}");
+        }
+        let local = engine.local_connections().unwrap();
+        assert!(engine.local_connections().is_none(), "one takes them");
+        let _client = TcpStream::connect("10.99.0.2:80").unwrap();
+        assert!(local.accept().unwrap().is_some() && local.accept().unwrap().is_none());
+        drop(local);
+        assert_eq!(error("10.99.0.2:80").unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
+    });
+}
+
+/// What slips past the XDP program meets silence, not a RST; nobody else gets the port.
+#[test]
+fn a_port_that_is_held_is_silent_towards_the_link() {
+    let Some(lab) = Lab::new() else { return };
+    for addr in ["10.99.0.2:81", "[fd99::2]:81"] {
+        let addr: SocketAddr = addr.parse().unwrap();
+        let (local, _held) = lab.within(&lab.b, || {
+            let local = io::xdp::Local::new().unwrap();
+            let held = local.hold(addr).unwrap();
+            (local, held)
+        });
+        let limit = Duration::from_secs(2);
+        let outside = lab.within(&lab.a, || TcpStream::connect_timeout(&addr, limit).unwrap_err());
+        assert_eq!(outside.kind(), std::io::ErrorKind::TimedOut, "{addr}");
+        assert!(local.accept().unwrap().is_none());
+        let _inside = lab.within(&lab.b, || TcpStream::connect_timeout(&addr, limit * 10).unwrap());
+        assert!(local.accept().unwrap().is_some());
+        let anywhere = SocketAddr::from((std::net::Ipv6Addr::UNSPECIFIED, 81));
+        assert!(lab.within(&lab.b, || TcpListener::bind(anywhere).is_err()));
+    }
+}
+
+#[test]
+fn the_loopback_is_no_device() {
+    let Some(lab) = Lab::new() else { return };
+    let out = sh(&format!("ip netns exec {} {BIN} serve {} --dev xdp:lo", lab.b, lab.dir.display()));
+    let text = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!((out.status.code(), out.stdout.is_empty()), (Some(1), true), "{text}");
+    assert!(text.contains("by lo") && text.contains("corelane serve --kernel"), "{text}");
+}
+
+#[test]
+fn a_load_that_was_cut_short_or_missed_its_rate_says_so() {
+    let Some(lab) = Lab::new() else { return };
+    let kernel = Command::new("ip")
+        .args(["netns", "exec", &lab.b, BIN, "serve", "--message", "64", "--kernel", "--port", "80"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut kernel = Running(kernel);
+    assert_eq!(kernel.0.stdout.as_mut().unwrap().read(&mut [0]).unwrap(), 1);
+    let load = |args: &str| {
+        let mut command = Command::new("ip");
+        command.args([
+            "netns",
+            "exec",
+            &lab.a,
+            BIN,
+            "load",
+            "http://10.99.0.2/",
+            "--dev",
+            "xdp:va",
+            "--json",
+            "--events",
+        ]);
+        command.args(args.split_whitespace()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Running(command.spawn().unwrap())
+    };
+    for (signal, code) in [(rustix::process::Signal::INT, 130), (rustix::process::Signal::TERM, 143)] {
+        let mut running = load("-n 1000000000");
+        // It has started.
+        let mut out = running.0.stdout.take().unwrap();
+        let mut text = vec![0; 40];
+        out.read_exact(&mut text).unwrap();
+        running.signal(signal);
+        let mut rest = String::new();
+        out.read_to_string(&mut rest).unwrap();
+        assert!(rest.contains("\"interrupted\": true"), "{rest}");
+        let said = running.says();
+        assert!(said.contains("interrupted: ") && said.contains(" of 1,000,000,000 connections"), "{said}");
+        assert_eq!(running.stop_code(), Some(code));
+    }
+    let mut running = load("--rate 5000000 -d 1 -c 16");
+    let mut text = String::new();
+    running.0.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    assert!(text.contains("\"interrupted\": false"), "{text}");
+    let said = running.says();
+    assert!(said.contains("5000000 connections a second were not kept"), "{said}");
+    assert_eq!(running.stop_code(), Some(1));
 }

@@ -186,7 +186,7 @@ mod tests {
     fn who_is_not_ours_can_be_asked_to_end() {
         // As in a benchmark: the signals are blocked here.
         thread::spawn(|| {
-            let _stop = crate::sys::Stop::on_signals();
+            let _stop = crate::sys::Stop::on_signals(crate::sys::Hangup::Ends);
             let ends = "trap 'echo \"{}\"; exit 0' INT; echo '{\"event\":\"ready\"}'; while :; do sleep 0.05; done";
             let mut child = shell(ends);
             child.event("ready", END).expect("it says so");

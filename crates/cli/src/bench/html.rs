@@ -8,8 +8,11 @@ const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;mar
 h1{font-size:1.5rem}h2{font-size:1.2rem;margin-top:2.5rem}table{border-collapse:collapse;font-size:.85rem;margin:1rem 0;\
 font-variant-numeric:tabular-nums}th,td{padding:.25rem .6rem;border-bottom:1px solid #ddd;text-align:right}th:nth-child(-n+2),\
 td:nth-child(-n+2){text-align:left}svg{max-width:100%;height:auto;margin:1rem 0}ul{font-size:.85rem;color:#444}.about{color:#444}\
-.wide{overflow-x:auto}@media(prefers-color-scheme:dark){body{background:#16181c;color:#e6e6e6}th,td{border-color:#333}\
-ul,.about{color:#aaa}svg text{fill:#ccc}svg .axis{stroke:#777}}";
+.wide{overflow-x:auto}code{font-size:.9em;background:#f2f2f2;padding:.1rem .3rem}svg .value:hover{opacity:.75}\
+@media screen and (prefers-color-scheme:dark){body{background:#16181c;color:#e6e6e6}th,td{border-color:#333}code{background:#26292f}\
+ul,.about{color:#aaa}svg text{fill:#ccc}svg .axis{stroke:#777}}\
+@media print{body{max-width:none;margin:0;padding:0;font-size:10pt}.wide{overflow:visible}table{font-size:8pt}\
+h2{break-after:avoid;margin-top:1.5rem}svg,tr,li{break-inside:avoid}svg{max-width:16cm}ul,.about{color:#000}}";
 
 /// Text that may hold anything.
 pub fn escape(text: &str) -> String {
@@ -24,23 +27,34 @@ pub fn page(reports: &[Report]) -> String {
     out
 }
 
+fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+}
+
 fn write(out: &mut String, reports: &[Report]) -> std::fmt::Result {
-    let title = "corelane bench";
+    let title = match reports {
+        [report] => format!("corelane bench: {}", report.about),
+        _ => "corelane bench".to_owned(),
+    };
+    let title = escape(&title);
     write!(
         out,
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">"
     )?;
     write!(out, "<title>{title}</title><style>{STYLE}</style><h1>{title}</h1>")?;
     if let Some(report) = reports.first() {
-        let machine = serde_json::to_value(&report.machine).unwrap_or_default();
-        let words = machine.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
-        let words: Vec<String> =
-            words.map(|(name, value)| format!("{name}: {}", value.to_string().trim_matches('"'))).collect();
-        write!(out, "<p class=\"about\">{}</p>", escape(&words.join(" · ")))?;
+        let (machine, method) = (&report.machine, &report.method);
+        write!(out, "<p><code>{}</code></p>", escape(&method.command))?;
+        let about = format!("{}. corelane {}, {}", machine.describe(), machine.version, method.date);
+        write!(out, "<p class=\"about\">{}</p>", escape(&about))?;
+        if method.quick {
+            write!(out, "<p class=\"about\"><b>A quick look: too short to compare by.</b></p>")?;
+        }
     }
     for report in reports {
-        write!(out, "<h2 id=\"{0}\">{0}</h2>", report.name)?;
-        write!(out, "<p class=\"about\">{} ({})</p>", escape(report.about), escape(report.after))?;
+        write!(out, "<h2 id=\"{}\">{}</h2>", report.name, escape(&capital(report.about)))?;
+        write!(out, "<p class=\"about\">corelane bench {}, after {}</p>", report.name, escape(report.after))?;
         for plot in &report.plots {
             out.push_str(&plot::draw(plot, &report.rows));
         }

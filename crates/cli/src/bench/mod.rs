@@ -276,6 +276,7 @@ fn measure(bench: &Benchmark, settings: &Settings, machine: &Machine, stop: &Sto
                    kernel's TCP hands down many at once and has them cut just before the device, and so does corelane where \
                    several follow each other (by a packet socket with vnet_hdr); in rows that say `a frame each` neither \
                    does (offload = false; gso_max_segs 1)",
+            date: httpdate::fmt_http_date(std::time::SystemTime::now()),
             command: std::iter::once("corelane".to_owned())
                 .chain(std::env::args().skip(1))
                 .collect::<Vec<_>>()

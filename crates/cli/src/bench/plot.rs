@@ -1,5 +1,6 @@
 //! Plots like the papers', drawn as SVG by hand: bars with intervals, lines over a number, stacked shares.
 
+use super::case::System;
 use super::figures::EVERYBODY;
 use super::html::escape;
 use super::report::{Plot, Row, Shape};
@@ -12,6 +13,8 @@ const LEFT: f64 = 78.0;
 const RIGHT: f64 = 230.0;
 const TOP: f64 = 36.0;
 const BOTTOM: f64 = 52.0;
+/// The bound is drawn as a line beyond the scale where it is so many times as high as anything else.
+const DWARFS: f64 = 2.5;
 /// Told apart by people who see colours differently, too (Okabe and Ito).
 const COLOURS: [&str; 8] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#7f7f7f"];
 
@@ -42,12 +45,25 @@ impl Canvas {
         ));
     }
 
-    fn bar(&mut self, x: f64, width: f64, from: f64, to: f64, colour: &str) {
+    /// A bar that says `value` where a pointer rests on it.
+    fn bar(&mut self, (x, width): (f64, f64), (from, to): (f64, f64), colour: &str, value: &str) {
         let (low, high) = (self.y(from), self.y(to));
         let height = (low - high).max(0.0);
+        let value = escape(value);
         self.add(format_args!(
-            "<rect x=\"{x:.1}\" y=\"{high:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" fill=\"{colour}\"/>"
+            "<rect x=\"{x:.1}\" y=\"{high:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" fill=\"{colour}\" \
+             class=\"value\"><title>{value}</title></rect>"
         ));
+    }
+
+    /// A dashed line at the top of the plot for a value beyond its scale.
+    fn beyond(&mut self, (from, to): (f64, f64), name: &str, value: f64, unit: &str) {
+        let (y, said) = (TOP - 2.0, escape(&format!("{name}: {} {unit}", grouped(value))));
+        self.add(format_args!(
+            "<line x1=\"{from:.1}\" y1=\"{y}\" x2=\"{to:.1}\" y2=\"{y}\" class=\"axis\" stroke=\"#333\" \
+             stroke-dasharray=\"5 4\" stroke-width=\"1.5\"><title>{said}</title></line>"
+        ));
+        self.text((from + to) / 2.0, y - 3.0, "middle", &format!("\u{2191} {name} {}", short(value)));
     }
 
     fn whisker(&mut self, x: f64, ends: (f64, f64)) {
@@ -91,6 +107,17 @@ fn trimmed(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
+/// What a pointer that rests on a value is told.
+fn told(row: &Row, plot: &Plot, name: &str, y: &str) -> String {
+    let value = row.values.get(y).copied().unwrap_or(0.0);
+    let show = |value: f64| if value.abs() >= 1000.0 { grouped(value) } else { trimmed(value) };
+    let spread = row.intervals.get(y).filter(|ends| ends.0 != ends.1);
+    let spread = spread.map_or_else(String::new, |(low, high)| format!(" ({} to {})", show(*low), show(*high)));
+    let at = row.key(plot.x);
+    let at = if at.is_empty() { at } else { format!(", {} {at}", plot.x.replace('_', " ")) };
+    format!("{name}{at}: {}{spread} {}", show(value), plot.unit)
+}
+
 /// What a row is a part of: its system, and its thread model where that is what is compared.
 fn series(row: &Row) -> String {
     match row.keys.contains_key("model") {
@@ -130,7 +157,13 @@ pub fn draw(plot: &Plot, rows: &[Row]) -> String {
 
 fn draw_rows(plot: &Plot, title: &str, rows: Vec<&Row>) -> String {
     let total = |row: &&Row| plot.y.iter().filter_map(|y| row.values.get(*y)).sum::<f64>();
-    let highest = rows.iter().map(total).fold(0.0, f64::max);
+    let highest = |rows: &[&Row]| rows.iter().map(total).fold(0.0, f64::max);
+    // The bound may be so far above all else that it leaves no room for it.
+    let is_limit = |row: &&Row| row.key("system") == System::Limit.name();
+    let (limits, others): (Vec<&Row>, Vec<&Row>) = rows.iter().copied().partition(is_limit);
+    let dwarfs = !others.is_empty() && highest(&limits) > DWARFS * highest(&others);
+    let (rows, beyond) = if dwarfs { (others, limits) } else { (rows, Vec::new()) };
+    let highest = highest(&rows);
     if rows.is_empty() || highest <= 0.0 {
         return String::new();
     }
@@ -154,6 +187,9 @@ fn draw_rows(plot: &Plot, title: &str, rows: Vec<&Row>) -> String {
     canvas.add(format_args!(
         "<text transform=\"translate(14 {middle:.0}) rotate(-90)\" text-anchor=\"middle\">{unit}</text>"
     ));
+    if let Some(limit) = beyond.iter().max_by(|a, b| total(a).total_cmp(&total(b))) {
+        canvas.beyond((LEFT, WIDTH - RIGHT), &series(limit), total(limit), plot.unit);
+    }
     match plot.shape {
         Shape::Bars => bars(&mut canvas, plot, &rows),
         Shape::Lines => lines(&mut canvas, plot, &rows),
@@ -176,7 +212,8 @@ fn bars(canvas: &mut Canvas, plot: &Plot, rows: &[&Row]) {
             let Some(place) = names.iter().position(|name| *name == series(row)) else { continue };
             let Some(value) = row.values.get(plot.y[0]) else { continue };
             let x = middle + (place as f64 - names.len() as f64 / 2.0) * width;
-            canvas.bar(x, width * 0.92, 0.0, *value, colour(&names[place], place));
+            let said = told(row, plot, &names[place], plot.y[0]);
+            canvas.bar((x, width * 0.92), (0.0, *value), colour(&names[place], place), &said);
             if let Some(ends) = row.intervals.get(plot.y[0]) {
                 canvas.whisker(x + width * 0.46, *ends);
             }
@@ -209,7 +246,10 @@ fn lines(canvas: &mut Canvas, plot: &Plot, rows: &[&Row]) {
         ));
         for (n, row, value) in points {
             let (x, y) = (place(n), canvas.y(value));
-            canvas.add(format_args!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>"));
+            let said = escape(&told(row, plot, name, plot.y[0]));
+            canvas.add(format_args!(
+                "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\" fill=\"{colour}\" class=\"value\"><title>{said}</title></circle>"
+            ));
             if let Some(ends) = row.intervals.get(plot.y[0]).filter(|ends| ends.0 != ends.1) {
                 canvas.whisker(x, *ends);
             }
@@ -238,7 +278,9 @@ fn stacked(canvas: &mut Canvas, plot: &Plot, rows: &[&Row]) {
         let mut from = 0.0;
         for (part, name) in plot.y.iter().enumerate() {
             let value = row.values.get(*name).copied().unwrap_or(0.0);
-            canvas.bar(middle - width / 2.0, width, from, from + value, colour(name, part));
+            let what = format!("{}, {}", row.key("system"), name.replace('_', " "));
+            let said = told(row, plot, &what, name);
+            canvas.bar((middle - width / 2.0, width), (from, from + value), colour(name, part), &said);
             from += value;
         }
     }

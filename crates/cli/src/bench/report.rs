@@ -39,13 +39,16 @@ impl Machine {
             hypervisor: read("/proc/cpuinfo")
                 .is_some_and(|text| text.split_whitespace().any(|flag| flag == "hypervisor")),
             mitigations: read("/proc/cmdline").and_then(word),
-            version: env!("CARGO_PKG_VERSION"),
+            version: crate::args::VERSION,
             optimised: !cfg!(debug_assertions),
         }
     }
 
-    fn describe(&self) -> String {
-        let mut text = format!("{}, {} cores, {}", self.machine.cpu, self.machine.cores, self.machine.kernel);
+    /// In words, for people.
+    pub fn describe(&self) -> String {
+        let memory = (self.machine.memory_mib + 512) / 1024;
+        let mut text =
+            format!("{}, {} cores, {memory} GiB, {}", self.machine.cpu, self.machine.cores, self.machine.kernel);
         for (name, value) in [("governor", &self.governor), ("mitigations", &self.mitigations)] {
             if let Some(value) = value {
                 let _ = write!(text, ", {name} {value}");
@@ -82,6 +85,8 @@ pub struct Method {
     pub cpu: &'static str,
     /// How the veth is set up.
     pub veth: &'static str,
+    /// When it was begun, as HTTP writes dates.
+    pub date: String,
     /// What was typed.
     pub command: String,
     /// Only a look: too few and too short rounds to compare by.
@@ -465,7 +470,7 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{} — {} ({})", self.name, self.about, self.after)?;
-        writeln!(f, "{}\n", self.machine.describe())?;
+        writeln!(f, "{}\ncorelane {}, {}\n", self.machine.describe(), self.machine.version, self.method.date)?;
         let cells = self.cells();
         let columns = cells.first().map_or(0, Vec::len);
         let width = |at: usize| cells.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);

@@ -1,17 +1,20 @@
 //! Files below a root: opened so that nothing outside it can be reached, small ones kept in memory.
 //!
 //! One cache a lane, bounded in bytes, entries and descriptors. An entry is believed for the rest of the second in which
-//! it was checked; after that the file is opened again and kept when inode, size and both times are the same.
+//! it was checked; after that the file is opened again, and the entry is kept when inode, size and both times are the same.
+//! A file that changed within [`GRANULARITY`] before it was read is read again at the next check: kernels before 6.13 stamp
+//! files with the time of the last tick, so a second write of the same length may leave both times as they were.
 
 use super::conditional::{Validators, whole_seconds};
-use super::mime;
+use super::listing::Entry as Listed;
+use super::{mime, path};
 use rustix::fd::OwnedFd;
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Files up to this many bytes are kept in memory.
 const SMALL: u64 = 256 * 1024;
@@ -21,6 +24,10 @@ const MAX_BYTES: u64 = 64 * 1024 * 1024;
 const MAX_ENTRIES: usize = 1024;
 /// Large files kept open.
 const MAX_OPEN: usize = 64;
+/// Entries of a directory that are listed.
+const MAX_LISTED: usize = 10_000;
+/// The times of a file tell two writes apart that lie further from each other than this: ten ticks of a kernel of 100 Hz.
+const GRANULARITY: Duration = Duration::from_millis(100);
 
 /// A regular file that can be sent.
 #[derive(Debug)]
@@ -56,8 +63,8 @@ pub enum Missing {
     Directory,
     /// There, but not to be shown: permissions, a way out of the root, no regular file.
     Forbidden,
-    /// The system is short of something.
-    Busy,
+    /// The system is short of something: descriptors, memory.
+    Busy(Errno),
 }
 
 /// Changes when the file does.
@@ -72,12 +79,24 @@ struct Identity {
 
 struct Entry {
     file: Rc<File>,
+    /// When its bytes were read, by the clock that stamps files; since 1970.
+    read: Duration,
     checked: u64,
     used: u64,
 }
 
+impl Entry {
+    /// Whether a file with this identity still has the bytes of this entry.
+    fn is(&self, identity: &Identity) -> bool {
+        let (seconds, nanos) = identity.modified.max(identity.changed);
+        let changed = Duration::new(u64::try_from(seconds).unwrap_or(0), u32::try_from(nanos).unwrap_or(0));
+        self.file.identity == *identity && self.read > changed + GRANULARITY
+    }
+}
+
 /// A directory and the cache of what it holds.
 pub struct Files {
+    path: PathBuf,
     root: OwnedFd,
     entries: HashMap<Vec<u8>, Entry>,
     bytes: u64,
@@ -88,10 +107,22 @@ pub struct Files {
 impl Files {
     /// Opens a root. Errors: the kernel's, `NOTDIR` among them; `NOSYS` where `openat2` is missing or filtered.
     pub fn open(root: &Path) -> Result<Files, Errno> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = rustix::fs::open(root, flags, Mode::empty())?;
-        open_beneath(&root, b".", flags)?;
-        Ok(Files { root, entries: HashMap::new(), bytes: 0, open: 0, tick: 0 })
+        let path = root.to_path_buf();
+        Ok(Files { root: open_root(root)?, path, entries: HashMap::new(), bytes: 0, open: 0, tick: 0 })
+    }
+
+    /// Opens the root's path again, which may lead elsewhere by now (a link that was swapped), and forgets what was cached.
+    /// Errors: as [`Files::open`]; then the old root stays.
+    pub fn reopen(&mut self) -> Result<(), Errno> {
+        self.root = open_root(&self.path)?;
+        self.entries.clear();
+        (self.bytes, self.open) = (0, 0);
+        Ok(())
+    }
+
+    /// The root's path, as it was given.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// The file at a path relative to the root. `second` is the current time: entries are checked once a second.
@@ -112,16 +143,40 @@ impl Files {
             }
         };
         if let Some(entry) = self.entries.get_mut(path)
-            && entry.file.identity == identity(&stat)
+            && entry.is(&identity(&stat))
         {
             entry.used = self.tick;
             entry.checked = second;
             return Ok(entry.file.clone());
         }
         self.forget(path);
+        // Before the bytes are read: a write in the middle is then later than this.
+        let read = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let file = Rc::new(load(path, descriptor, &stat, second)?);
-        self.remember(path, file.clone(), second);
+        self.remember(path, Entry { file: file.clone(), read, checked: second, used: self.tick });
         Ok(file)
+    }
+
+    /// What is in a directory, sorted, and whether that is all of it; names that begin with a dot only with `hidden`.
+    pub fn list(&self, directory: &[u8], hidden: bool) -> Result<(Vec<Listed>, bool), Missing> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = if directory.is_empty() { b".".as_slice() } else { directory };
+        let opened = open_beneath(&self.root, directory, flags).map_err(missing)?;
+        let (mut entries, mut whole) = (Vec::new(), true);
+        for entry in Dir::new(opened).map_err(missing)? {
+            let entry = entry.map_err(missing)?;
+            let name = entry.file_name().to_bytes();
+            if matches!(name, b"." | b"..") || (!hidden && path::is_hidden(name)) {
+                continue;
+            }
+            if entries.len() == MAX_LISTED {
+                whole = false;
+                break;
+            }
+            entries.push(Listed { is_file: entry.file_type() != FileType::Directory, name: name.to_vec() });
+        }
+        entries.sort();
+        Ok((entries, whole))
     }
 
     fn forget(&mut self, path: &[u8]) {
@@ -133,12 +188,12 @@ impl Files {
         }
     }
 
-    fn remember(&mut self, path: &[u8], file: Rc<File>, second: u64) {
-        match file.content {
-            Content::Small(_) => self.bytes += file.size,
+    fn remember(&mut self, path: &[u8], entry: Entry) {
+        match entry.file.content {
+            Content::Small(_) => self.bytes += entry.file.size,
             Content::Large(_) => self.open += 1,
         }
-        self.entries.insert(path.to_vec(), Entry { file, checked: second, used: self.tick });
+        self.entries.insert(path.to_vec(), entry);
         while self.bytes > MAX_BYTES || self.entries.len() > MAX_ENTRIES {
             self.evict(|_| true);
         }
@@ -155,6 +210,14 @@ impl Files {
             self.forget(&path);
         }
     }
+}
+
+fn open_root(path: &Path) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = rustix::fs::open(path, flags, Mode::empty())?;
+    // Whether there is openat2 at all.
+    open_beneath(&root, b".", flags)?;
+    Ok(root)
 }
 
 /// The kernel resolves the path and refuses every way out: `..`, absolute links, links that leave, /proc magic.
@@ -187,7 +250,7 @@ fn missing(errno: Errno) -> Missing {
     match errno {
         Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG => Missing::Absent,
         Errno::ACCESS | Errno::PERM | Errno::XDEV | Errno::LOOP | Errno::NXIO | Errno::NODEV => Missing::Forbidden,
-        _ => Missing::Busy,
+        errno => Missing::Busy(errno),
     }
 }
 
@@ -266,5 +329,53 @@ mod tests {
             assert_eq!(files.find(&path, 8).err(), Some(Missing::Absent));
         }
         assert_eq!((files.entries.len(), files.bytes), (0, 0));
+    }
+
+    /// As on a kernel whose times move by a tick: the second write leaves size and times as they were.
+    #[test]
+    fn a_write_in_the_tick_of_the_read_is_seen() {
+        let dir = std::env::temp_dir().join(format!("corelane-cli-tick-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a directory");
+        let mut files = Files::open(&dir).expect("the root opens");
+        let bytes = |file: &File| match &file.content {
+            Content::Small(bytes) => bytes.to_vec(),
+            Content::Large(_) => panic!("it is small"),
+        };
+        std::fs::write(dir.join("f"), "old").expect("a file");
+        assert_eq!(bytes(&files.find(b"f", 7).expect("it is there")), b"old");
+        std::fs::write(dir.join("f"), "new").expect("a file");
+        let (_, stat) = open_file(&files.root, b"f").expect("it is there");
+        let entry = files.entries.get_mut(b"f".as_slice()).expect("cached");
+        Rc::get_mut(&mut entry.file).expect("nobody else has it").identity = identity(&stat);
+        assert_eq!(bytes(&files.find(b"f", 8).expect("it is there")), b"new");
+        // Long after the last write what was read is believed.
+        let entry = files.entries.get_mut(b"f".as_slice()).expect("cached");
+        entry.read += Duration::from_secs(3600);
+        let kept = entry.file.clone();
+        assert!(Rc::ptr_eq(&kept, &files.find(b"f", 9).expect("it is there")));
+        std::fs::remove_dir_all(&dir).expect("it was there");
+    }
+
+    #[test]
+    fn a_root_that_was_swapped_is_opened_again() {
+        let dir = std::env::temp_dir().join(format!("corelane-cli-swap-{}", std::process::id()));
+        let (one, two, link) = (dir.join("v1"), dir.join("v2"), dir.join("cur"));
+        for version in [&one, &two] {
+            std::fs::create_dir_all(version).expect("a directory");
+        }
+        std::fs::write(one.join("f"), "first").expect("a file");
+        std::fs::write(two.join("f"), "second one").expect("a file");
+        std::os::unix::fs::symlink("v1", &link).expect("a link");
+        let mut files = Files::open(&link).expect("the root opens");
+        assert_eq!(files.find(b"f", 7).expect("it is there").size, 5);
+        std::fs::remove_file(&link).expect("it was there");
+        // Nothing to open: the old root stays.
+        assert_eq!(files.reopen(), Err(Errno::NOENT));
+        assert_eq!(files.find(b"f", 8).expect("it is there").size, 5);
+        std::os::unix::fs::symlink("v2", &link).expect("a link");
+        assert_eq!(files.find(b"f", 9).expect("it is there").size, 5);
+        files.reopen().expect("it leads somewhere");
+        assert_eq!(files.find(b"f", 9).expect("it is there").size, 10);
+        std::fs::remove_dir_all(&dir).expect("it was there");
     }
 }

@@ -8,6 +8,7 @@ pub mod conditional;
 pub mod files;
 pub mod fixed;
 pub mod head;
+pub mod listing;
 pub mod mime;
 pub mod output;
 pub mod path;

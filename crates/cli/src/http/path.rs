@@ -54,6 +54,24 @@ impl SitePath {
     }
 }
 
+/// Whether a decoded path has a segment that begins with a dot: names that are hidden by habit (`.git`, `.env`,
+/// `.htpasswd`). `.well-known` at the root is there to be asked for (RFC 8615).
+pub fn is_hidden(path: &[u8]) -> bool {
+    let path = path.strip_prefix(b".well-known").filter(|rest| rest.is_empty() || rest[0] == b'/').unwrap_or(path);
+    path.split(|&byte| byte == b'/').any(|segment| segment.starts_with(b"."))
+}
+
+/// Appends a path with everything escaped that could mean something else in a URL.
+pub fn encode(path: &[u8], into: &mut String) {
+    for &byte in path {
+        match byte {
+            b'/' | b'-' | b'.' | b'_' | b'~' => into.push(char::from(byte)),
+            byte if byte.is_ascii_alphanumeric() => into.push(char::from(byte)),
+            byte => into.push_str(&format!("%{byte:02X}")),
+        }
+    }
+}
+
 fn decode_segment(segment: &[u8], out: &mut Vec<u8>) -> Result<(), Reject> {
     let mut rest = segment;
     while let [byte, tail @ ..] = rest {
@@ -106,6 +124,16 @@ mod tests {
     fn climbing_and_hiding_are_refused() {
         for path in ["/..", "/a/../b", "/%2e%2e/etc", "/.%2E", "/a%2fb", "/a%2Fb", "/%00", "/a%0", "/%zz", "/%"] {
             assert_eq!(decode(path), Err(400), "{path}");
+        }
+    }
+
+    #[test]
+    fn dots_hide_names() {
+        for path in [".env", "a/.git/config", ".well-known/.htpasswd", ".well-knownx", "a/.well-known/x", "..."] {
+            assert!(is_hidden(path.as_bytes()), "{path}");
+        }
+        for path in ["", "a.b", "a/b.c/d", ".well-known", ".well-known/acme-challenge/x"] {
+            assert!(!is_hidden(path.as_bytes()), "{path}");
         }
     }
 

@@ -19,6 +19,8 @@ pub trait Handler {
     fn refuse(&mut self, reject: Reject, minor: u8, out: &mut Output);
     /// Tells the time, once a turn.
     fn set_time(&mut self, _now: std::time::SystemTime) {}
+    /// Looks again at what answers come from, as an administrator asks by SIGHUP.
+    fn reload(&mut self) {}
 }
 
 /// What a session waits for.

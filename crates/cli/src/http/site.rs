@@ -4,21 +4,34 @@ use super::clock::DateClock;
 use super::conditional::{self, Verdict};
 use super::files::{Content, File, Files, Missing};
 use super::head::{Head, Reject};
+use super::listing;
 use super::output::{Output, Segment};
 use super::path::{self, SitePath};
 use super::range::{self, ByteRange, Ranges};
 use super::reason;
 use super::session::Handler;
+use crate::seldom::{self, Seldom};
 use std::hash::{BuildHasher, RandomState};
 use std::rc::Rc;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 /// Bodies up to this many bytes are sent with the head in one write.
 const INLINE: usize = 8 * 1024;
 
+/// What of a directory is shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Show {
+    /// Names that begin with a dot, not only `.well-known`.
+    pub dotfiles: bool,
+    /// Directories without an index, as lists.
+    pub lists: bool,
+}
+
 /// A directory served.
 pub struct Site {
     files: Files,
+    show: Show,
+    busy: Seldom,
     clock: DateClock,
     path: SitePath,
     boundaries: RandomState,
@@ -30,14 +43,16 @@ enum Answer {
     File(Rc<File>),
     /// To the same path with a slash.
     Redirect(String),
+    /// A page that shows a directory.
+    List(String),
     Status(u16),
 }
 
 impl Site {
     /// Serves `files`.
-    pub fn new(files: Files, now: SystemTime) -> Site {
-        let boundaries = RandomState::new();
-        Site { files, clock: DateClock::new(now), path: SitePath::default(), boundaries, boundary: 0 }
+    pub fn new(files: Files, show: Show, now: SystemTime) -> Site {
+        let (clock, path, boundaries) = (DateClock::new(now), SitePath::default(), RandomState::new());
+        Site { files, show, busy: Seldom::default(), clock, path, boundaries, boundary: 0 }
     }
 
     fn resolve(&mut self, head: &Head) -> Result<Answer, Reject> {
@@ -48,6 +63,9 @@ impl Site {
             return Err(Reject(400));
         }
         SitePath::decode(path::path_of(head.target)?, &mut self.path)?;
+        if !self.show.dotfiles && path::is_hidden(&self.path.bytes) {
+            return Ok(Answer::Status(404));
+        }
         let second = self.clock.second();
         if self.path.directory {
             let separator = if self.path.bytes.is_empty() { "" } else { "/" };
@@ -55,26 +73,44 @@ impl Site {
             self.path.bytes.extend_from_slice(b"index.html");
             return match self.files.find(&self.path.bytes, second) {
                 Ok(file) => Ok(Answer::File(file)),
-                Err(missing) => Ok(Answer::Status(self.status_of_index(missing))),
+                Err(missing) => Ok(self.without_index(missing)),
             };
         }
         match self.files.find(&self.path.bytes, second) {
             Ok(file) => Ok(Answer::File(file)),
             Err(Missing::Directory) => Ok(Answer::Redirect(location(&self.path.bytes, head.target))),
-            Err(missing) => Ok(Answer::Status(status_of(missing))),
+            Err(missing) => Ok(Answer::Status(self.status_of(missing))),
         }
     }
 
-    /// A directory without an index is there but not listed: 403, not 404.
-    fn status_of_index(&mut self, missing: Missing) -> u16 {
+    /// A directory without an index: a list of it where that is asked for, else 403, not 404, since it is there.
+    fn without_index(&mut self, missing: Missing) -> Answer {
         if missing != Missing::Absent {
-            return status_of(missing);
+            return Answer::Status(self.status_of(missing));
         }
         let end = self.path.bytes.len() - b"index.html".len();
         let directory = &self.path.bytes[..end.saturating_sub(1)];
         match self.files.find(directory, self.clock.second()) {
-            Err(Missing::Directory) => 403,
-            _ => 404,
+            Err(Missing::Directory) if self.show.lists => match self.files.list(directory, self.show.dotfiles) {
+                Ok((entries, whole)) => Answer::List(listing::page(directory, &entries, whole)),
+                Err(missing) => Answer::Status(self.status_of(missing)),
+            },
+            Err(Missing::Directory) => Answer::Status(403),
+            Err(busy @ Missing::Busy(_)) => Answer::Status(self.status_of(busy)),
+            _ => Answer::Status(404),
+        }
+    }
+
+    fn status_of(&mut self, missing: Missing) -> u16 {
+        match missing {
+            Missing::Absent => 404,
+            Missing::Directory | Missing::Forbidden => 403,
+            Missing::Busy(errno) => {
+                if let Some(count) = self.busy.count(Instant::now()) {
+                    tracing::warn!("{}", seldom::line("a request was answered 503", count, &errno.into()));
+                }
+                503
+            }
         }
     }
 
@@ -168,6 +204,16 @@ impl Handler for Site {
             Ok(Answer::Redirect(location)) => {
                 self.page(301, head.minor, bodiless, &format!("Location: {location}\r\n"), out);
             }
+            Ok(Answer::List(page)) => {
+                out.start(200, head.minor, self.clock.text());
+                let length = page.len();
+                out.line(format_args!(
+                    "Content-Type: text/html; charset=utf-8\r\nContent-Length: {length}\r\nX-Content-Type-Options: nosniff\r\n\r\n"
+                ));
+                if !bodiless {
+                    out.bytes(page.as_bytes());
+                }
+            }
             Ok(Answer::Status(status)) => self.page(status, head.minor, bodiless, "", out),
             // RFC 9110 15.5.6: what would be allowed.
             Err(Reject(405)) => self.page(405, head.minor, bodiless, "Allow: GET, HEAD\r\n", out),
@@ -182,13 +228,15 @@ impl Handler for Site {
     fn set_time(&mut self, now: SystemTime) {
         self.clock.set(now);
     }
-}
 
-fn status_of(missing: Missing) -> u16 {
-    match missing {
-        Missing::Absent => 404,
-        Missing::Directory | Missing::Forbidden => 403,
-        Missing::Busy => 503,
+    fn reload(&mut self) {
+        match self.files.reopen() {
+            Ok(()) => tracing::info!("{} was opened again", self.files.path().display()),
+            Err(errno) => {
+                let (path, words) = (self.files.path().display(), crate::failure::words(&errno.into()));
+                tracing::warn!("{path} cannot be opened again: {words}: what was served goes on being served");
+            }
+        }
     }
 }
 
@@ -214,13 +262,7 @@ fn send_range(file: &File, range: ByteRange, out: &mut Output) {
 /// The path encoded again from its decoded form, so that no spelling (`//host`) turns the redirect elsewhere.
 fn location(path: &[u8], target: &str) -> String {
     let mut location = String::from("/");
-    for &byte in path {
-        match byte {
-            b'/' | b'-' | b'.' | b'_' | b'~' => location.push(char::from(byte)),
-            byte if byte.is_ascii_alphanumeric() => location.push(char::from(byte)),
-            byte => location.push_str(&format!("%{byte:02X}")),
-        }
-    }
+    path::encode(path, &mut location);
     location.push('/');
     if let Some((_, query)) = target.split_once('?') {
         location.push('?');

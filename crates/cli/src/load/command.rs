@@ -6,6 +6,7 @@ use super::report::{Report, Tally};
 use super::talk::{Fetch, Talk};
 use super::target::Service;
 use crate::args::LoadArgs;
+use crate::demo::grouped;
 use crate::device;
 use crate::failure::{Failure, words};
 use crate::net::lane::OnLane;
@@ -42,6 +43,11 @@ struct Printed<'a> {
 /// Loads a server, prints what was measured.
 pub fn run(args: &LoadArgs, stop: &Stop) -> Result<(), Failure> {
     let config = device::config(&args.device)?;
+    let target = target(args)?;
+    if target.ip().to_canonical().is_loopback() {
+        let what = format!("{} is this machine's own loopback, to which no device leads", target.ip());
+        return Err(Failure::usage(what, "give the address of a server on the device's link, as in http://10.99.0.2/"));
+    }
     sys::raise_descriptor_limit();
     let mut engine = Engine::start(&config).map_err(Failure::told)?;
     for warning in engine.warnings() {
@@ -50,7 +56,8 @@ pub fn run(args: &LoadArgs, stop: &Stop) -> Result<(), Failure> {
     let measured = measure(args, &args.source, &config, &mut engine, stop);
     engine.shutdown();
     let (at_once, tally) = measured?;
-    let report = tally.report();
+    let mut report = tally.report();
+    report.interrupted = stop.signal().is_some();
     match args.json {
         false => say(&report)?,
         true => {
@@ -66,13 +73,34 @@ pub fn run(args: &LoadArgs, stop: &Stop) -> Result<(), Failure> {
             say_json(&printed)?;
         }
     }
-    match tally.failures() {
-        0 => Ok(()),
-        failed => {
-            let all = failed + report.connections;
-            Err(Failure::new(format!("{failed} of {all} connections failed"), "the causes are listed above"))
-        }
+    let failed = tally.failures();
+    let all = failed + report.connections;
+    if let Some(signal) = stop.signal() {
+        let of = |n: u64| grouped(n as f64);
+        let how_far = match args.total {
+            Some(total) => format!("{} of {} connections", of(all), of(total)),
+            None => format!("{} connections", of(all)),
+        };
+        return Err(Failure::interrupted(signal, how_far));
     }
+    if failed > 0 && report.connections == 0 && report.messages == 0 {
+        let (what, remedy) = (format!("none of {failed} connections was of use"), "see whether a server is there");
+        return Err(Failure::new(what, format!("{remedy}; the causes are listed above")));
+    }
+    if failed > 0 {
+        return Err(Failure::new(format!("{failed} of {all} connections failed"), "the causes are listed above"));
+    }
+    match args.rate {
+        Some(rate) if tally.missed_rate() => Err(Failure::new(
+            format!("{rate} connections a second were not kept: {} starts were late", tally.late_starts),
+            "lower --rate, or use more --lanes",
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn target(args: &LoadArgs) -> Result<SocketAddr, Failure> {
+    args.url.resolve().map_err(|what| Failure::new(what, "give an address, as in http://10.99.0.2/"))
 }
 
 /// Loads the target from all lanes of an engine, from each of `sources` in turn (from what it has when empty); the connections at once, and what was measured.
@@ -86,7 +114,7 @@ pub fn measure(
     if args.length.is_some() && matches!(args.url.service, Service::Memcached(_)) {
         return Err(Failure::usage("--length is of HTTP's answers", "say value=BYTES in the URL"));
     }
-    let target = args.url.resolve().map_err(|what| Failure::new(what, "give an address, as in http://10.99.0.2/"))?;
+    let target = target(args)?;
     let plans = plans(args, engine.lanes());
     let at_once = plans.iter().flatten().map(|plan| plan.concurrent).sum();
     let shared = Arc::new(Shared::default());

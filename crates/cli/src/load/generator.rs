@@ -19,6 +19,10 @@ const LATE: Duration = Duration::from_millis(1);
 const NAP: Duration = Duration::from_millis(20);
 /// How long open connections may end after a stop.
 const GRACE: Duration = Duration::from_secs(1);
+/// Connects that fail in a row before a closed loop slows down, or ends where none has ever succeeded.
+const HOPELESS: u32 = 100;
+/// Between the connects of a closed loop that has slowed down.
+const PAUSE: Duration = Duration::from_millis(10);
 /// Connections started before events are served again.
 const START_BATCH: usize = 64;
 const BUFFER: usize = 64 * 1024;
@@ -141,6 +145,11 @@ pub struct Generator<N: Net, T: Talk> {
     told: Progress,
     seen: Progress,
     tally: Tally,
+    /// Connects that failed since the last that succeeded.
+    refused: u32,
+    ever_connected: bool,
+    /// Where a closed loop has slowed down: not before.
+    pause: Option<Instant>,
 }
 
 impl<N: Net, T: Talk> Generator<N, T> {
@@ -162,6 +171,9 @@ impl<N: Net, T: Talk> Generator<N, T> {
             told: Progress::default(),
             seen: Progress::default(),
             tally: Tally::default(),
+            refused: 0,
+            ever_connected: false,
+            pause: None,
         }
     }
 
@@ -193,7 +205,7 @@ impl<N: Net, T: Talk> Generator<N, T> {
                 }
             }
             let stopped = stop.is_set();
-            let over = stopped || self.plan.total.is_some_and(|total| self.started >= total);
+            let over = stopped || self.is_hopeless() || self.plan.total.is_some_and(|total| self.started >= total);
             if (phase == 2 || stopped || (over && self.open() == 0)) && measured.is_none() {
                 // What completes later is not part of the measurement.
                 let cpu = sys::thread_cpu_time().saturating_sub(begun.1);
@@ -232,6 +244,18 @@ impl<N: Net, T: Talk> Generator<N, T> {
         Ok(measured.unwrap_or_default())
     }
 
+    /// Whether there is nobody to load: no connect has ever succeeded. An open loop goes on: its rate bounds it.
+    fn is_hopeless(&self) -> bool {
+        self.plan.rate.is_none() && !self.ever_connected && self.refused >= HOPELESS
+    }
+
+    fn connect_failed(&mut self) {
+        self.refused = self.refused.saturating_add(1);
+        if self.plan.rate.is_none() && self.refused >= HOPELESS {
+            self.pause = Some(Instant::now() + PAUSE);
+        }
+    }
+
     /// Publishes progress; once a turn, so that nothing is shared per message.
     fn tell(&mut self) {
         let (now, before) = (self.seen, self.told);
@@ -257,7 +281,10 @@ impl<N: Net, T: Talk> Generator<N, T> {
             if self.plan.total.is_some_and(|total| self.started >= total) {
                 return NAP;
             }
-            let due = self.next_start.unwrap_or(now);
+            if self.is_hopeless() {
+                return NAP;
+            }
+            let due = self.pause.or(self.next_start).unwrap_or(now);
             if due > now {
                 return (due - now).min(NAP);
             }
@@ -312,6 +339,7 @@ impl<N: Net, T: Talk> Generator<N, T> {
                 self.free.push(id);
                 self.tally.error(Cause::connect(&error));
                 self.seen.errors += 1;
+                self.connect_failed();
                 false
             }
         }
@@ -345,6 +373,7 @@ impl<N: Net, T: Talk> Generator<N, T> {
             self.tally.connect.record(slot.connect);
             slot.state = State::Sending(0);
             self.talk.ask(&mut slot.place, self.plan.is_last(slot.done));
+            (self.ever_connected, self.refused, self.pause) = (true, 0, None);
         }
         let mut readable = event.read;
         loop {
@@ -444,6 +473,7 @@ impl<N: Net, T: Talk> Generator<N, T> {
                     slot.connect = slot.start.elapsed();
                     self.tally.connect.record(slot.connect);
                     slot.state = State::Ending;
+                    (self.ever_connected, self.refused, self.pause) = (true, 0, None);
                     if ended.is_err() {
                         self.end(id);
                         return Ok(());
@@ -479,6 +509,9 @@ impl<N: Net, T: Talk> Generator<N, T> {
     }
 
     fn fail(&mut self, id: u32, cause: Cause) {
+        if self.slots[id as usize].state == State::Connecting {
+            self.connect_failed();
+        }
         if let Some(stream) = self.release(id) {
             self.tally.error(cause);
             self.seen.errors += 1;

@@ -35,6 +35,7 @@ impl Latency {
     pub fn summary(&self) -> Percentiles {
         let micros = |quantile| self.0.value_at_quantile(quantile) as f64 / 1e3;
         Percentiles {
+            samples: self.0.len(),
             min: if self.0.is_empty() { 0.0 } else { self.0.min() as f64 / 1e3 },
             mean: self.0.mean() / 1e3,
             stdev: self.0.stdev() / 1e3,
@@ -50,6 +51,8 @@ impl Latency {
 /// A latency distribution in microseconds.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Percentiles {
+    /// How many were measured; where that is 0, so is all else.
+    pub samples: u64,
     /// The smallest.
     pub min: f64,
     /// Mean.
@@ -226,9 +229,16 @@ impl Tally {
         (squares > 0.0).then(|| sum * sum / (n as f64 * squares))
     }
 
+    /// Whether an open loop did not start its connections when they were due: more than one of a hundred was late.
+    pub fn missed_rate(&self) -> bool {
+        self.late_starts * 100 > self.starts
+    }
+
     /// The report.
     pub fn report(&self) -> Report {
         let seconds = self.wall.as_secs_f64().max(1e-9);
+        // Failing is no work: where most connections failed, how busy the generator was says nothing.
+        let worked = self.failures() <= self.connections;
         Report {
             seconds,
             connections: self.connections,
@@ -249,7 +259,8 @@ impl Tally {
             late_starts: self.late_starts,
             generator_cpu_us_per_connection: self.cpu.as_secs_f64() * 1e6 / (self.connections as f64).max(1.0),
             generator_busy: self.busiest,
-            generator_was_bottleneck: self.busiest > 0.95 || self.late_starts * 100 > self.starts,
+            generator_was_bottleneck: worked && (self.busiest > 0.95 || self.missed_rate()),
+            interrupted: false,
         }
     }
 }
@@ -300,6 +311,8 @@ pub struct Report {
     pub generator_busy: f64,
     /// The numbers say more about the generator than about the server.
     pub generator_was_bottleneck: bool,
+    /// A signal ended the run before its time.
+    pub interrupted: bool,
 }
 
 impl fmt::Display for Report {
@@ -318,8 +331,15 @@ impl fmt::Display for Report {
         writeln!(f, "{:<12}{:>10}{:>10}{:>10}{:>10}{:>10}", "latency µs", "p50", "p90", "p99", "p99.9", "max")?;
         let parts = &self.latency_us;
         for (name, part) in [("connect", parts.connect), ("first byte", parts.first_byte), ("total", parts.total)] {
-            let Percentiles { p50, p90, p99, p999, max, .. } = part;
-            writeln!(f, "{name:<12}{p50:>10.0}{p90:>10.0}{p99:>10.0}{p999:>10.0}{max:>10.0}")?;
+            let Percentiles { samples, p50, p90, p99, p999, max, .. } = part;
+            write!(f, "{name:<12}")?;
+            for number in [p50, p90, p99, p999, max] {
+                match samples {
+                    0 => write!(f, "{:>10}", "-")?,
+                    _ => write!(f, "{number:>10.0}")?,
+                }
+            }
+            writeln!(f)?;
         }
         if self.misses > 0 {
             writeln!(f, "{} keys were not there", self.misses)?;
@@ -346,6 +366,18 @@ impl fmt::Display for Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_not_measured_is_no_number_and_nobodys_fault() {
+        let mut none = Tally { starts: 500, ..Tally::default() };
+        (0..500).for_each(|_| none.error(Cause::Refused));
+        none.measured(Duration::from_secs(1), Duration::from_secs(1));
+        let report = none.report();
+        assert!(!report.generator_was_bottleneck, "{report}");
+        let text = report.to_string();
+        let connect = text.lines().find(|line| line.starts_with("connect ")).expect("its latencies");
+        assert_eq!(connect.split_whitespace().skip(1).collect::<Vec<_>>(), ["-"; 5], "{text}");
+    }
 
     #[test]
     fn tallies_add_up() {

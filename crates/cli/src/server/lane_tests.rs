@@ -4,7 +4,7 @@ use super::channel::Parts;
 use super::*;
 use crate::http::files::Files;
 use crate::http::reader::Reader;
-use crate::http::site::Site;
+use crate::http::site::{Show, Site};
 use crate::load::generator::{Generator, Plan, Shared};
 use crate::load::talk::Fetch;
 use crate::load::target::Http;
@@ -78,7 +78,7 @@ fn over_the_wire(model: Model, loss: f64, dir: &TempDir, client: impl FnOnce(&La
             net.listen(SERVER.parse().expect("an address")).expect("it listens");
             let files = Files::open(&dir.0).expect("the directory opens");
             tell.send(()).expect("the test waits");
-            let mut server = Server::new(net, Site::new(files, SystemTime::now()));
+            let mut server = Server::new(net, Site::new(files, Show::default(), SystemTime::now()));
             server.run(&stop).expect("the lane works");
             lane.drain(Duration::from_millis(200));
             server.counts

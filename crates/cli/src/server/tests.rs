@@ -3,7 +3,7 @@
 use super::*;
 use crate::http::files::Files;
 use crate::http::fixed::Fixed;
-use crate::http::site::Site;
+use crate::http::site::{Show, Site};
 use crate::load::generator::{Generator, Plan, Shared};
 use crate::load::report::Report;
 use crate::load::talk::Fetch;
@@ -16,7 +16,7 @@ use std::thread;
 
 /// Serves in another thread while `client` runs; what the server counted.
 fn with_server<H: Handler>(handler: impl FnOnce() -> H + Send, client: impl FnOnce(SocketAddr)) -> Counts {
-    with_timeouts(&TIMEOUTS, handler, client)
+    with_timeouts(&Limits::default().timeouts, handler, client)
 }
 
 fn with_timeouts<H: Handler>(
@@ -32,8 +32,8 @@ fn with_timeouts<H: Handler>(
                 .expect("loopback listens");
             let net = Kernel::server(listener, Manner::default()).expect("epoll works");
             tell.send(address).expect("the test waits");
-            let mut server = Server::new(net, handler());
-            server.timers = Timers::new(timeouts);
+            let limits = Limits { timeouts: *timeouts, ..Limits::default() };
+            let mut server = Server::with_limits(net, handler(), limits);
             server.run(&stop).expect("epoll works");
             server.counts
         });
@@ -121,12 +121,23 @@ fn wrong_answers_are_found() {
 }
 
 #[test]
+fn a_closed_loop_ends_where_nobody_listens() {
+    let gone: SocketAddr = "127.0.0.1:1".parse().expect("an address");
+    let report = load(gone, "/", None, |plan| plan.total = Some(100_000));
+    let failed = report.errors["connection refused"];
+    assert!((100..1000).contains(&failed) && report.connections == 0, "{report}");
+    // An open loop keeps its rate.
+    let report = load(gone, "/", None, |plan| (plan.total, plan.rate) = (Some(1000), Some(100_000.0)));
+    assert_eq!(report.errors["connection refused"], 1000, "{report}");
+}
+
+#[test]
 fn files_arrive_whole() {
     let dir = std::env::temp_dir().join(format!("corelane-cli-server-{}", std::process::id()));
     std::fs::create_dir_all(&dir).expect("a directory");
     let want: Vec<u8> = (0..2_000_000u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     std::fs::write(dir.join("big"), &want).expect("a file");
-    let site = || Site::new(Files::open(&dir).expect("it opens"), SystemTime::now());
+    let site = || Site::new(Files::open(&dir).expect("it opens"), Show::default(), SystemTime::now());
     with_server(site, |address| {
         let answer = exchange(address, b"GET /big HTTP/1.1\r\nHost: a\r\n\r\nGET /none HTTP/1.1\r\nHost: a\r\n\r\n");
         let end = crate::http::head::end_of_head(&answer, 0).expect("a head");
@@ -227,4 +238,134 @@ fn a_client_that_takes_nothing_is_reset() {
         },
     );
     assert_eq!(counts.timeouts, 1);
+}
+
+/// One connection of which the test says what comes in and how much room there is; time passes as the test says.
+#[derive(Default)]
+struct Fake {
+    input: Vec<u8>,
+    room: usize,
+    aborted: bool,
+}
+
+impl Net for Fake {
+    type Stream = ();
+
+    fn accept(&mut self, _: usize) -> io::Result<Option<()>> {
+        Ok(None)
+    }
+
+    fn stop_listening(&mut self) {}
+
+    fn connect(&mut self, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn connected(&mut self, (): &()) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn watch(&mut self, (): &(), _: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn read(&mut self, (): &(), buffer: &mut [u8]) -> io::Result<usize> {
+        let n = self.input.len().min(buffer.len());
+        if n == 0 {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        buffer[..n].copy_from_slice(&self.input[..n]);
+        self.input.drain(..n);
+        Ok(n)
+    }
+
+    fn write(&mut self, (): &(), data: &[u8], _: bool) -> io::Result<usize> {
+        let n = data.len().min(self.room);
+        if n == 0 {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.room -= n;
+        Ok(n)
+    }
+
+    fn shutdown(&mut self, (): &()) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn close(&mut self, (): ()) {}
+
+    fn abort(&mut self, (): ()) {
+        self.aborted = true;
+    }
+
+    fn wait(&mut self, _: &mut Vec<Ready>, _: Option<Duration>) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A server in the middle of a long answer whose client has taken nothing that needed room.
+fn answering() -> Server<Fake, Fixed> {
+    let mut server = Server::new(Fake { room: 100_000, ..Fake::default() }, Fixed::new(50_000_000));
+    server.net.input.extend_from_slice(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    server.welcome(());
+    assert_eq!((server.open(), server.net.room), (1, 0));
+    server
+}
+
+/// After `seconds` there is room for so many bytes, and `input` has come; the network tells of it.
+fn after<H: Handler>(server: &mut Server<Fake, H>, seconds: u64, input: &[u8], room: usize) {
+    server.now += Duration::from_secs(seconds);
+    server.net.input.extend_from_slice(input);
+    server.net.room = room;
+    server.wake(Ready { key: 0, read: !input.is_empty(), write: room > 0, ended: false });
+    server.expire();
+}
+
+#[test]
+fn what_a_client_sends_is_no_progress_of_its_answer() {
+    let mut server = answering();
+    for _ in 0..2 {
+        after(&mut server, 20, b"x", 0);
+        assert!(!server.net.aborted);
+    }
+    after(&mut server, 20, b"x", 0);
+    assert!(server.net.aborted, "it took nothing for a minute");
+    assert_eq!((server.counts.timeouts, server.open()), (1, 0));
+}
+
+#[test]
+fn a_client_that_takes_an_answer_in_drips_is_reset() {
+    let mut server = answering();
+    // 100 bytes a second are fewer than the least rate.
+    for _ in 0..5 {
+        after(&mut server, 10, b"", 1000);
+        assert!(!server.net.aborted);
+    }
+    after(&mut server, 10, b"", 1000);
+    assert!(server.net.aborted && server.counts.timeouts == 1);
+    // One that takes more goes on for as long as it takes.
+    let mut server = answering();
+    for _ in 0..100 {
+        after(&mut server, 10, b"", 3000);
+    }
+    assert!(!server.net.aborted && server.open() == 1);
+    // And the drip may be allowed.
+    let mut server = answering();
+    server.limits.least_rate = 0;
+    for _ in 0..100 {
+        after(&mut server, 50, b"", 1);
+    }
+    assert!(!server.net.aborted);
+}
+
+#[test]
+fn room_that_was_not_announced_is_looked_for_before_a_client_is_reset() {
+    let mut server = answering();
+    server.now += Duration::from_secs(61);
+    server.net.room = 30_000;
+    server.expire();
+    assert!(!server.net.aborted && server.net.room == 0);
+    server.now += Duration::from_secs(61);
+    server.expire();
+    assert!(server.net.aborted && server.counts.timeouts == 1);
 }

@@ -54,6 +54,7 @@ fn report() -> Report {
             statistics: "medians",
             cpu: "the core",
             veth: "a wire",
+            date: "Mon, 23 Nov 2026 10:00:00 GMT".into(),
             command: "corelane bench fig0".into(),
             quick: true,
         },
@@ -84,7 +85,8 @@ fn for_people() {
         report().to_string(),
         str![[r#"
 fig0 — a test (no paper)
-A CPU, 2 cores, Linux 6, virtual
+A CPU, 2 cores, 1 GiB, Linux 6, virtual
+corelane 0, Mon, 23 Nov 2026 10:00:00 GMT
 
 system    wire        connections/s  p99 µs
 corelane  xdp   2,000 (1,000–3,000)   285.7
@@ -209,6 +211,14 @@ fn for_browsers() {
     assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
     assert!(page.contains("&lt;linux&gt;") && !page.contains("<linux>"), "{page}");
     assert!(page.contains("<svg") && page.contains("Rate &lt;1&gt;") && page.matches("<rect").count() >= 2);
+    // When, what, where and how, before any number.
+    let head = page.split("<h2").next().expect("a head");
+    for part in ["corelane bench fig0", "Mon, 23 Nov 2026", "A CPU, 2 cores, 1 GiB, Linux 6, virtual", "corelane 0"] {
+        assert!(head.contains(part), "{part}: {head}");
+    }
+    assert!(head.contains("<h1>corelane bench: a test</h1>") && page.contains("<h2 id=\"fig0\">A test</h2>"));
+    assert!(page.contains("<title>corelane, cores 1: 2,000 (1,000 to 3,000) 1/s</title>"), "{page}");
+    assert!(page.contains("@media print"));
     // Nothing is fetched and nothing runs.
     for word in ["http", "<script", "@import", "url("] {
         assert!(!page.contains(word), "{word}");
@@ -220,4 +230,26 @@ fn for_browsers() {
             "{tag}"
         );
     }
+}
+
+/// A bound far above all else is a line beyond the scale, not a bar that leaves no room for the others.
+#[test]
+fn a_bound_that_dwarfs_is_a_line() {
+    let row = |system: &str, rate: f64| {
+        let mut keys = Map::new();
+        keys.insert("system".into(), system.into());
+        keys.insert("wire".into(), "mem".into());
+        keys.insert("cores".into(), 1.into());
+        Row::new(keys, vec![measurement(rate, 0.0)])
+    };
+    let drawn = |limit: f64| {
+        let report = Report { rows: vec![row("corelane", 1000.0), row("limit", limit)], ..report() };
+        super::super::plot::draw(&report.plots[0], &report.rows)
+    };
+    let near = drawn(2000.0);
+    assert!(!near.contains("stroke-dasharray") && near.matches("class=\"value\"").count() == 2, "{near}");
+    let far = drawn(50_000.0);
+    assert!(far.contains("stroke-dasharray") && far.matches("class=\"value\"").count() == 1, "{far}");
+    assert!(far.contains("<title>limit: 50,000 1/s</title>") && far.contains("limit 50 k"), "{far}");
+    assert!(!far.contains(">12.5 k<"), "the scale is the others': {far}");
 }

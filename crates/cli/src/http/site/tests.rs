@@ -72,7 +72,7 @@ impl Rig {
         fs::write(dir.0.join("secret"), "secret").expect("a file");
         let files = Files::open(&root).expect("the root opens");
         let now = SystemTime::now() + Duration::from_secs(5);
-        Rig { dir, site: Site::new(files, now), now }
+        Rig { dir, site: Site::new(files, Show::default(), now), now }
     }
 
     fn root(&self) -> PathBuf {
@@ -131,6 +131,46 @@ fn directories_redirect_and_are_not_listed() {
     assert_eq!(rig.get("/sub/none/", "").status, 404);
     assert_eq!(rig.get("/nothing/", "").status, 404);
     assert_eq!(rig.get("/none", "").status, 404);
+}
+
+#[test]
+fn names_that_begin_with_a_dot_are_not_shown() {
+    let mut rig = Rig::new("dotfiles");
+    let root = rig.root();
+    for directory in [".git", ".well-known", "sub/.svn"] {
+        fs::create_dir_all(root.join(directory)).expect("a directory");
+    }
+    for file in [".env", ".git/config", ".well-known/security.txt", "sub/.svn/entries"] {
+        fs::write(root.join(file), "x").expect("a file");
+    }
+    let hidden = ["/.env", "/%2eenv", "/.git", "/.git/", "/.git/config", "/sub/.svn/entries", "/.well-known/../.env"];
+    for target in hidden {
+        let status = rig.get(target, "").status;
+        assert!(matches!(status, 404 | 400), "{target}: {status}");
+    }
+    assert_eq!(rig.get("/.well-known/security.txt", "").status, 200);
+    rig.site.show.dotfiles = true;
+    assert_eq!((rig.get("/.env", "").status, rig.get("/.git/config", "").status), (200, 200));
+}
+
+#[test]
+fn directories_are_listed_where_that_is_asked_for() {
+    let mut rig = Rig::new("lists");
+    rig.site.show.lists = true;
+    assert_eq!(rig.get("/", "").body, b"<p>home", "an index goes before a list");
+    fs::create_dir_all(rig.root().join("sub/empty/deeper")).expect("a directory");
+    for file in ["one & two", ".env", "b"] {
+        fs::write(rig.root().join("sub/empty").join(file), "x").expect("a file");
+    }
+    let list = rig.get("/sub/empty/", "");
+    let kind = list.field("Content-Type").map(str::to_owned);
+    let text = String::from_utf8(list.body).expect("text");
+    assert_eq!((list.status, kind.as_deref()), (200, Some("text/html; charset=utf-8")));
+    let at = |what: &str| text.find(what).unwrap_or_else(|| panic!("{what}: {text}"));
+    assert!(at("./deeper/\"") < at("./b\"") && at("./b\"") < at("./one%20%26%20two\">one &amp; two<"), "{text}");
+    assert!(!text.contains(".env"), "{text}");
+    assert_eq!(rig.raw("HEAD /sub/empty/ HTTP/1.1\r\nHost: a\r\n\r\n").body, b"");
+    assert_eq!(rig.get("/sub/none/", "").status, 404);
 }
 
 #[test]
