@@ -5,6 +5,10 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+#[cfg(not(loom))]
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -16,13 +20,21 @@ use rustix::event::{EventfdFlags, eventfd};
 pub struct Bell {
     fd: OwnedFd,
     sleeping: AtomicBool,
+    /// Under loom, which cannot watch a descriptor: the eventfd's counter.
+    #[cfg(loom)]
+    count: AtomicU64,
 }
 
 impl Bell {
     /// A silent bell.
     pub fn new() -> io::Result<Bell> {
         let fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(Bell { fd, sleeping: AtomicBool::new(false) })
+        Ok(Bell {
+            fd,
+            sleeping: AtomicBool::new(false),
+            #[cfg(loom)]
+            count: AtomicU64::new(0),
+        })
     }
 
     /// The sleeper's first step; afterwards it must look for work once more before it waits for the descriptor.
@@ -34,6 +46,11 @@ impl Bell {
     /// The sleeper is awake: clears what was rung.
     pub fn disarm(&self) {
         self.sleeping.store(false, Ordering::Relaxed);
+        self.clear();
+    }
+
+    #[cfg(not(loom))]
+    fn clear(&self) {
         let mut count = [0; 8];
         // Nothing to read is as good: nobody rang.
         let _ = rustix::io::read(&self.fd, &mut count);
@@ -50,9 +67,28 @@ impl Bell {
     }
 
     /// Wakes the other side in any case.
+    #[cfg(not(loom))]
     pub fn ring(&self) {
         // A counter that is full is a bell that rings already.
         let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+    }
+}
+
+/// The eventfd as a word: the kernel's lock in it orders what the ringer did before what the sleeper does afterwards.
+#[cfg(loom)]
+impl Bell {
+    fn clear(&self) {
+        self.count.swap(0, Ordering::AcqRel);
+    }
+
+    /// Wakes the other side in any case.
+    pub fn ring(&self) {
+        self.count.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Whether a wait for the descriptor would return at once.
+    pub fn is_rung(&self) -> bool {
+        self.count.load(Ordering::Acquire) > 0
     }
 }
 
@@ -62,7 +98,7 @@ impl AsFd for Bell {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use rustix::event::{PollFd, PollFlags, poll};

@@ -9,7 +9,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use io::Bell;
@@ -149,10 +149,10 @@ impl Guarded {
     }
 
     /// The guard's life, until `stop`.
-    pub fn guard(&self, stop: &AtomicBool) {
+    pub fn guard(&self, stop: &impl Fn() -> bool) {
         let mut seen = self.turn.look();
         let mut quiet = 0;
-        while !stop.load(Ordering::Relaxed) {
+        while !stop() {
             self.pause(1);
             let look = self.turn.look();
             if look != seen {
@@ -185,11 +185,11 @@ impl Guarded {
     }
 
     /// Leaves the lane to the application's sleep, as long as that lasts. What was seen last.
-    fn doze(&self, mut seen: Look, stop: &AtomicBool) -> Look {
+    fn doze(&self, mut seen: Look, stop: &impl Fn() -> bool) -> Look {
         if !self.turn.doze() {
             return self.turn.look();
         }
-        while !self.pause(DOZE) && !stop.load(Ordering::Relaxed) {
+        while !self.pause(DOZE) && !stop() {
             let look = self.turn.look();
             if look != seen {
                 seen = look;
@@ -218,11 +218,11 @@ impl Guarded {
     }
 
     /// Runs the turns until the application calls in. What was seen last.
-    fn serve(&self, mut seen: Look, stop: &AtomicBool) -> Look {
+    fn serve(&self, mut seen: Look, stop: &impl Fn() -> bool) -> Look {
         add(&self.stats.takeovers, 1);
         self.turn.was_wanted();
         let mut woken = false;
-        while !stop.load(Ordering::Relaxed) {
+        while !stop() {
             let Some(mut held) = self.turn.take_if(seen) else { return self.turn.look() };
             let wait_us = held.with(|lane| {
                 if lane.watched != Watched::No {

@@ -1,8 +1,8 @@
 //! Threads that run lanes: those of the `paired` model, the guards of `guarded`, and those of lanes whose application has gone. A lane must go on as long as any
 //! other does: frames of their connections arrive on its queue, and are handed over.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::AtomicBool as Flag;
+use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -13,18 +13,73 @@ use crate::engine::{Error, pin};
 use crate::guard::Guarded;
 use crate::lane::Lane;
 use crate::patience::{Patience, Then};
+use crate::sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering};
 use crate::sys::{short_slice, spawn};
 
 /// What is in flight when the engine ends may finish within this time.
 const LAST: Duration = Duration::from_secs(2);
 
-/// How an engine's lanes run on threads of their own.
-pub(crate) struct Keeper {
+/// The threads that an engine has started, and what they know of its end.
+pub(crate) struct Crew<T> {
     /// The engine ends.
     stop: AtomicBool,
     /// Threads whose lane has something to finish.
-    busy_threads: AtomicUsize,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    unfinished: AtomicUsize,
+    threads: Mutex<Vec<T>>,
+}
+
+impl<T> Crew<T> {
+    pub fn new() -> Crew<T> {
+        Crew { stop: AtomicBool::new(false), unfinished: AtomicUsize::new(0), threads: Mutex::new(Vec::new()) }
+    }
+
+    fn threads(&self) -> MutexGuard<'_, Vec<T>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts a thread, unless the engine ends already: none is started behind [`Crew::end`].
+    pub fn start<E>(&self, start: impl FnOnce() -> Result<T, E>) -> Result<(), E> {
+        let mut threads = self.threads();
+        if self.is_over() {
+            return Ok(());
+        }
+        threads.push(start()?);
+        self.unfinished.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether the engine ends.
+    pub fn is_over(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// A thread's lane has nothing to finish any more.
+    pub fn finished(&self) {
+        self.unfinished.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether no lane has.
+    pub fn all_finished(&self) -> bool {
+        self.unfinished.load(Ordering::Relaxed) == 0
+    }
+
+    /// Tells the threads, which the bells wake, that the engine ends; all that were ever started, to be joined.
+    pub fn end(&self, bells: &[Arc<Bell>]) -> Vec<T> {
+        let threads = {
+            let mut threads = self.threads();
+            self.stop.store(true, Ordering::Relaxed);
+            std::mem::take(&mut *threads)
+        };
+        for bell in bells {
+            bell.ring();
+        }
+        threads
+    }
+}
+
+/// How an engine's lanes run on threads of their own.
+pub(crate) struct Keeper {
+    crew: Crew<JoinHandle<()>>,
     /// Of the lanes, by number.
     bells: Vec<Arc<Bell>>,
     cores: Vec<usize>,
@@ -35,7 +90,7 @@ pub(crate) struct Keeper {
 }
 
 /// Tells the application that its lane's thread is over, however it ended.
-struct End(Arc<AtomicBool>, Arc<Bell>);
+struct End(Arc<Flag>, Arc<Bell>);
 
 impl Drop for End {
     fn drop(&mut self) {
@@ -46,28 +101,16 @@ impl Drop for End {
 
 impl Keeper {
     pub fn new(bells: Vec<Arc<Bell>>, cores: Vec<usize>, spin_us: u32, busy: bool) -> Keeper {
-        Keeper {
-            stop: AtomicBool::new(false),
-            busy_threads: AtomicUsize::new(0),
-            threads: Mutex::default(),
-            bells,
-            cores,
-            spin_us,
-            busy,
-        }
-    }
-
-    fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+        Keeper { crew: Crew::new(), bells, cores, spin_us, busy }
     }
 
     /// Whether a lane must outlive its application.
     pub fn wants(&self) -> bool {
-        self.bells.len() > 1 && !self.stop.load(Ordering::Relaxed)
+        self.bells.len() > 1 && !self.crew.is_over()
     }
 
     /// Runs a lane until the engine ends; `ended` is raised then.
-    pub fn run(self: &Arc<Self>, lane: Lane, ended: Arc<AtomicBool>) -> Result<(), Error> {
+    pub fn run(self: &Arc<Self>, lane: Lane, ended: Arc<Flag>) -> Result<(), Error> {
         let (keeper, end) = (self.clone(), End(ended, lane.app_bell.clone()));
         self.spawn(format!("lane-{}", lane.index), lane.index, end, move || keeper.turn(lane))
     }
@@ -77,11 +120,11 @@ impl Keeper {
         self: &Arc<Self>,
         lane: Arc<Guarded>,
         (index, bell): (u16, Arc<Bell>),
-        ended: Arc<AtomicBool>,
+        ended: Arc<Flag>,
     ) -> Result<(), Error> {
         let keeper = self.clone();
         self.spawn(format!("guard-{index}"), index, End(ended, bell), move || {
-            lane.guard(&keeper.stop);
+            lane.guard(&|| keeper.crew.is_over());
             lane.last(|lane| {
                 lane.alone = true;
                 keeper.finish(lane);
@@ -98,10 +141,6 @@ impl Keeper {
         end: End,
         body: impl FnOnce() + Send + 'static,
     ) -> Result<(), Error> {
-        let mut threads = self.threads();
-        if self.stop.load(Ordering::Relaxed) {
-            return Ok(());
-        }
         let core = self.cores.get(index as usize).copied();
         let body = move || {
             let _end = end;
@@ -114,16 +153,13 @@ impl Keeper {
             short_slice();
             body();
         };
-        let thread = spawn(name, body);
-        threads.push(thread.map_err(Error::system("starting a lane's thread"))?);
-        self.busy_threads.fetch_add(1, Ordering::Relaxed);
-        Ok(())
+        self.crew.start(|| spawn(name, body).map_err(Error::system("starting a lane's thread")))
     }
 
     fn turn(&self, mut lane: Lane) {
         lane.alone = true;
         let mut patience = Patience::new(self.spin_us);
-        while !self.stop.load(Ordering::Relaxed) {
+        while !self.crew.is_over() {
             if !lane.turn().is_idle() {
                 patience.something(|| Clock::Monotonic.now());
                 continue;
@@ -148,9 +184,9 @@ impl Keeper {
             lane.turn();
             if !finished && lane.drained() {
                 finished = true;
-                self.busy_threads.fetch_sub(1, Ordering::Relaxed);
+                self.crew.finished();
             }
-            if self.busy_threads.load(Ordering::Relaxed) == 0 {
+            if self.crew.all_finished() {
                 return;
             }
             lane.sleep(None, Some(Duration::from_millis(10)));
@@ -159,15 +195,7 @@ impl Keeper {
 
     /// Ends the threads.
     pub fn end(&self) {
-        let threads = {
-            let mut threads = self.threads();
-            self.stop.store(true, Ordering::Relaxed);
-            std::mem::take(&mut *threads)
-        };
-        for bell in &self.bells {
-            bell.ring();
-        }
-        for thread in threads {
+        for thread in self.crew.end(&self.bells) {
             if thread.join().is_err() {
                 tracing::error!("a lane's thread panicked");
             }

@@ -18,10 +18,13 @@ mod keeper;
 mod kernel;
 mod lane;
 mod mailbox;
+#[cfg(all(test, loom))]
+mod models;
 mod patience;
 mod ports;
 mod sort;
 mod stats;
+mod sync;
 mod sys;
 
 pub use app::{App, Waker};

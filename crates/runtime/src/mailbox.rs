@@ -3,14 +3,14 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::mpsc::Sender;
-use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{PoisonError, Weak};
 
 use stack::Route;
 use wire::MacAddr;
 
 use crate::stats::Snapshot;
+use crate::sync::{AtomicBool, Mutex, MutexGuard, Ordering, fence};
 
 /// Letters before those that later ones made void are thrown away for the first time.
 const TIDY: usize = 1024;
@@ -134,7 +134,7 @@ impl Mailbox {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use std::net::Ipv4Addr;
