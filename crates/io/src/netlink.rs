@@ -316,24 +316,34 @@ impl Netlink {
             Err(rustix::io::Errno::AGAIN) => return Ok(Some(Vec::new())),
             Err(e) => return Err(e.into()),
         };
-        let mut all = Vec::new();
-        for (kind, _, _, b) in messages(&buf[..n]) {
-            match kind {
-                RTM_NEWLINK => all.push(Change::Link(link(b))),
-                // A bridge's word (AF_BRIDGE) on a port that leaves it is another.
-                RTM_DELLINK if b.first() == Some(&0) => all.push(Change::NoLink(u32_at(b, 4))),
-                RTM_NEWADDR => all.extend(address(b).map(|a| Change::Address(a, true))),
-                RTM_DELADDR => all.extend(address(b).map(|a| Change::Address(a, false))),
-                RTM_NEWROUTE | RTM_DELROUTE => all.push(Change::Routes),
-                RTM_NEWNEIGH => all.extend(neighbor(b).map(Change::Neighbor)),
-                RTM_DELNEIGH => {
-                    all.extend(neighbor(b).map(|n| Change::Neighbor(KernelNeighbor { mac: None, ..n })));
-                }
-                _ => {}
-            }
-        }
-        Ok(Some(all))
+        Ok(Some(changes_in(&buf[..n])))
     }
+}
+
+/// The changes that one datagram of a [`Netlink::monitor`] tells.
+pub fn changes_in(datagram: &[u8]) -> Vec<Change> {
+    let mut all = Vec::new();
+    for (kind, _, _, b) in messages(datagram) {
+        match kind {
+            RTM_NEWLINK => all.push(Change::Link(link(b))),
+            // A bridge's word (AF_BRIDGE) on a port that leaves it is another.
+            RTM_DELLINK if b.first() == Some(&0) => all.push(Change::NoLink(u32_at(b, 4))),
+            RTM_NEWADDR => all.extend(address(b).map(|a| Change::Address(a, true))),
+            RTM_DELADDR => all.extend(address(b).map(|a| Change::Address(a, false))),
+            RTM_NEWROUTE | RTM_DELROUTE => all.push(Change::Routes),
+            RTM_NEWNEIGH => all.extend(neighbor(b).map(Change::Neighbor)),
+            RTM_DELNEIGH => {
+                all.extend(neighbor(b).map(|n| Change::Neighbor(KernelNeighbor { mac: None, ..n })));
+            }
+            _ => {}
+        }
+    }
+    all
+}
+
+/// The unicast routes in one datagram of a dump of routes.
+pub fn routes_in(datagram: &[u8]) -> Vec<KernelRoute> {
+    messages(datagram).filter(|(kind, ..)| *kind == RTM_NEWROUTE).filter_map(|(.., b)| route(b)).collect()
 }
 
 impl AsFd for Netlink {

@@ -19,3 +19,10 @@ mod transfer;
 
 pub use context::{Token, adopt};
 pub use events::Event;
+
+/// Reads a configuration of either form as `mtcp_init` does, for the fuzzers; what is wrong with it.
+#[cfg(fuzzing)]
+pub fn read_configuration(path: &str, text: &str) -> Result<(), String> {
+    let file = conf::File::parse(path, text).map_err(|fault| fault.message)?;
+    file.settings(conf::Sizes::NOTHING).map(drop)
+}

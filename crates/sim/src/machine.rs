@@ -125,6 +125,11 @@ impl Machine {
         &self.stack
     }
 
+    /// Chunks that neither the pool nor the sockets' side has back.
+    pub fn leaked(&mut self) -> u32 {
+        self.sockets.side().outstanding(self.stack.pool_mut())
+    }
+
     /// When the next timer is due.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.stack.next_deadline()

@@ -154,8 +154,12 @@ impl File {
 
     /// Reads a file of either form.
     pub fn read(path: &str) -> Result<File, Fault> {
-        let text = read(path)?;
-        if is_toml(path, &text) { toml(path, &text) } else { Old::parse(path, &text) }
+        File::parse(path, &read(path)?)
+    }
+
+    /// What such a file says whose text this is.
+    pub fn parse(path: &str, text: &str) -> Result<File, Fault> {
+        if is_toml(path, text) { toml(path, text) } else { Old::parse(path, text) }
     }
 
     /// What holds where a program has set these numbers; or one line that says what is wrong.
