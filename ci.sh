@@ -1,111 +1,259 @@
 #!/usr/bin/env bash
 # Everything that must hold before a change lands: fast checks first. The same for people and for CI.
 #
-#   ./ci.sh          all of it; installs what the integration tests need from Debian when it may
-#   ./ci.sh quick    formatting, lints and the tests that need no privileges
+#   ./ci.sh                all that CI runs; installs what the integration tests need from Debian when it may
+#   ./ci.sh quick          formatting, lints, and the tests that need no privileges
+#   ./ci.sh long           what takes too long for every change: run it before a release (docs/testing.md lists it)
+#   ./ci.sh soak [HOURS]   a long run under mixed load that must leave nothing behind; 2 hours, fractions are allowed
+#   ./ci.sh fuzz MINUTES   every fuzz target for so many minutes, from its seeds and what earlier runs found
+#   ./ci.sh help           this
 #
-# Without root it runs what it can and lists what it skipped; in CI (CI=true) a skip is a failure.
+# Without root it runs what it can and lists what it skipped; in CI (CI=true) a skip is a failure. At the end stands how long each
+# step took, and each test program.
 set -euo pipefail
 cd "$(dirname "$0")"
 export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never} RUST_BACKTRACE=${RUST_BACKTRACE:-1}
-mode=${1:-all}
-skipped=()
 
-step() { printf '\n== %s (%ss)\n' "$*" "$SECONDS"; }
+usage() { sed -n '4,9s/^# \{0,1\}//p' "$0"; }
+wrong() { printf 'ci.sh: %s\n' "$1" >&2; usage >&2; exit 2; }
+is_number() { [[ $1 =~ ^[0-9]+(\.[0-9]+)?$ ]] && [[ $1 =~ [1-9] ]]; }
+
+mode=${1:-all}
+[ $# = 0 ] || shift
+most=0
+case $mode in
+    help | -h | --help) usage; exit 0 ;;
+    all | quick | long) ;;
+    soak) most=1; [ $# = 0 ] || is_number "$1" || wrong "HOURS is a number above 0, as in ./ci.sh soak 0.5" ;;
+    fuzz) most=1; [ $# -ge 1 ] && is_number "$1" || wrong "fuzz needs MINUTES, as in ./ci.sh fuzz 10" ;;
+    *) wrong "unknown mode: $mode" ;;
+esac
+[ $# -le $most ] || wrong "too much: $*"
+
+skipped=() times=() name=
+root=$([ "$(id -u)" = 0 ] && echo yes || echo no)
+
+# Sets CPU to what all children used so far, in hundredths of a second. Not in a subshell, whose children are others.
+scratch=$(mktemp)
+trap 'rm -f "$scratch"' EXIT
+cpu() {
+    local each minutes seconds own
+    times >"$scratch"
+    { read -r own; read -r -a each; } <"$scratch"
+    CPU=0
+    for own in "${each[@]}"; do
+        minutes=${own%%m*} seconds=${own#*m}
+        seconds=${seconds%s}
+        CPU=$((CPU + minutes * 6000 + 10#${seconds%.*} * 100 + 10#${seconds#*.} / 10))
+    done
+}
+over() {
+    [ -n "$name" ] || return 0
+    cpu
+    times+=("$(printf '%8d %8d  %s' $((SECONDS - begun)) $(((CPU - used) / 100)) "$name")")
+    name=
+}
+step() {
+    over
+    cpu
+    name=$* begun=$SECONDS used=$CPU
+    printf '\n== %s (%ss)\n' "$name" "$SECONDS"
+}
 skip() { printf 'SKIPPED: %s\n' "$1"; skipped+=("$1"); }
 
-if [ "$mode" = all ]; then
-    step "what the tests need"
-    missing=()
-    # The fuzzers' engine is C++.
-    for pair in curl:curl wrk:wrk ab:apache2-utils ip:iproute2 ethtool:ethtool python3:python3 pgrep:procps cc:gcc c++:g++ clang:clang pkg-config:pkg-config make:make valgrind:valgrind memccapable:libmemcached-tools memcached:memcached; do
+# Installs Debian packages for commands that are missing: command:package ...
+need() {
+    local missing=() pair
+    for pair in "$@"; do
         command -v "${pair%%:*}" >/dev/null || [ -x "/usr/sbin/${pair%%:*}" ] || missing+=("${pair##*:}")
     done
-    if [ ${#missing[@]} -gt 0 ]; then
-        if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-            apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
-        else
-            skip "tests that need ${missing[*]} (install them, or run as root)"
-        fi
-    fi
-fi
-
-step "formatting"
-cargo fmt --all --check
-
-step "lints"
-cargo clippy --workspace --all-targets --locked -- -D warnings
-
-step "layers"
-# The sans-I/O crates touch nothing outside, and say so to the compiler.
-for crate in wire tcp stack socket; do
-    grep -q 'forbid(unsafe_code)' "crates/$crate/src/lib.rs"
-    if grep -rnE 'std::(net|fs|thread|time)\b' "crates/$crate/src" --include='*.rs' | grep -v '/tests'; then
-        echo "crates/$crate is sans-I/O" >&2
-        exit 1
-    fi
-done
-
-step "tests"
-[ "$(id -u)" = 0 ] || [ "$mode" = quick ] || skip "network namespaces, AF_XDP, AF_PACKET, TAP, XDP programs (they need root)"
-cargo build --workspace --bins --locked
-cargo test --workspace --locked
-
-if [ "$(id -u)" = 0 ] && [ "$mode" = all ]; then
-    step "parts of listeners that end under load"
-    # One run of ten loses a connection (see the test): three in a row is another fault, as it was before.
-    stress() { cargo test --workspace --test parts --locked -- --ignored --exact no_connection_is_lost_while_parts_end_and_others_take_from_them; }
-    stress || stress || stress
-fi
-
-step "documentation"
-RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
-
-if [ "$mode" = all ]; then
-    step "rings, pools and turns under loom"
-    RUSTFLAGS="--cfg loom" cargo test -p mem --test loom --release --locked --target-dir target/loom
-
-    step "fuzzing for a short while"
-    if cargo +nightly --version >/dev/null 2>&1; then
-        command -v cargo-fuzz >/dev/null || cargo install cargo-fuzz --locked --quiet
-        for target in $(cd fuzz && cargo +nightly fuzz list); do
-            (cd fuzz && cargo +nightly fuzz run "$target" -- -max_total_time="${CORELANE_FUZZ_SECONDS:-20}" -print_final_stats=1 2>&1 | grep -E 'stat::number_of_executed_units|Done|ERROR|panicked' || exit 1)
-        done
+    [ ${#missing[@]} -gt 0 ] || return 0
+    if [ $root = yes ] && command -v apt-get >/dev/null; then
+        apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
     else
-        skip "fuzzing (needs a nightly toolchain: rustup toolchain install nightly)"
+        skip "what needs ${missing[*]} (install them, or run as root)"
     fi
+}
+nightly() { cargo +nightly --version >/dev/null 2>&1; }
+# Whether the nightly toolchain has a component, by a file of it.
+has() { [ -e "$(rustc +nightly --print sysroot 2>/dev/null)/$1" ]; }
 
-    # Minutes long: asked for, as before a release. Loom and the fuzzers' AddressSanitizer look at the same code every time.
-    if [ "${CORELANE_MIRI:-}" = 1 ]; then
-        step "memory rules under miri"
+lints() {
+    step "formatting"
+    cargo fmt --all --check
+    step "lints"
+    cargo clippy --workspace --all-targets --locked -- -D warnings
+    step "layers"
+    # The sans-I/O crates touch nothing outside, and say so to the compiler.
+    for crate in wire tcp stack socket; do
+        grep -q 'forbid(unsafe_code)' "crates/$crate/src/lib.rs"
+        if grep -rnE 'std::(net|fs|thread|time)\b' "crates/$crate/src" --include='*.rs' | grep -v '/tests'; then
+            echo "crates/$crate is sans-I/O" >&2
+            exit 1
+        fi
+    done
+}
+
+tests() {
+    step "test programs"
+    [ $root = yes ] || [ "$mode" = quick ] || skip "network namespaces, AF_XDP, AF_PACKET, TAP, XDP programs (they need root)"
+    tools/test.py --result target/test-result.txt --workspace --locked
+    step "examples in the documentation"
+    cargo test --workspace --locked --doc --quiet
+    if [ $root = yes ] && [ "$mode" = all ]; then
+        step "parts of listeners that end under load"
+        # One run of ten loses a connection (see the test): three in a row is another fault, as it was before.
+        stress() { tools/test.py --workspace --locked --only channel/parts -- --ignored --exact no_connection_is_lost_while_parts_end_and_others_take_from_them; }
+        stress || stress || stress
+    fi
+}
+
+documentation() {
+    step "documentation"
+    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
+}
+
+# Rings, pools, turns, bells, mailboxes: every order of what two threads do. Without optimizing the whole program: the models spend
+# their time in loom, and linking would take longer than they do.
+models() {
+    step "every order of threads, under loom"
+    under_loom --test loom
+    under_loom --lib models::
+}
+under_loom() {
+    RUSTFLAGS="--cfg loom" CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 CARGO_PROFILE_RELEASE_DEBUG=none \
+        cargo test -p mem -p runtime --release --locked --target-dir target/loom "$@"
+}
+
+fuzzers() {
+    step "fuzzing, ${1} s a target"
+    if nightly; then tools/fuzz.py --seconds "$1" "${@:2}"; else skip "fuzzing (needs a nightly toolchain: rustup toolchain install nightly)"; fi
+}
+
+miri() {
+    step "memory rules under miri"
+    if nightly && has bin/cargo-miri && has lib/rustlib/src/rust/library; then
         MIRIFLAGS="-Zmiri-disable-isolation" cargo +nightly miri test -p mem --locked --target-dir target/miri
+        MIRIFLAGS="-Zmiri-disable-isolation" cargo +nightly miri test -p io --lib --locked --target-dir target/miri -- ring:: rss:: vnet:: pcap::
+    else
+        skip "miri (rustup +nightly component add miri rust-src)"
     fi
+}
 
+# The standard library must be compiled with it too: its locks and channels are else unknown to it.
+races() {
+    step "data races under ThreadSanitizer"
+    if nightly && has lib/rustlib/src/rust/library; then
+        local host
+        host=$(rustc -vV | sed -n 's/^host: //p')
+        RUSTFLAGS="-Zsanitizer=thread" TSAN_OPTIONS="halt_on_error=1" \
+            cargo +nightly test -Zbuild-std --target "$host" -p channel -p runtime -p corelane --lib --tests --locked --target-dir target/tsan
+    else
+        skip "ThreadSanitizer (rustup +nightly component add rust-src)"
+    fi
+}
+
+instructions() {
     step "instructions of the hot paths, against their budget"
     if command -v valgrind >/dev/null; then tools/instructions.sh; else skip "the instruction budget (needs valgrind)"; fi
+}
 
-    step "a demonstration"
-    cargo run --release --locked -- demo --seconds 1 --json | grep '"ratio"'
+# What the tests were run with, installed; nothing is built again.
+as_tested() {
+    mkdir -p target/built
+    ln -sf "$PWD"/target/debug/corelane "$PWD"/target/debug/deps/lib{mtcp,megapipe}.{so,a} target/built/
+    ./install.sh --from target/built "$PWD/target/prefix"
+}
 
-    step "what is installed, and key-value servers under our client and another's"
-    ./install.sh "$PWD/target/prefix"
+# The installed command, libraries and C examples: as_tested, or "./install.sh $PWD/target/prefix", which builds a release.
+installed() {
+    step "what is installed, and a demonstration"
+    "$@"
     make -s -C examples/c PREFIX="$PWD/target/prefix" OUT="$PWD/target/examples"
-    if [ "$(id -u)" = 0 ]; then
-        for client in "" "--client memcaslap --share 60 --connections 64"; do
-            # shellcheck disable=SC2086 # some words or none
-            target/prefix/bin/corelane bench memcached --quick --seconds 1 --kv target/examples/kvserver $client --json |
-                python3 -c 'import json, sys
+    target/prefix/bin/corelane demo --seconds 1 --json | grep '"ratio"'
+
+    [ $root = yes ] || return 0
+    step "key-value servers under our client and another's"
+    for client in "" "--client memcaslap --share 60 --connections 64"; do
+        # shellcheck disable=SC2086 # some words or none
+        target/prefix/bin/corelane bench memcached --quick --seconds 1 --kv target/examples/kvserver $client --json |
+            python3 -c 'import json, sys
 rows = json.load(sys.stdin)["rows"]
 assert {row["system"] for row in rows} == {"kv-lane", "kv-uring", "memcached"}, rows
 for row in rows:
     assert row["messages_per_s"] > 0 and row["misses"] == 0 and not row["errors"], row
 print(len(rows), "rows, no miss, no error")'
-        done
-    fi
-fi
+    done
+}
 
-step "done"
+# Every tool of the tests; the fuzzers' engine is C++.
+debian=(curl:curl wrk:wrk ab:apache2-utils ip:iproute2 ethtool:ethtool python3:python3 pgrep:procps cc:gcc c++:g++ clang:clang
+    pkg-config:pkg-config make:make valgrind:valgrind memccapable:libmemcached-tools memcached:memcached)
+
+case $mode in
+    quick)
+        lints
+        tests
+        documentation
+        ;;
+    all)
+        step "what the tests need"
+        need "${debian[@]}"
+        lints
+        tests
+        documentation
+        models
+        fuzzers "${CORELANE_FUZZ_SECONDS:-10}" --seeds-only
+        instructions
+        installed as_tested
+        ;;
+    long)
+        step "what the tests need"
+        need "${debian[@]}"
+        installed ./install.sh "$PWD/target/prefix"
+        miri
+        races
+        fuzzers 300
+        step "twenty thousand simulated networks, and a thousand flows to their end"
+        CORELANE_SEEDS=20000 cargo test --release -p sim --locked --test lossy --test extremes
+        CORELANE_LONG=1 cargo test --release -p sim --locked --test fairness
+        step "ten thousand histories of channels"
+        CORELANE_SEEDS=10000 cargo test --release -p channel --locked --test random
+        step "a soak of half an hour"
+        cargo build --locked -p corelane --example soak
+        cargo build --locked -p cli
+        tools/soak.py 0.5
+        ;;
+    soak)
+        step "what the soak needs"
+        need ip:iproute2 ethtool:ethtool python3:python3 curl:curl
+        [ $root = yes ] || skip "the soak (network namespaces and AF_XDP need root)"
+        if [ $root = yes ]; then
+            step "building"
+            cargo build --locked -p corelane --example soak
+            cargo build --locked -p cli
+            step "soak, ${1:-2} h"
+            tools/soak.py "${1:-2}"
+        fi
+        ;;
+    fuzz)
+        step "what the fuzzers need"
+        need c++:g++ python3:python3
+        fuzzers "$(awk -v m="$1" 'BEGIN { printf "%d", m * 60 + 0.5 }')"
+        ;;
+esac
+over
+
+printf '\n== times\n%8s %8s  %s\n' seconds cpu step
+printf '%s\n' "${times[@]}"
+cpu
+printf '%8d %8d  all\n' "$SECONDS" $((CPU / 100))
 if [ ${#skipped[@]} -gt 0 ]; then
     printf 'skipped: %s\n' "${skipped[@]}"
-    [ "${CI:-}" != true ] || exit 1
+    if [ "${CI:-}" = true ]; then
+        echo "ci.sh: with CI=true a skip is a failure" >&2
+        exit 1
+    fi
 fi
+# Last, as cargo ends: what CI's reader looks for.
+[ ! -f target/test-result.txt ] || case $mode in quick | all) cat target/test-result.txt ;; esac

@@ -77,7 +77,7 @@ fn calls(lab: &Lab, flags: &str, library: &str, run: &str, last: &str) {
     for model in ["", "inline", "guarded", "paired"] {
         let what = if model.is_empty() { "uring 127.0.0.1" } else { "lane.toml 10.9.0.2" };
         lab.temp.file("lane.toml", format!("model = \"{model}\"\n{TAP}"));
-        let out = lab.run(&lab.a, &format!("timeout -s KILL 60 {run} ./calls {what} {last}"));
+        let out = lab.run(&lab.a, &format!("timeout -s KILL 300 {run} ./calls {what} {last}"));
         assert!(out.status.success(), "{what} {model}: {}\n{}", out.status, text(&out));
     }
 }

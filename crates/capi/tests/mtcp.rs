@@ -85,7 +85,7 @@ fn calls(lab: &Lab, flags: &str, library: &str, run: &str, conf: &Path, model: &
     let out = lab.temp.0.join("calls");
     compile(&root().join(CALLS), &out, flags, library);
     lab.temp.file("own.conf", "io = packet\nport = va\naddress = 10.98.0.9/24\n");
-    let out = lab.run(&lab.a, &format!("timeout 120 {run} ./calls '{}' {model}", conf.display()));
+    let out = lab.run(&lab.a, &format!("timeout 400 {run} ./calls '{}' {model}", conf.display()));
     assert!(out.status.success() && text(&out).contains("passed"), "{}\n{}", out.status, text(&out));
 }
 
