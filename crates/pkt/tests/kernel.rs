@@ -7,7 +7,7 @@ use std::thread;
 
 use pkt::{Defines, Report, Under, Verdict, run};
 
-const DIALOGUES: [&str; 40] = [
+const DIALOGUES: [&str; 49] = [
     "challenge/ack-of-the-future",
     "challenge/ack-too-old",
     "challenge/no-flags",
@@ -34,12 +34,19 @@ const DIALOGUES: [&str; 40] = [
     "handshake/nobody-listens",
     "handshake/passive-no-options-v4",
     "handshake/simultaneous-open",
+    "handshake/simultaneous-open-ack-v4",
+    "handshake/simultaneous-open-rst-v4",
+    "handshake/simultaneous-open-syn-v4",
+    "handshake/syn-received-window-not-scaled",
+    "handshake/syn-received-window-scaled-v4",
     "handshake/syn-retransmit",
     "nagle/full-segments-go",
     "nagle/nodelay",
     "nagle/one-small-segment",
     "reset/accepted",
     "reset/in-close-wait",
+    "reset/syn-received-outside",
+    "reset/syn-received-wrong-ack",
     "rto/back-off",
     "sack/fast-retransmit",
     "sack/limited-transmit",
@@ -48,6 +55,8 @@ const DIALOGUES: [&str; 40] = [
     "timestamps/echo",
     "timestamps/missing",
     "timestamps/paws",
+    "window/ack-at-the-right-edge",
+    "window/text-at-the-right-edge",
 ];
 
 /// Real time: a busy machine is late, and gets a second and a third chance beside other scripts, and more alone.

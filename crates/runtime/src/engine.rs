@@ -320,7 +320,6 @@ impl Engine {
                 max_orphans: config.max_orphans,
                 syn_cookies: config.tcp.syn_cookies.map(Into::into).unwrap_or_default(),
                 abort_on_overflow: config.tcp.abort_on_overflow.unwrap_or(false),
-                challenge_acks: config.tcp.challenge_acks.unwrap_or(1000),
                 ports: local_ports,
                 secret,
                 ports_start,

@@ -49,7 +49,7 @@ fn distort(r: &mut Random, s: &mut StackConfig) {
     odd!(u8: t.orphan_retries, t.keep_count);
     odd!(time t.initial_rto, t.min_rto, t.max_rto, t.delayed_ack, t.invalid_ratelimit, t.fin_timeout, t.cork_limit);
     odd!(time t.keep_idle, t.keep_interval, s.time_wait, s.fragments.timeout);
-    odd!(u32: s.max_time_wait, s.challenge_acks, s.syn_backlog, s.max_half_open, s.max_orphans);
+    odd!(u32: s.max_time_wait, s.syn_backlog, s.max_half_open, s.max_orphans);
     odd!(u16: s.min_path_mtu);
     odd!(usize: s.fragments.datagrams, s.fragments.bytes, s.max_neighbors);
     if r.chance(share) {

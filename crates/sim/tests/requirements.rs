@@ -247,8 +247,9 @@ fn v6(n: u8) -> Addr {
     Addr::from_v6(a)
 }
 
-/// How large the segments are that are sent again after a router has said that the path takes `mtu`.
-fn after_too_big(v4: bool, mtu: u32) -> (usize, u16) {
+/// What a router does that says that the path takes `mtu`: how large the segments are that are sent again, which MSS the next
+/// connection from there is offered, and how large its segments are.
+fn after_too_big(v4: bool, mtu: u32) -> (usize, u16, usize) {
     let mut b = Bench::listening(10, &[], |c| c.addresses.push((IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, 1]), 64)));
     let now = b.now;
     let interface = b.host.interface();
@@ -280,24 +281,29 @@ fn after_too_big(v4: bool, mtu: u32) -> (usize, u16) {
     // What the next connection to that host is told.
     let mut q = Peer { port: 4001, ..p };
     q.seq = SeqNum(9);
-    let mss = b.send_with(&q, SYN, &[], plain()).remove(0).options.mss.unwrap();
-    (size, mss)
+    let synack = b.send_with(&q, SYN, &[], plain()).remove(0);
+    q.answer(&synack);
+    b.send(&q, ACK, &[]);
+    let conn = b.accepted[1];
+    let sent = b.write(conn, &[7; 4000]);
+    (size, synack.options.mss.unwrap(), sent[0].payload.len())
 }
 
-/// RFC 1191 3, 5, RFC 8201 4: what a path takes, with floors against nonsense; the next connection knows.
+/// RFC 1191 3, 5, RFC 8201 4: what a path takes, with floors against nonsense; the next connection knows. What it offers to
+/// receive stays the interface's (RFC 9293 3.7.1, MUST-67).
 #[test]
 fn path_mtus() {
-    assert_eq!(after_too_big(true, 1400), (1360, 1360));
-    assert_eq!(after_too_big(true, 552), (512, 512));
-    assert_eq!(after_too_big(true, 551), (512, 512));
-    assert_eq!(after_too_big(true, 68), (512, 512));
+    assert_eq!(after_too_big(true, 1400), (1360, 1460, 1360));
+    assert_eq!(after_too_big(true, 552), (512, 1460, 512));
+    assert_eq!(after_too_big(true, 551), (512, 1460, 512));
+    assert_eq!(after_too_big(true, 68), (512, 1460, 512));
     // A router from before RFC 1191 names none.
-    assert_eq!(after_too_big(true, 0), (512, 512));
+    assert_eq!(after_too_big(true, 0), (512, 1460, 512));
     assert_eq!(after_too_big(true, 1500).0, 0);
-    assert_eq!(after_too_big(false, 1400), (1340, 1340));
-    assert_eq!(after_too_big(false, 1280), (1220, 1220));
+    assert_eq!(after_too_big(false, 1400), (1340, 1440, 1340));
+    assert_eq!(after_too_big(false, 1280), (1220, 1440, 1220));
     // RFC 8201 4: less than any IPv6 link carries is discarded.
-    assert_eq!(after_too_big(false, 1279), (0, 1440));
+    assert_eq!(after_too_big(false, 1279), (0, 1440, 1440));
 }
 
 /// RFC 1191 6.3: what was learned is forgotten after ten minutes.
@@ -309,15 +315,101 @@ fn path_mtus_are_forgotten() {
     let sent = b.write(conn, &[7; 4000]);
     let error = icmp(&b, &sent[0], 3, 4, 1400);
     b.turn(vec![error]);
-    let offered = |b: &mut Bench, port| {
-        let q = Peer { port, ..p };
-        b.send_with(&q, SYN, &[], plain()).remove(0).options.mss
+    let used = |b: &mut Bench, port| {
+        let mut q = Peer { port, ..p };
+        let synack = b.send_with(&q, SYN, &[], plain()).remove(0);
+        q.answer(&synack);
+        b.send(&q, ACK, &[]);
+        let conn = *b.accepted.last().unwrap();
+        b.write(conn, &[7; 4000])[0].payload.len()
     };
-    assert_eq!(offered(&mut b, 5000), Some(1360));
+    assert_eq!(used(&mut b, 5000), 1360);
     b.wait(Duration::from_secs(599));
-    assert_eq!(offered(&mut b, 5001), Some(1360));
+    assert_eq!(used(&mut b, 5001), 1360);
     b.wait(Duration::from_secs(2));
-    assert_eq!(offered(&mut b, 5002), Some(1460));
+    assert_eq!(used(&mut b, 5002), 1460);
+}
+
+/// RFC 5927 4.1: SND.UNA <= SEG.SEQ < SND.NXT, so nothing that quotes an idle connection's next number is believed.
+#[test]
+fn an_idle_connection_hears_no_icmp() {
+    let mut b = Bench::listening(10, &[], |_| {});
+    let p = b.establish(2, 4000, plain());
+    let unmatched = |b: &Bench| b.host.stack.counters().dropped(stack::DropReason::IcmpUnmatched);
+    for seq in [p.ack, p.ack - 1] {
+        let (before, error) = (unmatched(&b), b.unreachable(&p, 1, seq));
+        b.turn(vec![error]);
+        assert_eq!(unmatched(&b), before + 1);
+    }
+}
+
+/// RFC 5961 5.2, bounded by what was ever acknowledged: an ACK of what was never sent brings no text, neither right after the
+/// handshake nor where the connection was parked in between.
+#[test]
+fn an_ack_of_what_was_never_sent_brings_nothing() {
+    let options = Options { window_scale: Some(7), sack_permitted: true, ..plain() };
+    for parked in [false, true] {
+        // A whole connection rests for a second before it is parked.
+        let idle = Duration::from_secs(if parked { 5 } else { 0 });
+        let mut b = Bench::listening(10, &[], |c| c.stack.park_after = Duration::from_secs(1));
+        let mut p = b.establish(2, 4000, options);
+        b.send(&p, ACK, b"hello");
+        p.seq += 5;
+        b.wait(idle);
+        assert_eq!((b.host.stack.parked(), &b.bytes[..]), (parked as usize, &b"hello"[..]));
+        let nxt = p.ack;
+        for back in [1, 30_000, 8_000_000] {
+            p.ack = nxt - back;
+            b.send(&p, ACK, b"evil");
+        }
+        assert_eq!(b.bytes, b"hello");
+        assert_eq!(b.host.stack.counters().tcp.bad_ack, 3);
+        // What was acknowledged once may be acknowledged again, parked or not.
+        p.ack = nxt;
+        let conn = b.accepted[0];
+        b.write(conn, b"0123456789");
+        p.ack = nxt + 10;
+        b.send(&p, ACK, &[]);
+        b.wait(idle);
+        p.ack = nxt;
+        b.send(&p, ACK, b"old");
+        assert_eq!(b.bytes, b"helloold");
+        p.seq += 3;
+        p.ack = nxt - 1;
+        b.send(&p, ACK, b"evil");
+        assert_eq!(b.bytes, b"helloold");
+    }
+}
+
+/// RFC 5961 7 (CVE-2016-5696): what the peer of one connection is answered does not depend on what another is sent.
+#[test]
+fn challenge_acks_do_not_tell_of_other_connections() {
+    let mut answers = [0, 1].map(|attacked| {
+        let mut b = Bench::listening(1000, &[], |_| {});
+        let p = b.establish(2, 4000, plain());
+        let others: Vec<_> = (0..400).map(|n| b.establish(3 + n % 5, 5000 + n as u16, plain())).collect();
+        let mut heard = Vec::new();
+        for _ in 0..20 {
+            for other in others.iter().filter(|_| attacked == 1) {
+                let mut other = *other;
+                other.seq += 100;
+                for _ in 0..3 {
+                    b.send(&other, RST, &[]);
+                    b.send(&other, SYN, &[]);
+                }
+            }
+            let mut own = p;
+            own.seq += 100;
+            heard.push(b.send(&own, RST, &[]).len());
+            b.wait(Duration::from_millis(250));
+        }
+        heard
+    });
+    assert_eq!(answers[0], answers[1]);
+    // And its own limit is not what makes them equal.
+    answers[0].sort();
+    answers[0].dedup();
+    assert_eq!(answers[0], [0, 1]);
 }
 
 /// RFC 9293 3.9.2.2 (MUST-55): source quench is dropped; what is not in flight is no error about us (RFC 5927 4.1).

@@ -29,8 +29,6 @@ pub struct StackConfig {
     pub time_wait: Duration,
     /// Most TIME-WAIT records; the oldest gives way.
     pub max_time_wait: u32,
-    /// Challenge ACKs a second of all connections together, about (RFC 5961 7); 0: no limit.
-    pub challenge_acks: u32,
     /// Local ports of active opens, first and last.
     pub ports: (u16, u16),
     /// Keys the flow hash, ISNs and port choice; may outlive the process, whose ISNs then go on where another's left off.
@@ -84,7 +82,6 @@ impl Default for StackConfig {
             tcp: tcp::Config::default(),
             time_wait: Duration::from_secs(60),
             max_time_wait: 262_144,
-            challenge_acks: 1000,
             park_after: Duration::from_secs(1),
             ports: (49_152, 65_535),
             secret: [0; 16],

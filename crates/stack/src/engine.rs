@@ -117,7 +117,7 @@ impl Stack {
             jobs,
             events,
             sent: SentPool::new(),
-            limits: tcp::Limits::new(word(b) as u32, config.challenge_acks),
+            limits: tcp::Limits::default(),
             intake: Intake::default(),
             counters: Counters::default(),
             interfaces: Vec::new(),
@@ -313,12 +313,17 @@ impl Stack {
         })
     }
 
-    /// The segment size that interface and path allow towards `key.remote`: (MSS, header bytes).
-    pub(crate) fn path_mss(&self, now: Instant, interface: InterfaceId, key: &FlowKey) -> (u16, u16) {
+    /// The largest segment that `interface` can receive from `key.remote`, and the bytes of its headers.
+    pub(crate) fn offered_mss(&self, interface: InterfaceId, key: &FlowKey) -> (u16, u16) {
         let headers = if key.remote.is_v4() { 40 } else { 60 };
         let mtu = self.interfaces[interface.index()].mtu(key.remote);
-        let mtu = self.paths.get(now, key.remote).map_or(mtu, |p| p.min(mtu));
         (mtu.saturating_sub(headers).max(88), headers)
+    }
+
+    /// What of segments of `mss` bytes the path to `key.remote` takes, as far as it is known.
+    pub(crate) fn path_mss(&self, now: Instant, key: &FlowKey, mss: u16) -> u16 {
+        let headers = if key.remote.is_v4() { 40 } else { 60 };
+        self.paths.get(now, key.remote).map_or(mss, |mtu| mtu.saturating_sub(headers).max(88).min(mss))
     }
 
     /// Puts a new connection, which `open` opens, into slab and table, there in the place of the value `instead`; `None` when

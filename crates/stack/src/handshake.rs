@@ -61,7 +61,7 @@ impl Stack {
                 0 => default_mss(&key),
                 mss => mss,
             };
-            (open.iss, _) = self.cookies.make(now, &key, offer.seq, mss.min(open.mss));
+            (open.iss, _) = self.cookies.make(now, &key, offer.seq, mss.min(open.path_mss));
             self.counters.cookies_sent += 1;
             self.send_syn_ack(now, (source.interface, source.mac), key, &open, &offer, listener, true);
             return Ok(());
@@ -87,23 +87,26 @@ impl Stack {
 
     /// How a connection of `listener` is opened.
     fn passive_open(&mut self, now: Instant, interface: InterfaceId, key: &FlowKey, listener: u32) -> Option<Open> {
-        let (mss, headers) = self.path_mss(now, interface, key);
+        let (mss, headers) = self.offered_mss(interface, key);
         let (iss, ts_offset) = self.initial_sequence(now, key);
         let l = self.listeners.get(listener)?;
         let (mss, receive_buffer) = l.options.limit(mss, l.receive_buffer, self.config.tcp.receive_buffer);
-        Some(Open { iss, ts_offset, mss, receive_buffer, headers })
+        let path_mss = self.path_mss(now, key, mss);
+        Some(Open { iss, ts_offset, mss, path_mss, receive_buffer, headers })
     }
 
     /// How the connection of a record is opened.
-    fn open_of(e: &Embryo) -> Open {
+    fn open_of(e: &Embryo, path_mss: u16) -> Open {
         let headers = if e.key.remote.is_v4() { 40 } else { 60 };
-        Open { iss: e.iss, ts_offset: e.ts_offset, mss: e.mss, receive_buffer: e.receive_buffer, headers }
+        let Embryo { iss, ts_offset, mss, receive_buffer, .. } = *e;
+        Open { iss, ts_offset, mss, path_mss, receive_buffer, headers }
     }
 
-    /// What a handshake may receive.
-    fn first_window(&self, e: &Embryo) -> u16 {
-        let buffer = if e.receive_buffer == 0 { self.config.tcp.receive_buffer } else { e.receive_buffer };
-        buffer.min(0xffff) as u16
+    /// Bytes that the SYN/ACK of a record offers, and the shift of the window in every segment after it.
+    fn first_window(&self, e: &Embryo) -> (u32, u8) {
+        let open = Self::open_of(e, e.mss);
+        let scaled = self.config.tcp.window_scaling && e.offer().scale.is_some();
+        (open.first_window(&self.config.tcp), if scaled { open.scale(&self.config.tcp) } else { 0 })
     }
 
     /// Sends a SYN/ACK back the way the SYN came.
@@ -135,7 +138,7 @@ impl Stack {
         let Some(e) = self.syns.get_mut(id) else { return };
         e.set_again();
         let e = *e;
-        let open = Self::open_of(&e);
+        let open = Self::open_of(&e, e.mss);
         self.counters.tcp.syn_retransmits += 1;
         self.send_syn_ack(now, (e.interface, e.mac), e.key, &open, &e.offer(), e.listener, false);
     }
@@ -174,15 +177,19 @@ impl Stack {
             }
             return Ok(());
         }
-        if ack && seg.ack != e.iss + 1 {
+        // RFC 9293 3.10.7.4: the RST bit is looked at before the ACK field.
+        if ack && !rst && seg.ack != e.iss + 1 {
             self.refuse(source, seg);
             return Ok(());
         }
         let rcv_nxt = e.irs + 1;
-        let window = self.first_window(&e) as u32;
         let end = seg.seq + seg.payload.len() as u32 + syn as u32 + has(Flags::FIN) as u32;
-        let inside = seg.seq == rcv_nxt || (end.after(rcv_nxt) && seg.seq.before(rcv_nxt + window));
         let exact = seg.seq == rcv_nxt;
+        let inside = exact || {
+            let edge = rcv_nxt + self.first_window(&e).0;
+            // An empty segment at the right edge is taken, as the connection does it.
+            (end.after(rcv_nxt) && seg.seq.before(edge)) || (end == edge && seg.seq == edge && !rst)
+        };
         if rst && exact {
             self.counters.tcp.resets_in += 1;
             self.forget_embryo(id);
@@ -190,7 +197,7 @@ impl Stack {
         }
         // RFC 5961 3.2 and 4.2: any other RST or SYN in the window is challenged.
         if old || !inside || rst || syn {
-            if (inside || !rst) && self.may_answer(now, id) && self.limits.challenge(now) {
+            if (inside || !rst) && self.may_answer(now, id) {
                 self.acknowledge(now, source, &e);
             }
             return Ok(());
@@ -222,7 +229,7 @@ impl Stack {
             }
             return Ok(());
         }
-        let open = Self::open_of(&e);
+        let open = Self::open_of(&e, self.path_mss(now, &e.key, e.mss));
         let sent = e.due.micros().saturating_sub(self.syns.timeout(e.timeouts).as_micros() as u64);
         let sent = (!e.again()).then_some(Instant::from_micros(sent));
         let how = (&open, &offer, sent, e.timeouts);
@@ -318,12 +325,14 @@ impl Stack {
 
     /// The ACK that a handshake's record sends: what was expected.
     fn acknowledge(&mut self, now: Instant, source: Source, e: &Embryo) {
-        let open = Self::open_of(e);
-        let value = (now.millis() as u32).wrapping_add(open.ts_offset);
+        let ts_offset = e.ts_offset;
+        let value = (now.millis() as u32).wrapping_add(ts_offset);
         let timestamps = e.offer().timestamp.filter(|_| self.config.tcp.timestamps);
         let options = Options { timestamps: timestamps.map(|echo| Timestamps { value, echo }), ..Options::default() };
-        let window = self.first_window(e);
-        let header = bare(&e.key, e.iss + 1, e.irs + 1, Flags::ACK, window, options);
+        // RFC 7323 2.3: scaled as in every segment but a SYN; rounded up, so that the edge stays (RFC 9293 SHLD-14).
+        let (window, shift) = self.first_window(e);
+        let window = (window + ((1 << shift) - 1)) >> shift;
+        let header = bare(&e.key, e.iss + 1, e.irs + 1, Flags::ACK, window as u16, options);
         self.counters.tcp.challenge_acks += 1;
         self.push_raw(source.interface, Raw::Tcp { mac: source.mac, key: e.key, header, class: 0, hops: 0 });
     }

@@ -425,7 +425,8 @@ impl Stack {
             }
             return Ok(());
         }
-        let opens = has(Flags::SYN) && !has(Flags::ACK);
+        // A SYN with FIN opens nothing (`without_connection` drops it), so it does not end the wait either (MUST-13).
+        let opens = has(Flags::SYN) && !has(Flags::ACK) && !has(Flags::FIN);
         let stamped = seg.options.timestamps.filter(|_| self.config.tcp.timestamps);
         // RFC 6191 2: a newer timestamp, or the first one, or a higher sequence number, is a new connection.
         let fresh = match (ts, stamped) {

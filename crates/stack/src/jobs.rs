@@ -232,9 +232,10 @@ impl Stack {
             }
             Some(_) => return Err(Failure::TupleInUse),
         }
-        let (mss, headers) = self.path_mss(now, interface, &key);
+        let (mss, headers) = self.offered_mss(interface, &key);
         let (mss, receive_buffer) = options.limit(mss, receive_buffer, self.config.tcp.receive_buffer);
-        let open = Open { iss, ts_offset, mss, receive_buffer, headers };
+        let path_mss = self.path_mss(now, &key, mss);
+        let open = Open { iss, ts_offset, mss, path_mss, receive_buffer, headers };
         let birth = Birth { key, hash, hop, interface, listener: u32::MAX, stage: Stage::Owned };
         let id = self.admit(now, birth, None, |tcb, cx| tcb.connect(&open, cx)).ok_or(Failure::NoBuffers)?;
         self.give_options(now, id, &options);

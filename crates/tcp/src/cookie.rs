@@ -9,7 +9,7 @@ use wire::{Instant, SeqNum};
 
 use crate::sent::mark;
 use crate::tcb::{Context, Open, Tcb};
-use crate::{Config, Ecn, Outgoing, window};
+use crate::{Config, Ecn, Outgoing};
 
 /// What must be known of a SYN to open a connection by it later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,7 +112,7 @@ impl Tcb {
             // RFC 3168 6.1.1.
             flags = flags | Flags::ECE;
         }
-        let window = window::initial(open.buffer(config), open.mss) as u16;
+        let window = open.first_window(config) as u16;
         let (seq, ack) = (open.iss, offer.seq + 1);
         Outgoing { seq, ack, flags, window, ecn: 0, options, offset: 0, len: 0, fresh: false }
     }

@@ -167,7 +167,8 @@ impl Tcb {
     fn next_syn(&mut self, cx: &mut Context) -> Option<Outgoing> {
         let first = self.snd_nxt == self.iss;
         if !first && self.lost_out <= self.retrans_out {
-            return None;
+            // RFC 9293 3.10.7.4: in SYN-RECEIVED an unacceptable segment is answered by an ACK.
+            return if self.state == State::SynReceived { self.bare_ack(cx) } else { None };
         }
         let mut flags = if self.state == State::SynSent { Flags::SYN } else { Flags::SYN | Flags::ACK };
         if first {
@@ -579,7 +580,7 @@ impl Tcb {
 
     fn segment(&mut self, seq: SeqNum, mut flags: Flags, offset: u32, len: u32, cx: &mut Context) -> Outgoing {
         let syn = flags.contains(Flags::SYN);
-        let window = self.offer_window(cx);
+        let window = self.offer_window(syn, cx);
         let ack = if flags.contains(Flags::ACK) { self.rcv_nxt } else { SeqNum(0) };
         if flags.contains(Flags::ACK) {
             // Everything received is acknowledged by this (RFC 9293 3.8.6.3).

@@ -274,6 +274,7 @@ impl Tcb {
             echo: None,
             smss: p.smss,
             mss_clamp: p.mss_clamp,
+            path_mss: p.mss_clamp,
             headers: p.headers,
             retries: 0,
             probes: 0,

@@ -12,9 +12,9 @@ const LEAST_V4: u16 = 576;
 const LEAST_V6: u16 = 1280;
 
 impl Tcb {
-    /// RFC 5927 4.1: the quoted sequence number must be one that is in flight.
+    /// RFC 5927 4.1: the quoted sequence number must be one that is in flight, SND.UNA <= SEG.SEQ < SND.NXT.
     fn quoted_ours(&self, seq: Option<SeqNum>) -> bool {
-        seq.is_none_or(|seq| !seq.before(self.snd_una) && !seq.after(self.snd_nxt))
+        seq.is_none_or(|seq| !seq.before(self.snd_una) && seq.before(self.snd_nxt))
     }
 
     /// An ICMP error about it: fatal while being opened where it is `hard`, else only remembered (RFC 9293 3.9.2.2,
@@ -36,9 +36,12 @@ impl Tcb {
         if !self.quoted_ours(seq) {
             return false;
         }
+        // What our SYN offers is what we can receive, which is not this path's matter (RFC 9293 3.7.1, MUST-67; RFC 8201 5.4).
+        let known = mss < self.path_mss && !self.established();
+        self.path_mss = self.path_mss.min(mss.max(48));
         let mss = if self.has(flag::TIMESTAMPS) { mss.saturating_sub(12) } else { mss }.max(36);
         if mss >= self.smss {
-            return false;
+            return known;
         }
         if let Some(k) = &mut self.knobs {
             k.hole = Hole::None;
@@ -50,10 +53,6 @@ impl Tcb {
     fn lower_mss(&mut self, mss: u16, cx: &mut Context) {
         let old = core::mem::replace(&mut self.smss, mss) as u32;
         self.forget_reported();
-        if !self.established() {
-            // What the peer offers must fit, too; what we take is not this path's matter.
-            self.mss_clamp = self.mss_clamp.min(mss + if self.has(flag::TIMESTAMPS) { 12 } else { 0 });
-        }
         // Each record is counted in segments of the new size; what was too big is lost for certain and goes again at
         // once, smaller, without being taken for congestion (RFC 1191 6.4).
         let mut at = self.sent.head();

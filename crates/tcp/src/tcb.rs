@@ -224,8 +224,10 @@ pub struct Open {
     pub iss: SeqNum,
     /// Random offset of our timestamp clock.
     pub ts_offset: u32,
-    /// Largest segment we can receive on this path: MTU less IP and TCP headers.
+    /// Largest segment that we can receive, which our SYN offers: the interface's MTU less IP and TCP headers.
     pub mss: u16,
+    /// Largest segment that the path to the peer is known to take: a bound of what is sent, not of what is offered.
+    pub path_mss: u16,
     /// SO_RCVBUF, bytes; 0: the configuration's, and it may grow by itself.
     pub receive_buffer: u32,
     /// Bytes of IP and TCP header that `mss` left room for, for `pmtu` in snapshots.
@@ -238,8 +240,13 @@ impl Open {
         if self.receive_buffer > 0 { self.receive_buffer } else { config.receive_buffer }
     }
 
+    /// Bytes that our SYN or SYN/ACK offers.
+    pub fn first_window(&self, config: &Config) -> u32 {
+        window::initial(self.buffer(config), self.mss)
+    }
+
     /// Our window scale: for all that the buffer may grow to (RFC 7323 2.2).
-    pub(crate) fn scale(&self, config: &Config) -> u8 {
+    pub fn scale(&self, config: &Config) -> u8 {
         let buffer = self.buffer(config);
         scale_for(if self.receive_buffer > 0 { buffer } else { config.receive_buffer_max.max(buffer) }, config)
     }
@@ -309,7 +316,10 @@ pub struct Tcb {
     /// The timestamp that the segment being worked on echoes, in our clock, ms.
     pub(crate) echo: Option<u32>,
     pub(crate) smss: u16,
+    /// The MSS that our SYN offers.
     pub(crate) mss_clamp: u16,
+    /// What the path takes, as far as it is known before the peer's SYN is there; `smss` counts afterwards.
+    pub(crate) path_mss: u16,
     pub(crate) headers: u16,
     pub(crate) retries: u8,
     pub(crate) probes: u8,
@@ -429,6 +439,7 @@ macro_rules! opening {
             echo: None,
             smss: size,
             mss_clamp: open.mss,
+            path_mss: open.path_mss.min(open.mss),
             headers: open.headers,
             retries: 0,
             probes: 0,
@@ -474,7 +485,7 @@ macro_rules! opening {
 impl Tcb {
     /// A block for [`Tcb::connect`] or [`Tcb::resume`] to open a connection in.
     pub fn new(config: &Config) -> Tcb {
-        let open = Open { iss: SeqNum(0), ts_offset: 0, mss: 536, receive_buffer: 0, headers: 40 };
+        let open = Open { iss: SeqNum(0), ts_offset: 0, mss: 536, path_mss: 536, receive_buffer: 0, headers: 40 };
         opening!(new, State::Closed, &open, config)
     }
 
@@ -536,7 +547,7 @@ impl Tcb {
         let default = if self.headers >= 60 { 1220 } else { 536 };
         // Tiny offers would make every byte a packet; Linux's floor of 48 bytes holds.
         let offered = o.mss.unwrap_or(default).max(48);
-        self.smss = offered.min(self.mss_clamp);
+        self.smss = offered.min(self.path_mss);
         if self.has(flag::TIMESTAMPS) {
             self.smss = self.smss.saturating_sub(12).max(36);
         }

@@ -43,15 +43,14 @@ impl Tcb {
     ///
     /// RFC 9293 3.8.6.2.2 (MUST-39): the edge moves only by min(half the buffer, one segment) or more; it never moves
     /// left (SHLD-14).
-    pub(crate) fn offer_window(&mut self, cx: &Context) -> u16 {
-        // RFC 7323 2.2: the window of a segment with SYN is not scaled.
-        if self.state == State::SynSent {
-            return initial(self.receive_buffer, self.mss_clamp) as u16;
-        }
+    pub(crate) fn offer_window(&mut self, syn: bool, cx: &Context) -> u16 {
         let offered = self.rcv_adv.since(self.rcv_nxt);
-        if self.state == State::SynReceived {
-            // As offered when the SYN was taken.
-            return offered.min(0xffff) as u16;
+        if syn {
+            // RFC 7323 2.2: the window of a segment with SYN is not scaled; of a SYN/ACK it is as when the SYN was taken.
+            return match self.state {
+                State::SynSent => initial(self.receive_buffer, self.mss_clamp) as u16,
+                _ => offered.min(0xffff) as u16,
+            };
         }
         let free = self.receive_buffer.saturating_sub(self.occupied).min(self.ahead(cx));
         let step = (self.receive_buffer / 2).min(self.mss_clamp as u32);

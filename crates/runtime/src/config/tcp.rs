@@ -122,8 +122,6 @@ pub struct TcpConfig {
     pub abort_on_overflow: Option<bool>,
     /// Least time between answers of a connection to segments out of the window, ms (RFC 5961 7).
     pub invalid_ratelimit_ms: Option<u64>,
-    /// Challenge ACKs a second of a lane, about (RFC 5961 7); 0 does not limit them.
-    pub challenge_acks: Option<u32>,
 }
 
 fn algorithm<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Algorithm>, D::Error> {

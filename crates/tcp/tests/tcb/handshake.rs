@@ -1,6 +1,6 @@
 //! Opening (RFC 9293 3.5, 3.10.7.2, 3.10.7.3).
 
-use tcp::{Config, Error, Notice, Reply, State};
+use tcp::{Config, Error, Notice, Open, Reply, State};
 use wire::SeqNum;
 use wire::tcp::Flags;
 
@@ -199,6 +199,32 @@ fn simultaneous_open_answers_a_repeated_syn() {
     p.exchange("S 0:0(0) win 15000 <mss 900>", "S. 0:0(0) ack 1 win 20000 <mss 1000>");
     p.exchange("S. 0:0(0) ack 0 win 15000 <mss 900>", "S. 0:0(0) ack 1 win 20000 <mss 1000>");
     assert_eq!(p.state(), State::SynReceived);
+}
+
+/// RFC 9293 3.10.7.4, RFC 5961 3.2 and 4.2: in SYN-RECEIVED, too, what is unacceptable is answered by an ACK, and a RST or SYN in
+/// the window by a challenge. The window of that ACK is scaled (RFC 7323 2.3), and its edge is the SYN/ACK's.
+#[test]
+fn after_a_simultaneous_open_strange_segments_are_answered() {
+    let config = Config { window_scaling: true, receive_buffer_max: 1 << 20, ..plain() };
+    let open = Open { receive_buffer: 0, ..open() };
+    for (text, challenges) in [
+        (". 0:0(0) ack 1 win 15000", 0),
+        ("P. 200000:200010(10) ack 1 win 15000", 0),
+        ("R 1000:1000(0) win 0", 1),
+        ("S 1000:1000(0) win 15000", 1),
+    ] {
+        let config = Config { receive_buffer: 64_000, ..config.clone() };
+        let mut p = Peer::connecting(config, open);
+        p.expect("S 0:0(0) win 64000 <mss 1000,wscale 5>");
+        p.inject("S 0:0(0) win 15000 <mss 900,wscale 0>");
+        p.expect("S. 0:0(0) ack 1 win 64000 <mss 1000,wscale 5>");
+        p.exchange(text, ". 1:1(0) ack 1 win 2000");
+        assert_eq!((p.state(), p.counters.challenge_acks), (State::SynReceived, challenges), "{text}");
+        p.quiet();
+        p.inject(". 1:1(0) ack 1 win 15000");
+        assert_eq!((p.state(), p.info().rcv_wnd), (State::Established, 64_000));
+        p.drain();
+    }
 }
 
 /// RFC 9293 3.10.7.4, MUST-11: a RST sends an opener to CLOSED as refused, and a passive one away as reset.

@@ -1,6 +1,6 @@
 //! What ICMP errors do (RFC 9293 3.9.2.2, RFC 5927), and smaller segments for a smaller path (RFC 1191, RFC 8201).
 
-use tcp::{Config, Error, Notice, State};
+use tcp::{Config, Error, Notice, Open, State};
 
 use crate::peer::{Peer, open, plain};
 
@@ -11,10 +11,13 @@ fn the_quoted_number_must_be_in_flight() {
     p.write(3000);
     p.drain();
     p.inject(". 1:1(0) ack 1001 win 20000");
-    for (seq, ok) in [(1000, false), (1001, true), (2000, true), (3001, true), (3002, false)] {
+    for (seq, ok) in [(1000, false), (1001, true), (2000, true), (3000, true), (3001, false)] {
         assert_eq!(p.unreachable(true, Some(seq)), ok, "{seq}");
     }
     assert!(p.unreachable(true, None));
+    // With nothing in flight there is nothing that an error could quote.
+    p.inject(". 1:1(0) ack 3001 win 20000");
+    assert!(!p.unreachable(true, Some(3001)) && !p.unreachable(true, Some(3000)) && !p.too_big(600, Some(3001)));
     // MUST-56: established connections survive even hard errors.
     assert_eq!((p.state(), p.error()), (State::Established, None));
     p.quiet();
@@ -27,7 +30,7 @@ fn hard_errors_end_an_opening() {
     p.drain();
     assert!(p.unreachable(false, Some(0)));
     assert!(!p.unreachable(true, Some(-1)));
-    assert!(!p.unreachable(true, Some(2)));
+    assert!(!p.unreachable(true, Some(1)));
     assert_eq!(p.state(), State::SynSent);
     assert!(p.unreachable(true, Some(0)));
     assert_eq!((p.state(), p.error(), p.take_notice()), (State::Closed, Some(Error::Unreachable), Notice::FAILED));
@@ -92,11 +95,11 @@ fn forged_errors_are_ignored() {
     p.drain();
     p.inject(". 1:1(0) ack 1001 win 20000");
     assert!(!p.too_big(600, Some(1000)));
-    assert!(!p.too_big(600, Some(2002)));
+    assert!(!p.too_big(600, Some(2001)));
     assert!(!p.too_big(1000, Some(1001)));
     assert!(!p.too_big(1001, None));
     assert_eq!(p.segment_size(), 1000);
-    assert!(p.too_big(999, Some(2001)));
+    assert!(p.too_big(999, Some(2000)));
     assert_eq!(p.segment_size(), 999);
     assert!(p.too_big(900, Some(1001)));
     p.drain();
@@ -115,14 +118,27 @@ fn the_size_counts_options() {
     assert_eq!((p.segment_size(), p.info().pmtu), (987, 1039));
 }
 
-/// A path that shrinks while the SYN is under way clamps what the peer may offer.
+/// A path that shrinks while the SYN is under way bounds what is sent, whatever the peer offers to take.
 #[test]
-fn a_smaller_path_clamps_the_offer() {
-    let mut p = Peer::connecting(plain(), open());
-    p.drain();
-    assert!(p.too_big(400, Some(0)));
-    p.exchange("S. 0:0(0) ack 1 win 20000 <mss 1000>", ". 1:1(0) ack 1 win 20000");
-    assert_eq!(p.segment_size(), 400);
+fn a_path_that_is_known_before_the_handshake_bounds_segments() {
+    for path in [400, 900] {
+        let mut p = Peer::connecting(plain(), open());
+        p.drain();
+        assert!(p.too_big(path, Some(0)));
+        // Nothing new.
+        assert!(!p.too_big(path, Some(0)) && !p.too_big(path + 1, Some(0)));
+        p.exchange("S. 0:0(0) ack 1 win 20000 <mss 1000>", ". 1:1(0) ack 1 win 20000");
+        assert_eq!((p.segment_size(), p.info().advmss), (path, 1000));
+    }
+    // The stack knew it already.
+    let p = Peer::accepting(plain(), Open { path_mss: 700, ..open() }, "S 0:0(0) win 20000 <mss 1000>");
+    assert_eq!((p.segment_size(), p.info().advmss), (700, 1000));
+    // In SYN-RECEIVED as well.
+    let mut p = Peer::accepting(plain(), open(), "S 0:0(0) win 20000 <mss 1000>");
+    p.expect("S. 0:0(0) ack 1 win 20000 <mss 1000>");
+    assert!(p.too_big(600, Some(0)));
+    assert_eq!((p.segment_size(), p.info().advmss), (600, 1000));
+    p.quiet();
 }
 
 /// What is small enough is not sent again.
@@ -180,13 +196,16 @@ fn a_smaller_size_does_not_disturb_recovery() {
     p.drain();
 }
 
-/// What we offer to receive comes down with the path, and timestamps still have their room in it.
+/// What we offer to receive is not the path's matter: the other direction may take more (RFC 9293 3.7.1, MUST-67).
 #[test]
-fn the_syn_ack_offers_what_the_path_takes() {
+fn a_small_path_does_not_lower_the_mss_offered() {
     let config = Config { timestamps: true, ..plain() };
     let mut p = Peer::connecting(config, open());
     p.drain();
     assert!(p.too_big(500, Some(0)));
     p.timer_ms(1000);
-    p.expect("S 0:0(0) win 20000 <mss 500,TS val 2000 ecr 0>");
+    p.expect("S 0:0(0) win 20000 <mss 1000,TS val 2000 ecr 0>");
+    p.inject("S. 0:0(0) ack 1 win 20000 <mss 1000,TS val 100 ecr 2000>");
+    p.drain();
+    assert_eq!(p.segment_size(), 488);
 }

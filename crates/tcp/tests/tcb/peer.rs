@@ -60,7 +60,7 @@ pub fn plain() -> Config {
 /// How a connection is opened in a test: segments of 1,000 bytes, 20,000 bytes of receive buffer.
 pub fn open() -> Open {
     let ts_offset = TS.wrapping_sub(START.millis() as u32);
-    Open { iss: ISS, ts_offset, mss: 1000, receive_buffer: 20_000, headers: 40 }
+    Open { iss: ISS, ts_offset, mss: 1000, path_mss: u16::MAX, receive_buffer: 20_000, headers: 40 }
 }
 
 /// What we receive is checked against this stream, and the peer against the same one of ours.
@@ -142,7 +142,7 @@ impl Peer {
             now: START,
             config,
             counters: Counters::default(),
-            limits: Limits::new(0, 0),
+            limits: Limits::default(),
             push: false,
             segments: 1,
             pool,

@@ -1,6 +1,6 @@
 //! Which segments are taken (RFC 9293 3.4, 3.10.7.4), what is cut off, and what waits out of order.
 
-use tcp::{Notice, State};
+use tcp::{Config, Notice, State};
 
 use crate::peer::{Peer, plain};
 
@@ -9,8 +9,8 @@ const ACK: &str = ". 1:1(0) ack 1 win 20000";
 /// The four cases, at both edges of the window 1…20000.
 #[test]
 fn the_four_acceptability_tests() {
-    // Without text in an open window.
-    for (seq, ok) in [(0, false), (1, true), (2, true), (20_000, true), (20_001, false)] {
+    // Without text in an open window; the right edge itself counts.
+    for (seq, ok) in [(0, false), (1, true), (2, true), (20_000, true), (20_001, true), (20_002, false)] {
         let mut p = Peer::server();
         p.exchange(&format!(". {seq}:{seq}(0) ack 1 win 20000"), if ok { "" } else { ACK });
         assert_eq!(p.counters.unacceptable, !ok as u64, "{seq}");
@@ -31,6 +31,29 @@ fn the_four_acceptability_tests() {
     p.inject("P. -100:20101(20201) ack 1 win 20000");
     assert_eq!((p.counters.unacceptable, p.take()), (0, 20_000));
     p.expect(". 1:1(0) ack 20001 win 0");
+}
+
+/// A peer that has filled the window, and whose first segment was lost, acknowledges with the number at the right edge: it is
+/// its SND.NXT. What it acknowledges counts, and the window it offers.
+#[test]
+fn an_ack_at_the_right_edge_counts() {
+    let mut p = Peer::server_offered(Config { sack: true, ..plain() }, "mss 1000,sackOK");
+    for i in 1..20 {
+        p.inject(&format!(". {}:{}(1000) ack 1 win 20000", 1 + i * 1000, 1001 + i * 1000));
+        p.drain();
+    }
+    p.write(3000);
+    p.drain();
+    p.exchange(". 20001:20001(0) ack 1001 win 9000", "");
+    let i = p.info();
+    assert_eq!((p.counters.unacceptable, i.bytes_acked, i.snd_wnd), (0, 1000, 9000));
+    // Text and a FIN there lie outside.
+    p.inject("F. 20001:20001(0) ack 3001 win 9000");
+    p.inject("P. 20001:20002(1) ack 3001 win 9000");
+    assert_eq!((p.counters.unacceptable, p.info().bytes_acked), (2, 1000));
+    p.drain();
+    p.exchange(". 20001:20001(0) ack 3001 win 9000", "");
+    p.no_timer();
 }
 
 /// FIN and SYN occupy a number each.
@@ -313,7 +336,7 @@ fn prediction_counts_the_usual_and_leaves_the_rest() {
 /// A window that is scaled is compared as it counts; a full window of text is still the usual, a byte more is not.
 #[test]
 fn prediction_at_the_edges() {
-    let config = tcp::Config { window_scaling: true, ..plain() };
+    let config = Config { window_scaling: true, ..plain() };
     let mut p = Peer::server_offered(config, "mss 1000,wscale 3");
     p.inject(". 1:1(0) ack 1 win 2500");
     for i in 0..3 {
@@ -343,7 +366,7 @@ fn prediction_at_the_edges() {
     p.drain();
     p.inject(". 1:1(0) ack 1001 win 20000");
     assert_eq!((p.counters.predicted, p.info().unacked_bytes), (0, 2001));
-    let config = tcp::Config { sack: true, ..plain() };
+    let config = Config { sack: true, ..plain() };
     let mut p = Peer::server_offered(config, "mss 1000,sackOK");
     p.write(3000);
     p.drain();
