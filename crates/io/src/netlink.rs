@@ -416,7 +416,13 @@ fn address(b: &[u8]) -> Option<Address> {
     }
     // IFA_F_TENTATIVE, IFA_F_DADFAILED
     let tentative = flags & (0x40 | 0x08) != 0;
-    Some(Address { link: u32_at(b, 4), addr: local.or(peer)?, prefix: b[1], tentative })
+    let addr = local.or(peer)?;
+    is_prefix(addr, b[1]).then_some(Address { link: u32_at(b, 4), addr, prefix: b[1], tentative })
+}
+
+/// Whether a network of this address can have a prefix of so many bits.
+fn is_prefix(addr: IpAddr, bits: u8) -> bool {
+    bits <= if addr.is_ipv4() { 32 } else { 128 }
 }
 
 fn route(b: &[u8]) -> Option<KernelRoute> {
@@ -448,7 +454,9 @@ fn route(b: &[u8]) -> Option<KernelRoute> {
             _ => {}
         }
     }
-    (r.link != 0).then_some(r)
+    // RTA_VIA alone names a router of the other family.
+    r.gateway = r.gateway.filter(|g| g.is_ipv4() == r.dst.is_ipv4());
+    (r.link != 0 && is_prefix(r.dst, r.prefix)).then_some(r)
 }
 
 fn neighbor(b: &[u8]) -> Option<KernelNeighbor> {
@@ -613,6 +621,33 @@ mod tests {
                 Err(e) => eprintln!("SKIPPED: this kernel or user cannot destroy a TIME-WAIT ({e})"),
             }
         }
+    }
+
+    /// A message of this kind with the body and these attributes.
+    fn message(kind: u16, body: &[u8], with: &[(u16, &[u8])]) -> Vec<u8> {
+        let mut b = body.to_vec();
+        with.iter().for_each(|(kind, value)| attribute(&mut b, *kind, value));
+        let mut m = ((HEADER + b.len()) as u32).to_ne_bytes().to_vec();
+        m.extend(kind.to_ne_bytes());
+        m.resize(HEADER, 0);
+        m.extend(b);
+        m
+    }
+
+    #[test]
+    fn prefixes_and_routers_that_cannot_be_are_not_told() {
+        let address =
+            |prefix: u8, at: &[u8]| changes_in(&message(RTM_NEWADDR, &[0, prefix, 0, 0, 2, 0, 0, 0], &[(2, at)]));
+        assert_eq!((address(32, &[10, 0, 0, 1]).len(), address(33, &[10, 0, 0, 1]).len()), (1, 0));
+        assert_eq!((address(128, &[0xfd; 16]).len(), address(129, &[0xfd; 16]).len()), (1, 0));
+        let route = |prefix: u8, router: &[u8]| {
+            // RTN_UNICAST by interface 2.
+            let body = [libc::AF_INET as u8, prefix, 0, 0, 254, 0, 0, 1, 0, 0, 0, 0];
+            routes_in(&message(RTM_NEWROUTE, &body, &[(1, &[10, 0, 0, 0]), (4, &[2, 0, 0, 0]), (5, router)]))
+        };
+        assert_eq!(route(8, &[10, 0, 0, 1])[0].gateway, Some([10, 0, 0, 1].into()));
+        assert_eq!(route(8, &[0xfd; 16])[0].gateway, None);
+        assert!(route(40, &[10, 0, 0, 1]).is_empty());
     }
 
     #[test]
