@@ -222,7 +222,7 @@ case $mode in
         step "a soak of half an hour"
         cargo build --locked -p corelane --example soak
         cargo build --locked -p cli
-        tools/soak.py 0.5
+        if [ $root = yes ]; then tools/soak.py 0.5; else skip "the soak (network namespaces and AF_XDP need root)"; fi
         ;;
     soak)
         step "what the soak needs"
