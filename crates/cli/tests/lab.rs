@@ -697,3 +697,46 @@ fn a_load_that_was_cut_short_or_missed_its_rate_says_so() {
     assert!(said.contains("5000000 connections a second were not kept"), "{said}");
     assert_eq!(running.stop_code(), Some(1));
 }
+
+#[test]
+fn the_next_server_on_a_port_gets_its_handshakes_by_cookie_while_ours_drains() {
+    let Some(lab) = Lab::new() else { return };
+    let data = lab.file("m16", 16 << 20);
+    must(&format!("ip netns exec {} sh -c 'echo 2 >/proc/sys/net/ipv4/tcp_syncookies'", lab.b));
+    let server = lab.serve(&lab.b, "--dev xdp:vb --port 80");
+    let mut child = Command::new("ip")
+        .args(["netns", "exec", &lab.a, "curl", "-sS", "-m", "60", "--limit-rate", "4M", "http://10.99.0.2/m16"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut got = vec![0; 1];
+    let mut out = child.stdout.take().unwrap();
+    out.read_exact(&mut got).unwrap();
+    server.signal(rustix::process::Signal::INT);
+    // As soon as nobody listens any more, another program may.
+    let at = SocketAddr::from(([10, 99, 0, 2], 80));
+    let begun = Instant::now();
+    let listener = loop {
+        match lab.within(&lab.b, || TcpListener::bind(at)) {
+            Ok(listener) => break listener,
+            Err(e) => assert!(begun.elapsed() < Duration::from_secs(30), "{e}"),
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    // The lanes have told what is left within a tenth of a second or so.
+    std::thread::sleep(Duration::from_secs(1));
+    for n in 0..3 {
+        let mut client = lab.within(&lab.a, || connect_from(41_000 + n, at));
+        client.write_all(b"hello").unwrap();
+        let (mut next, _) = listener.accept().unwrap();
+        let mut buf = [0; 5];
+        next.read_exact(&mut buf).unwrap();
+        next.write_all(b"there").unwrap();
+        client.read_exact(&mut buf).unwrap();
+        assert_eq!(&buf, b"there");
+    }
+    out.read_to_end(&mut got).unwrap();
+    assert!(got == data, "{} of {} bytes", got.len(), data.len());
+    assert!(child.wait().unwrap().success());
+    assert_eq!(server.stop_code(), Some(0));
+}

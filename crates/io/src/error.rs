@@ -48,6 +48,16 @@ pub enum PortError {
         /// What to do.
         hint: String,
     },
+    /// A table of the XDP program has no room.
+    #[error(
+        "{dev}: {what} are taken already: close listeners, or listen on single addresses rather than on all of them"
+    )]
+    Full {
+        /// The interface.
+        dev: String,
+        /// How many of what.
+        what: String,
+    },
     /// A parameter that cannot be.
     #[error("{0}")]
     Invalid(String),

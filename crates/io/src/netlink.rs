@@ -526,7 +526,7 @@ fn diag_request(family: u8, states: u32) -> Vec<u8> {
 fn each_flow(socket: &mut Netlink, port: u16, mut f: impl FnMut(DiagSocket)) -> io::Result<()> {
     for family in [libc::AF_INET, libc::AF_INET6] {
         // All states but CLOSE (7) and LISTEN (10).
-        let mut body = diag_request(family as u8, 0xffff & !(1 << 7) & !(1 << 10));
+        let mut body = diag_request(family as u8, 0xfff & !(1 << 7) & !(1 << 10));
         body.extend(port.to_be_bytes());
         body.resize(8 + SOCKET_ID, 0);
         socket.dump(SOCK_DIAG_BY_FAMILY, &body, |_, b| {

@@ -1,41 +1,15 @@
 //! The sharing program over a table of frames (BPF_PROG_TEST_RUN): what is ours, what passes, and why.
 //!
-//! Needs CAP_BPF; says so and passes as skipped without.
+//! Needs CAP_BPF; says so and passes as skipped without, except in CI.
 
-use io::bpf::{Maps, OwnFlags, OwnKey, Program, VERDICTS, Verdict, steer};
+mod common;
+
+use std::time::Duration;
+
+use common::Bench;
+use io::bpf::{OwnFlags, OwnFlow, OwnKey, Verdict};
 use wire::tcp::{Flags, Header, Options};
 use wire::{Addr, MacAddr, SeqNum, ethernet, icmpv4, icmpv6, ipv4, ipv6};
-
-struct Bench {
-    maps: Maps,
-    program: Program,
-}
-
-impl Bench {
-    fn new() -> Option<Bench> {
-        let maps = match Maps::new(4) {
-            Ok(maps) => maps,
-            Err(e) if e.raw_os_error() == Some(libc::EPERM) => {
-                eprintln!("SKIPPED: no CAP_BPF here ({e})");
-                return None;
-            }
-            Err(e) => panic!("maps: {e}"),
-        };
-        let program = Program::load_xdp("corelane", &steer(&maps), true).expect("the verifier accepts the program");
-        Some(Bench { maps, program })
-    }
-
-    fn verdict(&self, frame: &[u8]) -> Verdict {
-        let before = VERDICTS.map(|v| self.maps.verdict(v).unwrap());
-        // No socket on the queue: whatever the program thinks, the frame passes.
-        assert_eq!(self.program.run(frame).unwrap(), 2, "XDP_PASS");
-        let after = VERDICTS.map(|v| self.maps.verdict(v).unwrap());
-        let changed: Vec<Verdict> =
-            (0..VERDICTS.len()).filter(|i| after[*i] != before[*i]).map(|i| VERDICTS[i]).collect();
-        assert_eq!(changed.len(), 1, "one verdict a frame");
-        changed[0]
-    }
-}
 
 fn addr(text: &str) -> Addr {
     text.parse::<std::net::IpAddr>().unwrap().into()
@@ -198,7 +172,7 @@ fn the_kernel_keeps_the_connections_it_has() {
         let peer_port = client.local_addr().unwrap().port();
         let with = |port, flags| frame(None, &packet(peer, us, 6, &segment(port, local.port(), flags)));
 
-        b.maps.own(key, OwnFlags { kernel_may_hold: true, draining: false }).unwrap();
+        b.maps.own(key, OwnFlags::BESIDE_KERNEL).unwrap();
         assert_eq!(b.verdict(&with(peer_port, Flags::ACK)), Verdict::KernelFlow);
         assert_eq!(b.verdict(&with(peer_port, Flags::ACK | Flags::FIN)), Verdict::KernelFlow);
         // A SYN too: one four-tuple has one owner.
@@ -209,11 +183,22 @@ fn the_kernel_keeps_the_connections_it_has() {
         // Once the kernel holds nothing, nobody asks it.
         b.maps.own(key, OwnFlags::LISTENING).unwrap();
         assert_eq!(b.verdict(&with(peer_port, Flags::ACK)), Verdict::Listen);
-        // A listener that has gone leaves its connections behind, and only those.
-        b.maps.own(key, OwnFlags::DRAINING).unwrap();
+        // Until it is known what a listener that has gone leaves behind, the kernel has what it knows, and new ones.
+        b.maps.own(key, OwnFlags::CLOSING).unwrap();
         assert_eq!(b.verdict(&with(1, Flags::ACK)), Verdict::Listen);
         assert_eq!(b.verdict(&with(1, Flags::SYN)), Verdict::Pass);
         assert_eq!(b.verdict(&with(peer_port, Flags::ACK)), Verdict::KernelFlow);
+        // Then only the connections that are left are ours. An ACK with a SYN cookie of the kernel's listener is not.
+        b.maps.own(key, OwnFlags::DRAINING).unwrap();
+        let left = OwnFlow { local: key, remote: peer, remote_port: 2 };
+        b.maps.keep_flow(left).unwrap();
+        for flags in [Flags::SYN, Flags::ACK, Flags::FIN | Flags::ACK, Flags::RST] {
+            assert_eq!(b.verdict(&with(1, flags)), Verdict::Pass, "{flags:?}");
+            assert_eq!(b.verdict(&with(peer_port, flags)), Verdict::Pass, "{flags:?}");
+            assert_eq!(b.verdict(&with(2, flags)), Verdict::Listen, "{flags:?}");
+        }
+        b.maps.give_flow_back(left).unwrap();
+        assert_eq!(b.verdict(&with(2, Flags::ACK)), Verdict::Pass);
         b.maps.disown(key).unwrap();
         assert_eq!(b.verdict(&with(peer_port, Flags::ACK)), Verdict::Pass);
         // What the kernel only remembers is not its own while we listen: not the SYN of the tuple, and not what follows.
@@ -222,9 +207,161 @@ fn the_kernel_keeps_the_connections_it_has() {
         while io::netlink::kernel_flows(local.port(), |_| true).unwrap().live > 0 {
             std::thread::yield_now();
         }
-        b.maps.own(key, OwnFlags { kernel_may_hold: true, draining: false }).unwrap();
+        b.maps.own(key, OwnFlags::BESIDE_KERNEL).unwrap();
         for flags in [Flags::SYN, Flags::ACK, Flags::ACK | Flags::FIN, Flags::RST] {
             assert_eq!(b.verdict(&with(peer_port, flags)), Verdict::Listen, "{flags:?}");
         }
+        // When we have stopped listening, it may be of the kernel's next server.
+        b.maps.own(key, OwnFlags::CLOSING).unwrap();
+        assert_eq!(b.verdict(&with(peer_port, Flags::ACK)), Verdict::KernelFlow);
     }
+}
+
+/// A fragment of `payload` from 10.0.0.2 to 10.0.0.1.
+fn fragment4(protocol: u8, id: u16, offset: u16, more: bool, payload: &[u8]) -> Vec<u8> {
+    let mut p = packet(addr("10.0.0.2"), addr("10.0.0.1"), protocol, payload);
+    p[4..6].copy_from_slice(&id.to_be_bytes());
+    p[6..8].copy_from_slice(&((offset / 8) | ((more as u16) << 13)).to_be_bytes());
+    frame(None, &p)
+}
+
+/// The same from fd00::2 to fd00::1.
+fn fragment6(protocol: u8, id: u32, offset: u16, more: bool, payload: &[u8]) -> Vec<u8> {
+    let mut fragment = vec![protocol, 0];
+    fragment.extend((offset | more as u16).to_be_bytes());
+    fragment.extend(id.to_be_bytes());
+    fragment.extend(payload);
+    frame(None, &packet(addr("fd00::2"), addr("fd00::1"), 44, &fragment))
+}
+
+fn own_port_80(b: &Bench) {
+    for us in ["10.0.0.1", "fd00::1"] {
+        b.maps.own(OwnKey { vlan: 0, addr: addr(us), port: 80 }, OwnFlags::LISTENING).unwrap();
+    }
+}
+
+#[test]
+fn fragments_of_another_protocol_are_another_datagram() {
+    let Some(b) = Bench::new() else { return };
+    own_port_80(&b);
+    let first = segment(5000, 80, Flags::ACK);
+    assert_eq!(b.verdict(&fragment6(6, 9, 0, true, &first)), Verdict::Listen);
+    assert_eq!(b.verdict(&fragment6(17, 9, 64, false, &[0; 40])), Verdict::Pass, "of a UDP datagram");
+    assert_eq!(b.verdict(&fragment6(6, 9, 64, false, &[0; 40])), Verdict::Fragment);
+    assert_eq!(b.verdict(&fragment4(6, 9, 0, true, &first)), Verdict::Listen);
+    assert_eq!(b.verdict(&fragment4(17, 9, 64, false, &[0; 40])), Verdict::Pass, "of a UDP datagram");
+}
+
+#[test]
+fn an_identification_that_is_used_again_by_the_kernels_datagram_is_the_kernels() {
+    let Some(b) = Bench::new() else { return };
+    own_port_80(&b);
+    let (ours, other) = (segment(5000, 80, Flags::ACK), segment(5000, 22, Flags::ACK));
+    for first in [fragment4(6, 1, 0, true, &other), fragment4(6, 1, 0, true, &other[..8])] {
+        assert_eq!(b.verdict(&fragment4(6, 1, 0, true, &ours)), Verdict::Listen);
+        assert_eq!(b.verdict(&fragment4(6, 1, 64, false, &[0; 40])), Verdict::Fragment);
+        assert_eq!(b.verdict(&first), Verdict::Pass);
+        assert_eq!(b.verdict(&fragment4(6, 1, 64, false, &[0; 40])), Verdict::Pass);
+    }
+    assert_eq!(b.verdict(&fragment6(6, 1, 0, true, &ours)), Verdict::Listen);
+    assert_eq!(b.verdict(&fragment6(6, 1, 0, true, &other)), Verdict::Pass);
+    assert_eq!(b.verdict(&fragment6(6, 1, 64, false, &[0; 40])), Verdict::Pass);
+}
+
+#[test]
+fn what_is_remembered_of_a_first_fragment_ends() {
+    // A life of nothing: whatever follows comes too late.
+    let Some(b) = Bench::with(Duration::ZERO) else { return };
+    own_port_80(&b);
+    for n in 0..2u16 {
+        if n == 1 {
+            let local = OwnKey { vlan: 0, addr: addr("10.0.0.1"), port: 80 };
+            b.maps.sends_fragments(OwnFlow { local, remote: addr("10.0.0.2"), remote_port: 5000 }).unwrap();
+        }
+        assert_eq!(b.verdict(&fragment4(6, n, 0, true, &segment(5000, 80, Flags::ACK))), Verdict::Listen);
+        assert_eq!(b.verdict(&fragment4(6, n, 64, false, &[0; 40])), Verdict::Pass);
+    }
+}
+
+#[test]
+fn forged_first_fragments_do_not_push_out_those_of_a_connection() {
+    let Some(b) = Bench::new() else { return };
+    own_port_80(&b);
+    let local = |us| OwnKey { vlan: 0, addr: addr(us), port: 80 };
+    b.maps.sends_fragments(OwnFlow { local: local("10.0.0.1"), remote: addr("10.0.0.2"), remote_port: 5000 }).unwrap();
+    b.maps.sends_fragments(OwnFlow { local: local("fd00::1"), remote: addr("fd00::2"), remote_port: 5000 }).unwrap();
+    let first = segment(5000, 80, Flags::ACK);
+    assert_eq!(b.verdict(&fragment4(6, 1, 0, true, &first)), Verdict::Listen);
+    assert_eq!(b.verdict(&fragment6(6, 1, 0, true, &first)), Verdict::Listen);
+    let stranger = segment(5001, 80, Flags::ACK);
+    for id in 2..20_000u16 {
+        b.verdict(&fragment4(6, id, 0, true, &stranger));
+    }
+    assert_eq!(b.verdict(&fragment4(6, 1, 64, false, &[0; 40])), Verdict::Fragment);
+    assert_eq!(b.verdict(&fragment6(6, 1, 64, false, &[0; 40])), Verdict::Fragment);
+    assert_eq!(b.verdict(&fragment4(6, 2, 64, false, &[0; 40])), Verdict::Pass, "4,096 strangers are remembered");
+}
+
+#[test]
+fn another_kind_of_tag_is_another_link() {
+    let Some(b) = Bench::new() else { return };
+    let (us, peer) = (addr("10.0.0.1"), addr("10.0.0.2"));
+    b.maps.own(OwnKey { vlan: 7, addr: us, port: 80 }, OwnFlags::LISTENING).unwrap();
+    let mut f = frame(Some(7), &packet(peer, us, 6, &segment(5000, 80, Flags::SYN)));
+    assert_eq!(b.verdict(&f), Verdict::Listen);
+    f[12..14].copy_from_slice(&ethernet::SERVICE_VLAN.to_be_bytes());
+    assert_eq!(b.verdict(&f), Verdict::Pass);
+}
+
+#[test]
+fn a_source_route_is_the_kernels() {
+    let Some(b) = Bench::new() else { return };
+    own_port_80(&b);
+    for (left, verdict) in [(1, Verdict::Pass), (0, Verdict::Listen)] {
+        // A segment routing header: 24 bytes, TCP next.
+        let mut srh = vec![6, 2, 4, left, 0, 0, 0, 0];
+        srh.extend([0xfd; 16]);
+        srh.extend(segment(5000, 80, Flags::SYN));
+        let f = frame(None, &packet(addr("fd00::2"), addr("fd00::1"), 43, &srh));
+        assert_eq!(b.verdict(&f), verdict, "{left} segments left");
+    }
+}
+
+#[test]
+fn frames_to_another_hardware_address_pass() {
+    let Some(b) = Bench::new() else { return };
+    own_port_80(&b);
+    let mut f = frame(None, &packet(addr("10.0.0.2"), addr("10.0.0.1"), 6, &segment(5000, 80, Flags::SYN)));
+    let ours: [u8; 6] = f[..6].try_into().unwrap();
+    assert_eq!(b.verdict(&f), Verdict::Listen, "as long as no address is known");
+    b.maps.set_mac(MacAddr(ours)).unwrap();
+    assert_eq!(b.verdict(&f), Verdict::Listen);
+    for at in 0..6 {
+        f[at] ^= 4;
+        assert_eq!(b.verdict(&f), Verdict::Pass, "byte {at} differs");
+        f[at] ^= 4;
+    }
+    for group in [[0xff; 6], [0x01, 0, 0x5e, 0, 0, 1]] {
+        f[..6].copy_from_slice(&group);
+        assert_eq!(b.verdict(&f), Verdict::Pass, "{group:x?}");
+    }
+    // The interface's address changes.
+    b.maps.set_mac(MacAddr([2, 9, 9, 9, 9, 9])).unwrap();
+    f[..6].copy_from_slice(&[2, 9, 9, 9, 9, 9]);
+    assert_eq!(b.verdict(&f), Verdict::Listen);
+    f[..6].copy_from_slice(&ours);
+    assert_eq!(b.verdict(&f), Verdict::Pass);
+}
+
+#[test]
+fn a_full_map_of_ports_says_so() {
+    let Some(b) = Bench::new() else { return };
+    let key = |n: u32| OwnKey { vlan: 0, addr: addr("10.0.0.1"), port: 1024 + n as u16 };
+    for n in 0..io::bpf::MOST_OWNED {
+        b.maps.own(key(n), OwnFlags::LISTENING).unwrap();
+    }
+    let error = b.maps.own(key(io::bpf::MOST_OWNED), OwnFlags::LISTENING).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
+    b.maps.disown(key(0)).unwrap();
+    b.maps.own(key(io::bpf::MOST_OWNED), OwnFlags::LISTENING).unwrap();
 }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use ::io::bpf::{OwnFlags, OwnKey};
 use ::io::netlink::{self, Change, KernelNeighbor, KernelRoute, Netlink};
@@ -19,6 +20,7 @@ use stack::{InterfaceId, Route};
 
 use crate::app::Gate;
 use crate::claim::Claim;
+use crate::drain::Draining;
 use crate::engine::{Error, LaneLink};
 use crate::lane::Wanted;
 use crate::mailbox::Control;
@@ -70,6 +72,9 @@ struct State {
     held: HashMap<Listen, Held>,
     /// Connections to these ports from this machine.
     local: Arc<Local>,
+    draining: Draining,
+    /// Wakes the control thread.
+    bell: Arc<Bell>,
     active: ActiveRange,
     /// Routes of dedicated ports, which no kernel change touches.
     fixed: Vec<Route>,
@@ -103,12 +108,23 @@ impl Kernel {
             None => ActiveRange::claim()?,
         };
         let local = Local::new().map_err(system("epoll"))?;
-        let mut state = State { ports, addresses: Vec::new(), held: HashMap::new(), local, active, fixed, netlink };
+        let bell = Arc::new(Bell::new().map_err(system("eventfd"))?);
+        let mut state = State {
+            ports,
+            addresses: Vec::new(),
+            held: HashMap::new(),
+            local,
+            draining: Draining::default(),
+            bell: bell.clone(),
+            active,
+            fixed,
+            netlink,
+        };
         state.read_addresses().map_err(system("reading addresses"))?;
         let (wanted, inbox) = channel();
         Ok(Kernel {
             state: Arc::new(Mutex::new(state)),
-            bell: Arc::new(Bell::new().map_err(system("eventfd"))?),
+            bell,
             stop: Arc::default(),
             thread: None,
             wanted,
@@ -143,6 +159,7 @@ impl Kernel {
     pub fn give_back(&self) {
         let mut state = lock(&self.state);
         state.held.clear();
+        state.draining = Draining::default();
         state.ports.clear();
     }
 
@@ -248,12 +265,13 @@ impl State {
                 let _ = p.device.disown(OwnKey { vlan: p.vlan, addr: addr.into(), port: listen.addr.port() });
             }
         }
+        self.draining.end_address(p, addr);
         true
     }
 
     /// Takes `listen`'s port on one address from the kernel.
     fn take(&mut self, listen: Listen, addr: IpAddr) -> Result<(), PortError> {
-        let State { ports, addresses, held, local, .. } = self;
+        let State { ports, addresses, held, local, draining, .. } = self;
         let Some(held) = held.get_mut(&listen) else { return Ok(()) };
         let Some((at, _, _)) = addresses.iter().find(|(_, a, _)| *a == addr) else { return Ok(()) };
         let Some(p) = ports.iter().find(|p| p.port == *at) else { return Ok(()) };
@@ -265,7 +283,8 @@ impl State {
         };
         let place = local.hold(socket)?;
         let key = OwnKey { vlan: p.vlan, addr: addr.into(), port: listen.addr.port() };
-        p.device.own(key, OwnFlags { kernel_may_hold: held.may_hold, draining: false })?;
+        p.device.own(key, if held.may_hold { OwnFlags::BESIDE_KERNEL } else { OwnFlags::LISTENING })?;
+        draining.end(ports, key);
         held.places.insert(addr, Some(place));
         Ok(())
     }
@@ -294,15 +313,14 @@ impl State {
             return;
         }
         let Some(held) = self.held.remove(&listen) else { return };
-        // The placeholders go, so that others may listen; connections that are still open, or end by their timers, stay ours.
+        // The placeholders go, so that others may listen; connections that are still open stay ours until they end.
+        let State { ports, addresses, draining, bell, .. } = self;
         for addr in held.places.keys() {
-            let at = self.addresses.iter().find(|(_, a, _)| a == addr).map(|(port, _, _)| *port);
-            let Some(p) = self.ports.iter().find(|p| Some(p.port) == at) else { continue };
-            let key = OwnKey { vlan: p.vlan, addr: (*addr).into(), port: listen.addr.port() };
-            if let Err(error) = p.device.own(key, OwnFlags::DRAINING) {
-                tracing::warn!("{error}");
-            }
+            let at = addresses.iter().find(|(_, a, _)| a == addr).map(|(port, _, _)| *port);
+            let Some(p) = ports.iter().find(|p| Some(p.port) == at) else { continue };
+            draining.begin(ports, p.port, OwnKey { vlan: p.vlan, addr: (*addr).into(), port: listen.addr.port() });
         }
+        bell.ring();
     }
 
     /// Ports whose last kernel connection has ended need no look-up any more.
@@ -414,6 +432,7 @@ impl Gate for PortGate {
         state.listen(listen).map_err(|error| match error {
             PortError::Busy { .. } => io::Error::new(io::ErrorKind::AddrInUse, error.to_string()),
             PortError::Permission { .. } => io::Error::new(io::ErrorKind::PermissionDenied, error.to_string()),
+            PortError::Full { .. } => io::Error::new(io::ErrorKind::AddrNotAvailable, error.to_string()),
             other => io::Error::other(other.to_string()),
         })?;
         Ok(Claim::new(Release(self.0.clone(), listen)))
@@ -466,7 +485,10 @@ struct Follower {
 impl Follower {
     fn run(mut self, stop: &AtomicBool) {
         while !stop.load(Ordering::Relaxed) {
-            let holding = lock(&self.state).held.values().any(|h| h.may_hold);
+            let (holding, patience) = {
+                let state = lock(&self.state);
+                (state.held.values().any(|h| h.may_hold), state.draining.patience())
+            };
             {
                 let mut fds = [
                     PollFd::new(&self.monitor, PollFlags::IN),
@@ -474,15 +496,17 @@ impl Follower {
                     PollFd::from_borrowed_fd(self.local.as_fd(), PollFlags::IN),
                 ];
                 let watched = if self.local.is_taken() { 2 } else { 3 };
-                let second = Timespec { tv_sec: 1, tv_nsec: 0 };
+                let second = holding.then_some(Duration::from_secs(1));
+                let longest = second.into_iter().chain(patience).min();
+                let longest = longest.map(|d| Timespec { tv_sec: d.as_secs() as i64, tv_nsec: d.subsec_nanos() as _ });
                 // A signal is a wake-up like any other.
-                let _ = poll(&mut fds[..watched], holding.then_some(&second));
+                let _ = poll(&mut fds[..watched], longest.as_ref());
             }
             self.bell.disarm();
             if let Err(error) = self.local.refuse() {
                 // Short of descriptors: they wait, and this thread with them.
                 tracing::debug!("refusing a connection from this machine: {error}");
-                std::thread::sleep(std::time::Duration::from_millis(10));
+                std::thread::sleep(Duration::from_millis(10));
             }
             if let Err(error) = self.work(holding) {
                 tracing::warn!("following the kernel's tables: {error}");
@@ -509,6 +533,8 @@ impl Follower {
         if holding {
             state.review_flows();
         }
+        let State { ports, draining, .. } = &mut *state;
+        draining.work(Instant::now(), ports, &self.lanes, &self.bell);
         let Some(changes) = self.monitor.changes()? else {
             // Too many to follow one by one.
             return state.tell_all(&self.lanes);

@@ -271,6 +271,7 @@ impl Lane {
                 Control::SetNeighbor(port, addr, mac) => self.stack.set_neighbor(now, interface(port), addr, mac),
                 Control::RemoveNeighbor(port, addr) => self.stack.remove_neighbor(interface(port), addr),
                 Control::ForgetNeighbors => self.stack.forget_neighbors(),
+                Control::Connections(question) => question.answer(&self.stack),
                 Control::Snapshot(to, _) => {
                     // Who asked may have given up.
                     let _ = to.send(self.snapshot());

@@ -9,6 +9,7 @@ mod claim;
 mod clock;
 pub mod config;
 mod cores;
+mod drain;
 mod engine;
 mod fallback;
 pub mod forks;

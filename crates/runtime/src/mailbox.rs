@@ -9,6 +9,7 @@ use std::sync::{PoisonError, Weak};
 use stack::Route;
 use wire::MacAddr;
 
+use crate::drain::Question;
 use crate::stats::Snapshot;
 use crate::sync::{AtomicBool, Mutex, MutexGuard, Ordering, fence};
 
@@ -27,6 +28,8 @@ pub(crate) enum Control {
     RemoveNeighbor(usize, IpAddr),
     /// All that the kernel said of neighbours is void: they are asked for again.
     ForgetNeighbors,
+    /// Which connections there are on ports that nobody listens on any more.
+    Connections(Question),
     /// Wanted as long as somebody waits for it.
     Snapshot(Sender<Snapshot>, Weak<()>),
 }
@@ -49,7 +52,7 @@ impl Control {
             Control::SetNeighbor(port, addr, _) | Control::RemoveNeighbor(port, addr) => {
                 Some(Subject::Neighbor(*port, *addr))
             }
-            Control::ForgetNeighbors | Control::Snapshot(..) => None,
+            Control::ForgetNeighbors | Control::Connections(_) | Control::Snapshot(..) => None,
         }
     }
 
@@ -157,6 +160,7 @@ mod tests {
                 Control::SetNeighbor(_, a, mac) => drop(known.0.insert(a, mac)),
                 Control::RemoveNeighbor(_, a) => drop(known.0.remove(&a)),
                 Control::ForgetNeighbors => known.0.clear(),
+                Control::Connections(_) => {}
                 Control::Snapshot(..) => snapshots += 1,
             }
         }

@@ -294,6 +294,11 @@ impl Stack {
         }
     }
 
+    /// The tuples of all connections, TIME-WAIT and handshakes aside.
+    pub fn each_flow(&self, f: impl FnMut(&FlowKey)) {
+        self.conns.iter_ids().filter_map(|id| self.conns.key(id)).for_each(f);
+    }
+
     /// RFC 6528 3: a clock of 4 µs ticks plus a keyed hash of the tuple.
     pub(crate) fn initial_sequence(&self, now: Instant, key: &FlowKey) -> (SeqNum, u32) {
         let hash = self.isn.tuple(key);

@@ -101,6 +101,11 @@ impl Stack {
         tuple_of(frame).is_some_and(|tuple| self.finds(&tuple.key) == Some(false))
     }
 
+    /// Whether this lane has the connection or its handshake, TIME-WAIT aside.
+    pub fn is_alive(&self, key: &FlowKey) -> bool {
+        self.finds(key) == Some(false)
+    }
+
     /// Whether a connection that this lane has in its table is only remembered.
     fn finds(&self, key: &FlowKey) -> Option<bool> {
         Some(self.find_flow(key, self.flows.hash(key))? & TIME_WAIT != 0)

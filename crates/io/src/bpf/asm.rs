@@ -34,12 +34,16 @@ pub enum Size {
 pub enum Op {
     /// dst += src.
     Add = 0x00,
+    /// dst -= src.
+    Sub = 0x10,
     /// dst |= src.
     Or = 0x40,
     /// dst &= src.
     And = 0x50,
     /// dst <<= src.
     Lsh = 0x60,
+    /// dst >>= src.
+    Rsh = 0x70,
     /// dst = src.
     Mov = 0xb0,
 }
@@ -52,6 +56,8 @@ pub enum If {
     Eq = 0x10,
     /// dst > src.
     Gt = 0x20,
+    /// dst >= src.
+    Ge = 0x30,
     /// dst & src != 0.
     Set = 0x40,
     /// dst != src.
@@ -151,6 +157,12 @@ impl Asm {
     pub fn map(&mut self, dst: u8, map: BorrowedFd) -> &mut Asm {
         // BPF_PSEUDO_MAP_FD: the kernel replaces the descriptor by the map's address.
         self.put(0x18, dst, 1, 0, map.as_raw_fd()).put(0, 0, 0, 0, 0)
+    }
+
+    /// dst = the address of the value of an array's first entry.
+    pub fn map_value(&mut self, dst: u8, map: BorrowedFd) -> &mut Asm {
+        // BPF_PSEUDO_MAP_VALUE, with an offset of 0.
+        self.put(0x18, dst, 2, 0, map.as_raw_fd()).put(0, 0, 0, 0, 0)
     }
 
     /// Calls a helper by number.

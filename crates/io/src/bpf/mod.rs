@@ -1,9 +1,11 @@
 //! eBPF without a compiler or a library: an assembler, the system call, and the program that shares an interface.
 
 mod asm;
+mod maps;
 mod program;
 mod sys;
 
 pub use asm::{Asm, If, Insn};
-pub use program::{Maps, OwnFlags, OwnKey, VERDICTS, Verdict, steer};
+pub use maps::{MOST_KEPT, MOST_OWNED, Maps, OwnFlags, OwnFlow, OwnKey, VERDICTS, Verdict};
+pub use program::{steer, steer_for};
 pub use sys::{Link, Map, MapKind, Program, program_name};

@@ -68,6 +68,8 @@ pub enum MapKind {
     LruHash = 9,
     /// BPF_MAP_TYPE_XSKMAP.
     Xsk = 17,
+    /// BPF_MAP_TYPE_HASH whose entries have no memory before they are made.
+    SparseHash = 1001,
 }
 
 /// A map.
@@ -81,11 +83,15 @@ pub struct Map {
 impl Map {
     /// A map of `entries` with keys and values of so many bytes.
     pub fn new(kind: MapKind, name: &str, key: usize, value: usize, entries: u32) -> io::Result<Map> {
+        // BPF_F_NO_PREALLOC: what is mostly empty has its memory entry by entry.
+        let flags = matches!(kind, MapKind::SparseHash) as u32;
+        let kind = if let MapKind::SparseHash = kind { MapKind::Hash } else { kind };
         let fd = Attr::new()
             .word(0, kind as u32)
             .word(4, key as u32)
             .word(8, value as u32)
             .word(12, entries)
+            .word(16, flags)
             .name(28, name)
             .fd(MAP_CREATE)?;
         Ok(Map { fd, key, value })

@@ -4,13 +4,13 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
-use wire::Addr;
 use wire::burst::{RxChecksum, TxCaps};
+use wire::{Addr, MacAddr};
 
 use super::large::Large;
 use super::port::XdpPort;
 use super::queue::{Queue, Rings};
-use crate::bpf::{self, Maps, OwnFlags, OwnKey, Program, Verdict};
+use crate::bpf::{self, MOST_KEPT, MOST_OWNED, Maps, OwnFlags, OwnFlow, OwnKey, Program, Verdict};
 use crate::error::PortError;
 use crate::netlink::{Link, Netlink};
 use crate::port::PortCaps;
@@ -141,6 +141,7 @@ impl XdpDevice {
         let shared = config.receive_ring / queues.div_ceil(config.lanes) as u32;
         let rings = Rings { receive: size(shared.max(config.receive_ring.min(2048))), send: size(config.send_ring) };
         let maps = Maps::new(queues as u32).map_err(|e| refuse(name, "making BPF maps", e))?;
+        maps.set_mac(link.mac).map_err(|e| refuse(name, "telling the program the hardware address", e))?;
         let mut by_lane: Vec<Vec<Queue>> = (0..config.lanes).map(|_| Vec::new()).collect();
         for i in 0..queues {
             let queue = Queue::open(link.index, i, link.mtu, rings, config)
@@ -222,9 +223,37 @@ impl XdpDevice {
         ))
     }
 
-    /// Takes a port of an address.
+    /// The interface's hardware address has changed: frames to the new one are ours, and frames to another pass.
+    pub fn set_mac(&self, mac: MacAddr) -> Result<(), PortError> {
+        self.attached.maps.set_mac(mac).map_err(|e| refuse(&self.link.name, "telling the hardware address", e))
+    }
+
+    /// Takes a port of an address. `Full` where [`MOST_OWNED`] are taken.
     pub fn own(&self, key: OwnKey, flags: OwnFlags) -> Result<(), PortError> {
-        self.attached.maps.own(key, flags).map_err(|e| refuse(&self.link.name, "owning a port", e))
+        self.attached
+            .maps
+            .own(key, flags)
+            .map_err(|e| self.no_room(e, "owning a port", MOST_OWNED, "ports of addresses"))
+    }
+
+    /// Keeps a connection on a port that drains. `Full` where [`MOST_KEPT`] are kept.
+    pub fn keep_flow(&self, flow: OwnFlow) -> Result<(), PortError> {
+        let kept = self.attached.maps.keep_flow(flow);
+        kept.map_err(|e| self.no_room(e, "keeping a connection", MOST_KEPT, "connections on closed ports"))
+    }
+
+    /// Gives the tuple of such a connection back to the kernel.
+    pub fn give_flow_back(&self, flow: OwnFlow) -> Result<(), PortError> {
+        self.attached.maps.give_flow_back(flow).map_err(|e| refuse(&self.link.name, "giving a connection back", e))
+    }
+
+    fn no_room(&self, e: io::Error, doing: &str, most: u32, of_what: &str) -> PortError {
+        match e.kind() {
+            io::ErrorKind::StorageFull => {
+                PortError::Full { dev: self.link.name.clone(), what: format!("{most} {of_what}") }
+            }
+            _ => refuse(&self.link.name, doing, e),
+        }
     }
 
     /// Gives a port back to the kernel.

@@ -1,0 +1,201 @@
+//! The maps through which the program of [`super::program`] hears what is ours, and their keys.
+
+use std::io;
+
+use wire::{Addr, MacAddr};
+
+use super::sys::{Map, MapKind};
+
+/// What an owned port is to the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnFlags(u32);
+
+/// Any port of ours.
+const OWNED: u32 = 1;
+/// Segments are looked up in the kernel first.
+pub(super) const MAY_HOLD: u32 = 2;
+/// Only the connections in the map of kept ones are ours.
+pub(super) const DRAINING: u32 = 4;
+/// Nobody listens, and which connections are left is not known yet.
+pub(super) const CLOSING: u32 = 8;
+
+impl OwnFlags {
+    /// A listener's port on which the kernel holds nothing.
+    pub const LISTENING: OwnFlags = OwnFlags(OWNED);
+    /// A listener's port on which the kernel has connections from before, which stay with it.
+    pub const BESIDE_KERNEL: OwnFlags = OwnFlags(OWNED | MAY_HOLD);
+    /// The listener has gone, and which of its connections are left is not known yet: what opens a connection is the
+    /// kernel's, and so is what the kernel has a connection for.
+    pub const CLOSING: OwnFlags = OwnFlags(OWNED | MAY_HOLD | CLOSING);
+    /// The listener has gone: the connections told by [`Maps::keep_flow`] are ours, and nothing else.
+    pub const DRAINING: OwnFlags = OwnFlags(OWNED | DRAINING);
+}
+
+/// An owned tuple.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OwnKey {
+    /// 802.1Q id; 0 for untagged frames.
+    pub vlan: u16,
+    /// Local address.
+    pub addr: Addr,
+    /// Local port.
+    pub port: u16,
+}
+
+impl OwnKey {
+    /// As it lies on the program's stack: address, port in network order, VLAN in the machine's.
+    fn bytes(&self) -> [u8; 20] {
+        let mut b = [0; 20];
+        b[..16].copy_from_slice(&self.addr.octets());
+        b[16..18].copy_from_slice(&self.port.to_be_bytes());
+        b[18..20].copy_from_slice(&self.vlan.to_ne_bytes());
+        b
+    }
+}
+
+/// A connection on an owned port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OwnFlow {
+    /// The address and port at our end.
+    pub local: OwnKey,
+    /// The peer's address.
+    pub remote: Addr,
+    /// The peer's port.
+    pub remote_port: u16,
+}
+
+impl OwnFlow {
+    /// Addresses, ports in network order, VLAN in the machine's, zeros.
+    fn bytes(&self) -> [u8; 40] {
+        let mut b = [0; 40];
+        b[..16].copy_from_slice(&self.local.addr.octets());
+        b[16..32].copy_from_slice(&self.remote.octets());
+        b[32..34].copy_from_slice(&self.local.port.to_be_bytes());
+        b[34..36].copy_from_slice(&self.remote_port.to_be_bytes());
+        b[36..38].copy_from_slice(&self.local.vlan.to_ne_bytes());
+        b
+    }
+}
+
+/// Why a frame was taken or passed, counted by the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Verdict {
+    /// A segment for an owned port.
+    Listen = 0,
+    /// A segment for the active range.
+    Active = 1,
+    /// A fragment of a datagram that is ours.
+    Fragment = 2,
+    /// Passed: the kernel holds the connection.
+    KernelFlow = 3,
+    /// Passed: not ours.
+    Pass = 4,
+}
+
+/// All verdicts, in the order of their counters.
+pub const VERDICTS: [Verdict; 5] =
+    [Verdict::Listen, Verdict::Active, Verdict::Fragment, Verdict::KernelFlow, Verdict::Pass];
+
+/// Ports of addresses that can be owned at once.
+pub const MOST_OWNED: u32 = 16_384;
+/// Connections that can be kept on ports whose listeners have gone.
+pub const MOST_KEPT: u32 = 65_536;
+/// Datagrams whose first fragment is remembered.
+const FRAGMENTS: u32 = 4096;
+
+/// The program's maps.
+#[derive(Debug)]
+pub struct Maps {
+    /// Queue to AF_XDP socket.
+    pub sockets: Map,
+    /// The interface's hardware address, in eight bytes.
+    pub(super) link: Map,
+    /// Address and port to [`OwnFlags`].
+    pub(super) owned: Map,
+    /// Address to range of ports.
+    pub(super) active: Map,
+    /// Connections on ports that drain.
+    pub(super) kept: Map,
+    /// Datagrams to the time of their first fragment, which named a connection that is known to send fragments, …
+    pub(super) fragments: Map,
+    /// … or any other.
+    pub(super) first_seen: Map,
+    /// Connections that are known to send fragments.
+    pub(super) fragmenting: Map,
+    pub(super) verdicts: Map,
+}
+
+impl Maps {
+    /// Empty maps for a device with `queues` queues.
+    pub fn new(queues: u32) -> io::Result<Maps> {
+        Ok(Maps {
+            sockets: Map::new(MapKind::Xsk, "cl_sockets", 4, 4, queues.max(1))?,
+            link: Map::new(MapKind::Array, "cl_link", 4, 8, 1)?,
+            owned: Map::new(MapKind::Hash, "cl_owned", 20, 4, MOST_OWNED)?,
+            active: Map::new(MapKind::Hash, "cl_active", 20, 8, 4096)?,
+            kept: Map::new(MapKind::SparseHash, "cl_kept", 40, 4, MOST_KEPT)?,
+            fragments: Map::new(MapKind::LruHash, "cl_fragments", 40, 8, FRAGMENTS)?,
+            first_seen: Map::new(MapKind::LruHash, "cl_first_seen", 40, 8, FRAGMENTS)?,
+            fragmenting: Map::new(MapKind::LruHash, "cl_fragmenting", 40, 4, FRAGMENTS)?,
+            verdicts: Map::new(MapKind::Array, "cl_verdicts", 4, 8, VERDICTS.len() as u32)?,
+        })
+    }
+
+    /// The interface's hardware address: frames to another pass, as do those to a group, which carry no TCP (RFC 9293 MUST-57
+    /// speaks of the addresses inside). Zero, as before the first call: every frame is looked at.
+    pub fn set_mac(&self, mac: MacAddr) -> io::Result<()> {
+        let mut value = [0; 8];
+        value[..6].copy_from_slice(&mac.0);
+        self.link.set(&0u32.to_ne_bytes(), &value)
+    }
+
+    /// Takes a port. `StorageFull` where [`MOST_OWNED`] are owned already.
+    pub fn own(&self, key: OwnKey, flags: OwnFlags) -> io::Result<()> {
+        full(self.owned.set(&key.bytes(), &flags.0.to_ne_bytes()))
+    }
+
+    /// Gives a port back.
+    pub fn disown(&self, key: OwnKey) -> io::Result<()> {
+        self.owned.remove(&key.bytes())
+    }
+
+    /// Keeps a connection on a port that is [`OwnFlags::DRAINING`]. `StorageFull` where [`MOST_KEPT`] are kept already.
+    pub fn keep_flow(&self, flow: OwnFlow) -> io::Result<()> {
+        full(self.kept.set(&flow.bytes(), &1u32.to_ne_bytes()))
+    }
+
+    /// Gives such a connection's tuple back.
+    pub fn give_flow_back(&self, flow: OwnFlow) -> io::Result<()> {
+        self.kept.remove(&flow.bytes())
+    }
+
+    /// A connection whose peer sends fragments: those who have none can not push out what is remembered of its datagrams.
+    pub fn sends_fragments(&self, flow: OwnFlow) -> io::Result<()> {
+        self.fragmenting.set(&flow.bytes(), &1u32.to_ne_bytes())
+    }
+
+    /// Takes a range of ports of an address for active opens.
+    pub fn set_active(&self, vlan: u16, addr: Addr, range: (u16, u16)) -> io::Result<()> {
+        let mut value = [0; 8];
+        value[..4].copy_from_slice(&(range.0 as u32).to_ne_bytes());
+        value[4..].copy_from_slice(&(range.1 as u32).to_ne_bytes());
+        full(self.active.set(&OwnKey { vlan, addr, port: 0 }.bytes(), &value))
+    }
+
+    /// Gives the active range of an address back.
+    pub fn clear_active(&self, vlan: u16, addr: Addr) -> io::Result<()> {
+        self.active.remove(&OwnKey { vlan, addr, port: 0 }.bytes())
+    }
+
+    /// How often a verdict was given.
+    pub fn verdict(&self, v: Verdict) -> io::Result<u64> {
+        let bytes = self.verdicts.get(&(v as u32).to_ne_bytes())?.unwrap_or_default();
+        Ok(bytes.try_into().map(u64::from_ne_bytes).unwrap_or(0))
+    }
+}
+
+/// The kernel says E2BIG of a map that is full.
+fn full(result: io::Result<()>) -> io::Result<()> {
+    result.map_err(|e| if e.raw_os_error() == Some(libc::E2BIG) { io::ErrorKind::StorageFull.into() } else { e })
+}

@@ -1,0 +1,223 @@
+//! Ports on which nobody listens any more: their connections stay ours until they end, and then the port's place in the XDP
+//! program's maps is free.
+//!
+//! What is left is asked of the lanes, who alone know. A place is first *closing*: the program asks the kernel before it takes a
+//! segment. Once every lane has told its connections, the place is *draining*: those connections are ours by their tuples, and
+//! everything else is the kernel's. The connections that are left are asked for once a second. TIME-WAIT does not count: its
+//! tuple may be that of the kernel's next connection, and a peer that still sends its FIN is not harmed by a RST.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::time::{Duration, Instant};
+
+use ::io::Bell;
+use ::io::bpf::{OwnFlags, OwnFlow, OwnKey};
+use stack::channel::Endpoint;
+use stack::{FlowKey, Stack};
+
+use crate::engine::LaneLink;
+use crate::kernel::SharedPort;
+use crate::mailbox::Control;
+
+/// Lanes that look through all their connections are not asked again before this time has passed.
+const REST: Duration = Duration::from_millis(100);
+/// Connections that are left are asked for this often.
+const REVIEW: Duration = Duration::from_secs(1);
+
+/// What a lane is asked.
+pub(crate) struct Question {
+    /// Of which ports are all connections wanted?
+    ports: Arc<HashSet<Endpoint>>,
+    /// Which of these connections are alive?
+    flows: Arc<Vec<FlowKey>>,
+    to: Sender<Answer>,
+    bell: Arc<Bell>,
+}
+
+#[derive(Default)]
+struct Answer {
+    /// Ports on which the lane still listens: it has not heard of the end yet.
+    listening: Vec<Endpoint>,
+    connections: Vec<FlowKey>,
+}
+
+impl Question {
+    /// The lane's answer.
+    pub fn answer(self, stack: &Stack) {
+        let mut answer = Answer::default();
+        if !self.ports.is_empty() {
+            answer.listening.extend(self.ports.iter().filter(|at| stack.listening(**at)));
+            stack.each_flow(|key| {
+                if self.ports.contains(&Endpoint { addr: key.local, port: key.local_port }) {
+                    answer.connections.push(*key);
+                }
+            });
+        }
+        answer.connections.extend(self.flows.iter().filter(|key| stack.is_alive(key)));
+        let Question { to, bell, .. } = self;
+        // Who asked may be gone.
+        let _ = to.send(answer);
+        drop(to);
+        bell.ring();
+    }
+}
+
+/// A question under way.
+struct Round {
+    closing: Vec<OwnKey>,
+    /// Closed once each lane has answered, or is gone.
+    answers: Receiver<Answer>,
+    heard: Answer,
+}
+
+/// One address and port.
+struct Place {
+    /// The port's place among the engine's.
+    port: usize,
+    /// `None` as long as they are not known.
+    flows: Option<HashSet<OwnFlow>>,
+}
+
+/// All ports on which nobody listens any more, but somebody did.
+#[derive(Default)]
+pub(crate) struct Draining {
+    places: HashMap<OwnKey, Place>,
+    round: Option<Round>,
+    asked: Option<Instant>,
+}
+
+/// What must happen on an interface.
+fn on(ports: &[SharedPort], port: usize, f: impl FnOnce(&SharedPort) -> Result<(), ::io::PortError>) {
+    if let Some(Err(error)) = ports.iter().find(|p| p.port == port).map(f) {
+        tracing::warn!("{error}");
+    }
+}
+
+fn flow_of(key: &FlowKey, local: OwnKey) -> Option<OwnFlow> {
+    let fits = (key.local, key.local_port) == (local.addr, local.port);
+    fits.then_some(OwnFlow { local, remote: key.remote, remote_port: key.remote_port })
+}
+
+impl Draining {
+    /// How long the control thread may sleep at most.
+    pub fn patience(&self) -> Option<Duration> {
+        let closing = self.round.is_none() && self.places.values().any(|p| p.flows.is_none());
+        (!self.places.is_empty()).then_some(if closing { REST } else { REVIEW })
+    }
+
+    /// Nobody listens there any more.
+    pub fn begin(&mut self, ports: &[SharedPort], port: usize, key: OwnKey) {
+        on(ports, port, |p| p.device.own(key, OwnFlags::CLOSING));
+        self.places.insert(key, Place { port, flows: None });
+    }
+
+    /// Somebody listens there again, or the address is no more: nothing is kept for its connections.
+    pub fn end(&mut self, ports: &[SharedPort], key: OwnKey) {
+        let Some(place) = self.places.remove(&key) else { return };
+        for flow in place.flows.unwrap_or_default() {
+            on(ports, place.port, |p| p.device.give_flow_back(flow));
+        }
+    }
+
+    /// An address is no more, and with it go its places.
+    pub fn end_address(&mut self, p: &SharedPort, gone: std::net::IpAddr) {
+        let of_address = |key: &&OwnKey| key.vlan == p.vlan && key.addr == gone.into();
+        let keys: Vec<OwnKey> = self.places.keys().filter(of_address).copied().collect();
+        for key in keys {
+            self.end(std::slice::from_ref(p), key);
+            on(std::slice::from_ref(p), p.port, |p| p.device.disown(key));
+        }
+    }
+
+    /// Hears what the lanes say and asks them what is to be asked; `now` is any clock.
+    pub fn work(&mut self, now: Instant, ports: &[SharedPort], lanes: &[LaneLink], bell: &Arc<Bell>) {
+        self.hear(ports);
+        if self.round.is_some() || self.places.is_empty() {
+            return;
+        }
+        let closing: Vec<OwnKey> = self.places.iter().filter(|(_, p)| p.flows.is_none()).map(|(key, _)| *key).collect();
+        let rest = if closing.is_empty() { REVIEW } else { REST };
+        if self.asked.is_some_and(|asked| now.duration_since(asked) < rest) {
+            return;
+        }
+        self.asked = Some(now);
+        let at = closing.iter().map(|key| Endpoint { addr: key.addr, port: key.port }).collect();
+        let flows = self.places.values().filter_map(|p| p.flows.as_ref()).flatten();
+        let key = |f: &OwnFlow| FlowKey {
+            local: f.local.addr,
+            remote: f.remote,
+            local_port: f.local.port,
+            remote_port: f.remote_port,
+        };
+        let (at, flows): (Arc<HashSet<_>>, Arc<Vec<_>>) = (Arc::new(at), Arc::new(flows.map(key).collect()));
+        let (to, answers) = channel();
+        for lane in lanes {
+            let question = Question { ports: at.clone(), flows: flows.clone(), to: to.clone(), bell: bell.clone() };
+            lane.send(Control::Connections(question));
+        }
+        self.round = Some(Round { closing, answers, heard: Answer::default() });
+    }
+
+    fn hear(&mut self, ports: &[SharedPort]) {
+        let Some(round) = &mut self.round else { return };
+        loop {
+            match round.answers.try_recv() {
+                Ok(answer) => {
+                    round.heard.listening.extend(answer.listening);
+                    round.heard.connections.extend(answer.connections);
+                }
+                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Disconnected) => break,
+            }
+        }
+        let Some(Round { closing, heard, .. }) = self.round.take() else { return };
+        let mut left: HashMap<Endpoint, Vec<FlowKey>> = HashMap::new();
+        for key in heard.connections {
+            left.entry(Endpoint { addr: key.local, port: key.local_port }).or_default().push(key);
+        }
+        let closing: HashSet<OwnKey> = closing.into_iter().collect();
+        let mut ended = Vec::new();
+        for (key, place) in &mut self.places {
+            let at = Endpoint { addr: key.addr, port: key.port };
+            let flows = || left.get(&at).into_iter().flatten().filter_map(|k| flow_of(k, *key)).collect::<HashSet<_>>();
+            let port = place.port;
+            match &mut place.flows {
+                Some(known) => {
+                    let alive = flows();
+                    for flow in known.difference(&alive) {
+                        on(ports, port, |p| p.device.give_flow_back(*flow));
+                    }
+                    known.retain(|flow| alive.contains(flow));
+                }
+                // Of those that began to close meanwhile nobody has asked yet.
+                unknown if closing.contains(key) && !heard.listening.contains(&at) => {
+                    *unknown = keep(ports, port, *key, flows());
+                }
+                None => {}
+            }
+            if place.flows.as_ref().is_some_and(HashSet::is_empty) {
+                ended.push(*key);
+            }
+        }
+        for key in ended {
+            if let Some(place) = self.places.remove(&key) {
+                on(ports, place.port, |p| p.device.disown(key));
+            }
+        }
+    }
+}
+
+/// Names the connections that are left to the program; where it has no room for them, the place stays as it is.
+fn keep(ports: &[SharedPort], port: usize, key: OwnKey, flows: HashSet<OwnFlow>) -> Option<HashSet<OwnFlow>> {
+    let p = ports.iter().find(|p| p.port == port)?;
+    let kept = flows.iter().try_for_each(|flow| p.device.keep_flow(*flow));
+    match kept.and_then(|()| if flows.is_empty() { Ok(()) } else { p.device.own(key, OwnFlags::DRAINING) }) {
+        Ok(()) => Some(flows),
+        Err(error) => {
+            tracing::debug!("{error}");
+            flows.iter().for_each(|flow| drop(p.device.give_flow_back(*flow)));
+            None
+        }
+    }
+}

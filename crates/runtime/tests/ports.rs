@@ -1,0 +1,71 @@
+//! Ports on an interface that the kernel keeps using: taken, given back, and all of them taken.
+//!
+//! Needs root and iproute2; says so and passes as skipped without, except in CI.
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsFd;
+use std::process::Command;
+
+use runtime::config::{Config, Model, PortConfig};
+use runtime::{App, Engine};
+
+fn sh(command: &str) -> bool {
+    Command::new("sh").args(["-c", command]).status().is_ok_and(|s| s.success())
+}
+
+/// Runs `f` in a network namespace of its own with an engine on a veth that has 10.98.0.1.
+fn beside_the_kernel(name: &str, f: impl FnOnce(&mut App) + Send) {
+    let ns = format!("clr-{name}-{}", std::process::id());
+    if !rustix::process::geteuid().is_root() || !sh(&format!("ip netns add {ns}")) {
+        assert!(std::env::var("CI").is_err(), "CI runs this test, which needs root and iproute2");
+        eprintln!("SKIPPED: needs root and iproute2");
+        return;
+    }
+    let made = sh(&format!(
+        "ip -n {ns} link add clr-va numrxqueues 1 numtxqueues 1 type veth peer name clr-vb numrxqueues 1 numtxqueues 1 && \
+         ip -n {ns} link set clr-va up && ip -n {ns} link set clr-vb up && \
+         ip -n {ns} addr add 10.98.0.1/24 dev clr-va"
+    ));
+    let result = std::thread::scope(|s| {
+        s.spawn(|| {
+            assert!(made, "a veth");
+            let file = std::fs::File::open(format!("/var/run/netns/{ns}")).unwrap();
+            let kind = Some(rustix::thread::LinkNameSpaceType::Network);
+            rustix::thread::move_into_link_name_space(file.as_fd(), kind).unwrap();
+            let port = PortConfig::new("xdp:clr-va".parse().unwrap());
+            let config = Config { model: Model::Paired, ports: vec![port], ..Config::default() };
+            let mut engine = Engine::start(&config).unwrap();
+            let mut app = engine.take_app(0).unwrap().attach().unwrap();
+            f(&mut app);
+            drop(app);
+            engine.shutdown();
+        })
+        .join()
+    });
+    sh(&format!("ip netns del {ns}"));
+    if let Err(cause) = result {
+        std::panic::resume_unwind(cause);
+    }
+}
+
+fn at(n: u32) -> SocketAddr {
+    ([10, 98, 0, 1], 1024 + (n % 30_000) as u16).into()
+}
+
+#[test]
+fn as_many_ports_as_you_like_one_after_the_other() {
+    beside_the_kernel("turns", |app| {
+        for n in 0..20_000 {
+            let claim = app.claim(at(n), false).unwrap_or_else(|e| panic!("listen {n}: {e}"));
+            // Nobody else has it meanwhile, and everybody afterwards.
+            if n % 1000 == 0 {
+                assert_eq!(TcpListener::bind(at(n)).unwrap_err().kind(), ErrorKind::AddrInUse);
+            }
+            drop(claim);
+            if n % 1000 == 0 {
+                TcpListener::bind(at(n)).unwrap();
+            }
+        }
+    });
+}
