@@ -97,6 +97,21 @@ lints() {
 tests() {
     step "test programs"
     [ $root = yes ] || [ "$mode" = quick ] || skip "network namespaces, AF_XDP, AF_PACKET, TAP, XDP programs (they need root)"
+    # A channel of io_uring is charged some 140 KiB, and the limit is of all processes of the user: a test has up to three,
+    # and two programs run at once.
+    local locked few threads
+    locked=$(ulimit -l)
+    if [ $root = no ] && [ "$locked" != unlimited ] && [ "$locked" -lt 65536 ]; then
+        few=$((locked / 1024))
+        [ $few -ge 1 ] || few=1
+        threads=${RUST_TEST_THREADS:-$(nproc)}
+        printf 'Locked memory is limited to %s KiB (ulimit -l)' "$locked"
+        if [ "$threads" -gt $few ]; then
+            export RUST_TEST_THREADS=$few
+            printf ': %s tests at once instead of %s' "$few" "$threads"
+        fi
+        printf '. Below 8192 tests of io_uring fail or are skipped.\n'
+    fi
     tools/test.py --result target/test-result.txt --workspace --locked
     step "examples in the documentation"
     cargo test --workspace --locked --doc --quiet

@@ -40,6 +40,10 @@ const IDLE: u8 = 1;
 const WRITE: u8 = 2;
 const LINGER: u8 = 3;
 
+/// How long a stopping server waits for the request of a connection that has made none.
+const FIRST_REQUEST: Duration = Duration::from_secs(1);
+/// The same once it has stopped listening: for the last connections that it took.
+const LAST: Duration = Duration::from_millis(100);
 /// Longest sleep, so that a stop is noticed.
 const NAP: Duration = Duration::from_millis(100);
 /// Connections taken before others are served again.
@@ -92,6 +96,9 @@ struct Connection<S> {
     /// Bytes of answers that the network took, and how many those were when the timeout was last set.
     taken: u64,
     taken_then: u64,
+    /// Was there when the server was asked to stop, and was being answered then.
+    older: bool,
+    answering: bool,
     /// Since when the rate is measured at which an answer is taken, and `taken` then.
     window: (Instant, u64),
 }
@@ -111,6 +118,9 @@ pub struct Server<N: Net, H: Handler> {
     accept_after: Option<Instant>,
     accept_failures: Seldom,
     limits: Limits,
+    stopping: bool,
+    /// Once it stops: connections that were there before, and those of them that are being answered.
+    older: (usize, usize),
     /// What it did.
     pub counts: Counts,
 }
@@ -164,6 +174,8 @@ impl<N: Net, H: Handler> Server<N, H> {
             accept_after: None,
             accept_failures: Seldom::default(),
             limits,
+            stopping: false,
+            older: (0, 0),
             counts: Counts::default(),
         }
     }
@@ -173,8 +185,10 @@ impl<N: Net, H: Handler> Server<N, H> {
         self.connections.len() - self.free.len()
     }
 
-    /// Serves until stopped, then finishes what is in flight, for a bounded time. Connections without a request under way
-    /// are closed at once.
+    /// Serves until stopped, then finishes what is in flight, for a bounded time.
+    ///
+    /// New connections are taken until the others have ended, for one request each, so that nobody is refused while a slow
+    /// answer goes on. Connections that wait between requests are closed at once.
     pub fn run(&mut self, stop: &Stop) -> io::Result<()> {
         let mut reloads = stop.reloads();
         while !stop.is_set() {
@@ -184,16 +198,26 @@ impl<N: Net, H: Handler> Server<N, H> {
                 self.handler.reload();
             }
         }
+        self.stopping = true;
+        let begun = Instant::now();
+        for id in 0..self.connections.len() as u32 {
+            self.wind_down(id);
+        }
+        while self.older.0 > 0 && begun.elapsed() < self.limits.grace.min(FIRST_REQUEST) {
+            self.turn()?;
+        }
+        while self.older.1 > 0 && begun.elapsed() < self.limits.grace {
+            self.turn()?;
+        }
         self.net.stop_listening();
         self.unaccepted.clear();
-        for id in 0..self.connections.len() as u32 {
-            let connection = &mut self.connections[id as usize];
-            if connection.stream.is_some() && !connection.lingering && connection.session.wind_down() {
-                self.close(id);
-            }
-        }
-        let deadline = Instant::now() + self.limits.grace;
-        while self.open() > 0 && Instant::now() < deadline {
+        let last = Instant::now();
+        let goes_on =
+            |c: &Connection<N::Stream>| c.stream.is_some() && (c.lingering || c.session.phase() == Phase::Answer);
+        while self.open() > 0
+            && begun.elapsed() < self.limits.grace
+            && (last.elapsed() < LAST || self.connections.iter().any(goes_on))
+        {
             self.turn()?;
         }
         for connection in &mut self.connections {
@@ -202,6 +226,26 @@ impl<N: Net, H: Handler> Server<N, H> {
             }
         }
         Ok(())
+    }
+
+    /// Lets a connection end after what it is about; closes it where that is nothing.
+    fn wind_down(&mut self, id: u32) {
+        let connection = &mut self.connections[id as usize];
+        if connection.stream.is_none() || connection.lingering {
+            return;
+        }
+        let answers = connection.session.phase() == Phase::Answer;
+        if answers {
+            connection.session.wind_down();
+        } else if connection.session.phase() == Phase::Idle && connection.session.answered > 0 {
+            return self.close(id);
+        } else {
+            connection.session.answer_one_more();
+        }
+        connection.older = true;
+        self.older.0 += 1;
+        self.older.1 += usize::from(answers);
+        connection.answering = answers;
     }
 
     /// Waits once and serves what became possible.
@@ -279,6 +323,8 @@ impl<N: Net, H: Handler> Server<N, H> {
                 marked: 0,
                 taken: 0,
                 taken_then: 0,
+                older: false,
+                answering: false,
                 window: (self.now, 0),
             });
             self.connections.len() as u32 - 1
@@ -292,6 +338,9 @@ impl<N: Net, H: Handler> Server<N, H> {
         connection.discarded = 0;
         connection.marked = u32::MAX;
         (connection.taken, connection.taken_then) = (0, 0);
+        if self.stopping {
+            connection.session.answer_one_more();
+        }
         self.work(id);
     }
 
@@ -418,6 +467,8 @@ impl<N: Net, H: Handler> Server<N, H> {
     fn release(&mut self, id: u32) -> Option<N::Stream> {
         let connection = &mut self.connections[id as usize];
         let stream = connection.stream.take()?;
+        self.older.0 -= usize::from(std::mem::take(&mut connection.older));
+        self.older.1 -= usize::from(std::mem::take(&mut connection.answering));
         // The top bit of a key marks listeners.
         connection.generation = (connection.generation + 1) & (u32::MAX >> 1);
         connection.session.clear(&mut self.room.outputs);

@@ -455,8 +455,8 @@ impl Lane {
         self.held.clear();
     }
 
-    /// Whether nothing is on its way out any more.
+    /// Whether nothing is on its way out any more, and every peer has acknowledged the end of its connection.
     pub(crate) fn drained(&self) -> bool {
-        !self.stack.output_pending() && self.stack.connections() == 0
+        !self.stack.output_pending() && self.stack.ends_acknowledged()
     }
 }

@@ -184,6 +184,21 @@ fn or_not_at_all() {
     assert_eq!(b.host.stack.connections(), 0);
 }
 
+/// A program that ends waits for its peers' acknowledgment of its end, not for theirs: an idle peer may never close.
+#[test]
+fn a_peer_that_has_acknowledged_our_end_needs_no_wait() {
+    let mut b = Bench::listening(10, &[], |_| {});
+    assert!(b.host.stack.ends_acknowledged(), "there is nobody");
+    let mut p = b.establish(2, 4000, plain());
+    assert!(!b.host.stack.ends_acknowledged(), "it may still say something");
+    let fin = b.job(Job::Close { conn: b.accepted[0], mode: CloseMode::Graceful }).remove(0);
+    assert!(!b.host.stack.ends_acknowledged(), "the end is on its way");
+    p.answer(&fin);
+    b.send(&p, ACK, &[]);
+    assert_eq!(states(&b), [State::FinWait2]);
+    assert!(b.host.stack.ends_acknowledged());
+}
+
 #[test]
 fn an_owner_waits_as_long_as_it_likes() {
     let mut b = Bench::listening(10, &[(ConnOption::Linger2, 5)], |_| {});

@@ -10,7 +10,7 @@ use wire::{Addr, Instant, MacAddr, SeqNum};
 
 use crate::autoconf::Conflict;
 use crate::channel::Endpoint;
-use crate::conn::Birth;
+use crate::conn::{Birth, Conn};
 use crate::conns::Conns;
 use crate::cookies::Cookies;
 use crate::counters::Counters;
@@ -250,6 +250,13 @@ impl Stack {
     /// Connections now, TIME-WAIT aside.
     pub fn connections(&self) -> usize {
         self.conns.len()
+    }
+
+    /// Whether every connection's end has been acknowledged: all that the application has said has arrived. Peers that have not
+    /// ended their side (FIN-WAIT-2) need no wait.
+    pub fn ends_acknowledged(&self) -> bool {
+        // Parked ones are established.
+        self.conns.iter_ids().all(|id| self.conns.whole(id).is_some_and(Conn::lingered))
     }
 
     /// Closed four-tuples being remembered.

@@ -60,6 +60,8 @@ pub struct Session {
     output: Option<Box<Output>>,
     /// End the connection after the answer under way.
     closing: bool,
+    /// End it after the next answer.
+    last: bool,
     eof: bool,
     /// Requests answered.
     pub answered: u32,
@@ -167,7 +169,7 @@ impl Session {
             }
             // The first look finds what can never become a request; later ones wait for the end of the head.
             let look = self.scanned == 0 || rest.len() >= LIMIT || head::end_of_head(rest, self.scanned).is_some();
-            let consumed = if look { one_request(rest, &mut self.skip, handler, output) } else { None };
+            let consumed = if look { one_request(rest, self.last, &mut self.skip, handler, output) } else { None };
             match consumed {
                 Some(consumed) => {
                     used += consumed;
@@ -198,6 +200,11 @@ impl Session {
         self.output = Some(output);
     }
 
+    /// The next request is the last that is answered.
+    pub fn answer_one_more(&mut self) {
+        self.last = true;
+    }
+
     /// Ends the connection after what is being answered; true when nothing is.
     pub fn wind_down(&mut self) -> bool {
         self.closing = true;
@@ -205,8 +212,14 @@ impl Session {
     }
 }
 
-/// Answers the request at the start of `buffer`; how many bytes it took, `None` when it is not whole.
-fn one_request(buffer: &[u8], skip: &mut u64, handler: &mut impl Handler, out: &mut Output) -> Option<usize> {
+/// Answers the request at the start of `buffer`, the `last` one where that is so; how many bytes it took, `None` when it is not whole.
+fn one_request(
+    buffer: &[u8],
+    last: bool,
+    skip: &mut u64,
+    handler: &mut impl Handler,
+    out: &mut Output,
+) -> Option<usize> {
     let mut room = head::slots();
     let refuse = |reject, minor, out: &mut Output, handler: &mut dyn FnMut(Reject, u8, &mut Output)| {
         out.close = true;
@@ -232,7 +245,7 @@ fn one_request(buffer: &[u8], skip: &mut u64, handler: &mut impl Handler, out: &
                     return Some(used);
                 }
             };
-            let mut close = !head.persists();
+            let mut close = last || !head.persists();
             if head.minor >= 1
                 && let Some(expectation) = head.one("expect")
             {

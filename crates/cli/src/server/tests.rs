@@ -180,6 +180,40 @@ fn a_stopping_server_finishes_what_it_began() {
     assert_eq!(taken.len() + rest.len() - end, 5_000_000);
 }
 
+/// A restart refuses nobody for as long as somebody takes a slow answer.
+#[test]
+fn a_stopping_server_takes_connections_while_it_finishes_others() {
+    let stop = Stop::default();
+    let (listener, address) =
+        kernel::listen("127.0.0.1:0".parse().expect("an address"), Manner::default()).expect("loopback listens");
+    thread::scope(|scope| {
+        let server = scope.spawn(|| {
+            let net = Kernel::server(listener, Manner::default()).expect("epoll works");
+            let mut server = Server::new(net, Fixed::new(50_000_000));
+            server.run(&stop).expect("epoll works");
+            server.counts
+        });
+        let get = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+        let begin = || {
+            let mut client = TcpStream::connect(address).expect("it listens");
+            client.write_all(get).expect("it takes requests");
+            client.read_exact(&mut [0; 1000]).expect("the answer began");
+            client
+        };
+        let end = |mut client: TcpStream| io::copy(&mut client, &mut io::sink()).expect("an orderly end");
+        let mut idle = TcpStream::connect(address).expect("it listens");
+        idle.write_all(b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n").expect("it takes requests");
+        assert!(idle.read(&mut [0; 1000]).expect("an answer") > 0);
+        let slow = begin();
+        stop.set();
+        // The one that is idle hears of the stop.
+        assert_eq!(idle.read(&mut [0; 10]).expect("an orderly end"), 0);
+        assert!(end(begin()) > 49_000_000, "a new one is served whole, and then closed");
+        assert!(end(slow) > 49_000_000);
+        assert_eq!(server.join().expect("no panic").errors, 0);
+    });
+}
+
 /// Short for one timeout, long for the others.
 fn only(list: u8) -> [Duration; 4] {
     let mut all = [Duration::from_secs(600); 4];
