@@ -165,7 +165,7 @@ impl Program {
                     match input.byte() % 4 {
                         0 => {
                             if check(calls::mtcp_pipe(mctx, pair.as_mut_ptr()) as isize) == 0 {
-                                pair.map(|id| self.add(id));
+                                pair.into_iter().for_each(|id| self.add(id));
                             }
                         }
                         1 => {
