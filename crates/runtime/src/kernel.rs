@@ -298,9 +298,14 @@ impl State {
         let may_hold = kernel_may_hold(listen.addr.port(), &covered);
         self.held.insert(listen, Held { count: 1, places: HashMap::new(), may_hold });
         for addr in covered {
-            if let Err(error) = self.take(listen, addr) {
-                self.release(listen);
-                return Err(error);
+            match self.take(listen, addr) {
+                Ok(()) => {}
+                // The address went a moment ago, of which the follower is about to hear: the others are listened on.
+                Err(PortError::Invalid(_)) if listen.addr.ip().is_unspecified() => {}
+                Err(error) => {
+                    self.release(listen);
+                    return Err(error);
+                }
             }
         }
         Ok(())
