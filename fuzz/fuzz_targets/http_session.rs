@@ -1,5 +1,5 @@
 //! Any bytes as what a client sends on one connection to the command's web server, in any pieces, to a sink with any room: nothing
-//! panics, what is answered is whole answers, and pieces make no difference to what is answered.
+//! panics, and pieces make no difference to what is answered, but for a refusal of what never was a whole request.
 #![no_main]
 #![allow(dead_code)]
 
@@ -71,6 +71,10 @@ fuzz_target!(|data: &[u8]| {
     let body = [0, 4, 100, 9000][(mode & 3) as usize];
     let whole = answered(rest, rest.len().max(1), usize::MAX, body);
     let pieces = answered(rest, (*mode as usize >> 2).max(1), *room as usize * 16 + 1, body);
-    assert!(whole == pieces, "{} and {} bytes are answered", whole.len(), pieces.len());
     assert!(whole.is_empty() || whole.starts_with(b"HTTP/1."));
+    // What can never become a request is refused at the first look at its head, which in pieces may see too little of it: then
+    // its end is waited for.
+    let more = whole.strip_prefix(&pieces[..]);
+    let refused = |rest: &[u8]| matches!(rest, [] | [b'H', b'T', b'T', b'P', b'/', b'1', b'.', _, b' ', b'4' | b'5', ..]);
+    assert!(more.is_some_and(refused), "{} and {} bytes are answered", whole.len(), pieces.len());
 });

@@ -270,7 +270,7 @@ impl World {
                 }
             }
         }
-        for _ in 0..400 {
+        for _ in 0..150 {
             self.exchange(&mut Input(&[]), 2, true);
             self.pass(20_000_000);
         }
