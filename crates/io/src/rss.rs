@@ -33,7 +33,8 @@ pub struct Rss {
     pub queues: Vec<u32>,
 }
 
-fn ethtool(socket: &OwnedFd, name: &str, words: &mut [u32]) -> io::Result<()> {
+/// One request to ethtool's ioctl; `words` must be as long as they say.
+pub(crate) fn ethtool(socket: &OwnedFd, name: &str, words: &mut [u32]) -> io::Result<()> {
     #[repr(C)]
     struct Request {
         name: [u8; 16],

@@ -11,12 +11,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ::io::bpf::{OwnFlags, OwnKey};
+use ::io::bpf::{OwnFlags, OwnFlow, OwnKey};
 use ::io::netlink::{self, Change, KernelNeighbor, KernelRoute, Netlink};
 use ::io::xdp::{ActiveRange, Local, Placeholder, XdpDevice};
 use ::io::{Bell, PortError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use stack::{InterfaceId, Route};
+use stack::{FlowKey, InterfaceId, Route};
 
 use crate::app::Gate;
 use crate::claim::Claim;
@@ -328,6 +328,18 @@ impl State {
         bell.ring();
     }
 
+    /// What is remembered of the fragments of this connection is not pushed out by those of others.
+    fn sends_fragments(&self, key: &FlowKey) {
+        let on = |p: &&SharedPort| self.addresses.iter().any(|(port, a, _)| *port == p.port && *a == key.local.to_ip());
+        for p in self.ports.iter().filter(on) {
+            let local = OwnKey { vlan: p.vlan, addr: key.local, port: key.local_port };
+            let flow = OwnFlow { local, remote: key.remote, remote_port: key.remote_port };
+            if let Err(error) = p.device.sends_fragments(flow) {
+                tracing::debug!("{error}");
+            }
+        }
+    }
+
     /// Ports whose last kernel connection has ended need no look-up any more.
     fn review_flows(&mut self) {
         let State { ports, addresses, held, .. } = self;
@@ -521,7 +533,14 @@ impl Follower {
 
     fn work(&mut self, holding: bool) -> io::Result<()> {
         let mut state = lock(&self.state);
-        while let Ok((port, addr)) = self.inbox.try_recv() {
+        while let Ok(wanted) = self.inbox.try_recv() {
+            let (port, addr) = match wanted {
+                Wanted::Neighbor(port, addr) => (port, addr),
+                Wanted::Fragments(key) => {
+                    state.sends_fragments(&key);
+                    continue;
+                }
+            };
             let Some(link) = state.ports.iter().find(|p| p.port == port).map(|p| p.device.link().index) else {
                 continue;
             };

@@ -10,7 +10,7 @@ use std::time::Duration;
 use io::{AnyPort, Bell, Port};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
-use stack::{InterfaceId, Stack, Steering};
+use stack::{FlowKey, InterfaceId, Stack, Steering};
 use wire::Instant;
 
 use crate::clock::Clock;
@@ -32,7 +32,12 @@ const LEFT_US: u64 = 4000;
 const MAX_FDS: usize = 32;
 
 /// A next hop that the kernel should resolve: port index and address.
-pub(crate) type Wanted = (usize, IpAddr);
+pub(crate) enum Wanted {
+    /// A port, and the next hop whose hardware address is wanted on it.
+    Neighbor(usize, IpAddr),
+    /// A connection whose peer sends fragments.
+    Fragments(FlowKey),
+}
 
 /// What one turn did.
 #[derive(Clone, Copy, Debug, Default)]
@@ -157,8 +162,12 @@ impl Lane {
             if !self.asked.is_empty() {
                 for (interface, addr) in self.asked.drain(..) {
                     // The control plane may be gone at the very end; then nobody needs the answer.
-                    let _ = wanted.send((interface.0 as usize, addr));
+                    let _ = wanted.send(Wanted::Neighbor(interface.0 as usize, addr));
                 }
+                bell.ring();
+            }
+            if self.stack.has_fragmenting() {
+                self.stack.take_fragmenting(|key| drop(wanted.send(Wanted::Fragments(key))));
                 bell.ring();
             }
         }

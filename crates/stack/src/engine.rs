@@ -87,6 +87,8 @@ pub struct Stack {
     pub(crate) leading: Option<u32>,
     /// A packet whose last fragment was the last frame: whose it is has not been asked.
     pub(crate) whole: Option<Vec<u8>>,
+    /// Connections whose peers send fragments, to be told.
+    pub(crate) fragmenting: Vec<FlowKey>,
     pub(crate) icmp_budget: crate::icmp::Budget,
     isn: Keyed,
 }
@@ -146,6 +148,7 @@ impl Stack {
             reassembler: Reassembler::new(config.fragments.clone()),
             leading: None,
             whole: None,
+            fragmenting: Vec::with_capacity(16),
             icmp_budget: Default::default(),
             isn: Keyed::new(word(a).rotate_left(32) ^ 0x69736e, word(b)),
             config,

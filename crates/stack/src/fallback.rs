@@ -69,6 +69,9 @@ fn sent(q: wire::quoted::Quoted) -> Tuple {
     Tuple { key, opens: false }
 }
 
+/// Connections that are noted between two turns.
+const MOST_NOTED: usize = 16;
+
 impl Stack {
     /// Counts up whenever a listener comes or goes.
     pub fn listener_changes(&self) -> u64 {
@@ -99,6 +102,27 @@ impl Stack {
     /// Whether a frame is about a connection or a handshake of this lane. What is only remembered may have come back on another.
     pub fn serves(&self, frame: &[u8]) -> bool {
         tuple_of(frame).is_some_and(|tuple| self.finds(&tuple.key) == Some(false))
+    }
+
+    /// Notes whose datagram came in fragments.
+    pub(crate) fn note_fragmenting(&mut self, whole: &[u8]) {
+        if let Some(tuple) = tuple_of(whole)
+            && self.fragmenting.len() < MOST_NOTED
+            && self.is_alive(&tuple.key)
+        {
+            self.fragmenting.push(tuple.key);
+        }
+    }
+
+    /// Connections whose peers have sent fragments since this was asked last; at most 16 in a turn.
+    pub fn take_fragmenting(&mut self, mut f: impl FnMut(FlowKey)) {
+        self.fragmenting.drain(..).for_each(&mut f);
+    }
+
+    /// Whether [`Stack::take_fragmenting`] has any.
+    #[inline]
+    pub fn has_fragmenting(&self) -> bool {
+        !self.fragmenting.is_empty()
     }
 
     /// Whether this lane has the connection or its handshake, TIME-WAIT aside.

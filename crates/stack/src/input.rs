@@ -213,6 +213,7 @@ impl Stack {
     ) -> Result<Fate, DropReason> {
         self.take_frame(now, interface, frame)?;
         if let Some(whole) = self.whole.take() {
+            self.note_fragmenting(&whole);
             let whole = RxFrame::new(&whole, RxChecksum::Unknown);
             if !give(self, whole) {
                 // It has no fragment header, so this leaves no other whole.

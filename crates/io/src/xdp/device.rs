@@ -10,6 +10,7 @@ use wire::{Addr, MacAddr};
 use super::large::Large;
 use super::port::XdpPort;
 use super::queue::{Queue, Rings};
+use super::tags::Tags;
 use crate::bpf::{self, MOST_KEPT, MOST_OWNED, Maps, OwnFlags, OwnFlow, OwnKey, Program, Verdict};
 use crate::error::PortError;
 use crate::netlink::{Link, Netlink};
@@ -68,6 +69,8 @@ pub(super) struct Attached {
     maps: Maps,
     _link: bpf::Link,
     _program: Program,
+    /// VLAN tags stay in frames as long as this lives.
+    tags: Option<Tags>,
 }
 
 /// An interface taken by AF_XDP. Its ports keep the program attached as long as any of them lives.
@@ -155,6 +158,11 @@ impl XdpDevice {
         let sg = by_lane[0][0].sg;
         let program = Program::load_xdp("corelane", &bpf::steer(&maps), sg)
             .map_err(|e| refuse(name, "loading the XDP program", e))?;
+        // A veth's frames have their tags beside them where its peer put them there, whatever it is told.
+        let tags = match link.kind.as_str() {
+            "veth" => None,
+            _ => Some(Tags::keep(name).map_err(|e| refuse(name, "keeping VLAN tags in frames", e))?),
+        };
         // Driver mode where the driver has it.
         let (bpf_link, generic) = match program.attach(link.index, false) {
             Ok(l) => (l, None),
@@ -166,7 +174,7 @@ impl XdpDevice {
                 Err(_) => return Err(refuse(name, "attaching the XDP program", first)),
             },
         };
-        let attached = Arc::new(Attached { maps, _link: bpf_link, _program: program });
+        let attached = Arc::new(Attached { maps, _link: bpf_link, _program: program, tags });
         let zero_copy = by_lane[0][0].zero_copy;
         // A veth peer delivers sums that its hardware was to finish; real hardware does not tell what it verified.
         let checksum = if link.kind == "veth" { RxChecksum::MayBePartial } else { RxChecksum::Unknown };
@@ -205,7 +213,22 @@ impl XdpDevice {
             let name = &self.link.name;
             format!("busy_poll_us does nothing on {name}, where frames are copied: recent kernels poll for zero-copy drivers only")
         });
-        self.generic_mode().into_iter().chain(unpolled).collect()
+        let name = &self.link.name;
+        let tags = self.attached.tags.as_ref().is_some_and(Tags::was_on).then(|| {
+            format!("rx-vlan-offload of {name} is off while it is served, so that frames of other VLANs are not taken for its own")
+        });
+        let lost = self.loses_tags().then(|| {
+            format!(
+                "{name} takes VLAN tags off before its frames come here, and cannot be told not to (`ethtool -k {name}`): frames \
+                 of any VLAN are taken for untagged ones"
+            )
+        });
+        self.generic_mode().into_iter().chain(unpolled).chain(tags).chain(lost).collect()
+    }
+
+    /// Whether frames lose their VLAN tags before they come here, so that nobody knows which network they are of.
+    pub fn loses_tags(&self) -> bool {
+        self.attached.tags.as_ref().is_some_and(Tags::are_lost)
     }
 
     fn generic_mode(&self) -> Option<String> {
@@ -245,6 +268,11 @@ impl XdpDevice {
     /// Gives the tuple of such a connection back to the kernel.
     pub fn give_flow_back(&self, flow: OwnFlow) -> Result<(), PortError> {
         self.attached.maps.give_flow_back(flow).map_err(|e| refuse(&self.link.name, "giving a connection back", e))
+    }
+
+    /// A connection whose peer sends fragments: what is remembered of them is kept apart from everybody else's.
+    pub fn sends_fragments(&self, flow: OwnFlow) -> Result<(), PortError> {
+        self.attached.maps.sends_fragments(flow).map_err(|e| refuse(&self.link.name, "noting a connection", e))
     }
 
     fn no_room(&self, e: io::Error, doing: &str, most: u32, of_what: &str) -> PortError {

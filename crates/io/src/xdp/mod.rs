@@ -11,6 +11,7 @@ mod port;
 mod queue;
 mod ring;
 mod sharing;
+mod tags;
 
 pub use device::{XdpConfig, XdpDevice, ZeroCopy};
 pub use local::Local;

@@ -145,6 +145,12 @@ fn check_port(at: usize, port: &PortConfig) -> Result<(), Fault> {
         return Err(here("gateways").fault(format!("gateways: {gateway} cannot be a router's address")));
     }
     // What the kernel says of an interface that it keeps would go before these.
+    if let (Device::Xdp(name), Some(id)) = (&port.device, port.vlan) {
+        return Err(here("vlan").fault(format!(
+            "vlan: the kernel keeps {name}'s VLANs on interfaces of their own: share that one (device = \"xdp:{name}.{id}\"; `ip \
+             link add link {name} name {name}.{id} type vlan id {id}` makes it)"
+        )));
+    }
     if matches!(port.device, Device::Xdp(_)) {
         let set = [
             ("gateways", !port.gateways.is_empty()),

@@ -471,6 +471,11 @@ receive_buffer = 65536
                 "[tcp]\ninitial_rto_ms = 3000\nmax_rto_ms = 2000\n",
                 "2:1: initial_rto_ms: expected at most max_rto_ms, which is 2000",
             ),
+            (
+                "[[ports]]\ndevice = \"xdp:eth1\"\nvlan = 5\n",
+                "3:1: vlan: the kernel keeps eth1's VLANs on interfaces of their own: share that one (device = \"xdp:eth1.5\"; `ip \
+                 link add link eth1 name eth1.5 type vlan id 5` makes it)",
+            ),
             (&tap("vlan = 4095"), "6:1: vlan is 4095: expected 1 to 4094"),
             (&tap("mtu = 575"), "6:1: mtu is 575: expected 576 to 65535"),
             (&tap("mtu = 1000\naddresses = [\"fd00::1/64\"]"), "6:1: mtu is 1000: IPv6 needs 1280 at least"),
