@@ -112,7 +112,8 @@ impl Tcb {
             && r.probe_high.is_none()
             && r.undo_marker.is_none()
             && r.retrans_stamp.is_none()
-            && !(r.rack.dsack_seen | r.head_due);
+            && !(r.rack.dsack_seen | r.head_due)
+            && self.path_is_clear();
         let plain = ack.after(self.snd_una)
             && seg.options.sack.as_slice().is_empty()
             && self.flags & flag::SACK != 0
@@ -133,7 +134,6 @@ impl Tcb {
         self.snd_una = ack;
         self.progress_at = cx.now;
         self.acked_at = cx.now;
-        self.try_full_segments();
         let limited = self.has(flag::CWND_LIMITED);
         // Linux: MSG_MORE holds until an acknowledgment; TCP_CORK does longer.
         self.set(flag::MORE, false);
@@ -178,7 +178,7 @@ impl Tcb {
             self.progress_at = cx.now;
             self.acked_at = cx.now;
             self.zero_probes = 0;
-            self.try_full_segments();
+            self.judge_black_hole(cx);
             // Linux: MSG_MORE holds until an acknowledgment; TCP_CORK does longer.
             self.set(flag::MORE, false);
             self.recovery.head_due = false;

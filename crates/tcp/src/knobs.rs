@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use wire::SeqNum;
+use wire::{Instant, SeqNum};
 
 use crate::congestion::{Algorithm, Controller};
 use crate::tcb::{Context, Notice, Tcb, flag};
@@ -33,18 +33,37 @@ pub(crate) struct Knobs {
     pub(crate) records: VecDeque<SeqNum>,
 }
 
-/// What is believed of a path on which full segments vanished (RFC 4821 7.7).
+/// What is believed of a path on which full segments vanished (RFC 4821 7.7, RFC 8899 4.3).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) enum Hole {
     /// Nothing.
     #[default]
     None,
-    /// They did, or all did: segments are smaller than `full` until something gets through.
-    Suspected { full: u16 },
-    /// Something got through: segments are full again from `from` on.
-    Trying { full: u16, from: SeqNum },
-    /// They vanished again.
-    Sure,
+    /// Full segments timed out: what is sent is smaller until something gets through.
+    Suspected(Doubt),
+    /// Small segments got through: full ones are sent again.
+    Trying(Doubt),
+    /// Time after time full segments were lost where small ones got through: segments stay small for a while.
+    Found(Doubt),
+}
+
+/// What tells a black hole from loss.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Doubt {
+    /// Segment size before, and the one that is used instead.
+    pub full: u16,
+    pub small: u16,
+    /// How often in a row full segments were lost and small ones got through.
+    pub rounds: u8,
+    /// Tries to go back to full segments since the black hole was found.
+    pub raises: u8,
+    /// What was first sent in `from..to` went in small segments, or before anything was known: it proves nothing.
+    pub from: SeqNum,
+    pub to: SeqNum,
+    /// Full segments end here: a try to go back sends a few only.
+    pub end: Option<SeqNum>,
+    /// When the next try is due.
+    pub at: Instant,
 }
 
 impl Knobs {

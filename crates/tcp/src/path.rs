@@ -1,15 +1,40 @@
 //! What the path tells beside acknowledgments: ICMP errors (RFC 9293 3.9.2.2, RFC 5927) and its MTU (RFC 1191, RFC 8201),
 //! or that large segments vanish (RFC 4821 7.7).
 
-use wire::SeqNum;
+use core::time::Duration;
+
+use wire::{Instant, SeqNum};
 
 use crate::State;
-use crate::knobs::Hole;
+use crate::knobs::{Doubt, Hole};
+use crate::sent::mark;
 use crate::tcb::{Context, Error, Tcb, flag};
 
 /// Smallest packets that a black hole takes us down to: what every host must take (RFC 791, RFC 8200 5).
 const LEAST_V4: u16 = 576;
 const LEAST_V6: u16 = 1280;
+/// How often in a row full segments are lost, and small ones get through, before a path is believed to be a black hole. Each time
+/// at least one full segment is lost, besides those whose timeouts raised the suspicion, so loss of a third is taken for a black
+/// hole less than once in two thousand suspicions.
+const ROUNDS: u8 = 4;
+/// Full segments are tried again after this time, and then after twice as long each time, up to RFC 8899's PMTU_RAISE_TIMER.
+const FIRST_RAISE: Duration = Duration::from_secs(10);
+const LAST_RAISE: Duration = Duration::from_secs(600);
+
+impl Doubt {
+    /// Whether what was first sent at `seq` went in full segments.
+    fn counts(&self, seq: SeqNum) -> bool {
+        let small = !seq.before(self.from) && seq.before(self.to);
+        let before = self.raises > 0 && seq.before(self.to);
+        !small && !before && self.end.is_none_or(|end| seq.before(end))
+    }
+}
+
+/// Small segments for a while.
+fn found(doubt: Doubt, now: Instant) -> Hole {
+    let wait = FIRST_RAISE.saturating_mul(1 << doubt.raises.min(6)).min(LAST_RAISE);
+    Hole::Found(Doubt { rounds: ROUNDS - 1, end: None, at: now + wait, ..doubt })
+}
 
 impl Tcb {
     /// RFC 5927 4.1: the quoted sequence number must be one that is in flight, SND.UNA <= SEG.SEQ < SND.NXT.
@@ -79,51 +104,150 @@ impl Tcb {
         }
     }
 
-    /// A timeout has come: if full-sized segments have vanished again and again while small ones pass, the path has a
-    /// smaller MTU and does not say so.
+    /// A timeout has come. Where full segments are lost time after time while small ones get through, the path has a smaller MTU
+    /// and does not say so (RFC 4821 7.7). Loss that has nothing to do with size must not be taken for that, so timeouts only
+    /// raise a suspicion: the lost segment goes in small ones, then full ones are tried again, and only [`ROUNDS`] failures in a row
+    /// decide. One full segment that arrives clears the path.
     pub(crate) fn detect_black_hole(&mut self, cx: &mut Context) {
         let after = cx.config.black_hole_timeouts;
         let least = if self.headers >= 60 { LEAST_V6 } else { LEAST_V4 };
         let floor = least - self.headers - if self.has(flag::TIMESTAMPS) { 12 } else { 0 };
-        if after == 0 || self.retries < after || self.smss <= floor || !self.established() {
+        let head = self.sent.front(cx.sent).map_or(0, |s| s.bytes());
+        if after == 0 || !self.established() || head <= floor as u32 {
             return;
         }
-        let large = self.sent.front(cx.sent).is_some_and(|s| s.bytes() > floor as u32);
-        if large {
-            cx.counters.black_holes += 1;
-            let full = self.smss;
-            let k = self.knobs_mut();
-            k.hole = match k.hole {
-                Hole::None => Hole::Suspected { full },
-                Hole::Trying { .. } | Hole::Sure => Hole::Sure,
-                suspected => suspected,
-            };
-            let half = (self.smss / 2).max(floor);
-            self.lower_mss(half, cx);
+        let (nxt, smaller) = (self.snd_nxt, (self.smss / 2).max(floor));
+        let hole = self.knobs.as_ref().map_or(Hole::None, |k| k.hole);
+        let next = match hole {
+            Hole::None if self.retries >= after && self.smss > floor => {
+                let (full, small) = (self.smss, smaller);
+                let doubt =
+                    Doubt { full, small, rounds: 0, raises: 0, from: nxt, to: nxt, end: None, at: Instant::ZERO };
+                if self.full_arrived(&doubt, true, cx) {
+                    return;
+                }
+                Hole::Suspected(doubt)
+            }
+            // Nothing gets through: perhaps it is an outage, perhaps even these are too large.
+            Hole::Suspected(doubt) if self.smss > floor => Hole::Suspected(Doubt { small: smaller, ..doubt }),
+            Hole::Trying(doubt) if head > doubt.small as u32 => {
+                if self.full_arrived(&doubt, true, cx) {
+                    return self.clear_hole(doubt.full);
+                }
+                let doubt = Doubt { rounds: doubt.rounds.saturating_add(1), ..doubt };
+                match doubt.rounds < ROUNDS {
+                    true => Hole::Suspected(Doubt { from: nxt, to: nxt, ..doubt }),
+                    false => {
+                        cx.counters.black_holes += (doubt.raises == 0) as u64;
+                        found(doubt, cx.now)
+                    }
+                }
+            }
+            // The path has become narrower still, or nothing gets through.
+            Hole::Found(doubt) if self.retries >= after && self.smss > floor => {
+                Hole::Suspected(Doubt { small: smaller, rounds: 0, from: nxt, to: nxt, end: None, ..doubt })
+            }
+            _ => return,
+        };
+        if let Hole::Suspected(doubt) | Hole::Found(doubt) = next
+            && doubt.small < self.smss
+        {
+            self.lower_mss(doubt.small, cx);
+        }
+        self.knobs_mut().hole = next;
+    }
+
+    /// Whether nothing is believed of black holes.
+    #[inline]
+    pub(crate) fn path_is_clear(&self) -> bool {
+        self.knobs.as_ref().is_none_or(|k| matches!(k.hole, Hole::None))
+    }
+
+    /// `snd.una` has advanced, and what was acknowledged still has its records.
+    pub(crate) fn judge_black_hole(&mut self, cx: &Context) {
+        if !self.path_is_clear() {
+            self.judge(cx);
         }
     }
 
-    /// Something got through. Perhaps only an outage has ended, so full segments are tried once more: one that vanishes
-    /// again settles it, one that arrives clears the path of suspicion.
-    pub(crate) fn try_full_segments(&mut self) {
+    #[cold]
+    fn judge(&mut self, cx: &Context) {
         let (una, nxt) = (self.snd_una, self.snd_nxt);
-        let Some(k) = &mut self.knobs else { return };
-        match k.hole {
-            Hole::Suspected { full } => {
-                k.hole = Hole::Trying { full, from: nxt };
-                self.smss = full;
-            }
-            Hole::Trying { full, from } if una.after(from + full as u32) => k.hole = Hole::None,
-            Hole::None | Hole::Trying { .. } | Hole::Sure => {}
+        let Some(k) = &self.knobs else { return };
+        let hole = k.hole;
+        let (Hole::Suspected(doubt) | Hole::Trying(doubt) | Hole::Found(doubt)) = hole else { return };
+        let known = if let Hole::Suspected(_) = hole { Doubt { to: nxt, ..doubt } } else { doubt };
+        if !matches!(hole, Hole::Found(_)) && self.full_arrived(&known, false, cx) {
+            return self.clear_hole(doubt.full);
         }
+        let (next, size) = match hole {
+            // Small segments get through. Perhaps only an outage has ended: full ones are tried once more.
+            Hole::Suspected(_) => (Hole::Trying(known), doubt.full),
+            Hole::Trying(d) if d.raises > 0 => match d.end {
+                Some(end) if !una.before(end) => (found(d, cx.now), d.small),
+                Some(_) => return,
+                // As many as one acknowledgment lets go, so that a path that still swallows them costs little.
+                None if self.full_sent(&d, cx) => (Hole::Trying(Doubt { end: Some(nxt), ..d }), d.small),
+                None => return,
+            },
+            // RFC 4821 7.7, RFC 8899 4.3: the path may have changed.
+            Hole::Found(d) if d.at <= cx.now => {
+                let raises = d.raises.saturating_add(1);
+                (Hole::Trying(Doubt { raises, from: una, to: nxt, end: None, ..d }), d.full)
+            }
+            _ => return,
+        };
+        self.smss = size;
+        self.knobs_mut().hole = next;
+    }
+
+    fn clear_hole(&mut self, full: u16) {
+        self.smss = full;
+        self.knobs_mut().hole = Hole::None;
+    }
+
+    /// Whether something longer than a small segment, and not sent again in small ones since, has arrived: SACKed, where
+    /// `sacked`, or acknowledged cumulatively.
+    fn full_arrived(&self, doubt: &Doubt, sacked: bool, cx: &Context) -> bool {
+        let mut at = self.sent.head();
+        while let Some(i) = at {
+            let s = self.sent.get(cx.sent, i);
+            at = self.sent.next(cx.sent, i);
+            let acked = if s.end().after(self.snd_una) { self.snd_una.since(s.seq) } else { s.bytes() };
+            let arrived = match sacked {
+                true if s.is(mark::SACKED) => s.bytes(),
+                false if s.seq.before(self.snd_una) => acked,
+                true => 0,
+                false => return false,
+            };
+            if arrived > doubt.small as u32 && doubt.counts(s.seq) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whether something longer than a small segment has been sent since full ones are tried.
+    fn full_sent(&self, doubt: &Doubt, cx: &Context) -> bool {
+        let mut at = self.sent.head();
+        while let Some(i) = at {
+            let s = self.sent.get(cx.sent, i);
+            if s.bytes() > doubt.small as u32 && doubt.counts(s.seq) {
+                return true;
+            }
+            at = self.sent.next(cx.sent, i);
+        }
+        false
     }
 
     /// TCP_MAXSEG: clamps what is sent.
     pub fn clamp_mss(&mut self, mss: u16) {
         if mss > 0 {
             self.smss = self.smss.min(mss.max(36));
-            if let Some(Hole::Suspected { full }) = self.knobs.as_mut().map(|k| &mut k.hole) {
-                *full = (*full).min(mss.max(36));
+            if let Some(Hole::Suspected(d) | Hole::Trying(d) | Hole::Found(d)) =
+                self.knobs.as_mut().map(|k| &mut k.hole)
+            {
+                d.full = d.full.min(mss.max(36));
             }
         }
     }

@@ -116,7 +116,7 @@ counters! {
     persist_timeouts,
     /// Connections reset because memory was short and their closed window held some (RFC 6429).
     window_hoarders,
-    /// Segment sizes lowered because large ones vanished (RFC 4821).
+    /// Paths found to swallow large segments while small ones arrive (RFC 4821 7.7).
     black_holes,
     /// Keepalive probes sent.
     keepalives,
