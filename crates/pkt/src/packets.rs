@@ -132,7 +132,9 @@ impl Runner<'_> {
                 })?;
             }
         }
-        Ok(segment.emit(remote, local, (tcp.seq..).map(pattern)))
+        // The text of a SYN begins behind the SYN's own number; other numbers are relative already.
+        let first = if syn { tcp.seq.wrapping_sub(conn.remote_isn).wrapping_add(1) } else { tcp.seq };
+        Ok(segment.emit(remote, local, (first..).map(pattern)))
     }
 
     /// An ICMP message about something that the stack has sent.

@@ -144,8 +144,9 @@ fn system(setup: &Setup, under: Under) -> Result<Box<dyn System>, String> {
         return Err(format!("{} s of real time", duration / 1_000_000));
     }
     let limit = Duration::from_micros(duration) + Duration::from_secs(5);
-    let mut kernel = Kernel::new(setup.options.local(), setup.mtu(), &setup.settings.tcp, limit)
-        .map_err(|e| format!("a network of the kernel's own: {e}"))?;
+    let mut kernel =
+        Kernel::new(setup.options.local(), setup.mtu(), &setup.settings.tcp, setup.settings.cookies, limit)
+            .map_err(|e| format!("a network of the kernel's own: {e}"))?;
     if let Some((_, command)) = &setup.script.init {
         // What the kernel does not know, the script may not need.
         let _ = kernel.command(command);
@@ -240,7 +241,8 @@ impl<'a> Runner<'a> {
                     return Err(Stop::Unsupported(reason));
                 }
                 let notices = std::mem::take(&mut after.notices);
-                let changed = format!("{:?}", after.tcp) != format!("{:?}", self.settings.tcp);
+                let changed = format!("{:?}", after.tcp) != format!("{:?}", self.settings.tcp)
+                    || after.cookies != self.settings.cookies;
                 self.settings.notices = notices;
                 match changed || after.mtu != self.settings.mtu {
                     true => Err(Stop::unsupported("a parameter changed while the stack runs")),

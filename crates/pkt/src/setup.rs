@@ -60,7 +60,13 @@ impl Setup {
                 tcp: tcp.clone(),
             },
             // Parked whenever nothing is under way: no script may tell.
-            stack: StackConfig { max_connections: 1024, tcp, park_after: Duration::ZERO, ..StackConfig::default() },
+            stack: StackConfig {
+                max_connections: 1024,
+                tcp,
+                syn_cookies: self.settings.cookies,
+                park_after: Duration::ZERO,
+                ..StackConfig::default()
+            },
             ..MachineConfig::default()
         }
     }

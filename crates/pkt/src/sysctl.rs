@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use stack::SynCookies;
 use tcp::congestion::Algorithm;
 use tcp::{Config, Ecn};
 
@@ -12,6 +13,8 @@ pub struct Settings {
     pub tcp: Config,
     /// The interface's or the route's MTU, bytes.
     pub mtu: Option<u16>,
+    /// When listeners answer by cookies.
+    pub cookies: SynCookies,
     /// What was not understood, for the report.
     pub notices: Vec<String>,
     /// Something without which the script makes no sense.
@@ -120,6 +123,13 @@ impl Settings {
                 tcp.send_buffer_max = size(2).unwrap_or(tcp.send_buffer_max);
             }
             "tcp_timestamps" => tcp.timestamps = first != 0,
+            "tcp_syncookies" => {
+                self.cookies = match first {
+                    0 => SynCookies::Never,
+                    1 => SynCookies::WhenFull,
+                    _ => SynCookies::Always,
+                }
+            }
             "tcp_min_tso_segs" => tcp.min_burst = small,
             "tcp_window_scaling" => tcp.window_scaling = first != 0,
             "tcp_notsent_lowat" => tcp.not_sent_low = size(0).filter(|n| *n < u32::MAX).unwrap_or(0),
@@ -195,6 +205,10 @@ mod tests {
         s.command("sysctl -q net.ipv4.tcp_syn_retries=2; ip route change 192.0.2.1 dev tun0 mtu lock 640 initcwnd 11 && echo 9 > a/tcp_fin_timeout");
         assert_eq!((s.tcp.syn_retries, s.mtu, s.tcp.initial_window), (2, Some(640), 11));
         assert_eq!(s.tcp.fin_timeout, Duration::from_secs(9));
+        for (value, cookies) in [(2, SynCookies::Always), (0, SynCookies::Never), (1, SynCookies::WhenFull)] {
+            s.command(&format!("sysctl -q net.ipv4.tcp_syncookies={value}"));
+            assert_eq!(s.cookies, cookies);
+        }
         s.notices.clear();
         s.command("ethtool -K tun0 tso off; sysctl -w tcp_nothing=1; /tmp/sysctl_restore_${PPID}.sh");
         assert_eq!(s.notices, ["not run: ethtool -K tun0 tso off", "not known: tcp_nothing=1"]);

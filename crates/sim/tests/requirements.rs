@@ -330,6 +330,24 @@ fn path_mtus_are_forgotten() {
     assert_eq!(used(&mut b, 5002), 1460);
 }
 
+/// RFC 9293 3.10.7.4, MUST-58, MUST-59: frames that wait together are all processed before an ACK goes, so there is one.
+#[test]
+fn a_burst_of_frames_is_acknowledged_once() {
+    let mut b = Bench::listening(10, &[], |_| {});
+    let mut p = b.establish(2, 4000, plain());
+    let start = p.seq;
+    for count in [5, 8] {
+        let mut frames = Vec::new();
+        for _ in 0..count {
+            frames.push(b.frame(&p, ACK, &[7; 1000], Options::default()));
+            p.seq += 1000;
+        }
+        let answers = b.turn(frames);
+        assert_eq!(answers.iter().map(|s| s.ack).collect::<Vec<_>>(), [p.seq], "{count} frames");
+    }
+    assert_eq!(b.bytes.len() as u32, p.seq.since(start));
+}
+
 /// RFC 5927 4.1: SND.UNA <= SEG.SEQ < SND.NXT, so nothing that quotes an idle connection's next number is believed.
 #[test]
 fn an_idle_connection_hears_no_icmp() {

@@ -231,6 +231,26 @@ mod tests {
         }
     }
 
+    /// RFC 9293 3.9.2, MUST-50: IP options that are not known, a router alert and a timestamp change nothing.
+    #[test]
+    fn unknown_options_are_ignored() {
+        let options: [&[u8]; 4] =
+            [&[0x5e, 4, 1, 2], &[148, 4, 0, 0], &[68, 8, 5, 0, 0, 0, 0, 0], &[1, 0x9e, 3, 7, 7, 4, 4, 0]];
+        for option in options {
+            let mut b = vec![0; 20];
+            Header::default().emit(&mut b, 5);
+            b.extend(option);
+            b.extend(b"hello");
+            b[0] = 0x45 + (option.len() / 4) as u8;
+            let len = b.len() as u16;
+            b[2..4].copy_from_slice(&len.to_be_bytes());
+            b[10..12].fill(0);
+            let sum = checksum::sum(&b[..20 + option.len()]).finish();
+            b[10..12].copy_from_slice(&sum.to_be_bytes());
+            assert_eq!(Packet::parse(&b).map(|p| p.payload), Ok(&b"hello"[..]), "{option:?}");
+        }
+    }
+
     #[test]
     fn refusals() {
         let mut good = [0; 24];

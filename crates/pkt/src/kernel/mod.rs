@@ -38,11 +38,17 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Moves the calling thread to a network of its own, where the kernel has `local` and `tcp`'s parameters; needs root's
+    /// Moves the calling thread to a network of its own, where the kernel has `local` and these parameters; needs root's
     /// privileges. A script may take `limit`.
-    pub fn new(local: IpAddr, mtu: u16, tcp: &tcp::Config, limit: Duration) -> io::Result<Kernel> {
+    pub fn new(
+        local: IpAddr,
+        mtu: u16,
+        tcp: &tcp::Config,
+        cookies: stack::SynCookies,
+        limit: Duration,
+    ) -> io::Result<Kernel> {
         let network = Network::new(local, mtu)?;
-        sysctl::set(tcp);
+        sysctl::set(tcp, cookies);
         // Times are the script's to check: other programs should not move them.
         raw::hurry();
         Ok(Kernel { network, sockets: KernelSockets::new(tcp.congestion.name()), limit, jumped: Duration::ZERO })

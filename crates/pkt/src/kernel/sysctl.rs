@@ -2,18 +2,19 @@
 
 use std::fs;
 
+use stack::SynCookies;
 use tcp::{Config, Ecn};
 
 /// Sets the calling thread's namespace as `tcp` says. Parameters that this kernel does not have are left out.
-pub fn set(tcp: &Config) {
-    for (name, value) in parameters(tcp) {
+pub fn set(tcp: &Config, cookies: SynCookies) {
+    for (name, value) in parameters(tcp, cookies) {
         // An older kernel has fewer of them.
         let _ = fs::write(format!("/proc/sys/net/ipv4/{name}"), value);
     }
 }
 
 /// Names and values under `net.ipv4` (Linux's ip-sysctl.rst).
-fn parameters(tcp: &Config) -> Vec<(&'static str, String)> {
+fn parameters(tcp: &Config, cookies: SynCookies) -> Vec<(&'static str, String)> {
     let buffer = |middle: u32, most: u32| format!("4096 {middle} {}", most.max(middle));
     let ecn = match tcp.ecn {
         Ecn::Never => 0,
@@ -22,6 +23,7 @@ fn parameters(tcp: &Config) -> Vec<(&'static str, String)> {
     };
     let numbers = [
         ("tcp_timestamps", tcp.timestamps as u64),
+        ("tcp_syncookies", cookies as u64),
         ("tcp_window_scaling", tcp.window_scaling as u64),
         ("tcp_sack", tcp.sack as u64),
         ("tcp_ecn", ecn),
@@ -64,9 +66,10 @@ mod tests {
     fn as_scripts_set_them() {
         let tcp = Config { timestamps: false, sack: false, keep_count: 3, ecn: Ecn::Always, ..Config::default() };
         let mut settings = crate::Settings::default();
-        for (name, value) in parameters(&tcp) {
+        for (name, value) in parameters(&tcp, SynCookies::Always) {
             settings.command(&format!("sysctl -q net.ipv4.{name}='{value}'"));
         }
+        assert_eq!(settings.cookies, SynCookies::Always);
         let got = settings.tcp;
         assert_eq!((got.timestamps, got.sack, got.keep_count, got.ecn), (false, false, 3, Ecn::Always));
         assert_eq!((got.receive_buffer, got.receive_buffer_max), (tcp.receive_buffer, tcp.receive_buffer_max));

@@ -182,6 +182,29 @@ mod tests {
         assert_eq!(b[..n], [2, 4, 5, 180, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 7]);
     }
 
+    /// RFC 9293 3.1, MUST-4: what stands behind an "end of options" is padding.
+    #[test]
+    fn nothing_counts_behind_the_end() {
+        assert_eq!(Options::parse(&[0, 3, 3, 7]), Options::default());
+        let mss = Options { mss: Some(1460), ..Options::default() };
+        assert_eq!(Options::parse(&[2, 4, 5, 180, 0, 3, 3, 7, 4, 2, 0, 0]), mss);
+        assert_eq!(Options::parse(&[2, 4, 5, 180, 1, 1, 0, 0]), mss);
+    }
+
+    /// RFC 9293 3.1, MUST-6: what stands behind an option of any other kind is read.
+    #[test]
+    fn unknown_options_are_stepped_over() {
+        let known = Options { mss: Some(1460), window_scale: Some(7), ..Options::default() };
+        for kind in (9..=255).chain([6, 7]) {
+            for len in [2, 3, 12] {
+                let mut unknown = vec![0xa5; len];
+                unknown[..2].copy_from_slice(&[kind, len as u8]);
+                let b = [&[2, 4, 5, 180], &unknown[..], &[3, 3, 7]].concat();
+                assert_eq!(Options::parse(&b), known, "kind {kind}, {len} bytes");
+            }
+        }
+    }
+
     #[test]
     fn impossible_lengths_end_the_walk() {
         // Length 0 made the original loop for ever; length 1 and a length past the end are as bad.
