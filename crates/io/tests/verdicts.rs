@@ -365,3 +365,22 @@ fn a_full_map_of_ports_says_so() {
     b.maps.disown(key(0)).unwrap();
     b.maps.own(key(io::bpf::MOST_OWNED), OwnFlags::LISTENING).unwrap();
 }
+
+#[test]
+fn three_capabilities_are_enough() {
+    use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+    // A thread's capabilities are its own.
+    let answer = std::thread::spawn(|| {
+        let three = CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW | CapabilitySet::BPF;
+        let sets = CapabilitySets { effective: three, permitted: three, inheritable: CapabilitySet::empty() };
+        if let Err(e) = set_capabilities(None, sets) {
+            assert!(std::env::var("CI").is_err(), "CI runs this test, which needs root ({e})");
+            eprintln!("SKIPPED: needs root ({e})");
+            return None;
+        }
+        let b = Bench::new()?;
+        own_port_80(&b);
+        Some(b.verdict(&frame(None, &packet(addr("10.0.0.2"), addr("10.0.0.1"), 6, &segment(5000, 80, Flags::SYN)))))
+    });
+    assert!(matches!(answer.join().unwrap(), None | Some(Verdict::Listen)));
+}
