@@ -203,17 +203,18 @@ fn what_to_try() -> String {
     let _ = write!(
         text,
         "
-Serve this directory on corelane, beside the kernel:
-  ip netns exec {b} {program} serve . --dev xdp:{dev} --port 80
-and fetch from it with programs on the kernel's TCP:
+Serve a page on corelane, beside the kernel:
+  mkdir -p www && echo '<h1>It works</h1>' > www/index.html
+  ip netns exec {b} {program} serve www --dev xdp:{dev} --port 80 &
+and fetch it with programs on the kernel's TCP:
   ip netns exec {a} curl -i http://{v4}/
   ip netns exec {a} curl -i 'http://[{v6}]/'
   ip netns exec {a} wrk -c 1000 -d 10 http://{v4}/
-  ip netns exec {a} ab -c 500 -n 200000 http://{v4}/
+  ip netns exec {a} ab -c 500 -n 100000 http://{v4}/
 The kernel keeps the interface too:
   ip netns exec {a} ping -c 3 {v4}
 Load a server that runs on the kernel's TCP:
-  ip netns exec {b} python3 -m http.server 8080
+  ip netns exec {b} {program} serve www --kernel --port 8080 &
   ip netns exec {a} {program} load http://{v4}:8080/ --dev xdp:{dev_a} -c 64 -d 5
 Remove it all: {program} lab down",
         dev = B.interface,
