@@ -16,7 +16,8 @@ const BOTTOM: f64 = 52.0;
 /// The bound is drawn as a line beyond the scale where it is so many times as high as anything else.
 const DWARFS: f64 = 2.5;
 /// Told apart by people who see colours differently, too (Okabe and Ito).
-const COLOURS: [&str; 8] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#7f7f7f"];
+const COLOURS: [&str; 9] =
+    ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#7f7f7f", "#b8a800"];
 
 struct Canvas {
     out: String,
