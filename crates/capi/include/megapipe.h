@@ -95,8 +95,9 @@ mp_channel *mp_create(const struct mp_options *options);
 
 /*
  * Ends a channel: as mp_unregister() of all its handles, and mp_close() of its lwsockets. Its memory is gone, that of
- * mp_recv() too. With a lane of model "guarded" or "paired" the last channel of a configuration waits until the connections have
- * ended, at most two seconds.
+ * mp_recv() too. The last channel of a lane's configuration (with model "inline" each channel) waits until the peers have
+ * acknowledged the end of all connections, at most two seconds; then the rest is reset. A process that ends by exit() or by
+ * returning from main() does the same for all channels; _exit() and a signal that nobody handles tell the peers of a lane nothing.
  */
 int mp_destroy(mp_channel *channel);
 

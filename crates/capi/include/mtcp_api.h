@@ -88,9 +88,11 @@ typedef void (*mtcp_sighandler_t)(int);
 int mtcp_init(const char *config_file);
 
 /*
- * Ends all contexts of this process, and the engine that the first one started. What is open on contexts of the calling thread is closed, and
- * what was written there may still leave, for two seconds at most. Other threads' calls that wait fail with ENETDOWN; what
- * they have open is closed by their next call, and goes nowhere any more. mtcp_init() may follow.
+ * Ends all contexts of this process, and the engine that the first one started. All that is open is closed, on contexts of other threads too
+ * (with model = "inline" by their next call), and each peer is told: what was written may still leave, and the peers acknowledge
+ * the end, for two seconds at most; then the rest is reset. Other threads' calls that wait fail with ENETDOWN. mtcp_init() may
+ * follow. A process that ends by exit() or by returning from main() does the same; _exit() and a signal that nobody handles tell
+ * the peers nothing.
  */
 void mtcp_destroy(void);
 

@@ -426,6 +426,9 @@ pub(crate) fn many(parts: Vec<libc::iovec>) -> io::Result<Place> {
 
 impl Drop for Channel {
     fn drop(&mut self) {
+        if let Some(lane) = &mut self.lane {
+            lane.app.sockets.ending();
+        }
         for at in self.core.entries.numbers() {
             let handle = self.core.handle(at);
             if self.unregister(handle).is_err() && self.core.entries.get(at).is_some() {

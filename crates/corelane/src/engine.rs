@@ -86,9 +86,14 @@ impl Engine {
         self.0.snapshots(limit)
     }
 
-    /// Ends the stack's threads (`paired`, `guarded`): what is in flight may finish, for at most two seconds; calls that wait for such a
-    /// lane then fail (`NetworkDown`). A lane that its application runs (`inline`) ends when the last handle of it is dropped;
-    /// where there are several, the engine runs it on until here, since frames of the others may arrive on its queue.
+    /// Ends the stack's threads (`paired`, `guarded`): all that is open on their lanes is closed, and the peers may acknowledge it, for at
+    /// most two seconds; then the rest is reset. Calls that wait for such a lane then fail (`NetworkDown`). A lane that its
+    /// application runs (`inline`) ends in the same way when the last handle of it is dropped; where there are several, the
+    /// engine runs it on until here, since frames of the others may arrive on its queue.
+    ///
+    /// A process that ends by `std::process::exit`, or by returning from `main`, does the same for the engines that it still has;
+    /// with `inline` that needs another thread which waits in a call of its lane, since nobody else can run that. `_exit`, a
+    /// panic that aborts and a signal that nobody handles end the process without a word to the peers.
     pub fn shutdown(self) {
         self.0.shutdown();
     }

@@ -85,8 +85,23 @@ impl Lane {
         f(&mut self.shared.app.borrow_mut().sockets)
     }
 
+    /// A call that does not wait. What it asks for is left to whoever runs the lane beside this thread.
+    #[inline]
     pub(crate) fn with<T>(&self, f: impl FnOnce(&mut Sockets) -> Result<T, Errno>) -> io::Result<T> {
-        f(&mut self.shared.app.borrow_mut().sockets).map_err(error)
+        let mut app = self.shared.app.borrow_mut();
+        let answer = f(&mut app.sockets).map_err(error);
+        app.leave();
+        answer
+    }
+
+    /// Hands over what was asked for, at once; `inline` it waits for the next call that advances.
+    pub(crate) fn hand_over(&self) {
+        self.shared.app.borrow_mut().hand_over();
+    }
+
+    /// Hands over what was asked for, and has it done; `inline` that takes a turn.
+    pub(crate) fn send_off(&self) {
+        self.shared.app.borrow_mut().send_off();
     }
 
     /// Waits until `f` gives something else than EAGAIN, at most `limit`; `EAGAIN` then, as a BSD call with a timeout.
@@ -183,7 +198,8 @@ impl Lane {
         self.shared.app.borrow_mut().advance()
     }
 
-    /// Lets what was written leave, at most for `limit`; for an orderly end of a thread.
+    /// Waits until what was written has left and all connections of the lane are over, at most `limit`; for an orderly end of a
+    /// thread.
     pub fn drain(&self, limit: Duration) {
         self.shared.app.borrow_mut().drain(limit);
     }
@@ -249,6 +265,7 @@ impl Drop for TcpListener {
         if let Ok(mut app) = self.lane.shared.app.try_borrow_mut() {
             // Closed already only if the table says so; nothing is left to do then.
             let _ = app.sockets.close(self.id);
+            app.leave();
         }
     }
 }

@@ -11,6 +11,12 @@ use tcp::TcpInfo;
 use crate::lane::{Lane, address, error};
 
 /// A TCP connection of one lane. Dropping it closes it: what was written is still sent.
+///
+/// What is written leaves without another call where a thread runs the lane beside this one (`paired`, `guarded`): at once where the
+/// stream blocks and by [`flush`](Write::flush), otherwise some five milliseconds later, so that what is written in pieces goes
+/// together. With `inline` nobody but this thread's calls runs the stack: what is written waits for the next call that waits or
+/// advances ([`Lane::advance`](crate::Lane::advance), [`Lane::drain`](crate::Lane::drain), a read that blocks,
+/// [`Poller::wait`](crate::Poller::wait)), or for `flush`, which takes a turn.
 pub struct TcpStream {
     pub(crate) lane: Lane,
     pub(crate) id: SockId,
@@ -41,7 +47,12 @@ impl TcpStream {
     }
 
     pub(crate) fn sending<T>(&self, f: impl FnMut(&mut Sockets, SockId) -> Result<T, Errno>) -> io::Result<T> {
-        self.run(|| self.timeout(SockOption::SendTimeout(None)), f)
+        let sent = self.run(|| self.timeout(SockOption::SendTimeout(None)), f);
+        // A program that waits in its calls may wait for what the peer does upon it, and not come back before.
+        if !self.nonblocking.get() {
+            self.lane.hand_over();
+        }
+        sent
     }
 
     fn timeout(&self, like: SockOption) -> Option<Duration> {
@@ -144,7 +155,9 @@ impl TcpStream {
             Shutdown::Both => ::socket::Shutdown::Both,
         };
         let id = self.id;
-        self.lane.with(|s| s.shutdown(id, how))
+        let done = self.lane.with(|s| s.shutdown(id, how));
+        self.lane.hand_over();
+        done
     }
 
     /// Closes; with SO_LINGER and a timeout, waits until the peer has acknowledged everything.
@@ -156,6 +169,7 @@ impl TcpStream {
             _ => None,
         };
         self.lane.with(|s| s.close(id))?;
+        self.lane.hand_over();
         let Some(limit) = limit.filter(|l| !l.is_zero() && !self.nonblocking.get()) else { return Ok(()) };
         let mut app = self.lane.shared.app.borrow_mut();
         match app.until(Some(limit), |s| s.linger_result(id)) {
@@ -171,7 +185,9 @@ impl TcpStream {
     pub fn abort(self) -> io::Result<()> {
         self.closed.set(true);
         let id = self.id;
-        self.lane.with(|s| s.abort(id))
+        let done = self.lane.with(|s| s.abort(id));
+        self.lane.hand_over();
+        done
     }
 
     /// The peer's address.
@@ -235,6 +251,7 @@ impl Drop for TcpStream {
         if let Ok(mut app) = self.lane.shared.app.try_borrow_mut() {
             // A lingering drop goes on in the background, as in the standard library.
             app.sockets.close_behind(self.id);
+            app.leave();
         }
     }
 }
@@ -261,7 +278,9 @@ impl Write for TcpStream {
     fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         TcpStream::write_vectored(self, bufs)
     }
+    /// Hands over what was written; `inline` it takes a turn, which sends what the peer's window and the device have room for.
     fn flush(&mut self) -> io::Result<()> {
+        self.lane.send_off();
         Ok(())
     }
 }
@@ -271,6 +290,7 @@ impl Write for &TcpStream {
         TcpStream::write(self, buf)
     }
     fn flush(&mut self) -> io::Result<()> {
+        self.lane.send_off();
         Ok(())
     }
 }

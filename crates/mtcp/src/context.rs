@@ -417,12 +417,15 @@ impl Context {
     /// Closes what is open, and gives the lane back; calls find no context then.
     fn end(&mut self) {
         let open: Vec<Entry> = self.ids.drain().collect();
+        if let Some(app) = &mut self.app {
+            app.sockets.ending();
+        }
         for entry in open {
             // Nothing but the table's own bookkeeping can object, and it has nothing left to lose.
             let _ = self.close_entry(entry);
         }
         if let Some(mut app) = self.app.take() {
-            app.advance();
+            app.hand_over_all();
             process::give_back(app, self.ticket);
         }
     }

@@ -268,16 +268,17 @@ fn failed(error: runtime::Error) -> Errno {
 
 fn start(settings: &Settings) -> Result<Running> {
     let Settings { config, sizes, keepalive, note: _ } = settings;
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        // SAFETY: the function may run at exit; it takes no lock that is held.
-        unsafe { libc::atexit(at_exit) };
-    });
     let forks = forks::watch();
     let low = Low::take();
     let engine = Engine::start(config);
     let descriptors = low.release();
     let mut engine = engine.map_err(failed)?;
+    // After the engine's own, which then comes last.
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the function may run at exit; it takes no lock that is held.
+        unsafe { libc::atexit(at_exit) };
+    });
     for line in engine.warnings() {
         say(line);
     }
@@ -320,16 +321,19 @@ pub fn destroy() -> Result<()> {
     Ok(())
 }
 
-/// A process that ends by `exit` lets what it has closed leave, as the kernel would.
+/// A process that ends by `exit`: the lanes that no context has end here, and the engine with those that contexts of other threads
+/// still have afterwards, by itself.
 extern "C" fn at_exit() {
     let running = match PROCESS.try_lock() {
         Ok(mut process) => process.running.take_if(|running| running.forks == forks::count()),
         Err(_) => None,
     };
-    // Lanes that contexts of other threads still have would not be drained: nobody has closed what is on them.
     match running {
         Some(running) if running.lanes.iter().all(Option::is_some) => drop(running),
-        Some(running) => std::mem::forget(running),
+        Some(Running { engine, lanes, .. }) => {
+            drop(lanes);
+            std::mem::forget(engine);
+        }
         None => {}
     }
 }

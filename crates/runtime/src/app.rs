@@ -1,8 +1,8 @@
 //! The application's end of a lane: its sockets, and how it waits.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use io::Bell;
@@ -13,8 +13,9 @@ use socket::Sockets;
 use crate::clock::Clock;
 use crate::engine::AppHandle;
 use crate::guard::{Guarded, Slept};
-use crate::keeper::Keeper;
+use crate::keeper::{Keeper, LAST};
 use crate::lane::Lane;
+use crate::mailbox::{Control, Mailbox};
 use crate::patience::{Patience, Then};
 use crate::stats::{LaneStats, Snapshot};
 
@@ -41,12 +42,18 @@ enum Turner {
 pub(crate) struct Parts {
     bell: Arc<Bell>,
     stats: Arc<LaneStats>,
+    mail: Weak<Mailbox>,
     index: u16,
 }
 
 impl Parts {
     pub fn of(lane: &Lane) -> Parts {
-        Parts { bell: lane.app_bell.clone(), stats: lane.stats.clone(), index: lane.index }
+        Parts {
+            bell: lane.app_bell.clone(),
+            stats: lane.stats.clone(),
+            mail: Arc::downgrade(&lane.mail),
+            index: lane.index,
+        }
     }
 }
 
@@ -66,6 +73,8 @@ pub struct App {
     turner: Turner,
     bell: Arc<Bell>,
     stats: Arc<LaneStats>,
+    /// The lane's, for what is asked of it from here.
+    mail: Weak<Mailbox>,
     index: u16,
     patience: Patience,
     /// Never sleeps.
@@ -101,9 +110,9 @@ impl Waker {
 
 impl App {
     fn new(sockets: Sockets, turner: Turner, of: Parts, wait: Waiting) -> App {
-        let Parts { bell, stats, index } = of;
+        let Parts { bell, stats, mail, index } = of;
         let patience = Patience::new(wait.spin_us);
-        App { sockets, turner, bell, stats, index, patience, busy: wait.busy, core: None, gate: None }
+        App { sockets, turner, bell, stats, mail, index, patience, busy: wait.busy, core: None, gate: None }
     }
 
     pub(crate) fn inline(sockets: Sockets, lane: Lane, keeper: Arc<Keeper>, wait: Waiting) -> App {
@@ -247,6 +256,24 @@ impl App {
         }
     }
 
+    /// Hands over all that was asked for, however much: what does not fit the ring goes as the lane makes room for it, at most
+    /// for two seconds.
+    pub fn hand_over_all(&mut self) {
+        self.hand_over();
+        let end = Instant::now() + LAST;
+        while self.sockets.backlogged() && !self.is_over() && Instant::now() < end {
+            self.advance();
+            match &self.turner {
+                Turner::Inline(..) => {}
+                // It makes room without a word.
+                Turner::Paired { .. } | Turner::Guarded { .. } => {
+                    doze(&self.bell, Some(SHORT), || false);
+                }
+            }
+        }
+        self.hand_over();
+    }
+
     /// Hands over what was asked for, and has it done: `inline` that takes a turn, for which this thread may not come back
     /// soon.
     pub fn send_off(&mut self) {
@@ -380,6 +407,7 @@ impl App {
 
     /// The end leaves its thread, for another one to take; as when it goes for good, an `inline` lane is run meanwhile.
     pub fn detach(mut self) -> AppHandle {
+        self.hand_over_all();
         self.entrust();
         AppHandle::new(self)
     }
@@ -400,20 +428,26 @@ impl App {
         }
     }
 
-    /// Runs until what is queued has left, at most `limit`; for an orderly end.
+    /// Waits until what is queued has left and all connections are over, at most `limit`; for an orderly end.
     pub fn drain(&mut self, limit: Duration) {
         let end = Instant::now() + limit;
         while Instant::now() < end && !self.is_over() {
             self.advance();
+            let backlogged = self.sockets.backlogged();
             match &mut self.turner {
-                Turner::Inline(lane, _) if lane.drained() => return,
+                Turner::Inline(lane, _) if lane.drained() && !backlogged => return,
                 Turner::Inline(lane, _) => {
                     lane.sleep(None, Some(TICK));
                 }
-                Turner::Paired { .. } if !self.sockets.backlogged() => return,
-                Turner::Paired { .. } => {}
+                Turner::Paired { lane, .. } => {
+                    if !backlogged && asked(&self.mail, lane) {
+                        return;
+                    }
+                    let left = end.saturating_duration_since(Instant::now());
+                    doze(&self.bell, Some(TICK.min(left)), || self.sockets.has_events());
+                }
                 Turner::Guarded { lane, .. } => {
-                    if lane.take().is_some_and(|mut held| held.with(|lane| lane.drained())) {
+                    if lane.take().is_some_and(|mut held| held.with(|lane| lane.drained())) && !backlogged {
                         return;
                     }
                     if let Slept::Taken { .. } = lane.sleep(&self.bell, Some(TICK), || false) {
@@ -423,6 +457,16 @@ impl App {
             }
         }
     }
+}
+
+/// Whether a lane that another thread runs says that everything has left and is over.
+fn asked(mail: &Weak<Mailbox>, lane: &Bell) -> bool {
+    let (to, from) = std::sync::mpsc::channel();
+    // A lane that is gone has nothing left.
+    let Some(mail) = mail.upgrade() else { return true };
+    mail.send(Control::Drained(to));
+    lane.ring();
+    from.recv_timeout(RELIEF).is_ok_and(|(_, drained)| drained)
 }
 
 /// Sleeps until the bell is rung, unless there is no reason to. Whether a signal handler ended it.
@@ -440,7 +484,11 @@ fn doze(bell: &Bell, limit: Option<Duration>, ready: impl Fn() -> bool) -> bool 
 impl Drop for App {
     fn drop(&mut self) {
         // What was closed just now is to be known; a guard goes on alone as soon as it has seen that nobody calls in.
-        self.hand_over();
+        self.hand_over_all();
         self.entrust();
+        // An `inline` lane that nobody else runs ends here.
+        if let Turner::Inline(lane, _) = &mut self.turner {
+            lane.finish(LAST);
+        }
     }
 }

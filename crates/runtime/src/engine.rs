@@ -15,6 +15,7 @@ use wire::MacAddr;
 use crate::app::{App, Parts, Waiting};
 use crate::config::{Config, Model, Neighbor};
 use crate::cores;
+use crate::exit::{self, Ends};
 use crate::fallback::{Directory, Fallback};
 use crate::guard::Guarded;
 use crate::handover;
@@ -66,6 +67,7 @@ pub(crate) struct LaneLink {
     pub mail: Weak<Mailbox>,
     pub bell: Arc<Bell>,
     pub stats: Arc<LaneStats>,
+    pub index: u16,
 }
 
 impl LaneLink {
@@ -85,6 +87,8 @@ pub struct Engine {
     keeper: Arc<Keeper>,
     warnings: Vec<String>,
     kernel: Option<Kernel>,
+    /// Ends it with the process.
+    exit: Option<Arc<Ends>>,
 }
 
 /// An application's end of a lane that no thread has.
@@ -302,6 +306,7 @@ impl Engine {
             keeper: Arc::new(Keeper::new(bells.clone(), config.cores.clone(), spin_us, config.busy_poll)),
             warnings: notes,
             kernel: None,
+            exit: None,
         };
         let directory = Directory::new(lanes);
         let mut links = Vec::new();
@@ -359,7 +364,12 @@ impl Engine {
             let stats = Arc::new(LaneStats::default());
             let app_bell = Bell::new().map(Arc::new).map_err(system)?;
             let bell = bells[index].clone();
-            links.push(LaneLink { mail: Arc::downgrade(&mail), bell: bell.clone(), stats: stats.clone() });
+            links.push(LaneLink {
+                mail: Arc::downgrade(&mail),
+                bell: bell.clone(),
+                stats: stats.clone(),
+                index: index as u16,
+            });
             let lane = Lane {
                 index: index as u16,
                 stack,
@@ -416,6 +426,8 @@ impl Engine {
             kernel.follow(engine.links.clone())?;
         }
         engine.kernel = kernel;
+        let inline = config.model == Model::Inline;
+        engine.exit = Some(exit::with_process(engine.keeper.clone(), engine.links.clone(), inline));
         Ok(engine)
     }
 
@@ -470,14 +482,24 @@ impl Engine {
         all
     }
 
-    /// Ends the stack threads (`paired`, `guarded`): what is in flight may finish, for at most two seconds; calls that wait
-    /// for such a lane, then fail. A lane that its application runs (`inline`) ends with the application's end of it, but for frames
-    /// of others: where there are several lanes, it goes on until here. The kernel has its interfaces whole again in any case.
-    pub fn shutdown(self) {
-        self.keeper.end();
+    /// Ends the stack threads (`paired`, `guarded`): all that is open on their lanes is closed, and the peers may acknowledge it, for at
+    /// most two seconds; then the rest is reset. Calls that wait for such a lane, then fail. A lane that its application runs
+    /// (`inline`) ends in the same way with the application's end of it, but for frames of others: where there are several lanes, it goes
+    /// on until here. The kernel has its interfaces whole again in any case. A process that ends by exit(3) or by returning
+    /// from `main` does the same for the engines that it still has.
+    pub fn shutdown(mut self) {
+        self.end();
         if let Some(kernel) = &self.kernel {
             kernel.give_back();
         }
+    }
+}
+
+impl Engine {
+    fn end(&mut self) {
+        // Not twice, where the process exits meanwhile.
+        self.exit = None;
+        self.keeper.end();
     }
 }
 
@@ -485,6 +507,6 @@ impl Drop for Engine {
     fn drop(&mut self) {
         // Before the kernel has its interfaces back: what is in flight still needs them. A lane that nobody has taken goes on
         // for the others only as long as they do.
-        self.keeper.end();
+        self.end();
     }
 }

@@ -6,7 +6,7 @@ use std::cell::{Cell, UnsafeCell};
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
@@ -116,6 +116,19 @@ impl<T: Send> Lock<T> {
             }
         }
         Locked { guard: ManuallyDrop::new(self.take()), back: None, _inside: inside }
+    }
+}
+
+impl<T: Send> Lock<T> {
+    /// The lock if nobody has it, this thread included: for signal handlers, which may have come into a call that has it.
+    pub fn try_lock(&'static self) -> Option<Locked<T>> {
+        let inside = Inside::new();
+        let guard = match self.value.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(Locked { guard: ManuallyDrop::new(guard), back: None, _inside: inside })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Threads that run lanes: those of the `paired` model, the guards of `guarded`, and those of lanes whose application has gone. A lane must go on as long as any
 //! other does: frames of their connections arrive on its queue, and are handed over.
 
-use std::sync::atomic::AtomicBool as Flag;
+use AtomicBool as Flag;
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -16,8 +16,10 @@ use crate::patience::{Patience, Then};
 use crate::sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering};
 use crate::sys::{short_slice, spawn};
 
-/// What is in flight when the engine ends may finish within this time.
-const LAST: Duration = Duration::from_secs(2);
+/// What is in flight when the engine ends may finish within this time; then the rest is reset.
+pub(crate) const LAST: Duration = Duration::from_secs(2);
+/// How long a process that ends waits for its lanes' threads at most: they wait for their peers, and reset what is left.
+const EXIT: Duration = Duration::from_millis(2500);
 
 /// The threads that an engine has started, and what they know of its end.
 pub(crate) struct Crew<T> {
@@ -80,6 +82,8 @@ impl<T> Crew<T> {
 /// How an engine's lanes run on threads of their own.
 pub(crate) struct Keeper {
     crew: Crew<JoinHandle<()>>,
+    /// The process ends, and lane threads with it: they say nothing to the applications, which may be about to end too.
+    exiting: AtomicBool,
     /// Of the lanes, by number.
     bells: Vec<Arc<Bell>>,
     cores: Vec<usize>,
@@ -101,7 +105,7 @@ impl Drop for End {
 
 impl Keeper {
     pub fn new(bells: Vec<Arc<Bell>>, cores: Vec<usize>, spin_us: u32, busy: bool) -> Keeper {
-        Keeper { crew: Crew::new(), bells, cores, spin_us, busy }
+        Keeper { crew: Crew::new(), exiting: AtomicBool::new(false), bells, cores, spin_us, busy }
     }
 
     /// Whether a lane must outlive its application.
@@ -128,6 +132,7 @@ impl Keeper {
             lane.last(|lane| {
                 lane.alone = true;
                 keeper.finish(lane);
+                keeper.stay_if_exiting();
                 // The application's end may stay for long.
                 lane.let_go();
             });
@@ -174,22 +179,35 @@ impl Keeper {
             }
         }
         self.finish(&mut lane);
+        self.stay_if_exiting();
     }
 
-    /// What is in flight may finish.
+    /// Ends what is open, and waits for the peers; the lane goes on for the others as long as they do the same.
     fn finish(&self, lane: &mut Lane) {
         let end = Instant::now() + LAST;
-        let mut finished = false;
-        while Instant::now() < end {
+        lane.finish(LAST);
+        self.crew.finished();
+        while !self.crew.all_finished() && Instant::now() < end {
             lane.turn();
-            if !finished && lane.drained() {
-                finished = true;
-                self.crew.finished();
-            }
-            if self.crew.all_finished() {
-                return;
-            }
             lane.sleep(None, Some(Duration::from_millis(10)));
+        }
+    }
+
+    /// The process is about to be gone: until then its applications wait as before, rather than hear that their lane is over.
+    fn stay_if_exiting(&self) {
+        while self.exiting.load(Ordering::Relaxed) {
+            std::thread::park();
+        }
+    }
+
+    /// The process ends: the threads finish what is open, and are not waited for any longer.
+    pub fn exit(&self) {
+        self.exiting.store(true, Ordering::Relaxed);
+        // They are not joined: the process does not wait for them any longer than this.
+        self.crew.end(&self.bells).into_iter().for_each(drop);
+        let end = Instant::now() + EXIT;
+        while !self.crew.all_finished() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 

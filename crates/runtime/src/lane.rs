@@ -28,6 +28,8 @@ const HOLD_US: u64 = 1000;
 /// How long jobs that the application has left behind wait for it to hand them over, µs: longer than it may be kept from
 /// the core in the middle of an answer, as a rule, and not so long that a peer would wonder.
 const LEFT_US: u64 = 4000;
+/// How long the last resets may take to leave.
+const RESETS: Duration = Duration::from_millis(200);
 /// Descriptors that a sleeping lane waits on at most.
 const MAX_FDS: usize = 32;
 
@@ -281,6 +283,11 @@ impl Lane {
                 Control::RemoveNeighbor(port, addr) => self.stack.remove_neighbor(interface(port), addr),
                 Control::ForgetNeighbors => self.stack.forget_neighbors(),
                 Control::Connections(question) => question.answer(&self.stack),
+                Control::End => self.stack.close_all(now),
+                Control::Abort => drop(self.stack.abort_all(now)),
+                Control::Drained(to) => {
+                    let _ = to.send((self.index, self.drained() && !self.stack.has_jobs()));
+                }
                 Control::Snapshot(to, _) => {
                     // Who asked may have given up.
                     let _ = to.send(self.snapshot());
@@ -466,6 +473,47 @@ impl Lane {
 
     /// Whether nothing is on its way out any more, and every peer has acknowledged the end of its connection.
     pub(crate) fn drained(&self) -> bool {
-        !self.stack.output_pending() && self.stack.ends_acknowledged()
+        !self.stack.sending() && self.stack.ends_acknowledged()
+    }
+
+    /// The application has gone, or its process ends: closes all that it has left open.
+    pub(crate) fn close_all(&mut self) {
+        self.turn();
+        let now = self.clock.now();
+        self.stack.close_all(now);
+    }
+
+    /// There is no time left for peers that have not acknowledged the end: they hear a RST each, once.
+    pub(crate) fn abort_all(&mut self) {
+        let now = self.clock.now();
+        if self.stack.abort_all(now) == 0 {
+            return;
+        }
+        let end = std::time::Instant::now() + RESETS;
+        loop {
+            self.turn();
+            if !self.stack.sending() || std::time::Instant::now() >= end {
+                return;
+            }
+            self.sleep(None, Some(Duration::from_millis(1)));
+        }
+    }
+
+    /// Ends the lane: closes all that is open, and turns until the peers have acknowledged it, at most `limit`; then the rest is
+    /// reset.
+    pub(crate) fn finish(&mut self, limit: Duration) {
+        let end = std::time::Instant::now() + limit;
+        self.close_all();
+        loop {
+            self.turn();
+            if self.drained() {
+                return;
+            }
+            let left = end.saturating_duration_since(std::time::Instant::now());
+            if left.is_zero() {
+                return self.abort_all();
+            }
+            self.sleep(None, Some(left.min(Duration::from_millis(10))));
+        }
     }
 }

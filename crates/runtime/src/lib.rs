@@ -11,6 +11,7 @@ pub mod config;
 mod cores;
 mod drain;
 mod engine;
+mod exit;
 mod fallback;
 pub mod forks;
 mod guard;

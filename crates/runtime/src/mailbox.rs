@@ -30,6 +30,12 @@ pub(crate) enum Control {
     ForgetNeighbors,
     /// Which connections there are on ports that nobody listens on any more.
     Connections(Question),
+    /// The process ends: all that is open is closed.
+    End,
+    /// And has no time left: what is not over is reset.
+    Abort,
+    /// Asks whether everything has left and is over; with the lane's number.
+    Drained(Sender<(u16, bool)>),
     /// Wanted as long as somebody waits for it.
     Snapshot(Sender<Snapshot>, Weak<()>),
 }
@@ -52,7 +58,12 @@ impl Control {
             Control::SetNeighbor(port, addr, _) | Control::RemoveNeighbor(port, addr) => {
                 Some(Subject::Neighbor(*port, *addr))
             }
-            Control::ForgetNeighbors | Control::Connections(_) | Control::Snapshot(..) => None,
+            Control::ForgetNeighbors
+            | Control::Connections(_)
+            | Control::End
+            | Control::Abort
+            | Control::Drained(_)
+            | Control::Snapshot(..) => None,
         }
     }
 
@@ -162,6 +173,7 @@ mod tests {
                 Control::ForgetNeighbors => known.0.clear(),
                 Control::Connections(_) => {}
                 Control::Snapshot(..) => snapshots += 1,
+                Control::End | Control::Abort | Control::Drained(_) => unreachable!("none was sent"),
             }
         }
         snapshots

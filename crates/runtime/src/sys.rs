@@ -1,6 +1,7 @@
 //! What the kernel is asked that no crate asks for us.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use rustix::process::getpriority_process;
@@ -55,6 +56,15 @@ pub(crate) fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> io::R
     // SAFETY: the mask is the one from before.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
     thread
+}
+
+/// Has `f` called when the process exits, once however often this is asked for one process.
+pub(crate) fn at_exit(f: extern "C" fn()) {
+    static ASKED: AtomicBool = AtomicBool::new(false);
+    if !ASKED.swap(true, Ordering::Relaxed) {
+        // SAFETY: a function of this type, which stays where it is. Where there is no room for it, nothing is called.
+        unsafe { libc::atexit(f) };
+    }
 }
 
 #[cfg(test)]

@@ -290,3 +290,52 @@ fn a_lingering_close_ends_when_all_is_acknowledged() {
     b.send(&p, RST, &[]);
     assert_eq!(b.closed, Some(Some(stack::channel::Failure::Reset)));
 }
+
+/// The application has gone, and has closed nothing: each of its peers hears of the end, whatever state its connection was in.
+#[test]
+fn the_end_of_an_application_ends_all_that_it_has() {
+    let mut b = Bench::listening(10, &[], |c| c.stack.max_orphans = 1);
+    let peers: Vec<Peer> = (0..5).map(|n| b.establish(n + 2, 4000, plain())).collect();
+    assert_eq!(b.host.stack.connections(), 5);
+    // A handshake that is not over, too: nobody will listen for it.
+    b.send(&Peer::new(9, 4000), SYN, &[]);
+    b.host.stack.close_all(b.now);
+    let said = b.turn(vec![]);
+    let fins = said.iter().filter(|s| s.flags.contains(FIN)).count();
+    assert_eq!((fins, b.host.stack.listeners(), b.host.stack.half_open()), (5, 0, 0), "{said:?}");
+    // One acknowledges the end, and is done with it; one ends too, and three are not heard of.
+    let mut first = peers[0];
+    first.ack += 1;
+    b.send(&first, ACK, &[]);
+    let mut second = peers[1];
+    second.ack += 1;
+    b.send(&second, FIN | ACK, &[]);
+    assert_eq!((b.host.stack.connections(), b.host.stack.time_waits()), (4, 1));
+    // There is no time left: those that may not have heard are reset, and nobody else.
+    assert_eq!(b.host.stack.abort_all(b.now), 3);
+    let said = b.turn(vec![]);
+    assert_eq!((said.len(), said.iter().filter(|s| s.flags.contains(RST)).count()), (3, 3), "{said:?}");
+    assert!(!b.host.stack.sending());
+}
+
+/// What an application closes one by one at its end is not cut short by the limit of orphans, which is for one that goes on.
+#[test]
+fn the_last_closes_of_an_application_are_no_resets() {
+    for (last, fins) in [(false, 1), (true, 3)] {
+        let mut b = Bench::listening(10, &[], |c| c.stack.max_orphans = 1);
+        for n in 0..3 {
+            b.establish(n + 2, 4000, plain());
+        }
+        if last {
+            b.job(Job::Ending);
+        }
+        let said: Vec<_> = b
+            .accepted
+            .clone()
+            .into_iter()
+            .flat_map(|conn| b.job(Job::Close { conn, mode: CloseMode::Graceful }))
+            .collect();
+        let count = |flag| said.iter().filter(|s| s.flags.contains(flag)).count();
+        assert_eq!((count(FIN), count(RST)), (fins, 3 - fins), "{said:?}");
+    }
+}

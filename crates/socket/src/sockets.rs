@@ -144,6 +144,11 @@ impl Sockets {
         self.jobs.offer()
     }
 
+    /// The application ends: what is closed from now on, until something new is opened, is told the peers however much it is.
+    pub fn ending(&mut self) {
+        self.job(Job::Ending);
+    }
+
     /// Jobs that wait for room in the ring: the caller should let the stack run.
     pub fn backlogged(&self) -> bool {
         !self.held.is_empty()

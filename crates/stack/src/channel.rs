@@ -296,6 +296,9 @@ pub enum Job {
         /// Where.
         conn: ConnId,
     },
+    /// The application ends, and closes all that it has: each of these closes is told the peer by a FIN, and none is a RST because
+    /// there are more orphans than Linux would keep. Void when it opens something new.
+    Ending,
     /// Asks for a [`TcpInfo`](tcp::TcpInfo); answered by [`Event::Info`].
     Query {
         /// Which.
@@ -470,6 +473,7 @@ impl Job {
             | Job::Prepare { .. }
             | Job::SetListenerOption { .. }
             | Job::SetBacklog { .. }
+            | Job::Ending
             | Job::Query { .. } => None,
         }
     }
@@ -522,6 +526,7 @@ impl Job {
             Job::Urgent { conn, bytes } => msg([w0(15, 0, conn.0), bytes as u64, 0, 0, 0, 0], none),
             Job::EndRecord { conn } => msg([w0(16, 0, conn.0), 0, 0, 0, 0, 0], none),
             Job::TellAcked { conn } => msg([w0(17, 0, conn.0), 0, 0, 0, 0, 0], none),
+            Job::Ending => msg([w0(18, 0, 0), 0, 0, 0, 0, 0], none),
         }
     }
 
@@ -577,6 +582,7 @@ impl Job {
             15 => Job::Urgent { conn, bytes: number },
             16 => Job::EndRecord { conn },
             17 => Job::TellAcked { conn },
+            18 => Job::Ending,
             _ => return Err(chain),
         })
     }

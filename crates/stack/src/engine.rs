@@ -70,6 +70,8 @@ pub struct Stack {
     pub(crate) time_waits: TimeWaits,
     /// Connections that the application has closed.
     pub(crate) orphans: u32,
+    /// The application ends: what it closes is told the peers, however much it is.
+    pub(crate) ending: bool,
     /// Where the next look for memory to free begins.
     hand: u32,
     pub(crate) ports: Ports,
@@ -137,6 +139,7 @@ impl Stack {
             cookies: Cookies::new(secret),
             time_waits: TimeWaits::new(config.time_wait, config.max_time_wait.min(TIME_WAIT - 2)),
             orphans: 0,
+            ending: false,
             hand: 0,
             ports: Ports::new(config.ports, secret, config.ports_start),
             sources: Sources::default(),

@@ -61,6 +61,7 @@ impl Stack {
     fn run(&mut self, now: Instant, job: Job) {
         match job {
             Job::Connect { token, local, remote, receive_buffer } => {
+                self.ending = false;
                 let options = core::mem::take(&mut self.prepared);
                 if let Err(failure) = self.connect(now, token, local, remote, receive_buffer, options) {
                     self.counters.failed_opens += 1;
@@ -68,6 +69,7 @@ impl Stack {
                 }
             }
             Job::Listen { token, local, backlog, v6_only, reuse_port, receive_buffer } => {
+                self.ending = false;
                 let listener = Listener {
                     local,
                     backlog: backlog.max(1),
@@ -128,6 +130,7 @@ impl Stack {
             },
             Job::Urgent { conn, bytes } => self.on_conn(now, conn, |tcb, _| tcb.write_urgent(bytes)),
             Job::EndRecord { conn } => self.on_conn(now, conn, |tcb, _| tcb.end_record()),
+            Job::Ending => self.ending = true,
             Job::TellAcked { conn } => self.on_conn(now, conn, |tcb, _| tcb.tell_acked()),
             Job::Query { conn, token } => {
                 let info = owned(&mut self.conns, conn).map(|c| c.tcb.info(now, &self.config.tcp));
@@ -146,8 +149,8 @@ impl Stack {
 
     /// The application is done with a connection.
     #[inline]
-    fn close(&mut self, now: Instant, conn: ConnId, mode: CloseMode) {
-        let full = self.orphans >= self.config.max_orphans;
+    pub(crate) fn close(&mut self, now: Instant, conn: ConnId, mode: CloseMode) {
+        let full = self.orphans >= self.config.max_orphans && !self.ending;
         if let Some(c) = owned(&mut self.conns, conn) {
             c.stage = match mode {
                 CloseMode::Report => Stage::Lingering,
@@ -327,7 +330,7 @@ impl Stack {
     }
 
     /// RFC 9293 3.10.4: what the application has not taken is reset; what it has taken lives on.
-    fn close_listener(&mut self, now: Instant, listener: ListenerId) {
+    pub(crate) fn close_listener(&mut self, now: Instant, listener: ListenerId) {
         for id in self.syns.of_listener(listener.0) {
             self.forget_embryo(id);
         }

@@ -14,6 +14,7 @@ mod conn;
 mod conns;
 mod cookies;
 mod counters;
+mod ending;
 mod engine;
 mod events;
 mod fallback;

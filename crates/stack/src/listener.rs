@@ -57,6 +57,11 @@ impl Listeners {
         self.slab.get_mut(id)
     }
 
+    /// The numbers of all.
+    pub fn ids(&self) -> Vec<u32> {
+        self.slab.iter_ids().collect()
+    }
+
     pub fn len(&self) -> usize {
         self.slab.len()
     }
