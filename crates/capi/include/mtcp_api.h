@@ -120,14 +120,15 @@ int mtcp_core_affinitize(int cpu);
 mctx_t mtcp_create_context(int cpu);
 
 /*
- * Closes what is open on a context of the calling thread and ends it; its lane is free for another. Sets errno where there is
+ * Closes all that is open on a context of the calling thread, as close() would, and ends it; its lane is free for another. Sets errno where there is
  * no such context. A thread that ends does it to its contexts.
  */
 void mtcp_destroy_context(mctx_t mctx);
 
 /*
  * As signal(2), with the difference that calls of all contexts that wait when the signal comes fail with EINTR, whichever
- * thread the handler runs on. As on Linux, a call that begins later waits: look at what the handler sets before each.
+ * thread the handler runs on. As in mTCP, the signal stays pending for a context that does not wait then: its next call that
+ * would wait fails with EINTR, so that a flag which the handler sets is seen before the program waits.
  * Returns the handler before, SIG_ERR on failure. EINVAL: not a signal that can be caught.
  */
 mtcp_sighandler_t mtcp_register_signal(int signum, mtcp_sighandler_t handler);

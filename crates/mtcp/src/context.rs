@@ -310,7 +310,6 @@ impl Context {
         let Context { app, wake, polls, ticket, .. } = self;
         let app = app.as_mut().ok_or(Errno::INVAL)?;
         *polls = 0;
-        wake.begin();
         // A time that no clock reaches is none.
         let end = limit.and_then(|limit| Instant::now().checked_add(limit));
         let mut signal = false;
@@ -319,7 +318,7 @@ impl Context {
                 Err(socket::Errno::EAGAIN) => {}
                 other => return other.map_err(errno::of),
             }
-            if signal | wake.is_due() {
+            if wake.take() | signal {
                 return Err(Errno::INTR);
             }
             if app.is_over() || ticket.is_over() {
@@ -373,11 +372,6 @@ impl Context {
         }
     }
 
-    /// The wait of an epoll begins.
-    pub fn begin(&mut self) {
-        self.wake.begin();
-    }
-
     /// One look for an epoll that waits: whether a signal ended its sleep.
     pub fn look(&mut self, left: Option<Duration>) -> Result<bool> {
         let Context { app, wake, polls, ticket, .. } = self;
@@ -385,9 +379,9 @@ impl Context {
         Ok(app.as_mut().ok_or(Errno::INVAL)?.wait(left, || wake.is_due() || ticket.is_over()))
     }
 
-    /// Whether a registered handler has run since the wait began.
-    pub fn interrupted(&self) -> bool {
-        self.wake.is_due()
+    /// Whether a registered handler has run since it last ended a wait of this context, which this one is then.
+    pub fn interrupted(&mut self) -> bool {
+        self.wake.take()
     }
 
     /// Whether the engine was shut down.

@@ -88,7 +88,6 @@ pub fn wait(
 
 fn collect(c: &mut Context, epoll: SockId, room: &mut [Ready], timeout: c_int) -> Result<usize> {
     let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
-    c.begin();
     // What was asked for since the last wait goes out, and what came in is seen, before anything else: but for what was
     // ready when it was added, whose answer can go out with it.
     let app = c.app()?;
@@ -103,7 +102,7 @@ fn collect(c: &mut Context, epoll: SockId, room: &mut [Ready], timeout: c_int) -
             return Ok(n);
         }
         // Who does not wait is not interrupted.
-        if limit != Some(Duration::ZERO) && signal | c.interrupted() {
+        if limit != Some(Duration::ZERO) && c.interrupted() | signal {
             return Err(Errno::INTR);
         }
         if c.is_over()? {

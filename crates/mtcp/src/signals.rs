@@ -1,8 +1,8 @@
 //! Signals: handlers registered with `mtcp_register_signal` end the waits of all contexts with EINTR.
 //!
 //! A handler that a program installs by itself ends the sleep of the thread that it runs on, as with any system call; one that
-//! comes while the thread waits but is not asleep yet goes unnoticed. Registered ones are counted here, so that none is missed
-//! between a call's begin and its sleep. What comes before the call does not end it, as on Linux.
+//! comes while the thread waits but is not asleep yet goes unnoticed. Registered ones are counted here, so that none is missed: as in
+//! mTCP, a signal that comes while a context does not wait stays pending for it, and its next call that would wait fails with EINTR.
 
 use core::ffi::c_int;
 use core::ptr;
@@ -92,7 +92,7 @@ pub fn register(signal: c_int, handler: usize) -> Result<usize> {
 /// A context's place among those that signals wake.
 pub struct Wake {
     slot: usize,
-    /// Signals taken when its wait began.
+    /// Signals taken when a wait of it ended by them last.
     seen: u32,
 }
 
@@ -113,16 +113,16 @@ impl Wake {
         }
     }
 
-    /// A wait begins: what handlers have taken before, the program knows.
-    #[inline]
-    pub fn begin(&mut self) {
-        self.seen = TAKEN.load(Ordering::Acquire);
-    }
-
-    /// Whether a registered handler has run since the wait began.
+    /// Whether a registered handler has run since a wait of this context was last ended by one.
     #[inline]
     pub fn is_due(&self) -> bool {
         TAKEN.load(Ordering::Acquire) != self.seen
+    }
+
+    /// The same, and a wait ends by it: those that came until now are no longer pending.
+    pub fn take(&mut self) -> bool {
+        let taken = TAKEN.load(Ordering::Acquire);
+        std::mem::replace(&mut self.seen, taken) != taken
     }
 }
 
