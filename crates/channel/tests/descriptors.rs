@@ -6,8 +6,8 @@ use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use channel::{Amount, Channel, CpuMask, Data, Options, Socket};
-use common::{accepting, connect_from, count, listener, number, ring};
+use channel::{Amount, CpuMask, Data, Options, Socket};
+use common::{accepting, connect_from, count, listener, number, ring, uring, usual};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Leaves room for `n` descriptors, until what comes back goes.
@@ -30,8 +30,8 @@ fn connections_stay_with_somebody_or_are_counted() {
     setrlimit(Resource::Nofile, Rlimit { current: Some(200), ..getrlimit(Resource::Nofile) }).unwrap();
     for (light, ahead) in [(true, 4), (false, 4), (true, 0)] {
         let (fd, at) = listener("127.0.0.1:0");
-        let options = Options { accept_ahead: ahead, ..Options::default() };
-        let (mut a, mut b) = (Channel::uring(options).unwrap(), Channel::uring(options).unwrap());
+        let options = Options { accept_ahead: ahead, ..usual() };
+        let (mut a, mut b) = (uring(options).unwrap(), uring(options).unwrap());
         let zero = a.register_part(fd.as_fd(), 0, CpuMask::one(0)).unwrap();
         let rest = b.register(fd.try_clone().unwrap(), 1).unwrap();
         accepting(&mut b, rest);
@@ -50,7 +50,7 @@ fn connections_stay_with_somebody_or_are_counted() {
     }
     // Who cannot have a connection as it was asked for, gets it later.
     let (fd, at) = listener("127.0.0.1:0");
-    let mut a = Channel::uring(Options::default()).unwrap();
+    let mut a = uring(usual()).unwrap();
     let whole = a.register(fd.try_clone().unwrap(), 0).unwrap();
     a.accept(whole, Amount::Of(1), true).unwrap();
     a.flush().unwrap();

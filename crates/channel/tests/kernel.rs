@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
-use channel::{Address, Amount, Channel, Command, CpuMask, Data, Message, Options};
-use common::{Kind, Who, World, bytes, everywhere, light, number, ring, stream};
+use channel::{Address, Amount, Command, CpuMask, Data, Message, Options};
+use common::{Kind, Who, World, bytes, everywhere, light, number, ring, stream, uring, usual};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 fn pipe(flags: PipeFlags) -> (OwnedFd, OwnedFd) {
@@ -202,7 +202,7 @@ fn unix_sockets() {
             w.b.unregister(client).unwrap();
             while w.b.dispatch(Some(Duration::ZERO)).unwrap().is_some() {}
             w.a.unregister(listening).unwrap().unwrap();
-            w = World::new(w.kind, Options::default());
+            w = World::new(w.kind, usual());
         }
         let _ = std::fs::remove_file(&path);
     });
@@ -476,8 +476,8 @@ fn more_completions_than_fit() {
     if !ring() {
         return;
     }
-    let options = Options { completions: 4, batch: 4096, ..Options::default() };
-    let mut channel = Channel::uring(options).unwrap();
+    let options = Options { completions: 4, batch: 4096, ..usual() };
+    let mut channel = uring(options).unwrap();
     let mut ends = Vec::new();
     for i in 0..200 {
         let (read, write) = pipe(PipeFlags::empty());
@@ -508,8 +508,8 @@ fn a_batch_that_is_longer_than_the_queue() {
     const PAIRS: u64 = 60;
     const EACH: u8 = 6;
     for completions in [1, 2, 4, 16] {
-        let options = Options { completions, batch: 4096, ..Options::default() };
-        let mut channel = Channel::uring(options).unwrap();
+        let options = Options { completions, batch: 4096, ..usual() };
+        let mut channel = uring(options).unwrap();
         let mut pairs = Vec::new();
         for i in 0..PAIRS {
             let (a, b) = UnixStream::pair().unwrap();
@@ -550,7 +550,7 @@ fn requests_go_in_batches() {
     if !ring() {
         return;
     }
-    let mut channel = Channel::uring(Options { batch: 10, ..Options::default() }).unwrap();
+    let mut channel = uring(Options { batch: 10, ..usual() }).unwrap();
     let ends: Vec<_> = (0..25).map(|_| pipe(PipeFlags::empty())).collect();
     let mut writes = Vec::new();
     for (i, (read, write)) in ends.into_iter().enumerate() {
@@ -566,12 +566,12 @@ fn requests_go_in_batches() {
     channel.flush().unwrap();
     assert_eq!(channel.stats().enters, 3, "there was nothing to hand over");
     for bad in [
-        Options { batch: 0, ..Options::default() },
-        Options { buffers: 3, ..Options::default() },
-        Options { buffer_size: 1, ..Options::default() },
-        Options { lwsockets: 0, ..Options::default() },
+        Options { batch: 0, ..usual() },
+        Options { buffers: 3, ..usual() },
+        Options { buffer_size: 1, ..usual() },
+        Options { lwsockets: 0, ..usual() },
     ] {
-        assert_eq!(number(Channel::uring(bad).err().unwrap()), libc::EINVAL);
+        assert_eq!(number(uring(bad).err().unwrap()), libc::EINVAL);
     }
     let _ = Kind::Uring;
 }

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use channel::{Amount, Channel, Command, Data, Event, Handle, LwSocket, Options, Socket};
-use common::ring;
+use common::{ring, uring, usual};
 
 /// Patience with what must come.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -17,7 +17,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 fn setup(options: Options) -> (Channel, Handle, SocketAddr) {
     let l = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = l.local_addr().unwrap();
-    let mut ch = Channel::uring(options).unwrap();
+    let mut ch = uring(options).unwrap();
     let h = ch.register(l.into(), 0).unwrap();
     ch.accept(h, Amount::Endless, true).unwrap();
     ch.flush().unwrap();
@@ -88,7 +88,7 @@ fn a_slow_peer_that_is_given_up_sees_an_end() {
         return;
     }
     for flows in [false, true] {
-        let (mut ch, _, at) = setup(Options::default());
+        let (mut ch, _, at) = setup(usual());
         let (mut s, h, _) = connect(&mut ch, at);
         if flows {
             flowing(&mut ch, &mut s, h);
@@ -110,7 +110,7 @@ fn a_recv_behind_a_disconnect_does_not_hold_it_up() {
     }
     for round in 0..10 {
         for reads in [false, true] {
-            let (mut ch, _, at) = setup(Options::default());
+            let (mut ch, _, at) = setup(usual());
             let (mut s, h, _) = connect(&mut ch, at);
             flowing(&mut ch, &mut s, h);
             let n = (6 << 20) + round * 100_000;
@@ -135,7 +135,7 @@ fn a_write_of_more_than_one_request_is_whole_before_its_end() {
         return;
     }
     const N: usize = 0x7fff_f000 + (8 << 20);
-    let (mut ch, _, at) = setup(Options::default());
+    let (mut ch, _, at) = setup(usual());
     let (mut s, h, _) = connect(&mut ch, at);
     flowing(&mut ch, &mut s, h);
     ch.write(h, vec![0; N]).unwrap();
@@ -149,7 +149,7 @@ fn a_descriptor_loses_no_bytes() {
     if !ring() {
         return;
     }
-    let (mut ch, _, at) = setup(Options::default());
+    let (mut ch, _, at) = setup(usual());
     let (mut s, h, l) = connect(&mut ch, at);
     flowing(&mut ch, &mut s, h);
     s.write_all(b"before").unwrap();
@@ -185,7 +185,7 @@ fn there_is_no_descriptor_of_what_is_ending() {
     if !ring() {
         return;
     }
-    let (mut ch, _, at) = setup(Options::default());
+    let (mut ch, _, at) = setup(usual());
     let (mut s, h, l) = connect(&mut ch, at);
     flowing(&mut ch, &mut s, h);
     ch.write(h, vec![7; 8 << 20]).unwrap();
@@ -202,7 +202,7 @@ fn who_finds_no_place_waits() {
         return;
     }
     for ahead in [0, 1, 64] {
-        let (mut ch, h, at) = setup(Options { lwsockets: 4, accept_ahead: ahead, ..Options::default() });
+        let (mut ch, h, at) = setup(Options { lwsockets: 4, accept_ahead: ahead, ..usual() });
         let mut peers: Vec<_> = (0..10).map(|_| TcpStream::connect(at).unwrap()).collect();
         let mut sockets = Vec::new();
         for _ in 0..10 {
@@ -235,7 +235,7 @@ fn a_read_needs_no_buffer_of_the_channels() {
     if !ring() {
         return;
     }
-    let (mut ch, _, at) = setup(Options { buffers: 1, ..Options::default() });
+    let (mut ch, _, at) = setup(Options { buffers: 1, ..usual() });
     let (mut sa, a, _) = connect(&mut ch, at);
     let (mut sb, b, _) = connect(&mut ch, at);
     flowing(&mut ch, &mut sb, b);
@@ -255,7 +255,7 @@ fn memory_that_is_not_there_is_an_error() {
     if !ring() {
         return;
     }
-    let (mut ch, _, at) = setup(Options { buffers: 32_768, buffer_size: 1 << 20, ..Options::default() });
+    let (mut ch, _, at) = setup(Options { buffers: 32_768, buffer_size: 1 << 20, ..usual() });
     let (_s, h, _) = connect(&mut ch, at);
     ch.recv(h).unwrap();
     // A machine that promises more than it has takes it at its word.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use channel::{Amount, Capabilities, Channel, CpuMask, Options};
-use common::{Who, accepting, connect_from, count, light, listener, number, on_engines, pin, ring};
+use common::{Who, accepting, connect_from, count, light, listener, number, on_engines, pin, ring, uring, usual};
 
 #[test]
 fn a_cpu_has_its_part_and_the_original_the_rest() {
@@ -17,7 +17,7 @@ fn a_cpu_has_its_part_and_the_original_the_rest() {
     }
     for at in ["127.0.0.1:0", "[::1]:0"] {
         let (fd, at) = listener(at);
-        let (mut a, mut b) = (Channel::uring(Options::default()).unwrap(), Channel::uring(Options::default()).unwrap());
+        let (mut a, mut b) = (uring(usual()).unwrap(), uring(usual()).unwrap());
         let zero = a.register_part(fd.as_fd(), 0, CpuMask::one(0)).unwrap();
         accepting(&mut a, zero);
         // The original, which nobody has registered, keeps what is left.
@@ -29,7 +29,7 @@ fn a_cpu_has_its_part_and_the_original_the_rest() {
         let _more = (connect_from(0, at, 20), connect_from(1, at, 10));
         assert_eq!((count(&mut a), count(&mut b)), (20, 10));
         // A part for each, then one less: the array of the kernel's is in another order.
-        let mut c = Channel::uring(Options::default()).unwrap();
+        let mut c = uring(usual()).unwrap();
         let one = c.register_part(fd.as_fd(), 2, CpuMask::one(1)).unwrap();
         accepting(&mut c, one);
         let _again = (connect_from(0, at, 5), connect_from(1, at, 6));
@@ -49,7 +49,7 @@ fn parts_that_cannot_be() {
         return;
     }
     let (fd, _) = listener("127.0.0.1:0");
-    let (mut a, mut b) = (Channel::uring(Options::default()).unwrap(), Channel::uring(Options::default()).unwrap());
+    let (mut a, mut b) = (uring(usual()).unwrap(), uring(usual()).unwrap());
     let both = CpuMask::from_words(&[3]).unwrap();
     a.register_part(fd.as_fd(), 0, both).unwrap();
     for mask in [CpuMask::one(0), CpuMask::one(1), both] {
@@ -71,7 +71,7 @@ fn an_idle_channel_takes_what_waits() {
         return;
     }
     let name = "an_idle_channel_takes_what_waits";
-    let options = Options { balance: 4, accept_ahead: 0, ..Options::default() };
+    let options = Options { balance: 4, accept_ahead: 0, ..usual() };
     on_engines(name, Capabilities::BALANCE, options, |mut w| {
         let (fd, at) = listener("127.0.0.1:0");
         let zero = w.a.register_part(fd.as_fd(), 0, CpuMask::one(0)).unwrap();
@@ -107,8 +107,8 @@ fn who_goes_leaves_what_waits_to_the_others() {
     }
     for ahead in [64, 4, 0] {
         let (fd, at) = listener("127.0.0.1:0");
-        let options = Options { accept_ahead: ahead, ..Options::default() };
-        let [mut a, mut b, mut c] = [(); 3].map(|()| Channel::uring(options).unwrap());
+        let options = Options { accept_ahead: ahead, ..usual() };
+        let [mut a, mut b, mut c] = [(); 3].map(|()| uring(options).unwrap());
         let zero = a.register_part(fd.as_fd(), 0, CpuMask::one(0)).unwrap();
         let one = b.register_part(fd.as_fd(), 1, CpuMask::one(1)).unwrap();
         let rest = c.register(fd.try_clone().unwrap(), 2).unwrap();
@@ -149,7 +149,7 @@ fn what_waits_goes_to_another_registration_of_the_channel() {
         return;
     }
     let (fd, at) = listener("127.0.0.1:0");
-    let [mut a, mut b] = [(); 2].map(|()| Channel::uring(Options::default()).unwrap());
+    let [mut a, mut b] = [(); 2].map(|()| uring(usual()).unwrap());
     let whole = a.register(fd.try_clone().unwrap(), 0).unwrap();
     a.accept(whole, Amount::Of(1), true).unwrap();
     a.flush().unwrap();
@@ -207,7 +207,7 @@ fn parts_come_and_go() {
     };
     let stays = |options: Options, mask: CpuMask| {
         move || {
-            let mut channel = Channel::uring(options).unwrap();
+            let mut channel = uring(options).unwrap();
             let handle = match mask.is_empty() {
                 true => channel.register(fd.try_clone().unwrap(), 0).unwrap(),
                 false => channel.register_part(fd.as_fd(), 0, mask).unwrap(),
@@ -220,12 +220,12 @@ fn parts_come_and_go() {
         }
     };
     std::thread::scope(|scope| {
-        let eager = Options { balance: 1, ..Options::default() };
-        let whole = scope.spawn(stays(Options::default(), CpuMask::NONE));
+        let eager = Options { balance: 1, ..usual() };
+        let whole = scope.spawn(stays(usual(), CpuMask::NONE));
         let takes = scope.spawn(stays(eager, CpuMask::one(1)));
         let ends = scope.spawn(move || {
             let mut random = 1u64;
-            let mut channel = Channel::uring(Options { accept_ahead: 4, ..Options::default() }).unwrap();
+            let mut channel = uring(Options { accept_ahead: 4, ..usual() }).unwrap();
             while !over.load(Ordering::Relaxed) {
                 let part = channel.register_part(fd.as_fd(), 0, CpuMask::one(0)).unwrap();
                 accepting(&mut channel, part);
@@ -263,8 +263,8 @@ fn nothing_is_taken_unless_asked() {
         return;
     }
     let (fd, at) = listener("127.0.0.1:0");
-    let quiet = Options { accept_ahead: 0, ..Options::default() };
-    let (mut a, mut b) = (Channel::uring(quiet).unwrap(), Channel::uring(quiet).unwrap());
+    let quiet = Options { accept_ahead: 0, ..usual() };
+    let (mut a, mut b) = (uring(quiet).unwrap(), uring(quiet).unwrap());
     let zero = a.register_part(fd.as_fd(), 0, CpuMask::one(0)).unwrap();
     let one = b.register_part(fd.as_fd(), 1, CpuMask::one(1)).unwrap();
     accepting(&mut b, one);
@@ -280,7 +280,7 @@ fn one_channel_may_have_a_part_and_the_rest() {
         return;
     }
     for mode in 0..3 {
-        let mut a = Channel::uring(Options::default()).unwrap();
+        let mut a = uring(usual()).unwrap();
         let (fd, at, handles) = if mode == 0 {
             let (fd, at) = listener("127.0.0.1:0");
             let part = a.register_part(fd.as_fd(), 1, CpuMask::one(1)).unwrap();

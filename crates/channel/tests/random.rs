@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use channel::{Amount, Capabilities, Command, Data, Event, Handle, Options};
-use common::{Who, World, light, on_engines, stream};
+use common::{Who, World, light, on_engines, stream, usual};
 
 struct Random(u64);
 
@@ -158,7 +158,7 @@ fn whatever_is_asked_for_in_whatever_order() {
     };
     for seed in seeds {
         eprintln!("CORELANE_SEED={seed}");
-        let options = Options { buffers: 4, buffer_size: 1024, batch: 1 + seed as u32 % 40, ..Options::default() };
+        let options = Options { buffers: 4, buffer_size: 1024, batch: 1 + seed as u32 % 40, ..usual() };
         on_engines("", Capabilities::KERNEL, options, |mut w| run(&mut w, seed));
     }
 }

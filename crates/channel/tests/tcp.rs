@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use channel::{Amount, Buffer, Capabilities, Command, CpuMask, Data, How, Listener, Options, Socket};
-use common::{Who, World, bytes, everywhere, light, number, on_engines, ring, stream};
+use common::{Who, World, bytes, everywhere, light, number, on_engines, ring, stream, usual};
 
 /// Reads `n` bytes of A's end, as B's stream has them from `from` on.
 fn expect(w: &mut World, a: channel::Handle, from: usize, n: usize) {
@@ -222,7 +222,7 @@ fn a_write_is_given_up_half_way() {
 #[test]
 fn several_are_accepted_and_the_queue_is_told() {
     for accept_ahead in [64, 2, 0] {
-        let options = Options { accept_ahead, ..Options::default() };
+        let options = Options { accept_ahead, ..usual() };
         on_engines("", Capabilities::KERNEL, options, several_are_accepted);
     }
 }
@@ -264,7 +264,7 @@ fn several_are_accepted(mut w: World) {
 /// Nothing is accepted before it is asked for.
 #[test]
 fn nothing_is_accepted_ahead() {
-    let options = Options { accept_ahead: 0, ..Options::default() };
+    let options = Options { accept_ahead: 0, ..usual() };
     on_engines("", Capabilities::KERNEL, options, |mut w| {
         let listening = w.listen();
         let to = w.address();
@@ -284,7 +284,7 @@ fn nothing_is_accepted_ahead() {
 
 #[test]
 fn connections_as_descriptors() {
-    on_engines("connections_as_descriptors", Capabilities::DESCRIPTORS, Options::default(), |mut w| {
+    on_engines("connections_as_descriptors", Capabilities::DESCRIPTORS, usual(), |mut w| {
         let listening = w.listen();
         let to = w.address();
         // Both kinds by turns: what was accepted ahead as one becomes the other.
@@ -312,7 +312,7 @@ fn connections_as_descriptors() {
 
 #[test]
 fn lightweight_to_descriptor() {
-    on_engines("lightweight_to_descriptor", Capabilities::DESCRIPTORS, Options::default(), |mut w| {
+    on_engines("lightweight_to_descriptor", Capabilities::DESCRIPTORS, usual(), |mut w| {
         let listening = w.listen();
         let b = w.socket(2);
         let to = w.address();
@@ -339,7 +339,7 @@ fn a_lane_has_no_descriptors() {
     if !ring() {
         return;
     }
-    let mut w = World::new(common::Kind::Lane, Options::default());
+    let mut w = World::new(common::Kind::Lane, usual());
     let listening = w.listen();
     let (a, _b) = w.connection(listening);
     let _ = a;
@@ -349,7 +349,7 @@ fn a_lane_has_no_descriptors() {
     w.a.accept(listening, Amount::Of(1), false).unwrap();
     let event = w.next(Who::A);
     assert_eq!(number(event.result.unwrap_err()), libc::EOPNOTSUPP);
-    let mut kernel = World::new(common::Kind::Uring, Options::default());
+    let mut kernel = World::new(common::Kind::Uring, usual());
     assert_eq!(number(kernel.a.socket(false).unwrap_err()), libc::EOPNOTSUPP);
 }
 
@@ -393,7 +393,7 @@ fn a_reset_is_told() {
 /// has left is for the next.
 #[test]
 fn a_free_buffer_finds_who_has_bytes() {
-    let options = Options { buffers: 1, buffer_size: 64, completions: 1, ..Options::default() };
+    let options = Options { buffers: 1, buffer_size: 64, completions: 1, ..usual() };
     on_engines("", Capabilities::KERNEL, options, |mut w| {
         let listening = w.listen();
         let ends: Vec<_> = (0..6).map(|_| w.connection(listening)).collect();
@@ -444,7 +444,7 @@ fn a_free_buffer_finds_who_has_bytes() {
 
 #[test]
 fn memory_of_the_channel() {
-    let options = Options { buffers: 2, buffer_size: 64, ..Options::default() };
+    let options = Options { buffers: 2, buffer_size: 64, ..usual() };
     on_engines("", Capabilities::KERNEL, options, |mut w| {
         let listening = w.listen();
         let (a, b) = w.connection(listening);
@@ -491,7 +491,7 @@ fn memory_of_the_channel() {
 /// Whoever waits for memory gets it when there is some, whatever else happens meanwhile.
 #[test]
 fn who_waits_for_memory_is_not_forgotten() {
-    let options = Options { buffers: 1, buffer_size: 64, ..Options::default() };
+    let options = Options { buffers: 1, buffer_size: 64, ..usual() };
     on_engines("", Capabilities::KERNEL, options, |mut w| {
         let listening = w.listen();
         let pairs: Vec<_> = (0..5).map(|_| w.connection(listening)).collect();
@@ -758,7 +758,7 @@ fn many_connections_come_and_go() {
 /// A port that is left to the engine is chosen once, and told.
 #[test]
 fn a_port_that_is_chosen_is_told() {
-    on_engines("", Capabilities::KERNEL, Options::default(), |mut w| {
+    on_engines("", Capabilities::KERNEL, usual(), |mut w| {
         let mut at = w.address().ip().unwrap();
         at.set_port(0);
         let listener = Listener::at(at.into(), 5).unwrap();
@@ -798,7 +798,7 @@ fn received(w: &mut World, a: channel::Handle) -> Vec<u8> {
 #[test]
 fn bytes_that_nobody_asks_for_starve_nobody() {
     const MUCH: usize = 200_000;
-    let options = Options { buffers: 4, buffer_size: 1024, ..Options::default() };
+    let options = Options { buffers: 4, buffer_size: 1024, ..usual() };
     on_engines("", Capabilities::KERNEL, options, |mut w| {
         let listening = w.listen();
         let (silent, busy) = (w.connection(listening), w.connection(listening));

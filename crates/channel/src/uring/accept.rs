@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use io_uring::types::Fd;
 use io_uring::{cqueue, opcode};
 
-use super::{ACCEPT, Kernel, LEFT, NOTHING, tag};
+use super::{ACCEPT, ACCEPT_END, Kernel, LEFT, NOTHING, cancel, tag};
 use crate::core::{Accept, Core, FileKind, LightOf, Raw, Target, Way};
 use crate::errno;
 use crate::event::{Data, Socket};
@@ -109,8 +109,7 @@ impl Kernel {
             let short = accept.needs > 1 && free < accept.needs;
             if (full || short) && !accept.ending && ahead > 0 {
                 accept.ending = true;
-                let cancel = opcode::AsyncCancel::new(number).build();
-                self.push(core, &[cancel.user_data(tag(NOTHING, 0, 0))]);
+                self.push(core, &[cancel(number).user_data(tag(ACCEPT_END, generation, at))]);
             }
             return;
         }
@@ -211,9 +210,9 @@ impl Kernel {
     pub(super) fn stop_accepting(&mut self, core: &mut Core, at: u32) -> io::Result<()> {
         let number = tag(ACCEPT, core.entries.generation(at), at);
         if listening(core, at).is_some_and(|accept| accept.armed) {
-            let cancel = opcode::AsyncCancel::new(number).build();
-            self.push(core, &[cancel.user_data(tag(NOTHING, 0, 0))]);
-            self.until(core, |_, core| match core.entries.get(at).map(|entry| &entry.target) {
+            let cancels = [cancel(number)];
+            self.push(core, &cancels);
+            self.until_called_back(core, &cancels, |_, core| match core.entries.get(at).map(|entry| &entry.target) {
                 Some(Target::Listener { accept, .. }) => !accept.armed,
                 _ => true,
             })?;
@@ -284,14 +283,22 @@ impl Kernel {
         }
     }
 
+    /// The request for connections was not found when it was called back: it goes on, and is called back again if it still should be.
+    pub(super) fn not_ended(&mut self, core: &mut Core, at: u32, generation: u32) {
+        let known = core.entries.generation(at) & 0xff_ffff == generation;
+        if let Some(accept) = listening(core, at).filter(|_| known) {
+            accept.ending = false;
+            core.touch(at);
+        }
+    }
+
     /// Takes a connection that waits; ECANCELED where there is none. The listener may block, and another channel may be first: the
     /// request is called back behind itself.
     fn accept_now(&mut self, core: &mut Core, listener: RawFd) -> io::Result<OwnedFd> {
         let number = self.new_call();
         let none = std::ptr::null_mut();
         let accept = opcode::Accept::new(Fd(listener), none, none.cast()).flags(libc::SOCK_CLOEXEC).build();
-        let cancel = opcode::AsyncCancel::new(number).build();
-        self.call(core, number, &[accept.user_data(number), cancel.user_data(tag(NOTHING, 0, 0))])
+        self.call(core, number, &[accept.user_data(number), cancel(number)], &[cancel(number)])
     }
 
     /// Takes connections that wait at another channel's part of a listener, up to half of them; how many.
@@ -339,5 +346,67 @@ mod tests {
             let taken = std::net::TcpStream::from(kernel.accept_now(&mut core, listener.as_raw_fd()).unwrap());
             assert_eq!(taken.peer_addr().unwrap(), client.local_addr().unwrap());
         }
+    }
+
+    /// What is to end within a while: who waits for ever is told from who does not.
+    fn ends(what: impl FnOnce() + Send + 'static) {
+        let (over, ended) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            what();
+            over.send(()).unwrap();
+        });
+        let limit = std::time::Duration::from_secs(30);
+        assert!(ended.recv_timeout(limit) != Err(std::sync::mpsc::RecvTimeoutError::Timeout), "it waits for ever");
+        thread.join().unwrap();
+    }
+
+    /// A request that is not found where it is called back first, as one that the kernel is about to try again: here because it
+    /// comes after that.
+    #[test]
+    fn who_was_not_found_is_called_back_again() {
+        ends(|| {
+            let mut core = Core::new(1, Options::default());
+            let Ok(mut kernel) = Kernel::new(&core.options).inspect_err(|e| eprintln!("SKIPPED: a ring: {e}")) else {
+                return;
+            };
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let (number, none) = (kernel.new_call(), std::ptr::null_mut());
+            let accept = opcode::Accept::new(Fd(listener.as_raw_fd()), none, none.cast()).build().user_data(number);
+            let late = kernel.call(&mut core, number, &[cancel(number), accept], &[cancel(number)]);
+            assert_eq!(late.unwrap_err().raw_os_error(), Some(libc::ECANCELED));
+        });
+    }
+
+    /// Two take from a listener at once: who finds that the other was faster does not wait for the next connection, which never comes.
+    #[test]
+    fn who_takes_beside_another_does_not_wait() {
+        use std::sync::atomic::{AtomicUsize, Ordering};
+        ends(|| {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let (listener, connected, taken) = (&listener, &AtomicUsize::new(0), &AtomicUsize::new(0));
+            const EACH: usize = 1000;
+            let take = || {
+                let mut core = Core::new(1, Options::default());
+                let mut kernel = Kernel::new(&core.options).inspect_err(|e| eprintln!("SKIPPED: a ring: {e}")).ok()?;
+                while connected.load(Ordering::Acquire) < EACH || taken.load(Ordering::Relaxed) < EACH {
+                    let found = kernel.accept_now(&mut core, listener.as_raw_fd()).is_ok();
+                    taken.fetch_add(found.into(), Ordering::Relaxed);
+                }
+                Some(())
+            };
+            std::thread::scope(|scope| {
+                let both = [0, 1].map(|_| scope.spawn(take));
+                for _ in 0..EACH {
+                    drop(std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+                    connected.fetch_add(1, Ordering::Release);
+                    if both.iter().any(|thread| thread.is_finished()) {
+                        break;
+                    }
+                }
+                both.into_iter().for_each(|thread| {
+                    thread.join().unwrap();
+                });
+            });
+        });
     }
 }

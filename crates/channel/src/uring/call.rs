@@ -61,9 +61,15 @@ impl Kernel {
         tag(CALL, 0, self.calls.last)
     }
 
-    /// One request, now, with this number and what goes along with it: what it gives.
-    pub(super) fn call(&mut self, core: &mut Core, number: u64, entries: &[Sqe]) -> io::Result<OwnedFd> {
-        let (answer, _) = self.answer_of(core, number, entries, None)?;
+    /// One request, now, with this number and what goes along with it: what it gives. `cancels` is what of that calls it back.
+    pub(super) fn call(
+        &mut self,
+        core: &mut Core,
+        number: u64,
+        entries: &[Sqe],
+        cancels: &[Sqe],
+    ) -> io::Result<OwnedFd> {
+        let (answer, _) = self.answer_of(core, number, entries, cancels, None)?;
         // SAFETY: a new descriptor, nobody else's.
         Ok(unsafe { OwnedFd::from_raw_fd(answer) })
     }
@@ -73,12 +79,13 @@ impl Kernel {
         core: &mut Core,
         number: u64,
         entries: &[Sqe],
+        cancels: &[Sqe],
         place: Option<Place>,
     ) -> io::Result<(i32, Option<Place>)> {
         let number = number as u32;
         self.calls.all.push(Call { number, place, answer: None, given_up: false });
         self.push(core, entries);
-        let ended = self.until(core, |kernel, _| {
+        let ended = self.until_called_back(core, cancels, |kernel, _| {
             kernel.calls.all.iter().any(|call| call.number == number && call.answer.is_some())
         });
         if let Err(error) = ended
@@ -119,7 +126,7 @@ impl Kernel {
     /// A direct descriptor as one of the process, beside it.
     pub fn install(&mut self, core: &mut Core, slot: u32) -> io::Result<OwnedFd> {
         let number = self.new_call();
-        self.call(core, number, &[opcode::FixedFdInstall::new(Fixed(slot), 0).build().user_data(number)])
+        self.call(core, number, &[opcode::FixedFdInstall::new(Fixed(slot), 0).build().user_data(number)], &[])
     }
 
     /// A descriptor's file in the ring's own table.
@@ -128,7 +135,7 @@ impl Kernel {
         let (number, place) = (self.new_call(), Place::new(fd.as_raw_fd()));
         // IORING_FILE_INDEX_ALLOC: any free place, which is written over the descriptor.
         let entry = opcode::FilesUpdate::new(place.0, 1).offset(-1).build();
-        let (_, place) = self.answer_of(core, number, &[entry.user_data(number)], Some(place))?;
+        let (_, place) = self.answer_of(core, number, &[entry.user_data(number)], &[], Some(place))?;
         let slot = place.ok_or_else(|| errno(libc::EIO))?.take();
         self.count_place(true);
         Ok(slot as u32)
@@ -204,7 +211,7 @@ mod tests {
         assert!(!kernel.late.is_empty(), "the queue has room for two");
         let late = kernel.new_call();
         let accept = opcode::Accept::new(Fd(-1), std::ptr::null_mut(), std::ptr::null_mut()).build();
-        kernel.call(&mut core, late, &[accept.user_data(late)]).unwrap_err();
+        kernel.call(&mut core, late, &[accept.user_data(late)], &[]).unwrap_err();
         // SAFETY: as above.
         assert!(unsafe { libc::dup2(ring.as_raw_fd(), raw) } == raw);
         // All of them are answered now, and nothing stays.

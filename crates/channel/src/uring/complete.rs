@@ -4,7 +4,7 @@ use std::io;
 
 use io_uring::{cqueue, opcode};
 
-use super::{ACCEPT, CALL, FLOW, File, Kernel, LEFT, OP, on, tag};
+use super::{ACCEPT, ACCEPT_END, CALL, CANCEL, FLOW, File, Kernel, LEFT, OP, on, tag};
 use crate::core::{Core, FileKind, Kind, Stage, Way};
 use crate::errno;
 use crate::event::{Data, Received};
@@ -19,6 +19,8 @@ impl Kernel {
             LEFT => self.left(core, at, generation),
             FLOW => self.flowed(core, at, generation, result, flags),
             CALL => self.answered(core, at, result),
+            CANCEL if result == -libc::ENOENT => self.missed += 1,
+            ACCEPT_END if result == -libc::ENOENT => self.not_ended(core, at, generation),
             _ => {}
         }
     }

@@ -10,7 +10,7 @@ use io_uring::{cqueue, opcode};
 
 use super::complete::answer;
 use super::pool::{GROUP, Pool};
-use super::{FLOW, Kernel, NOTHING, tag};
+use super::{FLOW, Kernel, cancel, tag};
 use crate::core::{Core, FileKind, Kind, LightOf, Stage, Target, Way};
 use crate::event::{Data, Received};
 
@@ -228,14 +228,14 @@ impl Kernel {
     /// What ends a request that stays, where there is one. Behind something else it may never be looked at.
     pub(super) fn quenches(&mut self, core: &mut Core, at: u32) -> Option<Sqe> {
         flow_of(core, at).filter(|flow| flow.armed)?;
-        let cancel = opcode::AsyncCancel::new(tag(FLOW, core.entries.generation(at), at)).build();
-        Some(cancel.flags(Flags::SKIP_SUCCESS).user_data(tag(NOTHING, 0, 0)))
+        Some(cancel(tag(FLOW, core.entries.generation(at), at)).flags(Flags::SKIP_SUCCESS))
     }
 
     /// Waits until nothing is received until further notice any more; whether bytes were that nobody asked for.
     pub fn settle(&mut self, core: &mut Core, at: u32) -> io::Result<bool> {
         self.quench(core, at);
-        self.until(core, |_, core| {
+        let cancels: Vec<_> = self.quenches(core, at).into_iter().collect();
+        self.until_called_back(core, &cancels, |_, core| {
             let flow = core.entries.get(at).and_then(|entry| entry.flow.as_ref());
             flow.is_none_or(|flow| !flow.armed)
         })?;

@@ -43,6 +43,10 @@ const CALL: u64 = 3;
 const LEFT: u64 = 4;
 /// A `recv` that stays.
 const FLOW: u64 = 5;
+/// Calls another request back, for somebody who waits for its end.
+const CANCEL: u64 = 6;
+/// Calls the request for connections of a listening handle back.
+const ACCEPT_END: u64 = 7;
 
 /// Submission entries; batches are shorter.
 const ENTRIES: u32 = 1024;
@@ -75,6 +79,11 @@ pub fn ring_refused(error: &io::Error) -> Option<String> {
 /// The number of a completion: what, 24 bits of generation, 32 of place.
 fn tag(what: u64, generation: u32, at: u32) -> u64 {
     what << 56 | u64::from(generation & 0xff_ffff) << 32 | u64::from(at)
+}
+
+/// What calls a request back; that it did not find it is counted.
+fn cancel(number: u64) -> Sqe {
+    opcode::AsyncCancel::new(number).build().user_data(tag(CANCEL, 0, 0))
 }
 
 /// How a receive begins, by what the last one left.
@@ -141,6 +150,8 @@ pub(crate) struct Kernel {
     parked: Vec<(u64, i32, u32)>,
     /// Batches of completions that came.
     batch: u64,
+    /// Requests to call another one back that did not find it.
+    missed: u64,
 }
 
 impl Kernel {
@@ -166,6 +177,7 @@ impl Kernel {
             parked: Vec::new(),
             done,
             batch: 0,
+            missed: 0,
         })
     }
 
@@ -365,6 +377,26 @@ impl Kernel {
             }
         }
         Ok(())
+    }
+
+    /// Hands over and takes completions until `enough`, which the requests that `cancels`, handed over before, call back bring
+    /// about. The kernel does not find one (ENOENT) that is between two places at that moment: it had something to accept or to read
+    /// when it was about to be waited for, and is tried again, in vain where somebody else was faster. Then it waits, and has to be called
+    /// back once more.
+    fn until_called_back(
+        &mut self,
+        core: &mut Core,
+        cancels: &[Sqe],
+        enough: impl Fn(&Kernel, &Core) -> bool,
+    ) -> io::Result<()> {
+        loop {
+            let missed = self.missed;
+            self.until(core, |kernel, core| enough(kernel, core) || kernel.missed != missed)?;
+            if enough(self, core) {
+                return Ok(());
+            }
+            cancels.iter().for_each(|cancel| self.push(core, std::slice::from_ref(cancel)));
+        }
     }
 
     /// Frees a direct descriptor, with what is handed over next.
@@ -578,11 +610,10 @@ impl Kernel {
         if under_way.is_empty() {
             return Ok(());
         }
-        for (op, generation) in &under_way {
-            let cancel = opcode::AsyncCancel::new(tag(OP, *generation, *op)).build();
-            self.push(core, &[cancel.user_data(tag(NOTHING, 0, 0))]);
-        }
-        self.until(core, |_, core| {
+        let cancel = |(op, generation): &(u32, u32)| cancel(tag(OP, *generation, *op));
+        let cancels: Vec<Sqe> = under_way.iter().map(cancel).collect();
+        cancels.iter().for_each(|cancel| self.push(core, std::slice::from_ref(cancel)));
+        self.until_called_back(core, &cancels, |_, core| {
             under_way.iter().all(|(op, generation)| {
                 core.ops.generation(*op) != *generation || core.ops.get(*op).is_none_or(|op| op.stage == Stage::Queued)
             })

@@ -14,6 +14,25 @@ use runtime::{Config, Model};
 /// A test that takes longer is stuck.
 const LIMIT: Duration = Duration::from_secs(10);
 
+/// The usual, with a short ring: the kernel charges its memory to all of a user's processes together (`ulimit -l`), and tests run
+/// side by side.
+pub fn usual() -> Options {
+    Options { completions: 128, ..Options::default() }
+}
+
+/// A channel over the kernel. Where the memory of other tests' rings stands in the way, it is given back when those have ended, and a while later.
+pub fn uring(options: Options) -> std::io::Result<Channel> {
+    let end = Instant::now() + LIMIT;
+    loop {
+        match Channel::uring(options) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) && Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            other => return other,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Uring,
@@ -54,8 +73,8 @@ impl World {
     pub fn new(kind: Kind, options: Options) -> World {
         let (a, b, at, engines) = match kind {
             Kind::Uring => {
-                let a = Channel::uring(options).unwrap();
-                (a, Channel::uring(options).unwrap(), "127.0.0.1:0", None)
+                let a = uring(options).unwrap();
+                (a, uring(options).unwrap(), "127.0.0.1:0", None)
             }
             Kind::Lane | Kind::Paired | Kind::Guarded => {
                 let model = match kind {
@@ -191,7 +210,7 @@ pub fn number(error: std::io::Error) -> i32 {
 
 /// Whether the kernel gives this process an io_uring; says SKIPPED, and why, where it does not.
 pub fn ring() -> bool {
-    match Channel::uring(Options::default()) {
+    match uring(usual()) {
         Ok(_) => true,
         Err(error) => {
             let why = channel::ring_refused(&error).unwrap_or_else(|| panic!("a ring: {error}"));
@@ -222,7 +241,7 @@ pub fn on_engines(name: &str, needs: Capabilities, options: Options, f: impl Fn(
 
 /// On both engines.
 pub fn everywhere(f: impl Fn(World)) {
-    on_engines("", Capabilities::KERNEL, Options::default(), f);
+    on_engines("", Capabilities::KERNEL, usual(), f);
 }
 
 /// Bytes that tell where in a stream they are.
