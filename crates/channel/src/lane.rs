@@ -299,7 +299,7 @@ impl Lane {
     fn connect(&mut self, sock: SockId, to: &Address) -> io::Result<()> {
         let from = self.app.sockets.local(sock).map_err(error)?;
         self.app.may_connect_from(from.port).map_err(|e| errno(e.raw_os_error().unwrap_or(libc::EADDRNOTAVAIL)))?;
-        match self.app.sockets.connect(sock, endpoint(to)?) {
+        match self.app.connect(sock, endpoint(to)?) {
             Err(Errno::EINPROGRESS) => Ok(()),
             Ok(()) => Err(errno(libc::EISCONN)),
             Err(e) => Err(error(e)),

@@ -89,10 +89,12 @@ impl TcpSocket {
         let id = self.id().map_err(error)?;
         let from = self.lane.with(|s| s.local(id))?;
         self.lane.shared.app.borrow().may_connect_from(from.port)?;
-        self.lane.with(|s| match s.connect(id, endpoint(addr)) {
-            Err(Errno::EINPROGRESS) => Ok(()),
-            other => other,
-        })?;
+        let mut app = self.lane.shared.app.borrow_mut();
+        match app.connect(id, endpoint(addr)) {
+            Ok(()) | Err(Errno::EINPROGRESS) => app.leave(),
+            Err(e) => return Err(error(e)),
+        }
+        drop(app);
         self.id = None;
         Ok(TcpStream::new(self.lane.clone(), id, true))
     }

@@ -132,7 +132,7 @@ pub fn connect(c: &mut Context, id: c_int, to: &[u8]) -> Result<()> {
         leave_from(c, sock);
     }
     c.app()?.may_connect_from(local.port).map_err(|_| Errno::ADDRNOTAVAIL)?;
-    let begun = c.call(|s| s.connect(sock, remote));
+    let begun = c.app()?.connect(sock, remote).map_err(errno::of);
     c.hand_over();
     match begun {
         Err(Errno::INPROGRESS | Errno::ALREADY) if !nonblocking => {}

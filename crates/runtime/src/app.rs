@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 use io::Bell;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use socket::Sockets;
+use socket::{SockId, Sockets};
+use stack::channel::Endpoint;
 
 use crate::clock::Clock;
-use crate::engine::AppHandle;
+use crate::engine::{AppHandle, JOBS};
 use crate::guard::{Guarded, Slept};
 use crate::keeper::{Keeper, LAST};
 use crate::lane::Lane;
@@ -81,6 +82,8 @@ pub struct App {
     busy: bool,
     /// The lane's core, where the configuration names one.
     core: Option<usize>,
+    /// Local ports that lead to this lane, from one address towards one remote end, about.
+    ports: u32,
     /// Who decides about ports on shared interfaces.
     gate: Option<Arc<dyn Gate>>,
 }
@@ -112,7 +115,19 @@ impl App {
     fn new(sockets: Sockets, turner: Turner, of: Parts, wait: Waiting) -> App {
         let Parts { bell, stats, mail, index } = of;
         let patience = Patience::new(wait.spin_us);
-        App { sockets, turner, bell, stats, mail, index, patience, busy: wait.busy, core: None, gate: None }
+        App {
+            sockets,
+            turner,
+            bell,
+            stats,
+            mail,
+            index,
+            patience,
+            busy: wait.busy,
+            core: None,
+            ports: u32::MAX,
+            gate: None,
+        }
     }
 
     pub(crate) fn inline(sockets: Sockets, lane: Lane, keeper: Arc<Keeper>, wait: Waiting) -> App {
@@ -145,6 +160,10 @@ impl App {
         self.gate = gate;
     }
 
+    pub(crate) fn set_ports(&mut self, ports: u32) {
+        self.ports = ports;
+    }
+
     pub(crate) fn set_core(&mut self, core: Option<usize>) {
         self.core = core;
     }
@@ -172,6 +191,46 @@ impl App {
             std::io::ErrorKind::AddrNotAvailable,
             format!("connecting from port {port}: beside the kernel only {first} to {last} are ours (local_ports)"),
         ))
+    }
+
+    /// Begins to connect a socket, as [`Sockets::connect`] does. Where the lane may have no port left towards the remote end, its
+    /// word is waited for, some milliseconds at most, so that this call fails (`EADDRNOTAVAIL`) as on Linux, and the socket is as it was.
+    pub fn connect(&mut self, sock: SockId, remote: Endpoint) -> Result<(), socket::Errno> {
+        let begun = self.sockets.connect(sock, remote);
+        // What the lane has not seen yet is in the ring at most, or behind it.
+        let most = self.stats.tuples() + JOBS as u64;
+        if begun != Err(socket::Errno::EINPROGRESS) || most < u64::from(self.ports) && !self.sockets.backlogged() {
+            return begun;
+        }
+        self.begun(sock, remote)
+    }
+
+    /// What the lane says of a connect that was asked for.
+    #[cold]
+    fn begun(&mut self, sock: SockId, remote: Endpoint) -> Result<(), socket::Errno> {
+        let end = Instant::now() + RELIEF;
+        loop {
+            self.advance();
+            self.hand_over();
+            if !self.sockets.is_asked(sock) {
+                break;
+            }
+            if Instant::now() >= end || self.is_over() {
+                return Err(socket::Errno::EINPROGRESS);
+            }
+            match &self.turner {
+                Turner::Inline(..) => {}
+                Turner::Paired { .. } => {
+                    doze(&self.bell, Some(SHORT), || self.sockets.has_events());
+                }
+                Turner::Guarded { .. } => std::thread::yield_now(),
+            }
+        }
+        match self.sockets.found_no_port(sock) {
+            // It tells the failure, and makes the socket a fresh one again.
+            true => self.sockets.connect(sock, remote),
+            false => Err(socket::Errno::EINPROGRESS),
+        }
     }
 
     /// What ends this end's waits when it is readable: an eventfd, for what else is to wake it.

@@ -49,6 +49,20 @@ pub enum Error {
 }
 
 impl Error {
+    /// The number of an errno that a program can act on: `EPERM` where a capability is missing, else what the system said; `ENODEV`
+    /// where a device cannot be used, `EINVAL` where the configuration cannot be.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Error::Port(PortError::Permission { .. }) => libc::EPERM,
+            Error::Port(PortError::System { source, .. }) | Error::System { source, .. } => {
+                source.raw_os_error().unwrap_or(libc::EIO)
+            }
+            Error::Memory(_) | Error::Port(PortError::Memory { .. }) => libc::ENOMEM,
+            Error::Port(_) => libc::ENODEV,
+            Error::Config(_) => libc::EINVAL,
+        }
+    }
+
     pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(stdio::Error) -> Error {
         let what = what.into();
         |source| Error::System { what, source }
@@ -57,7 +71,7 @@ impl Error {
 
 /// Jobs that an application may have under way; more wait on its side. A ring's memory is used all round, so one that is much
 /// longer than a turn's work takes the nearer caches from everything else.
-const JOBS: usize = 2048;
+pub(crate) const JOBS: usize = 2048;
 /// Events that the stack may have under way; a connection's news wait in it where there are more.
 const EVENTS: usize = 1024;
 
@@ -87,6 +101,8 @@ pub struct Engine {
     keeper: Arc<Keeper>,
     warnings: Vec<String>,
     kernel: Option<Kernel>,
+    /// Of active opens, first and last.
+    local_ports: (u16, u16),
     /// Ends it with the process.
     exit: Option<Arc<Ends>>,
 }
@@ -306,6 +322,7 @@ impl Engine {
             keeper: Arc::new(Keeper::new(bells.clone(), config.cores.clone(), spin_us, config.busy_poll)),
             warnings: notes,
             kernel: None,
+            local_ports,
             exit: None,
         };
         let directory = Directory::new(lanes);
@@ -417,6 +434,8 @@ impl Engine {
                 }
             };
             app.set_gate(kernel.as_ref().map(Kernel::gate));
+            let (first, last) = local_ports;
+            app.set_ports((u32::from(last) - u32::from(first) + 1) / u32::from(config.lanes));
             app.set_core(config.cores.get(index).copied());
             engine.apps.push(Some(AppHandle::new(app)));
         }
@@ -440,6 +459,11 @@ impl Engine {
     /// kernel. Untaken ones are reset.
     pub fn local_connections(&self) -> Option<LocalConnections> {
         self.kernel.as_ref()?.local()
+    }
+
+    /// Local ports of active opens, first and last: so many connections can there be from one of our addresses to one remote end.
+    pub fn local_ports(&self) -> (u16, u16) {
+        self.local_ports
     }
 
     /// Lanes.

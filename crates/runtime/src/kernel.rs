@@ -103,9 +103,10 @@ impl Kernel {
     /// Reads what there is; [`Kernel::follow`] starts to follow it. Active opens leave from `range`, or from what is free.
     pub fn new(ports: Vec<SharedPort>, fixed: Vec<Route>, range: Option<(u16, u16)>) -> Result<Kernel, Error> {
         let netlink = Netlink::open().map_err(system("netlink"))?;
+        let devs: Vec<&str> = ports.iter().map(|port| port.device.link().name.as_str()).collect();
         let active = match range {
-            Some((first, last)) => ActiveRange::claim_all(first, last)?,
-            None => ActiveRange::claim()?,
+            Some((first, last)) => ActiveRange::claim_all(&devs, first, last)?,
+            None => ActiveRange::claim(&devs)?,
         };
         let local = Local::new().map_err(system("epoll"))?;
         let bell = Arc::new(Bell::new().map_err(system("eventfd"))?);

@@ -28,6 +28,8 @@ const HOLD_US: u64 = 1000;
 /// How long jobs that the application has left behind wait for it to hand them over, µs: longer than it may be kept from
 /// the core in the middle of an answer, as a rule, and not so long that a peer would wonder.
 const LEFT_US: u64 = 4000;
+/// How long the other end of a wire in memory may be silent before it counts as one that nobody runs.
+const SILENT: Duration = Duration::from_millis(100);
 /// How long the last resets may take to leave.
 const RESETS: Duration = Duration::from_millis(200);
 /// Descriptors that a sleeping lane waits on at most.
@@ -181,6 +183,7 @@ impl Lane {
         add(&s.jobs, work.jobs as u64);
         add(&s.events, work.events as u64);
         s.connections.store(self.stack.connections() as u64, Ordering::Relaxed);
+        s.tuples.store(self.stack.tuples() as u64, Ordering::Relaxed);
         work
     }
 
@@ -500,17 +503,23 @@ impl Lane {
     }
 
     /// Ends the lane: closes all that is open, and turns until the peers have acknowledged it, at most `limit`; then the rest is
-    /// reset.
+    /// reset. Those behind wires in memory are in this process: where they are silent, nobody runs them.
     pub(crate) fn finish(&mut self, limit: Duration) {
         let end = std::time::Instant::now() + limit;
         self.close_all();
+        let memory = self.ports.iter().all(|port| matches!(port, AnyPort::Mem(_)));
+        let (mut open, mut heard) = (usize::MAX, std::time::Instant::now());
         loop {
             self.turn();
             if self.drained() {
                 return;
             }
-            let left = end.saturating_duration_since(std::time::Instant::now());
-            if left.is_zero() {
+            let now = std::time::Instant::now();
+            if self.stack.connections() < open {
+                (open, heard) = (self.stack.connections(), now);
+            }
+            let left = end.saturating_duration_since(now);
+            if left.is_zero() || memory && now.duration_since(heard) >= SILENT {
                 return self.abort_all();
             }
             self.sleep(None, Some(left.min(Duration::from_millis(10))));

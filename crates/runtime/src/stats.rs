@@ -57,6 +57,8 @@ stats! {
     fallback_out,
     /// Connections now.
     connections,
+    /// Four-tuples in use now: connections, and those in TIME-WAIT.
+    tuples,
     /// Wake-ups of the application.
     wakeups,
     /// Times that the guard took the turns over from an application that had not called in (`guarded`).

@@ -311,6 +311,18 @@ impl Sockets {
         }
     }
 
+    /// Whether the stack has yet to say whether a connect can begin.
+    pub fn is_asked(&mut self, id: SockId) -> bool {
+        self.tcp(id).is_ok_and(|t| t.phase == Phase::Asked)
+    }
+
+    /// Whether a connect failed since there was no local port for it; nothing is told by this.
+    pub fn found_no_port(&mut self, id: SockId) -> bool {
+        self.tcp(id).is_ok_and(|t| {
+            t.phase == Phase::Failed && t.error.is_some_and(|failure| Errno::from(failure) == Errno::EADDRNOTAVAIL)
+        })
+    }
+
     /// Whether a socket neither listens nor is, was, or is being connected.
     pub fn is_fresh(&mut self, id: SockId) -> Result<bool, Errno> {
         Ok(self.tcp(id)?.phase == Phase::Fresh)

@@ -270,6 +270,16 @@ impl Stack {
         self.time_waits.len()
     }
 
+    /// Four-tuples in use: connections, and those that are being remembered.
+    pub fn tuples(&self) -> usize {
+        self.conns.len() + self.time_waits.len()
+    }
+
+    /// Local ports that active opens may leave from, of each address towards each remote end, if all lead to this lane.
+    pub fn active_ports(&self) -> u32 {
+        self.ports.count()
+    }
+
     /// Connections that the application has closed, and that are not over.
     pub fn orphans(&self) -> usize {
         self.orphans as usize
@@ -394,9 +404,10 @@ impl Stack {
         self.park(now);
 
         self.expire_handshakes(now);
-        let flows = &mut self.flows;
+        let (flows, sources) = (&mut self.flows, &mut self.sources);
         self.time_waits.expire(now, |t, record| {
             flows.remove(record.hash, t | TIME_WAIT);
+            sources.freed(&record.key);
         });
         if self.reassembler.next().is_some_and(|at| at <= now) {
             for (interface, first) in self.reassembler.expire(now) {

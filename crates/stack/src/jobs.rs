@@ -10,6 +10,7 @@ use crate::engine::{EMBRYO, Stack, TIME_WAIT, context};
 use crate::flows::FlowKey;
 use crate::listener::Listener;
 use crate::options::{Options, apply};
+use crate::sources::Known;
 
 /// The tuple of an active open.
 pub(crate) struct Chosen {
@@ -263,8 +264,8 @@ impl Stack {
     /// (mTCP 4.2, Fastsocket 3.3).
     pub(crate) fn choose_port(&mut self, now: Instant, key: FlowKey) -> Option<Chosen> {
         let mut chosen = None;
-        let Stack { ports, flows, conns, syns, time_waits, listeners, config, .. } = self;
-        ports.pick(key.local, key.remote, key.remote_port, |port| {
+        let Stack { ports, flows, conns, syns, time_waits, listeners, config, sources, .. } = self;
+        let mut usable = |port| {
             let key = FlowKey { local_port: port, ..key };
             if config.steering.lane_of(key.remote, key.local, key.remote_port, port) != config.lane {
                 return false;
@@ -283,7 +284,17 @@ impl Stack {
                 chosen = Some(Chosen { key, hash, found: taken });
             }
             free
-        })?;
+        };
+        loop {
+            match sources.known(now, &key) {
+                Known::Spent => return None,
+                Known::Freed(port) if ports.has(port) && usable(port) => return chosen,
+                Known::Freed(_) => {}
+                Known::Nothing => break,
+            }
+        }
+        let found = ports.pick(key.local, key.remote, key.remote_port, &mut usable);
+        sources.looked(now, &key, found.is_some());
         chosen
     }
 
@@ -291,6 +302,7 @@ impl Stack {
         reusable(&self.time_waits, now, self.config.time_wait, value)
     }
 
+    /// A TIME-WAIT record gives way to a connection of its tuple.
     pub(crate) fn drop_time_wait(&mut self, value: u32, hash: u32) {
         self.time_waits.remove(value & !TIME_WAIT);
         self.flows.remove(hash, value);

@@ -26,6 +26,16 @@ impl Ports {
         Ports { first: range.0, count: (range.1.max(range.0) - range.0) as u32 + 1, hasher, counters }
     }
 
+    /// Whether a port is one of these.
+    pub fn has(&self, port: u16) -> bool {
+        u32::from(port).wrapping_sub(u32::from(self.first)) < self.count
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
     /// The next port towards a remote end that `usable` accepts; `None` after one round without any.
     pub fn pick(
         &mut self,

@@ -41,8 +41,20 @@ impl Stack {
     /// the application does not know.
     #[inline(never)]
     fn settle_over(&mut self, now: Instant, id: u32, wants: u8, but: u8) {
-        let Stack { conns, flows, time_waits, counters, queues, wheel, resting, listeners, interfaces, notify, .. } =
-            self;
+        let Stack {
+            conns,
+            flows,
+            time_waits,
+            counters,
+            sources,
+            queues,
+            wheel,
+            resting,
+            listeners,
+            interfaces,
+            notify,
+            ..
+        } = self;
         let Some(c) = conns.whole_mut(id) else { return };
         if c.linked && c.tcb.state() == State::TimeWait {
             c.linked = false;
@@ -68,6 +80,7 @@ impl Stack {
         if c.linked && c.tcb.state() == State::Closed {
             c.linked = false;
             flows.remove(c.hash, id);
+            sources.freed(&c.key);
         }
         Lists { queues, wheel, resting, listeners, interfaces, notify }.place(now, id, c, wants, but);
     }
@@ -96,6 +109,7 @@ impl Stack {
         c.tcb.release(&mut context!(self, now));
         if c.linked {
             self.flows.remove(c.hash, id);
+            self.sources.freed(&c.key);
         }
         self.wheel.cancel(id);
         match c.stage {

@@ -1,5 +1,6 @@
 //! Which of our addresses an active open leaves from, where it does not say: the best one (RFC 6724) as long as it has ports
-//! towards the remote end, then the others in turn.
+//! towards the remote end, then the others in turn. And towards which remote ends an address has none: to find that out takes a
+//! look at all of them, which is remembered until one is free again.
 
 use foldhash::HashMap;
 use wire::{Addr, Instant};
@@ -13,20 +14,85 @@ use crate::jobs::Chosen;
 const REMEMBERED: usize = 1024;
 /// TIME-WAIT tuples may be used again when they are a second old, which nothing tells.
 const AGE_US: u64 = 1_000_000;
+/// With more ports that are free again, the next one is looked for as usual.
+const PLENTY: usize = 1024;
 
-/// Remote ends towards which the best address has run out of ports.
+/// Where active opens find ports, and where they find none.
 #[derive(Default)]
 pub(crate) struct Sources {
-    by_remote: HashMap<(Addr, u16), Found>,
+    /// The address that had one towards a remote end, where it was not the best.
+    by_remote: HashMap<(Addr, u16), Addr>,
+    /// Address and remote end between which all ports are taken.
+    spent: HashMap<(Addr, Addr, u16), Spent>,
 }
 
-/// How the last search ended.
-#[derive(Clone, Copy)]
-enum Found {
-    /// This address had one.
-    At(Addr),
-    /// None had: until so many connections have ended, or this time.
-    Nowhere { ended: u64, until: Instant },
+/// All ports were taken.
+struct Spent {
+    /// Those that are free again.
+    freed: Vec<u16>,
+    /// When all are looked at again.
+    until: Instant,
+}
+
+/// What is known of the ports between an address and a remote end.
+pub(crate) enum Known {
+    /// Nothing: they are looked at.
+    Nothing,
+    /// This one is free again, as far as is known.
+    Freed(u16),
+    /// None is free.
+    Spent,
+}
+
+impl Sources {
+    fn of(key: &FlowKey) -> (Addr, Addr, u16) {
+        (key.local, key.remote, key.remote_port)
+    }
+
+    /// What is known of the ports from `key.local` towards its remote end.
+    pub fn known(&mut self, now: Instant, key: &FlowKey) -> Known {
+        if self.spent.is_empty() {
+            return Known::Nothing;
+        }
+        let Some(spent) = self.spent.get_mut(&Sources::of(key)) else { return Known::Nothing };
+        match spent.freed.pop() {
+            Some(port) => Known::Freed(port),
+            None if now < spent.until => Known::Spent,
+            None => Known::Nothing,
+        }
+    }
+
+    /// All of them were looked at; whether one was free.
+    pub fn looked(&mut self, now: Instant, key: &FlowKey, found: bool) {
+        if found && self.spent.is_empty() {
+            return;
+        }
+        if found {
+            self.spent.remove(&Sources::of(key));
+            return;
+        }
+        if self.spent.len() >= REMEMBERED {
+            self.spent.clear();
+        }
+        self.spent.insert(Sources::of(key), Spent { freed: Vec::new(), until: now.plus_micros(AGE_US) });
+    }
+
+    /// A four-tuple is nobody's any more.
+    #[inline]
+    pub fn freed(&mut self, key: &FlowKey) {
+        if !self.spent.is_empty() {
+            self.remember_freed(key);
+        }
+    }
+
+    #[cold]
+    fn remember_freed(&mut self, key: &FlowKey) {
+        let Some(spent) = self.spent.get_mut(&Sources::of(key)) else { return };
+        spent.freed.push(key.local_port);
+        if spent.freed.len() > PLENTY {
+            self.spent.remove(&Sources::of(key));
+        }
+    }
 }
 
 impl Stack {
@@ -43,13 +109,7 @@ impl Stack {
             return self.choose_port(now, key);
         }
         let to = (key.remote, key.remote_port);
-        let ended = self.counters.closed + self.counters.time_waits - self.time_waits.len() as u64;
-        let first = match self.sources.by_remote.get(&to) {
-            None => key.local,
-            Some(Found::At(addr)) => *addr,
-            Some(Found::Nowhere { ended: then, until }) if *then == ended && now < *until => return None,
-            Some(Found::Nowhere { .. }) => key.local,
-        };
+        let first = self.sources.by_remote.get(&to).copied().unwrap_or(key.local);
         if let Some(chosen) = self.choose_port(now, FlowKey { local: first, ..key }) {
             return Some(chosen);
         }
@@ -68,11 +128,10 @@ impl Stack {
         if by_remote.len() >= REMEMBERED {
             by_remote.clear();
         }
-        let memory = match &found {
-            Some(chosen) => Found::At(chosen.key.local),
-            None => Found::Nowhere { ended, until: now.plus_micros(AGE_US) },
+        match &found {
+            Some(chosen) => by_remote.insert(to, chosen.key.local),
+            None => by_remote.remove(&to),
         };
-        by_remote.insert(to, memory);
         found
     }
 }

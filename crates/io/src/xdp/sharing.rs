@@ -94,27 +94,28 @@ fn hold(addr: SocketAddr) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// A range of local ports for active opens that neither the kernel nor another corelane chooses.
+/// A range of local ports for active opens that neither the kernel nor another corelane on the same interface chooses.
 #[derive(Debug)]
 pub struct ActiveRange {
     /// First and last port.
     pub ports: (u16, u16),
-    /// One name for each block of 1024 ports, bound as long as they are ours; names die with the process.
-    _claims: Vec<UnixDatagram>,
+    /// One name for each block of 1024 ports and interface, bound as long as they are ours; names die with the process.
+    _claims: Vec<Vec<UnixDatagram>>,
 }
 
 const BLOCK: u32 = 1024;
-/// Most blocks that one process takes.
-const MOST: usize = 16;
+/// Ports below are left to services, unless the configuration names them.
+const LEAST: u32 = 8192;
 
 impl ActiveRange {
-    /// Claims all blocks that hold a port from `first` to `last`.
-    pub fn claim_all(first: u16, last: u16) -> Result<ActiveRange, PortError> {
-        let (low, high) = kernel_range();
-        if first as u32 <= high && last as u32 >= low {
+    /// Claims all blocks that hold a port from `first` to `last`, on these interfaces.
+    pub fn claim_all(devs: &[&str], first: u16, last: u16) -> Result<ActiveRange, PortError> {
+        let kernel = KernelPorts::read();
+        let (low, high) = kernel.range;
+        if !kernel.leaves(first.into(), last.into()) {
             return Err(PortError::Invalid(format!(
-                "local ports {first} to {last}: the kernel uses {low} to {high} itself: choose others, or change \
-                 net.ipv4.ip_local_port_range"
+                "local ports {first} to {last}: the kernel uses {low} to {high} itself: choose others, or name them in \
+                 net.ipv4.ip_local_reserved_ports, or change net.ipv4.ip_local_port_range"
             )));
         }
         if let Some(port) = listening_ports().into_iter().find(|p| (first..=last).contains(p)) {
@@ -124,7 +125,7 @@ impl ActiveRange {
             });
         }
         let blocks = first as u32 / BLOCK..=last as u32 / BLOCK;
-        let claims = blocks.map(|block| claim_block(block * BLOCK)).collect::<io::Result<Vec<_>>>();
+        let claims = blocks.map(|block| claim_block(devs, block * BLOCK)).collect::<io::Result<Vec<_>>>();
         let claims = claims.map_err(|source| match source.kind() {
             io::ErrorKind::AddrInUse => PortError::Busy {
                 what: format!("a part of local ports {first} to {last}"),
@@ -135,31 +136,28 @@ impl ActiveRange {
         Ok(ActiveRange { ports: (first, last), _claims: claims })
     }
 
-    /// Claims the longest free run of blocks, up to 16,384 ports, outside the kernel's own range and away from its listeners.
-    pub fn claim() -> Result<ActiveRange, PortError> {
-        let (low, high) = kernel_range();
+    /// Claims the longest free run of blocks from 8,192 on, outside the kernel's own range (but for what is reserved there:
+    /// `ip_local_reserved_ports`) and away from its listeners.
+    pub fn claim(devs: &[&str]) -> Result<ActiveRange, PortError> {
+        type Run = (u32, Vec<Vec<UnixDatagram>>);
+        let kernel = KernelPorts::read();
         let listeners = listening_ports();
-        let mut best: (u32, Vec<UnixDatagram>) = (0, Vec::new());
-        let mut run: (u32, Vec<UnixDatagram>) = (0, Vec::new());
-        let end_run = |run: &mut (u32, Vec<UnixDatagram>), best: &mut (u32, Vec<UnixDatagram>)| {
+        let mut best: Run = (0, Vec::new());
+        let mut run: Run = (0, Vec::new());
+        let end_run = |run: &mut Run, best: &mut Run| {
             let done = std::mem::take(run);
             if done.1.len() > best.1.len() {
                 *best = done;
             }
         };
         // From the top of what lies below the kernel's range: low numbers are where services live.
-        for block in (1..64u32).rev() {
+        for block in (LEAST / BLOCK..64u32).rev() {
             let (first, last) = (block * BLOCK, block * BLOCK + BLOCK - 1);
-            let kernel = first <= high && last >= low;
             let taken = listeners.iter().any(|p| (first..=last).contains(&(*p as u32)));
-            match (first >= 8192 && !kernel && !taken).then(|| claim_block(first)).and_then(Result::ok) {
+            match (kernel.leaves(first, last) && !taken).then(|| claim_block(devs, first)).and_then(Result::ok) {
                 Some(claim) => {
                     run.0 = first;
                     run.1.push(claim);
-                    if run.1.len() == MOST {
-                        end_run(&mut run, &mut best);
-                        break;
-                    }
                 }
                 None => end_run(&mut run, &mut best),
             }
@@ -169,7 +167,7 @@ impl ActiveRange {
         if claims.is_empty() {
             return Err(PortError::Busy {
                 what: "every block of local ports outside net.ipv4.ip_local_port_range".into(),
-                hint: "narrow that range, or end another corelane".into(),
+                hint: "narrow that range, or end another corelane on the interface".into(),
             });
         }
         let last = first + claims.len() as u32 * BLOCK - 1;
@@ -177,18 +175,44 @@ impl ActiveRange {
     }
 }
 
-/// The kernel's own range of local ports.
-fn kernel_range() -> (u32, u32) {
-    let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
-    let mut numbers = range.split_whitespace().filter_map(|n| n.parse::<u32>().ok());
-    (numbers.next().unwrap_or(32_768), numbers.next().unwrap_or(60_999))
+/// The ports that the kernel itself chooses for its sockets.
+struct KernelPorts {
+    /// First and last (`ip_local_port_range`).
+    range: (u32, u32),
+    /// Those of them that it never chooses (`ip_local_reserved_ports`), first and last of each stretch.
+    reserved: Vec<(u32, u32)>,
 }
 
-/// Claims a block against other corelanes of this network namespace.
-fn claim_block(first: u32) -> io::Result<UnixDatagram> {
+impl KernelPorts {
+    fn read() -> KernelPorts {
+        let text = |name| std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).unwrap_or_default();
+        KernelPorts::parse(&text("ip_local_port_range"), &text("ip_local_reserved_ports"))
+    }
+
+    fn parse(range: &str, reserved: &str) -> KernelPorts {
+        let mut numbers = range.split_whitespace().filter_map(|n| n.parse::<u32>().ok());
+        let range = (numbers.next().unwrap_or(32_768), numbers.next().unwrap_or(60_999));
+        let stretch = |text: &str| {
+            let (first, last) = text.split_once('-').unwrap_or((text, text));
+            Some((first.trim().parse().ok()?, last.trim().parse().ok()?))
+        };
+        KernelPorts { range, reserved: reserved.split(',').filter_map(stretch).collect() }
+    }
+
+    /// Whether the kernel chooses none from `first` to `last`.
+    fn leaves(&self, first: u32, last: u32) -> bool {
+        let (first, last) = (first.max(self.range.0), last.min(self.range.1));
+        // The kernel names stretches that touch as one.
+        first > last || self.reserved.iter().any(|(from, to)| *from <= first && last <= *to)
+    }
+}
+
+/// Claims a block against other corelanes on these interfaces of this network namespace: on each of them one address more or less is
+/// ours, and ports of another interface's addresses are other ports.
+fn claim_block(devs: &[&str], first: u32) -> io::Result<Vec<UnixDatagram>> {
     use std::os::linux::net::SocketAddrExt;
-    let name = format!("corelane-ports-{first}");
-    UnixDatagram::bind_addr(&std::os::unix::net::SocketAddr::from_abstract_name(name)?)
+    let name = |dev: &&str| std::os::unix::net::SocketAddr::from_abstract_name(format!("corelane-ports-{dev}-{first}"));
+    devs.iter().map(|dev| UnixDatagram::bind_addr(&name(dev)?)).collect()
 }
 
 /// Ports on which the kernel listens.
@@ -278,14 +302,36 @@ sk               RefCnt Type Proto  Iface R Rmem   User   Inode
 
     #[test]
     fn a_range_is_claimed_once_and_never_from_the_kernel() {
-        let (low, high) = kernel_range();
-        let refused = ActiveRange::claim_all(low as u16, high as u16).unwrap_err();
+        let (low, high) = KernelPorts::read().range;
+        let dev = &format!("test-{}", std::process::id());
+        let refused = ActiveRange::claim_all(&[dev], low as u16, high as u16).unwrap_err();
         assert!(refused.to_string().contains("the kernel uses"), "{refused}");
-        let free = ActiveRange::claim().unwrap();
+        let free = ActiveRange::claim(&[dev]).unwrap();
         let (first, last) = free.ports;
-        let refused = ActiveRange::claim_all(last, last).unwrap_err();
+        let refused = ActiveRange::claim_all(&["another", dev], last, last).unwrap_err();
         assert!(refused.to_string().contains("another corelane has it"), "{refused}");
+        // Another interface has other addresses.
+        assert_eq!(ActiveRange::claim(&[&format!("{dev}-b")]).unwrap().ports, free.ports);
         drop(free);
-        assert_eq!(ActiveRange::claim_all(first + 5, first + 6).unwrap().ports, (first + 5, first + 6));
+        assert_eq!(ActiveRange::claim_all(&[dev], first + 5, first + 6).unwrap().ports, (first + 5, first + 6));
+    }
+
+    #[test]
+    fn what_the_kernel_never_chooses_is_free() {
+        let kernel = KernelPorts::parse("32768\t60999\n", "8080,40000-49151\n");
+        for (first, last, free) in [
+            (8192, 32_767, true),
+            (8192, 32_768, false),
+            (61_000, 65_535, true),
+            (60_999, 65_535, false),
+            (40_000, 49_151, true),
+            (39_999, 40_000, false),
+            (49_000, 49_152, false),
+            (1024, 65_535, false),
+        ] {
+            assert_eq!(kernel.leaves(first, last), free, "{first} to {last}");
+        }
+        assert!(KernelPorts::parse("32768 60999", "32768-60999").leaves(1024, 65_535));
+        assert!(!KernelPorts::parse("", "").leaves(32_768, 32_768));
     }
 }
