@@ -29,7 +29,7 @@ libraries=()
 for name in mtcp megapipe; do
     [ ! -d "$here/crates/$name" ] || libraries+=("$name")
 done
-for tool in cc ld nm objcopy ar; do
+for tool in cc ld nm objcopy ar strip; do
     command -v "$tool" >/dev/null || fail "needs $tool (Debian: gcc, binutils)"
 done
 
@@ -57,6 +57,8 @@ for name in "${libraries[@]}"; do
     shared=$from/lib$name.so static=$from/lib$name.a
     [ -f "$shared" ] && [ -f "$static" ] || fail "no lib$name.so and lib$name.a in $from"
     install -m 755 "$shared" "$prefix/lib/lib$name.so.$version"
+    # What is exported stays; the rest is for debuggers, and several times as large.
+    strip --strip-unneeded "$prefix/lib/lib$name.so.$version"
     ln -sf "lib$name.so.$version" "$prefix/lib/lib$name.so.$major"
     ln -sf "lib$name.so.$major" "$prefix/lib/lib$name.so"
 

@@ -88,7 +88,7 @@ void mp_options_init(struct mp_options *options, size_t size);
  * NULL and errno: E2BIG the options are longer than this library knows, and not 0 there; EINVAL an option is out of range, or (a line on stderr) a wrong configuration; ENOSYS or EPERM (a line on
  * stderr) no io_uring here (kernel.io_uring_disabled, seccomp), or the thread cannot be pinned to the lane's core, EINVAL too
  * where its cpuset lacks it; EFAULT no configuration for a lane; ENOENT, EACCES and others why its file cannot be read; EBUSY the
- * lane is taken; ENODEV (a line on stderr) the engine could not start; ESRCH the thread ends (a destructor of
+ * lane is taken; ENODEV (a line on stderr) the engine could not start, EPERM where a capability is missing; ESRCH the thread ends (a destructor of
  * pthread_key_create()), and its channels have ended. A lane that could not be had is as free as before.
  */
 mp_channel *mp_create(const struct mp_options *options);

@@ -114,7 +114,7 @@ int mtcp_core_affinitize(int cpu);
  * Makes a context for the calling thread on lane `cpu`, or on the next one that is free: a lane need not run on the core of
  * its number, and the thread stays where it is unless the configuration names cores. The first one opens the ports. Returns
  * NULL on failure. EINVAL: not a core of this machine, or a configuration that cannot be; EPERM: mtcp_init() comes first;
- * EBUSY: all lanes have contexts; ENODEV: a port; else what the system said, of a thread that cannot be pinned too. A line on
+ * EBUSY: all lanes have contexts; EPERM too: a capability is missing; ENODEV: a port; else what the system said, of a thread that cannot be pinned too. A line on
  * standard error says it in words.
  */
 mctx_t mtcp_create_context(int cpu);

@@ -4,11 +4,44 @@ use core::mem::MaybeUninit;
 use core::ptr;
 use std::fmt::Display;
 
+/// How messages of the engine, which name the options of the `corelane` command, are said to the users of a library: what is
+/// replaced by what.
+#[derive(Clone, Copy, Debug)]
+pub struct Words(pub &'static [(&'static str, &'static str)]);
+
+impl Words {
+    /// Of a configuration in corelane's own form.
+    pub const TOML: Words = Words(&[
+        ("use --lanes ", "use lanes = "),
+        ("(--cores, or `cores` of the configuration)", "(`cores` of the configuration)"),
+        ("name it with --addr 10.9.0.2/24", "name it as addresses = [\"10.9.0.2/24\"] of the port"),
+        ("use --pcap FILE", "a port's `pcap` writes it to a file"),
+        ("name one with --dev or in [[ports]]", "name one in [[ports]]"),
+    ]);
+
+    /// The line in these words.
+    pub fn put(&self, line: &str) -> String {
+        self.0.iter().fold(line.to_owned(), |line, (from, to)| line.replace(from, to))
+    }
+}
+
+/// One line, without what a terminal would take for orders: a file may have anything in it.
+fn printable(line: &str) -> String {
+    let mut out = String::with_capacity(line.len());
+    for c in line.chars() {
+        match c.is_control() {
+            true => out.extend(c.escape_default()),
+            false => out.push(c),
+        }
+    }
+    out
+}
+
 /// A line on standard error, with the library's name; where it cannot be written, nobody reads it.
 ///
 /// Written without std's lock on it, which a child of fork(2) would have as another thread of its parent had it.
 pub fn say(library: &str, line: impl Display) {
-    let line = format!("{library}: {line}\n");
+    let line = format!("{library}: {}\n", printable(&line.to_string()));
     let mut rest = line.as_bytes();
     let mut quiet = Quiet::new();
     // All at once, so that lines of several threads stay whole; pipes and terminals may take a part.
@@ -65,5 +98,15 @@ impl Drop for Quiet {
             }
             libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, ptr::null_mut());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_gives_a_terminal_no_orders() {
+        assert_eq!(printable("a\u{1b}[31mb\nc\u{9b}\u{7f}é\u{fffd}"), "a\\u{1b}[31mb\\nc\\u{9b}\\u{7f}é\u{fffd}");
     }
 }

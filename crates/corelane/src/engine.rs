@@ -58,6 +58,11 @@ impl Engine {
         self.0.lanes()
     }
 
+    /// Local ports of connections that are opened, first and last: so many can there be from one of our addresses to one remote end.
+    pub fn local_ports(&self) -> (u16, u16) {
+        self.0.local_ports()
+    }
+
     /// The application's end of lane `index`; each can be taken once. Frames of one lane may arrive on another's queue, so take
     /// them all; one that has nothing to do may be dropped.
     pub fn take_lane(&mut self, index: usize) -> Option<LaneHandle> {

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use capi::{Errno, Result};
+use capi::{Errno, Result, Words};
 use runtime::forks::{self, Lock};
-use runtime::{App, Config, Engine, Error, Model};
+use runtime::{App, Config, Engine, Model};
 
 struct Running {
     id: u64,
@@ -56,11 +56,9 @@ fn told(why: impl std::fmt::Display, errno: Errno) -> Errno {
 fn start(path: &str) -> Result<(Engine, bool)> {
     let text = std::fs::read_to_string(path).map_err(|e| told(format!("{path}: {e}"), capi::errno::of_io(&e)))?;
     let config = Config::from_toml(path, &text).map_err(|e| told(e, Errno::INVAL))?;
-    let engine = Engine::start(&config).map_err(|e| {
-        let errno = if matches!(e, Error::Config(_)) { Errno::INVAL } else { Errno::NODEV };
-        told(e, errno)
-    })?;
-    engine.warnings().iter().for_each(|warning| capi::say("megapipe", warning));
+    let engine = Engine::start(&config)
+        .map_err(|e| told(Words::TOML.put(&e.to_string()), Errno::from_raw_os_error(e.errno())))?;
+    engine.warnings().iter().for_each(|warning| capi::say("megapipe", Words::TOML.put(warning)));
     Ok((engine, config.model == Model::Inline))
 }
 
@@ -144,11 +142,8 @@ pub fn take(path: &str, lane: Option<usize>) -> Result<(App, Member)> {
         Ok(()) => Ok(end.into_app()),
         Err(error) => {
             running.engine.put_back(end);
-            let errno = match &error {
-                Error::System { source, .. } => capi::errno::of_io(source),
-                _ => Errno::INVAL,
-            };
-            Err(told(error, errno))
+            let errno = Errno::from_raw_os_error(error.errno());
+            Err(told(Words::TOML.put(&error.to_string()), errno))
         }
     });
     match attached {

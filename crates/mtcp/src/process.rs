@@ -7,8 +7,8 @@ use std::ops::{Deref, DerefMut, Range};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
-use capi::{Errno, Result, errno};
-use runtime::{App, AppHandle, Engine, Model, forks};
+use capi::{Errno, Result, Words};
+use runtime::{App, AppHandle, Device, Engine, Model, forks};
 
 use crate::conf::{Asked, File, Settings, Sizes};
 use crate::descriptors::Low;
@@ -29,6 +29,7 @@ struct Running {
     /// What it was started with.
     sizes: Sizes,
     keepalive: bool,
+    words: Words,
 }
 
 /// Everything, under one lock that no call which waits holds.
@@ -229,7 +230,7 @@ pub fn lease(cpu: c_int) -> Result<Lease> {
         if let Some(note) = &settings.note {
             say(note);
         }
-        process.running = Some(start(&settings)?);
+        process.running = Some(start(&settings, file.words)?);
     }
     let generation = GENERATION.load(Ordering::Relaxed);
     let running = process.running.as_mut().ok_or(Errno::PERM)?;
@@ -242,7 +243,7 @@ pub fn lease(cpu: c_int) -> Result<Lease> {
         return Err(Errno::BUSY);
     };
     // Where the configuration names cores; the lane is not taken where that fails.
-    running.lanes[lane].as_ref().ok_or(Errno::BUSY)?.pin().map_err(failed)?;
+    running.lanes[lane].as_ref().ok_or(Errno::BUSY)?.pin().map_err(|error| failed(&error, running.words))?;
     let app = running.lanes[lane].take().ok_or(Errno::BUSY)?.into_app();
     let ticket = Ticket { lane, generation: Some(generation), model: running.model };
     let late_ids = running.descriptors.clone();
@@ -256,23 +257,18 @@ pub fn own(app: App) -> Lease {
     Lease { app, max_ids: MOST_IDS, late_ids: 0..0, keepalive: false, ticket }
 }
 
-fn failed(error: runtime::Error) -> Errno {
-    say(&error);
-    match &error {
-        runtime::Error::System { source, .. } => errno::of_io(source),
-        runtime::Error::Memory(_) => Errno::NOMEM,
-        runtime::Error::Port(_) => Errno::NODEV,
-        runtime::Error::Config(_) => Errno::INVAL,
-    }
+fn failed(error: &runtime::Error, words: Words) -> Errno {
+    say(words.put(&error.to_string()));
+    Errno::from_raw_os_error(error.errno())
 }
 
-fn start(settings: &Settings) -> Result<Running> {
+fn start(settings: &Settings, words: Words) -> Result<Running> {
     let Settings { config, sizes, keepalive, note: _ } = settings;
     let forks = forks::watch();
     let low = Low::take();
     let engine = Engine::start(config);
     let descriptors = low.release();
-    let mut engine = engine.map_err(failed)?;
+    let mut engine = engine.map_err(|error| failed(&error, words))?;
     // After the engine's own, which then comes last.
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -280,10 +276,17 @@ fn start(settings: &Settings) -> Result<Running> {
         unsafe { libc::atexit(at_exit) };
     });
     for line in engine.warnings() {
-        say(line);
+        say(words.put(line));
+    }
+    if config.ports.iter().any(|port| matches!(port.device, Device::Xdp(_))) {
+        let (first, last) = engine.local_ports();
+        let each = u32::from(last) - u32::from(first) + 1;
+        say(format_args!(
+            "connections leave from ports {first} to {last} (local_ports): {each} from each address to one remote port"
+        ));
     }
     let lanes = (0..engine.lanes()).map(|lane| engine.take_app(lane)).collect();
-    Ok(Running { forks, engine, lanes, descriptors, model: config.model, sizes: *sizes, keepalive: *keepalive })
+    Ok(Running { forks, engine, lanes, descriptors, model: config.model, sizes: *sizes, keepalive: *keepalive, words })
 }
 
 /// The other end of [`lease`], once everything on the lane is closed.

@@ -135,3 +135,44 @@ impl Stack {
         found
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One look at all ports is remembered for a second, or until one is free again; and nothing of another remote end.
+    #[test]
+    fn that_there_is_no_port_is_found_out_once() {
+        let mut sources = Sources::default();
+        let at = |us| Instant::ZERO.plus_micros(us);
+        let key = |local_port, remote_port| FlowKey {
+            local: Addr::from_v4([10, 0, 0, 1]),
+            remote: Addr::from_v4([10, 0, 0, 2]),
+            local_port,
+            remote_port,
+        };
+        let port = |known| match known {
+            Known::Freed(port) => Some(port),
+            _ => None,
+        };
+        assert!(matches!(sources.known(at(0), &key(0, 80)), Known::Nothing));
+        sources.freed(&key(7, 80));
+        sources.looked(at(0), &key(0, 80), false);
+        assert!(matches!(sources.known(at(AGE_US - 1), &key(0, 80)), Known::Spent));
+        assert!(matches!(sources.known(at(1), &key(0, 81)), Known::Nothing));
+        sources.freed(&key(7, 81));
+        sources.freed(&key(8, 80));
+        assert_eq!(port(sources.known(at(1), &key(0, 80))), Some(8));
+        assert!(matches!(sources.known(at(1), &key(0, 80)), Known::Spent));
+        // TIME-WAIT tuples may be used again by now.
+        assert!(matches!(sources.known(at(AGE_US), &key(0, 80)), Known::Nothing));
+        sources.looked(at(AGE_US), &key(0, 80), true);
+        assert!(sources.spent.is_empty());
+        // What is free in numbers is found as usual; and so are remote ends without number.
+        sources.looked(at(0), &key(0, 80), false);
+        (0..=PLENTY as u16).for_each(|port| sources.freed(&key(port, 80)));
+        assert!(sources.spent.is_empty());
+        (0..5000).for_each(|remote| sources.looked(at(0), &key(0, remote), false));
+        assert!(sources.spent.len() <= REMEMBERED);
+    }
+}

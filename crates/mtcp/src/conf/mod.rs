@@ -5,7 +5,7 @@ use core::ffi::c_int;
 use std::io::Read;
 use std::path::Path;
 
-use capi::Errno;
+use capi::{Errno, Words};
 use runtime::config::TcpConfig;
 use runtime::{Config, Device, Model, PortConfig};
 
@@ -16,6 +16,8 @@ mod asked;
 mod old;
 mod tables;
 
+/// Characters of a message about a file at most.
+const LONGEST: usize = 600;
 /// Bytes of a file of settings at most.
 const MOST: u64 = 1 << 20;
 
@@ -101,7 +103,17 @@ pub struct Fault {
 impl Fault {
     /// Something is wrong in a line.
     fn at(file: &str, line: usize, message: impl std::fmt::Display) -> Fault {
-        Fault { message: format!("{file}:{line}: {message}"), errno: Errno::INVAL }
+        Fault::of(&format!("{file}:{line}"), message)
+    }
+
+    /// Something is wrong with a file; a line of it may be of any length.
+    fn of(place: &str, message: impl std::fmt::Display) -> Fault {
+        let mut message = format!("{place}: {message}");
+        if let Some((end, _)) = message.char_indices().nth(LONGEST) {
+            message.truncate(end);
+            message.push('…');
+        }
+        Fault { message, errno: Errno::INVAL }
     }
 }
 
@@ -113,6 +125,8 @@ pub struct File {
     named: Sizes,
     /// Where it names cores.
     cores: &'static str,
+    /// What the engine's messages name is named as in it.
+    pub words: Words,
     /// What whoever runs the program should know, a line each.
     pub notes: Vec<String>,
 }
@@ -149,7 +163,7 @@ fn read(path: &str) -> Result<String, Fault> {
 impl File {
     /// Before a file was read.
     pub fn none() -> File {
-        File { config: Config::default(), named: Sizes::NOTHING, cores: "cores", notes: Vec::new() }
+        File { config: Config::default(), named: Sizes::NOTHING, cores: "cores", words: Words::TOML, notes: Vec::new() }
     }
 
     /// Reads a file of either form.
@@ -276,7 +290,7 @@ fn toml(path: &str, text: &str) -> Result<File, Fault> {
     if !keys.contains_key("model") {
         config.model = Model::Guarded;
     }
-    Ok(File { config, named, cores: "cores", notes: Vec::new() })
+    Ok(File { config, named, cores: "cores", words: Words::TOML, notes: Vec::new() })
 }
 
 #[cfg(test)]

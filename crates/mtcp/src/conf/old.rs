@@ -3,6 +3,7 @@
 use core::ffi::c_int;
 use std::net::IpAddr;
 
+use capi::Words;
 use runtime::config::Cidr;
 use runtime::{Config, Device, Model, PortConfig};
 use tcp::congestion::Algorithm;
@@ -16,6 +17,38 @@ const HARDWARE: &str = "config/arp.conf";
 
 /// mTCP's ways to a NIC, and what we have in their place.
 const MODULES: [&str; 4] = ["psio", "dpdk", "netmap", "onvm"];
+
+/// The keys that are read, as a refusal of another one lists them.
+pub(super) const KEYS: [&str; 19] = [
+    "io",
+    "port",
+    "address",
+    "num_cores",
+    "core_mask",
+    "max_concurrency",
+    "max_num_buffers",
+    "rcvbuf",
+    "sndbuf",
+    "tcp_timeout",
+    "tcp_timewait",
+    "cc",
+    "local_ports",
+    "num_mem_ch",
+    "multiprocess",
+    "stat_print",
+    "onvm_serv",
+    "onvm_inst",
+    "onvm_dest",
+];
+
+/// Where a message of the engine names something of the command's, its name here.
+pub(super) const WORDS: Words = Words(&[
+    ("use --lanes ", "use num_cores = "),
+    ("(--cores, or `cores` of the configuration)", "(core_mask)"),
+    ("name it with --addr 10.9.0.2/24", "name it as address = 10.9.0.2/24"),
+    ("use --pcap FILE", "`pcap` of a configuration in corelane's own form writes it to a file"),
+    ("name one with --dev or in [[ports]]", "name one as port = eth0"),
+]);
 
 /// A file that is being read.
 pub struct Old {
@@ -56,6 +89,7 @@ impl Old {
         let mut old = Old { ports: Vec::new(), notes: Vec::new() };
         let mut config = Config { model: Model::Guarded, ..Config::default() };
         let mut sizes = Sizes::NOTHING;
+        let usual = config.tcp.parameters();
         let (mut io, mut buffers) = ("xdp".to_owned(), [None, None]);
         let mut named: Vec<(usize, String)> = Vec::new();
         let mut addresses: Vec<(usize, Cidr)> = Vec::new();
@@ -69,7 +103,7 @@ impl Old {
             let Some(value) = values.first().copied() else {
                 return Err(wrong(format!("{key}: expected a value")));
             };
-            if values.len() > 1 && !["port", "address", "stat_print"].contains(&key) {
+            if values.len() > 1 && !["port", "address", "stat_print", "local_ports"].contains(&key) {
                 return Err(wrong(format!("{key} is {}: expected one value", values.join(" "))));
             }
             let int = |least, most| number(key, value, least, most).map_err(wrong);
@@ -100,8 +134,30 @@ impl Old {
                 "num_cores" => sizes.num_cores = int(1, 128)?,
                 "max_concurrency" => sizes.max_concurrency = int(1, MOST)?,
                 "max_num_buffers" => sizes.max_num_buffers = int(1, MOST)?,
-                "rcvbuf" => buffers[0] = Some(int(64, 1 << 30)?),
-                "sndbuf" => buffers[1] = Some(int(64, 1 << 30)?),
+                "rcvbuf" | "sndbuf" => {
+                    let size = int(64, 1 << 30)?;
+                    let (which, usual) = match key {
+                        "rcvbuf" => (0, usual.receive_buffer),
+                        _ => (1, usual.send_buffer),
+                    };
+                    if u64::from(size.unsigned_abs()) < u64::from(usual) {
+                        old.notes.push(format!(
+                            "{file}:{at}: {key} is {size}: it begins with {usual}, and takes memory only for what is in it"
+                        ));
+                    }
+                    buffers[which] = Some(size);
+                }
+                "local_ports" => {
+                    let [first, last] = values[..] else {
+                        return Err(wrong("local_ports: expected the first and the last, as 8192 32767".into()));
+                    };
+                    let port = |value| number(key, value, 1, 65_535).map_err(wrong);
+                    let (first, last) = (port(first)?, port(last)?);
+                    if first > last {
+                        return Err(wrong(format!("local_ports is {first} {last}: expected the first, then the last")));
+                    }
+                    config.local_ports = Some((first as u16, last as u16));
+                }
                 "tcp_timewait" => {
                     let seconds = int(0, 600)?;
                     config.tcp.time_wait_ms = Some(seconds as u64 * 1000);
@@ -133,11 +189,8 @@ impl Old {
                     ));
                 }
                 _ => {
-                    return Err(wrong(format!(
-                        "unknown key {key}: expected io, port, address, num_cores, core_mask, max_concurrency, \
-                         max_num_buffers, rcvbuf, sndbuf, tcp_timeout, tcp_timewait, cc, num_mem_ch, multiprocess or \
-                         stat_print"
-                    )));
+                    let (all, last) = (&KEYS[..KEYS.len() - 1], KEYS[KEYS.len() - 1]);
+                    return Err(wrong(format!("unknown key {key}: expected {} or {last}", all.join(", "))));
                 }
             }
         }
@@ -147,7 +200,10 @@ impl Old {
             sizes.sndbuf_size = buffers[1].unwrap_or(size);
         }
         if named.is_empty() {
-            return Err(Fault::at(file, text.lines().count().max(1), "no port: name an interface, as port = eth0"));
+            return Err(Fault::of(
+                file,
+                "names no port, which a configuration of mTCP's does by a line as `port = eth0`",
+            ));
         }
         for (at, name) in &named {
             let device = device(&io, name).map_err(|e| Fault::at(file, *at, format!("port: {e}")))?;
@@ -158,7 +214,7 @@ impl Old {
         }
         old.tables()?;
         config.ports = old.ports;
-        Ok(File { config, named: sizes, cores: "core_mask", notes: old.notes })
+        Ok(File { config, named: sizes, cores: "core_mask", words: WORDS, notes: old.notes })
     }
 
     /// The tables, where there are any.

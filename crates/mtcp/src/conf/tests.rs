@@ -65,8 +65,11 @@ fn what_is_wrong_is_named_by_file_and_line() {
         ("tcp_timeout = 99999999999\n", "a.conf:1: tcp_timeout is 99999999999: "),
         ("io = ixgbe\n", "a.conf:1: io is ixgbe: expected xdp, packet or tap"),
         ("port\n", "a.conf:1: port: expected a value"),
-        ("# nothing\n", "a.conf:1: no port: "),
-        ("", "a.conf:1: no port: "),
+        ("# nothing\n", "a.conf: names no port, "),
+        ("", "a.conf: names no port, "),
+        ("port = eth0\nlocal_ports = 5000\n", "a.conf:2: local_ports: expected the first and the last, as "),
+        ("port = eth0\nlocal_ports = 5000 4000\n", "a.conf:2: local_ports is 5000 4000: expected the first, "),
+        ("port = eth0\nlocal_ports = 0 70000\n", "a.conf:2: local_ports is 0: expected a number from 1 to 65535"),
         ("port = a/b\n", "a.conf:1: port: device \"xdp:a/b\": expected"),
         ("port = eth0\naddress = 10.0.0.1\n", "a.conf:2: address \"10.0.0.1\": expected ADDRESS/PREFIX"),
         ("address = 10.0.0.1/24\n", "a.conf:1: address: expected after the port"),
@@ -161,4 +164,57 @@ fn what_a_file_names_goes_before() {
     let (_, sizes) = settings(&file, set.but_for(&file));
     assert_eq!((sizes.max_concurrency, sizes.rcvbuf_size), (20, 100_000));
     assert_eq!((sizes.tcp_timewait, sizes.tcp_timeout), (0, -1));
+}
+
+/// A refusal lists all keys that are read, and the documents do.
+#[test]
+fn the_keys_are_listed_whole() {
+    for key in old::KEYS {
+        let read = Old::parse("a.conf", &format!("{key} = ?\n")).map(|_| ());
+        assert!(read.is_ok() || !read.unwrap_err().message.contains("unknown key"), "{key}");
+    }
+    let said = refused("max_conns = 3\n");
+    for key in old::KEYS {
+        assert!(said.contains(key), "{key}: {said}");
+    }
+    let documents = include_str!("../../../../docs/mtcp.md");
+    let rows: Vec<&str> = documents.lines().filter_map(|line| line.strip_prefix("| `")).collect();
+    for key in old::KEYS {
+        assert!(rows.iter().any(|row| row.split(" | ").next().unwrap().contains(key)), "{key} is in no row");
+    }
+}
+
+#[test]
+fn a_file_of_anything_is_refused_in_one_short_line() {
+    let noise = "\u{1b}]0;title\u{7}".repeat(10_000) + " = 1";
+    let said = refused(&noise);
+    assert!(said.starts_with("a.conf:1: unknown key ") && said.chars().count() <= LONGEST + 1, "{}", said.len());
+}
+
+#[test]
+fn ports_of_connections_can_be_named() {
+    let (config, _) = settings(&parse("port = eth0\nlocal_ports = 4096 32767\n"), Sizes::NOTHING);
+    assert_eq!(config.local_ports, Some((4096, 32_767)));
+}
+
+/// Buffers that begin larger than was asked for, and what the engine's messages name, in the words of the file.
+#[test]
+fn what_is_not_as_it_was_asked_for_is_told() {
+    let file = parse("port = eth0\nrcvbuf = 8192\nsndbuf = 300000\n");
+    assert_eq!(file.notes, ["a.conf:2: rcvbuf is 8192: it begins with 65536, and takes memory only for what is in it"]);
+    // The messages themselves, of engines that cannot start.
+    let config = |device: &str| Config { ports: vec![PortConfig::new(device.parse().unwrap())], ..Config::default() };
+    let start = |config: &Config| runtime::Engine::start(config).map(|_| ()).unwrap_err().to_string();
+    let messages = [
+        start(&Config { cores: vec![1023], ..config("tap:none") }),
+        start(&config("packet:lo")),
+        start(&Config::default()),
+    ];
+    for words in [old::WORDS, Words::TOML] {
+        for message in &messages {
+            let said = words.put(message);
+            assert!(message.contains("--") && !said.contains("--"), "{said}");
+        }
+    }
+    assert!(old::WORDS.put(&messages[0]).ends_with(" (core_mask)"), "{messages:?}");
 }
