@@ -203,10 +203,12 @@ impl<N: Net, H: Handler> Server<N, H> {
         for id in 0..self.connections.len() as u32 {
             self.wind_down(id);
         }
-        while self.older.0 > 0 && begun.elapsed() < self.limits.grace.min(FIRST_REQUEST) {
+        // Who interrupts it wants the port; who terminates it may start it again.
+        let grace = if stop.signal() == Some(libc::SIGINT) { Duration::ZERO } else { self.limits.grace };
+        while self.older.0 > 0 && begun.elapsed() < grace.min(FIRST_REQUEST) {
             self.turn()?;
         }
-        while self.older.1 > 0 && begun.elapsed() < self.limits.grace {
+        while self.older.1 > 0 && begun.elapsed() < grace {
             self.turn()?;
         }
         self.net.stop_listening();
