@@ -39,7 +39,7 @@ impl Path {
     /// Time passes; `takes` says of each frame whether it arrives.
     fn run(&mut self, time: Duration, mut takes: impl FnMut(&[u8]) -> bool) {
         for _ in 0..time.as_millis() / TICK.as_millis() {
-            self.now = self.now + TICK;
+            self.now += TICK;
             let now = self.now;
             let [to_a, to_b] = core::mem::take(&mut self.flying);
             let [a, b] = &mut self.hosts;
