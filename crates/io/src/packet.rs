@@ -217,19 +217,21 @@ impl PacketPort {
         vnet::decode(header).1
     }
 
-    /// Puts a VLAN tag that the kernel took off back where it was; frames are told apart by it.
+    /// Puts a VLAN tag that the kernel took off back where it was; frames are told apart by it. A frame without room for its tag
+    /// is emptied, and counted as dropped: without the tag it would be another link's.
     fn put_tag_back(&mut self, i: usize) {
         let slot = self.slot(i);
         let (at, captured) = (slot.mac as usize, slot.captured as usize);
-        // The frame's addresses, and the header before them, move towards the front of the slot, where a socket address is.
-        let room = size_of::<Slot>() + vnet::LEN + TAG;
-        if at < room || captured < 12 || at + captured > SLOT {
+        if !has_room_for_tag(at, captured) {
+            // SAFETY: a slot that the kernel has given to us, to which no reference lives.
+            unsafe { (*self.ring.add((i % SLOTS) * SLOT).cast::<Slot>()).captured = 0 };
+            self.counters.rx_dropped += 1;
             return;
         }
         let tpid = if slot.vlan_tpid == 0 { 0x8100u16 } else { slot.vlan_tpid };
         let (tpid, tci) = (tpid.to_be_bytes(), slot.vlan_tci.to_be_bytes());
         // SAFETY: a slot that the kernel has given to us, to which no reference lives; the range lies behind its header, as
-        // the test above says, and inside it.
+        // `has_room_for_tag` says, and inside it.
         unsafe {
             let start = self.ring.add((i % SLOTS) * SLOT);
             let slot: *mut Slot = start.cast();
@@ -252,6 +254,12 @@ impl PacketPort {
         // SAFETY: inside the slot, which the kernel has given to us until its status says otherwise.
         unsafe { std::slice::from_raw_parts(self.ring.add((i % SLOTS) * SLOT + at), len) }
     }
+}
+
+/// Whether a tag can be put into a frame of `captured` bytes that begins at `at` in its slot: its two addresses, and the
+/// virtio-net header before them, move towards the front, where the slot's own header must stay whole.
+fn has_room_for_tag(at: usize, captured: usize) -> bool {
+    at >= size_of::<Slot>() + vnet::LEN + TAG && captured >= 12 && at + captured <= SLOT
 }
 
 impl RxBurst for PacketPort {
@@ -418,5 +426,20 @@ impl Drop for PacketPort {
     fn drop(&mut self) {
         // SAFETY: the mapping was made with this length and is not used after this.
         unsafe { libc::munmap(self.ring.cast(), SLOT * SLOTS) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_needs_room_before_and_behind_the_frame() {
+        let first = size_of::<Slot>() + vnet::LEN + TAG;
+        assert!(has_room_for_tag(first, 12) && has_room_for_tag(first, SLOT - first));
+        // The header in front would be overwritten; there is no place for a tag; the frame does not fit the slot.
+        assert!(!has_room_for_tag(first - 1, 60));
+        assert!(!has_room_for_tag(first, 11));
+        assert!(!has_room_for_tag(first, SLOT - first + 1));
     }
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use ::io::Bell;
 use ::io::bpf::{OwnFlags, OwnFlow, OwnKey};
 use stack::channel::Endpoint;
-use stack::{FlowKey, Stack};
+use stack::{FlowKey, InterfaceId, Stack};
 
 use crate::engine::LaneLink;
 use crate::kernel::SharedPort;
@@ -94,8 +94,9 @@ fn on(ports: &[SharedPort], port: usize, f: impl FnOnce(&SharedPort) -> Result<(
     }
 }
 
-fn flow_of(key: &FlowKey, local: OwnKey) -> Option<OwnFlow> {
-    let fits = (key.local, key.local_port) == (local.addr, local.port);
+fn flow_of(key: &FlowKey, port: usize, local: OwnKey) -> Option<OwnFlow> {
+    let interface = InterfaceId(port as u8);
+    let fits = (key.interface, key.local, key.local_port) == (interface, local.addr, local.port);
     fits.then_some(OwnFlow { local, remote: key.remote, remote_port: key.remote_port })
 }
 
@@ -143,8 +144,9 @@ impl Draining {
         }
         self.asked = Some(now);
         let at = closing.iter().map(|key| Endpoint { addr: key.addr, port: key.port }).collect();
-        let flows = self.places.values().filter_map(|p| p.flows.as_ref()).flatten();
-        let key = |f: &OwnFlow| FlowKey {
+        let flows = self.places.values().flat_map(|p| p.flows.iter().flatten().map(|f| (p.port, f)));
+        let key = |(port, f): (usize, &OwnFlow)| FlowKey {
+            interface: InterfaceId(port as u8),
             local: f.local.addr,
             remote: f.remote,
             local_port: f.local.port,
@@ -180,8 +182,9 @@ impl Draining {
         let mut ended = Vec::new();
         for (key, place) in &mut self.places {
             let at = Endpoint { addr: key.addr, port: key.port };
-            let flows = || left.get(&at).into_iter().flatten().filter_map(|k| flow_of(k, *key)).collect::<HashSet<_>>();
             let port = place.port;
+            let left = left.get(&at).into_iter().flatten();
+            let flows = || left.filter_map(|k| flow_of(k, port, *key)).collect::<HashSet<_>>();
             match &mut place.flows {
                 Some(known) => {
                     let alive = flows();

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use stack::channel::Endpoint;
-use stack::{Stack, Tuple};
+use stack::{InterfaceId, Stack, Tuple};
 use wire::Addr;
 
 /// Connections that are remembered to live elsewhere. A power of two; each takes eight bytes, once there is any.
@@ -95,8 +95,8 @@ impl Fallback {
     }
 
     /// The lane that takes what came to this one and has no place here; `None` where it is to stay.
-    pub fn lane_of(&mut self, stack: &Stack, frame: &[u8]) -> Option<u16> {
-        let tuple = stack::tuple_of(frame)?;
+    pub fn lane_of(&mut self, stack: &Stack, interface: InterfaceId, frame: &[u8]) -> Option<u16> {
+        let tuple = stack::tuple_of(interface, frame)?;
         if stack.knows(&tuple) {
             return None;
         }

@@ -1,6 +1,6 @@
 //! Whose a received frame is: another lane's is given to it.
 
-use stack::{Asked, Sought, Stack, Steering, Strangers};
+use stack::{Asked, InterfaceId, Sought, Stack, Steering, Strangers};
 use wire::burst::RxFrame;
 
 use crate::fallback::Fallback;
@@ -47,6 +47,11 @@ pub(crate) struct Sort<'a> {
 }
 
 impl Sort<'_> {
+    /// The interface of the port.
+    fn interface(&self) -> InterfaceId {
+        InterfaceId(self.port as u8)
+    }
+
     /// Every other lane gets a copy.
     fn give_all(&mut self, frame: RxFrame) {
         for lane in (0..self.steering.lanes()).filter(|lane| *lane != self.lane) {
@@ -84,14 +89,14 @@ impl Strangers for Sort<'_> {
         };
         if lane != self.lane {
             // A connection may live here that its tuple does not name: it was given to this lane, which listens for it.
-            if sought != Sought::InVain && stack.serves(frame.data) {
+            if sought != Sought::InVain && stack.serves(self.interface(), frame.data) {
                 return false;
             }
             self.counts.add(self.out.give(lane, self.port, frame, false));
             return true;
         }
         if self.fallback.is_needed()
-            && let Some(lane) = self.fallback.lane_of(stack, frame.data)
+            && let Some(lane) = self.fallback.lane_of(stack, self.interface(), frame.data)
         {
             let given = self.out.give(lane, self.port, frame, true);
             self.counts.add(given);
@@ -109,7 +114,7 @@ mod tests {
     use io::Bell;
     use mem::{Pool, PoolConfig};
     use stack::channel::{Endpoint, Job, Token};
-    use stack::{InterfaceConfig, InterfaceId, Mode, StackConfig};
+    use stack::{InterfaceConfig, Mode, StackConfig};
     use wire::burst::{RxBurst, RxChecksum, TxCaps};
     use wire::tcp::{Flags, Header, Options};
     use wire::{Addr, Instant, MacAddr, SeqNum, ethernet, icmpv4, ipv4};

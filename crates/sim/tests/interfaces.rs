@@ -1,9 +1,12 @@
 //! A host with two interfaces, the second with VLAN tag 7: what leaves by which, and what each hears.
 
 mod common;
+use core::time::Duration;
+
 use common::*;
 use sim::LinkConfig;
-use stack::channel::{CloseMode, ConnId, Job};
+use stack::channel::{CloseMode, ConnId, Endpoint, Failure, Job, Token};
+use stack::{DropReason, InterfaceId, Route};
 use wire::tcp::{Flags, Header, Options};
 use wire::{Addr, MacAddr, SeqNum, ethernet, ipv4};
 
@@ -64,7 +67,7 @@ impl Far {
 /// What leaves by the first, where that one takes frames or not, and how often the second's peer has the answer.
 fn by_each(takes: bool) -> (Vec<Vec<u8>>, usize) {
     let mut b = bench([192, 168, 7, 1], 24);
-    let (now, second) = (b.now, stack::InterfaceId(1));
+    let (now, second) = (b.now, InterfaceId(1));
     b.host.stack.set_neighbor(now, second, [192, 168, 7, 2].into(), PEER_MAC);
     // A connection on the first interface: its peer's window is shut, its application has written and closed.
     let mut p = b.establish(2, 4000, Options { mss: Some(1460), ..Options::default() });
@@ -114,4 +117,196 @@ fn a_connection_sends_by_its_own_interface_only() {
 #[test]
 fn an_interface_that_takes_no_frames_holds_up_no_connection_of_another() {
     assert_eq!(by_each(false).1, 1);
+}
+
+/// A router of this metric to everybody, by one of the two interfaces.
+fn router(gateway: [u8; 4], interface: u8, metric: u32) -> Route {
+    let interface = InterfaceId(interface);
+    Route { dst: [0, 0, 0, 0].into(), prefix: 0, gateway: Some(gateway.into()), interface, metric }
+}
+
+const ROUTER_B: MacAddr = MacAddr([2, 0, 0, 0, 7, 254]);
+
+/// A host with a default router by each interface, the second of the higher metric and at [`ROUTER_B`].
+fn two_uplinks() -> Bench {
+    let mut b = bench([192, 168, 7, 1], 24);
+    b.host.stack.add_route(router([10, 0, 0, 9], 0, 0));
+    b.host.stack.add_route(router([192, 168, 7, 254], 1, 100));
+    b.host.stack.set_neighbor(b.now, InterfaceId(1), [192, 168, 7, 254].into(), ROUTER_B);
+    b
+}
+
+/// A client from far away that came by the second interface, through [`ROUTER_B`] or `from`.
+fn client_by_second(b: &mut Bench) -> Far {
+    let mut far = Far::new([203, 0, 113, 5], [192, 168, 7, 1]);
+    far.begin(b);
+    let ack = far.frame(far.seq, ACK, b"");
+    b.turn_all(vec![vec![], vec![ack]]);
+    assert_eq!(b.accepted.len(), 1);
+    far
+}
+
+/// What the second interface sends to `far`: hardware address and flags, ARP told apart.
+fn answers(b: &mut Bench, frames: Vec<Vec<u8>>) -> Vec<(MacAddr, Option<Flags>)> {
+    let sent = b.turn_all(vec![vec![], frames]);
+    assert!(sent[0].is_empty(), "by the first interface: {sent:x?}");
+    let read = |f: &Vec<u8>| {
+        let eth = ethernet::Frame::parse(f).unwrap();
+        let ip = (eth.ethertype == ethernet::IPV4).then(|| ipv4::Packet::parse(eth.payload).unwrap());
+        (eth.dst, ip.map(|ip| Flags::from_bits(ip.payload[13] as u16)))
+    };
+    sent[1].iter().map(read).collect()
+}
+
+/// A question, and a segment behind a hole, which is acknowledged at once.
+fn question(far: &Far) -> Vec<Vec<u8>> {
+    vec![far.frame(far.seq, ACK, b"a question"), far.frame(far.seq + 20, ACK, b"hole")]
+}
+
+#[test]
+fn a_client_that_came_by_the_other_router_is_answered_through_it() {
+    let mut b = two_uplinks();
+    let far = client_by_second(&mut b);
+    let sent = answers(&mut b, question(&far));
+    assert!(sent.contains(&(ROUTER_B, Some(ACK))), "{sent:?}");
+    assert!(sent.iter().all(|(to, flags)| *to == ROUTER_B && flags.is_some()), "{sent:?}");
+}
+
+#[test]
+fn a_connection_stays_on_its_interface_when_the_best_route_moves() {
+    let mut b = two_uplinks();
+    // The second interface is the better one while the client comes.
+    b.host.stack.remove_route(&router([10, 0, 0, 9], 0, 0));
+    let far = client_by_second(&mut b);
+    let conn = b.accepted[0];
+    b.host.stack.add_route(router([10, 0, 0, 9], 0, 0));
+    let sent = answers(&mut b, question(&far));
+    assert!(sent.contains(&(ROUTER_B, Some(ACK))), "{sent:?}");
+    // Its own interface has no route any more: the way back is the one by which it came.
+    b.host.stack.remove_route(&router([192, 168, 7, 254], 1, 100));
+    let mut chain = mem::Chain::default();
+    chain.push_slice(&mut b.host.side, b"an answer");
+    b.host.job(Job::Write { conn, chain, more: false, close: false });
+    let sent = answers(&mut b, Vec::new());
+    assert!(!sent.is_empty() && sent.iter().all(|(to, flags)| *to == PEER_MAC && flags.is_some()), "{sent:?}");
+    assert_eq!(b.failed, None);
+}
+
+#[test]
+fn a_client_beyond_all_routes_is_answered_to_where_it_came_from() {
+    let mut b = bench([192, 168, 7, 1], 24);
+    let far = client_by_second(&mut b);
+    let sent = answers(&mut b, question(&far));
+    assert!(sent.contains(&(PEER_MAC, Some(ACK))), "{sent:?}");
+    assert!(sent.iter().all(|(to, flags)| *to == PEER_MAC && flags.is_some()), "nobody is asked for it: {sent:?}");
+    // It stays so however long nothing is said.
+    b.wait(Duration::from_secs(10));
+    let sent = answers(&mut b, vec![far.frame(far.seq + 10, ACK, b"x"), far.frame(far.seq + 30, ACK, b"hole")]);
+    assert!(sent.contains(&(PEER_MAC, Some(ACK))), "{sent:?}");
+}
+
+#[test]
+fn a_connection_is_opened_by_the_interface_of_its_address() {
+    let mut b = two_uplinks();
+    let remote = Endpoint { addr: Addr::from_v4([203, 0, 113, 5]), port: 80 };
+    let by = |b: &mut Bench, local: [u8; 4]| {
+        let local = Endpoint { addr: Addr::from_v4(local), port: 0 };
+        b.host.job(Job::Connect { token: Token(9), local, remote, receive_buffer: 0 });
+        b.turn_all(Vec::new()).iter().map(Vec::len).collect::<Vec<_>>()
+    };
+    b.host.stack.set_neighbor(b.now, InterfaceId(0), [10, 0, 0, 9].into(), PEER_MAC);
+    assert_eq!(by(&mut b, [192, 168, 7, 1]), [0, 1]);
+    assert_eq!(by(&mut b, [10, 0, 0, 1]), [1, 0]);
+    assert_eq!(by(&mut b, [0, 0, 0, 0]), [1, 0], "without one by the best route");
+    assert_eq!(b.failed, None);
+    b.host.stack.remove_route(&router([192, 168, 7, 254], 1, 100));
+    assert_eq!(by(&mut b, [192, 168, 7, 1]), [0, 0]);
+    assert_eq!(b.failed, Some(Failure::NetworkUnreachable));
+}
+
+#[test]
+fn an_open_whose_route_goes_away_hears_so() {
+    let mut b = two_uplinks();
+    let remote = Endpoint { addr: Addr::from_v4([203, 0, 113, 5]), port: 80 };
+    let local = Endpoint { addr: Addr::from_v4([192, 168, 7, 1]), port: 0 };
+    b.host.job(Job::Connect { token: Token(9), local, remote, receive_buffer: 0 });
+    assert_eq!(b.turn_all(Vec::new())[1].len(), 1);
+    b.host.stack.remove_route(&router([192, 168, 7, 254], 1, 100));
+    // The SYN's first repetition finds no way.
+    let sent = b.wait(Duration::from_secs(2));
+    assert_eq!((sent.len(), b.failed), (0, Some(Failure::NetworkUnreachable)));
+    assert!(b.host.stack.counters().dropped(DropReason::NoRoute) > 0);
+}
+
+#[test]
+fn a_service_tag_is_another_link() {
+    let mut b = Bench::listening(10, &[], |c| c.vlan = Some(VLAN));
+    let untagged = b.frame(&Peer::new(2, 4000), SYN, &[], Options::default());
+    let tagged =
+        |kind: u16, id: u16| [&untagged[..12], &kind.to_be_bytes(), &id.to_be_bytes(), &untagged[12..]].concat();
+    let dropped = |b: &Bench| b.host.stack.counters().dropped(DropReason::NotOurLink);
+    for (n, other) in
+        [tagged(0x88a8, VLAN), tagged(0x88a8, 0), tagged(0x8100, 0), tagged(0x8100, 8)].into_iter().enumerate()
+    {
+        b.turn(vec![other]);
+        assert_eq!((b.host.stack.half_open(), dropped(&b)), (0, n as u64 + 1), "a SYN of another link was taken");
+    }
+    b.turn(vec![untagged.clone()]);
+    assert_eq!((b.host.stack.half_open(), dropped(&b)), (0, 5));
+    b.turn(vec![tagged(0x8100, VLAN | 3 << 13)]);
+    assert_eq!(b.host.stack.half_open(), 1);
+    // Without a VLAN a priority tag is none, and a service tag is another link's all the same.
+    let mut b = Bench::listening(10, &[], |_| {});
+    b.turn(vec![tagged(0x88a8, 0)]);
+    assert_eq!(b.host.stack.half_open(), 0);
+    b.turn(vec![tagged(0x8100, 5 << 13)]);
+    assert_eq!(b.host.stack.half_open(), 1);
+}
+
+/// A frame for the first interface as it would come by the second.
+fn by_second(frame: &[u8]) -> Vec<u8> {
+    [&MAC_B.0[..], &frame[6..12], &[0x81, 0, 0, VLAN as u8], &frame[12..]].concat()
+}
+
+#[test]
+fn a_connection_hears_its_own_interface_only() {
+    let mut b = bench([10, 0, 0, 1], 8);
+    b.host.stack.set_neighbor(b.now, InterfaceId(1), [10, 0, 0, 2].into(), PEER_MAC);
+    let p = b.establish(2, 4000, Options { mss: Some(1460), ..Options::default() });
+    // Data, a reset, an ICMP error that says the path is narrow: all as they should be, from the other link.
+    let data = b.frame(&p, ACK, b"from another VLAN", Options::default());
+    let answer = b.turn_all(vec![vec![], vec![by_second(&data)]]);
+    let [refused] = &answer[1][..] else { panic!("{answer:x?}") };
+    assert_eq!((answer[0].len(), refused[18 + 20 + 13] as u16), (0, RST.bits()), "nobody has this connection there");
+    let reset = b.frame(&p, RST, b"", Options::default());
+    let error = b.unreachable(&p, 3, p.ack);
+    b.turn_all(vec![vec![], vec![by_second(&reset), by_second(&error)]]);
+    assert_eq!((b.bytes.len(), b.failed, b.host.stack.connections()), (0, None, 1));
+    // The same tuple on the other link is another connection.
+    let mut q = Peer::new(2, 4000);
+    q.seq += 100_000_000;
+    let syn = b.frame(&q, SYN, &[], Options::default());
+    let answer = b.turn_all(vec![vec![], vec![by_second(&syn)]]);
+    let iss = u32::from_be_bytes(answer[1][0][38 + 4..38 + 8].try_into().unwrap());
+    (q.seq, q.ack) = (q.seq + 1, SeqNum(iss + 1));
+    let ack = b.frame(&q, ACK, b"of its own", Options::default());
+    // The first link's peer does not end that handshake.
+    b.turn_all(vec![vec![ack.clone()], vec![]]);
+    assert_eq!(b.accepted.len(), 1);
+    b.turn_all(vec![vec![], vec![by_second(&ack)]]);
+    assert_eq!((b.accepted.len(), &b.bytes[..]), (2, &b"of its own"[..]));
+    // Each goes on by itself, and ends in a TIME-WAIT of its own.
+    b.send(&p, ACK, b" and mine");
+    assert_eq!(b.bytes, b"of its own and mine");
+    for conn in b.accepted.clone() {
+        b.job(Job::Close { conn, mode: CloseMode::Graceful });
+    }
+    let (mut p, mut q) = (p, q);
+    (p.seq, q.seq) = (p.seq + 9, q.seq + 10);
+    (p.ack, q.ack) = (p.ack + 1, q.ack + 1);
+    let [fin_p, fin_q] = [p, q].map(|p| b.frame(&p, FIN | ACK, &[], Options::default()));
+    b.turn_all(vec![vec![fin_p], vec![]]);
+    assert_eq!((b.host.stack.connections(), b.host.stack.time_waits()), (1, 1));
+    b.turn_all(vec![vec![], vec![by_second(&fin_q)]]);
+    assert_eq!((b.host.stack.connections(), b.host.stack.time_waits()), (0, 2));
 }

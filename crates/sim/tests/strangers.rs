@@ -7,7 +7,7 @@ use std::collections::HashSet;
 
 use common::*;
 use stack::channel::{CloseMode, Job};
-use stack::{Asked, DropReason, Sought, Stack, Steering, Strangers};
+use stack::{Asked, DropReason, InterfaceId, Sought, Stack, Steering, Strangers};
 use wire::burst::{RxBurst, RxChecksum, RxFrame};
 use wire::tcp::Options;
 use wire::{MacAddr, arp, ethernet, ipv4};
@@ -44,7 +44,7 @@ impl Strangers for Others {
         self.asked.push(index);
         self.whole += (sought == Sought::Reassembled) as usize;
         let lane = self.steering.named_lane(frame.data).unwrap_or(0);
-        let theirs = lane != 0 && (sought == Sought::InVain || !stack.serves(frame.data));
+        let theirs = lane != 0 && (sought == Sought::InVain || !stack.serves(InterfaceId(0), frame.data));
         // Fragments stay, as if they were this lane's.
         let fragment = ipv4::Packet::parse(&frame.data[14..]).is_ok_and(|ip| ip.is_fragment());
         if theirs && !fragment {

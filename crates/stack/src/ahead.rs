@@ -28,7 +28,8 @@ impl Stack {
         for (i, hash) in hashes.iter_mut().enumerate().take(n) {
             burst.prefetch(from + GROUP + i);
             *hash = quick::tuple(burst.frame(from + i).data).map(|t| {
-                let key = FlowKey { local: t.dst, remote: t.src, local_port: t.dst_port, remote_port: t.src_port };
+                let key =
+                    FlowKey { interface, local: t.dst, remote: t.src, local_port: t.dst_port, remote_port: t.src_port };
                 self.flows.hash(&key)
             });
             if let Some(hash) = *hash {

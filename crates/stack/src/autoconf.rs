@@ -140,7 +140,8 @@ impl Stack {
         let addr = self.formed(PREFIX, i.config.mac, 0);
         let dad = i.config.dad;
         self.interfaces[id.index()].addresses.edit().push(Address { formed: Some(0), ..Address::new(addr, 64, dad) });
-        self.routes.add(Route { dst: network(addr.to_ip(), 64), prefix: 64, gateway: None, interface: id, metric: 0 });
+        let dst = network(addr.to_ip(), 64);
+        self.add_route(Route { dst, prefix: 64, gateway: None, interface: id, metric: 0 });
         self.configure_by(Instant::ZERO);
     }
 
@@ -244,7 +245,7 @@ impl Stack {
     /// Whether a connection must wait because its address is not ours yet; it is sent again when that is decided.
     pub(crate) fn hold(&mut self, conn: u32) -> bool {
         let Some(c) = self.conns.whole(conn) else { return false };
-        let i = &mut self.interfaces[c.interface.index()];
+        let i = &mut self.interfaces[c.key.interface.index()];
         if !i.auto.asking || i.has(c.key.local) || !i.owns(c.key.local) {
             return false;
         }
@@ -425,9 +426,9 @@ impl Stack {
         target_mac: Option<MacAddr>,
     ) -> Option<()> {
         let interface = source.interface;
-        let hop = self.routes.lookup(destination)?;
+        let hop = self.routes.lookup_by(interface, destination)?;
         let auto = &mut self.interfaces[interface.index()].auto;
-        if hop.interface != interface || hop.gateway != Some(source.src) || destination.is_link_local() {
+        if hop.gateway != Some(source.src) || destination.is_link_local() {
             return None;
         }
         let gateway = (target != destination).then(|| target.to_ip());

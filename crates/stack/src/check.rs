@@ -3,8 +3,15 @@
 //! Nothing that is known of a connection by its number outlives the connection, and everything that is kept of it in several
 //! places says the same in all of them.
 
+use core::cmp::Reverse;
+
+use wire::Addr;
+
+use crate::Route;
 use crate::conn::{Conn, Stage};
-use crate::engine::{EMBRYO, NO_NEIGHBOR, Stack, TIME_WAIT};
+use crate::engine::{EMBRYO, HANDSHAKE, NO_NEIGHBOR, NO_ROUTE, Stack, TIME_WAIT};
+use crate::flows::FlowKey;
+use crate::interface::network;
 use crate::queues::{Entry, Stale, queued};
 
 impl Stack {
@@ -47,7 +54,12 @@ impl Stack {
                 self.entries(list, &mut lists[kind], &format!("list {kind} of interface {n}"));
                 for entry in list.iter().filter(|e| self.queues.is_current(**e)) {
                     let c = self.conns.whole(entry.id).expect("who is on a list is not parked");
-                    assert_eq!(c.interface.index(), n, "{entry:?} is on another interface's list {kind}: {:?}", c.key);
+                    assert_eq!(
+                        c.key.interface.index(),
+                        n,
+                        "{entry:?} is on another interface's list {kind}: {:?}",
+                        c.key
+                    );
                 }
             }
         }
@@ -81,7 +93,7 @@ impl Stack {
             let all: Vec<Entry> = waiting.iter().collect();
             for entry in all.iter().filter(mine) {
                 let c = self.whole(entry.id);
-                assert_eq!(c.interface, interface, "{:?} waits for a hop of another interface", c.key);
+                assert_eq!(c.key.interface, interface, "{:?} waits for a hop of another interface", c.key);
                 hops[entry.id as usize] += 1;
             }
             let others = all.iter().filter(|e| !mine(e)).count();
@@ -109,15 +121,29 @@ impl Stack {
         self.conns.whole(id).expect("who waits is not parked")
     }
 
-    /// A hop that a connection would send through now is on its own interface.
+    /// The hop that a connection would send through now is that of the best route by its own interface; where none covers its
+    /// peer, the peer itself as far as the interface's prefixes reach.
     fn check_hops(&self) {
         for id in self.conns.iter_ids() {
             let Some(c) = self.conns.whole(id) else { continue };
             if c.neighbor == NO_NEIGHBOR || c.epoch != self.neighbors.epoch {
                 continue;
             }
-            let (interface, addr) = self.neighbors.at(c.neighbor).expect("an index names a hop");
-            assert_eq!(interface, c.interface, "the next hop of {:?} is on another interface: {addr:?}", c.key);
+            let FlowKey { interface, remote, .. } = c.key;
+            let hop = self.neighbors.at(c.neighbor);
+            let to = remote.to_ip();
+            let covers = |r: &&Route| {
+                r.interface == interface && r.dst.is_ipv4() == to.is_ipv4() && network(to, r.prefix) == r.dst
+            };
+            let best = self.routes.iter().filter(covers).min_by_key(|r| (Reverse(r.prefix), r.metric));
+            let expected = match best {
+                Some(route) => Some((interface, route.gateway.map_or(remote, Addr::from))),
+                None if self.interfaces[interface.index()].reaches(remote) => Some((interface, remote)),
+                None => None,
+            };
+            assert_eq!(hop, expected, "the next hop of {:?}", c.key);
+            let way_back = hop.is_some() || matches!(c.neighbor, HANDSHAKE | NO_ROUTE);
+            assert!(way_back, "{:?} has the hop {}", c.key, c.neighbor);
         }
     }
 

@@ -1,11 +1,10 @@
 //! A connection as the stack keeps it: the TCB and where it stands among the stack's lists.
 
 use tcp::{Config, State, Tcb};
-use wire::Instant;
+use wire::{Instant, MacAddr};
 
 use crate::channel::Failure;
 use crate::flows::FlowKey;
-use crate::route::InterfaceId;
 
 /// Where a connection is between the wire and the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +33,8 @@ pub(crate) struct Conn {
     pub epoch: u32,
     /// The listener it came by, while `Embryo` or `Ready`.
     pub listener: u32,
-    pub interface: InterfaceId,
+    /// The hardware address from which a passive open's handshake came.
+    pub came_from: Option<MacAddr>,
     /// IP_TOS or IPV6_TCLASS, without the ECN bits.
     pub traffic_class: u8,
     /// IP_TTL or IPV6_UNICAST_HOPS; 0 is the default, which for IPv6 a router may suggest.
@@ -59,7 +59,7 @@ pub(crate) struct Birth {
     pub hash: u32,
     /// Its next hop as far as it is known: index and epoch.
     pub hop: (u32, u32),
-    pub interface: InterfaceId,
+    pub came_from: Option<MacAddr>,
     pub listener: u32,
     pub stage: Stage,
 }
@@ -67,7 +67,7 @@ pub(crate) struct Birth {
 impl Conn {
     /// The control block is still to be opened.
     pub fn new(
-        Birth { key, hash, hop: (neighbor, epoch), interface, listener, stage }: Birth,
+        Birth { key, hash, hop: (neighbor, epoch), came_from, listener, stage }: Birth,
         config: &Config,
     ) -> Conn {
         Conn {
@@ -78,7 +78,7 @@ impl Conn {
             neighbor,
             epoch,
             listener,
-            interface,
+            came_from,
             traffic_class: 0,
             hop_limit: 0,
             fragments: false,
@@ -102,7 +102,7 @@ impl Conn {
             neighbor,
             epoch,
             listener,
-            interface,
+            came_from,
             traffic_class,
             hop_limit,
             fragments,
@@ -115,7 +115,7 @@ impl Conn {
         (*key, *hash) = (birth.key, birth.hash);
         *wheel_at = Instant::FAR;
         (*neighbor, *epoch) = birth.hop;
-        (*listener, *interface, *stage) = (birth.listener, birth.interface, birth.stage);
+        (*listener, *came_from, *stage) = (birth.listener, birth.came_from, birth.stage);
         (*traffic_class, *hop_limit, *fragments, *cut) = (0, 0, false, false);
         *trouble = None;
         (*orphan, *linked) = (false, true);

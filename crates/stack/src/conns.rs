@@ -5,8 +5,8 @@ use tcp::{Config, Parked, Tcb};
 use wire::Instant;
 
 use crate::conn::{Birth, Conn, Stage};
+use crate::engine::HANDSHAKE;
 use crate::flows::FlowKey;
-use crate::route::InterfaceId;
 use crate::slab::Slab;
 
 /// A parked connection: one that the application knows, with no trouble and in the flow table.
@@ -16,7 +16,6 @@ struct Idle {
     hash: u32,
     neighbor: u32,
     epoch: u32,
-    interface: InterfaceId,
     traffic_class: u8,
     hop_limit: u8,
     fragments: bool,
@@ -180,7 +179,9 @@ impl Conns {
     pub fn park(&mut self, id: u32) -> bool {
         let Some(Slot { body, .. }) = self.slots.get_mut(id) else { return false };
         let Body::Whole(c) = body else { return false };
-        if c.stage != Stage::Owned || !c.linked || c.orphan || c.trouble.is_some() {
+        // What a parked one does not keep: trouble, and where a handshake came from, where that is the way back.
+        let kept = c.trouble.is_none() && c.neighbor != HANDSHAKE;
+        if c.stage != Stage::Owned || !c.linked || c.orphan || !kept {
             return false;
         }
         let Some(tcb) = c.tcb.park(&self.config) else { return false };
@@ -189,7 +190,6 @@ impl Conns {
             hash: c.hash,
             neighbor: c.neighbor,
             epoch: c.epoch,
-            interface: c.interface,
             traffic_class: c.traffic_class,
             hop_limit: c.hop_limit,
             fragments: c.fragments,
@@ -230,7 +230,7 @@ impl Idle {
             neighbor: self.neighbor,
             epoch: self.epoch,
             listener: u32::MAX,
-            interface: self.interface,
+            came_from: None,
             traffic_class: self.traffic_class,
             hop_limit: self.hop_limit,
             fragments: self.fragments,

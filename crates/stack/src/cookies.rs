@@ -39,7 +39,8 @@ impl Cookies {
         }
         h.write_u32((key.local_port as u32) << 16 | key.remote_port as u32);
         h.write_u32(minute);
-        h.write_u64(which);
+        // Who is on one link gets no cookie for another.
+        h.write_u64(which | (key.interface.0 as u64) << 40);
         h.finish() as u32
     }
 
@@ -86,11 +87,12 @@ fn minute(now: Instant) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::InterfaceId;
     use wire::Addr;
 
     fn key(port: u16) -> FlowKey {
         let (local, remote) = (Addr::from_v4([10, 0, 0, 1]), Addr::from_v4([10, 0, 0, 2]));
-        FlowKey { local, remote, local_port: 80, remote_port: port }
+        FlowKey { interface: InterfaceId(0), local, remote, local_port: 80, remote_port: port }
     }
 
     fn at(seconds: u64) -> Instant {
@@ -120,6 +122,8 @@ mod tests {
         let (isn, _) = c.make(at(500), &key(1), SeqNum(1), 1460);
         assert_eq!(c.check(at(500), &key(2), SeqNum(1), isn), None);
         assert_eq!(c.check(at(500), &key(1), SeqNum(2), isn), None);
+        let elsewhere = FlowKey { interface: InterfaceId(1), ..key(1) };
+        assert_eq!(c.check(at(500), &elsewhere, SeqNum(1), isn), None);
         assert_eq!(Cookies::new([8; 16]).check(at(500), &key(1), SeqNum(1), isn), None);
         // A guess has one chance in 2^29: two minutes of 256, four indices of 2^24.
         let hits = (0..1 << 20).filter(|n: &u32| {
@@ -142,7 +146,8 @@ mod tests {
     fn ipv6_has_sizes_of_its_own() {
         let mut c = Cookies::new([7; 16]);
         let v6 = |n| Addr::from_v6([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, n]);
-        let key = FlowKey { local: v6(1), remote: v6(2), local_port: 80, remote_port: 9 };
+        let interface = InterfaceId(0);
+        let key = FlowKey { interface, local: v6(1), remote: v6(2), local_port: 80, remote_port: 9 };
         let (isn, size) = c.make(at(500), &key, SeqNum(1), 9000);
         assert_eq!((size, c.check(at(501), &key, SeqNum(1), isn)), (8940, Some(8940)));
     }

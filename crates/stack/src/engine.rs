@@ -40,6 +40,10 @@ pub(crate) const EMBRYO: u32 = 1 << 30;
 const AHEAD: usize = 8;
 /// No neighbour was looked up yet.
 pub(crate) const NO_NEIGHBOR: u32 = u32::MAX;
+/// No route of the connection's interface covers its peer: the next hop is where the handshake came from.
+pub(crate) const HANDSHAKE: u32 = u32::MAX - 1;
+/// There is no next hop.
+pub(crate) const NO_ROUTE: u32 = u32::MAX - 2;
 
 /// One lane's network stack.
 pub struct Stack {
@@ -351,7 +355,7 @@ impl Stack {
     /// What of segments of `mss` bytes the path to `key.remote` takes, as far as it is known.
     pub(crate) fn path_mss(&self, now: Instant, key: &FlowKey, mss: u16) -> u16 {
         let headers = if key.remote.is_v4() { 40 } else { 60 };
-        self.paths.get(now, key.remote).map_or(mss, |mtu| mtu.saturating_sub(headers).max(88).min(mss))
+        self.paths.get(now, (key.interface, key.remote)).map_or(mss, |mtu| mtu.saturating_sub(headers).max(88).min(mss))
     }
 
     /// Puts a new connection, which `open` opens, into slab and table, there in the place of the value `instead`; `None` when

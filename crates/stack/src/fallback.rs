@@ -4,9 +4,9 @@
 use wire::tcp::Flags;
 use wire::{ethernet, icmpv4, icmpv6, ipv4, ipv6};
 
-use crate::FlowKey;
 use crate::channel::Endpoint;
 use crate::engine::{Stack, TIME_WAIT};
+use crate::{FlowKey, InterfaceId};
 
 /// The connection that a frame is about, as this end sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,20 +17,20 @@ pub struct Tuple {
     pub opens: bool,
 }
 
-/// The connection that a received frame is about: a TCP segment's own, or the one that an ICMP error quotes. `None` for all
+/// The connection that a frame received by `interface` is about: a TCP segment's own, or the one that an ICMP error quotes. `None` for all
 /// else, fragments included.
-pub fn tuple_of(frame: &[u8]) -> Option<Tuple> {
+pub fn tuple_of(interface: InterfaceId, frame: &[u8]) -> Option<Tuple> {
     let eth = ethernet::Frame::parse(frame).ok()?;
     match eth.ethertype {
         ethernet::IPV4 => {
             let ip = ipv4::Packet::parse(eth.payload).ok()?;
             match ip.protocol {
                 _ if ip.is_fragment() => None,
-                ipv4::TCP => segment(ip.src, ip.dst, ip.payload),
+                ipv4::TCP => segment(interface, ip.src, ip.dst, ip.payload),
                 ipv4::ICMP => match icmpv4::Message::parse(ip.payload).ok()? {
                     icmpv4::Message::Unreachable { quoted, .. }
                     | icmpv4::Message::TimeExceeded { quoted, .. }
-                    | icmpv4::Message::ParameterProblem { quoted, .. } => Some(sent(quoted)),
+                    | icmpv4::Message::ParameterProblem { quoted, .. } => Some(sent(interface, quoted)),
                     _ => None,
                 },
                 _ => None,
@@ -40,12 +40,12 @@ pub fn tuple_of(frame: &[u8]) -> Option<Tuple> {
             let ip = ipv6::Packet::parse(eth.payload).ok()?;
             match ip.next_header {
                 _ if ip.fragment.is_some_and(|f| f.more || f.offset != 0) => None,
-                ipv6::TCP => segment(ip.src, ip.dst, ip.payload),
+                ipv6::TCP => segment(interface, ip.src, ip.dst, ip.payload),
                 ipv6::ICMPV6 => match icmpv6::Message::parse(ip.src, ip.dst, ip.payload).ok()? {
                     icmpv6::Message::Unreachable { quoted, .. }
                     | icmpv6::Message::PacketTooBig { quoted, .. }
                     | icmpv6::Message::TimeExceeded { quoted, .. }
-                    | icmpv6::Message::ParameterProblem { quoted, .. } => Some(sent(quoted)),
+                    | icmpv6::Message::ParameterProblem { quoted, .. } => Some(sent(interface, quoted)),
                     _ => None,
                 },
                 _ => None,
@@ -55,17 +55,18 @@ pub fn tuple_of(frame: &[u8]) -> Option<Tuple> {
     }
 }
 
-fn segment(remote: wire::Addr, local: wire::Addr, bytes: &[u8]) -> Option<Tuple> {
+fn segment(interface: InterfaceId, remote: wire::Addr, local: wire::Addr, bytes: &[u8]) -> Option<Tuple> {
     let [a, b, c, d, .., flags] = *bytes.get(..14)? else { return None };
     let (remote_port, local_port) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
     let flags = Flags::from_bits(flags as u16);
     let opens = flags.contains(Flags::SYN) && !flags.contains(Flags::ACK) && !flags.contains(Flags::RST);
-    Some(Tuple { key: FlowKey { local, remote, local_port, remote_port }, opens })
+    Some(Tuple { key: FlowKey { interface, local, remote, local_port, remote_port }, opens })
 }
 
 /// What is quoted was sent by us.
-fn sent(q: wire::quoted::Quoted) -> Tuple {
-    let key = FlowKey { local: q.src, remote: q.dst, local_port: q.src_port, remote_port: q.dst_port };
+fn sent(interface: InterfaceId, q: wire::quoted::Quoted) -> Tuple {
+    let (local_port, remote_port) = (q.src_port, q.dst_port);
+    let key = FlowKey { interface, local: q.src, remote: q.dst, local_port, remote_port };
     Tuple { key, opens: false }
 }
 
@@ -99,14 +100,14 @@ impl Stack {
         self.finds(&tuple.key).is_some_and(|ended| !ended || !tuple.opens)
     }
 
-    /// Whether a frame is about a connection or a handshake of this lane. What is only remembered may have come back on another.
-    pub fn serves(&self, frame: &[u8]) -> bool {
-        tuple_of(frame).is_some_and(|tuple| self.finds(&tuple.key) == Some(false))
+    /// Whether a frame that came by `interface` is about a connection or a handshake of this lane. What is only remembered may have come back on another.
+    pub fn serves(&self, interface: InterfaceId, frame: &[u8]) -> bool {
+        tuple_of(interface, frame).is_some_and(|tuple| self.finds(&tuple.key) == Some(false))
     }
 
     /// Notes whose datagram came in fragments.
-    pub(crate) fn note_fragmenting(&mut self, whole: &[u8]) {
-        if let Some(tuple) = tuple_of(whole)
+    pub(crate) fn note_fragmenting(&mut self, interface: InterfaceId, whole: &[u8]) {
+        if let Some(tuple) = tuple_of(interface, whole)
             && self.fragmenting.len() < MOST_NOTED
             && self.is_alive(&tuple.key)
         {
@@ -143,6 +144,8 @@ mod tests {
     use wire::tcp::{Header, Options};
     use wire::{Addr, MacAddr, SeqNum};
 
+    const I: InterfaceId = InterfaceId(0);
+
     fn frame(src: &str, dst: &str, flags: Flags) -> Vec<u8> {
         let (src, dst): (Addr, Addr) =
             (src.parse::<core::net::IpAddr>().unwrap().into(), dst.parse::<core::net::IpAddr>().unwrap().into());
@@ -174,8 +177,8 @@ mod tests {
     fn a_segment_is_seen_from_its_receiver() {
         for (src, dst) in [("10.0.0.2", "10.0.0.1"), ("fd00::2", "fd00::1")] {
             let ip = |s: &str| Addr::from(s.parse::<core::net::IpAddr>().unwrap());
-            let key = FlowKey { local: ip(dst), remote: ip(src), local_port: 80, remote_port: 5000 };
-            let opens = |flags| tuple_of(&frame(src, dst, flags)).map(|t| (t.key, t.opens));
+            let key = FlowKey { interface: I, local: ip(dst), remote: ip(src), local_port: 80, remote_port: 5000 };
+            let opens = |flags| tuple_of(I, &frame(src, dst, flags)).map(|t| (t.key, t.opens));
             assert_eq!(opens(Flags::SYN), Some((key, true)));
             assert_eq!(opens(Flags::ACK), Some((key, false)));
             assert_eq!(opens(Flags::from_bits(Flags::SYN.bits() | Flags::ACK.bits())), Some((key, false)));
@@ -189,7 +192,7 @@ mod tests {
             if bytes.len() > 14 {
                 bytes[12..14].copy_from_slice(&[[8u8, 0], [0x86, 0xdd], [8, 6]][kind]);
             }
-            let _ = tuple_of(&bytes);
+            let _ = tuple_of(I, &bytes);
         }
     }
 }

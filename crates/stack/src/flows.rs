@@ -6,11 +6,14 @@
 
 use wire::Addr;
 
+use crate::route::InterfaceId;
 use crate::spread::Spread;
 
-/// A connection's four-tuple, as seen from here.
+/// A connection's four-tuple, as seen from here, and the interface on which it is meant: two links may have the same addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowKey {
+    /// Where the peer is: segments of other interfaces are not the connection's.
+    pub interface: InterfaceId,
     /// Our address.
     pub local: Addr,
     /// The peer's address.
@@ -121,6 +124,7 @@ impl FlowTable {
         FlowTable { hasher: Spread::of(secret), now: Table::new(START), old: None }
     }
 
+    /// Of addresses and ports: few tuples are there on several interfaces, and the comparison tells them apart.
     #[inline]
     pub fn hash(&self, key: &FlowKey) -> u32 {
         self.hasher.tuple(key)
@@ -232,6 +236,7 @@ mod tests {
     fn grows_without_losing_anything() {
         let mut t = FlowTable::new([7; 16]);
         let key = |n: u32| FlowKey {
+            interface: InterfaceId(0),
             local: Addr::from_v4([10, 0, 0, 1]),
             remote: Addr::from_v4(n.to_be_bytes()),
             local_port: 80,
@@ -254,7 +259,8 @@ mod tests {
         let t = FlowTable::new([7; 16]);
         let ip = |s: &str| Addr::from(s.parse::<core::net::IpAddr>().unwrap());
         for (a, b, c) in [("10.0.0.1", "10.0.0.2", "10.1.0.1"), ("fd00::1", "fd00::2", "fd00:0:0:1::1")] {
-            let key = FlowKey { local: ip(a), remote: ip(b), local_port: 80, remote_port: 81 };
+            let interface = InterfaceId(0);
+            let key = FlowKey { interface, local: ip(a), remote: ip(b), local_port: 80, remote_port: 81 };
             let others = [
                 FlowKey { local: ip(c), ..key },
                 FlowKey { remote: ip(c), ..key },

@@ -288,9 +288,8 @@ impl Stack {
         record: Option<u32>,
     ) -> Result<u32, DropReason> {
         self.listeners.get(listener).ok_or(DropReason::NoSocket)?;
-        let interface = source.interface;
-        let hop = self.routes.known_hop(interface, key.remote);
-        let birth = Birth { key, hash, hop, interface, listener, stage: Stage::Embryo };
+        let hop = self.passive_hop(source.interface, key.remote);
+        let birth = Birth { key, hash, hop, came_from: Some(source.mac), listener, stage: Stage::Embryo };
         let resume = |tcb: &mut Tcb, cx: &mut tcp::Context| tcb.resume(open, offer, sent, retries, cx);
         let id = self.admit(now, birth, record, resume).ok_or(DropReason::NoConnection)?;
         if let Some(l) = self.listeners.get(listener)

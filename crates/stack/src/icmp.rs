@@ -7,7 +7,6 @@ use crate::Mode;
 use crate::channel::Failure;
 use crate::counters::DropReason;
 use crate::engine::Stack;
-use crate::flows::FlowKey;
 use crate::icmp_tcp::{self, Trouble};
 use crate::input::Source;
 use crate::output::{Raw, emit_ip};
@@ -54,10 +53,10 @@ impl Stack {
                     4 => Trouble::TooBig(mtu as u32),
                     code => icmp_tcp::unreachable_v4(code),
                 };
-                self.trouble(now, quoted, trouble)
+                self.trouble(now, source.interface, quoted, trouble)
             }
             icmpv4::Message::TimeExceeded { quoted, .. } | icmpv4::Message::ParameterProblem { quoted, .. } => {
-                self.trouble(now, quoted, Trouble::Soft(Failure::HostUnreachable))
+                self.trouble(now, source.interface, quoted, Trouble::Soft(Failure::HostUnreachable))
             }
             icmpv4::Message::EchoReply { .. } => Ok(()),
             icmpv4::Message::Other { .. } => Err(DropReason::Icmp),
@@ -82,10 +81,14 @@ impl Stack {
                     reply.emit(src, dst, buf)
                 })
             }
-            icmpv6::Message::Unreachable { code, quoted } => self.trouble(now, quoted, icmp_tcp::unreachable_v6(code)),
-            icmpv6::Message::PacketTooBig { mtu, quoted } => self.trouble(now, quoted, Trouble::TooBig(mtu)),
+            icmpv6::Message::Unreachable { code, quoted } => {
+                self.trouble(now, source.interface, quoted, icmp_tcp::unreachable_v6(code))
+            }
+            icmpv6::Message::PacketTooBig { mtu, quoted } => {
+                self.trouble(now, source.interface, quoted, Trouble::TooBig(mtu))
+            }
             icmpv6::Message::TimeExceeded { quoted, .. } | icmpv6::Message::ParameterProblem { quoted, .. } => {
-                self.trouble(now, quoted, Trouble::Soft(Failure::HostUnreachable))
+                self.trouble(now, source.interface, quoted, Trouble::Soft(Failure::HostUnreachable))
             }
             icmpv6::Message::RouterSolicit { .. }
             | icmpv6::Message::RouterAdvert { .. }
@@ -111,7 +114,7 @@ impl Stack {
         if !self.icmp_budget.take(now) {
             return Err(DropReason::ReplyQueue);
         }
-        let key = FlowKey { local: source.dst, remote: source.src, local_port: 0, remote_port: 0 };
+        let key = source.key(0, 0);
         let mut bytes = vec![0; ip_header + len];
         emit_ip(&mut bytes, &key, protocol, len, self.interfaces[source.interface.index()].auto.hop_limit);
         emit(&mut bytes[ip_header..]);
@@ -202,7 +205,7 @@ impl Stack {
         let (ethertype, protocol, header, most) =
             if v4 { (ethernet::IPV4, ipv4::ICMP, 20, 576) } else { (ethernet::IPV6, ipv6::ICMPV6, 40, 1280) };
         let quote = &packet[..packet.len().min(most - header - 8)];
-        let key = FlowKey { local: source.dst, remote: source.src, local_port: 0, remote_port: 0 };
+        let key = source.key(0, 0);
         let mut bytes = vec![0; header + 8 + quote.len()];
         let hops = self.interfaces[source.interface.index()].auto.hop_limit;
         emit_ip(&mut bytes, &key, protocol, 8 + quote.len(), hops);

@@ -9,6 +9,7 @@ use crate::channel::Failure;
 use crate::counters::DropReason;
 use crate::engine::{EMBRYO, Stack, TIME_WAIT, context};
 use crate::flows::FlowKey;
+use crate::route::InterfaceId;
 
 /// What an ICMP error says about a path or peer. Hard ones end a connection that is being opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,12 +46,19 @@ pub(crate) fn unreachable_v6(code: u8) -> Trouble {
 }
 
 impl Stack {
-    /// An ICMP error: found by the quoted tuple, believed only when the quoted sequence number is in flight (RFC 5927).
-    pub(crate) fn trouble(&mut self, now: Instant, quoted: Quoted, trouble: Trouble) -> Result<(), DropReason> {
+    /// An ICMP error that came by `interface`: found by the quoted tuple, believed only when the quoted sequence number is in flight (RFC 5927).
+    pub(crate) fn trouble(
+        &mut self,
+        now: Instant,
+        interface: InterfaceId,
+        quoted: Quoted,
+        trouble: Trouble,
+    ) -> Result<(), DropReason> {
         if quoted.protocol != ipv4::TCP {
             return Err(DropReason::IcmpUnmatched);
         }
         let key = FlowKey {
+            interface,
             local: quoted.src,
             remote: quoted.dst,
             local_port: quoted.src_port,
@@ -81,7 +89,7 @@ impl Stack {
                 // What may be fragmented is not the path's business.
                 let shrunk = !c.fragments && c.tcb.shrink_mss(mtu - headers, quoted.seq, &mut cx);
                 if shrunk {
-                    self.paths.lower(now, key.remote, mtu);
+                    self.paths.lower(now, (interface, key.remote), mtu);
                     self.counters.path_mtu += 1;
                 }
                 shrunk

@@ -28,6 +28,14 @@ pub(crate) struct Source {
     pub ecn: u8,
 }
 
+impl Source {
+    /// The tuple of a packet from there, with these ports.
+    #[inline(always)]
+    pub fn key(&self, local_port: u16, remote_port: u16) -> FlowKey {
+        FlowKey { interface: self.interface, local: self.dst, remote: self.src, local_port, remote_port }
+    }
+}
+
 /// Other lanes, whose frames may come by ours.
 pub trait Strangers {
     /// Which frames of the burst they are asked about. What is put together here is offered to them always.
@@ -213,7 +221,7 @@ impl Stack {
     ) -> Result<Fate, DropReason> {
         self.take_frame(now, interface, frame)?;
         if let Some(whole) = self.whole.take() {
-            self.note_fragmenting(&whole);
+            self.note_fragmenting(interface, &whole);
             let whole = RxFrame::new(&whole, RxChecksum::Unknown);
             if !give(self, whole) {
                 // It has no fragment header, so this leaves no other whole.
@@ -226,8 +234,7 @@ impl Stack {
     fn take_frame(&mut self, now: Instant, interface: InterfaceId, frame: RxFrame) -> Result<(), DropReason> {
         let eth = ethernet::Frame::parse(frame.data).map_err(|_| DropReason::Malformed)?;
         let config = &self.interfaces[interface.index()].config;
-        // A priority tag (VLAN 0) is no VLAN.
-        if eth.vlan.map(|v| v.id).filter(|id| *id != 0) != config.vlan {
+        if !on_link(eth.vlan, config.vlan) {
             return Err(DropReason::NotOurLink);
         }
         let to_group = eth.dst.is_multicast();
@@ -333,8 +340,7 @@ impl Stack {
         hash: Option<u32>,
         ours: bool,
     ) -> Result<Fate, DropReason> {
-        let Source { src, dst, .. } = source;
-        let key = FlowKey { local: dst, remote: src, local_port: seg.dst_port, remote_port: seg.src_port };
+        let key = source.key(seg.dst_port, seg.src_port);
         let hash = hash.unwrap_or_else(|| self.flows.hash(&key));
         let found = self.find_flow(&key, hash);
         // What is remembered of a connection may be older than one that another lane has.
@@ -466,8 +472,7 @@ impl Stack {
 
     /// A segment outside any connection goes back the way its cause came.
     pub(crate) fn reply(&mut self, source: Source, seg: &Segment, reply: tcp::Reply) {
-        let key =
-            FlowKey { local: source.dst, remote: source.src, local_port: seg.dst_port, remote_port: seg.src_port };
+        let key = source.key(seg.dst_port, seg.src_port);
         let header = bare(&key, reply.seq, reply.ack, reply.flags, 0, Options::default());
         self.push_raw(source.interface, Raw::Tcp { mac: source.mac, key, header, class: 0, hops: 0 });
     }
@@ -493,6 +498,16 @@ impl Stack {
         self.conns
             .whole(id)
             .map_or(self.conns.key(id).is_some(), |c| !matches!(c.tcb.state(), State::Closed | State::TimeWait))
+    }
+}
+
+/// Whether a frame with this tag is of the link whose frames have the 802.1Q tag `ours`, or none. A priority tag (VLAN 0) is no
+/// VLAN (IEEE 802.1Q 6.9.1); a service tag (802.1ad) is another link's, whatever its identifier.
+fn on_link(tag: Option<ethernet::Vlan>, ours: Option<u16>) -> bool {
+    match tag {
+        None => ours.is_none(),
+        Some(tag) if tag.kind == ethernet::Tag::Customer => (tag.id != 0).then_some(tag.id) == ours,
+        Some(_) => false,
     }
 }
 

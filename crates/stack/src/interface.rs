@@ -192,6 +192,16 @@ impl Interface {
         self.addresses.iter().find(|a| a.addr == addr)
     }
 
+    /// Whether `to` is a neighbour by the prefixes of our addresses. Those that were formed here say nothing of what is on the
+    /// link (RFC 5942 4).
+    pub fn reaches(&self, to: Addr) -> bool {
+        let told = |a: &Address| a.phase != Phase::Duplicate && (a.formed.is_none() || a.addr.is_link_local());
+        let covers = |a: &Address| {
+            a.addr.is_v4() == to.is_v4() && network(a.addr.to_ip(), a.prefix) == network(to.to_ip(), a.prefix)
+        };
+        self.addresses.iter().any(|a| told(a) && covers(a))
+    }
+
     /// The lists of connections that have something to send.
     pub fn lists(&self) -> [&Vec<Entry>; 4] {
         [&self.control, &self.acks, &self.data, &self.later]

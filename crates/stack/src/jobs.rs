@@ -1,8 +1,9 @@
 //! The application's wishes (mTCP 3.2: job queues drained once a turn).
 
 use tcp::{Open, State, Tcb, TcpInfo};
-use wire::{Instant, SeqNum};
+use wire::{Addr, Instant, SeqNum};
 
+use crate::InterfaceId;
 use crate::channel::{CloseMode, ConnId, Endpoint, Event, Failure, Job, ListenerId, Token};
 use crate::conn::{Birth, Conn, Stage};
 use crate::counters::DropReason;
@@ -200,17 +201,16 @@ impl Stack {
         if self.interfaces.iter().any(|i| i.owns(remote.addr)) {
             return Err(Failure::HostUnreachable);
         }
-        let way = self.routes.way(remote.addr).ok_or(Failure::NetworkUnreachable)?;
-        let (interface, hop) = (way.hop.interface, (way.neighbor, way.epoch));
+        let (interface, hop) = self.way_from(local.addr, remote.addr)?;
         let addr = match local.addr.is_unspecified() {
             true => self.interfaces[interface.index()].source_for(remote.addr).ok_or(Failure::AddressNotAvailable)?,
-            false if self.interfaces.iter().any(|i| i.owns(local.addr)) => local.addr,
-            false => return Err(Failure::AddressNotAvailable),
+            false => local.addr,
         };
         if addr.is_v4() != remote.addr.is_v4() {
             return Err(Failure::AddressNotAvailable);
         }
-        let mut key = FlowKey { local: addr, remote: remote.addr, local_port: local.port, remote_port: remote.port };
+        let mut key =
+            FlowKey { interface, local: addr, remote: remote.addr, local_port: local.port, remote_port: remote.port };
         let (hash, found) = if local.port == 0 {
             let any = local.addr.is_unspecified();
             let chosen = self.choose_source(now, interface, key, any).ok_or(Failure::AddressNotAvailable)?;
@@ -240,7 +240,7 @@ impl Stack {
         let (mss, receive_buffer) = options.limit(mss, receive_buffer, self.config.tcp.receive_buffer);
         let path_mss = self.path_mss(now, &key, mss);
         let open = Open { iss, ts_offset, mss, path_mss, receive_buffer, headers };
-        let birth = Birth { key, hash, hop, interface, listener: u32::MAX, stage: Stage::Owned };
+        let birth = Birth { key, hash, hop, came_from: None, listener: u32::MAX, stage: Stage::Owned };
         let id = self.admit(now, birth, None, |tcb, cx| tcb.connect(&open, cx)).ok_or(Failure::NoBuffers)?;
         self.give_options(now, id, &options);
         self.counters.active_opens += 1;
@@ -248,6 +248,27 @@ impl Stack {
         self.answers.push_back(Event::Opened { token, conn: ConnId(id), local });
         self.settle(now, id);
         Ok(())
+    }
+
+    /// The interface by which a connection from `local` to `remote` is opened, and its next hop as far as it is known. Answers
+    /// come to the address, so a chosen one is that of the interface (RFC 1122 3.3.4.2's strong model).
+    fn way_from(&mut self, local: Addr, remote: Addr) -> Result<(InterfaceId, (u32, u32)), Failure> {
+        let best = self.routes.way(remote).map(|way| (way.hop.interface, (way.neighbor, way.epoch)));
+        if local.is_unspecified() {
+            return best.ok_or(Failure::NetworkUnreachable);
+        }
+        if let Some(best) = best.filter(|(interface, _)| self.interfaces[interface.index()].owns(local)) {
+            return Ok(best);
+        }
+        let owners = (0..).map(InterfaceId).zip(&self.interfaces).filter(|(_, i)| i.owns(local)).map(|(id, _)| id);
+        let mut failure = Failure::AddressNotAvailable;
+        for interface in owners {
+            if let Some(hop) = self.routes.known_hop(interface, remote) {
+                return Ok((interface, hop));
+            }
+            failure = Failure::NetworkUnreachable;
+        }
+        Err(failure)
     }
 
     /// Sets what was asked for on a new connection.

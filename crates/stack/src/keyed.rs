@@ -73,7 +73,7 @@ mod tests {
         #[test]
         fn is_siphash_1_3(key: [u8; 16], local: [u8; 16], remote: [u8; 16], local_port: u16, remote_port: u16, v4: bool) {
             let addr = |b: [u8; 16]| if v4 { Addr::from_v4([b[0], b[1], b[2], b[3]]) } else { Addr::from_v6(b) };
-            let k = FlowKey { local: addr(local), remote: addr(remote), local_port, remote_port };
+            let k = FlowKey { interface: crate::InterfaceId(0), local: addr(local), remote: addr(remote), local_port, remote_port };
             let mut h = SipHasher13::new_with_key(&key);
             let words = |a: Addr| a.as_words();
             if k.remote.is_v4() {

@@ -3,6 +3,7 @@
 use foldhash::HashMap;
 use wire::Addr;
 
+use crate::InterfaceId;
 use crate::channel::Endpoint;
 use crate::flows::FlowKey;
 use crate::keyed::Keyed;
@@ -110,7 +111,9 @@ impl Listeners {
 
     /// Whether anyone listens at `local`.
     pub fn covers(&self, local: Endpoint) -> bool {
-        self.find(&FlowKey { local: local.addr, remote: local.addr, local_port: local.port, remote_port: 0 }).is_some()
+        let (addr, local_port) = (local.addr, local.port);
+        let key = FlowKey { interface: InterfaceId(0), local: addr, remote: addr, local_port, remote_port: 0 };
+        self.find(&key).is_some()
     }
 
     /// The listener for a SYN of `key`, or one of several.

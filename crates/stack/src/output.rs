@@ -7,9 +7,10 @@ use wire::quick::Headers;
 use wire::tcp::{Flags, Header};
 use wire::{Addr, Instant, MacAddr, arp, ethernet, ipv4, ipv6};
 
+use crate::channel::Failure;
 use crate::conn::Conn;
 use crate::counters::DropReason;
-use crate::engine::{NO_NEIGHBOR, Stack, context};
+use crate::engine::{HANDSHAKE, NO_NEIGHBOR, NO_ROUTE, Stack, context};
 use crate::flows::FlowKey;
 use crate::interface::{Interface, InterfaceConfig};
 use crate::neighbor::{Hop, Neighbors};
@@ -225,10 +226,13 @@ impl Stack {
             }
             return;
         }
-        self.counters.drop(DropReason::NoNeighbor);
         let Some(c) = self.conns.whole_mut(id) else { return };
+        let no_route = c.neighbor == NO_ROUTE;
+        self.counters.drop(if no_route { DropReason::NoRoute } else { DropReason::NoNeighbor });
         let mut cx = context!(self, now);
-        c.tcb.unreachable(true, None, &mut cx);
+        if c.tcb.unreachable(true, None, &mut cx) && no_route {
+            c.trouble = Some(Failure::NetworkUnreachable);
+        }
         // Lost like on any link: an open connection's timers send it again, or give up in the end.
         for _ in 0..SHARE {
             let smss = c.tcb.segment_size() as u32;
@@ -246,10 +250,20 @@ impl Stack {
             return;
         }
         let before = c.neighbor;
-        find_neighbor(&mut self.routes, &mut self.neighbors, now, c);
+        let interface = &self.interfaces[c.key.interface.index()];
+        find_neighbor(&mut self.routes, &mut self.neighbors, interface, now, c);
         if c.neighbor != before && self.queues[id].has(queued::HOP) {
             self.queues[id].remove(queued::HOP);
             self.neighbors.leave(before, &self.conns, &self.queues);
+        }
+    }
+
+    /// The next hop of a connection that is opened by a handshake on `interface`, as far as it is known.
+    pub(crate) fn passive_hop(&mut self, interface: InterfaceId, remote: Addr) -> (u32, u32) {
+        match self.routes.known_hop(interface, remote) {
+            Some(hop) => hop,
+            None if self.interfaces[interface.index()].reaches(remote) => (NO_NEIGHBOR, 0),
+            None => (HANDSHAKE, self.neighbors.epoch),
         }
     }
 
@@ -266,7 +280,7 @@ impl Stack {
             return Progress::Idle;
         }
         let Some(mut c) = self.conns.get_mut(id) else { return Progress::Idle };
-        if c.interface != via.interface {
+        if c.key.interface != via.interface {
             // No entry of another interface's connection is on the list.
             debug_assert!(false, "connection {id} is not the interface's");
             return Progress::Idle;
@@ -280,6 +294,7 @@ impl Stack {
         }
         let to = match self.neighbors.hop(now, c.neighbor) {
             Hop::Known(mac) => mac,
+            _ if let (HANDSHAKE, Some(mac)) = (c.neighbor, c.came_from) => mac,
             hop => {
                 self.without_hop(now, id, matches!(hop, Hop::Wait));
                 return Progress::Idle;
@@ -443,12 +458,12 @@ struct Sent {
     segments: u64,
 }
 
-/// The neighbour through which a connection sends that knows none, or whose tables have changed; none where there is no room
-/// for one.
-fn find_neighbor(routes: &mut Routes, neighbors: &mut Neighbors, now: Instant, c: &mut Conn) {
-    let (interface, remote) = (c.interface, c.key.remote);
-    let index = match routes.way(remote) {
-        Some(way) if way.hop.interface == interface => {
+/// The neighbour through which a connection sends that knows none, or whose tables have changed: that of the best route by its
+/// own interface. None where there is no room for one.
+fn find_neighbor(routes: &mut Routes, neighbors: &mut Neighbors, link: &Interface, now: Instant, c: &mut Conn) {
+    let FlowKey { interface, remote, .. } = c.key;
+    let index = match routes.way_by(interface, remote) {
+        Some(way) => {
             let index = neighbors.index(now, interface, way.hop.gateway.unwrap_or(remote));
             if let Some(index) = index {
                 // For the connections that come.
@@ -456,8 +471,10 @@ fn find_neighbor(routes: &mut Routes, neighbors: &mut Neighbors, now: Instant, c
             }
             index
         }
-        // Answers leave where the question came in, on-link when no route says otherwise.
-        _ => neighbors.index(now, interface, remote),
+        None if link.reaches(remote) => neighbors.index(now, interface, remote),
+        // Answers go to where the handshake came from.
+        None if c.came_from.is_some() => Some(HANDSHAKE),
+        None => Some(NO_ROUTE),
     };
     (c.neighbor, c.epoch) = index.map_or((NO_NEIGHBOR, 0), |index| (index, neighbors.epoch));
 }
@@ -563,7 +580,7 @@ impl Frames {
     fn headers(&self, c: &Conn, out: &Outgoing, buf: &mut [u8]) -> usize {
         if self.plain {
             let &Outgoing { seq, ack, flags, window, .. } = out;
-            let FlowKey { local: src, remote: dst, local_port: src_port, remote_port: dst_port } = c.key;
+            let FlowKey { local: src, remote: dst, local_port: src_port, remote_port: dst_port, .. } = c.key;
             let (to, from, tos, ttl) = (self.to, self.from, c.traffic_class | out.ecn, self.hops);
             let headers = Headers { to, from, src, dst, tos, ttl, src_port, dst_port, seq, ack, flags, window };
             if let Some(text) = headers.write(buf, &out.options, out.len as usize) {
@@ -611,7 +628,7 @@ fn emit_raw(
     let v4 = key.remote.is_v4();
     if v4 && vlan.is_none() && header.urgent == 0 {
         let &Header { seq, ack, flags, window, ref options, .. } = header;
-        let &FlowKey { local: src, remote: dst, local_port: src_port, remote_port: dst_port } = key;
+        let &FlowKey { local: src, remote: dst, local_port: src_port, remote_port: dst_port, .. } = key;
         let headers = Headers { to, from, src, dst, tos, ttl, src_port, dst_port, seq, ack, flags, window };
         if let Some(end) = headers.write_syn(buf, options).or_else(|| headers.write(buf, options, 0)) {
             return end;

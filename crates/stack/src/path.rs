@@ -1,20 +1,22 @@
-//! What is known of paths: lowered MTUs (RFC 1191, RFC 8201), bounded and forgotten after ten minutes.
+//! What is known of paths, each by one interface: lowered MTUs (RFC 1191, RFC 8201), bounded and forgotten after ten minutes.
 
 use core::time::Duration;
 
 use foldhash::HashMap;
 use wire::{Addr, Instant};
 
+use crate::route::InterfaceId;
+
 const LIMIT: usize = 4096;
 const LIFETIME: Duration = Duration::from_secs(600);
 
 #[derive(Default)]
 pub(crate) struct PathMtus {
-    map: HashMap<Addr, (u16, Instant)>,
+    map: HashMap<(InterfaceId, Addr), (u16, Instant)>,
 }
 
 impl PathMtus {
-    pub fn lower(&mut self, now: Instant, to: Addr, mtu: u16) {
+    pub fn lower(&mut self, now: Instant, to: (InterfaceId, Addr), mtu: u16) {
         if self.map.len() >= LIMIT {
             self.map.retain(|_, (_, until)| *until > now);
             if self.map.len() >= LIMIT {
@@ -25,7 +27,7 @@ impl PathMtus {
         *entry = (entry.0.min(mtu), now + LIFETIME);
     }
 
-    pub fn get(&self, now: Instant, to: Addr) -> Option<u16> {
+    pub fn get(&self, now: Instant, to: (InterfaceId, Addr)) -> Option<u16> {
         if self.map.is_empty() {
             return None;
         }

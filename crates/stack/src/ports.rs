@@ -44,7 +44,8 @@ impl Ports {
         remote_port: u16,
         mut usable: impl FnMut(u16) -> bool,
     ) -> Option<u16> {
-        let hash = self.hasher.tuple(&FlowKey { local, remote, local_port: 0, remote_port });
+        let hash =
+            self.hasher.tuple(&FlowKey { interface: crate::InterfaceId(0), local, remote, local_port: 0, remote_port });
         let offset = hash as u32;
         let counter = &mut self.counters[(hash >> 32) as usize % COUNTERS];
         let start = offset.wrapping_add(*counter) % self.count;

@@ -51,8 +51,10 @@ pub(crate) struct Way {
 pub(crate) struct Routes {
     v4: BTreeMap<Reverse<u8>, HashMap<IpAddr, Vec<Route>>>,
     v6: BTreeMap<Reverse<u8>, HashMap<IpAddr, Vec<Route>>>,
-    /// What was looked up last, by some bits of the destination; empty after a change.
+    /// The best ways that were looked up last, by some bits of the destination; empty after a change.
     recent: Vec<Option<Way>>,
+    /// The same of the best ways by interfaces that are not those of the best way of all.
+    beside: Vec<Option<Way>>,
 }
 
 /// Places in `recent`: a power of two.
@@ -63,9 +65,14 @@ impl Routes {
         if ip.is_ipv4() { &mut self.v4 } else { &mut self.v6 }
     }
 
+    fn forget_ways(&mut self) {
+        self.recent.clear();
+        self.beside.clear();
+    }
+
     /// Adds a route; one that is there already is not added twice.
     pub fn add(&mut self, route: Route) {
-        self.recent.clear();
+        self.forget_ways();
         let route = canonical(route);
         let dst = route.dst;
         let list = self.family(dst).entry(Reverse(route.prefix)).or_default().entry(dst).or_default();
@@ -77,7 +84,7 @@ impl Routes {
 
     /// Removes a route; whether it was there.
     pub fn remove(&mut self, route: &Route) -> bool {
-        self.recent.clear();
+        self.forget_ways();
         let route = canonical(*route);
         let dst = route.dst;
         let family = self.family(dst);
@@ -97,7 +104,7 @@ impl Routes {
 
     /// Keeps only the routes that `keep` wants.
     pub fn retain(&mut self, keep: impl Fn(&Route) -> bool) {
-        self.recent.clear();
+        self.forget_ways();
         for family in [&mut self.v4, &mut self.v6] {
             family.values_mut().flat_map(HashMap::values_mut).for_each(|list| list.retain(&keep));
             family.values_mut().for_each(|map| map.retain(|_, list| !list.is_empty()));
@@ -105,24 +112,45 @@ impl Routes {
         }
     }
 
-    /// The way to `to`, with what is remembered of it; short for those asked for lately.
+    /// The best way to `to`, with what is remembered of it; short for those asked for lately.
     #[inline]
     pub fn way(&mut self, to: Addr) -> Option<&mut Way> {
-        let [high, low] = to.as_words();
-        let at = (low ^ low >> 8 ^ high) as usize % RECENT;
+        let at = place(to);
         if !matches!(self.recent.get(at), Some(Some(way)) if way.to == to) {
             self.look_up_anew(to, at)?;
         }
         self.recent[at].as_mut()
     }
 
-    /// The neighbour through which `to` is reached by `interface`, and its epoch, where that was found out lately.
+    /// The best way to `to` by `interface`: that of the longest prefix among the interface's routes, then of the lowest metric.
     #[inline]
-    pub fn known_hop(&mut self, interface: InterfaceId, to: Addr) -> (u32, u32) {
-        match self.way(to) {
-            Some(way) if way.hop.interface == interface => (way.neighbor, way.epoch),
-            _ => (NO_NEIGHBOR, 0),
+    pub fn way_by(&mut self, interface: InterfaceId, to: Addr) -> Option<&mut Way> {
+        let at = place(to);
+        // The best way of all is the best by its own interface.
+        if self.way(to)?.hop.interface == interface {
+            return self.recent[at].as_mut();
         }
+        self.way_beside(interface, to, at)
+    }
+
+    #[inline(never)]
+    fn way_beside(&mut self, interface: InterfaceId, to: Addr, at: usize) -> Option<&mut Way> {
+        let known = |way: &Option<Way>| way.as_ref().is_some_and(|w| w.to == to && w.hop.interface == interface);
+        if !self.beside.get(at).is_some_and(known) {
+            let hop = self.lookup_by(interface, to)?;
+            if self.beside.is_empty() {
+                self.beside.resize(RECENT, None);
+            }
+            self.beside[at] = Some(Way { to, hop, neighbor: NO_NEIGHBOR, epoch: 0 });
+        }
+        self.beside[at].as_mut()
+    }
+
+    /// The neighbour through which `to` is reached by `interface`, and its epoch: [`NO_NEIGHBOR`] where it was not
+    /// asked for lately. `None` where no route of the interface covers `to`.
+    #[inline]
+    pub fn known_hop(&mut self, interface: InterfaceId, to: Addr) -> Option<(u32, u32)> {
+        self.way_by(interface, to).map(|way| (way.neighbor, way.epoch))
     }
 
     #[inline(never)]
@@ -136,15 +164,37 @@ impl Routes {
         Some(())
     }
 
-    /// The way to `to`.
+    /// The best way to `to`.
     pub fn lookup(&self, to: Addr) -> Option<NextHop> {
+        self.find(to, |_| true)
+    }
+
+    /// The best way to `to` by `interface`.
+    pub fn lookup_by(&self, interface: InterfaceId, to: Addr) -> Option<NextHop> {
+        self.find(to, |route| route.interface == interface)
+    }
+
+    /// The way of the longest prefix, then of the lowest metric, among the routes that are `eligible`.
+    fn find(&self, to: Addr, eligible: impl Fn(&Route) -> bool) -> Option<NextHop> {
         let ip = to.to_ip();
         let family = if to.is_v4() { &self.v4 } else { &self.v6 };
         family.iter().find_map(|(prefix, map)| {
-            let route = map.get(&network(ip, prefix.0))?.first()?;
+            let route = map.get(&network(ip, prefix.0))?.iter().find(|route| eligible(route))?;
             Some(NextHop { interface: route.interface, gateway: route.gateway.map(Addr::from) })
         })
     }
+
+    /// All routes, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = &Route> {
+        [&self.v4, &self.v6].into_iter().flat_map(|family| family.values().flat_map(HashMap::values).flatten())
+    }
+}
+
+/// Where the way to `to` is remembered.
+#[inline]
+fn place(to: Addr) -> usize {
+    let [high, low] = to.as_words();
+    (low ^ low >> 8 ^ high) as usize % RECENT
 }
 
 /// No host bits, and no prefix longer than an address.
@@ -265,7 +315,9 @@ mod tests {
                 let whole = if v6 { 128 } else { 32 };
                 let prefix = if short == 16 { 0 } else { whole - short };
                 let dst = network(corner(v6, x), prefix);
-                (Route { dst, prefix, gateway: None, interface: InterfaceId(i as u8), metric }, stays)
+                // A gateway of its own tells it from the others.
+                let gateway = Some(corner(v6, i as u16));
+                (Route { dst, prefix, gateway, interface: InterfaceId(i as u8 % 4), metric }, stays)
             }).collect();
             list.iter().for_each(|(r, _)| routes.add(*r));
             for (r, stays) in &list {
@@ -276,11 +328,20 @@ mod tests {
                 let covers = |r: &Route| r.dst.is_ipv4() == ip.is_ipv4() && network(ip, r.prefix) == r.dst;
                 let live = list.iter().filter(|(r, stays)| *stays && covers(r)).map(|(r, _)| r);
                 // Of equals, the first.
-                let best = live.min_by_key(|r| (Reverse(r.prefix), r.metric)).map(|r| r.interface);
-                prop_assert_eq!(routes.lookup(ip.into()).map(|h| h.interface), best);
+                let hop = |r: &Route| NextHop { interface: r.interface, gateway: r.gateway.map(Addr::from) };
+                let best = live.min_by_key(|r| (Reverse(r.prefix), r.metric)).map(hop);
+                prop_assert_eq!(routes.lookup(ip.into()), best);
+                for interface in 0..4 {
+                    let live = list.iter().filter(|(r, stays)| *stays && covers(r)).map(|(r, _)| r);
+                    let of = live.filter(|r| r.interface.0 == interface);
+                    let best = of.min_by_key(|r| (Reverse(r.prefix), r.metric)).map(hop);
+                    prop_assert_eq!(routes.lookup_by(InterfaceId(interface), ip.into()), best);
+                    prop_assert_eq!(routes.way_by(InterfaceId(interface), ip.into()).map(|w| w.hop), best);
+                    prop_assert_eq!(routes.way_by(InterfaceId(interface), ip.into()).map(|w| w.hop), best);
+                }
                 // The first time, and from memory.
-                prop_assert_eq!(routes.way(ip.into()).map(|w| w.hop.interface), best);
-                prop_assert_eq!(routes.way(ip.into()).map(|w| w.hop.interface), best);
+                prop_assert_eq!(routes.way(ip.into()).map(|w| w.hop), best);
+                prop_assert_eq!(routes.way(ip.into()).map(|w| w.hop), best);
             }
         }
     }

@@ -122,7 +122,7 @@ impl Stack {
         if c.tcb.error().is_some() {
             self.counters.failed += 1;
         }
-        let (interface, hop) = (c.interface, c.neighbor);
+        let (interface, hop) = (c.key.interface, c.neighbor);
         self.conns.remove(id);
         let bits = self.queues.end(id);
         if bits != 0 {
@@ -240,7 +240,7 @@ impl Lists<'_> {
             self.notify.push_back(entry);
         }
         if add & queued::SEND != 0 {
-            let i = &mut self.interfaces[c.interface.index()];
+            let i = &mut self.interfaces[c.key.interface.index()];
             if add & queued::CONTROL != 0 {
                 i.control.push(entry);
             }

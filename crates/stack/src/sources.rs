@@ -21,9 +21,9 @@ const PLENTY: usize = 1024;
 #[derive(Default)]
 pub(crate) struct Sources {
     /// The address that had one towards a remote end, where it was not the best.
-    by_remote: HashMap<(Addr, u16), Addr>,
+    by_remote: HashMap<(InterfaceId, Addr, u16), Addr>,
     /// Address and remote end between which all ports are taken.
-    spent: HashMap<(Addr, Addr, u16), Spent>,
+    spent: HashMap<(InterfaceId, Addr, Addr, u16), Spent>,
 }
 
 /// All ports were taken.
@@ -45,8 +45,8 @@ pub(crate) enum Known {
 }
 
 impl Sources {
-    fn of(key: &FlowKey) -> (Addr, Addr, u16) {
-        (key.local, key.remote, key.remote_port)
+    fn of(key: &FlowKey) -> (InterfaceId, Addr, Addr, u16) {
+        (key.interface, key.local, key.remote, key.remote_port)
     }
 
     /// What is known of the ports from `key.local` towards its remote end.
@@ -108,7 +108,7 @@ impl Stack {
         if !any {
             return self.choose_port(now, key);
         }
-        let to = (key.remote, key.remote_port);
+        let to = (interface, key.remote, key.remote_port);
         let first = self.sources.by_remote.get(&to).copied().unwrap_or(key.local);
         if let Some(chosen) = self.choose_port(now, FlowKey { local: first, ..key }) {
             return Some(chosen);
@@ -146,6 +146,7 @@ mod tests {
         let mut sources = Sources::default();
         let at = |us| Instant::ZERO.plus_micros(us);
         let key = |local_port, remote_port| FlowKey {
+            interface: InterfaceId(0),
             local: Addr::from_v4([10, 0, 0, 1]),
             remote: Addr::from_v4([10, 0, 0, 2]),
             local_port,

@@ -86,7 +86,13 @@ mod tests {
                     let mut slots = vec![false; SLOTS];
                     let mut looks = 0;
                     for (n, port) in (0..addresses).flat_map(|n| (0..ports).map(move |p| (n, p + 1024))) {
-                        let key = FlowKey { local: addr(1), remote: addr(n + 2), local_port: 80, remote_port: port };
+                        let key = FlowKey {
+                            interface: crate::InterfaceId(0),
+                            local: addr(1),
+                            remote: addr(n + 2),
+                            local_port: 80,
+                            remote_port: port,
+                        };
                         let mut at = spread.tuple(&key) as usize % SLOTS;
                         while std::mem::replace(&mut slots[at], true) {
                             at = (at + 1) % SLOTS;

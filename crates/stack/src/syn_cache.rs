@@ -231,7 +231,7 @@ mod tests {
 
     fn embryo(port: u16) -> Embryo {
         let a = Addr::from_v4([10, 0, 0, 1]);
-        let key = FlowKey { local: a, remote: a, local_port: 80, remote_port: port };
+        let key = FlowKey { interface: InterfaceId(0), local: a, remote: a, local_port: 80, remote_port: port };
         let offer = Offer {
             seq: SeqNum(port as u32),
             window: 9,

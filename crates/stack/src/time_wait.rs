@@ -169,7 +169,7 @@ mod tests {
     fn record(n: u16) -> TimeWait {
         let a = Addr::from_v4([10, 0, 0, 1]);
         TimeWait {
-            key: FlowKey { local: a, remote: a, local_port: n, remote_port: 80 },
+            key: FlowKey { interface: crate::InterfaceId(0), local: a, remote: a, local_port: n, remote_port: 80 },
             hash: 0,
             snd_nxt: SeqNum(1),
             rcv_nxt: SeqNum(2),

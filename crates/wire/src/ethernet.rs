@@ -13,9 +13,20 @@ pub const VLAN: u16 = 0x8100;
 /// Tag of 802.1ad.
 pub const SERVICE_VLAN: u16 = 0x88a8;
 
+/// Which kind of tag: two kinds with one identifier are two links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tag {
+    /// 802.1Q's, [`VLAN`].
+    Customer,
+    /// 802.1ad's, [`SERVICE_VLAN`].
+    Service,
+}
+
 /// A VLAN tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vlan {
+    /// Its kind.
+    pub kind: Tag,
     /// Identifier, 12 bits.
     pub id: u16,
     /// Priority, 3 bits.
@@ -45,19 +56,21 @@ impl<'a> Frame<'a> {
         }
         let (dst, src) = (MacAddr(array(bytes, 0)), MacAddr(array(bytes, 6)));
         let ethertype = be16(bytes, 12);
-        if ethertype != VLAN && ethertype != SERVICE_VLAN {
-            return Ok(Frame { dst, src, vlan: None, ethertype, payload: &bytes[14..] });
-        }
+        let kind = match ethertype {
+            VLAN => Tag::Customer,
+            SERVICE_VLAN => Tag::Service,
+            _ => return Ok(Frame { dst, src, vlan: None, ethertype, payload: &bytes[14..] }),
+        };
         if bytes.len() < 18 {
             return Err(Malformed::Truncated);
         }
         let tci = be16(bytes, 14);
-        let vlan = Some(Vlan { id: tci & 0xfff, pcp: (tci >> 13) as u8 });
+        let vlan = Some(Vlan { kind, id: tci & 0xfff, pcp: (tci >> 13) as u8 });
         Ok(Frame { dst, src, vlan, ethertype: be16(bytes, 16), payload: &bytes[18..] })
     }
 }
 
-/// Writes the header; its length, 14 or 18 bytes. `buf` must have room for it.
+/// Writes the header, its tag as 802.1Q's; its length, 14 or 18 bytes. `buf` must have room for it.
 pub fn emit(buf: &mut [u8], dst: MacAddr, src: MacAddr, vlan: Option<u16>, ethertype: u16) -> usize {
     buf[..6].copy_from_slice(&dst.0);
     buf[6..12].copy_from_slice(&src.0);
@@ -112,7 +125,8 @@ mod tests {
             match SingleVlanSlice::from_slice(eth.payload_slice()) {
                 Ok(o) => {
                     let f = ours.unwrap();
-                    let vlan = Vlan { id: o.vlan_identifier().value(), pcp: o.priority_code_point().value() };
+                    let kind = if eth.ether_type().0 == VLAN { Tag::Customer } else { Tag::Service };
+                    let vlan = Vlan { kind, id: o.vlan_identifier().value(), pcp: o.priority_code_point().value() };
                     prop_assert_eq!((f.vlan, f.ethertype), (Some(vlan), o.ether_type().0));
                     prop_assert_eq!(f.payload, o.payload_slice());
                 }
