@@ -1,11 +1,13 @@
 //! Any frames into a stack: raw bytes, and segments that are well-formed up to TCP so that they reach its states. Nothing
-//! panics; afterwards time passes and every chunk is back.
+//! panics; afterwards time passes and every chunk is back. The host has three interfaces, two of which have the same addresses,
+//! and opens and closes connections meanwhile; the stack is checked (`Stack::check`) after its turns.
 #![no_main]
 
 use corelane_fuzz::{Ends, Input, fixed_up};
 use libfuzzer_sys::fuzz_target;
-use sim::{Echo, Host, HostConfig};
-use stack::channel::Endpoint;
+use sim::{Echo, Host, HostConfig, LinkConfig};
+use stack::InterfaceId;
+use stack::channel::{CloseMode, ConnId, Endpoint, Event, Job, Token};
 use wire::tcp::{Flags, Header, Options, Timestamps};
 use wire::{Addr, Instant, MacAddr, SeqNum, ethernet, ipv4};
 
@@ -41,22 +43,70 @@ fn segment(input: &mut Input, us: &HostConfig, seen: &mut [SeqNum; 2]) -> Vec<u8
     b
 }
 
+/// The events of the connections that were opened here; the others are the echo's.
+fn hear(host: &mut Host, echo: &mut Echo, opened: &mut Vec<ConnId>) {
+    while let Some(event) = host.event() {
+        match event {
+            Event::Opened { conn, .. } => opened.push(conn),
+            Event::Refused { token: Token(7), .. } => {}
+            Event::Failed { conn, .. } | Event::Fin { conn } if opened.contains(&conn) => {
+                opened.retain(|c| *c != conn);
+                host.job(Job::Close { conn, mode: CloseMode::Graceful });
+            }
+            Event::Data { conn, chain, .. } if opened.contains(&conn) => {
+                let bytes = chain.len() as u32;
+                chain.free(&mut host.side);
+                host.job(Job::Consumed { conn, bytes });
+            }
+            other => echo.on_event(host, other),
+        }
+    }
+}
+
 fuzz_target!(|data: &[u8]| {
     let mut input = Input(data);
     let mut config = HostConfig::new(1);
     config.chunks = 256;
     config.stack.max_connections = 64;
     config.stack.max_time_wait = 16;
+    let link =
+        |addr: [u8; 4], vlan| LinkConfig { addresses: vec![(addr.into(), 24)], mac: config.mac, vlan: Some(vlan) };
+    config.links = vec![link([10, 0, 0, 1], 7), link([10, 0, 8, 1], 8)];
     let us = config.clone();
     let mut host = Host::new(config);
     let mut now = Instant::from_micros(1_000_000);
     let mut echo = Echo::start(&mut host, Endpoint { addr: Addr::UNSPECIFIED_V4, port: 80 });
     let mut seen = [SeqNum(1), SeqNum(1)];
     // Our answers can leave: the peer's hardware address is known.
-    host.stack.set_neighbor(now, host.interface(), [10, 0, 0, 9].into(), MacAddr([2, 0, 0, 0, 0, 9]));
+    for n in 0..2 {
+        host.stack.set_neighbor(now, InterfaceId(n), [10, 0, 0, 9].into(), MacAddr([2, 0, 0, 0, 0, 9]));
+    }
+    let mut opened: Vec<ConnId> = Vec::new();
     while !input.0.is_empty() {
         let kind = input.byte();
+        let link = (kind >> 5) as usize % host.interfaces();
         let frame = match kind & 7 {
+            // To the neighbour that is there, and to those that are not; and the end of what was opened so.
+            1 if kind & 8 == 0 => {
+                let n = input.byte();
+                let addr = Addr::from_v4([10, 0, if n & 1 == 0 { 0 } else { 8 }, 8 + (n >> 6)]);
+                let local = Endpoint { addr: Addr::UNSPECIFIED_V4, port: 0 };
+                let remote = Endpoint { addr, port: 1000 + (n & 3) as u16 };
+                host.job(Job::Connect { token: Token(7), local, remote, receive_buffer: 0 });
+                Vec::new()
+            }
+            1 => {
+                if !opened.is_empty() {
+                    let conn = opened.swap_remove(input.byte() as usize % opened.len());
+                    host.job(Job::Close { conn, mode: CloseMode::Graceful });
+                }
+                Vec::new()
+            }
+            // A port takes no frames, or does again.
+            2 if kind & 8 == 0 => {
+                host.set_room(link, if input.byte() & 1 == 0 { 0 } else { 64 });
+                Vec::new()
+            }
             0 => {
                 let n = input.byte() as usize;
                 let mut raw = us.mac.0.to_vec();
@@ -68,7 +118,15 @@ fuzz_target!(|data: &[u8]| {
         if kind & 0x10 != 0 {
             now = now.plus_micros(1 << (input.byte() % 28));
         }
-        for sent in host.turn(now, vec![frame]) {
+        let mut frames = vec![Vec::new(); host.interfaces()];
+        if frame.len() >= 14 && link > 0 {
+            let tag = if kind & 8 == 0 { 0x8100u16 } else { 0x88a8 };
+            let id = if link == 1 { 7u16 } else { 8 };
+            frames[link].push([&frame[..12], &tag.to_be_bytes(), &id.to_be_bytes(), &frame[12..]].concat());
+        } else if !frame.is_empty() {
+            frames[0].push(frame);
+        }
+        for sent in host.turn_all(now, frames).concat() {
             // What it acknowledges and sends steers the next segments.
             if let Ok(eth) = ethernet::Frame::parse(&sent) {
                 if let Ok(ip) = ipv4::Packet::parse(eth.payload) {
@@ -83,16 +141,21 @@ fuzz_target!(|data: &[u8]| {
                 }
             }
         }
-        while let Some(event) = host.event() {
-            echo.on_event(&mut host, event);
-        }
+        hear(&mut host, &mut echo, &mut opened);
+    }
+    for n in 0..host.interfaces() {
+        host.set_room(n, 64);
+    }
+    for conn in opened.drain(..) {
+        host.job(Job::Close { conn, mode: CloseMode::Graceful });
     }
     // The peer falls silent: half-open and half-closed connections go by their timers; established ones may stay.
     for _ in 0..400 {
         now = now.plus_micros(20_000_000);
         host.turn(now, Vec::new());
-        while let Some(event) = host.event() {
-            echo.on_event(&mut host, event);
+        hear(&mut host, &mut echo, &mut opened);
+        for conn in opened.drain(..) {
+            host.job(Job::Close { conn, mode: CloseMode::Graceful });
         }
     }
     let open = echo.open();
