@@ -6,6 +6,7 @@
 #   ./ci.sh long           what takes too long for every change: run it before a release (docs/testing.md lists it)
 #   ./ci.sh soak [HOURS]   a long run under mixed load that must leave nothing behind; 2 hours, fractions are allowed
 #   ./ci.sh fuzz MINUTES   every fuzz target for so many minutes, from its seeds and what earlier runs found
+#   ./ci.sh drivers […]    production drivers and other kernels in guests under QEMU (docs/drivers.md); the rest as tools/drivers/run.sh
 #   ./ci.sh help           this
 #
 # Without root it runs what it can and lists what it skipped; in CI (CI=true) a skip is a failure. At the end stands how long each
@@ -14,7 +15,7 @@ set -euo pipefail
 cd "$(dirname "$0")"
 export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never} RUST_BACKTRACE=${RUST_BACKTRACE:-1}
 
-usage() { sed -n '4,9s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '4,10s/^# \{0,1\}//p' "$0"; }
 wrong() { printf 'ci.sh: %s\n' "$1" >&2; usage >&2; exit 2; }
 is_number() { [[ $1 =~ ^[0-9]+(\.[0-9]+)?$ ]] && [[ $1 =~ [1-9] ]]; }
 
@@ -25,6 +26,7 @@ case $mode in
     help | -h | --help) usage; exit 0 ;;
     all | quick | long) ;;
     soak) most=1; [ $# = 0 ] || is_number "$1" || wrong "HOURS is a number above 0, as in ./ci.sh soak 0.5" ;;
+    drivers) most=4 ;;
     fuzz) most=1; [ $# -ge 1 ] && is_number "$1" || wrong "fuzz needs MINUTES, as in ./ci.sh fuzz 10" ;;
     *) wrong "unknown mode: $mode" ;;
 esac
@@ -201,6 +203,12 @@ print(len(rows), "rows, no miss, no error")'
     done
 }
 
+# Production drivers and other kernels: what run.sh takes. It prints its own skips, and fails with CI=true where one is not listed.
+drivers() {
+    step "production drivers and other kernels"
+    if [ $root = yes ]; then tools/drivers/run.sh "$@"; else skip "production drivers in guests (QEMU, kernels and tools are installed as root)"; fi
+}
+
 # Every tool of the tests; the fuzzers' engine is C++.
 debian=(curl:curl wrk:wrk ab:apache2-utils ip:iproute2 ethtool:ethtool python3:python3 pgrep:procps cc:gcc c++:g++ clang:clang
     pkg-config:pkg-config make:make valgrind:valgrind memccapable:libmemcached-tools memcached:memcached)
@@ -221,6 +229,9 @@ case $mode in
         fuzzers "${CORELANE_FUZZ_SECONDS:-10}" --seeds-only
         instructions
         installed as_tested
+        ;;
+    drivers)
+        drivers "$@"
         ;;
     long)
         step "what the tests need"

@@ -6,6 +6,7 @@ mod conf;
 mod demo;
 mod device;
 mod failure;
+mod gone;
 mod http;
 mod lab;
 mod load;

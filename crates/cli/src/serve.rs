@@ -3,6 +3,7 @@
 use crate::args::{KernelServer, ServeArgs};
 use crate::device;
 use crate::failure::{Failure, words};
+use crate::gone::Gone;
 use crate::http::files::{Files, Missing};
 use crate::http::fixed::Fixed;
 use crate::http::session::Handler;
@@ -67,10 +68,12 @@ pub fn run(args: &ServeArgs, stop: &Stop) -> Result<(), Failure> {
         tell(format!("note: {warning}"));
     }
     let lanes = engine.stats();
+    let gone = Gone::watch(&engine, stop);
     let served = serve(&mut engine, &config, args, &content, stop);
     engine.shutdown();
     let (counts, snapshots) = served?;
-    finish(args, counts, &lanes, &snapshots)
+    finish(args, counts, &lanes, &snapshots)?;
+    gone.check()
 }
 
 /// The line at the end.
@@ -298,7 +301,7 @@ fn serve(
     }
     drop(tell);
     let count = threads.len();
-    if told.iter().take(count).count() == count && !stop.is_set() {
+    if told.iter().take(count).count() == count && await_address(engine, stop) {
         let local = serve_this_machine(engine, args, content, stop);
         if local.is_err() {
             stop.set();
@@ -357,6 +360,14 @@ fn serve_this_machine(
     // Where it failed it has asked all others to stop, and says why at the end.
     let _ = told.recv();
     Ok(Some(thread))
+}
+
+/// Waits until there is an address to be reached at, or a stop; whether it is the former.
+fn await_address(engine: &Engine, stop: &Stop) -> bool {
+    while !stop.is_set() && !engine.has_address() {
+        thread::sleep(Duration::from_millis(50));
+    }
+    !stop.is_set()
 }
 
 /// The line that says that connections are taken from now on; `local` ones, from this machine, by the kernel's TCP.

@@ -81,6 +81,17 @@ impl Engine {
         self.0.local_connections()
     }
 
+    /// Whether something can be reached here: a device has an address, or is one that looks for its own.
+    pub fn has_address(&self) -> bool {
+        self.0.has_address()
+    }
+
+    /// Calls `f` with a line that says why, once the last device is gone: nothing comes or goes any more. On a thread of the
+    /// engine, which waits for it.
+    pub fn when_devices_are_gone(&self, f: impl FnOnce(&str) + Send + 'static) {
+        self.0.when_devices_are_gone(f);
+    }
+
     /// Each lane's own counters.
     pub fn stats(&self) -> Vec<Arc<LaneStats>> {
         self.0.stats()

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crate::capability::{self, Capability};
+
 /// Why a port could not be opened or used.
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
@@ -12,12 +14,18 @@ pub enum PortError {
     #[error("interface {0} is down: bring it up with `ip link set {0} up`")]
     Down(String),
     /// The process may not.
-    #[error("{what} needs {capability}: run as root, or give the program that capability")]
+    #[error("{what} {}", capability::advice(missing))]
     Permission {
         /// What was tried.
         what: String,
-        /// Which capability is missing.
-        capability: &'static str,
+        /// What the process lacks for it; nothing where it has all that is needed and was refused nevertheless.
+        missing: Vec<Capability>,
+    },
+    /// The process may not open a file.
+    #[error("{file} cannot be opened by this user: run as root, or give the user read and write access to it")]
+    Access {
+        /// Which.
+        file: &'static str,
     },
     /// The kernel cannot.
     #[error("this kernel has no {feature}: {hint}")]
@@ -28,10 +36,7 @@ pub enum PortError {
         hint: &'static str,
     },
     /// Another XDP program sits on the interface.
-    #[error(
-        "{dev} already runs the XDP program {program:?} (id {id}): end what holds it (`bpftool link` tells), detach it with \
-         `ip link set {dev} xdp off`, or use packet:{dev}"
-    )]
+    #[error("{dev} already runs the XDP program {}", holder.advice(dev, program, *id))]
     ForeignProgram {
         /// The interface.
         dev: String,
@@ -39,6 +44,19 @@ pub enum PortError {
         program: String,
         /// Its id.
         id: u32,
+        /// Who keeps it there.
+        holder: Holder,
+    },
+    /// The limit of locked memory is too low.
+    #[error(
+        "locking {mib} MiB of memory for the frames of {dev}: raise the limit of locked memory (`ulimit -l`, \
+         LimitMEMLOCK= of systemd), or give the program CAP_IPC_LOCK"
+    )]
+    LockedMemory {
+        /// The interface.
+        dev: String,
+        /// Memory for the frames of all its queues.
+        mib: u64,
     },
     /// Somebody else has it.
     #[error("{what} is in use by another program: {hint}")]
@@ -80,12 +98,45 @@ pub enum PortError {
 }
 
 impl PortError {
-    /// The kernel's word on `what`, with what is known to help.
-    pub fn system(what: impl Into<String>, source: io::Error, capability: &'static str) -> PortError {
+    /// The kernel's word on `what`, which needs `capabilities`.
+    pub fn system(what: impl Into<String>, source: io::Error, capabilities: &[Capability]) -> PortError {
         let what = what.into();
         match source.raw_os_error() {
-            Some(libc::EPERM | libc::EACCES) => PortError::Permission { what, capability },
+            Some(libc::EPERM | libc::EACCES) => {
+                PortError::Permission { what, missing: capability::missing(capabilities) }
+            }
             _ => PortError::System { what, source },
+        }
+    }
+}
+
+/// Who keeps an XDP program on an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// A process that has the program's link or the program open.
+    Process {
+        /// Its number.
+        pid: u32,
+        /// Its name, as `ps` shows it.
+        name: String,
+    },
+    /// Nobody that can be seen: the program was attached by netlink, or its link is pinned, or the process is another user's.
+    Unknown,
+}
+
+impl Holder {
+    fn advice(&self, dev: &str, program: &str, id: u32) -> String {
+        match self {
+            Holder::Process { pid, name } if program == "corelane" && name == "corelane" => {
+                format!("of another corelane (pid {pid}): end that one first (`kill {pid}`), or use another interface")
+            }
+            Holder::Process { pid, name } => {
+                format!("{program:?} (id {id}) of {name} (pid {pid}): end that first, or use packet:{dev}")
+            }
+            Holder::Unknown => format!(
+                "{program:?} (id {id}): detach it with `ip link set {dev} xdp off`, or where that is refused end what holds \
+                 its link (`bpftool link` tells), or use packet:{dev}"
+            ),
         }
     }
 }

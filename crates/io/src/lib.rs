@@ -5,6 +5,7 @@
 
 mod bell;
 pub mod bpf;
+mod capability;
 mod error;
 
 pub mod impair;
@@ -20,5 +21,6 @@ mod vnet;
 pub mod xdp;
 
 pub use bell::Bell;
-pub use error::PortError;
+pub use capability::Capability;
+pub use error::{Holder, PortError};
 pub use port::{AnyPort, Port, PortCaps, PortCounters};

@@ -19,6 +19,12 @@ pub struct Link {
     pub mtu: u32,
     /// Administratively up.
     pub up: bool,
+    /// Frames can come and go: the other end of the cable is there.
+    pub carrier: bool,
+    /// The machine's own: what it sends comes back to it.
+    pub loopback: bool,
+    /// The bond, team or bridge that it belongs to, by number; 0 where there is none.
+    pub master: u32,
     /// `veth`, `tun`, … ; empty for hardware.
     pub kind: String,
     /// Queues of each direction, as far as the kernel says.
@@ -386,15 +392,20 @@ fn messages(b: &[u8]) -> impl Iterator<Item = (u16, u16, u32, &[u8])> {
 }
 
 fn link(b: &[u8]) -> Link {
-    let mut l = Link { index: u32_at(b, 4), up: u32_at(b, 8) & 1 != 0, ..Link::default() };
+    // IFF_UP, IFF_LOOPBACK
+    let flags = u32_at(b, 8);
+    let (up, loopback) = (flags & 1 != 0, flags & 8 != 0);
+    let mut l = Link { index: u32_at(b, 4), up, loopback, carrier: true, ..Link::default() };
     for (kind, v) in attributes(b, 16) {
         match kind {
             1 => l.mac = v.try_into().map(MacAddr).unwrap_or_default(),
             3 => l.name = text(v),
             4 => l.mtu = u32_at(v, 0),
+            10 => l.master = u32_at(v, 0),
             // IFLA_LINKINFO / IFLA_INFO_KIND
             18 => l.kind = attributes(v, 0).find(|(k, _)| *k == 1).map(|(_, v)| text(v)).unwrap_or_default(),
             32 => l.rx_queues = u32_at(v, 0),
+            33 => l.carrier = v.first() != Some(&0),
             // IFLA_XDP / IFLA_XDP_PROG_ID
             43 => l.xdp_program = attributes(v, 0).find(|(k, _)| *k == 4).map_or(0, |(_, v)| u32_at(v, 0)),
             _ => {}
@@ -586,7 +597,7 @@ mod tests {
         let mut n = Netlink::open().unwrap();
         let lo = n.link("lo").unwrap().expect("lo");
         assert_eq!(n.neighbor(lo.index, [127, 9, 9, 9].into()).unwrap(), None);
-        assert_eq!((lo.index, lo.mtu >= 1500), (1, true));
+        assert_eq!((lo.index, lo.mtu >= 1500, lo.loopback, lo.master), (1, true, true, 0));
         assert_eq!(n.link("no-such-link").unwrap(), None);
         if lo.up {
             let all = n.addresses().unwrap();

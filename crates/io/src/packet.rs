@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use wire::burst::{RxBurst, RxChecksum, RxFrame, TxCaps, TxOffload, TxSink};
 
+use crate::capability::Capability;
 use crate::error::PortError;
 use crate::netlink::{Link, Netlink};
 use crate::port::{Port, PortCaps, PortCounters};
@@ -74,6 +75,7 @@ pub struct PacketPort {
     out: Vec<u8>,
     ends: Vec<usize>,
     caps: PortCaps,
+    link: u32,
     counters: PortCounters,
     /// Frames for which the ring had no room: the kernel forgets them when it has told.
     missed: Cell<u64>,
@@ -120,7 +122,7 @@ pub fn open(name: &str, queues: u16, offload: bool) -> Result<Vec<PacketPort>, P
     if !link.up {
         return Err(PortError::Down(name.into()));
     }
-    let failed = |source| PortError::system(format!("AF_PACKET on {name}"), source, "CAP_NET_RAW");
+    let failed = |source| PortError::system(format!("AF_PACKET on {name}"), source, &[Capability::NetRaw]);
     let group = (std::process::id() & 0xffff) as i32;
     (0..queues).map(|i| PacketPort::new(&link, i, (queues > 1).then_some(group), offload).map_err(failed)).collect()
 }
@@ -165,6 +167,7 @@ impl PacketPort {
             burst: 0,
             out: Vec::with_capacity(1 << 17),
             ends: Vec::with_capacity(BATCH),
+            link: link.index,
             caps: PortCaps {
                 name: format!("packet:{}", link.name),
                 mac: link.mac,
@@ -394,6 +397,12 @@ impl Port for PacketPort {
             Ok(Err(error)) | Err(error) => Some(error.into()),
             Ok(Ok(())) => None,
         }
+    }
+
+    fn is_there(&self) -> bool {
+        let mut name = [0; libc::IF_NAMESIZE];
+        // SAFETY: the kernel's name for the number fits a buffer of that size.
+        unsafe { !libc::if_indextoname(self.link, name.as_mut_ptr()).is_null() }
     }
 
     fn caps_of(&self) -> PortCaps {

@@ -178,6 +178,10 @@ impl Port for Tee {
         self.port.take_error()
     }
 
+    fn is_there(&self) -> bool {
+        self.port.is_there()
+    }
+
     fn backlog(&self) -> (u32, u32) {
         self.port.backlog()
     }

@@ -72,6 +72,10 @@ pub trait Port: RxBurst + TxSink {
     fn take_error(&mut self) -> Option<std::io::Error> {
         None
     }
+    /// Whether its interface still exists; asked after an error.
+    fn is_there(&self) -> bool {
+        true
+    }
     /// How much of the ring from which the burst was taken waits behind it: slots, of how many. Zero where the port does not
     /// know, or what does not fit it waits elsewhere.
     fn backlog(&self) -> (u32, u32) {
@@ -169,6 +173,9 @@ macro_rules! any_port {
             }
             fn take_error(&mut self) -> Option<std::io::Error> {
                 match self { $(AnyPort::$variant(p) => p.take_error(),)* }
+            }
+            fn is_there(&self) -> bool {
+                match self { $(AnyPort::$variant(p) => p.is_there(),)* }
             }
             #[inline]
             fn backlog(&self) -> (u32, u32) {

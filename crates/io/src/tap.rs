@@ -9,6 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use wire::MacAddr;
 use wire::burst::{RxBurst, RxFrame, TxCaps, TxOffload, TxSink};
 
+use crate::capability::Capability;
 use crate::error::PortError;
 use crate::netlink::Netlink;
 use crate::port::{Port, PortCaps, PortCounters};
@@ -110,7 +111,8 @@ fn queue(name: &str, config: &TapConfig) -> Result<File, PortError> {
                 feature: "/dev/net/tun",
                 hint: "load the tun module, or in a container pass the device in",
             },
-            _ => PortError::system("opening /dev/net/tun", source, "read and write access to it"),
+            io::ErrorKind::PermissionDenied => PortError::Access { file: "/dev/net/tun" },
+            _ => PortError::System { what: "opening /dev/net/tun".into(), source },
         })?;
     let multi = config.queues > 1;
     let optional = [(multi, IFF_MULTI_QUEUE), (config.napi, IFF_NAPI)];
@@ -135,7 +137,7 @@ fn queue(name: &str, config: &TapConfig) -> Result<File, PortError> {
         Some(libc::EINVAL) => PortError::Invalid(format!(
             "{name} exists and is no TAP interface of that kind: choose another name, or make it with `ip tuntap add {name} mode tap multi_queue`"
         )),
-        _ => PortError::system(format!("opening TAP interface {name}"), source, "CAP_NET_ADMIN"),
+        _ => PortError::system(format!("opening TAP interface {name}"), source, &[Capability::NetAdmin]),
     })?;
     // SAFETY: an integer argument. A kernel that refuses finishes and cuts by itself.
     unsafe { libc::ioctl(file.as_raw_fd(), TUNSETOFFLOAD, if config.offload { TUN_F_ALL } else { 0 }) };
@@ -144,7 +146,7 @@ fn queue(name: &str, config: &TapConfig) -> Result<File, PortError> {
 
 /// Sets the MTU and brings the interface up.
 fn configure(name: &str, mtu: Option<u16>) -> Result<(), PortError> {
-    let failed = |source| PortError::system(format!("bringing up {name}"), source, "CAP_NET_ADMIN");
+    let failed = |source| PortError::system(format!("bringing up {name}"), source, &[Capability::NetAdmin]);
     let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)
         .map_err(|e| failed(e.into()))?;
     let call = |request: libc::c_ulong, req: &mut IfReq| {

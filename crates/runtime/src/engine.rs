@@ -15,6 +15,7 @@ use wire::MacAddr;
 use crate::app::{App, Parts, Waiting};
 use crate::config::{Config, Model, Neighbor};
 use crate::cores;
+use crate::devices::Devices;
 use crate::exit::{self, Ends};
 use crate::fallback::{Directory, Fallback};
 use crate::guard::Guarded;
@@ -49,11 +50,13 @@ pub enum Error {
 }
 
 impl Error {
-    /// The number of an errno that a program can act on: `EPERM` where a capability is missing, else what the system said; `ENODEV`
+    /// The number of an errno that a program can act on: `EPERM` where a capability, access to a file, or locked memory is missing, else what the system said; `ENODEV`
     /// where a device cannot be used, `EINVAL` where the configuration cannot be.
     pub fn errno(&self) -> i32 {
         match self {
-            Error::Port(PortError::Permission { .. }) => libc::EPERM,
+            Error::Port(PortError::Permission { .. } | PortError::Access { .. } | PortError::LockedMemory { .. }) => {
+                libc::EPERM
+            }
             Error::Port(PortError::System { source, .. }) | Error::System { source, .. } => {
                 source.raw_os_error().unwrap_or(libc::EIO)
             }
@@ -74,6 +77,9 @@ impl Error {
 pub(crate) const JOBS: usize = 2048;
 /// Events that the stack may have under way; a connection's news wait in it where there are more.
 const EVENTS: usize = 1024;
+
+/// How long a device may take to have its link up again after its driver took the program.
+const CARRIER: Duration = Duration::from_secs(10);
 
 /// How to speak to one lane from outside.
 pub(crate) struct LaneLink {
@@ -100,6 +106,9 @@ pub struct Engine {
     links: Arc<Vec<LaneLink>>,
     keeper: Arc<Keeper>,
     warnings: Vec<String>,
+    devices: Arc<Devices>,
+    /// Not all devices are the kernel's, too: one has its addresses from the configuration, or looks for them itself.
+    dedicated: bool,
     kernel: Option<Kernel>,
     /// Of active opens, first and last.
     local_ports: (u16, u16),
@@ -271,6 +280,13 @@ impl Engine {
         };
         handovers.reverse();
         let mut queues: Vec<Vec<AnyPort>> = (0..lanes).map(|_| Vec::new()).collect();
+        let here = Arc::new(Devices::new(opened.len()));
+        let dedicated = opened.iter().any(|o| o.shared.is_none());
+        for xdp in opened.iter().filter_map(|o| o.shared.as_ref()) {
+            if !xdp.await_carrier(CARRIER).map_err(Error::system("reading interfaces"))? {
+                notes.push(format!("{} has no carrier: nothing comes or goes until it has one", xdp.link().name));
+            }
+        }
         let mut devices = Vec::new();
         let mut shared = Vec::new();
         let mut fixed = Vec::new();
@@ -286,8 +302,8 @@ impl Engine {
                 notes.extend(xdp.warnings());
                 let only = device.addresses.iter().map(|(a, _)| *a).collect::<Vec<_>>();
                 let only = (!only.is_empty()).then_some(only);
-                let mtu = xdp.link().mtu;
-                shared.push(SharedPort { port, vlan: device.vlan.unwrap_or(0), device: xdp, only, mtu });
+                let (mtu, mac) = (xdp.link().mtu, xdp.link().mac);
+                shared.push(SharedPort { port, vlan: device.vlan.unwrap_or(0), device: xdp, only, mtu, mac });
                 let kind = (device.mode, device.vlan, 0, false, device.mtu);
                 devices.push((kind, Vec::new(), Vec::new(), Default::default()));
                 continue;
@@ -321,6 +337,8 @@ impl Engine {
             links: Arc::default(),
             keeper: Arc::new(Keeper::new(bells.clone(), config.cores.clone(), spin_us, config.busy_poll)),
             warnings: notes,
+            devices: here.clone(),
+            dedicated,
             kernel: None,
             local_ports,
             exit: None,
@@ -403,6 +421,7 @@ impl Engine {
                 stats: stats.clone(),
                 asked: Vec::new(),
                 failed: false,
+                devices: here.clone(),
                 gone: 0,
                 armed: 0,
                 watched: Watched::No,
@@ -442,7 +461,7 @@ impl Engine {
         engine.links = Arc::new(links);
         if let Some(kernel) = &mut kernel {
             engine.warnings.extend(kernel.warnings());
-            kernel.follow(engine.links.clone())?;
+            kernel.follow(engine.links.clone(), here)?;
         }
         engine.kernel = kernel;
         let inline = config.model == Model::Inline;
@@ -464,6 +483,16 @@ impl Engine {
     /// Local ports of active opens, first and last: so many connections can there be from one of our addresses to one remote end.
     pub fn local_ports(&self) -> (u16, u16) {
         self.local_ports
+    }
+
+    /// Whether something can be reached here: a device has an address, or is one that looks for its own.
+    pub fn has_address(&self) -> bool {
+        self.dedicated || self.kernel.as_ref().is_none_or(Kernel::has_address)
+    }
+
+    /// Calls `f` with a line that says why, once the last device is gone; on a thread of the engine.
+    pub fn when_devices_are_gone(&self, f: impl FnOnce(&str) + Send + 'static) {
+        self.devices.when_gone(Box::new(f));
     }
 
     /// Lanes.

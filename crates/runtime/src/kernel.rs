@@ -2,6 +2,7 @@
 //! the XDP program, and one sleeping thread follows the changes.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,14 +13,16 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ::io::bpf::{OwnFlags, OwnFlow, OwnKey};
-use ::io::netlink::{self, Change, KernelNeighbor, KernelRoute, Netlink};
+use ::io::netlink::{self, Address, Change, KernelNeighbor, KernelRoute, Link, Netlink};
 use ::io::xdp::{ActiveRange, Local, Placeholder, XdpDevice};
 use ::io::{Bell, PortError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use stack::{FlowKey, InterfaceId, Route};
+use wire::MacAddr;
 
 use crate::app::Gate;
 use crate::claim::Claim;
+use crate::devices::Devices;
 use crate::drain::Draining;
 use crate::engine::{Error, LaneLink};
 use crate::lane::Wanted;
@@ -35,6 +38,29 @@ pub(crate) struct SharedPort {
     pub only: Option<Vec<IpAddr>>,
     /// The link's MTU, as it was heard of last.
     pub mtu: u32,
+    /// Its hardware address, likewise.
+    pub mac: MacAddr,
+}
+
+impl SharedPort {
+    /// Whether an address that the machine has is served on this device: its own, and those that belong to no interface to a
+    /// network (`host`: the loopback interface and dummies), which peers reach by any. One that the configuration names may
+    /// be of any interface that no other device takes (`taken`).
+    fn serves(&self, a: &Address, host: &[u32], taken: &[u32]) -> bool {
+        let here = a.link == self.device.link().index;
+        match &self.only {
+            Some(only) => only.contains(&a.addr) && (here || !taken.contains(&a.link)),
+            None => here || host.contains(&a.link) && leaves_the_machine(a.addr),
+        }
+    }
+}
+
+/// Whether packets from and to an address may be on a network.
+fn leaves_the_machine(addr: IpAddr) -> bool {
+    match addr {
+        IpAddr::V4(a) => !a.is_loopback() && !a.is_link_local(),
+        IpAddr::V6(a) => !a.is_loopback() && !a.is_unicast_link_local(),
+    }
 }
 
 /// What a listener asked for.
@@ -69,6 +95,8 @@ struct State {
     ports: Vec<SharedPort>,
     /// (port index, address, prefix).
     addresses: Vec<(usize, IpAddr, u8)>,
+    /// Links whose addresses are the machine's, whatever link they are reached by: the loopback interface and dummies.
+    host: Vec<u32>,
     held: HashMap<Listen, Held>,
     /// Connections to these ports from this machine.
     local: Arc<Local>,
@@ -113,6 +141,7 @@ impl Kernel {
         let mut state = State {
             ports,
             addresses: Vec::new(),
+            host: Vec::new(),
             held: HashMap::new(),
             local,
             draining: Draining::default(),
@@ -156,6 +185,11 @@ impl Kernel {
         taken.then(|| LocalConnections { local, bell: self.bell.clone() })
     }
 
+    /// Whether any of the interfaces has an address that is served.
+    pub fn has_address(&self) -> bool {
+        !lock(&self.state).addresses.is_empty()
+    }
+
     /// Gives everything back to the kernel, whoever still has listeners: for an engine whose applications' ends stay longer.
     pub fn give_back(&self) {
         let mut state = lock(&self.state);
@@ -184,13 +218,13 @@ impl Kernel {
     }
 
     /// Tells the lanes what there is and starts the thread that follows the changes.
-    pub fn follow(&mut self, lanes: Arc<Vec<LaneLink>>) -> Result<(), Error> {
+    pub fn follow(&mut self, lanes: Arc<Vec<LaneLink>>, devices: Arc<Devices>) -> Result<(), Error> {
         let Some(inbox) = self.inbox.take() else { return Ok(()) };
         // Listening before reading, so that nothing falls between.
         let monitor = Netlink::monitor().map_err(system("netlink"))?;
         lock(&self.state).tell_all(&lanes).map_err(system("reading routes and neighbours"))?;
         let (state, bell, local) = (self.state.clone(), self.bell.clone(), lock(&self.state).local.clone());
-        let follower = Follower { state, lanes, monitor, bell, local, inbox, down: Vec::new() };
+        let follower = Follower { state, lanes, devices, monitor, bell, local, inbox, down: Vec::new() };
         let stop = self.stop.clone();
         let thread = crate::sys::spawn("corelane-kernel".into(), move || follower.run(&stop));
         self.thread = Some(thread.map_err(system("starting the control thread"))?);
@@ -218,28 +252,36 @@ impl State {
     /// Takes what is new; which addresses are no more.
     fn read_addresses(&mut self) -> io::Result<Vec<(usize, IpAddr)>> {
         let all = self.netlink.addresses()?;
+        let host = |l: &&Link| l.loopback || l.kind == "dummy";
+        self.host = self.netlink.links()?.iter().filter(host).map(|l| l.index).collect();
+        let taken: Vec<u32> = self.ports.iter().map(|p| p.device.link().index).collect();
         let mut gone = Vec::new();
         for at in 0..self.ports.len() {
-            let (port, link) = (self.ports[at].port, self.ports[at].device.link().index);
-            let kept = |addr: &IpAddr| all.iter().any(|a| a.link == link && a.addr == *addr);
+            let (p, host) = (&self.ports[at], &self.host);
+            let port = p.port;
+            let served: Vec<Address> = all.iter().filter(|a| p.serves(a, host, &taken)).copied().collect();
+            let kept = |addr: &IpAddr| served.iter().any(|a| a.addr == *addr);
             let ours = self.addresses.iter().filter(|(p, ..)| *p == port).map(|(_, addr, _)| *addr);
             let lost: Vec<IpAddr> = ours.filter(|addr| !kept(addr)).collect();
             for addr in lost {
                 self.remove_address(at, addr);
                 gone.push((port, addr));
             }
-            for a in all.iter().filter(|a| a.link == link && !a.tentative) {
-                self.add_address(at, a.addr, a.prefix)?;
+            // Its own come last: of equals the stack speaks from the last.
+            for own in [false, true] {
+                let link = self.ports[at].device.link().index;
+                for a in served.iter().filter(|a| !a.tentative && (a.link == link) == own) {
+                    self.add_address(at, a.addr, a.prefix)?;
+                }
             }
         }
         Ok(gone)
     }
 
-    /// Our ports and active range on a new address; whether it is ours and new.
+    /// Our ports and active range on an address of this port; whether it is new.
     fn add_address(&mut self, at: usize, addr: IpAddr, prefix: u8) -> io::Result<bool> {
         let p = &self.ports[at];
-        let ours = p.only.as_ref().is_none_or(|only| only.contains(&addr));
-        if !ours || self.addresses.iter().any(|(port, a, _)| *port == p.port && *a == addr) {
+        if self.addresses.iter().any(|(port, a, _)| *port == p.port && *a == addr) {
             return Ok(false);
         }
         p.device.set_active(p.vlan, addr.into(), self.active.ports).map_err(io::Error::other)?;
@@ -261,8 +303,13 @@ impl State {
             return false;
         }
         let _ = p.device.clear_active(p.vlan, addr.into());
+        let elsewhere = self.addresses.iter().any(|(_, a, _)| *a == addr);
         for (listen, held) in &mut self.held {
-            if held.places.remove(&addr).is_some() {
+            let held_here = held.places.contains_key(&addr);
+            if !elsewhere {
+                held.places.remove(&addr);
+            }
+            if held_here {
                 let _ = p.device.disown(OwnKey { vlan: p.vlan, addr: addr.into(), port: listen.addr.port() });
             }
         }
@@ -274,19 +321,21 @@ impl State {
     fn take(&mut self, listen: Listen, addr: IpAddr) -> Result<(), PortError> {
         let State { ports, addresses, held, local, draining, .. } = self;
         let Some(held) = held.get_mut(&listen) else { return Ok(()) };
-        let Some((at, _, _)) = addresses.iter().find(|(_, a, _)| *a == addr) else { return Ok(()) };
-        let Some(p) = ports.iter().find(|p| p.port == *at) else { return Ok(()) };
-        let socket = match addr {
-            IpAddr::V6(v6) if v6.is_unicast_link_local() => {
-                SocketAddr::V6(SocketAddrV6::new(v6, listen.addr.port(), 0, p.device.link().index))
+        // Several devices where it is the machine's, and peers reach it by any.
+        for p in ports.iter().filter(|p| addresses.iter().any(|(at, a, _)| *at == p.port && *a == addr)) {
+            if let Entry::Vacant(place) = held.places.entry(addr) {
+                let socket = match addr {
+                    IpAddr::V6(v6) if v6.is_unicast_link_local() => {
+                        SocketAddr::V6(SocketAddrV6::new(v6, listen.addr.port(), 0, p.device.link().index))
+                    }
+                    _ => SocketAddr::new(addr, listen.addr.port()),
+                };
+                place.insert(Some(local.hold(socket)?));
             }
-            _ => SocketAddr::new(addr, listen.addr.port()),
-        };
-        let place = local.hold(socket)?;
-        let key = OwnKey { vlan: p.vlan, addr: addr.into(), port: listen.addr.port() };
-        p.device.own(key, if held.may_hold { OwnFlags::BESIDE_KERNEL } else { OwnFlags::LISTENING })?;
-        draining.end(ports, key);
-        held.places.insert(addr, Some(place));
+            let key = OwnKey { vlan: p.vlan, addr: addr.into(), port: listen.addr.port() };
+            p.device.own(key, if held.may_hold { OwnFlags::BESIDE_KERNEL } else { OwnFlags::LISTENING })?;
+            draining.end(ports, key);
+        }
         Ok(())
     }
 
@@ -322,9 +371,17 @@ impl State {
         // The placeholders go, so that others may listen; connections that are still open stay ours until they end.
         let State { ports, addresses, draining, bell, .. } = self;
         for addr in held.places.keys() {
-            let at = addresses.iter().find(|(_, a, _)| a == addr).map(|(port, _, _)| *port);
-            let Some(p) = ports.iter().find(|p| Some(p.port) == at) else { continue };
-            draining.begin(ports, p.port, OwnKey { vlan: p.vlan, addr: (*addr).into(), port: listen.addr.port() });
+            let mut here = ports.iter().filter(|p| addresses.iter().any(|(at, a, _)| *at == p.port && a == addr));
+            let key = |p: &SharedPort| OwnKey { vlan: p.vlan, addr: (*addr).into(), port: listen.addr.port() };
+            if let Some(p) = here.next() {
+                draining.begin(ports, p.port, key(p));
+            }
+            // An address of the machine on further devices: there the kernel is asked first until somebody listens again.
+            for p in here {
+                if let Err(error) = p.device.own(key(p), OwnFlags::CLOSING) {
+                    tracing::warn!("{error}");
+                }
+            }
         }
         bell.ring();
     }
@@ -492,6 +549,7 @@ impl Drop for LocalConnections {
 struct Follower {
     state: Arc<Mutex<State>>,
     lanes: Arc<Vec<LaneLink>>,
+    devices: Arc<Devices>,
     monitor: Netlink,
     bell: Arc<Bell>,
     local: Arc<Local>,
@@ -565,7 +623,7 @@ impl Follower {
             return state.tell_all(&self.lanes);
         };
         let all = |make: &dyn Fn() -> Control| self.lanes.iter().for_each(|l| l.send(make()));
-        let mut routes = false;
+        let (mut routes, mut addresses) = (false, false);
         for change in changes {
             match change {
                 Change::Link(link) => {
@@ -578,25 +636,28 @@ impl Follower {
                         tracing::warn!("{} is up again", link.name);
                         self.down.retain(|l| *l != link.index);
                     }
-                    if link.up && link.mtu < state.ports[at].device.link().mtu && state.ports[at].mtu != link.mtu {
-                        tracing::warn!("{}: its MTU fell to {}: start again to follow it", link.name, link.mtu);
+                    let p = &mut state.ports[at];
+                    let taken = p.device.link().mtu;
+                    if link.up && link.mtu != taken && p.mtu != link.mtu {
+                        let rose = if link.mtu < taken { "fell" } else { "rose" };
+                        tracing::warn!("{}: its MTU {rose} to {}: start again to follow it", link.name, link.mtu);
                     }
-                    state.ports[at].mtu = link.mtu;
+                    p.mtu = link.mtu;
+                    if p.mac != link.mac {
+                        tracing::warn!("{}: its hardware address is {} from now on", link.name, link.mac);
+                        p.mac = link.mac;
+                        if let Err(error) = p.device.set_mac(link.mac) {
+                            tracing::warn!("{error}");
+                        }
+                        let port = p.port;
+                        all(&|| Control::SetMac(port, link.mac));
+                    }
                 }
                 Change::NoLink(link) => {
                     let Some(at) = state.port_of(link) else { continue };
-                    tracing::error!("{} is gone: start again when it is back", state.ports[at].device.link().name);
+                    self.devices.gone(state.ports[at].port, &state.ports[at].device.link().name);
                 }
-                Change::Address(a, there) => {
-                    let Some(at) = state.port_of(a.link) else { continue };
-                    let port = state.ports[at].port;
-                    if there && !a.tentative && state.add_address(at, a.addr, a.prefix)? {
-                        all(&|| Control::AddAddress(port, a.addr, a.prefix));
-                    } else if !there && state.remove_address(at, a.addr) {
-                        all(&|| Control::RemoveAddress(port, a.addr));
-                    }
-                    routes = true;
-                }
+                Change::Address(..) => addresses = true,
                 Change::Routes => routes = true,
                 Change::Neighbor(n) => {
                     let Some(at) = state.port_of(n.link) else { continue };
@@ -608,7 +669,17 @@ impl Follower {
                 }
             }
         }
-        if routes {
+        if addresses {
+            // Which device an address is served on depends on all that there are.
+            let before = state.addresses.clone();
+            for (port, addr) in state.read_addresses()? {
+                all(&|| Control::RemoveAddress(port, addr));
+            }
+            for (port, addr, prefix) in state.addresses.iter().filter(|a| !before.contains(a)) {
+                all(&|| Control::AddAddress(*port, *addr, *prefix));
+            }
+        }
+        if routes || addresses {
             state.tell_routes(&self.lanes)?;
         }
         Ok(())

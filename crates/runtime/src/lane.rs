@@ -14,6 +14,7 @@ use stack::{FlowKey, InterfaceId, Stack, Steering};
 use wire::Instant;
 
 use crate::clock::Clock;
+use crate::devices::Devices;
 use crate::fallback::Fallback;
 use crate::handover::Handover;
 use crate::mailbox::{Control, Mailbox};
@@ -88,6 +89,8 @@ pub struct Lane {
     pub(crate) failed: bool,
     /// Since when what waits on a port is left there.
     pub(crate) held: Vec<Option<Instant>>,
+    /// The engine's, who hear of those that are gone.
+    pub(crate) devices: Arc<Devices>,
     /// Ports that are gone for good, by bit: nobody waits for them.
     pub(crate) gone: u32,
     /// Ports whose wake-up is armed: the first ones.
@@ -278,6 +281,7 @@ impl Lane {
             match control {
                 Control::AddAddress(port, addr, prefix) => self.stack.add_address(interface(port), addr, prefix),
                 Control::RemoveAddress(port, addr) => self.stack.remove_address(interface(port), addr),
+                Control::SetMac(port, mac) => self.stack.set_mac(interface(port), mac),
                 Control::Routes(routes) => {
                     self.stack.clear_routes();
                     routes.into_iter().for_each(|r| self.stack.add_route(r));
@@ -453,6 +457,7 @@ impl Lane {
             let error = self.ports[i].take_error();
             if self.poll(None, Some(0)).unwrap_or(0) & 1 << i == 0 {
                 match error {
+                    Some(_) if !self.ports[i].is_there() => self.devices.gone(i, &name),
                     Some(error) => tracing::warn!("{name}: {error}: nothing comes or goes until it is up again"),
                     None => tracing::warn!("{name}: an error that the kernel does not name"),
                 }
@@ -463,7 +468,7 @@ impl Lane {
                 // One that is closed is out of it already.
                 let _ = epoll::delete(watch, self.ports[i].wake_fd());
             }
-            tracing::error!("{name} is gone: start again when it is back");
+            self.devices.gone(i, &name);
         }
     }
 

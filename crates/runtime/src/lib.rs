@@ -9,6 +9,7 @@ mod claim;
 mod clock;
 pub mod config;
 mod cores;
+mod devices;
 mod drain;
 mod engine;
 mod exit;

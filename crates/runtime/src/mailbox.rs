@@ -22,6 +22,8 @@ const NEIGHBORS: usize = 8192;
 pub(crate) enum Control {
     AddAddress(usize, IpAddr, u8),
     RemoveAddress(usize, IpAddr),
+    /// A device has another hardware address.
+    SetMac(usize, MacAddr),
     /// All routes of shared interfaces, anew.
     Routes(Vec<Route>),
     SetNeighbor(usize, IpAddr, MacAddr),
@@ -45,6 +47,7 @@ pub(crate) enum Control {
 enum Subject {
     /// Removing is for itself: an address that comes back may have another prefix.
     Address(usize, IpAddr, bool),
+    Mac(usize),
     Routes,
     Neighbor(usize, IpAddr),
 }
@@ -54,6 +57,7 @@ impl Control {
         match self {
             Control::AddAddress(port, addr, _) => Some(Subject::Address(*port, *addr, true)),
             Control::RemoveAddress(port, addr) => Some(Subject::Address(*port, *addr, false)),
+            Control::SetMac(port, _) => Some(Subject::Mac(*port)),
             Control::Routes(_) => Some(Subject::Routes),
             Control::SetNeighbor(port, addr, _) | Control::RemoveNeighbor(port, addr) => {
                 Some(Subject::Neighbor(*port, *addr))
@@ -167,6 +171,8 @@ mod tests {
                 // As a stack does: one that is there stays as it is.
                 Control::AddAddress(_, a, prefix) => drop(known.1.entry(a).or_insert(prefix)),
                 Control::RemoveAddress(_, a) => drop(known.1.remove(&a)),
+                // Kept beside the addresses, which are never this one.
+                Control::SetMac(_, mac) => drop(known.1.insert(Ipv4Addr::UNSPECIFIED.into(), mac.0[5])),
                 Control::Routes(r) => known.2 = r.len(),
                 Control::SetNeighbor(_, a, mac) => drop(known.0.insert(a, mac)),
                 Control::RemoveNeighbor(_, a) => drop(known.0.remove(&a)),
@@ -192,6 +198,7 @@ mod tests {
             3 => Control::RemoveNeighbor(0, addr(n % 1009)),
             4 => Control::AddAddress(0, addr(n % 13), 8 + (n / 7 % 2) as u8),
             5 => Control::RemoveAddress(0, addr((n + 5) % 13)),
+            _ if n.is_multiple_of(3) => Control::SetMac(0, mac),
             _ => routes(n as usize % 5),
         }
     }
@@ -203,7 +210,7 @@ mod tests {
         for n in 0..200_000u32 {
             learn(vec![letter(n)], &mut at_once);
             mail.send(letter(n));
-            assert!(mail.is_called() && mail.lock().all.len() <= 2 * (1009 + 2 * 13 + 1) + 1);
+            assert!(mail.is_called() && mail.lock().all.len() <= 2 * (1009 + 2 * 13 + 2) + 1);
         }
         learn(mail.take(), &mut late);
         assert!(!mail.is_called() && mail.take().is_empty());

@@ -170,6 +170,13 @@ impl Stack {
         id
     }
 
+    /// An interface has another hardware address from now on: frames are sent from it, and taken that come to it.
+    pub fn set_mac(&mut self, interface: InterfaceId, mac: MacAddr) {
+        if let Some(i) = self.interfaces.get_mut(interface.index()) {
+            i.config.mac = mac;
+        }
+    }
+
     /// Gives an interface an address; the route to its subnet comes with it.
     pub fn add_address(&mut self, interface: InterfaceId, addr: IpAddr, prefix: u8) {
         let Some(i) = self.interfaces.get_mut(interface.index()) else { return };

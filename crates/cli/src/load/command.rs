@@ -9,6 +9,7 @@ use crate::args::LoadArgs;
 use crate::demo::grouped;
 use crate::device;
 use crate::failure::{Failure, words};
+use crate::gone::Gone;
 use crate::net::lane::OnLane;
 use crate::say::{say, say_json, tell};
 use crate::sys::{self, Machine, Stop};
@@ -53,8 +54,10 @@ pub fn run(args: &LoadArgs, stop: &Stop) -> Result<(), Failure> {
     for warning in engine.warnings() {
         tell(format!("note: {warning}"));
     }
+    let gone = Gone::watch(&engine, stop);
     let measured = measure(args, &args.source, &config, &mut engine, stop);
     engine.shutdown();
+    gone.check()?;
     let (at_once, tally) = measured?;
     let mut report = tally.report();
     report.interrupted = stop.signal().is_some();

@@ -3,15 +3,18 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use wire::burst::{RxChecksum, TxCaps};
 use wire::{Addr, MacAddr};
 
+use super::holder;
 use super::large::Large;
 use super::port::XdpPort;
-use super::queue::{Queue, Rings};
+use super::queue::{LONGEST_IN_ONE, Queue, Rings, frame_size};
 use super::tags::Tags;
 use crate::bpf::{self, MOST_KEPT, MOST_OWNED, Maps, OwnFlags, OwnFlow, OwnKey, Program, Verdict};
+use crate::capability::{self, Capability};
 use crate::error::PortError;
 use crate::netlink::{Link, Netlink};
 use crate::port::PortCaps;
@@ -73,12 +76,22 @@ pub(super) struct Attached {
     tags: Option<Tags>,
 }
 
+/// Why frames pass the kernel's generic code before the program sees them.
+enum Generic {
+    /// The driver did not take the program.
+    Driver(io::Error),
+    /// A bond hands its program to its slaves, where the sockets of its own queues are not.
+    Bond,
+}
+
+/// An MTU with which frames lie in one buffer of the drivers that have XDP: 3072 bytes in Intel's.
+const FITS: u32 = 3000;
+
 /// An interface taken by AF_XDP. Its ports keep the program attached as long as any of them lives.
 pub struct XdpDevice {
     link: Link,
     attached: Arc<Attached>,
-    /// Why the driver did not take the program, where it is in generic mode.
-    generic: Option<io::Error>,
+    generic: Option<Generic>,
     /// Busy polling was asked for and is not to be had.
     unpolled: bool,
 }
@@ -101,8 +114,54 @@ fn refuse(name: &str, what: &str, e: io::Error) -> PortError {
             what: format!("{name} ({what})"),
             hint: "another AF_XDP program has the queue, or another XDP program the interface; stop it first".into(),
         },
-        _ => PortError::system(format!("{what} on {name}"), e, "CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF"),
+        // What the verifier says to programs that compute packet offsets.
+        _ if e.to_string().contains("prohibited for !root") => {
+            PortError::Permission { what: format!("{what} on {name}"), missing: vec![Capability::Perfmon] }
+        }
+        _ => PortError::system(
+            format!("{what} on {name}"),
+            e,
+            &[Capability::NetAdmin, Capability::NetRaw, Capability::Bpf],
+        ),
     }
+}
+
+/// Why no socket could be opened on a queue, of `queues` with such rings.
+fn refuse_queue(link: &Link, queue: u16, (queues, rings): (u16, Rings), e: io::Error) -> PortError {
+    let name = &link.name;
+    match e.raw_os_error() {
+        Some(libc::ENOBUFS) if capability::missing(&[Capability::IpcLock]) == [Capability::IpcLock] => {
+            let bytes = queues as u64 * (rings.receive + rings.send) as u64 * frame_size(link.mtu) as u64;
+            PortError::LockedMemory { dev: name.clone(), mib: bytes.div_ceil(1 << 20) }
+        }
+        Some(libc::EINVAL) if link.mtu > LONGEST_IN_ONE => PortError::Invalid(format!(
+            "{name}: a frame of its MTU, {}, needs several buffers, which AF_XDP has since Linux 6.6: use an MTU of \
+             {FITS} or less (`ip link set {name} mtu {FITS}`), or packet:{name}",
+            link.mtu
+        )),
+        _ => refuse(name, &format!("AF_XDP on queue {queue}"), e),
+    }
+}
+
+/// Refuses interfaces on which nothing would ever come in, with the one to name instead.
+fn check_kind(link: &Link, all: &[Link]) -> Result<(), PortError> {
+    let name = &link.name;
+    if link.loopback {
+        return Err(PortError::Invalid(format!(
+            "no other machine's frames come by {name}, and no lane takes this machine's own: name the interface that \
+             others reach; for programs on this machine use the kernel's TCP (corelane serve --kernel)"
+        )));
+    }
+    let Some(master) = all.iter().find(|l| l.index == link.master) else { return Ok(()) };
+    let part = match master.kind.as_str() {
+        "bond" => "a slave of the bond",
+        "team" => "a port of the team",
+        "bridge" => "a port of the bridge",
+        "openvswitch" => "a port of the Open vSwitch",
+        // One in a VRF has its own addresses.
+        _ => return Ok(()),
+    };
+    Err(PortError::Invalid(format!("{name} is {part} {0}, which has the addresses: use xdp:{0}", master.name)))
 }
 
 impl XdpDevice {
@@ -112,16 +171,9 @@ impl XdpDevice {
             let what = what.to_string();
             move |source| PortError::System { what, source }
         };
-        let link = Netlink::open()
-            .and_then(|mut n| n.link(name))
-            .map_err(system("reading interfaces"))?
-            .ok_or_else(|| PortError::NoInterface(name.into()))?;
-        if link.index == LOOPBACK {
-            return Err(PortError::Invalid(format!(
-                "no other machine's frames come by {name}, and no lane takes this machine's own: name the interface that \
-                 others reach; for programs on this machine use the kernel's TCP (corelane serve --kernel)"
-            )));
-        }
+        let all = Netlink::open().and_then(|mut n| n.links()).map_err(system("reading interfaces"))?;
+        let link = all.iter().find(|l| l.name == name).cloned().ok_or_else(|| PortError::NoInterface(name.into()))?;
+        check_kind(&link, &all)?;
         if !link.up {
             return Err(PortError::Down(name.into()));
         }
@@ -131,6 +183,7 @@ impl XdpDevice {
                 dev: name.into(),
                 program: program.unwrap_or_else(|| "unnamed".into()),
                 id: link.xdp_program,
+                holder: holder::of(link.xdp_program),
             });
         }
         let queues = queues_of(&link);
@@ -148,7 +201,7 @@ impl XdpDevice {
         let mut by_lane: Vec<Vec<Queue>> = (0..config.lanes).map(|_| Vec::new()).collect();
         for i in 0..queues {
             let queue = Queue::open(link.index, i, link.mtu, rings, config)
-                .map_err(|e| refuse(name, &format!("AF_XDP on queue {i}"), e))?;
+                .map_err(|e| refuse_queue(&link, i, (queues, rings), e))?;
             let fd = queue.as_fd().as_raw_fd();
             maps.sockets
                 .set(&(i as u32).to_ne_bytes(), &fd.to_ne_bytes())
@@ -164,20 +217,22 @@ impl XdpDevice {
             _ => Some(Tags::keep(name).map_err(|e| refuse(name, "keeping VLAN tags in frames", e))?),
         };
         // Driver mode where the driver has it.
-        let (bpf_link, generic) = match program.attach(link.index, false) {
-            Ok(l) => (l, None),
-            Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
+        let bond = link.kind == "bond";
+        let (bpf_link, generic) = match program.attach(link.index, bond) {
+            Ok(l) => (l, bond.then_some(Generic::Bond)),
+            Err(e) if bond || e.raw_os_error() == Some(libc::EBUSY) => {
                 return Err(refuse(name, "attaching the XDP program", e));
             }
             Err(first) => match program.attach(link.index, true) {
-                Ok(l) => (l, Some(first)),
+                Ok(l) => (l, Some(Generic::Driver(first))),
                 Err(_) => return Err(refuse(name, "attaching the XDP program", first)),
             },
         };
         let attached = Arc::new(Attached { maps, _link: bpf_link, _program: program, tags });
         let zero_copy = by_lane[0][0].zero_copy;
-        // A veth peer delivers sums that its hardware was to finish; real hardware does not tell what it verified.
-        let checksum = if link.kind == "veth" { RxChecksum::MayBePartial } else { RxChecksum::Unknown };
+        // What a program on this machine sends (through a veth, or to a bridge from one) has sums that hardware was to finish;
+        // real hardware does not tell what it verified.
+        let checksum = if link.kind.is_empty() { RxChecksum::Unknown } else { RxChecksum::MayBePartial };
         let mut ports = Vec::new();
         for (lane, queues) in by_lane.into_iter().enumerate() {
             let max_frame = queues[0].max_frame(link.mtu);
@@ -206,6 +261,24 @@ impl XdpDevice {
         &self.link
     }
 
+    /// Waits until frames can come and go, at most for `limit`; whether they can. Drivers that restart their queues for a
+    /// program take the link down for a second or more.
+    pub fn await_carrier(&self, limit: Duration) -> io::Result<bool> {
+        let mut netlink = Netlink::open()?;
+        let end = Instant::now() + limit;
+        loop {
+            // One that is gone, the control thread tells.
+            let Some(link) = netlink.links()?.into_iter().find(|l| l.index == self.link.index) else { return Ok(true) };
+            if link.carrier || !link.up {
+                return Ok(link.carrier);
+            }
+            if Instant::now() > end {
+                return Ok(false);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// What whoever measures should know about how it was taken.
     pub fn warnings(&self) -> Vec<String> {
         // Since 6.14 Linux names a socket's NAPI when it is bound, and only where it is zero-copy (SO_INCOMING_NAPI_ID tells).
@@ -232,15 +305,23 @@ impl XdpDevice {
     }
 
     fn generic_mode(&self) -> Option<String> {
-        let error = self.generic.as_ref()?;
+        let name = &self.link.name;
+        let error = match self.generic.as_ref()? {
+            Generic::Bond => {
+                return Some(format!("{name} is a bond: its frames come in generic mode, which costs more for each"));
+            }
+            Generic::Driver(error) => error,
+        };
         let hint = match error.raw_os_error() {
             Some(libc::ENOSPC) if self.link.kind == "veth" => {
-                "; a veth takes one where it has at least as many receive queues as its peer has send queues: see ethtool -L"
+                "; a veth takes one where it has at least as many receive queues as its peer has send queues: see ethtool -L".into()
             }
-            Some(libc::ERANGE) if self.link.kind == "veth" => "; a veth takes one where its peer's MTU is smaller",
-            _ => "",
+            Some(libc::ERANGE) if self.link.kind == "veth" => "; a veth takes one where its peer's MTU is smaller".into(),
+            _ if self.link.mtu > FITS => {
+                format!("; drivers that have XDP take one with an MTU of {FITS} or less, whose frames fit one buffer")
+            }
+            _ => String::new(),
         };
-        let name = &self.link.name;
         Some(format!(
             "the driver of {name} takes no XDP program ({error}{hint}): generic mode, which costs more for each frame"
         ))

@@ -4,6 +4,7 @@
 //! device or the process is gone, the kernel has the whole interface again.
 
 mod device;
+mod holder;
 mod large;
 mod local;
 mod metadata;

@@ -44,6 +44,16 @@ struct SockAddr {
     shared_fd: u32,
 }
 
+/// Bytes that the kernel keeps free before each frame, and those of an Ethernet header with a tag.
+const AROUND: u32 = 256 + 18;
+/// The largest MTU whose frames lie in one buffer each.
+pub(super) const LONGEST_IN_ONE: u32 = 4096 - AROUND;
+
+/// Bytes of one buffer.
+pub(super) fn frame_size(mtu: u32) -> usize {
+    if mtu + AROUND <= 2048 { 2048 } else { 4096 }
+}
+
 /// Slots of a queue's rings, and so frames: powers of two.
 #[derive(Clone, Copy)]
 pub(super) struct Rings {
@@ -178,9 +188,8 @@ impl Queue {
             }
             OwnedFd::from_raw_fd(fd)
         };
-        // The kernel keeps 256 bytes of headroom in each frame.
-        let frame_size = if mtu as usize + 18 + 256 <= 2048 { 2048 } else { 4096 };
-        let sg = mtu as usize + 18 + 256 > frame_size;
+        let frame_size = frame_size(mtu);
+        let sg = mtu > LONGEST_IN_ONE;
         let Rings { receive, send } = rings;
         let umem = Umem::new((receive + send) as usize * frame_size)?;
         let reg = UmemReg {

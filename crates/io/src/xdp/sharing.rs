@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::device::LOOPBACK;
 use super::local::Place;
+use crate::capability::Capability;
 use crate::error::PortError;
 use crate::netlink::Netlink;
 use crate::sys::{check, set_option};
@@ -38,7 +39,7 @@ impl Placeholder {
             Some(libc::EADDRNOTAVAIL) => {
                 PortError::Invalid(format!("{} is no address of this machine: `ip addr` lists them", addr.ip()))
             }
-            _ => PortError::system(format!("holding TCP port {addr}"), source, "CAP_NET_BIND_SERVICE"),
+            _ => PortError::system(format!("holding TCP port {addr}"), source, &[Capability::NetBindService]),
         };
         hold(addr).map(|fd| Placeholder { place: None, fd: Arc::new(fd) }).map_err(busy)
     }

@@ -1,0 +1,209 @@
+//! Interfaces that are parts of others, that change, that go away, and what a process may do with them.
+
+use super::*;
+
+impl Lab {
+    /// `corelane serve ARGS` in a namespace, which is to end by itself with exit code 1; its words.
+    pub fn refuses(&self, ns: &str, args: &str) -> String {
+        let command = format!("timeout 60 ip netns exec {ns} {BIN} serve {} {args}", self.dir.display());
+        let out = sh(&command);
+        let text = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert_eq!(out.status.code(), Some(1), "{args}: {text}");
+        text
+    }
+
+    /// `corelane serve ARGS` in a namespace, whether it is ready or not.
+    pub fn start(&self, ns: &str, args: &str) -> Running {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", ns, BIN, "serve", self.dir.to_str().unwrap()]).args(args.split_whitespace());
+        Running(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+    }
+}
+
+/// Waits until `done`, or fails.
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !done() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_bridge_port_is_refused_and_the_bridge_is_served() {
+    let Some(lab) = Lab::new() else { return };
+    let data = lab.file("k64", 65_536);
+    must(&format!(
+        "ip -n {b} link add br7 type bridge && ip -n {b} addr flush dev vb && ip -n {b} link set vb master br7 \
+         && ip -n {b} link set br7 up && ip -n {b} addr add 10.99.0.2/24 dev br7",
+        b = lab.b
+    ));
+    let text = lab.refuses(&lab.b, "--dev xdp:vb");
+    assert!(text.contains("vb is a port of the bridge br7") && text.contains("use xdp:br7"), "{text}");
+    let server = lab.serve(&lab.b, "--dev xdp:br7 --port 80");
+    assert!(lab.curl(&lab.a, "http://10.99.0.2/k64") == data);
+    assert_eq!(server.stop(), Some(0));
+}
+
+#[test]
+fn the_loopback_interface_is_refused() {
+    let Some(lab) = Lab::new() else { return };
+    let text = lab.refuses(&lab.b, "--dev xdp:lo");
+    assert!(text.contains("--kernel"), "{text}");
+}
+
+#[test]
+fn another_corelane_is_named_by_its_process() {
+    let Some(lab) = Lab::new() else { return };
+    let server = lab.serve(&lab.b, "--dev xdp:vb --port 80");
+    let text = lab.refuses(&lab.b, "--dev xdp:vb --port 81");
+    // `ip netns exec` becomes the command.
+    let holder = format!("of another corelane (pid {})", server.0.id());
+    assert!(text.contains(&holder), "{text}");
+}
+
+#[test]
+fn a_changed_hardware_address_is_followed() {
+    let Some(lab) = Lab::new() else { return };
+    let data = lab.file("k64", 65_536);
+    let mut server = lab.serve(&lab.b, "--dev xdp:vb --lanes 2 --port 80");
+    assert!(lab.curl(&lab.a, "http://10.99.0.2/k64") == data);
+    must(&format!("ip -n {} link set vb address 02:00:00:00:aa:01", lab.b));
+    while !server.says().contains("vb: its hardware address is 02:00:00:00:aa:01") {
+        assert!(matches!(server.0.try_wait(), Ok(None)), "it does not say so");
+    }
+    must(&format!("ip -n {} neigh flush dev va", lab.a));
+    for host in BOTH {
+        assert!(lab.curl(&lab.a, &format!("{host}/k64")) == data, "{host}");
+    }
+    assert_eq!(server.stop(), Some(0));
+}
+
+/// Anycast and direct server return: addresses on the loopback interface, which routers and balancers lead here.
+#[test]
+fn addresses_of_the_loopback_interface_are_served_and_followed() {
+    let Some(lab) = Lab::new() else { return };
+    let data = lab.file("k64", 65_536);
+    must(&format!("ip -n {} addr add 10.96.0.7/32 dev lo", lab.b));
+    must(&format!(
+        "ip -n {a} route add 10.96.0.0/24 via 10.99.0.2 && ip -n {a} route add fd96::/64 via fd99::2",
+        a = lab.a
+    ));
+    let server = lab.serve(&lab.b, "--dev xdp:vb --lanes 2 --port 80");
+    let get = |url: &str| sh(&format!("ip netns exec {} curl -sS -g --fail -m 5 {url}", lab.a)).stdout == data;
+    assert!(get("http://10.96.0.7/k64"));
+    assert!(get("http://10.99.0.2/k64"));
+    // One that comes later, and one that moves to another interface and back, as keepalived does it.
+    must(&format!("ip -n {} addr add fd96::8/128 dev lo nodad", lab.b));
+    until("a later one is served", || get("'http://[fd96::8]/k64'"));
+    must(&format!("ip -n {b} addr del 10.96.0.7/32 dev lo && ip -n {b} addr add 10.96.0.7/32 dev vb", b = lab.b));
+    until("one that moved is served", || get("http://10.96.0.7/k64"));
+    must(&format!("ip -n {b} addr del 10.96.0.7/32 dev vb", b = lab.b));
+    until("one that is gone is not served", || !get("http://10.96.0.7/k64"));
+    assert!(get("http://10.99.0.2/k64"));
+    assert_eq!(server.stop(), Some(0));
+}
+
+/// One that the configuration names may be of any interface of the machine.
+#[test]
+fn a_named_address_is_served_wherever_the_machine_has_it() {
+    let Some(lab) = Lab::new() else { return };
+    let data = lab.file("k64", 65_536);
+    must(&format!(
+        "ip -n {b} link add br7 type bridge && ip -n {b} link set br7 up && ip -n {b} addr add 10.96.0.7/32 dev br7",
+        b = lab.b
+    ));
+    must(&format!("ip -n {} route add 10.96.0.0/24 via 10.99.0.2", lab.a));
+    let server = lab.serve(&lab.b, "--dev xdp:vb --addr 10.96.0.7/32 --port 80");
+    assert!(lab.curl(&lab.a, "http://10.96.0.7/k64") == data);
+    // The other one stays the kernel's.
+    let other = sh(&format!("ip netns exec {} curl -sS -m 5 http://10.99.0.2/k64", lab.a));
+    assert_eq!(other.status.code(), Some(7), "{}", String::from_utf8_lossy(&other.stderr));
+    assert_eq!(server.stop(), Some(0));
+}
+
+#[test]
+fn nothing_is_said_to_be_served_before_there_is_an_address() {
+    let Some(lab) = Lab::new() else { return };
+    let data = lab.file("k64", 65_536);
+    must(&format!("ip -n {} addr flush dev vb", lab.b));
+    let mut server = lab.start(&lab.b, "--dev xdp:vb --port 80");
+    let line = server.says();
+    assert!(line.contains("vb has no address yet"), "{line}");
+    let mut ready = server.0.stdout.take().unwrap();
+    rustix::io::ioctl_fionbio(&ready, true).unwrap();
+    // It holds the interface, and has listened, long before this.
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(ready.read(&mut [0]).is_err(), "it says that it serves");
+    rustix::io::ioctl_fionbio(&ready, false).unwrap();
+    must(&format!("ip -n {} addr add 10.99.0.2/24 dev vb", lab.b));
+    let mut said = [0; 7];
+    ready.read_exact(&mut said).unwrap();
+    assert_eq!(&said, b"serving");
+    assert!(lab.curl(&lab.a, "http://10.99.0.2/k64") == data);
+    assert_eq!(server.stop(), Some(0));
+    // A stop while it waits is a stop.
+    must(&format!("ip -n {} addr flush dev vb", lab.b));
+    let mut server = lab.start(&lab.b, "--dev xdp:vb --port 80");
+    server.says();
+    assert_eq!(server.stop(), Some(0));
+}
+
+/// The capabilities that README names, and no other; an ordinary user. Each that is missing is named.
+#[test]
+fn the_documented_capabilities_are_enough_and_each_is_named_where_it_is_missing() {
+    let Some(lab) = Lab::new() else { return };
+    if !sh("setpriv --version").status.success() {
+        eprintln!("SKIPPED: needs setpriv (util-linux)");
+        return;
+    }
+    let data = lab.file("k64", 65_536);
+    // The user may neither read root's folders nor run what is in them.
+    let bin = lab.dir.join("corelane");
+    std::fs::copy(BIN, &bin).unwrap();
+    must(&format!("chmod 755 {0} {1} && chmod 644 {0}/k64", lab.dir.display(), bin.display()));
+    let all = ["net_admin", "net_raw", "bpf", "ipc_lock", "net_bind_service"];
+    let command = |caps: &[&str], locked: &str| {
+        let list: String = caps.iter().map(|c| format!(",+{c}")).collect();
+        format!(
+            "ip netns exec {b} prlimit --memlock={locked} setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all{list} --ambient-caps=-all{list} \
+             --bounding-set=-all{list} {bin} serve {dir} --dev xdp:vb --port 80",
+            b = lab.b,
+            bin = bin.display(),
+            dir = lab.dir.display()
+        )
+    };
+    let serves = |command: String| {
+        let mut child = Command::new("sh");
+        child.args(["-c", &format!("exec {command}")]).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut server = Running(child.stderr(Stdio::piped()).spawn().unwrap());
+        let mut said = [0; 7];
+        if server.0.stdout.as_mut().unwrap().read_exact(&mut said).is_err() {
+            panic!("{command}: {}", server.failure());
+        }
+        assert!(lab.curl(&lab.a, "http://10.99.0.2/k64") == data);
+        assert_eq!(server.stop(), Some(0));
+    };
+    serves(command(&all, "8388608"));
+    // The limit of locked memory instead of the capability.
+    let unlocked: Vec<&str> = all.iter().copied().filter(|c| *c != "ipc_lock").collect();
+    if sh("prlimit --memlock=unlimited true").status.success() {
+        serves(command(&unlocked, "unlimited"));
+    } else {
+        eprintln!("SKIPPED: this machine does not let root raise the limit of locked memory");
+    }
+    for without in all {
+        let rest: Vec<&str> = all.iter().copied().filter(|c| *c != without).collect();
+        let out = sh(&format!("timeout 60 {}", command(&rest, "8388608")));
+        let text = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert_eq!(out.status.code(), Some(1), "without {without}: {text}");
+        let name = format!("CAP_{}", without.to_uppercase());
+        let last = text.lines().last().unwrap_or_default();
+        assert_eq!(last.matches("CAP_").count(), 1, "without {without}: {last}");
+        assert!(last.contains(&name), "without {without}: {last}");
+        if without == "ipc_lock" {
+            assert!(last.contains("locking ") && last.contains(" MiB"), "{last}");
+            assert!(last.contains("ulimit -l") && last.contains("LimitMEMLOCK="), "{last}");
+        }
+    }
+}

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Boots a guest with two network interfaces of one kind on one wire and runs a script in it, with the host's files.
+#
+#   tools/drivers/boot.sh KERNEL-DIR DEVICE SCRIPT ROWS
+#
+# DEVICE: igb, vmxnet3, e1000e, e1000, virtio (one queue), virtio-mq (two queues by tap, in a network namespace of its own; needs root).
+# The hardware addresses end in 01 (the client's interface) and 02 (the server's).
+set -euo pipefail
+kernel=$1 device=$2 script=$3 rows=$4
+nic=()
+prefix=()
+mac=52:54:00:00:00:0
+case $device in
+igb)
+    for i in 0 1; do
+        nic+=(-device "pcie-root-port,id=rp$i,chassis=$((i + 1)),slot=$((i + 1))" -netdev "hubport,id=h$i,hubid=0" -device "igb,bus=rp$i,netdev=h$i,mac=$mac$((i + 1))")
+    done
+    ;;
+virtio-mq)
+    ns=corelane-drivers-$$
+    trap 'ip netns del "$ns"' EXIT
+    ip netns add "$ns"
+    ip -n "$ns" link add hub type bridge
+    ip -n "$ns" link set hub up
+    for i in 0 1; do
+        ip -n "$ns" tuntap add dev "t$i" mode tap multi_queue vnet_hdr
+        ip -n "$ns" link set "t$i" master hub up
+        nic+=(-netdev "tap,id=h$i,ifname=t$i,script=no,downscript=no,queues=4,vhost=off" -device "virtio-net-pci,netdev=h$i,mac=$mac$((i + 1)),mq=on,vectors=10")
+    done
+    prefix=(ip netns exec "$ns")
+    ;;
+*)
+    [ "$device" != virtio ] || device=virtio-net-pci
+    nic=(-netdev hubport,id=h0,hubid=0 -device "e1000e,netdev=h0,mac=${mac}1,addr=0x5" -netdev hubport,id=h1,hubid=0 -device "$device,netdev=h1,mac=${mac}2,addr=0x6")
+    ;;
+esac
+# KVM where it runs an ordinary guest; elsewhere the emulator, in which times mean nothing.
+accel=tcg,thread=multi
+"${prefix[@]}" timeout "${LIMIT:-540}" qemu-system-x86_64 -M q35 -accel "$accel" -cpu max -smp 2 -m 3G -nographic -no-reboot -kernel "$kernel/vmlinuz" \
+    -initrd "$kernel/initramfs" -append "console=ttyS0 quiet panic=-1 net.ifnames=0 script=$script rows=$rows" \
+    -virtfs local,path=/,mount_tag=root,security_model=passthrough,readonly=on,multidevs=remap -nodefaults -serial stdio -monitor none "${nic[@]}" </dev/null

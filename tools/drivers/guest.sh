@@ -1,0 +1,385 @@
+#!/usr/bin/env bash
+# Runs in a guest: the rows that are named as arguments, one after the other. tools/drivers/run.sh builds, boots and prints the table.
+#
+# The client's interface is eth0 in namespace a (10.97.0.1, fd97::1), the server's is eth1 in namespace b (10.97.0.2, fd97::2).
+# A row is a function `row_NAME`. It ends with `served DETAIL`, `refused SENTENCE`, `absent WHY` (the guest has no such thing) or
+# `failed WHY`; these lines are what run.sh reads. Every row leaves the interfaces as it found them (`plain` makes sure).
+set -u
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/bin HOME=/root LC_ALL=C.UTF-8
+here=$(cd "$(dirname "$0")" && pwd)
+# shellcheck disable=SC1091 # written by run.sh: where the binaries are
+. "${CORELANE_DRIVERS_ENV:-$here/../../target/drivers/env}"
+R=/tmp/lab
+mkdir -p $R/www
+cd $R || exit 1
+printf hello >www/one
+head -c 1000000 /dev/urandom >www/big
+# Clocks of new guests are good enough; entropy is there by the CPU.
+
+A() { ip netns exec a "$@"; }
+B() { ip netns exec b "$@"; }
+
+name_interfaces() {
+    local i n
+    for i in /sys/class/net/*; do
+        n=$(basename "$i")
+        case $(cat "$i/address" 2>/dev/null) in
+        52:54:00:00:00:01) ip link set "$n" name tmpa ;;
+        52:54:00:00:00:02) ip link set "$n" name tmpb ;;
+        esac
+    done
+    ip link set tmpa name eth0
+    ip link set tmpb name eth1
+}
+
+# Waits until the client's kernel reaches an address.
+reach() { for _ in $(seq 1 20); do A ping -c 1 -W 1 "$1" >/dev/null 2>&1 && return 0; done; return 1; }
+
+# The interfaces as every row finds them.
+plain() {
+    stop_server
+    local dev
+    for dev in bond7 br7 v5 dum7; do B ip link del $dev 2>/dev/null; A ip link del $dev 2>/dev/null; done
+    B ip link set eth1 nomaster 2>/dev/null
+    A ip link set eth0 down; B ip link set eth1 down
+    A ip link set eth0 mtu 1500; B ip link set eth1 mtu 1500 address 52:54:00:00:00:02
+    A ip addr flush dev eth0; B ip addr flush dev eth1; B ip addr flush dev lo scope global
+    A ip addr add 10.97.0.1/24 dev eth0; A ip addr add fd97::1/64 dev eth0 nodad; A ip link set eth0 up
+    B ip addr add 10.97.0.2/24 dev eth1; B ip addr add fd97::2/64 dev eth1 nodad; B ip link set eth1 up
+    A ip neigh flush all; B ip neigh flush all
+    A tc qdisc del dev eth0 root 2>/dev/null
+    reach 10.97.0.2
+}
+
+# serve ARGS…: starts the server in b and waits until it is ready or ends. Its words are in $R/log.
+serve() {
+    : >$R/log
+    # Not by B: the process to end is the command's own.
+    ip netns exec b "$CORELANE" serve $R/www --port 80 "$@" >$R/log 2>&1 &
+    server=$!
+    local _
+    for _ in $(seq 1 300); do
+        grep -q '^serving' $R/log && return 0
+        kill -0 $server 2>/dev/null || { wait $server; code=$?; server=; return 1; }
+        sleep 0.1
+    done
+    return 2
+}
+
+server=
+stop_server() { [ -n "$server" ] && kill $server 2>/dev/null && wait $server; code=$?; server=; }
+
+# How frames come to the sockets of a device.
+mode() {
+    local dev=$1 ss
+    if grep -q 'generic mode' $R/log; then echo "generic"; return; fi
+    ss=$(B ss --xdp -e 2>/dev/null)
+    case $ss in
+    *"$dev"*zc:1*) echo "zero-copy" ;;
+    *) echo "native, copy" ;;
+    esac
+}
+
+queues() { B sh -c "ls -d /sys/class/net/$1/queues/rx-*" 2>/dev/null | wc -l; }
+
+# fetch HOST [CODE]: one byte more than nothing and a megabyte, whose bytes must be the same.
+fetch() {
+    [ "$(A curl -g -s -m 20 "http://$1/one")" = hello ] || { why="no answer from $1"; return 1; }
+    A curl -g -s -m 60 "http://$1/big" | cmp -s - $R/www/big || { why="other bytes from $1"; return 1; }
+}
+
+served() { echo "RESULT|$row|served|$*"; }
+refused() { echo "RESULT|$row|refused|$*"; }
+absent() { echo "RESULT|$row|absent|$*"; }
+failed() {
+    echo "RESULT|$row|FAILED|$*"
+    sed 's/^/  log: /' $R/log
+}
+# What the log says first that is no note.
+sentence() { grep -v '^note:' $R/log | head -1; }
+
+# must_refuse PATTERN ARGS…: rc 1 at once, with a sentence.
+must_refuse() {
+    local pattern=$1 status
+    shift
+    serve "$@"
+    status=$?
+    if [ $status != 1 ]; then failed "it was not refused"; stop_server; return; fi
+    if [ "$code" = 1 ] && sentence | grep -qE "$pattern"; then refused "$(sentence)"; else failed "rc $code: $(sentence)"; fi
+}
+
+# must_serve DEVICE HOSTS… after `serve`: both families' bytes.
+must_serve() {
+    local dev=$1 host
+    shift
+    for host in "$@"; do fetch "$host" || { failed "$why"; return 1; }; done
+    served "$(mode "$dev")${extra:+; $extra}"
+}
+
+both="10.97.0.2 [fd97::2]"
+
+row_basic() {
+    local lanes=1 text
+    [ "$(queues eth1)" -ge 2 ] && lanes=2
+    if ! serve --dev xdp:eth1 --lanes $lanes; then failed "it did not start: $(sentence)"; return; fi
+    for host in $both; do fetch "$host" || { failed "$why"; return; }; done
+    text=$(A timeout 120 ab -q -c 20 -n 2000 http://10.97.0.2/one 2>&1)
+    case $text in
+    *"Complete requests:      2000"*"Failed requests:        0"*) ;;
+    *) failed "ab: $(echo "$text" | grep -E 'apr|Complete|Failed' | tr '\n' ' ')"; return ;;
+    esac
+    # ping is the kernel's.
+    reach 10.97.0.2 || { failed "the kernel does not answer ping: $(A ping -c 3 -W 5 10.97.0.2 2>&1 | tr '\n' ' '); $(A ip neigh | tr '\n' ' '); $(B ip neigh | tr '\n' ' ')"; return; }
+    local how
+    how=$(mode eth1)
+    stop_server
+    [ "$code" = 0 ] || { failed "rc $code at the end"; return; }
+    # Both ends' last word: the interface is the kernel's again.
+    reach 10.97.0.2 || { failed "the kernel's interface is not as it was"; return; }
+    served "$how, $lanes lane(s)"
+}
+
+row_generic() { row_basic; }
+
+row_restart() {
+    for _ in 1 2 3; do
+        serve --dev xdp:eth1 || { failed "it did not start: $(sentence)"; return; }
+        fetch 10.97.0.2 || { failed "$why"; return; }
+        stop_server
+        [ "$code" = 0 ] || { failed "rc $code"; return; }
+    done
+    served "three times"
+}
+
+row_kill() {
+    serve --dev xdp:eth1 || { failed "it did not start: $(sentence)"; return; }
+    ip netns exec a timeout 60 ab -q -c 50 -n 1000000 http://10.97.0.2/one >/dev/null 2>&1 &
+    local load=$!
+    sleep 3
+    kill -9 $server; wait $server 2>/dev/null; server=
+    kill $load 2>/dev/null; wait $load 2>/dev/null
+    reach 10.97.0.2 || { failed "the kernel's interface is not as it was"; return; }
+    serve --dev xdp:eth1 || { failed "it did not start again: $(sentence)"; return; }
+    extra="again after kill -9 under load" must_serve eth1 $both
+}
+
+row_flap() {
+    serve --dev xdp:eth1 || { failed "it did not start: $(sentence)"; return; }
+    fetch 10.97.0.2 || { failed "$why"; return; }
+    B ip link set eth1 down; sleep 1; B ip link set eth1 up; B ip addr add fd97::2/64 dev eth1 nodad 2>/dev/null
+    reach 10.97.0.2
+    fetch 10.97.0.2 || { failed "after the server's link came back: $why"; return; }
+    A ip link set eth0 down; sleep 1; A ip link set eth0 up; A ip addr add fd97::1/64 dev eth0 nodad 2>/dev/null
+    reach 10.97.0.2
+    fetch 10.97.0.2 || { failed "after the client's link came back: $why"; return; }
+    extra="link down and up at either end" must_serve eth1 $both
+}
+
+row_reset() {
+    serve --dev xdp:eth1 || { failed "it did not start: $(sentence)"; return; }
+    fetch 10.97.0.2 || { failed "$why"; return; }
+    B ethtool -r eth1 >/dev/null 2>&1 || { absent "the driver has no ethtool -r"; return; }
+    reach 10.97.0.2
+    extra="ethtool -r" must_serve eth1 $both
+}
+
+row_rings() {
+    serve --dev xdp:eth1 || { failed "it did not start: $(sentence)"; return; }
+    fetch 10.97.0.2 || { failed "$why"; return; }
+    B ethtool -G eth1 rx 512 tx 512 >/dev/null 2>&1 || { absent "the driver has no ethtool -G"; return; }
+    reach 10.97.0.2
+    extra="ring size changed by ethtool -G" must_serve eth1 $both
+}
+
+row_jumbo() {
+    A ip link set eth0 mtu 9000 && B ip link set eth1 mtu 9000 || { absent "the driver takes no MTU of 9000"; return; }
+    reach 10.97.0.2
+    if ! serve --dev xdp:eth1; then
+        case $(sentence) in
+        *"Linux 6.6"*) refused "$(sentence)" ;;
+        *) failed "rc $code: $(sentence)" ;;
+        esac
+        return
+    fi
+    if [ "$(mode eth1)" = generic ] && ! grep -qE 'MTU of [0-9]+' $R/log; then failed "no MTU that fits is named: $(cat $R/log)"; return; fi
+    extra=$(grep -oE 'with an MTU of [0-9]+[^:;]*' $R/log | head -1) must_serve eth1 $both
+}
+
+row_vlan() {
+    A ip link add link eth0 name v5 type vlan id 5 && B ip link add link eth1 name v5 type vlan id 5 || { absent "no VLAN interface"; return; }
+    A ip addr add 10.95.0.1/24 dev v5; A ip link set v5 up
+    B ip addr add 10.95.0.2/24 dev v5; B ip link set v5 up
+    reach 10.95.0.2
+    serve --dev xdp:v5 || { failed "it did not start: $(sentence)"; return; }
+    must_serve v5 10.95.0.2
+}
+
+# Frames of another VLAN are the kernel's: its untagged interface would not take them, so nobody answers.
+row_foreign_vlan() {
+    A ip link add link eth0 name v5 type vlan id 5 || { absent "no VLAN interface"; return; }
+    A ip addr add 10.97.0.77/24 dev v5; A ip link set v5 up
+    serve --dev xdp:eth1 || { failed "it did not start: $(sentence)"; return; }
+    fetch 10.97.0.2 || { failed "$why"; return; }
+    A ip neigh replace 10.97.0.2 lladdr 52:54:00:00:00:02 dev v5
+    # Static, so that an answer would find its way.
+    B ip neigh replace 10.97.0.77 lladdr 52:54:00:00:00:01 dev eth1
+    ip netns exec a tcpdump -lni eth0 -c 1 "tcp and src port 80 and dst host 10.97.0.77" >$R/heard 2>/dev/null &
+    local listener=$!
+    sleep 2
+    A curl -s -m 5 --interface v5 http://10.97.0.2/one -o $R/got && { kill $listener; failed "another VLAN's client was answered: $(cat $R/got)"; return; }
+    sleep 1
+    kill $listener 2>/dev/null; wait $listener 2>/dev/null
+    if grep -q Flags $R/heard; then failed "another VLAN's SYN was answered: $(cat $R/heard)"; return; fi
+    A ip link del v5
+    extra="another VLAN's frames get no answer" must_serve eth1 10.97.0.2
+}
+
+row_bond() {
+    B ip link add bond7 type bond mode active-backup miimon 100 || { absent "no bonding"; return; }
+    B ip link set eth1 down; B ip addr flush dev eth1; B ip link set eth1 master bond7; B ip link set bond7 up
+    B ip addr add 10.97.0.2/24 dev bond7; B ip addr add fd97::2/64 dev bond7 nodad
+    reach 10.97.0.2
+    serve --dev xdp:bond7
+    case $? in
+    0) must_serve bond7 10.97.0.2 ;;
+    1) if [ "$code" = 1 ] && sentence | grep -qE 'bond.*(packet:|kernel)'; then refused "$(sentence)"; else failed "rc $code: $(sentence)"; fi ;;
+    *) failed "neither served nor refused" ;;
+    esac
+}
+
+row_slave() {
+    B ip link add bond7 type bond mode active-backup miimon 100 || { absent "no bonding"; return; }
+    B ip link set eth1 down; B ip addr flush dev eth1; B ip link set eth1 master bond7; B ip link set bond7 up
+    B ip addr add 10.97.0.2/24 dev bond7
+    must_refuse 'bond7' --dev xdp:eth1
+}
+
+row_bridge() {
+    B ip link add br7 type bridge || { absent "no bridge"; return; }
+    B ip addr flush dev eth1; B ip link set eth1 master br7; B ip link set br7 up
+    B ip addr add 10.97.0.2/24 dev br7; B ip addr add fd97::2/64 dev br7 nodad
+    reach 10.97.0.2
+    serve --dev xdp:br7 || { failed "it did not start: $(sentence)"; return; }
+    must_serve br7 $both
+}
+
+row_member() {
+    B ip link add br7 type bridge || { absent "no bridge"; return; }
+    B ip addr flush dev eth1; B ip link set eth1 master br7; B ip link set br7 up
+    B ip addr add 10.97.0.2/24 dev br7
+    must_refuse 'br7' --dev xdp:eth1
+}
+
+row_mac() {
+    serve --dev xdp:eth1 || { failed "it did not start: $(sentence)"; return; }
+    fetch 10.97.0.2 || { failed "$why"; return; }
+    B ip link set eth1 address 02:00:00:00:aa:02 || { absent "the driver changes no address"; return; }
+    A ip neigh flush all
+    reach 10.97.0.2
+    extra="hardware address changed" must_serve eth1 $both
+}
+
+row_vip() {
+    B ip link add dum7 type dummy || { absent "no dummy interface"; return; }
+    B ip link set dum7 up; B ip addr add 10.96.0.7/32 dev dum7; B ip addr add 10.96.0.8/32 dev lo
+    A ip route replace 10.96.0.0/24 via 10.97.0.2
+    serve --dev xdp:eth1 || { failed "it did not start: $(sentence)"; return; }
+    extra="addresses of dum7 and lo" must_serve eth1 10.97.0.2 10.96.0.7 10.96.0.8
+}
+
+row_gone() {
+    local bus driver
+    bus=$(basename "$(B readlink /sys/class/net/eth1/device)")
+    driver=$(B readlink -f /sys/class/net/eth1/device/driver)
+    serve --dev xdp:eth1 || { failed "it did not start: $(sentence)"; return; }
+    echo "$bus" >"$driver/unbind"
+    for _ in $(seq 1 100); do kill -0 $server 2>/dev/null || break; sleep 0.1; done
+    if kill -0 $server 2>/dev/null; then failed "it goes on without its interface"; else wait $server; code=$?; server=; fi
+    echo "$bus" >"$driver/bind"
+    sleep 2
+    for n in /sys/class/net/*; do [ "$(cat "$n/address")" = 52:54:00:00:00:02 ] && ip link set "$(basename "$n")" name eth1; done
+    ip link set eth1 netns b
+    plain
+    [ "$code" = 1 ] || { failed "rc $code"; return; }
+    refused "rc 1: $(grep -i gone $R/log | tail -1)"
+}
+
+# The first SYNs of a load generator that attaches to a real driver are answered without a retransmission.
+row_first_syn() {
+    ip netns exec b python3 -m http.server -d $R/www 8080 >/dev/null 2>&1 &
+    local web=$!
+    for _ in $(seq 1 50); do A curl -s -m 2 http://10.97.0.2:8080/one >/dev/null && break; sleep 0.2; done
+    A "$CORELANE" load http://10.97.0.2:8080/one --dev xdp:eth0 -c 4 -n 20 --json --pcap $R/load.pcapng >$R/load 2>$R/log
+    local status=$?
+    kill $web; wait $web 2>/dev/null
+    local resent
+    # SYNs of ours in the capture that were there before.
+    resent=$(python3 - $R/load.pcapng <<'PY'
+import struct, sys
+data, at, seen, again = open(sys.argv[1], "rb").read(), 0, set(), 0
+while at + 12 <= len(data):
+    kind, length = struct.unpack_from("<II", data, at)
+    if kind == 6:
+        frame = data[at + 28 : at + 28 + struct.unpack_from("<I", data, at + 20)[0]]
+        if frame[12:14] == b"\x08\x00" and frame[23] == 6:
+            tcp = frame[14 + (frame[14] & 15) * 4 :]
+            if tcp[13] & 0x12 == 2:
+                key = tcp[:8]
+                again += key in seen
+                seen.add(key)
+    at += length
+print(again if seen else "no")
+PY
+)
+    if [ $status != 0 ]; then failed "load: rc $status"; cat $R/load; return; fi
+    [ "$resent" = 0 ] || { failed "$resent SYNs were sent again"; return; }
+    served "load: no SYN sent again"
+}
+
+# A virtual function of the server's NIC.
+row_igbvf() {
+    echo 1 >/sys/bus/pci/devices/"$(basename "$(B readlink /sys/class/net/eth1/device)")"/sriov_numvfs 2>/dev/null || { absent "no SR-IOV"; return; }
+    sleep 3
+    local vf n
+    for n in /sys/class/net/*; do [ -e "$n/device/physfn" ] && vf=$(basename "$n"); done
+    [ -n "${vf:-}" ] || { absent "the kernel has no driver for the virtual function"; return; }
+    B ip addr flush dev eth1
+    ip link set "$vf" name vf1; ip link set vf1 netns b
+    B ip link set vf1 up; B ip addr add 10.97.0.2/24 dev vf1; B ip addr add fd97::2/64 dev vf1 nodad
+    A ip neigh flush all
+    reach 10.97.0.2 || { absent "the emulated virtual function passes no frames"; echo 0 >/sys/bus/pci/devices/"$(basename "$(B readlink /sys/class/net/eth1/device)")"/sriov_numvfs; return; }
+    if serve --dev xdp:vf1; then must_serve vf1 $both; else failed "it did not start: $(sentence)"; fi
+    stop_server
+    echo 0 >/sys/bus/pci/devices/"$(basename "$(B readlink /sys/class/net/eth1/device)")"/sriov_numvfs
+}
+
+# suite NAME BINARY: a test binary of the repository, built outside.
+suite() {
+    local text
+    if [ ! -x "$2" ]; then failed "no such binary: $2"; return; fi
+    ip link set lo up
+    (cd "$(dirname "$3")" && CI=true timeout 900 "$2" --test-threads 1) >$R/log 2>&1
+    local status=$?
+    text=$(grep -E '^test result' $R/log | tail -1)
+    if [ $status = 0 ] && ! grep -q SKIPPED $R/log; then served "$(echo "$text" | sed 's/test result: ok\. //; s/;.*passed//; s/; 0 failed.*//')"; else
+        failed "$1: $(grep -E 'FAILED|SKIPPED' $R/log | head -5 | tr '\n' ' ') $text"
+    fi
+}
+row_lab() { suite lab "$LAB_TEST" "$LAB_DIR/Cargo.toml"; }
+row_verdicts() { suite verdicts "$VERDICTS_TEST" "$IO_DIR/Cargo.toml"; }
+row_sums() { suite sums "$SUMS_TEST" "$IO_DIR/Cargo.toml"; }
+
+ip link set lo up
+name_interfaces
+ip netns add a
+ip netns add b
+ip link set eth0 netns a
+ip link set eth1 netns b
+A ip link set lo up
+B ip link set lo up
+for row in "$@"; do
+    plain
+    extra='' why='' code=''
+    "row_$row"
+    stop_server
+done
