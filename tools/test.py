@@ -24,9 +24,9 @@ import time
 EXCLUSIVE = {"cli/bench"}
 # Programs that mostly wait: one of them at a time, beside those that compute.
 WAITING = {
-    "capi/megapipe", "capi/mtcp", "channel/kernel", "channel/light", "channel/parts", "channel/random", "channel/tcp",
-    "cli/bench", "cli/cli", "cli/lab", "cli/corelane", "corelane/bulk", "corelane/faults", "corelane/lanes",
-    "corelane/overload", "corelane/scarce", "packetdrill/plugin", "pkt/kernel", "sim/linux", "io/sums", "runtime/runtime",
+    "capi/ends", "capi/megapipe", "capi/mtcp", "channel/kernel", "channel/light", "channel/parts", "channel/random", "channel/tcp",
+    "cli/bench", "cli/cli", "cli/lab", "cli/serve", "cli/corelane", "corelane/bulk", "corelane/ends", "corelane/faults", "corelane/lanes",
+    "corelane/overload", "corelane/scarce", "packetdrill/plugin", "pkt/kernel", "sim/linux", "io/sums", "runtime/ports", "runtime/runtime",
 }
 RESULT = re.compile(r"^test result: (\w+)\. (\d+) passed; (\d+) failed; (\d+) ignored", re.M)
 

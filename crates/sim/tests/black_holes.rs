@@ -89,7 +89,9 @@ fn a_black_hole_is_found_and_left_when_the_path_recovers() {
         // A tunnel in the middle, and nobody who says so.
         let narrow = |f: &[u8]| f.len() <= 14 + 1300;
         p.run(Duration::from_secs(60), narrow);
-        assert_eq!(p.sizes(), (full / 2, 1));
+        // Half of it, or the longest that got through.
+        let (size, holes) = p.sizes();
+        assert!((full / 2..1300 - 40).contains(&size) && holes == 1, "{size} {holes}");
         // The other way goes what arrives, in short segments. Data flows, though full segments are tried now and then.
         let (timeouts, before) = (p.timeouts(), p.acked());
         p.run(Duration::from_secs(60), narrow);

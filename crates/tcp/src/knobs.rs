@@ -50,9 +50,11 @@ pub(crate) enum Hole {
 /// What tells a black hole from loss.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Doubt {
-    /// Segment size before, and the one that is used instead.
+    /// Segment size before, and the one that is used instead: the longest that is known to get through, once one is.
     pub full: u16,
     pub small: u16,
+    /// Length of the shortest segment that timed out. One as long as this that arrives shows that length is not the cause.
+    pub lost: u16,
     /// How often in a row full segments were lost and small ones got through.
     pub rounds: u8,
     /// Tries to go back to full segments since the black hole was found.

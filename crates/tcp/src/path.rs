@@ -107,7 +107,7 @@ impl Tcb {
     /// A timeout has come. Where full segments are lost time after time while small ones get through, the path has a smaller MTU
     /// and does not say so (RFC 4821 7.7). Loss that has nothing to do with size must not be taken for that, so timeouts only
     /// raise a suspicion: the lost segment goes in small ones, then full ones are tried again, and only [`ROUNDS`] failures in a row
-    /// decide. One full segment that arrives clears the path.
+    /// decide. A segment that arrives and is as long as those that were lost clears the path.
     pub(crate) fn detect_black_hole(&mut self, cx: &mut Context) {
         let after = cx.config.black_hole_timeouts;
         let least = if self.headers >= 60 { LEAST_V6 } else { LEAST_V4 };
@@ -117,24 +117,25 @@ impl Tcb {
             return;
         }
         let (nxt, smaller) = (self.snd_nxt, (self.smss / 2).max(floor));
+        let lost = head.min(self.smss as u32) as u16;
         let hole = self.knobs.as_ref().map_or(Hole::None, |k| k.hole);
         let next = match hole {
             Hole::None if self.retries >= after && self.smss > floor => {
                 let (full, small) = (self.smss, smaller);
                 let doubt =
-                    Doubt { full, small, rounds: 0, raises: 0, from: nxt, to: nxt, end: None, at: Instant::ZERO };
-                if self.full_arrived(&doubt, true, cx) {
-                    return;
-                }
+                    Doubt { full, small, lost, rounds: 0, raises: 0, from: nxt, to: nxt, end: None, at: Instant::ZERO };
+                // What has been SACKed may have arrived before the path became narrower, so it does not speak against it.
                 Hole::Suspected(doubt)
             }
             // Nothing gets through: perhaps it is an outage, perhaps even these are too large.
             Hole::Suspected(doubt) if self.smss > floor => Hole::Suspected(Doubt { small: smaller, ..doubt }),
             Hole::Trying(doubt) if head > doubt.small as u32 => {
-                if self.full_arrived(&doubt, true, cx) {
+                let (lost, arrived) = (lost.min(doubt.lost), self.longest_arrived(&doubt, true, cx));
+                if arrived >= lost {
                     return self.clear_hole(doubt.full);
                 }
-                let doubt = Doubt { rounds: doubt.rounds.saturating_add(1), ..doubt };
+                let (small, rounds) = (doubt.small.max(arrived), doubt.rounds.saturating_add(1));
+                let doubt = Doubt { small, lost, rounds, ..doubt };
                 match doubt.rounds < ROUNDS {
                     true => Hole::Suspected(Doubt { from: nxt, to: nxt, ..doubt }),
                     false => {
@@ -145,7 +146,8 @@ impl Tcb {
             }
             // The path has become narrower still, or nothing gets through.
             Hole::Found(doubt) if self.retries >= after && self.smss > floor => {
-                Hole::Suspected(Doubt { small: smaller, rounds: 0, from: nxt, to: nxt, end: None, ..doubt })
+                let lost = lost.min(doubt.lost);
+                Hole::Suspected(Doubt { small: smaller, lost, rounds: 0, from: nxt, to: nxt, end: None, ..doubt })
             }
             _ => return,
         };
@@ -176,20 +178,25 @@ impl Tcb {
         let Some(k) = &self.knobs else { return };
         let hole = k.hole;
         let (Hole::Suspected(doubt) | Hole::Trying(doubt) | Hole::Found(doubt)) = hole else { return };
-        let known = if let Hole::Suspected(_) = hole { Doubt { to: nxt, ..doubt } } else { doubt };
-        if !matches!(hole, Hole::Found(_)) && self.full_arrived(&known, false, cx) {
-            return self.clear_hole(doubt.full);
+        let mut known = if let Hole::Suspected(_) = hole { Doubt { to: nxt, ..doubt } } else { doubt };
+        if !matches!(hole, Hole::Found(_)) {
+            let arrived = self.longest_arrived(&known, false, cx);
+            if arrived >= known.lost {
+                return self.clear_hole(doubt.full);
+            }
+            known.small = known.small.max(arrived);
         }
         let (next, size) = match hole {
             // Small segments get through. Perhaps only an outage has ended: full ones are tried once more.
             Hole::Suspected(_) => (Hole::Trying(known), doubt.full),
-            Hole::Trying(d) if d.raises > 0 => match d.end {
-                Some(end) if !una.before(end) => (found(d, cx.now), d.small),
+            Hole::Trying(_) if known.raises > 0 => match known.end {
+                Some(end) if !una.before(end) => (found(known, cx.now), known.small),
                 Some(_) => return,
                 // As many as one acknowledgment lets go, so that a path that still swallows them costs little.
-                None if self.full_sent(&d, cx) => (Hole::Trying(Doubt { end: Some(nxt), ..d }), d.small),
+                None if self.full_sent(&known, cx) => (Hole::Trying(Doubt { end: Some(nxt), ..known }), known.small),
                 None => return,
             },
+            Hole::Trying(_) => (Hole::Trying(known), self.smss),
             // RFC 4821 7.7, RFC 8899 4.3: the path may have changed.
             Hole::Found(d) if d.at <= cx.now => {
                 let raises = d.raises.saturating_add(1);
@@ -206,10 +213,10 @@ impl Tcb {
         self.knobs_mut().hole = Hole::None;
     }
 
-    /// Whether something longer than a small segment, and not sent again in small ones since, has arrived: SACKed, where
-    /// `sacked`, or acknowledged cumulatively.
-    fn full_arrived(&self, doubt: &Doubt, sacked: bool, cx: &Context) -> bool {
-        let mut at = self.sent.head();
+    /// The longest segment, of those that were not sent again in small ones since, that has arrived: SACKed, where `sacked`, or
+    /// acknowledged cumulatively. 0 where none has.
+    fn longest_arrived(&self, doubt: &Doubt, sacked: bool, cx: &Context) -> u16 {
+        let (mut at, mut longest) = (self.sent.head(), 0);
         while let Some(i) = at {
             let s = self.sent.get(cx.sent, i);
             at = self.sent.next(cx.sent, i);
@@ -218,13 +225,13 @@ impl Tcb {
                 true if s.is(mark::SACKED) => s.bytes(),
                 false if s.seq.before(self.snd_una) => acked,
                 true => 0,
-                false => return false,
+                false => break,
             };
-            if arrived > doubt.small as u32 && doubt.counts(s.seq) {
-                return true;
+            if doubt.counts(s.seq) {
+                longest = longest.max(arrived.min(doubt.full as u32) as u16);
             }
         }
-        false
+        longest
     }
 
     /// Whether something longer than a small segment has been sent since full ones are tried.
