@@ -1,7 +1,7 @@
 //! Threads that run lanes: those of the `paired` model, the guards of `guarded`, and those of lanes whose application has gone. A lane must go on as long as any
 //! other does: frames of their connections arrive on its queue, and are handed over.
 
-use AtomicBool as Flag;
+use std::sync::atomic::AtomicBool as Flag;
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
