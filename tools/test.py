@@ -143,9 +143,9 @@ def main():
     if os.path.exists(args.times):
         with open(args.times) as lines:
             for line in lines:
-                words = line.split()
-                if len(words) >= 5 and "/" in words[4]:
-                    last[words[4]] = float(words[0])
+                row = line.split()
+                if len(row) >= 5 and "/" in row[4]:
+                    last[row[4]] = float(row[0])
     # A shell's background job has SIGINT ignored, and would leave that to the programs that tests end by it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     tasks = [t for t in tasks_of(options, words[end + 1:]) if args.only in (None, t["name"])]

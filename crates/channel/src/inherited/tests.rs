@@ -97,6 +97,8 @@ const LEFT_OUT: &[(i32, i32)] = &[
     (TCP, libc::TCP_FASTOPEN_CONNECT),
     (SOCKET, libc::SO_REUSEPORT),
     (SOCKET, SO_LOCK_FILTER),
+    // A connection tells the CPU of its last packet, whatever its listener was given.
+    (SOCKET, libc::SO_INCOMING_CPU),
 ];
 
 /// One that was accepted, which a byte came in on, for TCP_DEFER_ACCEPT.
