@@ -4,13 +4,14 @@
 use super::child::Child;
 use super::place::{Place, SERVER, Side};
 use crate::failure::{Failure, words};
+use crate::lab::offload;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Resource, getrlimit};
 use std::fs::File;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
+use std::net::{IpAddr, TcpStream};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Who.
@@ -44,6 +45,8 @@ const MEMORY: u32 = 1024;
 const DESCRIPTORS: u64 = 1024;
 /// How long one may take until it listens.
 const START: Duration = Duration::from_secs(10);
+/// How long one attempt to connect may take.
+const CONNECT: Duration = Duration::from_secs(1);
 
 /// The program of a server: for ours what was named, or what PATH has.
 pub fn program(keeper: Keeper, named: Option<&Path>) -> Option<PathBuf> {
@@ -105,7 +108,7 @@ pub fn start(place: &Place, keeper: Keeper, named: Option<&Path>, cores: &[usize
     }
     let mut child = Child::spawn(command, "the key-value server")?;
     let end = Instant::now() + START;
-    while !listens(place, keeper)? {
+    while !listens(place)? {
         if let Some(failure) = child.ended() {
             return Err(failure);
         }
@@ -117,15 +120,15 @@ pub fn start(place: &Place, keeper: Keeper, named: Option<&Path>, cores: &[usize
     Ok(child)
 }
 
-/// A lane has an XDP program on the interface; a kernel's server a socket.
-fn listens(place: &Place, keeper: Keeper) -> Result<bool, Failure> {
-    if keeper == Keeper::Lane {
-        return place.has_program(Side::Server);
-    }
-    let mut command: Command = place.command(Side::Server, Path::new("ss"));
-    let told = command.args(["-Hltn"]).output().map_err(|error| Failure::told(format!("ss: {}", words(&error))))?;
-    let port = format!(":{PORT}");
-    Ok(String::from_utf8_lossy(&told.stdout).split_whitespace().any(|word| word.ends_with(&port)))
+/// Whether a client connects: a program on the interface, or a socket of `ss`, says only that the server is nearly there.
+fn listens(place: &Place) -> Result<bool, Failure> {
+    let to = (SERVER.parse::<IpAddr>().expect("an address"), PORT).into();
+    let tried = offload::within(&place.namespace(Side::Client), || match TcpStream::connect_timeout(&to, CONNECT) {
+        Ok(_) => Ok(true),
+        Err(error) if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::TimedOut) => Ok(false),
+        Err(error) => Err(error),
+    });
+    tried.map_err(|error| Failure::told(format!("connecting to the key-value server: {}", words(&error))))
 }
 
 /// A configuration file without a name.
