@@ -310,3 +310,39 @@ fn a_connection_hears_its_own_interface_only() {
     b.turn_all(vec![vec![], vec![by_second(&fin_q)]]);
     assert_eq!((b.host.stack.connections(), b.host.stack.time_waits()), (0, 2));
 }
+
+/// A connection of the second interface's peer, which has the first one's address.
+fn establish_by_second(b: &mut Bench, port: u16) -> (Peer, ConnId) {
+    let mut p = Peer::new(2, port);
+    let syn = b.frame(&p, SYN, &[], Options { mss: Some(1460), ..Options::default() });
+    let answer = b.turn_all(vec![vec![], vec![by_second(&syn)]]);
+    p.ack = SeqNum(u32::from_be_bytes(answer[1][0][38 + 4..38 + 8].try_into().unwrap())) + 1;
+    p.seq += 1;
+    let ack = b.frame(&p, ACK, &[], Options::default());
+    b.turn_all(vec![vec![], vec![by_second(&ack)]]);
+    (p, b.accepted.pop().expect("accepted"))
+}
+
+#[test]
+fn what_the_path_of_one_link_takes_says_nothing_of_another() {
+    let mut b = bench([10, 0, 0, 1], 8);
+    b.host.stack.set_neighbor(b.now, InterfaceId(1), [10, 0, 0, 2].into(), PEER_MAC);
+    // The longest frame by each interface when so much is written that segments are full.
+    let longest = |b: &mut Bench, conn| {
+        let mut chain = mem::Chain::default();
+        chain.push_slice(&mut b.host.side, &[7; 4000]);
+        b.host.job(Job::Write { conn, chain, more: false, close: false });
+        let sent = b.turn_all(Vec::new());
+        [0, 1].map(|n: usize| sent[n].iter().map(Vec::len).max().unwrap_or(0))
+    };
+    let (p, conn) = establish_by_second(&mut b, 4000);
+    assert_eq!(longest(&mut b, conn), [0, 1500 + 18]);
+    let narrow = b.unreachable(&p, 4, p.ack);
+    b.turn_all(vec![vec![], vec![by_second(&narrow)]]);
+    assert_eq!(b.host.stack.counters().path_mtu, 1);
+    let (_, conn) = establish_by_second(&mut b, 4001);
+    assert!(longest(&mut b, conn)[1] < 1000, "the path is narrow for whoever takes it");
+    b.establish(2, 4002, Options { mss: Some(1460), ..Options::default() });
+    let conn = b.accepted.pop().expect("accepted");
+    assert_eq!(longest(&mut b, conn), [1500 + 14, 0]);
+}
