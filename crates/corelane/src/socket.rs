@@ -29,6 +29,7 @@ pub struct TcpSocket {
 }
 
 impl TcpSocket {
+    #[inline]
     pub(crate) fn new(lane: &Lane, v6: bool) -> io::Result<TcpSocket> {
         let id = lane.with(|s| s.socket(v6))?;
         Ok(TcpSocket { lane: lane.clone(), id: Some(id) })

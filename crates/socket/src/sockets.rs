@@ -245,6 +245,7 @@ impl Sockets {
 
     /// connect: `EINPROGRESS` the first time, then `EALREADY`, `EISCONN` or the failure. Once it has told the failure, the
     /// socket can be connected again.
+    #[inline]
     pub fn connect(&mut self, id: SockId, remote: Endpoint) -> Result<(), Errno> {
         let t = self.tcp(id).map_err(|e| if e == Errno::EOPNOTSUPP { Errno::EISCONN } else { e })?;
         match t.phase {

@@ -340,6 +340,7 @@ impl Stack {
         (SeqNum((hash as u32).wrapping_add((now.micros() / 4) as u32)), (hash >> 32) as u32)
     }
 
+    #[inline(always)]
     pub(crate) fn find_flow(&self, key: &FlowKey, hash: u32) -> Option<u32> {
         self.flows.find(hash, |value| {
             if value & TIME_WAIT != 0 {
@@ -353,6 +354,7 @@ impl Stack {
     }
 
     /// The largest segment that `interface` can receive from `key.remote`, and the bytes of its headers.
+    #[inline]
     pub(crate) fn offered_mss(&self, interface: InterfaceId, key: &FlowKey) -> (u16, u16) {
         let headers = if key.remote.is_v4() { 40 } else { 60 };
         let mtu = self.interfaces[interface.index()].mtu(key.remote);
@@ -360,7 +362,13 @@ impl Stack {
     }
 
     /// What of segments of `mss` bytes the path to `key.remote` takes, as far as it is known.
+    #[inline]
     pub(crate) fn path_mss(&self, now: Instant, key: &FlowKey, mss: u16) -> u16 {
+        if self.paths.is_empty() { mss } else { self.lowered_mss(now, key, mss) }
+    }
+
+    #[inline(never)]
+    fn lowered_mss(&self, now: Instant, key: &FlowKey, mss: u16) -> u16 {
         let headers = if key.remote.is_v4() { 40 } else { 60 };
         self.paths.get(now, (key.interface, key.remote)).map_or(mss, |mtu| mtu.saturating_sub(headers).max(88).min(mss))
     }

@@ -30,11 +30,10 @@ impl Stack {
         if self.answers.is_empty() {
             for _ in 0..self.notify.len() {
                 let Some(entry) = self.notify.pop_front() else { break };
-                if !self.queues.is_current(entry) {
+                let id = entry.id;
+                if self.queues.take(entry, queued::NOTIFY).is_none() {
                     continue;
                 }
-                let id = entry.id;
-                self.queues[id].remove(queued::NOTIFY);
                 let (count, full) = self.tell(now, id);
                 emitted += count;
                 if full {

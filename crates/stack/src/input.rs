@@ -201,7 +201,7 @@ impl Stack {
         let Ok(header) = Segment::header(segment) else { return Some(Err(DropReason::Malformed)) };
         let seg = Segment::behind(segment, header, frame.mss);
         let source = Source { interface, mac, src, dst, ecn: tos & 3 };
-        let mut taken = self.take_segment(now, source, &seg, hash, ours);
+        let mut taken = self.take_common(now, source, &seg, hash, ours);
         if let Ok(Fate::Unknown(hash)) = taken {
             if ask(self, RxFrame { checksum: RxChecksum::Verified, ..*frame }, Sought::InVain) {
                 return Some(Ok(Fate::Given));
@@ -331,8 +331,22 @@ impl Stack {
         self.take_segment(now, source, &seg, None, true).map(|_| ())
     }
 
-    /// `hash` is the tuple's, where it is known. Nothing is done with what belongs to no connection and may not be `ours`.
+    /// [`Stack::take_common`] where a call does not matter.
+    #[inline(never)]
     fn take_segment(
+        &mut self,
+        now: Instant,
+        source: Source,
+        seg: &Segment,
+        hash: Option<u32>,
+        ours: bool,
+    ) -> Result<Fate, DropReason> {
+        self.take_common(now, source, seg, hash, ours)
+    }
+
+    /// `hash` is the tuple's, where it is known. Nothing is done with what belongs to no connection and may not be `ours`.
+    #[inline(always)]
+    fn take_common(
         &mut self,
         now: Instant,
         source: Source,

@@ -7,7 +7,7 @@ use crate::InterfaceId;
 use crate::channel::{CloseMode, ConnId, Endpoint, Event, Failure, Job, ListenerId, Token};
 use crate::conn::{Birth, Conn, Stage};
 use crate::counters::DropReason;
-use crate::engine::{EMBRYO, Stack, TIME_WAIT, context};
+use crate::engine::{Stack, TIME_WAIT, context};
 use crate::flows::FlowKey;
 use crate::listener::Listener;
 use crate::options::{Options, apply};
@@ -284,43 +284,76 @@ impl Stack {
     /// A local port for an active open: free for this remote end, and such that the reply comes back to this lane
     /// (mTCP 4.2, Fastsocket 3.3).
     pub(crate) fn choose_port(&mut self, now: Instant, key: FlowKey) -> Option<Chosen> {
-        let mut chosen = None;
-        let Stack { ports, flows, conns, syns, time_waits, listeners, config, sources, .. } = self;
-        let mut usable = |port| {
-            let key = FlowKey { local_port: port, ..key };
-            if config.steering.lane_of(key.remote, key.local, key.remote_port, port) != config.lane {
-                return false;
-            }
-            if listeners.covers(Endpoint { addr: key.local, port }) {
-                return false;
-            }
-            let hash = flows.hash(&key);
-            let taken = flows.find(hash, |value| match value & (TIME_WAIT | EMBRYO) {
-                0 => conns.key(value) == Some(&key),
-                EMBRYO => syns.get(value & !EMBRYO).is_some_and(|e| e.key == key),
-                bit => time_waits.get(value & !bit).is_some_and(|t| t.key == key),
-            });
-            let free = taken.is_none_or(|value| reusable(time_waits, now, config.time_wait, value));
-            if free {
-                chosen = Some(Chosen { key, hash, found: taken });
-            }
-            free
-        };
+        if self.sources.has_spent() {
+            return self.choose_among_freed(now, key);
+        }
+        let chosen = self.look_for_port(now, key);
+        if chosen.is_none() {
+            self.sources.looked(now, &key, false);
+        }
+        chosen
+    }
+
+    /// [`Stack::choose_port`] where ports towards some remote end were all taken.
+    #[cold]
+    fn choose_among_freed(&mut self, now: Instant, key: FlowKey) -> Option<Chosen> {
         loop {
-            match sources.known(now, &key) {
+            match self.sources.known(now, &key) {
                 Known::Spent => return None,
-                Known::Freed(port) if ports.has(port) && usable(port) => return chosen,
+                Known::Freed(port) if self.ports.has(port) => {
+                    let chosen = self.usable(now, FlowKey { local_port: port, ..key });
+                    if chosen.is_some() {
+                        return chosen;
+                    }
+                }
                 Known::Freed(_) => {}
                 Known::Nothing => break,
             }
         }
-        let found = ports.pick(key.local, key.remote, key.remote_port, &mut usable);
-        sources.looked(now, &key, found.is_some());
+        let chosen = self.look_for_port(now, key);
+        self.sources.looked(now, &key, chosen.is_some());
         chosen
     }
 
+    #[inline(always)]
+    fn look_for_port(&mut self, now: Instant, key: FlowKey) -> Option<Chosen> {
+        let mut round = self.ports.round(key.local, key.remote, key.remote_port);
+        while let Some(local_port) = self.ports.next(&mut round) {
+            let chosen = self.usable(now, FlowKey { local_port, ..key });
+            if chosen.is_some() {
+                return chosen;
+            }
+        }
+        None
+    }
+
+    /// The tuple, where an active open may have it.
+    #[inline(always)]
+    fn usable(&self, now: Instant, key: FlowKey) -> Option<Chosen> {
+        let Stack { flows, listeners, config, .. } = self;
+        if config.steering.lane_of(key.remote, key.local, key.remote_port, key.local_port) != config.lane {
+            return None;
+        }
+        if listeners.covers(Endpoint { addr: key.local, port: key.local_port }) {
+            return None;
+        }
+        let hash = flows.hash(&key);
+        let found = self.find_flow(&key, hash);
+        let free = found.is_none_or(|value| self.reusable(now, value));
+        free.then_some(Chosen { key, hash, found })
+    }
+
+    /// RFC 6191: a TIME-WAIT tuple may be used again by an active open when timestamps tell the generations apart, a second
+    /// after the old one ended (Linux's `tcp_tw_reuse`).
     fn reusable(&self, now: Instant, value: u32) -> bool {
-        reusable(&self.time_waits, now, self.config.time_wait, value)
+        if value & TIME_WAIT == 0 {
+            return false;
+        }
+        let length = self.config.time_wait.as_micros() as u64;
+        self.time_waits.get(value & !TIME_WAIT).is_some_and(|t| {
+            let age = length - t.until.micros_since(now).min(length);
+            t.stamped && age > 1_000_000
+        })
     }
 
     /// A TIME-WAIT record gives way to a connection of its tuple.
@@ -388,18 +421,6 @@ impl Stack {
 /// RFC 6191, RFC 9293 MAY-2: beyond everything that the connection before, which got to `old`, may have sent.
 pub(crate) fn beyond(iss: SeqNum, old: SeqNum) -> SeqNum {
     if iss.after(old + 65_536) { iss } else { old + 65_537 }
-}
-
-/// RFC 6191: a TIME-WAIT tuple may be used again by an active open when timestamps tell the generations apart, a second
-/// after the old one ended (Linux's `tcp_tw_reuse`).
-fn reusable(time_waits: &crate::time_wait::TimeWaits, now: Instant, length: core::time::Duration, value: u32) -> bool {
-    if value & TIME_WAIT == 0 {
-        return false;
-    }
-    time_waits.get(value & !TIME_WAIT).is_some_and(|t| {
-        let age = length.as_micros() as u64 - t.until.micros_since(now).min(length.as_micros() as u64);
-        t.stamped && age > 1_000_000
-    })
 }
 
 /// A connection that the application may name.

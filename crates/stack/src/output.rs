@@ -166,12 +166,8 @@ impl Stack {
         share: usize,
         sink: &mut S,
     ) -> bool {
-        if !self.queues.is_current(entry) {
-            return true;
-        }
         let (i, id) = (via.interface.index(), entry.id);
-        let word = &mut self.queues[id];
-        word.remove(bit);
+        let Some(word) = self.queues.take(entry, bit) else { return true };
         if bit == queued::ACK {
             if rides && word.has(queued::DATA) {
                 return true;

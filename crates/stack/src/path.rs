@@ -27,10 +27,12 @@ impl PathMtus {
         *entry = (entry.0.min(mtu), now + LIFETIME);
     }
 
+    /// Whether nothing is known of any.
+    pub fn is_empty(&self) -> bool {
+        self.map.is_empty()
+    }
+
     pub fn get(&self, now: Instant, to: (InterfaceId, Addr)) -> Option<u16> {
-        if self.map.is_empty() {
-            return None;
-        }
         self.map.get(&to).filter(|(_, until)| *until > now).map(|(mtu, _)| *mtu)
     }
 }

@@ -36,35 +36,45 @@ impl Ports {
         self.count
     }
 
-    /// The next port towards a remote end that `usable` accepts; `None` after one round without any.
-    pub fn pick(
-        &mut self,
-        local: Addr,
-        remote: Addr,
-        remote_port: u16,
-        mut usable: impl FnMut(u16) -> bool,
-    ) -> Option<u16> {
+    /// Begins to look for a port towards a remote end: [`Ports::next`] gives each of them once.
+    pub fn round(&self, local: Addr, remote: Addr, remote_port: u16) -> Round {
         let hash =
             self.hasher.tuple(&FlowKey { interface: crate::InterfaceId(0), local, remote, local_port: 0, remote_port });
-        let offset = hash as u32;
-        let counter = &mut self.counters[(hash >> 32) as usize % COUNTERS];
-        let start = offset.wrapping_add(*counter) % self.count;
-        for i in 0..self.count {
-            let port = self.first + ((start + i) % self.count) as u16;
-            // The counter passes what is taken too, so that it is not tried again soon.
-            *counter = counter.wrapping_add(1);
-            if usable(port) {
-                return Some(port);
-            }
-        }
-        None
+        let counter = (hash >> 32) as usize % COUNTERS;
+        let start = (hash as u32).wrapping_add(self.counters[counter]) % self.count;
+        Round { at: start, left: self.count, counter }
     }
+
+    /// The next port of a round; `None` after the last.
+    pub fn next(&mut self, round: &mut Round) -> Option<u16> {
+        round.left = round.left.checked_sub(1)?;
+        let port = self.first + round.at as u16;
+        round.at = if round.at + 1 == self.count { 0 } else { round.at + 1 };
+        // The counter passes what is taken too, so that it is not tried again soon.
+        self.counters[round.counter] = self.counters[round.counter].wrapping_add(1);
+        Some(port)
+    }
+}
+
+/// A look at all ports towards one remote end.
+pub(crate) struct Round {
+    /// Of the ports, the one that is next.
+    at: u32,
+    left: u32,
+    counter: usize,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::collections::HashSet;
+
+    impl Ports {
+        fn pick(&mut self, local: Addr, remote: Addr, port: u16, mut usable: impl FnMut(u16) -> bool) -> Option<u16> {
+            let mut round = self.round(local, remote, port);
+            core::iter::from_fn(|| self.next(&mut round)).find(|port| usable(*port))
+        }
+    }
 
     #[test]
     fn every_port_once_then_none_and_cheap_in_between() {

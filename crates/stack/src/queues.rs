@@ -31,7 +31,6 @@ pub(crate) mod queued {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub id: u32,
-    /// In the place that it has in a [`Word`].
     incarnation: u32,
 }
 
@@ -43,37 +42,38 @@ impl Entry {
     }
 }
 
-/// The lowest eight bits are the queues, the others count the incarnations.
+/// What queues know of a connection number.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Word(u32);
-
-const BITS: u32 = 0xff;
+pub(crate) struct Word {
+    incarnation: u32,
+    bits: u8,
+}
 
 impl Word {
     #[inline(always)]
     pub fn bits(self) -> u8 {
-        self.0 as u8
+        self.bits
     }
 
     #[inline(always)]
     pub fn has(self, bit: u8) -> bool {
-        self.bits() & bit != 0
+        self.bits & bit != 0
     }
 
     #[inline(always)]
     pub fn insert(&mut self, bits: u8) {
-        self.0 |= bits as u32;
+        self.bits |= bits;
     }
 
     #[inline(always)]
     pub fn remove(&mut self, bits: u8) {
-        self.0 &= !(bits as u32);
+        self.bits &= !bits;
     }
 
     /// The entry of connection `id`, whose word this is.
     #[inline(always)]
     pub fn entry(self, id: u32) -> Entry {
-        Entry { id, incarnation: self.0 & !BITS }
+        Entry { id, incarnation: self.incarnation }
     }
 }
 
@@ -93,15 +93,26 @@ impl Queues {
     /// Whether the connection of `entry` still is.
     #[inline(always)]
     pub fn is_current(&self, entry: Entry) -> bool {
-        self.0[entry.id as usize].0 & !BITS == entry.incarnation
+        self[entry.id].incarnation == entry.incarnation
+    }
+
+    /// An entry was taken out of the queue `bit`: the word of its connection, without the bit; `None` where that is over.
+    #[inline(always)]
+    pub fn take(&mut self, entry: Entry, bit: u8) -> Option<&mut Word> {
+        let word = &mut self[entry.id];
+        if word.incarnation != entry.incarnation {
+            return None;
+        }
+        word.remove(bit);
+        Some(word)
     }
 
     /// The connection is over: its entries are stale from now on. The queues that it was in.
     #[inline]
     pub fn end(&mut self, id: u32) -> u8 {
         let word = &mut self[id];
-        let bits = word.bits();
-        word.0 = (word.0 & !BITS).wrapping_add(BITS + 1);
+        let bits = word.bits;
+        *word = Word { incarnation: word.incarnation.wrapping_add(1), bits: 0 };
         bits
     }
 }

@@ -22,7 +22,7 @@ impl Stack {
     }
 
     /// [`Stack::settle`], but that it joins none of the lists `but`.
-    #[inline]
+    #[inline(always)]
     fn settle_but(&mut self, now: Instant, id: u32, but: u8) {
         let Some(c) = self.conns.get_mut(id) else { return };
         if c.tcb.has_knobs() {
@@ -99,7 +99,12 @@ impl Stack {
         if over && wants == 0 && !c.tcb.has_knobs() {
             return self.settle_over(now, id, wants, queued::SEND);
         }
-        // It does not go straight back on the lists.
+        self.settle_unlisted(now, id);
+    }
+
+    /// [`Stack::settle`] of a connection that does not go straight back on the lists of what is sent.
+    #[inline(never)]
+    fn settle_unlisted(&mut self, now: Instant, id: u32) {
         self.settle_but(now, id, queued::SEND);
     }
 

@@ -49,11 +49,13 @@ impl Sources {
         (key.interface, key.local, key.remote, key.remote_port)
     }
 
+    /// Whether ports between any address and remote end were all taken.
+    pub fn has_spent(&self) -> bool {
+        !self.spent.is_empty()
+    }
+
     /// What is known of the ports from `key.local` towards its remote end.
     pub fn known(&mut self, now: Instant, key: &FlowKey) -> Known {
-        if self.spent.is_empty() {
-            return Known::Nothing;
-        }
         let Some(spent) = self.spent.get_mut(&Sources::of(key)) else { return Known::Nothing };
         match spent.freed.pop() {
             Some(port) => Known::Freed(port),
@@ -64,9 +66,6 @@ impl Sources {
 
     /// All of them were looked at; whether one was free.
     pub fn looked(&mut self, now: Instant, key: &FlowKey, found: bool) {
-        if found && self.spent.is_empty() {
-            return;
-        }
         if found {
             self.spent.remove(&Sources::of(key));
             return;
