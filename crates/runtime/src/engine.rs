@@ -302,8 +302,8 @@ impl Engine {
                 notes.extend(xdp.warnings());
                 let only = device.addresses.iter().map(|(a, _)| *a).collect::<Vec<_>>();
                 let only = (!only.is_empty()).then_some(only);
-                let (mtu, mac) = (xdp.link().mtu, xdp.link().mac);
-                shared.push(SharedPort { port, vlan: device.vlan.unwrap_or(0), device: xdp, only, mtu, mac });
+                let (mtu, mac, queues) = (xdp.link().mtu, xdp.link().mac, xdp.queues());
+                shared.push(SharedPort { port, vlan: device.vlan.unwrap_or(0), device: xdp, only, mtu, mac, queues });
                 let kind = (device.mode, device.vlan, 0, false, device.mtu);
                 devices.push((kind, Vec::new(), Vec::new(), Default::default()));
                 continue;

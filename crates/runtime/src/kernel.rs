@@ -40,6 +40,8 @@ pub(crate) struct SharedPort {
     pub mtu: u32,
     /// Its hardware address, likewise.
     pub mac: MacAddr,
+    /// Its receive queues, likewise.
+    pub queues: u16,
 }
 
 impl SharedPort {
@@ -643,6 +645,14 @@ impl Follower {
                         tracing::warn!("{}: its MTU {rose} to {}: start again to follow it", link.name, link.mtu);
                     }
                     p.mtu = link.mtu;
+                    let (now, served) = (p.device.queues_now(), p.device.queues());
+                    if now > served && now != p.queues {
+                        tracing::warn!(
+                            "{0}: it has {now} receive queues now, and frames of {served} are taken: connections by the others                              get no answer: `ethtool -L {0} combined {served}`, or start again",
+                            link.name
+                        );
+                    }
+                    p.queues = now;
                     if p.mac != link.mac {
                         tracing::warn!("{}: its hardware address is {} from now on", link.name, link.mac);
                         p.mac = link.mac;

@@ -79,6 +79,30 @@ fn a_changed_hardware_address_is_followed() {
     assert_eq!(server.stop(), Some(0));
 }
 
+/// Frames of a queue that is turned on later come to no lane: who did it reads what to do.
+#[test]
+fn a_queue_that_is_turned_on_later_is_told() {
+    let Some(lab) = Lab::new() else { return };
+    let data = lab.file("k64", 65_536);
+    must(&format!("ip netns exec {} ethtool -L vb rx 1", lab.b));
+    let mut server = lab.serve(&lab.b, "--dev xdp:vb --port 80");
+    assert!(lab.curl(&lab.a, "http://10.99.0.2/k64") == data);
+    must(&format!("ip netns exec {} ethtool -L vb rx 2", lab.b));
+    // What is always told comes after it.
+    must(&format!("ip -n {} link set vb address 02:00:00:00:aa:01", lab.b));
+    let mut said = String::new();
+    while !said.contains("vb: its hardware address is 02:00:00:00:aa:01") {
+        said += &server.says();
+        assert!(matches!(server.0.try_wait(), Ok(None)), "{said}");
+    }
+    assert!(said.contains("vb: it has 2 receive queues now, and frames of 1 are taken"), "{said}");
+    assert_eq!(server.stop(), Some(0));
+    must(&format!("ip -n {} neigh flush dev va", lab.a));
+    let server = lab.serve(&lab.b, "--dev xdp:vb --port 80");
+    assert!(lab.curl(&lab.a, "http://10.99.0.2/k64") == data);
+    assert_eq!(server.stop(), Some(0));
+}
+
 /// Anycast and direct server return: addresses on the loopback interface, which routers and balancers lead here.
 #[test]
 fn addresses_of_the_loopback_interface_are_served_and_followed() {

@@ -1,6 +1,7 @@
 //! An interface taken by AF_XDP: the program, its maps, and a socket on every queue.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -90,6 +91,8 @@ const FITS: u32 = 3000;
 /// An interface taken by AF_XDP. Its ports keep the program attached as long as any of them lives.
 pub struct XdpDevice {
     link: Link,
+    /// Receive queues whose frames are taken.
+    queues: u16,
     attached: Arc<Attached>,
     generic: Option<Generic>,
     /// Busy polling was asked for and is not to be had.
@@ -164,6 +167,29 @@ fn check_kind(link: &Link, all: &[Link]) -> Result<(), PortError> {
     Err(PortError::Invalid(format!("{name} is {part} {0}, which has the addresses: use xdp:{0}", master.name)))
 }
 
+/// Opens a socket on each of `queues`, enters it into the program's map, and deals it to a lane.
+fn open_queues(
+    queues: Range<u16>,
+    link: &Link,
+    config: &XdpConfig,
+    maps: &Maps,
+    by_lane: &mut [Vec<Queue>],
+) -> Result<(), PortError> {
+    let size = |slots: u32| slots.next_power_of_two().clamp(64, 32_768);
+    let shared = config.receive_ring / queues.end.div_ceil(config.lanes) as u32;
+    let rings = Rings { receive: size(shared.max(config.receive_ring.min(2048))), send: size(config.send_ring) };
+    for i in queues.clone() {
+        let queue = Queue::open(link.index, i, link.mtu, rings, config)
+            .map_err(|e| refuse_queue(link, i, (queues.end, rings), e))?;
+        let fd = queue.as_fd().as_raw_fd();
+        maps.sockets
+            .set(&(i as u32).to_ne_bytes(), &fd.to_ne_bytes())
+            .map_err(|e| refuse(&link.name, "entering the socket into the program's map", e))?;
+        by_lane[(i % config.lanes) as usize].push(queue);
+    }
+    Ok(())
+}
+
 impl XdpDevice {
     /// Takes the interface; one port for each lane.
     pub fn attach(name: &str, config: &XdpConfig) -> Result<(XdpDevice, Vec<XdpPort>), PortError> {
@@ -193,21 +219,11 @@ impl XdpDevice {
                 config.lanes, config.lanes
             )));
         }
-        let size = |slots: u32| slots.next_power_of_two().clamp(64, 32_768);
-        let shared = config.receive_ring / queues.div_ceil(config.lanes) as u32;
-        let rings = Rings { receive: size(shared.max(config.receive_ring.min(2048))), send: size(config.send_ring) };
-        let maps = Maps::new(queues as u32).map_err(|e| refuse(name, "making BPF maps", e))?;
+        // A queue of which nobody takes the frames is deaf, so there is room for those that attaching adds.
+        let maps = Maps::new(link.rx_queues.max(queues.into())).map_err(|e| refuse(name, "making BPF maps", e))?;
         maps.set_mac(link.mac).map_err(|e| refuse(name, "telling the program the hardware address", e))?;
         let mut by_lane: Vec<Vec<Queue>> = (0..config.lanes).map(|_| Vec::new()).collect();
-        for i in 0..queues {
-            let queue = Queue::open(link.index, i, link.mtu, rings, config)
-                .map_err(|e| refuse_queue(&link, i, (queues, rings), e))?;
-            let fd = queue.as_fd().as_raw_fd();
-            maps.sockets
-                .set(&(i as u32).to_ne_bytes(), &fd.to_ne_bytes())
-                .map_err(|e| refuse(name, "entering the socket into the program's map", e))?;
-            by_lane[(i % config.lanes) as usize].push(queue);
-        }
+        open_queues(0..queues, &link, config, &maps, &mut by_lane)?;
         let sg = by_lane[0][0].sg;
         let program = Program::load_xdp("corelane", &bpf::steer(&maps), sg)
             .map_err(|e| refuse(name, "loading the XDP program", e))?;
@@ -228,6 +244,12 @@ impl XdpDevice {
                 Err(_) => return Err(refuse(name, "attaching the XDP program", first)),
             },
         };
+        // virtio_net turns queues on when it is given a program, up to twice as many, and is sent frames by all of them. It turns
+        // them off with the program, before their sockets are closed, and keeps using what such a socket had without copying
+        // (seen with 7.3: a NULL pointer in xp_alloc_batch at the next start). So these copy.
+        let now = queues_of(&link).min(link.rx_queues.max(queues.into()) as u16);
+        let added = XdpConfig { zero_copy: ZeroCopy::Never, ..config.clone() };
+        open_queues(queues..now, &link, &added, &maps, &mut by_lane)?;
         let attached = Arc::new(Attached { maps, _link: bpf_link, _program: program, tags });
         let zero_copy = by_lane[0][0].zero_copy;
         // What a program on this machine sends (through a veth, or to a bridge from one) has sums that hardware was to finish;
@@ -253,12 +275,32 @@ impl XdpDevice {
             };
             ports.push(XdpPort::new(queues, large, caps, checksum, attached.clone())?);
         }
-        Ok((XdpDevice { link, attached, generic, unpolled: config.busy_poll_us > 0 && !zero_copy }, ports))
+        Ok((
+            XdpDevice {
+                link,
+                queues: now.max(queues),
+                attached,
+                generic,
+                unpolled: config.busy_poll_us > 0 && !zero_copy,
+            },
+            ports,
+        ))
     }
 
     /// The interface as it was when it was taken.
     pub fn link(&self) -> &Link {
         &self.link
+    }
+
+    /// Receive queues whose frames are taken.
+    pub fn queues(&self) -> u16 {
+        self.queues
+    }
+
+    /// Receive queues that the interface has now. Frames by those that it was given since it was taken are the kernel's, which
+    /// drops those of our connections.
+    pub fn queues_now(&self) -> u16 {
+        queues_of(&self.link)
     }
 
     /// Waits until frames can come and go, at most for `limit`; whether they can. Drivers that restart their queues for a
