@@ -637,6 +637,9 @@ impl Follower {
                     } else if link.up && was_down {
                         tracing::warn!("{} is up again", link.name);
                         self.down.retain(|l| *l != link.index);
+                        if let Err(error) = state.ports[at].device.came_up() {
+                            tracing::warn!("{error}");
+                        }
                     }
                     let p = &mut state.ports[at];
                     let taken = p.device.link().mtu;

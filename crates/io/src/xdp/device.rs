@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use wire::burst::{RxChecksum, TxCaps};
@@ -71,8 +71,8 @@ pub(super) const LOOPBACK: u32 = 1;
 /// What keeps the program on the interface.
 pub(super) struct Attached {
     maps: Maps,
-    _link: bpf::Link,
-    _program: Program,
+    link: Mutex<Option<bpf::Link>>,
+    program: Program,
     /// VLAN tags stay in frames as long as this lives.
     tags: Option<Tags>,
 }
@@ -105,6 +105,12 @@ fn queues_of(link: &Link) -> u16 {
         .map_or(0, |dir| dir.flatten().filter(|e| e.file_name().to_string_lossy().starts_with("rx-")).count());
     // Outside the namespace that /sys shows, the kernel's count has to do.
     if n > 0 { n as u16 } else { link.rx_queues.max(1) as u16 }
+}
+
+/// The name of an interface's driver; virtual ones and those that /sys does not show have none.
+fn driver_of(name: &str) -> Option<String> {
+    let driver = std::fs::read_link(format!("/sys/class/net/{name}/device/driver")).ok()?;
+    Some(driver.file_name()?.to_string_lossy().into_owned())
 }
 
 fn refuse(name: &str, what: &str, e: io::Error) -> PortError {
@@ -250,7 +256,7 @@ impl XdpDevice {
         let now = queues_of(&link).min(link.rx_queues.max(queues.into()) as u16);
         let added = XdpConfig { zero_copy: ZeroCopy::Never, ..config.clone() };
         open_queues(queues..now, &link, &added, &maps, &mut by_lane)?;
-        let attached = Arc::new(Attached { maps, _link: bpf_link, _program: program, tags });
+        let attached = Arc::new(Attached { maps, link: Mutex::new(Some(bpf_link)), program, tags });
         let zero_copy = by_lane[0][0].zero_copy;
         // What a program on this machine sends (through a veth, or to a bridge from one) has sums that hardware was to finish;
         // real hardware does not tell what it verified.
@@ -344,6 +350,20 @@ impl XdpDevice {
     /// Whether frames lose their VLAN tags before they come here, so that nobody knows which network they are of.
     pub fn loses_tags(&self) -> bool {
         self.attached.tags.as_ref().is_some_and(Tags::are_lost)
+    }
+
+    /// The interface was down and is up again. vmxnet3 then shows the program and does not run it (seen with Linux 7.3), so it is
+    /// given it once more; other drivers keep theirs.
+    pub fn came_up(&self) -> Result<(), PortError> {
+        let name = &self.link.name;
+        if self.generic.is_some() || driver_of(name).as_deref() != Some("vmxnet3") {
+            return Ok(());
+        }
+        let mut link = self.attached.link.lock().unwrap_or_else(PoisonError::into_inner);
+        *link = None;
+        let again = self.attached.program.attach(self.link.index, false);
+        *link = Some(again.map_err(|e| refuse(name, "attaching the XDP program again", e))?);
+        Ok(())
     }
 
     fn generic_mode(&self) -> Option<String> {
