@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Boots a guest with two network interfaces of one kind on one wire and runs a script in it, with the host's files.
 #
-#   tools/drivers/boot.sh KERNEL-DIR DEVICE SCRIPT ROWS
+#   tools/drivers/boot.sh KERNEL-DIR DEVICE SCRIPT ROWS SECONDS
 #
-# DEVICE: igb, vmxnet3, e1000e, e1000, virtio (one queue), virtio-mq (two queues by tap, in a network namespace of its own; needs root).
+# DEVICE: igb, vmxnet3, e1000e, e1000, virtio (one queue), virtio-mq (several queues by tap, in a network namespace of its own; needs
+# root), virtio-zc (the same, with memory that the driver maps itself, as AF_XDP without copying asks).
 # The hardware addresses end in 01 (the client's interface) and 02 (the server's).
 set -euo pipefail
-kernel=$1 device=$2 script=$3 rows=$4
+kernel=$1 device=$2 script=$3 rows=$4 limit=${5:-540}
 nic=()
 prefix=()
 mac=52:54:00:00:00:0
@@ -16,7 +17,9 @@ igb)
         nic+=(-device "pcie-root-port,id=rp$i,chassis=$((i + 1)),slot=$((i + 1))" -netdev "hubport,id=h$i,hubid=0" -device "igb,bus=rp$i,netdev=h$i,mac=$mac$((i + 1))")
     done
     ;;
-virtio-mq)
+virtio-mq | virtio-zc)
+    own=
+    [ "$device" = virtio-mq ] || own=,disable-legacy=on,iommu_platform=on
     ns=corelane-drivers-$$
     trap 'ip netns del "$ns"' EXIT
     ip netns add "$ns"
@@ -25,7 +28,7 @@ virtio-mq)
     for i in 0 1; do
         ip -n "$ns" tuntap add dev "t$i" mode tap multi_queue vnet_hdr
         ip -n "$ns" link set "t$i" master hub up
-        nic+=(-netdev "tap,id=h$i,ifname=t$i,script=no,downscript=no,queues=4,vhost=off" -device "virtio-net-pci,netdev=h$i,mac=$mac$((i + 1)),mq=on,vectors=10")
+        nic+=(-netdev "tap,id=h$i,ifname=t$i,script=no,downscript=no,queues=4,vhost=off" -device "virtio-net-pci,netdev=h$i,mac=$mac$((i + 1)),mq=on,vectors=10$own")
     done
     prefix=(ip netns exec "$ns")
     ;;
@@ -36,6 +39,6 @@ virtio-mq)
 esac
 # KVM where it runs an ordinary guest; elsewhere the emulator, in which times mean nothing.
 accel=tcg,thread=multi
-"${prefix[@]}" timeout "${LIMIT:-540}" qemu-system-x86_64 -M q35 -accel "$accel" -cpu max -smp 2 -m 3G -nographic -no-reboot -kernel "$kernel/vmlinuz" \
-    -initrd "$kernel/initramfs" -append "console=ttyS0 quiet panic=-1 net.ifnames=0 script=$script rows=$rows" \
+"${prefix[@]}" timeout "$limit" qemu-system-x86_64 -M q35 -accel "$accel" -cpu max -smp 2 -m 3G -nographic -no-reboot -kernel "$kernel/vmlinuz" \
+    -initrd "$kernel/initramfs" -append "console=ttyS0 quiet panic=-1 oops=panic net.ifnames=0 script=$script rows=$rows" \
     -virtfs local,path=/,mount_tag=root,security_model=passthrough,readonly=on,multidevs=remap -nodefaults -serial stdio -monitor none "${nic[@]}" </dev/null

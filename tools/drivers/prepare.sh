@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Fetches what the drivers' laboratory needs: QEMU, Debian's kernels, and an initramfs for each of them.
 #
-#   tools/drivers/prepare.sh DIR
+#   tools/drivers/prepare.sh DIR [KERNEL…]      (old, stable, new; else all)
 #
 # DIR gets a folder for each kernel with `vmlinuz`, `initramfs` and `release`. What is there already, and still the package that the
 # archive names, is not fetched again. Exits with 0 and prints one line for each thing that could not be had:
@@ -13,6 +13,10 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$1"
 dir=$(cd "$1" && pwd)
+shift
+[ $# -gt 0 ] || set -- old stable new
+wanted=" $* "
+wants() { [[ $wanted == *" $1 "* ]]; }
 
 skip() { printf 'SKIP %s: %s\n' "$1" "$2"; }
 
@@ -105,15 +109,18 @@ kernel() {
 newest() { apt-cache "${apt[@]}" search --names-only "$1" | awk '{ print $1 }' | grep -v -e rt-amd64 -e cloud -e dbg -e unsigned | sort -V | tail -1; }
 
 # The oldest that is supported, stable's, and the newest that is packaged. A package each, or three since 6.19.
-if archive "bookworm bookworm-updates"; then
+if ! wants old; then :
+elif archive "bookworm bookworm-updates"; then
     p=$(newest '^linux-image-6\.1\.[0-9].*-amd64$')
     [ -n "$p" ] && kernel old "$p" || skip old "no kernel 6.1 in bookworm (see $dir)"
 else skip old "no package lists of bookworm (see $dir/apt-bookworm/log)"; fi
-if archive "trixie trixie-updates"; then
+if ! wants stable; then :
+elif archive "trixie trixie-updates"; then
     p=$(newest '^linux-image-6\.12\.[0-9].*-amd64$')
     [ -n "$p" ] && kernel stable "$p" || skip stable "no kernel 6.12 in trixie (see $dir)"
 else skip stable "no package lists of trixie (see $dir/apt-trixie/log)"; fi
-if archive "trixie-backports sid"; then
+if ! wants new; then :
+elif archive "trixie-backports sid"; then
     p=$(newest '^linux-binary-[0-9].*-amd64$')
     v=${p#linux-binary-}
     [ -n "$v" ] && kernel new "linux-binary-$v" "linux-modules-$v" "linux-base-$v" || skip new "no linux-binary package in trixie-backports and sid (see $dir)"

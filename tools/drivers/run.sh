@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
 # Production drivers and other kernels: `./ci.sh drivers`.
 #
-#   tools/drivers/run.sh             every row; prints a table, and writes it into docs/drivers.md with --write
+#   tools/drivers/run.sh             every row
 #   tools/drivers/run.sh quick       one row of each driver and kernel
+#   tools/drivers/run.sh ci          what `./ci.sh` runs: two drivers on one kernel
 #   tools/drivers/run.sh igb new     the rows of one driver (and one kernel)
 #   tools/drivers/run.sh igb new bond,slave     these rows
+#   tools/drivers/run.sh --write …   and puts what was seen into docs/drivers.md
 #
 # Guests are booted under QEMU with Debian's kernels; this system's root directory is theirs, read-only. A row is `served`, or
-# `refused` with a sentence, or it has FAILED. A guest that lacks something (a module, a function of the emulated device) says `absent`.
-# What is absent, or cannot be prepared, is a skip; with CI=true a skip that tools/drivers/skips does not list is a failure.
+# `refused` with a sentence, or it has FAILED; so has one after which the kernel complains of a fault of its own. A guest that lacks
+# something (a module, a function of the emulated device) says `absent`. What is absent, or cannot be prepared, is a skip; with CI=true
+# a skip that tools/drivers/skips does not list is a failure.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 here=tools/drivers
@@ -17,34 +20,69 @@ dir=${CORELANE_DRIVERS_DIR:-$target/drivers}
 write=
 [ "${1:-}" != --write ] || { write=1; shift; }
 only_device=${1:-} only_kernel=${2:-} only_rows=${3:-}
-quick=
-[ "$only_device" != quick ] || { quick=1; only_device=; }
 
 # What is booted: device, kernel, rows. The rows up to a bar are those of `quick`.
 table='
-igb       new     basic | restart kill flap reset rings mac vip gone first_syn vlan foreign_vlan bond slave bridge member jumbo
+igb       new     basic | restart kill flap reset rings channels mac vip gone first_syn vlan foreign_vlan bond slave bridge member jumbo mtu3000
 igb       new     igbvf
-igb       stable  basic | kill flap bond slave
-igb       old     basic | restart kill flap reset mac vip vlan foreign_vlan bond slave bridge member jumbo
-vmxnet3   new     basic | kill flap mac jumbo
-virtio    new     basic kill flap mac
-virtio-mq new     basic | restart kill flap rings mac jumbo first_syn
-e1000e    new     basic | kill flap mac jumbo
-e1000     new     basic
-igb       new     lab verdicts sums
-igb       old     lab verdicts sums
+igb       stable  basic | kill flap first_syn vlan foreign_vlan bond slave mtu3000
+igb       old     basic | restart kill flap reset mac vip first_syn vlan foreign_vlan bond slave bridge member jumbo mtu3000
+vmxnet3   new     basic | restart kill flap mac foreign_vlan jumbo
+virtio    new     basic | kill flap mac foreign_vlan jumbo
+virtio-mq new     basic | restart kill flap channels mac foreign_vlan jumbo first_syn
+virtio-mq stable  basic
+virtio-mq old     basic
+virtio-zc new     basic | restart kill flap mac first_syn
+e1000e    new     basic | restart kill flap reset mac foreign_vlan jumbo
+e1000     new     basic | kill mac foreign_vlan
+igb       new     verdicts model sums lab
+igb       stable  verdicts model sums
+igb       old     verdicts model sums lab
 '
+case $only_device in
+quick)
+    # One row of each driver and kernel.
+    table=$(sed -n 's/ *|.*//p' <<<"$table")
+    only_device=
+    ;;
+ci)
+    # A kernel that changes only as Debian's release does.
+    table='
+igb       stable  foreign_vlan first_syn
+virtio-mq stable  basic
+'
+    only_device=
+    ;;
+esac
 
 skips=()
 failures=0
 skip() {
-    if grep -qs "^$1\b" "$here/skips"; then echo "skipped: $1: $2 (listed)"; else echo "SKIPPED: $1: $2"; skips+=("$1: $2"); fi
+    if grep -qs "^$1 " "$here/skips"; then echo "skipped: $1: $2 (listed)"; else echo "SKIPPED: $1: $2"; skips+=("$1: $2"); fi
 }
 finish() {
+    echo "$failures failed, ${#skips[@]} skipped"
     if [ ${#skips[@]} -gt 0 ] && [ "${CI:-}" = true ]; then exit 1; fi
     [ "$failures" = 0 ] || exit 1
     exit 0
 }
+
+# What was asked for: device, kernel, rows.
+chosen=()
+while read -r device kernel rows; do
+    [ -n "$device" ] || continue
+    [ -z "$only_device" ] || [ "$only_device" = "$device" ] || continue
+    [ -z "$only_kernel" ] || [ "$only_kernel" = "$kernel" ] || continue
+    rows=$(tr -d '|' <<<"$rows" | xargs)
+    if [ -n "$only_rows" ]; then
+        wanted=
+        for row in $rows; do [[ ,$only_rows, != *,$row,* ]] || wanted+=" $row"; done
+        [ -n "$wanted" ] || continue
+        rows=$wanted
+    fi
+    chosen+=("$device $kernel $rows")
+done <<<"$table"
+[ ${#chosen[@]} -gt 0 ] || { echo "run.sh: no such rows: $*" >&2; exit 2; }
 
 while IFS= read -r line; do
     case $line in
@@ -52,7 +90,7 @@ while IFS= read -r line; do
     SKIP*) line=${line#SKIP }; skip "${line%%: *}" "${line#*: }" ;;
     *) echo "$line" ;;
     esac
-done < <("$here/prepare.sh" "$dir" 2>&1)
+done < <(printf '%s\n' "${chosen[@]}" | awk '{ print $2 }' | sort -u | xargs "$here/prepare.sh" "$dir" 2>&1)
 
 cargo build -p cli --bins --locked --quiet
 # binary PACKAGE TEST: a test program, built here.
@@ -61,54 +99,75 @@ for line in sys.stdin:
     m = json.loads(line)
     if m.get("executable") and m["target"]["name"] == sys.argv[1] and "test" in m["target"]["kind"]:
         print(m["executable"])' "$2"; }
-mkdir -p "$dir"
+# A copy, so that a build meanwhile changes nothing.
+cp "$target/debug/corelane" "$dir/corelane"
 {
-    echo "CORELANE=$target/debug/corelane"
+    echo "CORELANE=$dir/corelane"
     echo "LAB_DIR=$PWD/crates/cli IO_DIR=$PWD/crates/io"
-    if [ -z "$quick" ]; then
-        echo "LAB_TEST=$(binary cli lab)"
-        echo "VERDICTS_TEST=$(binary io verdicts)"
-        echo "SUMS_TEST=$(binary io sums)"
-    fi
+    case " ${chosen[*]} " in *" lab "*) echo "LAB_TEST=$(binary cli lab)" ;; esac
+    for test in verdicts model sums; do
+        case " ${chosen[*]} " in *" $test "*) echo "${test^^}_TEST=$(binary io $test)" ;; esac
+    done
 } >"$dir/env"
 # The guest finds its words by a path of its own.
 sed "s|\${CORELANE_DRIVERS_ENV:-[^}]*}|$dir/env|" "$here/guest.sh" >"$dir/guest.sh"
 
 results=$dir/results
 : >"$results"
-machines() { sed '/^ *$/d' <<<"$table"; }
-while read -r device kernel rows; do
-    [ -z "$only_device" ] || [ "$only_device" = "$device" ] || continue
-    [ -z "$only_kernel" ] || [ "$only_kernel" = "$kernel" ] || continue
-    if [ -n "$quick" ]; then
-        case $rows in *'|'*) rows=${rows%%|*} ;; *) continue ;; esac
-    fi
-    if [ -n "$only_rows" ]; then
-        case " $rows " in *"${only_rows%%,*}"*) rows=${only_rows//,/ } ;; *) continue ;; esac
-    fi
-    rows=$(tr -d '|' <<<"$rows" | xargs)
-    if [ ! -f "$dir/$kernel/vmlinuz" ]; then continue; fi
-    if [ "$device" = virtio-mq ] && [ "$(id -u)" != 0 ]; then skip virtio-mq "several queues by tap need root"; continue; fi
-    release=$(cat "$dir/$kernel/release")
-    release=${release%-amd64}
-    log=$dir/$device-$kernel.log
-    LIMIT=${LIMIT:-1800} "$here/boot.sh" "$dir/$kernel" "$device" "$dir/guest.sh" "${rows// /,}" >"$log" 2>&1 || true
-    tr -d '\r' <"$log" >"$log.text" && mv "$log.text" "$log"
-    for row in $rows; do
-        result=$(grep -a "^RESULT|$row|" "$log" | head -1 || true)
-        IFS='|' read -r _ _ verdict detail <<<"${result:-||FAILED|no word of it: see $log}"
-        printf '%-10s %-16s %-13s %-8s %s\n' "$device" "$release" "$row" "$verdict" "$detail"
-        echo "$device|$release|$row|$verdict|$detail" >>"$results"
-        case $verdict in
-        absent) skip "$device-$kernel-$row" "$detail" ;;
-        FAILED)
-            failures=$((failures + 1))
-            grep -a -A12 "^RESULT|$row|" "$log" | grep -a '^  log:' | head -12 || tail -15 "$log"
+# verdict ROW RESULT SECONDS: prints and keeps what a guest said of a row.
+verdict() {
+    local row=$1 what detail
+    IFS='|' read -r _ _ what detail <<<"$2"
+    printf '%-10s %-16s %-13s %-8s %4s s  %s\n' "$device" "$release" "$row" "$what" "$3" "$detail"
+    echo "$device|$release|$row|$what|$detail" >>"$results"
+    case $what in
+    absent) skip "$device-$kernel-$row" "$detail" ;;
+    FAILED)
+        failures=$((failures + 1))
+        grep -aE '^  (log|kernel):' "$log" | tail -40 || true
+        ;;
+    esac
+}
+# guest ROWS…: boots one and takes its verdicts; `rest` is what it did not come to.
+guest() {
+    local line row result='' limit
+    rest=" $* "
+    # Each row is ended by itself; this is for a guest that hangs.
+    limit=$((300 + $# * 950))
+    case $rest in *" lab "* | *" sums "*) limit=$((limit + 12000)) ;; esac
+    log=$dir/$device-$kernel-$1.log
+    while IFS= read -r line; do
+        case $line in
+        "RESULT|"*) [ -n "$result" ] || result=$line ;;
+        "KERNEL|"*) result="RESULT||FAILED|the kernel says: ${line##*|}" ;;
+        "TOOK|"*)
+            row=${line#TOOK|} row=${row%%|*}
+            verdict "$row" "${result:-RESULT||FAILED|it says nothing}" "${line##*|}"
+            rest=${rest/" $row "/" "}
+            result=
             ;;
         esac
+    done < <("$here/boot.sh" "$dir/$kernel" "$device" "$dir/guest.sh" "$(tr ' ' , <<<"$*")" $limit 2>&1 | stdbuf -oL tr -d '\r' | tee "$log")
+}
+for line in "${chosen[@]}"; do
+    read -r device kernel rows <<<"$line"
+    [ -f "$dir/$kernel/vmlinuz" ] || continue
+    case $device in virtio-mq | virtio-zc) [ "$(id -u)" = 0 ] || { skip "$device" "several queues by tap need root"; continue; } ;; esac
+    release=$(cat "$dir/$kernel/release")
+    release=${release%-amd64}
+    rest=$rows
+    while [ -n "${rest// /}" ]; do
+        # shellcheck disable=SC2086 # words
+        guest $rest
+        # shellcheck disable=SC2086
+        set -- $rest
+        [ $# -gt 0 ] || break
+        # A guest that ended within a row takes the others with it; they get another one.
+        verdict "$1" "RESULT||FAILED|the guest ended: see $log" -
+        tail -15 "$log"
+        shift
+        rest=$*
     done
-done < <(machines)
-
-if [ -n "$write" ]; then python3 "$here/table.py" "$results" docs/drivers.md; fi
-echo "$failures failed, ${#skips[@]} skipped"
+    [ -z "$write" ] || python3 "$here/table.py" "$results" docs/drivers.md
+done
 finish
