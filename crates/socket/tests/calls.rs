@@ -492,6 +492,65 @@ fn lingering() {
     assert_eq!(l.connected(3), id);
     l.tell(Event::Closed { conn: ConnId(1), failure: None });
     assert_eq!(l.s.readiness(id), Ok(bits::OUT));
+    l.s.close(id).unwrap();
+    l.jobs();
+
+    // Who does not wait closes all the same, and the descriptor is free at once.
+    let id = l.connected(4);
+    l.s.set_option(id, linger).unwrap();
+    l.s.close_behind(id);
+    assert!(matches!(l.job(), Job::Close { conn: ConnId(4), mode: CloseMode::Report }));
+    assert_eq!(l.s.len(), 0);
+    assert_eq!(l.connected(5), id);
+    l.tell(Event::Closed { conn: ConnId(4), failure: Some(Failure::Reset) });
+    assert_eq!(l.s.readiness(id), Ok(bits::OUT));
+    l.s.close_behind(id);
+    assert!(matches!(l.job(), Job::Close { conn: ConnId(5), mode: CloseMode::Graceful }));
+    l.s.close_behind(id);
+    l.no_job();
+    l.end();
+}
+
+#[test]
+fn a_connect_that_finds_no_port_is_told_from_others() {
+    let mut l = Lane::new();
+    for (failure, no_port) in
+        [(Failure::AddressNotAvailable, true), (Failure::TupleInUse, true), (Failure::NetworkUnreachable, false)]
+    {
+        let (id, token) = l.connecting();
+        assert!(l.s.is_asked(id) && !l.s.found_no_port(id));
+        l.tell(refused(token, failure));
+        assert_eq!((l.s.is_asked(id), l.s.found_no_port(id)), (false, no_port), "{failure:?}");
+    }
+    let (id, token) = l.connecting();
+    l.tell(Event::Opened { token, conn: ConnId(1), local: at(4000) });
+    assert!(!l.s.is_asked(id) && !l.s.found_no_port(id));
+    l.end();
+}
+
+#[test]
+fn what_is_set_before_the_listener_has_a_name_is_told_afterwards() {
+    let mut l = Lane::new();
+    let id = l.s.socket(false).unwrap();
+    l.s.set_option(id, SockOption::KeepAlive(true)).unwrap();
+    l.s.bind(id, at(80)).unwrap();
+    l.s.listen(id, BACKLOG).unwrap();
+    let token = l.jobs().into_iter().find_map(|j| if let Job::Listen { token, .. } = j { Some(token) } else { None });
+    l.s.set_option(id, SockOption::NoDelay(true)).unwrap();
+    l.s.set_option(id, SockOption::KeepAlive(false)).unwrap();
+    l.no_job();
+    l.tell(Event::Listening { token: token.unwrap(), listener: ListenerId(7), port: 80 });
+    let told: Vec<_> = l
+        .jobs()
+        .into_iter()
+        .filter_map(|j| match j {
+            Job::SetListenerOption { listener: ListenerId(7), option, value } => Some((option, value)),
+            _ => None,
+        })
+        .collect();
+    for expected in [(ConnOption::NoDelay, 1), (ConnOption::KeepAlive, 0), (ConnOption::Cork, 0)] {
+        assert!(told.contains(&expected), "{expected:?} is not among {told:?}");
+    }
     l.end();
 }
 
@@ -518,7 +577,9 @@ fn info_by_request_and_answer() {
     assert_eq!(l.s.info_result(token), Some(Err(Errno::ENOTCONN)));
     let mut chain = Chain::default();
     chain.push_slice(&mut l.side, &info.to_bytes());
+    let late = l.s.counters().late;
     l.tell(Event::Info { conn: ConnId(1), token, chain });
+    assert_eq!(l.s.counters().late, late + 1);
     let fresh = l.s.socket(false).unwrap();
     assert_eq!(l.s.query_info(fresh), Err(Errno::ENOTCONN));
     l.end();
