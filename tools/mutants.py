@@ -1,180 +1,135 @@
 #!/usr/bin/env python3
-"""Mutation testing of crates/tcp in one build.
+"""Mutation testing of one crate in one build.
 
-cargo-mutants compiles the crate once for each mutant. This takes its list, puts all of them into one copy of the tree, each
-function's body becoming `match mutant_switch::id() { 17 => {changed body} … _ => {body} }`, compiles that once, and runs the
-tests with MUTANT=17 and so on. What cannot be switched (constants) is left to cargo-mutants itself.
+cargo-mutants compiles the crate once for each mutant. This takes its list, puts all of them into one copy of the tree (see
+tools/switched.py), compiles that once, and runs the tests with MUTANT=17 and so on, up to the first that fails. What cannot be
+switched (constants) is left to cargo-mutants itself for tcp, and left out for the other crates, whose tests are in more crates
+than one.
 
-    tools/mutants.py WORK-DIRECTORY [-f PART-OF-A-FILE-NAME]… [--names FILE] [-j N]
+    tools/mutants.py WORK-DIRECTORY [-p CRATE] [-f PART-OF-A-FILE-NAME]… [--names FILE] [--sample N [--seed S]] [-j N]
 
-WORK-DIRECTORY gets the copy and the lists caught.txt, timeout.txt, missed.txt and unviable.txt. --names takes a file of
-mutants' names, such as an earlier missed.txt. docs/mutants.md tells what came of it.
+CRATE is tcp, if it is not told. WORK-DIRECTORY gets the copy and the lists caught.txt, timeout.txt, missed.txt and unviable.txt.
+--names takes a file of mutants' names, such as an earlier missed.txt. --sample draws N mutants by chance, the same for the same
+seed, and tells the interval in which the score of all lies with 95 % confidence (Wilson). docs/mutants.md tells what came of it.
 """
 
 import argparse
 import json
+import math
 import os
+import random
 import re
-import resource
-import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-SWITCH = """
-/// Which mutant runs; the first panic ends it.
-pub(crate) mod mutant_switch {
-    static ID: std::sync::OnceLock<u32> = std::sync::OnceLock::new();
-    pub(crate) fn id() -> u32 {
-        *ID.get_or_init(|| {
-            std::panic::set_hook(Box::new(|_| std::process::exit(101)));
-            std::env::var("MUTANT").ok().and_then(|v| v.parse().ok()).unwrap_or(0)
-        })
-    }
+# No directory of compiled modules beside the tools.
+sys.dont_write_bytecode = True
+import switched
+from switched import cargo
+
+# Of each crate the test programs, in the order in which they run: options of `cargo test`.
+TESTS = {
+    "tcp": [["-p", "tcp", "--lib", "--test", "tcb"]],
+    "stack": [["-p", "stack", "--lib"], ["-p", "sim", "--tests"]],
+    "socket": [["-p", "socket", "--lib", "--tests"], ["-p", "sim", "--test", "machine"]],
 }
-"""
-
-TESTS = ["-p", "tcp", "--profile", "mutants", "--lib", "--test", "tcb"]
-
-# Seconds of processor time for all tests; they take less than one.
-LIMIT = 8
+# Those that need a kernel, or take long for what they find. Of the others that draw seeds, each takes few.
+LEFT_OUT = {"sim/linux", "sim/fairness", "sim/goodput", "sim/limits", "sim/smoltcp"}
+SEEDS = "20"
 
 
-def braces(text):
-    """Where each closing brace's opening one is; comments, strings and characters are stepped over."""
-    stack, pairs, i = [], {}, 0
-    char = re.compile(r"'(\\.[^']*|[^'\\])'")
-    while i < len(text):
-        if text.startswith("//", i):
-            i = text.find("\n", i)
-            if i < 0:
-                break
-        elif text.startswith("/*", i):
-            i = text.find("*/", i) + 1
-        elif text[i] == '"':
-            i += 1
-            while text[i] != '"':
-                i += 2 if text[i] == "\\" else 1
-        elif text[i] == "'" and (m := char.match(text, i)):
-            i = m.end() - 1
-        elif text[i] == "{":
-            stack.append(i)
-        elif text[i] == "}":
-            pairs[i] = stack.pop()
-        i += 1
-    return pairs
+def interval(found, n):
+    """Wilson's score interval, 95 %."""
+    if n == 0:
+        return 0.0, 1.0
+    z = 1.96
+    p, d = found / n, 1 + z * z / n
+    middle, half = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    return (middle - half) / d, (middle + half) / d
 
 
-class File:
-    """One source file and its mutants."""
-
-    def __init__(self, path, mutants):
-        self.path, self.text = path, path.read_text()
-        starts = [0]
-        for line in self.text.split("\n"):
-            starts.append(starts[-1] + len(line) + 1)
-        at = lambda p: starts[p["line"] - 1] + p["column"] - 1
-        pairs = braces(self.text)
-        bodies, self.rest = {}, []
-        for m in mutants:
-            f = m["function"]
-            end = at(f["span"]["end"]) - 1 if f else -1
-            # A constant function cannot ask, and an opaque type is one type in every arm.
-            if end not in pairs or "impl " in f["return_type"] or " const fn " in self.text[at(f["span"]["start"]) - 1 : end]:
-                self.rest.append(m)
-                continue
-            m["from"], m["to"] = at(m["span"]["start"]), at(m["span"]["end"])
-            bodies.setdefault((pairs[end], end + 1), []).append(m)
-        # Of nested functions the outer one is switched.
-        inside = lambda a, b: b[0] < a[0] and a[1] < b[1]
-        self.bodies = {}
-        for body in sorted(bodies):
-            if any(inside(body, other) for other in bodies):
-                self.rest += bodies[body]
-            else:
-                self.bodies[body] = bodies[body]
-
-    def write(self, unviable):
-        """Writes the file without the mutants in `unviable`; the lines of each."""
-        out, lines, at, line = [], [], 0, 1
-
-        def put(text):
-            nonlocal line
-            out.append(text)
-            line += text.count("\n")
-
-        for (start, end), mutants in self.bodies.items():
-            put(self.text[at:start] + "{ match crate::mutant_switch::id() {\n")
-            for m in mutants:
-                if m["id"] not in unviable:
-                    first = line
-                    changed = self.text[start : m["from"]] + m["replacement"] + " " + self.text[m["to"] : end]
-                    put(f"{m['id']} => {changed}\n")
-                    lines.append((first, line - 1, m["id"]))
-            put("_ => " + self.text[start:end] + "\n} }")
-            at = end
-        put(self.text[at:])
-        self.path.write_text("".join(out))
-        return lines
+def bodies(file, mutants):
+    """Sorts mutants into the bodies of their functions; those that have none, or cannot be switched."""
+    starts = [0]
+    for line in file.text.split("\n"):
+        starts.append(starts[-1] + len(line) + 1)
+    at = lambda p: starts[p["line"] - 1] + p["column"] - 1
+    pairs = switched.braces(file.text)
+    found, rest = {}, []
+    for m in mutants:
+        f = m["function"]
+        end = at(f["span"]["end"]) - 1 if f else -1
+        # A constant function cannot ask, and an opaque type is one type in every arm.
+        if end not in pairs or "impl " in f["return_type"] or " const fn " in file.text[at(f["span"]["start"]) - 1 : end]:
+            rest.append(m)
+            continue
+        edit = (at(m["span"]["start"]), at(m["span"]["end"]), m["replacement"])
+        if edit[0] < pairs[end]:
+            # In the types of its arguments.
+            rest.append(m)
+            continue
+        found.setdefault((pairs[end], end + 1), []).append((m, edit))
+    # Of nested functions the outer one is switched.
+    inside = lambda a, b: b[0] < a[0] and a[1] < b[1]
+    for body in sorted(found):
+        if any(inside(body, other) for other in found):
+            rest += [m for m, _ in found[body]]
+            continue
+        for m, edit in found[body]:
+            file.change(body, m["id"], [edit])
+    return rest
 
 
-def cargo(tree, env, *args):
-    return subprocess.run(["cargo", *args], cwd=tree, env=env, capture_output=True, text=True)
-
-
-def messages(run):
-    return [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
-
-
-def find_unviable(tree, env, files):
-    """Compiles until nothing is wrong any more; the mutants that cannot be compiled."""
-    unviable = set()
-    while True:
-        lines = {str(f.path.relative_to(tree)): f.write(unviable) for f in files}
-        run = cargo(tree, env, "check", "-p", "tcp", "--profile", "mutants", "--message-format", "json")
-        if run.returncode == 0:
-            return unviable
-        before = len(unviable)
-        for message in (m["message"] for m in messages(run) if m.get("message", {}).get("level") == "error"):
-            for span in message["spans"]:
-                where = lines.get(span["file_name"], [])
-                unviable.update(i for first, last, i in where if span["is_primary"] and first <= span["line_start"] <= last)
-        if len(unviable) == before:
-            sys.exit(run.stderr)
-
-
-def verdict(tree, env, binaries, mutant):
-    def limit():
-        resource.setrlimit(resource.RLIMIT_CPU, (LIMIT, LIMIT + 1))
-        resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
-
-    # A body with all its mutants has a large frame.
-    env = dict(env, MUTANT=str(mutant), RUST_MIN_STACK=str(64 << 20), RUST_BACKTRACE="0")
-    for binary in binaries:
-        args = [binary, "--test-threads", "1", "-q"]
-        silent = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        try:
-            code = subprocess.run(args, cwd=tree / "crates/tcp", env=env, preexec_fn=limit, timeout=300, **silent).returncode
-        except subprocess.TimeoutExpired:
-            return "timeout"
-        if code:
-            # SIGXCPU, SIGKILL.
-            return "timeout" if code in (-24, -9) else "caught"
+def verdict(programs, limits, env, mutant):
+    for name in programs:
+        cpu, wall = limits[name]
+        run = switched.Run(programs[name], env, mutant, cpu, wall, "--test-threads", "1", "-q")
+        if run.code:
+            return "timeout" if run.stopped else "caught"
     return "missed"
+
+
+def measure(programs, env):
+    """How long each program may take: some times of what it takes without a mutant."""
+    limits = {}
+    for name, program in programs.items():
+        run = switched.Run(program, env, 0, 600, 900, "--test-threads", "1", "-q")
+        if run.code:
+            sys.exit(f"{name} fails without a mutant")
+        limits[name] = (8 + int(4 * run.cpu), 60 + 20 * int(run.wall))
+        print(f"{name}: {run.cpu:.1f} s", flush=True)
+    return limits
+
+
+def ask_cargo(root, work, env, rest):
+    """What cargo-mutants says of those that cannot be switched."""
+    picked = [a for m in rest for a in ("-F", "^" + re.escape(m["name"]) + "$")]
+    # -F lets mutants of fields through.
+    command = ["cargo", "mutants", "-p", "tcp", "--output", str(work), "-E", "delete field", *picked]
+    with open(work / "rest.log", "w") as log:
+        subprocess.run(command, cwd=root, env=env, stdout=log, stderr=log)
+    asked = {m["name"] for m in rest}
+    verdicts = ("caught", "timeout", "missed", "unviable")
+    lists = {v: (work / "mutants.out" / f"{v}.txt").read_text().splitlines() for v in verdicts}
+    return {v: [n for n in names if n in asked] for v, names in lists.items()}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", type=Path)
+    parser.add_argument("-p", "--package", choices=TESTS, default="tcp")
     parser.add_argument("-f", action="append", default=[])
     parser.add_argument("--names", type=Path)
+    parser.add_argument("--sample", type=int)
+    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("-j", type=int, default=os.cpu_count())
     args = parser.parse_args()
-    root, work = Path(__file__).resolve().parent.parent, args.work.resolve()
+    root, work, crate = Path(__file__).resolve().parent.parent, args.work.resolve(), args.package
     tree = work / "tree"
     env = {k: v for k, v in os.environ.items() if k != "CARGO_TARGET_DIR"}
-    listed = cargo(root, env, "mutants", "-p", "tcp", "--list", "--json")
+    listed = cargo(root, env, "mutants", "-p", crate, "--list", "--json")
     if listed.returncode:
         sys.exit(listed.stderr)
     mutants = [dict(m, id=i + 1) for i, m in enumerate(json.loads(listed.stdout))]
@@ -183,50 +138,59 @@ def main():
     if args.names:
         names = set(args.names.read_text().splitlines())
         mutants = [m for m in mutants if m["name"] in names]
+    all_of_them = len(mutants)
+    if args.sample and args.sample < len(mutants):
+        mutants = sorted(random.Random(args.seed).sample(mutants, args.sample), key=lambda m: m["id"])
 
-    shutil.rmtree(tree, ignore_errors=True)
-    shutil.copytree(root, tree, ignore=shutil.ignore_patterns(".git", "target"))
-    with open(tree / "crates/tcp/src/lib.rs", "a") as lib:
-        lib.write(SWITCH)
-    switched = dict(env, CARGO_TARGET_DIR=str(work / "target"), RUSTFLAGS="-Awarnings", CARGO_INCREMENTAL="0")
-    files = [File(tree / f, [m for m in mutants if m["file"] == f]) for f in sorted({m["file"] for m in mutants})]
-    unviable = find_unviable(tree, switched, files)
-    built = cargo(tree, switched, "test", "--no-run", *TESTS, "--message-format", "json")
-    if built.returncode:
-        sys.exit(built.stderr)
-    binaries = [m["executable"] for m in messages(built) if m.get("executable")]
-    if verdict(tree, switched, binaries, 0) != "missed":
-        sys.exit("the tests fail without a mutant")
+    work.mkdir(parents=True, exist_ok=True)
+    switched.copy(root, tree, [crate])
+    target = str(work / "target")
+    quick = dict(env, CARGO_TARGET_DIR=target, RUSTFLAGS="-Awarnings", CARGO_INCREMENTAL="0", MUTANT_QUICK="1")
+    # The same inputs for every mutant.
+    quick |= {"PROPTEST_RNG_SEED": "1", "CORELANE_SEEDS": SEEDS}
+    files, rest = [], []
+    for path in sorted({m["file"] for m in mutants}):
+        file = switched.File(tree / path)
+        rest += bodies(file, [m for m in mutants if m["file"] == path])
+        files.append(file)
+    unviable = switched.find_unviable(tree, quick, files, "-p", crate, "--profile", "mutants")
+    switched.keep_times(tree)
+    programs = {}
+    for options in TESTS[crate]:
+        programs |= switched.build(tree, quick, *options, "--profile", "mutants")
+    programs = {name: program for name, program in programs.items() if name not in LEFT_OUT}
+    limits = measure(programs, quick)
+    # The quick ones first.
+    order = {name: programs[name] for name in sorted(programs, key=lambda name: limits[name][0])}
 
     results = {k: [] for k in ("caught", "timeout", "missed", "unviable")}
-    rest = [m for f in files for m in f.rest]
     left = {m["id"] for m in rest}
     results["unviable"] = [m["name"] for m in mutants if m["id"] in unviable]
     todo = [m for m in mutants if m["id"] not in left | unviable]
-    picked = [a for m in rest for a in ("-F", "^" + re.escape(m["name"]) + "$")]
-    # -F lets mutants of fields through.
-    command = ["cargo", "mutants", "-p", "tcp", "--output", str(work), "-E", "delete field", *picked]
-    with open(work / "rest.log", "w") as log:
-        other = subprocess.Popen(command, cwd=root, env=env, stdout=log, stderr=log) if rest else None
     with ThreadPoolExecutor(args.j) as pool:
-        for m, v in zip(todo, pool.map(lambda m: verdict(tree, switched, binaries, m["id"]), todo)):
+        for m, v in zip(todo, pool.map(lambda m: verdict(order, limits, quick, m["id"]), todo)):
             results[v].append(m["name"])
             if v == "missed":
                 print("missed", m["name"], flush=True)
-    if other:
-        other.wait()
-        for k in results:
-            asked = {m["name"] for m in rest}
-            names = [n for n in (work / "mutants.out" / f"{k}.txt").read_text().splitlines() if n in asked]
-            results[k] += names
-            for n in names if k == "missed" else []:
+    if rest and crate == "tcp":
+        for v, names in ask_cargo(root, work, env, rest).items():
+            results[v] += names
+            for n in names if v == "missed" else []:
                 print("missed", n)
     for k, names in results.items():
         (work / f"{k}.txt").write_text("".join(n + "\n" for n in names))
     counts = {k: len(names) for k, names in results.items()}
     found = counts["caught"] + counts["timeout"]
-    print(f"{len(mutants)} mutants:", ", ".join(f"{n} {k}" for k, n in counts.items()), end="; ")
-    print(f"{100 * found / max(1, found + counts['missed']):.1f} % found")
+    asked = found + counts["missed"]
+    sampled = f" of {all_of_them}, seed {args.seed}" if len(mutants) < all_of_them else ""
+    print(f"{len(mutants)} mutants{sampled}:", ", ".join(f"{n} {k}" for k, n in counts.items()), end="; ")
+    print(f"{100 * found / max(1, asked):.1f} % found", end="")
+    if sampled:
+        low, high = interval(found, asked)
+        print(f" (95 % interval {100 * low:.1f} to {100 * high:.1f})", end="")
+    left = len(mutants) - sum(counts.values())
+    print(f"; {left} left out, since they cannot be switched" if left else "")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""Puts faults back into the code, one at a time, and runs the tests that must find them.
+
+    tools/faults.py [--work DIRECTORY] [--all] [--list] [PART-OF-A-NAME]…
+
+tools/faults.toml has the rows: what was where, what stands there instead, and the tests that fail then. All faults are compiled
+in one build of a copy of the tree (see tools/switched.py), and an environment variable chooses. Without root, rows that need it
+are skipped by name. The exit code is 0 if each fault is found by every test that its row names.
+
+--all runs every test of the row's crates, and tells which fail: to write a row. --list shows the rows. DIRECTORY is
+target/faults unless it is told; what is built there is used again.
+"""
+
+import argparse
+import os
+import sys
+import tomllib
+from pathlib import Path
+
+# No directory of compiled modules beside the tools.
+sys.dont_write_bytecode = True
+import switched
+
+ROOT = Path(__file__).resolve().parent.parent
+# Seconds for one test program: of processor time, and in all.
+CPU, WALL = 600, 900
+
+
+def place(row, edit, file):
+    """Where an edit's text stands, and in which function's body."""
+    if (n := file.text.count(edit["was"])) != 1:
+        sys.exit(f"{row['name']}: {edit['file']} has the text {n} times: {edit['was']}")
+    start = file.text.index(edit["was"])
+    end = start + len(edit["was"])
+    for body in switched.bodies(file.text):
+        if body[0] <= start and end <= body[1]:
+            return body, (start, end, edit["now"])
+    sys.exit(f"{row['name']}: {edit['file']}: not in a function: {edit['was']}")
+
+
+def prepare(tree, rows):
+    """Writes all faults into the copy."""
+    crates = sorted({Path(edit["file"]).parts[1] for row in rows for edit in row["edits"]})
+    switched.copy(ROOT, tree, crates)
+    files = {}
+    for row in rows:
+        changes = {}
+        for edit in row["edits"]:
+            file = files.setdefault(edit["file"], switched.File(tree / edit["file"]))
+            body, change = place(row, edit, file)
+            changes.setdefault((edit["file"], body), []).append(change)
+        for (file, body), edits in changes.items():
+            files[file].change(body, row["number"], edits)
+    for file in files.values():
+        file.write()
+    switched.keep_times(tree)
+
+
+def programs_of(tree, env, rows, everything):
+    """Builds what the rows' tests are in."""
+    wanted = {}
+    for row in rows:
+        for name in {*row.get("crates", []), *(test.split("::")[0] for test in row["found"])}:
+            crate, _, target = name.partition("/")
+            wanted.setdefault(crate, set()).add(target)
+    programs = {}
+    for crate, targets in sorted(wanted.items()):
+        unit = "--lib" if (tree / "crates" / crate / "src/lib.rs").exists() else "--bins"
+        some = [word for t in sorted(targets) for word in (["--test", t] if t else [unit])]
+        programs |= switched.build(tree, env, "-p", crate, *([unit, "--tests"] if everything else some))
+    return programs
+
+
+def sound(programs, env, rows):
+    """Without a fault every test must pass that is to find one."""
+    named = {}
+    for test in (test for row in rows for test in row["found"]):
+        program, _, name = test.partition("::")
+        named.setdefault(program, set()).add(name)
+    for program, names in sorted(named.items()):
+        run = switched.Run(programs[program], env, 0, CPU, WALL, "--exact", *sorted(names))
+        if run.code or len(run.passed) != len(names):
+            missing = names - set(run.passed)
+            sys.exit(f"{program} without a fault: {', '.join(sorted(missing))} did not pass")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", nargs="*")
+    parser.add_argument("--work", type=Path, default=ROOT / "target/faults")
+    parser.add_argument("--all", action="store_true")
+    parser.add_argument("--list", action="store_true")
+    args = parser.parse_args()
+    with open(ROOT / "tools/faults.toml", "rb") as file:
+        rows = tomllib.load(file)["fault"]
+    for number, row in enumerate(rows, 1):
+        row["number"] = number
+    if args.part:
+        rows = [r for r in rows if any(p.lower() in r["name"].lower() for p in args.part)]
+    if args.list:
+        for row in rows:
+            print(row["name"], *row["found"], sep="\n    ")
+        return
+    skipped = [r for r in rows if r.get("root") and os.geteuid() != 0]
+    for row in skipped:
+        print(f"SKIPPED: {row['name']} (needs root)")
+    rows = [r for r in rows if r not in skipped]
+    tree = args.work.resolve() / "tree"
+    env = {k: v for k, v in os.environ.items() if k not in ("CARGO_TARGET_DIR", "MUTANT", "MUTANT_QUICK")}
+    env["CARGO_TARGET_DIR"] = str(args.work.resolve() / "target")
+    prepare(tree, rows)
+    programs = programs_of(tree, env, rows, args.all)
+    if not args.all:
+        sound(programs, env, rows)
+
+    missed = 0
+    for row in rows:
+        print(row["name"], flush=True)
+        crates = {*row.get("crates", []), *(test.split("::")[0].split("/")[0] for test in row["found"])}
+        mine = [p for p in programs if p.split("/")[0] in crates]
+        expected = {}
+        for test in row["found"]:
+            program, _, name = test.partition("::")
+            expected.setdefault(program, []).append(name)
+        for program in sorted(mine) if args.all else expected:
+            names = [] if args.all else ["--exact", *expected[program]]
+            run = switched.Run(programs[program], env, row["number"], CPU, WALL, *names)
+            ended = "did not end" if run.stopped else f"exit status {run.code}"
+            if args.all:
+                if run.code:
+                    failed = " ".join(run.failed) or ended
+                    print(f"    {program} {run.wall:.1f} s: {failed}", flush=True)
+                continue
+            # A program that aborts, or does not end, tells no test's name.
+            told = run.code in (0, 101)
+            for name in expected[program]:
+                found = name in run.failed or not told
+                missed += not found
+                verdict = "found" if found else "NOT FOUND"
+                print(f"    {program}::{name}: {verdict}, {run.wall:.1f} s", "" if told else f"({ended})", flush=True)
+    if not args.all:
+        print(f"{len(rows)} faults put back; {missed} tests did not find theirs")
+        sys.exit(missed > 0)
+
+
+if __name__ == "__main__":
+    main()
