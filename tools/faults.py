@@ -7,7 +7,8 @@ tools/faults.toml has the rows: what was where, what stands there instead, and t
 in one build of a copy of the tree (see tools/switched.py), and an environment variable chooses. Without root, rows that need it
 are skipped by name. The exit code is 0 if each fault is found by every test that its row names.
 
---all runs every test of the row's crates, and tells which fail: to write a row. --list shows the rows. DIRECTORY is
+--all runs every test of the row's crates, and tells which fail: to write a row. --list shows the rows, if their texts are still in
+the code; CI asks that. DIRECTORY is
 target/faults unless it is told; what is built there is used again.
 """
 
@@ -99,6 +100,8 @@ def main():
         rows = [r for r in rows if any(p.lower() in r["name"].lower() for p in args.part)]
     if args.list:
         for row in rows:
+            for edit in row["edits"]:
+                place(row, edit, switched.File(ROOT / edit["file"]))
             print(row["name"], *row["found"], sep="\n    ")
         return
     skipped = [r for r in rows if r.get("root") and os.geteuid() != 0]
