@@ -548,6 +548,8 @@ fn a_foreign_program_is_refused_by_name() {
     assert_eq!((out.status.code(), text.lines().count()), (Some(1), 1), "{text}");
     assert!(text.contains("\"firewall\""), "{text}");
     drop(held);
+    // A test beside this one that is just starting a program has the link as well until that program runs.
+    interfaces::until("the program stays", || !must(&format!("ip -n {} -d link show vb", lab.b)).contains("prog/xdp"));
     lab.serve(&lab.b, "--dev xdp:vb --port 80").stop();
 }
 

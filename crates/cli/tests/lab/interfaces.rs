@@ -21,7 +21,7 @@ impl Lab {
 }
 
 /// Waits until `done`, or fails.
-fn until(what: &str, mut done: impl FnMut() -> bool) {
+pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(60);
     while !done() {
         assert!(Instant::now() < end, "{what}");
