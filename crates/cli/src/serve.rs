@@ -344,7 +344,7 @@ fn serve_this_machine(
     let body = move || {
         let serve = || {
             let opened = content.open()?;
-            let net = Kernel::local(connections, listeners).map_err(failed)?;
+            let net = Kernel::local(connections, listeners, &stop).map_err(failed)?;
             ready.send(()).unwrap_or(());
             opened.serve(net, limits, &stop)
         };

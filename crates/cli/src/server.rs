@@ -44,6 +44,9 @@ const LINGER: u8 = 3;
 const FIRST_REQUEST: Duration = Duration::from_secs(1);
 /// The same once it has stopped listening: for the last connections that it took.
 const LAST: Duration = Duration::from_millis(100);
+/// How long a stopping server that has closed idle connections goes on before it stops listening: many peers take 40 ms to
+/// acknowledge that, some more, and it cannot end before they have.
+const ACKNOWLEDGED: Duration = Duration::from_millis(100);
 /// Longest sleep, so that a stop is noticed.
 const NAP: Duration = Duration::from_millis(100);
 /// Connections taken before others are served again.
@@ -188,7 +191,7 @@ impl<N: Net, H: Handler> Server<N, H> {
     /// Serves until stopped, then finishes what is in flight, for a bounded time.
     ///
     /// New connections are taken until the others have ended, for one request each, so that nobody is refused while a slow
-    /// answer goes on. Connections that wait between requests are closed at once.
+    /// answer goes on, nor while peers acknowledge the end of idle connections. Those that wait between requests are closed at once.
     pub fn run(&mut self, stop: &Stop) -> io::Result<()> {
         let mut reloads = stop.reloads();
         while !stop.is_set() {
@@ -200,15 +203,20 @@ impl<N: Net, H: Handler> Server<N, H> {
         }
         self.stopping = true;
         let begun = Instant::now();
+        let before = self.open();
         for id in 0..self.connections.len() as u32 {
             self.wind_down(id);
         }
+        let closed = self.open() < before;
         // Who interrupts it wants the port; who terminates it may start it again.
         let grace = if stop.signal() == Some(libc::SIGINT) { Duration::ZERO } else { self.limits.grace };
         while self.older.0 > 0 && begun.elapsed() < grace.min(FIRST_REQUEST) {
             self.turn()?;
         }
         while self.older.1 > 0 && begun.elapsed() < grace {
+            self.turn()?;
+        }
+        while closed && begun.elapsed() < grace.min(ACKNOWLEDGED) {
             self.turn()?;
         }
         self.net.stop_listening();

@@ -1,10 +1,13 @@
 //! What is asked of the operating system: stopping on signals, clocks, cores, and the machine's description.
 
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::thread::CpuSet;
+use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Signals that come within this time of the first are the same wish.
@@ -21,6 +24,8 @@ struct Asked {
     /// The signal that asked for the stop; 0 for none.
     signal: AtomicI32,
     reloads: AtomicU32,
+    /// Becomes readable with the stop, where somebody waits for that.
+    told: OnceLock<OwnedFd>,
 }
 
 /// What SIGHUP does.
@@ -40,7 +45,26 @@ impl Stop {
 
     /// Asks to finish.
     pub fn set(&self) {
-        self.0.stop.store(true, Ordering::Relaxed);
+        self.0.stop.store(true, Ordering::SeqCst);
+        if let Some(told) = self.0.told.get() {
+            ring(told);
+        }
+    }
+
+    /// Readable once it is set.
+    pub fn fd(&self) -> io::Result<BorrowedFd<'_>> {
+        let told = match self.0.told.get() {
+            Some(told) => told,
+            None => {
+                let fresh = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+                self.0.told.get_or_init(|| fresh)
+            }
+        };
+        // Set before there was anything to tell by.
+        if self.0.stop.load(Ordering::SeqCst) {
+            ring(told);
+        }
+        Ok(told.as_fd())
     }
 
     /// The signal that asked to finish.
@@ -101,13 +125,18 @@ impl Stop {
     }
 }
 
+fn ring(eventfd: &OwnedFd) {
+    // It fails only where it was rung before, over and over.
+    let _ = rustix::io::write(eventfd, &1u64.to_ne_bytes());
+}
+
 /// Lets a program that is started have SIGINT and SIGTERM, for which this one has a thread that waits.
 pub fn give_signals(command: &mut Command) {
     let unblock = || {
         // SAFETY: the set is initialised and outlives the call; the old mask is not asked for.
         match unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &signal_set(Hangup::Ends), std::ptr::null_mut()) } {
             0 => Ok(()),
-            error => Err(std::io::Error::from_raw_os_error(error)),
+            error => Err(io::Error::from_raw_os_error(error)),
         }
     };
     // SAFETY: between fork and exec only functions are called that may be called in a signal handler; nothing is allocated.

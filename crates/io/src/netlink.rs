@@ -550,6 +550,20 @@ fn each_flow(socket: &mut Netlink, port: u16, mut f: impl FnMut(DiagSocket)) -> 
     Ok(())
 }
 
+/// Ports on which the kernel's TCP listens.
+pub fn listening_ports() -> io::Result<Vec<u16>> {
+    let mut socket = Netlink::with_groups(libc::NETLINK_SOCK_DIAG, 0)?;
+    let mut ports = Vec::new();
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        let mut body = diag_request(family as u8, 1 << 10);
+        body.resize(8 + SOCKET_ID, 0);
+        socket.dump(SOCK_DIAG_BY_FAMILY, &body, |_, b| {
+            ports.extend(diag_socket(b).map(|s| u16::from_be_bytes([s.id[0], s.id[1]])));
+        })?;
+    }
+    Ok(ports)
+}
+
 /// What the kernel's TCP has on local port `port` of those addresses that `covers` names.
 pub fn kernel_flows(port: u16, covers: impl Fn(IpAddr) -> bool) -> io::Result<KernelFlows> {
     let mut n = KernelFlows::default();

@@ -8,6 +8,7 @@
 //! ride on the request: seven segments a connection.
 
 use super::{LISTENER, Net, Ready};
+use crate::sys::Stop;
 use corelane::LocalConnections;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
@@ -19,6 +20,8 @@ use std::time::Duration;
 
 const BACKLOG: i32 = 65_535;
 const EVENTS: usize = 512;
+/// The key of what tells to stop; listeners have those before it.
+const STOP: u64 = u64::MAX;
 
 /// How a server takes connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,9 +65,11 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// Takes connections from this machine to the ports of an engine's lanes, and from listeners beside them.
-    pub fn local(connections: LocalConnections, listeners: Vec<OwnedFd>) -> io::Result<Kernel> {
+    /// Takes connections from this machine to the ports of an engine's lanes, and from listeners beside them. A wait ends early with
+    /// the stop: the lanes' ends do not wait for it.
+    pub fn local(connections: LocalConnections, listeners: Vec<OwnedFd>, stop: &Stop) -> io::Result<Kernel> {
         let mut kernel = Kernel::new()?;
+        epoll::add(&kernel.epoll, stop.fd()?, EventData::new_u64(STOP), EventFlags::IN | EventFlags::ET)?;
         epoll::add(&kernel.epoll, &connections, EventData::new_u64(LISTENER), EventFlags::IN)?;
         kernel.listeners.push(Listener::Local(connections));
         for (listener, key) in listeners.into_iter().zip(LISTENER + 1..) {
@@ -218,7 +223,7 @@ impl Net for Kernel {
             Err(Errno::INTR) => return Ok(()),
             Err(error) => return Err(error.into()),
         }
-        for event in &self.events {
+        for event in self.events.iter().filter(|event| event.data.u64() != STOP) {
             let flags = event.flags;
             let ended = flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
             ready.push(Ready {

@@ -214,6 +214,33 @@ fn a_stopping_server_takes_connections_while_it_finishes_others() {
     });
 }
 
+/// Nor for as long as peers take to acknowledge the end of idle connections.
+#[test]
+fn a_stopping_server_takes_connections_while_idle_ones_end() {
+    let stop = Stop::default();
+    let (listener, address) =
+        kernel::listen("127.0.0.1:0".parse().expect("an address"), Manner::default()).expect("loopback listens");
+    thread::scope(|scope| {
+        let server = scope.spawn(|| {
+            let net = Kernel::server(listener, Manner::default()).expect("epoll works");
+            Server::new(net, Fixed::new(1)).run(&stop).expect("epoll works");
+        });
+        let ask = || {
+            let mut client = TcpStream::connect(address).expect("it listens");
+            client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("it takes requests");
+            let mut answer = [0; 12];
+            client.read_exact(&mut answer).expect("an answer");
+            assert_eq!(&answer, b"HTTP/1.1 200");
+            client
+        };
+        let mut idle = ask();
+        stop.set();
+        io::copy(&mut idle, &mut io::sink()).expect("an orderly end");
+        ask();
+        server.join().expect("no panic");
+    });
+}
+
 /// Short for one timeout, long for the others.
 fn only(list: u8) -> [Duration; 4] {
     let mut all = [Duration::from_secs(600); 4];

@@ -11,7 +11,7 @@ use super::device::LOOPBACK;
 use super::local::Place;
 use crate::capability::Capability;
 use crate::error::PortError;
-use crate::netlink::Netlink;
+use crate::netlink::{self, Netlink};
 use crate::sys::{check, set_option};
 
 /// Connections from this machine that may wait to be accepted; the kernel bounds it (net.core.somaxconn).
@@ -218,6 +218,11 @@ fn claim_block(devs: &[&str], first: u32) -> io::Result<Vec<UnixDatagram>> {
 
 /// Ports on which the kernel listens.
 fn listening_ports() -> Vec<u16> {
+    netlink::listening_ports().unwrap_or_else(|_| listening_in_proc())
+}
+
+/// The same from the tables of all sockets, which are much to read, where the kernel cannot be asked (CONFIG_INET_DIAG).
+fn listening_in_proc() -> Vec<u16> {
     let mut ports = Vec::new();
     for file in ["/proc/net/tcp", "/proc/net/tcp6"] {
         for line in std::fs::read_to_string(file).unwrap_or_default().lines().skip(1) {
@@ -299,6 +304,23 @@ sk               RefCnt Type Proto  Iface R Rmem   User   Inode
 0000000000000000 3      3    0003   8     1 0      0      104
 ";
         assert_eq!((sniffers(table, 7), sniffers(table, 8), sniffers(table, 9), sniffers("", 7)), (2, 2, 1, 0));
+    }
+
+    #[test]
+    fn who_listens_is_seen_either_way() {
+        let all = [listening_ports, listening_in_proc];
+        for at in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = std::net::TcpListener::bind(at) else { continue };
+            let port = listener.local_addr().unwrap().port();
+            let peer = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let other = peer.local_addr().unwrap().port();
+            assert_eq!(
+                all.map(|ports| (ports().contains(&port), ports().contains(&other))),
+                [(true, false); 2],
+                "{at}"
+            );
+        }
+        assert!(netlink::listening_ports().is_ok());
     }
 
     #[test]
