@@ -5,8 +5,10 @@ mod common;
 
 use common::{Lab, compile, root, text};
 
-/// More than the ring between application and stack holds, several times.
+/// More than the ring between application and stack holds, several times. `CORELANE_ENDS` asks for others.
 const MANY: usize = 10_000;
+/// Connections to one port of the server: fewer than a client has ports of its own.
+const EACH: usize = 16_384;
 
 /// Runs the program of `library` in each model and way, and holds what a server of the kernel's has seen against it.
 fn all_end(library: &str, config: &str) {
@@ -15,14 +17,17 @@ fn all_end(library: &str, config: &str) {
     compile(&source, &lab.temp.0.join("ends"), "", &format!("-LPREFIX/lib -l{library}"));
     let server = root().join("crates/capi/tests/ends.py");
     let count: usize = std::env::var("CORELANE_ENDS").ok().map_or(MANY, |n| n.parse().unwrap());
+    let ports = count.div_ceil(EACH);
     let (mut port, mut wrong) = (7000, String::new());
     for model in ["guarded", "paired", "inline"] {
         lab.temp.file("ends.toml", format!("model = \"{model}\"\n{config}[[ports]]\ndevice = \"xdp:va\"\n"));
         for how in ["destroy", "exit", "thread"] {
-            port += 1;
+            port += ports;
             let seen = format!("seen-{port}");
-            let _server = lab.start(&lab.b, &format!("python3 '{}' 10.98.0.2 {port} {count} {seen}", server.display()));
-            let out = lab.run(&lab.a, &format!("timeout -s KILL 120 ./ends ends.toml 10.98.0.2 {port} {count} {how}"));
+            let _server =
+                lab.start(&lab.b, &format!("python3 '{}' 10.98.0.2 {port} {ports} {count} {seen}", server.display()));
+            let out = lab
+                .run(&lab.a, &format!("timeout -s KILL 120 ./ends ends.toml 10.98.0.2 {port} {ports} {count} {how}"));
             assert!(out.status.success(), "{model}, {how}: {}\n{}", out.status, text(&out));
             let seen = lab.temp.0.join(seen);
             let said = (0..2000).find_map(|_| {

@@ -123,7 +123,7 @@ fn examples(lab: &Lab) {
     lab.temp.file("tap.toml", TAP);
     lab.temp.file("tap2.toml", format!("lanes = 2\nmodel = \"guarded\"\n{TAP}"));
     lab.temp.file("xdp.toml", "[[ports]]\ndevice = \"xdp:vb\"\n");
-    for client in ["echo.py", "kv.py", "full.py"] {
+    for client in ["echo.py", "kv.py", "full.py", "again.py"] {
         std::fs::copy(root.join("crates/capi/tests").join(client), out.join(client)).unwrap();
     }
 }
@@ -258,4 +258,33 @@ fn the_key_value_server() {
         }
         assert_eq!(running.stop(), Some(0), "{options}");
     }
+}
+
+/// Who moves a server from one engine to the other meets what the kernel remembers of its connections: clients that come back by
+/// the same ports are answered all the same.
+#[test]
+fn clients_of_one_engine_come_back_to_the_other() {
+    const MANY: usize = 200;
+    let Some(lab) = Lab::new() else { return };
+    examples(&lab);
+    let come = || {
+        let out = lab.run(&lab.a, &format!("timeout 60 python3 again.py 10.98.0.2 11211 40000 {MANY}"));
+        assert_eq!(text(&out), format!("{MANY} of {MANY} were answered\n"));
+    };
+    // They end the connection first, so what lingers is theirs.
+    let running = lab.start(&lab.b, "./kvserver -e uring -a 10.98.0.2");
+    come();
+    assert_eq!(running.stop(), Some(0));
+    let lingering = || {
+        let said = lab.ok(&lab.b, "ss -Htan state time-wait sport = :11211");
+        String::from_utf8_lossy(&said).lines().count()
+    };
+    assert_eq!(lingering(), MANY);
+    let running = lab.start(&lab.b, "./kvserver -e lane:xdp.toml -a 10.98.0.2");
+    come();
+    assert_eq!(running.stop(), Some(0));
+    // And back again, while the lane's own are forgotten.
+    let running = lab.start(&lab.b, "./kvserver -e uring -a 10.98.0.2");
+    come();
+    assert_eq!(running.stop(), Some(0));
 }

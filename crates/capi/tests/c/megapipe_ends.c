@@ -1,6 +1,7 @@
 /*
- * megapipe_ends CONFIG ADDRESS PORT COUNT HOW: opens COUNT connections over a lane, and ends without closing one of them. HOW: "destroy"
- * by mp_destroy, "exit" by exit(3), "thread" by exit(3) while another thread has the channel and waits in mp_dispatch.
+ * megapipe_ends CONFIG ADDRESS PORT PORTS COUNT HOW: opens COUNT connections over a lane to PORT and those after it, and ends without
+ * closing one of them. HOW: "destroy" by mp_destroy, "exit" by exit(3), "thread" by exit(3) while another thread has the channel and
+ * waits in mp_dispatch.
  */
 #include <arpa/inet.h>
 #include <megapipe.h>
@@ -11,7 +12,7 @@
 
 static const char *config;
 static struct sockaddr_in to;
-static int count;
+static int port, ports, count;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t is_up = PTHREAD_COND_INITIALIZER;
 static int up;
@@ -34,6 +35,7 @@ static mp_channel *open_all(void)
 		for (int k = 0; k < 256 && opened < count && opened - done < 1000; k++, opened++) {
 			int s = mp_socket(ch, AF_INET, SOCK_STREAM, 0);
 			mp_handle h = s < 0 ? 0 : mp_register(ch, s, NULL, 0);
+			to.sin_port = htons(port + opened % ports);
 			if (h == 0 || mp_connect(h, (struct sockaddr *)&to, sizeof to) < 0)
 				return perror("mp_connect"), NULL;
 		}
@@ -66,14 +68,15 @@ int main(int argc, char **argv)
 	pthread_t thread;
 	mp_channel *ch;
 
-	if (argc < 6)
+	if (argc < 7)
 		return 1;
 	config = argv[1];
-	count = atoi(argv[4]);
+	port = atoi(argv[3]);
+	ports = atoi(argv[4]);
+	count = atoi(argv[5]);
 	to.sin_family = AF_INET;
-	to.sin_port = htons(atoi(argv[3]));
 	to.sin_addr.s_addr = inet_addr(argv[2]);
-	if (strcmp(argv[5], "thread") == 0) {
+	if (strcmp(argv[6], "thread") == 0) {
 		if (pthread_create(&thread, NULL, waits, NULL) != 0)
 			return 1;
 		pthread_mutex_lock(&lock);
@@ -85,7 +88,7 @@ int main(int argc, char **argv)
 	ch = open_all();
 	if (!ch)
 		return 1;
-	if (strcmp(argv[5], "destroy") == 0)
+	if (strcmp(argv[6], "destroy") == 0)
 		mp_destroy(ch);
 	exit(0);
 }

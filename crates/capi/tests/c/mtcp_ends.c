@@ -1,6 +1,7 @@
 /*
- * mtcp_ends CONF ADDRESS PORT COUNT HOW: opens COUNT connections, and ends without closing one of them. HOW: "destroy" by mtcp_destroy,
- * "exit" by exit(3), "thread" by exit(3) while another thread has the context and waits in mtcp_epoll_wait.
+ * mtcp_ends CONF ADDRESS PORT PORTS COUNT HOW: opens COUNT connections to PORT and those after it, and ends without closing one of them.
+ * HOW: "destroy" by mtcp_destroy, "exit" by exit(3), "thread" by exit(3) while another thread has the context and waits in
+ * mtcp_epoll_wait.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -13,7 +14,7 @@
 #include <time.h>
 
 static struct sockaddr_in to;
-static int count;
+static int port, ports, count;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t is_up = PTHREAD_COND_INITIALIZER;
 static int up;
@@ -31,6 +32,7 @@ static int open_all(mctx_t m)
 			int s = mtcp_socket(m, AF_INET, SOCK_STREAM, 0);
 			if (s < 0 || mtcp_setsock_nonblock(m, s) < 0)
 				return perror("mtcp_socket"), done;
+			to.sin_port = htons(port + opened % ports);
 			if (mtcp_connect(m, s, (struct sockaddr *)&to, sizeof to) < 0 && errno != EINPROGRESS)
 				return perror("mtcp_connect"), done;
 			ev.events = MTCP_EPOLLOUT;
@@ -73,17 +75,18 @@ int main(int argc, char **argv)
 	pthread_t thread;
 	mctx_t m;
 
-	if (argc < 6 || mtcp_init(argv[1]) < 0)
+	if (argc < 7 || mtcp_init(argv[1]) < 0)
 		return 1;
-	count = atoi(argv[4]);
+	port = atoi(argv[3]);
+	ports = atoi(argv[4]);
+	count = atoi(argv[5]);
 	mtcp_getconf(&mc);
 	mc.num_cores = 1;
 	mc.max_concurrency = count + 2000;
 	mtcp_setconf(&mc);
 	to.sin_family = AF_INET;
-	to.sin_port = htons(atoi(argv[3]));
 	to.sin_addr.s_addr = inet_addr(argv[2]);
-	if (strcmp(argv[5], "thread") == 0) {
+	if (strcmp(argv[6], "thread") == 0) {
 		if (pthread_create(&thread, NULL, waits, NULL) != 0)
 			return 1;
 		pthread_mutex_lock(&lock);
@@ -95,7 +98,7 @@ int main(int argc, char **argv)
 	m = mtcp_create_context(0);
 	if (!m || open_all(m) < count)
 		return 1;
-	if (strcmp(argv[5], "destroy") == 0) {
+	if (strcmp(argv[6], "destroy") == 0) {
 		mtcp_destroy_context(m);
 		mtcp_destroy();
 	}
