@@ -494,8 +494,10 @@ impl App {
             self.advance();
             let backlogged = self.sockets.backlogged();
             match &mut self.turner {
-                Turner::Inline(lane, _) if lane.drained() && !backlogged => return,
                 Turner::Inline(lane, _) => {
+                    if lane.drained() && !backlogged {
+                        return;
+                    }
                     lane.sleep(None, Some(TICK));
                 }
                 Turner::Paired { lane, .. } => {

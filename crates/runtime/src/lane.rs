@@ -480,7 +480,7 @@ impl Lane {
     }
 
     /// Whether nothing is on its way out any more, and every peer has acknowledged the end of its connection.
-    pub(crate) fn drained(&self) -> bool {
+    pub(crate) fn drained(&mut self) -> bool {
         !self.stack.sending() && self.stack.ends_acknowledged()
     }
 

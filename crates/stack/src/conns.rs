@@ -69,6 +69,11 @@ impl Conns {
         self.slots.iter_ids()
     }
 
+    /// Whether there is a connection of this number.
+    pub fn is_used(&self, id: u32) -> bool {
+        self.slots.get(id).is_some()
+    }
+
     fn boxed(&mut self, conn: Conn) -> Box<Conn> {
         match self.spare.pop() {
             Some(mut old) => {
