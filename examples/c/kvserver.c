@@ -996,6 +996,7 @@ static int accepts_again(void)
 
 static struct mp_options options;
 static int listener;
+static char greeting[128];
 static volatile sig_atomic_t stop;
 
 static void on_signal(int sig)
@@ -1008,6 +1009,16 @@ static void die(const char *what)
 {
 	fprintf(stderr, "kvserver: %s: %s\n", what, strerror(errno));
 	exit(1);
+}
+
+/* The last thread that accepts says that the server serves. */
+static void say_ready(void)
+{
+	static int accepting; /* atomic */
+	if (__atomic_add_fetch(&accepting, 1, __ATOMIC_RELAXED) < threads)
+		return;
+	puts(greeting);
+	fflush(stdout);
 }
 
 static void *serve(void *arg)
@@ -1026,6 +1037,7 @@ static void *serve(void *arg)
 		die("mp_register");
 	if (mp_accept(me->listening, MP_ENDLESS, 1) < 0 || mp_flush(me->channel) < 0)
 		die("mp_accept");
+	say_ready();
 	now = time(NULL);
 	while (!stop) {
 		int n = mp_dispatch(me->channel, &ev, 500);
@@ -1136,8 +1148,7 @@ int main(int argc, char **argv)
 	listener = mp_listen_at((struct sockaddr *)&at, sizeof at, 4096);
 	if (listener < 0)
 		die("mp_listen_at");
-	printf("kvserver: %s:%d, %zu MiB\n", address, port, limit >> 20);
-	fflush(stdout);
+	snprintf(greeting, sizeof greeting, "kvserver: %s:%d, %zu MiB", address, port, limit >> 20);
 	pthread_t others[MOST_THREADS];
 	for (i = 0; i < threads; i++)
 		workers[i].number = i;
