@@ -11,8 +11,20 @@ use crate::load::target::Http;
 use crate::net::kernel::{self, Kernel, Manner};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread;
+
+/// A listener of the kernel's, and where it is.
+fn on_loopback() -> (OwnedFd, SocketAddr) {
+    let any = "127.0.0.1:0".parse().expect("an address");
+    kernel::listen(any, Manner::default()).expect("loopback listens")
+}
+
+/// Takes its connections; on the thread that does.
+fn taking(listener: OwnedFd) -> Kernel {
+    Kernel::server(listener, Manner::default()).expect("epoll works")
+}
 
 /// Serves in another thread while `client` runs; what the server counted.
 fn with_server<H: Handler>(handler: impl FnOnce() -> H + Send, client: impl FnOnce(SocketAddr)) -> Counts {
@@ -28,9 +40,8 @@ fn with_timeouts<H: Handler>(
     let stop = Stop::default();
     thread::scope(|scope| {
         let server = scope.spawn(|| {
-            let (listener, address) = kernel::listen("127.0.0.1:0".parse().expect("an address"), Manner::default())
-                .expect("loopback listens");
-            let net = Kernel::server(listener, Manner::default()).expect("epoll works");
+            let (listener, address) = on_loopback();
+            let net = taking(listener);
             tell.send(address).expect("the test waits");
             let limits = Limits { timeouts: *timeouts, ..Limits::default() };
             let mut server = Server::with_limits(net, handler(), limits);
@@ -184,12 +195,10 @@ fn a_stopping_server_finishes_what_it_began() {
 #[test]
 fn a_stopping_server_takes_connections_while_it_finishes_others() {
     let stop = Stop::default();
-    let (listener, address) =
-        kernel::listen("127.0.0.1:0".parse().expect("an address"), Manner::default()).expect("loopback listens");
+    let (listener, address) = on_loopback();
     thread::scope(|scope| {
         let server = scope.spawn(|| {
-            let net = Kernel::server(listener, Manner::default()).expect("epoll works");
-            let mut server = Server::new(net, Fixed::new(50_000_000));
+            let mut server = Server::new(taking(listener), Fixed::new(50_000_000));
             server.run(&stop).expect("epoll works");
             server.counts
         });
@@ -218,12 +227,10 @@ fn a_stopping_server_takes_connections_while_it_finishes_others() {
 #[test]
 fn a_stopping_server_takes_connections_while_idle_ones_end() {
     let stop = Stop::default();
-    let (listener, address) =
-        kernel::listen("127.0.0.1:0".parse().expect("an address"), Manner::default()).expect("loopback listens");
+    let (listener, address) = on_loopback();
     thread::scope(|scope| {
         let server = scope.spawn(|| {
-            let net = Kernel::server(listener, Manner::default()).expect("epoll works");
-            Server::new(net, Fixed::new(1)).run(&stop).expect("epoll works");
+            Server::new(taking(listener), Fixed::new(1)).run(&stop).expect("epoll works");
         });
         let ask = || {
             let mut client = TcpStream::connect(address).expect("it listens");
