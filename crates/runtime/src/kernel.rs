@@ -651,7 +651,8 @@ impl Follower {
                     let (now, served) = (p.device.queues_now(), p.device.queues());
                     if now > served && now != p.queues {
                         tracing::warn!(
-                            "{0}: it has {now} receive queues now, and frames of {served} are taken: connections by the others                              get no answer: `ethtool -L {0} combined {served}`, or start again",
+                            "{0}: it has {now} receive queues now, and frames of {served} are taken: connections by the others \
+                             get no answer: `ethtool -L {0} combined {served}`, or start again",
                             link.name
                         );
                     }
