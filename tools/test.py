@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Builds the workspace's tests and runs the test programs, several beside each other, with a table of their times.
 
-  tools/test.py [--jobs N] [--only NAME] [--times FILE] [--result FILE] [CARGO TEST OPTIONS...] [-- OPTIONS OF THE PROGRAMS...]
+  tools/test.py [--jobs N] [--only NAME] [--times FILE] [--result FILE] [--limit S] [CARGO TEST OPTIONS...] [-- OPTIONS OF THE PROGRAMS...]
 
 cargo builds everything and says how it would run each test program: this script is cargo's "runner" and writes that down. Then
 the programs run. Most of what the programs in namespaces do is to wait (for timers, for other programs), so one of them runs
 beside the simulations, which compute. A program in EXCLUSIVE runs while no other does. Everything that cargo test prints is
 printed, each program's output in one piece; at the end stands the time of each, and one line of totals in cargo's form.
 
-The exit code is 0 when every program passed. A program that fails does not keep the others from running.
+The exit code is 0 when every program passed. A program that fails does not keep the others from running. One that runs longer than
+the limit is ended, with the processes that it started, and counts as failed: what each of them waited for is printed.
 """
 import argparse
 import json
@@ -28,6 +29,8 @@ WAITING = {
     "cli/bench", "cli/cli", "cli/lab", "cli/serve", "cli/corelane", "corelane/bulk", "corelane/ends", "corelane/faults", "corelane/lanes",
     "corelane/overload", "corelane/scarce", "packetdrill/plugin", "pkt/kernel", "sim/linux", "io/sums", "runtime/ports", "runtime/runtime",
 }
+# The longest of them takes 3 minutes on two idle cores.
+LIMIT = 900
 RESULT = re.compile(r"^test result: (\w+)\. (\d+) passed; (\d+) failed; (\d+) ignored", re.M)
 
 
@@ -63,15 +66,63 @@ def tasks_of(options, arguments):
     return tasks
 
 
+def read(path):
+    """A file of /proc; empty when its process has ended."""
+    try:
+        with open(path, "rb") as file:
+            return file.read().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def family(pid):
+    """A process and those that it started, the oldest first."""
+    children = {}
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        # The name, in parentheses, may hold anything.
+        stat = read(f"/proc/{entry}/stat").rpartition(")")[2].split()
+        if stat:
+            children.setdefault(int(stat[1]), []).append(int(entry))
+    found = [pid]
+    for each in found:
+        found += sorted(children.get(each, []))
+    return found
+
+
+def waits(pids):
+    """What each thread of some processes waits for."""
+    for pid in pids:
+        yield f"  {pid} {read(f'/proc/{pid}/cmdline')[:200]}"
+        try:
+            threads = sorted(map(int, os.listdir(f"/proc/{pid}/task")))
+        except OSError:
+            continue
+        for thread in threads:
+            task = f"/proc/{pid}/task/{thread}"
+            yield f"    {thread} {read(f'{task}/comm')}: {read(f'{task}/wchan')} (syscall {read(f'{task}/syscall').split(' ')[0]})"
+
+
+def end(pid):
+    """Ends a program that ran too long, and what it started. Returns what they were doing."""
+    pids = family(pid)
+    said = "\n".join(waits(pids))
+    for each in reversed(pids):
+        try:
+            os.kill(each, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    return said
+
+
 class Run:
     """The programs that are still to be run, and the results of those that were."""
 
-    def __init__(self, tasks, jobs, last):
+    def __init__(self, tasks, jobs, last, limit):
         longest_first = sorted(tasks, key=lambda t: -last.get(t["name"], 1e9 if t["name"] in WAITING else 1))
         self.exclusive = [t for t in longest_first if t["name"] in EXCLUSIVE]
         self.waiting = [t for t in longest_first if t["name"] in WAITING and t["name"] not in EXCLUSIVE]
         self.computing = [t for t in longest_first if t["name"] not in WAITING and t["name"] not in EXCLUSIVE]
-        self.jobs, self.lock, self.results = jobs, threading.Lock(), []
+        self.jobs, self.limit, self.lock, self.results = jobs, limit, threading.Lock(), []
 
     def next(self, waits):
         with self.lock:
@@ -86,7 +137,12 @@ class Run:
         log = os.path.join(os.path.dirname(task["command"][0]), f"{os.path.basename(task['command'][0])}.log")
         with open(log, "wb") as out:
             child = subprocess.Popen(task["command"], cwd=task["cwd"], env=task["env"], stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+            told = []
+            timer = threading.Timer(self.limit, lambda: told.append(end(child.pid)))
+            timer.daemon = True
+            timer.start()
             _, status, used = os.wait4(child.pid, 0)
+            timer.cancel()
             child.returncode = os.waitstatus_to_exitcode(status)
         wall = time.monotonic() - begun
         with open(log, errors="replace") as text:
@@ -97,6 +153,8 @@ class Run:
             ok = child.returncode == 0 and bool(counts)
             self.results.append((task["name"], wall, used.ru_utime, used.ru_stime, passed, failed, ignored, ok))
             print(f"\n     Running {task['name']} ({task['command'][0]})\n{said}", end="", flush=True)
+            for doing in told:
+                print(f"{task['name']} was ended after {self.limit} s. Processes and their threads, and what each waited for:\n{doing}")
             if not ok:
                 print(f"FAILED: {task['name']} ended with {child.returncode}; the test program is {task['command'][0]}", flush=True)
 
@@ -133,6 +191,7 @@ def main():
     parser.add_argument("--only", help="run this program alone, as channel/parts")
     parser.add_argument("--times", help="where the table is written, and read for the order (default target/test-times.txt)")
     parser.add_argument("--result", help="where the last line is written")
+    parser.add_argument("--limit", type=float, default=LIMIT, help=f"seconds that a program may run (default {LIMIT})")
     words = sys.argv[1:]
     end = words.index("--") if "--" in words else len(words)
     args, options = parser.parse_known_args(words[:end])
@@ -152,7 +211,7 @@ def main():
     if not tasks:
         sys.exit(f"no test program {args.only}")
     begun = time.monotonic()
-    run = Run(tasks, args.jobs, last)
+    run = Run(tasks, args.jobs, last, args.limit)
     run.all()
     wall = time.monotonic() - begun
     table(run.results, wall, args.times)

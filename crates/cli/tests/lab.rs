@@ -10,10 +10,13 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 #[path = "lab/interfaces.rs"]
 mod interfaces;
 
 const BIN: &str = env!("CARGO_BIN_EXE_corelane");
+const MINUTE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
 /// Namespaces a and b joined by a veth with two queues: 10.99.0.1 and .2, fd99::1 and ::2.
 struct Lab {
@@ -143,40 +146,65 @@ impl Running {
     }
 
     /// Ends it by SIGINT; its exit code.
-    fn stop(mut self) -> Option<i32> {
+    fn stop(self) -> Option<i32> {
         self.signal(rustix::process::Signal::INT);
-        self.0.wait().unwrap().code()
+        self.stop_code()
     }
 
     /// Ends it by SIGINT; what it said on standard error.
     fn stop_and_read(mut self) -> String {
         self.signal(rustix::process::Signal::INT);
-        let mut text = String::new();
-        self.0.stderr.take().unwrap().read_to_string(&mut text).unwrap();
-        text
+        self.rest()
     }
 
     /// Its exit code, once it ends by itself.
     fn stop_code(mut self) -> Option<i32> {
+        interfaces::until("the program has not ended", || !matches!(self.0.try_wait(), Ok(None)));
         self.0.wait().unwrap().code()
     }
 
-    /// The next line on standard error.
+    /// The next line on standard error; empty at its end. A program that says nothing for a minute has hung.
     fn says(&mut self) -> String {
         let mut line = String::new();
         let mut byte = [0];
         let out = self.0.stderr.as_mut().unwrap();
-        while !line.ends_with('\n') && matches!(out.read(&mut byte), Ok(1)) {
+        while !line.ends_with('\n') {
+            let mut fds = [PollFd::new(out, PollFlags::IN)];
+            assert_ne!(poll(&mut fds, Some(&MINUTE)), Ok(0), "nothing is said after {line:?}");
+            if !matches!(out.read(&mut byte), Ok(1)) {
+                break;
+            }
             line.push(byte[0] as char);
         }
         line
     }
 
+    /// What it says on standard error up to a line with `words`.
+    fn says_until(&mut self, words: &str) -> String {
+        let mut said = String::new();
+        while !said.contains(words) {
+            let line = self.says();
+            assert!(!line.is_empty(), "it ended before it said {words:?}: {said}");
+            said += &line;
+        }
+        said
+    }
+
+    /// What it says on standard error until it ends.
+    fn rest(&mut self) -> String {
+        let mut said = String::new();
+        loop {
+            let line = self.says();
+            if line.is_empty() {
+                return said;
+            }
+            said += &line;
+        }
+    }
+
     fn failure(mut self) -> String {
-        let status = self.0.wait().unwrap();
-        let mut text = String::new();
-        self.0.stderr.take().unwrap().read_to_string(&mut text).unwrap();
-        format!("{status}: {text}")
+        let said = self.rest();
+        format!("{:?}: {said}", self.stop_code())
     }
 }
 

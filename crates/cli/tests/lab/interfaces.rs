@@ -69,9 +69,7 @@ fn a_changed_hardware_address_is_followed() {
     let mut server = lab.serve(&lab.b, "--dev xdp:vb --lanes 2 --port 80");
     assert!(lab.curl(&lab.a, "http://10.99.0.2/k64") == data);
     must(&format!("ip -n {} link set vb address 02:00:00:00:aa:01", lab.b));
-    while !server.says().contains("vb: its hardware address is 02:00:00:00:aa:01") {
-        assert!(matches!(server.0.try_wait(), Ok(None)), "it does not say so");
-    }
+    server.says_until("vb: its hardware address is 02:00:00:00:aa:01");
     must(&format!("ip -n {} neigh flush dev va", lab.a));
     for host in BOTH {
         assert!(lab.curl(&lab.a, &format!("{host}/k64")) == data, "{host}");
@@ -90,11 +88,7 @@ fn a_queue_that_is_turned_on_later_is_told() {
     must(&format!("ip netns exec {} ethtool -L vb rx 2", lab.b));
     // What is always told comes after it.
     must(&format!("ip -n {} link set vb address 02:00:00:00:aa:01", lab.b));
-    let mut said = String::new();
-    while !said.contains("vb: its hardware address is 02:00:00:00:aa:01") {
-        said += &server.says();
-        assert!(matches!(server.0.try_wait(), Ok(None)), "{said}");
-    }
+    let said = server.says_until("vb: its hardware address is 02:00:00:00:aa:01");
     assert!(said.contains("vb: it has 2 receive queues now, and frames of 1 are taken"), "{said}");
     assert_eq!(server.stop(), Some(0));
     must(&format!("ip -n {} neigh flush dev va", lab.a));
