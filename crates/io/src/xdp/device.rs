@@ -11,6 +11,7 @@ use wire::{Addr, MacAddr};
 
 use super::holder;
 use super::large::Large;
+use super::metadata;
 use super::port::XdpPort;
 use super::queue::{LONGEST_IN_ONE, Queue, Rings, frame_size};
 use super::tags::Tags;
@@ -184,9 +185,12 @@ fn open_queues(
     let size = |slots: u32| slots.next_power_of_two().clamp(64, 32_768);
     let shared = config.receive_ring / queues.end.div_ceil(config.lanes) as u32;
     let rings = Rings { receive: size(shared.max(config.receive_ring.min(2048))), send: size(config.send_ring) };
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let copied_sums = metadata::copies_with_sums(driver_of(&link.name).as_deref(), &release);
     for i in queues.clone() {
-        let queue = Queue::open(link.index, i, link.mtu, rings, config)
+        let mut queue = Queue::open(link.index, i, link.mtu, rings, config)
             .map_err(|e| refuse_queue(link, i, (queues.end, rings), e))?;
+        queue.sums &= queue.zero_copy || copied_sums;
         let fd = queue.as_fd().as_raw_fd();
         maps.sockets
             .set(&(i as u32).to_ne_bytes(), &fd.to_ne_bytes())

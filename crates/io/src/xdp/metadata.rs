@@ -54,6 +54,14 @@ pub(super) fn driver_sums(ifindex: u32) -> io::Result<bool> {
     Ok(sums)
 }
 
+/// Whether the kernel finishes checksums of frames that it copies. virtio_net takes frames only in pages (IFF_TX_SKB_NO_LINEAR), and for
+/// such drivers Linux before 6.18 does not look at what a frame asks (`xsk_build_skb_zerocopy`): they left with sums unfinished.
+pub(super) fn copies_with_sums(driver: Option<&str>, release: &str) -> bool {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|n| n.parse::<u32>().ok());
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    driver != Some("virtio_net") || version >= (6, 18)
+}
+
 /// The number of the netdev family, if this message is about it.
 fn netdev(body: &[u8]) -> Option<u16> {
     let find = |kind| attributes(body, GENL_HEADER).find(|a| a.0 == kind).map(|a| a.1);
@@ -74,6 +82,21 @@ fn says_so(body: &[u8], ifindex: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn virtio_net_before_6_18_copies_without_sums() {
+        for (driver, release, sums) in [
+            (Some("virtio_net"), "6.12.117-1~deb12u1", false),
+            (Some("virtio_net"), "6.9", false),
+            (Some("virtio_net"), "6.18.0", true),
+            (Some("virtio_net"), "7.3.4+deb14-amd64", true),
+            (Some("virtio_net"), "unknown", false),
+            (Some("igb"), "6.12.117", true),
+            (None, "6.12.117", true),
+        ] {
+            assert_eq!(copies_with_sums(driver, release), sums, "{driver:?} {release}");
+        }
+    }
 
     /// As the kernel lays it out.
     #[repr(C)]
