@@ -7,6 +7,8 @@ use std::time::Duration;
 use channel::{Channel, Options};
 use runtime::{App, AppHandle, Config, Error, LaneStats, LocalConnections, MemPort, Snapshot};
 
+use wire::Ports;
+
 use crate::lane::Lane;
 
 /// Lanes over opened devices.
@@ -58,8 +60,8 @@ impl Engine {
         self.0.lanes()
     }
 
-    /// Local ports of connections that are opened, first and last: so many can there be from one of our addresses to one remote end.
-    pub fn local_ports(&self) -> (u16, u16) {
+    /// Local ports of connections that are opened: so many can there be from one of our addresses to one remote end.
+    pub fn local_ports(&self) -> Ports {
         self.0.local_ports()
     }
 

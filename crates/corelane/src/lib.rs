@@ -69,3 +69,4 @@ pub use runtime::{
 pub use stream::TcpStream;
 pub use tcp::congestion::Algorithm;
 pub use tcp::{State, TcpInfo};
+pub use wire::Ports;

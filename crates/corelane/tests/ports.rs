@@ -6,7 +6,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use corelane::{Config, Engine, ListenOptions, Model};
+use corelane::{Config, Engine, ListenOptions, Model, Ports};
 
 /// Reached only where nothing happens any more.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -21,7 +21,7 @@ fn a_connect_without_a_port_fails_at_once() {
         let server = Config { model: Model::Paired, ..Config::memory("10.0.0.1/24").unwrap() };
         let client = Config { model, local_ports: Some(PORTS), ..Config::memory("10.0.0.2/24").unwrap() };
         let (mut server, mut client) = Engine::memory_pair(&server, &client).unwrap();
-        assert_eq!(client.local_ports(), PORTS);
+        assert_eq!(client.local_ports(), Ports::new(PORTS.0, PORTS.1));
         let end = server.take_lane(0).unwrap();
         let (listens, ready) = channel();
         let (over, done) = channel::<()>();

@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
 
 use common::Bench;
 use io::bpf::{OwnFlags, OwnFlow, OwnKey, Verdict};
-use wire::{Addr, MacAddr};
+use wire::{Addr, MacAddr, Ports};
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
@@ -18,7 +18,7 @@ const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 #[derive(Default)]
 struct World {
     owned: HashMap<OwnKey, OwnFlags>,
-    active: HashMap<(u16, Addr), (u16, u16)>,
+    active: HashMap<(u16, Addr), Ports>,
     kept: HashSet<OwnFlow>,
     /// The kernel's connections; those in TIME-WAIT are `false`.
     kernel: HashMap<(Addr, u16, Addr, u16), bool>,
@@ -154,7 +154,7 @@ impl World {
         let kernel = self.kernel.get(&(local.addr, local.port, flow.remote, flow.remote_port));
         match self.owned.get(&local) {
             None => match self.active.get(&(local.vlan, local.addr)) {
-                Some((first, last)) if (*first..=*last).contains(&local.port) => Verdict::Active,
+                Some(ports) if ports.has(local.port) => Verdict::Active,
                 _ => Verdict::Pass,
             },
             Some(&OwnFlags::LISTENING) => Verdict::Listen,
@@ -200,7 +200,9 @@ struct Names {
     peer_ports: Vec<u16>,
 }
 
-const RANGE: (u16, u16) = (20_000, 20_001);
+/// Ports of active opens: in the one stretch, or in both.
+const FIRST: (u16, u16) = (20_000, 20_001);
+const SECOND: (u16, u16) = (30_000, 30_000);
 
 impl Names {
     fn new() -> Names {
@@ -210,7 +212,7 @@ impl Names {
         Names {
             us: [v4([1, 3]), v6([1, 3])],
             peers: [v4([2, 4]), v6([2, 4])],
-            ports: vec![80, 81, 22, RANGE.0 - 1, RANGE.0, RANGE.1, RANGE.1 + 1],
+            ports: vec![80, 81, 22, FIRST.0 - 1, FIRST.0, FIRST.1, FIRST.1 + 1, SECOND.0 - 1, SECOND.0, SECOND.1 + 1],
             peer_ports: vec![5000, 5001],
         }
     }
@@ -249,8 +251,10 @@ fn fill(r: &mut Random, b: &Bench, world: &mut World, names: &Names) {
     for vlan in [0, 7] {
         for us in names.us.as_flattened().iter().copied() {
             if r.one_in(2) {
-                b.maps.set_active(vlan, us.into(), RANGE).unwrap();
-                world.active.insert((vlan, us.into()), RANGE);
+                let one = Ports::new(FIRST.0, FIRST.1);
+                let ports = if r.one_in(2) { one } else { one.and(SECOND.0, SECOND.1) };
+                b.maps.set_active(vlan, us.into(), ports).unwrap();
+                world.active.insert((vlan, us.into()), ports);
             }
             for port in names.ports.iter().filter(|p| **p != 22) {
                 if r.one_in(3) {
@@ -453,9 +457,10 @@ fn round(seed: u64, said: &mut HashMap<String, usize>) -> Option<()> {
         let of_kernel = subject(OwnKey { vlan: 0, addr: *addr, port: *port }, *peer, *peer_port);
         likely.extend([of_kernel; 4]);
     }
-    for ((vlan, addr), range) in &world.active {
+    for ((vlan, addr), ports) in &world.active {
         let peer = names.peers[!addr.is_v4() as usize][1];
-        likely.push(subject(OwnKey { vlan: *vlan, addr: *addr, port: range.1 }, peer.into(), 5000));
+        let last = ports.nth(ports.count() - 1);
+        likely.push(subject(OwnKey { vlan: *vlan, addr: *addr, port: last }, peer.into(), 5000));
     }
     // The order of a hash map is no seed's.
     likely.sort_by_key(|s| (s.us, s.peer, s.port, s.peer_port, s.vlan));

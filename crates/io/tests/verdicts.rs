@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::Bench;
 use io::bpf::{OwnFlags, OwnFlow, OwnKey, Verdict};
 use wire::tcp::{Flags, Header, Options};
-use wire::{Addr, MacAddr, SeqNum, ethernet, icmpv4, icmpv6, ipv4, ipv6};
+use wire::{Addr, MacAddr, Ports, SeqNum, ethernet, icmpv4, icmpv6, ipv4, ipv6};
 
 fn addr(text: &str) -> Addr {
     text.parse::<std::net::IpAddr>().unwrap().into()
@@ -66,7 +66,7 @@ fn the_table() {
     for (us, peer, other) in families.map(|(a, b, c)| (addr(a), addr(b), addr(c))) {
         b.maps.own(OwnKey { vlan: 0, addr: us, port: 80 }, none).unwrap();
         b.maps.own(OwnKey { vlan: 7, addr: us, port: 81 }, none).unwrap();
-        b.maps.set_active(0, us, (20_000, 20_999)).unwrap();
+        b.maps.set_active(0, us, Ports::new(20_000, 20_999).and(30_000, 30_000)).unwrap();
         let tcp = |dst: Addr, vlan, port, flags| frame(vlan, &packet(peer, dst, 6, &segment(5000, port, flags)));
         let v = |f: &[u8]| b.verdict(f);
 
@@ -79,9 +79,15 @@ fn the_table() {
         assert_eq!(v(&tcp(us, Some(7), 81, Flags::SYN)), Verdict::Listen);
         assert_eq!(v(&tcp(us, None, 81, Flags::SYN)), Verdict::Pass);
         // The active range and its edges.
-        for (port, verdict) in
-            [(19_999, Verdict::Pass), (20_000, Verdict::Active), (20_999, Verdict::Active), (21_000, Verdict::Pass)]
-        {
+        for (port, verdict) in [
+            (19_999, Verdict::Pass),
+            (20_000, Verdict::Active),
+            (20_999, Verdict::Active),
+            (21_000, Verdict::Pass),
+            (29_999, Verdict::Pass),
+            (30_000, Verdict::Active),
+            (30_001, Verdict::Pass),
+        ] {
             assert_eq!(v(&tcp(us, None, port, Flags::SYN | Flags::ACK)), verdict, "{port}");
         }
         assert_eq!(v(&tcp(other, None, 20_500, Flags::ACK)), Verdict::Pass);

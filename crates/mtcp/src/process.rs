@@ -279,10 +279,10 @@ fn start(settings: &Settings, words: Words) -> Result<Running> {
         say(words.put(line));
     }
     if config.ports.iter().any(|port| matches!(port.device, Device::Xdp(_))) {
-        let (first, last) = engine.local_ports();
-        let each = u32::from(last) - u32::from(first) + 1;
+        let ports = engine.local_ports();
+        let each = ports.count();
         say(format_args!(
-            "connections leave from ports {first} to {last} (local_ports): {each} from each address to one remote port"
+            "connections leave from ports {ports} (local_ports): {each} from each address to one remote port"
         ));
     }
     let lanes = (0..engine.lanes()).map(|lane| engine.take_app(lane)).collect();

@@ -93,7 +93,7 @@ pub(crate) trait Gate: Send + Sync {
     /// Takes a port from the kernel for a listener.
     fn listen(&self, addr: std::net::SocketAddr, v6_only: bool) -> std::io::Result<crate::Claim>;
     /// The ports that active opens may leave from.
-    fn active(&self) -> (u16, u16);
+    fn active(&self) -> wire::Ports;
 }
 
 /// Wakes an application's wait from another thread.
@@ -183,13 +183,13 @@ impl App {
 
     /// Whether an active open may leave from this port: answers to another one would reach the kernel, which resets them.
     pub fn may_connect_from(&self, port: u16) -> std::io::Result<()> {
-        let Some((first, last)) = self.gate.as_ref().map(|gate| gate.active()) else { return Ok(()) };
-        if port == 0 || (first..=last).contains(&port) {
+        let Some(ours) = self.gate.as_ref().map(|gate| gate.active()) else { return Ok(()) };
+        if port == 0 || ours.has(port) {
             return Ok(());
         }
         Err(std::io::Error::new(
             std::io::ErrorKind::AddrNotAvailable,
-            format!("connecting from port {port}: beside the kernel only {first} to {last} are ours (local_ports)"),
+            format!("connecting from port {port}: beside the kernel only {ours} are ours (local_ports)"),
         ))
     }
 

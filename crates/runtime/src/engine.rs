@@ -10,7 +10,7 @@ use io::{AnyPort, Bell, Port, PortError};
 use mem::{CHUNK_BYTES, Pool, PoolConfig};
 use socket::{SocketConfig, Sockets};
 use stack::{InterfaceConfig, InterfaceId, Route, Stack, StackConfig, Steering};
-use wire::MacAddr;
+use wire::{MacAddr, Ports};
 
 use crate::app::{App, Parts, Waiting};
 use crate::config::{Config, Model, Neighbor};
@@ -110,8 +110,8 @@ pub struct Engine {
     /// Not all devices are the kernel's, too: one has its addresses from the configuration, or looks for them itself.
     dedicated: bool,
     kernel: Option<Kernel>,
-    /// Of active opens, first and last.
-    local_ports: (u16, u16),
+    /// Of active opens.
+    local_ports: Ports,
     /// Ends it with the process.
     exit: Option<Arc<Ends>>,
 }
@@ -325,7 +325,10 @@ impl Engine {
         let mut kernel = if shared.is_empty() { None } else { Some(Kernel::new(shared, fixed, config.local_ports)?) };
         let local_ports = match &kernel {
             Some(kernel) => kernel.active_ports(),
-            None => config.local_ports.unwrap_or((16_384, 65_535)),
+            None => {
+                let (first, last) = config.local_ports.unwrap_or((16_384, 65_535));
+                Ports::new(first, last)
+            }
         };
 
         // A pair of threads on one core: what one waits for the other is to do.
@@ -453,8 +456,7 @@ impl Engine {
                 }
             };
             app.set_gate(kernel.as_ref().map(Kernel::gate));
-            let (first, last) = local_ports;
-            app.set_ports((u32::from(last) - u32::from(first) + 1) / u32::from(config.lanes));
+            app.set_ports(local_ports.count() / u32::from(config.lanes));
             app.set_core(config.cores.get(index).copied());
             engine.apps.push(Some(AppHandle::new(app)));
         }
@@ -480,8 +482,8 @@ impl Engine {
         self.kernel.as_ref()?.local()
     }
 
-    /// Local ports of active opens, first and last: so many connections can there be from one of our addresses to one remote end.
-    pub fn local_ports(&self) -> (u16, u16) {
+    /// Local ports of active opens: so many connections can there be from one of our addresses to one remote end.
+    pub fn local_ports(&self) -> Ports {
         self.local_ports
     }
 

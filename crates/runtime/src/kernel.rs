@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 
 use ::io::bpf::{OwnFlags, OwnFlow, OwnKey};
 use ::io::netlink::{self, Address, Change, KernelNeighbor, KernelRoute, Link, Netlink};
-use ::io::xdp::{ActiveRange, Local, Placeholder, XdpDevice};
+use ::io::xdp::{ActivePorts, Local, Placeholder, XdpDevice};
 use ::io::{Bell, PortError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use stack::{FlowKey, InterfaceId, Route};
-use wire::MacAddr;
+use wire::{MacAddr, Ports};
 
 use crate::app::Gate;
 use crate::claim::Claim;
@@ -105,7 +105,7 @@ struct State {
     draining: Draining,
     /// Wakes the control thread.
     bell: Arc<Bell>,
-    active: ActiveRange,
+    active: ActivePorts,
     /// Routes of dedicated ports, which no kernel change touches.
     fixed: Vec<Route>,
     netlink: Netlink,
@@ -135,8 +135,8 @@ impl Kernel {
         let netlink = Netlink::open().map_err(system("netlink"))?;
         let devs: Vec<&str> = ports.iter().map(|port| port.device.link().name.as_str()).collect();
         let active = match range {
-            Some((first, last)) => ActiveRange::claim_all(&devs, first, last)?,
-            None => ActiveRange::claim(&devs)?,
+            Some((first, last)) => ActivePorts::claim_all(&devs, first, last)?,
+            None => ActivePorts::claim(&devs)?,
         };
         let local = Local::new().map_err(system("epoll"))?;
         let bell = Arc::new(Bell::new().map_err(system("eventfd"))?);
@@ -165,7 +165,7 @@ impl Kernel {
     }
 
     /// Ports for active opens.
-    pub fn active_ports(&self) -> (u16, u16) {
+    pub fn active_ports(&self) -> Ports {
         lock(&self.state).active.ports
     }
 
@@ -515,7 +515,7 @@ impl Gate for PortGate {
         Ok(Claim::new(Release(self.0.clone(), listen)))
     }
 
-    fn active(&self) -> (u16, u16) {
+    fn active(&self) -> Ports {
         lock(&self.0).active.ports
     }
 }

@@ -55,7 +55,7 @@ fn distort(r: &mut Random, s: &mut StackConfig) {
     if r.chance(share) {
         // So many that no session meets another's port: they are told apart by these.
         let first = number(r, u16::MAX as u64).min(65_000) as u16;
-        s.ports = (first, first + 500);
+        s.ports = wire::Ports::new(first, first + 500);
     }
     if r.chance(share) {
         s.max_connections = r.below(40) as u32;

@@ -67,7 +67,7 @@ impl Peer {
         config.addresses = vec![(addr.to_ip(), 24)];
         if alike.is_none() {
             // No two have one port, so that tuples are the same only where that is meant.
-            config.stack.ports = (20_000 + 1000 * n as u16, 20_999 + 1000 * n as u16);
+            config.stack.ports = wire::Ports::new(20_000 + 1000 * n as u16, 20_999 + 1000 * n as u16);
         }
         let gateway = match place {
             Place::Near(link) => on(link, 254),

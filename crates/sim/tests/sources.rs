@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use sim::{Host, HostConfig};
 use stack::Steering;
 use stack::channel::{ConnId, Endpoint, Event, Failure, Job, Token};
-use wire::{Addr, Instant, MacAddr};
+use wire::{Addr, Instant, MacAddr, Ports};
 
 const FIRST: u16 = 50_000;
 const LAST: u16 = 50_199;
@@ -27,7 +27,7 @@ impl Bench {
         let steering = Steering::spread(lanes);
         let mut config = HostConfig::new(1);
         config.addresses = addresses.iter().map(|a| (ip(a), if a.contains(':') { 64 } else { 24 })).collect();
-        config.stack.ports = (FIRST, LAST);
+        config.stack.ports = Ports::new(FIRST, LAST);
         config.stack.steering = steering.clone();
         config.stack.lane = if lanes == 1 { 0 } else { LANE };
         let mut host = Host::new(config);

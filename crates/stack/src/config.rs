@@ -2,6 +2,8 @@
 
 use core::time::Duration;
 
+use wire::Ports;
+
 use crate::{FragmentLimits, Steering};
 
 /// When SYNs are answered by cookies (RFC 4987 3.6).
@@ -29,8 +31,8 @@ pub struct StackConfig {
     pub time_wait: Duration,
     /// Most TIME-WAIT records; the oldest gives way.
     pub max_time_wait: u32,
-    /// Local ports of active opens, first and last.
-    pub ports: (u16, u16),
+    /// Local ports of active opens.
+    pub ports: Ports,
     /// Keys the flow hash, ISNs and port choice; may outlive the process, whose ISNs then go on where another's left off.
     pub secret: [u8; 16],
     /// Where port choice begins, with the secret: drawn fresh for each process.
@@ -66,9 +68,6 @@ impl StackConfig {
         self.tcp = self.tcp.clamped();
         self.time_wait = self.time_wait.min(DAY);
         self.fragments.timeout = self.fragments.timeout.min(DAY);
-        // Port 0 is none.
-        self.ports.0 = self.ports.0.max(1);
-        self.ports.1 = self.ports.1.max(self.ports.0);
         self.min_path_mtu = self.min_path_mtu.clamp(68, 1500);
         self
     }
@@ -83,7 +82,7 @@ impl Default for StackConfig {
             time_wait: Duration::from_secs(60),
             max_time_wait: 262_144,
             park_after: Duration::from_secs(1),
-            ports: (49_152, 65_535),
+            ports: Ports::new(49_152, 65_535),
             secret: [0; 16],
             ports_start: 0,
             steering: Steering::Single,

@@ -23,7 +23,7 @@ use crate::listener::Listeners;
 use crate::neighbor::{Neighbors, Question, Waiter};
 use crate::options::Options;
 use crate::path::PathMtus;
-use crate::ports::Ports;
+use crate::ports::LocalPorts;
 use crate::queues::{Entry, Queue, Queues, Rest, queued};
 use crate::route::Routes;
 use crate::sources::Sources;
@@ -80,7 +80,7 @@ pub struct Stack {
     unacknowledged: u32,
     /// Where the next look for memory to free begins.
     hand: u32,
-    pub(crate) ports: Ports,
+    pub(crate) ports: LocalPorts,
     pub(crate) sources: Sources,
     pub(crate) wheel: Wheel,
     pub(crate) due: Vec<u32>,
@@ -148,7 +148,7 @@ impl Stack {
             ending: false,
             unacknowledged: 0,
             hand: 0,
-            ports: Ports::new(config.ports, secret, config.ports_start),
+            ports: LocalPorts::new(config.ports, secret, config.ports_start),
             sources: Sources::default(),
             wheel: Wheel::new(Instant::ZERO),
             due: Vec::with_capacity(256),

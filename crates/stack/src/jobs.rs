@@ -371,8 +371,10 @@ impl Stack {
         } else if local.port != 0 && self.listeners.conflicts(local, listener.v6_only, listener.reuse_port) {
             Some(Failure::AddressInUse)
         } else if local.port == 0 {
-            let (first, last) = self.config.ports;
-            let free = (first..=last)
+            let free = self
+                .config
+                .ports
+                .iter()
                 .find(|port| !self.listeners.conflicts(Endpoint { port: *port, ..local }, listener.v6_only, false));
             match free {
                 Some(port) => {

@@ -1,34 +1,35 @@
 //! Ports for active opens: RFC 6056 3.3.4 (algorithm 4, double-hash), so that successive connections to one peer take
 //! successive ports from an offset that nobody outside can guess.
 
-use wire::Addr;
+use wire::{Addr, Ports};
 
 use crate::flows::FlowKey;
 use crate::keyed::Keyed;
 
 const COUNTERS: usize = 256;
 
-pub(crate) struct Ports {
-    first: u16,
+pub(crate) struct LocalPorts {
+    ports: Ports,
+    /// How many they are.
     count: u32,
     hasher: Keyed,
     counters: [u32; COUNTERS],
 }
 
-impl Ports {
-    /// `range` is first and last. Where counting begins comes of `start` (RFC 6056 3.3.4 initialises the table at random): a
+impl LocalPorts {
+    /// Where counting begins comes of `start` (RFC 6056 3.3.4 initialises the table at random): a
     /// secret may be older than this process, and what a peer has seen of one start says nothing of the next.
-    pub fn new(range: (u16, u16), secret: [u8; 16], start: u64) -> Ports {
+    pub fn new(ports: Ports, secret: [u8; 16], start: u64) -> LocalPorts {
         let mut key = secret;
         key.rotate_left(7);
         let hasher = Keyed::of(key);
         let counters = core::array::from_fn(|i| hasher.sip([start, i as u64]) as u32);
-        Ports { first: range.0, count: (range.1.max(range.0) - range.0) as u32 + 1, hasher, counters }
+        LocalPorts { ports, count: ports.count(), hasher, counters }
     }
 
     /// Whether a port is one of these.
     pub fn has(&self, port: u16) -> bool {
-        u32::from(port).wrapping_sub(u32::from(self.first)) < self.count
+        self.ports.has(port)
     }
 
     /// How many there are.
@@ -36,7 +37,7 @@ impl Ports {
         self.count
     }
 
-    /// Begins to look for a port towards a remote end: [`Ports::next`] gives each of them once.
+    /// Begins to look for a port towards a remote end: [`LocalPorts::next`] gives each of them once.
     pub fn round(&self, local: Addr, remote: Addr, remote_port: u16) -> Round {
         let hash =
             self.hasher.tuple(&FlowKey { interface: crate::InterfaceId(0), local, remote, local_port: 0, remote_port });
@@ -48,7 +49,7 @@ impl Ports {
     /// The next port of a round; `None` after the last.
     pub fn next(&mut self, round: &mut Round) -> Option<u16> {
         round.left = round.left.checked_sub(1)?;
-        let port = self.first + round.at as u16;
+        let port = self.ports.nth(round.at);
         round.at = if round.at + 1 == self.count { 0 } else { round.at + 1 };
         // The counter passes what is taken too, so that it is not tried again soon.
         self.counters[round.counter] = self.counters[round.counter].wrapping_add(1);
@@ -69,7 +70,7 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    impl Ports {
+    impl LocalPorts {
         fn pick(&mut self, local: Addr, remote: Addr, port: u16, mut usable: impl FnMut(u16) -> bool) -> Option<u16> {
             let mut round = self.round(local, remote, port);
             core::iter::from_fn(|| self.next(&mut round)).find(|port| usable(*port))
@@ -79,7 +80,7 @@ mod tests {
     #[test]
     fn every_port_once_then_none_and_cheap_in_between() {
         let (a, b) = (Addr::from_v4([10, 0, 0, 1]), Addr::from_v4([10, 0, 0, 2]));
-        let mut ports = Ports::new((50_000, 50_999), [3; 16], 0);
+        let mut ports = LocalPorts::new(Ports::new(50_000, 50_999), [3; 16], 0);
         let mut taken = HashSet::new();
         let mut tries = 0;
         for _ in 0..1000 {
@@ -100,7 +101,8 @@ mod tests {
     #[test]
     fn each_remote_end_has_its_own_start() {
         let (a, b) = (Addr::from_v4([10, 0, 0, 1]), Addr::from_v4([10, 0, 0, 2]));
-        let first = |secret, remote, port| Ports::new((1024, 65_535), secret, 0).pick(a, remote, port, |_| true);
+        let first =
+            |secret, remote, port| LocalPorts::new(Ports::new(1024, 65_535), secret, 0).pick(a, remote, port, |_| true);
         let mut starts = HashSet::new();
         for port in 0..200 {
             starts.insert(first([3; 16], b, port));
@@ -113,9 +115,9 @@ mod tests {
 
     #[test]
     fn another_start_begins_elsewhere_for_each_peer_by_itself() {
-        let (a, range) = (Addr::from_v4([10, 0, 0, 1]), (16_384, 65_535));
+        let (a, range) = (Addr::from_v4([10, 0, 0, 1]), Ports::new(16_384, 65_535));
         let first = |start, peer| {
-            Ports::new(range, [3; 16], start).pick(a, Addr::from_v4([10, 0, 1, peer]), 80, |_| true).unwrap()
+            LocalPorts::new(range, [3; 16], start).pick(a, Addr::from_v4([10, 0, 1, peer]), 80, |_| true).unwrap()
         };
         let apart = |peer| first(7, peer).wrapping_sub(first(8, peer));
         let all: HashSet<u16> = (0..100).map(apart).collect();
@@ -127,7 +129,7 @@ mod tests {
     fn the_whole_round_is_looked_at_where_the_offset_overflows() {
         let a = Addr::from_v4([10, 0, 0, 1]);
         // A range that does not divide 2^32, and sums of offset and counter all over it.
-        let mut ports = Ports::new((10_000, 10_999), [5; 16], 0);
+        let mut ports = LocalPorts::new(Ports::new(10_000, 10_999), [5; 16], 0);
         for peer in 0..=255 {
             ports.counters = [u32::MAX - 500; COUNTERS];
             let mut seen = HashSet::new();
@@ -137,8 +139,19 @@ mod tests {
     }
 
     #[test]
+    fn a_round_goes_through_both_stretches() {
+        let a = Addr::from_v4([10, 0, 0, 1]);
+        let both = Ports::new(10_000, 10_499).and(65_036, 65_535);
+        let mut ports = LocalPorts::new(both, [5; 16], 0);
+        let mut seen = HashSet::new();
+        assert_eq!(ports.pick(a, a, 80, |p| !seen.insert(p)), None);
+        assert_eq!(seen, both.iter().collect());
+        assert!(ports.has(65_535) && !ports.has(10_500));
+    }
+
+    #[test]
     fn a_range_of_one_and_the_last_port() {
         let a = Addr::from_v4([10, 0, 0, 1]);
-        assert_eq!(Ports::new((65_535, 65_535), [0; 16], 0).pick(a, a, 1, |_| true), Some(65_535));
+        assert_eq!(LocalPorts::new(Ports::new(65_535, 65_535), [0; 16], 0).pick(a, a, 1, |_| true), Some(65_535));
     }
 }

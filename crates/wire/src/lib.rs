@@ -15,6 +15,7 @@ pub mod icmpv6;
 pub mod ipv4;
 pub mod ipv6;
 mod mac;
+mod ports;
 pub mod quick;
 pub mod quoted;
 mod seq;
@@ -24,6 +25,7 @@ pub mod udp;
 
 pub use addr::Addr;
 pub use mac::MacAddr;
+pub use ports::Ports;
 pub use seq::SeqNum;
 pub use time::Instant;
 

@@ -226,26 +226,30 @@ fn a_stopping_server_takes_connections_while_it_finishes_others() {
 /// Nor for as long as peers take to acknowledge the end of idle connections.
 #[test]
 fn a_stopping_server_takes_connections_while_idle_ones_end() {
-    let stop = Stop::default();
-    let (listener, address) = on_loopback();
-    thread::scope(|scope| {
-        let server = scope.spawn(|| {
-            Server::new(taking(listener), Fixed::new(1)).run(&stop).expect("epoll works");
-        });
-        let ask = || {
-            let mut client = TcpStream::connect(address).expect("it listens");
-            client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("it takes requests");
-            let mut answer = [0; 12];
-            client.read_exact(&mut answer).expect("an answer");
-            assert_eq!(&answer, b"HTTP/1.1 200");
-            client
+    let ask = |address| {
+        let mut client = TcpStream::connect(address)?;
+        client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")?;
+        let mut answer = [0; 12];
+        client.read_exact(&mut answer)?;
+        assert_eq!(&answer, b"HTTP/1.1 200");
+        Ok::<_, io::Error>(client)
+    };
+    // The server takes them for a short while; on a busy machine the client may come after it.
+    let in_time = |_| {
+        let stop = Stop::default();
+        let (listener, address) = on_loopback();
+        let server = {
+            let stop = stop.clone();
+            thread::spawn(move || Server::new(taking(listener), Fixed::new(1)).run(&stop).expect("epoll works"))
         };
-        let mut idle = ask();
+        let mut idle = ask(address).expect("it serves");
         stop.set();
         io::copy(&mut idle, &mut io::sink()).expect("an orderly end");
-        ask();
+        let answered = ask(address).is_ok();
         server.join().expect("no panic");
-    });
+        answered
+    };
+    assert!((0..20).any(in_time));
 }
 
 /// Short for one timeout, long for the others.

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use wire::{Addr, MacAddr};
+use wire::{Addr, MacAddr, Ports};
 
 use super::sys::{Map, MapKind};
 
@@ -113,7 +113,7 @@ pub struct Maps {
     pub(super) link: Map,
     /// Address and port to [`OwnFlags`].
     pub(super) owned: Map,
-    /// Address to range of ports.
+    /// Address to the ports of active opens: first and last of two stretches.
     pub(super) active: Map,
     /// Connections on ports that drain.
     pub(super) kept: Map,
@@ -133,7 +133,7 @@ impl Maps {
             sockets: Map::new(MapKind::Xsk, "cl_sockets", 4, 4, queues.max(1))?,
             link: Map::new(MapKind::Array, "cl_link", 4, 8, 1)?,
             owned: Map::new(MapKind::Hash, "cl_owned", 20, 4, MOST_OWNED)?,
-            active: Map::new(MapKind::Hash, "cl_active", 20, 8, 4096)?,
+            active: Map::new(MapKind::Hash, "cl_active", 20, 16, 4096)?,
             kept: Map::new(MapKind::SparseHash, "cl_kept", 40, 4, MOST_KEPT)?,
             fragments: Map::new(MapKind::LruHash, "cl_fragments", 40, 8, FRAGMENTS)?,
             first_seen: Map::new(MapKind::LruHash, "cl_first_seen", 40, 8, FRAGMENTS)?,
@@ -175,15 +175,14 @@ impl Maps {
         self.fragmenting.set(&flow.bytes(), &1u32.to_ne_bytes())
     }
 
-    /// Takes a range of ports of an address for active opens.
-    pub fn set_active(&self, vlan: u16, addr: Addr, range: (u16, u16)) -> io::Result<()> {
-        let mut value = [0; 8];
-        value[..4].copy_from_slice(&(range.0 as u32).to_ne_bytes());
-        value[4..].copy_from_slice(&(range.1 as u32).to_ne_bytes());
+    /// Takes ports of an address for active opens.
+    pub fn set_active(&self, vlan: u16, addr: Addr, ports: Ports) -> io::Result<()> {
+        let [a, b] = ports.stretches();
+        let value: Vec<u8> = [a.0, a.1, b.0, b.1].into_iter().flat_map(|port| u32::from(port).to_ne_bytes()).collect();
         full(self.active.set(&OwnKey { vlan, addr, port: 0 }.bytes(), &value))
     }
 
-    /// Gives the active range of an address back.
+    /// Gives them back.
     pub fn clear_active(&self, vlan: u16, addr: Addr) -> io::Result<()> {
         self.active.remove(&OwnKey { vlan, addr, port: 0 }.bytes())
     }

@@ -248,8 +248,10 @@ fn owner(a: &mut Asm, maps: &Maps) {
     a.label("active").store_imm(H, FP, KEY_PORT, 0).map(1, maps.active.as_fd()).lea(2, FP, KEY as i32);
     a.call(MAP_LOOKUP).jump_if(If::Eq, 0, 0, "out");
     a.load(Dw, 5, FP, PORT).load(W, 3, 0, 0).load(W, 4, 0, 4);
+    a.jump_if_reg(If::Lt, 5, 3, "second").jump_if_reg(If::Gt, 5, 4, "second").jump("within");
+    a.label("second").load(W, 3, 0, 8).load(W, 4, 0, 12);
     a.jump_if_reg(If::Lt, 5, 3, "out").jump_if_reg(If::Gt, 5, 4, "out");
-    a.store_imm(Dw, FP, VERDICT, Verdict::Active as i32);
+    a.label("within").store_imm(Dw, FP, VERDICT, Verdict::Active as i32);
 }
 
 /// Writes the whole tuple as a key of the maps of connections.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use wire::burst::{RxChecksum, TxCaps};
-use wire::{Addr, MacAddr};
+use wire::{Addr, MacAddr, Ports};
 
 use super::holder;
 use super::large::Large;
@@ -437,10 +437,10 @@ impl XdpDevice {
     }
 
     /// Takes the active range on an address.
-    pub fn set_active(&self, vlan: u16, addr: Addr, range: (u16, u16)) -> Result<(), PortError> {
+    pub fn set_active(&self, vlan: u16, addr: Addr, ports: Ports) -> Result<(), PortError> {
         self.attached
             .maps
-            .set_active(vlan, addr, range)
+            .set_active(vlan, addr, ports)
             .map_err(|e| refuse(&self.link.name, "owning the active range", e))
     }
 

@@ -17,4 +17,4 @@ mod tags;
 pub use device::{XdpConfig, XdpDevice, ZeroCopy};
 pub use local::Local;
 pub use port::XdpPort;
-pub use sharing::{ActiveRange, Placeholder, warnings};
+pub use sharing::{ActivePorts, Placeholder, warnings};

@@ -7,6 +7,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 
+use wire::Ports;
+
 use super::device::LOOPBACK;
 use super::local::Place;
 use crate::capability::Capability;
@@ -95,11 +97,11 @@ fn hold(addr: SocketAddr) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// A range of local ports for active opens that neither the kernel nor another corelane on the same interface chooses.
+/// Local ports for active opens that neither the kernel nor another corelane on the same interface chooses.
 #[derive(Debug)]
-pub struct ActiveRange {
-    /// First and last port.
-    pub ports: (u16, u16),
+pub struct ActivePorts {
+    /// Below what the kernel chooses, and above it.
+    pub ports: Ports,
     /// One name for each block of 1024 ports and interface, bound as long as they are ours; names die with the process.
     _claims: Vec<Vec<UnixDatagram>>,
 }
@@ -108,9 +110,9 @@ const BLOCK: u32 = 1024;
 /// Ports below are left to services, unless the configuration names them.
 const LEAST: u32 = 8192;
 
-impl ActiveRange {
+impl ActivePorts {
     /// Claims all blocks that hold a port from `first` to `last`, on these interfaces.
-    pub fn claim_all(devs: &[&str], first: u16, last: u16) -> Result<ActiveRange, PortError> {
+    pub fn claim_all(devs: &[&str], first: u16, last: u16) -> Result<ActivePorts, PortError> {
         let kernel = KernelPorts::read();
         let (low, high) = kernel.range;
         if !kernel.leaves(first.into(), last.into()) {
@@ -134,45 +136,59 @@ impl ActiveRange {
             },
             _ => PortError::System { what: "claiming local ports".into(), source },
         })?;
-        Ok(ActiveRange { ports: (first, last), _claims: claims })
+        Ok(ActivePorts { ports: Ports::new(first, last), _claims: claims })
     }
 
-    /// Claims the longest free run of blocks from 8,192 on, outside the kernel's own range (but for what is reserved there:
-    /// `ip_local_reserved_ports`) and away from its listeners.
-    pub fn claim(devs: &[&str]) -> Result<ActiveRange, PortError> {
-        type Run = (u32, Vec<Vec<UnixDatagram>>);
+    /// Claims the longest free run of blocks from 8,192 on, and the longest of those above it, outside the kernel's own range (but
+    /// for what is reserved there: `ip_local_reserved_ports`) and away from its listeners.
+    pub fn claim(devs: &[&str]) -> Result<ActivePorts, PortError> {
         let kernel = KernelPorts::read();
         let listeners = listening_ports();
-        let mut best: Run = (0, Vec::new());
-        let mut run: Run = (0, Vec::new());
-        let end_run = |run: &mut Run, best: &mut Run| {
-            let done = std::mem::take(run);
-            if done.1.len() > best.1.len() {
-                *best = done;
-            }
-        };
-        // From the top of what lies below the kernel's range: low numbers are where services live.
-        for block in (LEAST / BLOCK..64u32).rev() {
+        let mut runs: Vec<Run> = Vec::new();
+        // Low numbers are where services live.
+        for block in LEAST / BLOCK..64u32 {
             let (first, last) = (block * BLOCK, block * BLOCK + BLOCK - 1);
             let taken = listeners.iter().any(|p| (first..=last).contains(&(*p as u32)));
-            match (kernel.leaves(first, last) && !taken).then(|| claim_block(devs, first)).and_then(Result::ok) {
-                Some(claim) => {
-                    run.0 = first;
-                    run.1.push(claim);
-                }
-                None => end_run(&mut run, &mut best),
+            if !kernel.leaves(first, last) || taken {
+                continue;
+            }
+            let Ok(claim) = claim_block(devs, first) else { continue };
+            match runs.last_mut().filter(|run| run.end() == first) {
+                Some(run) => run.claims.push(claim),
+                None => runs.push(Run { first, claims: vec![claim] }),
             }
         }
-        end_run(&mut run, &mut best);
-        let (first, claims) = best;
-        if claims.is_empty() {
+        // Of equal ones, the higher.
+        let longest = |runs: &[Run]| (0..runs.len()).max_by_key(|at| runs[*at].claims.len());
+        let Some(at) = longest(&runs) else {
             return Err(PortError::Busy {
                 what: "every block of local ports outside net.ipv4.ip_local_port_range".into(),
                 hint: "narrow that range, or end another corelane on the interface".into(),
             });
+        };
+        let mut above = runs.split_off(at + 1);
+        let run = runs.swap_remove(at);
+        let (mut ports, mut claims) = (Ports::new(run.first as u16, (run.end() - 1) as u16), run.claims);
+        if let Some(at) = longest(&above) {
+            let run = above.swap_remove(at);
+            ports = ports.and(run.first as u16, (run.end() - 1) as u16);
+            claims.extend(run.claims);
         }
-        let last = first + claims.len() as u32 * BLOCK - 1;
-        Ok(ActiveRange { ports: (first as u16, last as u16), _claims: claims })
+        Ok(ActivePorts { ports, _claims: claims })
+    }
+}
+
+/// Blocks that follow one another.
+struct Run {
+    /// The first's first port.
+    first: u32,
+    claims: Vec<Vec<UnixDatagram>>,
+}
+
+impl Run {
+    /// Behind the last port.
+    fn end(&self) -> u32 {
+        self.first + self.claims.len() as u32 * BLOCK
     }
 }
 
@@ -327,16 +343,19 @@ sk               RefCnt Type Proto  Iface R Rmem   User   Inode
     fn a_range_is_claimed_once_and_never_from_the_kernel() {
         let (low, high) = KernelPorts::read().range;
         let dev = &format!("test-{}", std::process::id());
-        let refused = ActiveRange::claim_all(&[dev], low as u16, high as u16).unwrap_err();
+        let refused = ActivePorts::claim_all(&[dev], low as u16, high as u16).unwrap_err();
         assert!(refused.to_string().contains("the kernel uses"), "{refused}");
-        let free = ActiveRange::claim(&[dev]).unwrap();
-        let (first, last) = free.ports;
-        let refused = ActiveRange::claim_all(&["another", dev], last, last).unwrap_err();
+        let free = ActivePorts::claim(&[dev]).unwrap();
+        let [(first, last), _] = free.ports.stretches();
+        let refused = ActivePorts::claim_all(&["another", dev], last, last).unwrap_err();
         assert!(refused.to_string().contains("another corelane has it"), "{refused}");
         // Another interface has other addresses.
-        assert_eq!(ActiveRange::claim(&[&format!("{dev}-b")]).unwrap().ports, free.ports);
+        assert_eq!(ActivePorts::claim(&[&format!("{dev}-b")]).unwrap().ports, free.ports);
         drop(free);
-        assert_eq!(ActiveRange::claim_all(&[dev], first + 5, first + 6).unwrap().ports, (first + 5, first + 6));
+        assert_eq!(
+            ActivePorts::claim_all(&[dev], first + 5, first + 6).unwrap().ports,
+            Ports::new(first + 5, first + 6)
+        );
     }
 
     #[test]
