@@ -78,7 +78,7 @@ fn the_table() {
         assert_eq!(v(&tcp(us, Some(7), 80, Flags::SYN)), Verdict::Pass);
         assert_eq!(v(&tcp(us, Some(7), 81, Flags::SYN)), Verdict::Listen);
         assert_eq!(v(&tcp(us, None, 81, Flags::SYN)), Verdict::Pass);
-        // The active range and its edges.
+        // The ports of active opens and their edges.
         for (port, verdict) in [
             (19_999, Verdict::Pass),
             (20_000, Verdict::Active),
@@ -97,7 +97,7 @@ fn the_table() {
         for n in 14..whole.len().min(14 + if us.is_v4() { 40 } else { 60 }) {
             assert_eq!(v(&whole[..n]), Verdict::Pass, "{n} bytes");
         }
-        // ICMP errors about what we sent from an owned port or the active range; not about others; not echo.
+        // ICMP errors about what we sent from an owned port or the ports of active opens; not about others; not echo.
         for (sport, ours) in [(80, Verdict::Listen), (20_500, Verdict::Active), (22, Verdict::Pass)] {
             let quoted = packet(us, peer, 6, &segment(sport, 5000, Flags::ACK));
             let mut error = vec![0; 8 + quoted.len()];

@@ -280,7 +280,7 @@ impl State {
         Ok(gone)
     }
 
-    /// Our ports and active range on an address of this port; whether it is new.
+    /// Our ports on an address of this port; whether it is new.
     fn add_address(&mut self, at: usize, addr: IpAddr, prefix: u8) -> io::Result<bool> {
         let p = &self.ports[at];
         if self.addresses.iter().any(|(port, a, _)| *port == p.port && *a == addr) {

@@ -19,6 +19,9 @@ pub(super) const DRAINING: u32 = 4;
 /// Nobody listens, and which connections are left is not known yet.
 pub(super) const CLOSING: u32 = 8;
 
+/// Bytes of the program's place for a frame.
+pub(super) const PLACE_LEN: usize = 272;
+
 impl OwnFlags {
     /// A listener's port on which the kernel holds nothing.
     pub const LISTENING: OwnFlags = OwnFlags(OWNED);
@@ -43,7 +46,7 @@ pub struct OwnKey {
 }
 
 impl OwnKey {
-    /// As it lies on the program's stack: address, port in network order, VLAN in the machine's.
+    /// As the program has it: address, port in network order, VLAN in the machine's.
     fn bytes(&self) -> [u8; 20] {
         let mut b = [0; 20];
         b[..16].copy_from_slice(&self.addr.octets());
@@ -83,7 +86,7 @@ impl OwnFlow {
 pub enum Verdict {
     /// A segment for an owned port.
     Listen = 0,
-    /// A segment for the active range.
+    /// A segment for the ports of active opens.
     Active = 1,
     /// A fragment of a datagram that is ours.
     Fragment = 2,
@@ -124,6 +127,8 @@ pub struct Maps {
     /// Connections that are known to send fragments.
     pub(super) fragmenting: Map,
     pub(super) verdicts: Map,
+    /// Where the program reads a frame, one a core.
+    pub(super) place: Map,
 }
 
 impl Maps {
@@ -139,6 +144,7 @@ impl Maps {
             first_seen: Map::new(MapKind::LruHash, "cl_first_seen", 40, 8, FRAGMENTS)?,
             fragmenting: Map::new(MapKind::LruHash, "cl_fragmenting", 40, 4, FRAGMENTS)?,
             verdicts: Map::new(MapKind::Array, "cl_verdicts", 4, 8, VERDICTS.len() as u32)?,
+            place: Map::new(MapKind::PerCpuArray, "cl_place", 4, PLACE_LEN, 1)?,
         })
     }
 

@@ -1,7 +1,7 @@
 //! The program that shares an interface with the kernel: what is ours goes to our sockets, everything else passes.
 //!
 //! Ours is, in frames to the interface's own hardware address: a TCP segment to an owned (VLAN, address, port); one to a port
-//! of the active range of an owned address; the fragments of such a datagram; an ICMP error that quotes a segment we sent.
+//! of the ports of active opens of an owned address; the fragments of such a datagram; an ICMP error that quotes a segment we sent.
 //! While the kernel may hold connections on an owned port, segments are looked up, and those of the kernel's connections
 //! pass, unless all that is left of one is its TIME-WAIT. On a port that drains only the connections named in the map of kept
 //! ones are ours. No socket on the queue: everything passes.
@@ -16,30 +16,35 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use super::asm::{Asm, FP, If, Insn, Op, Size};
-use super::maps::{CLOSING, DRAINING, MAY_HOLD, Maps, Verdict};
+use super::maps::{CLOSING, DRAINING, MAY_HOLD, Maps, PLACE_LEN, Verdict};
 use super::sys::Map;
 
-// Places on the stack.
-const WORD: i16 = -4;
-const KEY: i16 = -24;
-const KEY_PORT: i16 = KEY + 16;
-const KEY_VLAN: i16 = KEY + 18;
-const FRAG: i16 = -64;
+/// The register with the place for what is read and made of a frame, one a core. The stack is none: without CAP_PERFMON some kernels
+/// (Linux 6.1) refuse stores to parts of what the verifier takes for a register there.
+const PLACE: u8 = 7;
+/// Headers that were copied: 56 bytes.
+const COPY: i16 = 0;
+const TIME: i16 = 56;
+const FLOW: i16 = 64;
+const OWN: i16 = 104;
+const VERDICT: i16 = 112;
+const PORT: i16 = 120;
+const SAVED: i16 = 128;
+const FLAGS: i16 = 136;
+const FIRST: i16 = 144;
+const TUPLE_LEN: i16 = 152;
+const TUPLE: i16 = 160;
+const FRAG: i16 = 200;
 const FRAG_ID: i16 = FRAG + 32;
 const FRAG_PROTOCOL: i16 = FRAG + 36;
 const FRAG_VLAN: i16 = FRAG + 38;
-const TUPLE: i16 = -104;
-const TUPLE_LEN: i16 = -112;
-const FIRST: i16 = -120;
-const FLAGS: i16 = -128;
-const SAVED: i16 = -136;
-const PORT: i16 = -144;
-const VERDICT: i16 = -152;
-const OWN: i16 = -160;
-const FLOW: i16 = -200;
-const TIME: i16 = -208;
-/// Headers that were copied: 56 bytes.
-const COPY: i16 = -264;
+const KEY: i16 = 240;
+const KEY_PORT: i16 = KEY + 16;
+const KEY_VLAN: i16 = KEY + 18;
+const WORD: i16 = 260;
+/// Length of the link header.
+const LINK: i16 = 264;
+const _: () = assert!(LINK as usize + 8 == PLACE_LEN);
 
 const MAP_LOOKUP: i32 = 1;
 const MAP_UPDATE: i32 = 2;
@@ -82,18 +87,25 @@ pub fn steer_for(maps: &Maps, fragment_life: Duration) -> Vec<Insn> {
 
 /// Copies `len` bytes at the offset in r9 to `COPY`; a packet that has not so many is not ours.
 fn copy(a: &mut Asm, len: i32) {
-    a.mov_reg(1, 6).mov_reg(2, 9).lea(3, FP, COPY as i32).mov(4, len).call(XDP_LOAD_BYTES).jump_if(If::Ne, 0, 0, "out");
+    a.mov_reg(1, 6).mov_reg(2, 9).lea(3, PLACE, COPY as i32).mov(4, len).call(XDP_LOAD_BYTES).jump_if(
+        If::Ne,
+        0,
+        0,
+        "out",
+    );
 }
 
-/// r6: context; r7: length of the link header; r8: end of data; r9: the header being read, until it is no longer at a known
+/// r6: context; r8: end of data; r9: the header being read, until it is no longer at a known
 /// place: then the offset.
 fn link(a: &mut Asm, maps: &Maps) {
     use Size::{Dw, H, W};
     a.mov_reg(6, 1);
+    a.store_imm(W, FP, -4, 0).map(1, maps.place.as_fd()).lea(2, FP, -4).call(MAP_LOOKUP).jump_if(If::Eq, 0, 0, "none");
+    a.mov_reg(PLACE, 0);
     a.load(W, 9, 6, 0).load(W, 8, 6, 4);
-    a.store_imm(H, FP, KEY_VLAN, 0).store_imm(Dw, FP, FIRST, 0);
-    for at in (FRAG..KEY).step_by(8) {
-        a.store_imm(Dw, FP, at, 0);
+    a.store_imm(H, PLACE, KEY_VLAN, 0).store_imm(Dw, PLACE, FIRST, 0);
+    for at in (FRAG..FRAG + 40).step_by(8) {
+        a.store_imm(Dw, PLACE, at, 0);
     }
     a.lea(2, 9, 14).jump_if_reg(If::Gt, 2, 8, "out");
     // To the interface's own address, if that is known.
@@ -102,10 +114,10 @@ fn link(a: &mut Asm, maps: &Maps) {
     a.load(W, 4, 9, 0).jump_if_reg(If::Ne, 4, 2, "out").load(H, 4, 9, 4).jump_if_reg(If::Ne, 4, 3, "out");
     a.label("to_us").load(H, 3, 9, 12).jump_if(If::Eq, 3, be(0x8100), "vlan");
     // A tag of another type (802.1ad) is another network, and no EtherType that follows here.
-    a.mov(7, 14).op(Op::Add, 9, 14).jump("network");
+    a.store_imm(Dw, PLACE, LINK, 14).op(Op::Add, 9, 14).jump("network");
     a.label("vlan").lea(2, 9, 18).jump_if_reg(If::Gt, 2, 8, "out");
-    a.load(H, 4, 9, 14).be16(4).op(Op::And, 4, 0xfff).store(H, FP, KEY_VLAN, 4).store(H, FP, FRAG_VLAN, 4);
-    a.load(H, 3, 9, 16).mov(7, 18).op(Op::Add, 9, 18);
+    a.load(H, 4, 9, 14).be16(4).op(Op::And, 4, 0xfff).store(H, PLACE, KEY_VLAN, 4).store(H, PLACE, FRAG_VLAN, 4);
+    a.load(H, 3, 9, 16).store_imm(Dw, PLACE, LINK, 18).op(Op::Add, 9, 18);
     a.label("network").jump_if(If::Eq, 3, be(0x0800), "v4").jump_if(If::Eq, 3, be(0x86dd), "v6").jump("out");
 }
 
@@ -114,38 +126,42 @@ fn ipv4(a: &mut Asm) {
     a.label("v4").lea(2, 9, 20).jump_if_reg(If::Gt, 2, 8, "out");
     a.load(B, 4, 9, 0).mov_reg(3, 4).op(Op::And, 3, 0xf0).jump_if(If::Ne, 3, 0x40, "out");
     // The key's address in mapped form.
-    a.store_imm(Dw, FP, KEY, 0).store_imm(W, FP, KEY + 8, 0xffff_0000u32 as i32);
-    a.load(W, 3, 9, 16).store(W, FP, KEY + 12, 3);
+    a.store_imm(Dw, PLACE, KEY, 0).store_imm(W, PLACE, KEY + 8, 0xffff_0000u32 as i32);
+    a.load(W, 3, 9, 16).store(W, PLACE, KEY + 12, 3);
     // The tuple as skc_lookup wants it: source, destination, ports.
-    a.store(W, FP, TUPLE + 4, 3).load(W, 3, 9, 12).store(W, FP, TUPLE, 3).store_imm(Dw, FP, TUPLE_LEN, 12);
+    a.store(W, PLACE, TUPLE + 4, 3).load(W, 3, 9, 12).store(W, PLACE, TUPLE, 3).store_imm(Dw, PLACE, TUPLE_LEN, 12);
     a.load(B, 5, 9, 9);
     a.load(H, 3, 9, 6).be16(3).op(Op::And, 3, 0x3fff).jump_if(If::Eq, 3, 0, "v4_whole");
     // A fragment: source, destination, identification, protocol.
-    a.load(W, 2, 9, 12).store(W, FP, FRAG, 2).load(W, 2, 9, 16).store(W, FP, FRAG + 16, 2);
-    a.load(H, 2, 9, 4).store(W, FP, FRAG_ID, 2).store(H, FP, FRAG_PROTOCOL, 5);
-    a.op(Op::And, 3, 0x1fff).jump_if(If::Ne, 3, 0, "later_fragment").store_imm(Dw, FP, FIRST, 1);
+    a.load(W, 2, 9, 12).store(W, PLACE, FRAG, 2).load(W, 2, 9, 16).store(W, PLACE, FRAG + 16, 2);
+    a.load(H, 2, 9, 4).store(W, PLACE, FRAG_ID, 2).store(H, PLACE, FRAG_PROTOCOL, 5);
+    a.op(Op::And, 3, 0x1fff).jump_if(If::Ne, 3, 0, "later_fragment").store_imm(Dw, PLACE, FIRST, 1);
     a.label("v4_whole").jump_if(If::Ne, 4, 0x45, "v4_options").op(Op::Add, 9, 20).jump_if(If::Eq, 5, 6, "tcp");
     a.mov(4, 0x45);
     a.label("v4_options").op(Op::And, 4, 15).op(Op::Lsh, 4, 2).jump_if(If::Lt, 4, 20, "out");
-    a.mov_reg(9, 7).op_reg(Op::Add, 9, 4);
+    a.load(Dw, 9, PLACE, LINK).op_reg(Op::Add, 9, 4);
     a.jump_if(If::Eq, 5, 6, "tcp_copy").jump_if(If::Ne, 5, 1, "out");
 
     // An ICMP error: the segment it quotes left here, so its source is ours.
     copy(a, 28);
-    a.load(B, 3, FP, COPY);
+    a.load(B, 3, PLACE, COPY);
     a.jump_if(If::Eq, 3, 3, "error4").jump_if(If::Eq, 3, 11, "error4").jump_if(If::Ne, 3, 12, "out");
-    a.label("error4").load(B, 4, FP, COPY + 8).mov_reg(3, 4).op(Op::And, 3, 0xf0).jump_if(If::Ne, 3, 0x40, "out");
-    a.load(B, 3, FP, COPY + 17).jump_if(If::Ne, 3, 6, "out");
+    a.label("error4").load(B, 4, PLACE, COPY + 8).mov_reg(3, 4).op(Op::And, 3, 0xf0).jump_if(If::Ne, 3, 0x40, "out");
+    a.load(B, 3, PLACE, COPY + 17).jump_if(If::Ne, 3, 6, "out");
     // Only a first fragment has ports.
-    a.load(H, 3, FP, COPY + 14).be16(3).op(Op::And, 3, 0x1fff).jump_if(If::Ne, 3, 0, "out");
-    a.load(W, 3, FP, COPY + 20).store(W, FP, KEY + 12, 3).store(W, FP, TUPLE + 4, 3);
-    a.load(W, 3, FP, COPY + 24).store(W, FP, TUPLE, 3);
+    a.load(H, 3, PLACE, COPY + 14).be16(3).op(Op::And, 3, 0x1fff).jump_if(If::Ne, 3, 0, "out");
+    a.load(W, 3, PLACE, COPY + 20).store(W, PLACE, KEY + 12, 3).store(W, PLACE, TUPLE + 4, 3);
+    a.load(W, 3, PLACE, COPY + 24).store(W, PLACE, TUPLE, 3);
     a.op(Op::And, 4, 15).op(Op::Lsh, 4, 2).jump_if(If::Lt, 4, 20, "out");
     a.op(Op::Add, 9, 8).op_reg(Op::Add, 9, 4);
     copy(a, 4);
-    a.load(H, 3, FP, COPY).store(H, FP, KEY_PORT, 3).store(H, FP, TUPLE + 10, 3).be16(3).store(Dw, FP, PORT, 3);
-    a.load(H, 3, FP, COPY + 2).store(H, FP, TUPLE + 8, 3);
-    a.store_imm(Dw, FP, FLAGS, 0x10).jump("own");
+    a.load(H, 3, PLACE, COPY)
+        .store(H, PLACE, KEY_PORT, 3)
+        .store(H, PLACE, TUPLE + 10, 3)
+        .be16(3)
+        .store(Dw, PLACE, PORT, 3);
+    a.load(H, 3, PLACE, COPY + 2).store(H, PLACE, TUPLE + 8, 3);
+    a.store_imm(Dw, PLACE, FLAGS, 0x10).jump("own");
 }
 
 /// IPv6, over at most four extension headers.
@@ -154,13 +170,13 @@ fn ipv6(a: &mut Asm) {
     a.label("v6").lea(2, 9, 40).jump_if_reg(If::Gt, 2, 8, "out");
     a.load(B, 3, 9, 0).op(Op::And, 3, 0xf0).jump_if(If::Ne, 3, 0x60, "out");
     for at in (0..16).step_by(4) {
-        a.load(W, 3, 9, 24 + at).store(W, FP, KEY + at, 3).store(W, FP, TUPLE + 16 + at, 3);
-        a.store(W, FP, FRAG + 16 + at, 3);
-        a.load(W, 3, 9, 8 + at).store(W, FP, TUPLE + at, 3).store(W, FP, FRAG + at, 3);
+        a.load(W, 3, 9, 24 + at).store(W, PLACE, KEY + at, 3).store(W, PLACE, TUPLE + 16 + at, 3);
+        a.store(W, PLACE, FRAG + 16 + at, 3);
+        a.load(W, 3, 9, 8 + at).store(W, PLACE, TUPLE + at, 3).store(W, PLACE, FRAG + at, 3);
     }
-    a.store_imm(Dw, FP, TUPLE_LEN, 36);
+    a.store_imm(Dw, PLACE, TUPLE_LEN, 36);
     a.load(B, 5, 9, 6).op(Op::Add, 9, 40).jump_if(If::Eq, 5, 6, "tcp");
-    a.mov_reg(9, 7).op(Op::Add, 9, 40);
+    a.load(Dw, 9, PLACE, LINK).op(Op::Add, 9, 40);
     const STEPS: [[&str; 4]; 5] = [
         ["x0", "x0_options", "x0_header", "x0_fragment"],
         ["x1", "x1_options", "x1_header", "x1_fragment"],
@@ -175,100 +191,119 @@ fn ipv6(a: &mut Asm) {
         a.jump_if(If::Ne, 5, 43, "upper");
         // A routing header with segments left: the packet only passes through here.
         copy(a, 8);
-        a.load(B, 3, FP, COPY + 3).jump_if(If::Ne, 3, 0, "out").jump(header);
+        a.load(B, 3, PLACE, COPY + 3).jump_if(If::Ne, 3, 0, "out").jump(header);
         a.label(options);
         copy(a, 8);
-        a.label(header).load(B, 5, FP, COPY).load(B, 3, FP, COPY + 1).op(Op::Add, 3, 1).op(Op::Lsh, 3, 3);
+        a.label(header).load(B, 5, PLACE, COPY).load(B, 3, PLACE, COPY + 1).op(Op::Add, 3, 1).op(Op::Lsh, 3, 3);
         a.op_reg(Op::Add, 9, 3).jump(next);
         a.label(fragment);
         copy(a, 8);
-        a.load(W, 4, FP, COPY + 4).store(W, FP, FRAG_ID, 4);
-        a.load(B, 5, FP, COPY).store(H, FP, FRAG_PROTOCOL, 5).load(H, 3, FP, COPY + 2).be16(3).op(Op::Add, 9, 8);
+        a.load(W, 4, PLACE, COPY + 4).store(W, PLACE, FRAG_ID, 4);
+        a.load(B, 5, PLACE, COPY).store(H, PLACE, FRAG_PROTOCOL, 5).load(H, 3, PLACE, COPY + 2).be16(3).op(
+            Op::Add,
+            9,
+            8,
+        );
         // An atomic fragment (RFC 6946) is whole.
         a.mov_reg(4, 3).op(Op::And, 4, 0xfff9).jump_if(If::Eq, 4, 0, next);
-        a.op(Op::And, 3, 0xfff8).jump_if(If::Ne, 3, 0, "later_fragment").store_imm(Dw, FP, FIRST, 1).jump(next);
+        a.op(Op::And, 3, 0xfff8).jump_if(If::Ne, 3, 0, "later_fragment").store_imm(Dw, PLACE, FIRST, 1).jump(next);
     }
     a.label("upper").jump_if(If::Eq, 5, 6, "tcp_copy").jump_if(If::Ne, 5, 58, "out");
     copy(a, 52);
     // Types 1 to 4 are errors.
-    a.load(B, 3, FP, COPY).jump_if(If::Eq, 3, 0, "out").jump_if(If::Gt, 3, 4, "out");
-    a.load(B, 3, FP, COPY + 8).op(Op::And, 3, 0xf0).jump_if(If::Ne, 3, 0x60, "out");
-    a.load(B, 3, FP, COPY + 14).jump_if(If::Ne, 3, 6, "out");
+    a.load(B, 3, PLACE, COPY).jump_if(If::Eq, 3, 0, "out").jump_if(If::Gt, 3, 4, "out");
+    a.load(B, 3, PLACE, COPY + 8).op(Op::And, 3, 0xf0).jump_if(If::Ne, 3, 0x60, "out");
+    a.load(B, 3, PLACE, COPY + 14).jump_if(If::Ne, 3, 6, "out");
     for at in (0..16).step_by(4) {
-        a.load(W, 3, FP, COPY + 16 + at).store(W, FP, KEY + at, 3).store(W, FP, TUPLE + 16 + at, 3);
-        a.load(W, 3, FP, COPY + 32 + at).store(W, FP, TUPLE + at, 3);
+        a.load(W, 3, PLACE, COPY + 16 + at).store(W, PLACE, KEY + at, 3).store(W, PLACE, TUPLE + 16 + at, 3);
+        a.load(W, 3, PLACE, COPY + 32 + at).store(W, PLACE, TUPLE + at, 3);
     }
-    a.load(H, 3, FP, COPY + 48).store(H, FP, KEY_PORT, 3).store(H, FP, TUPLE + 34, 3);
-    a.be16(3).store(Dw, FP, PORT, 3);
-    a.load(H, 3, FP, COPY + 50).store(H, FP, TUPLE + 32, 3);
-    a.store_imm(Dw, FP, FLAGS, 0x10).jump("own");
+    a.load(H, 3, PLACE, COPY + 48).store(H, PLACE, KEY_PORT, 3).store(H, PLACE, TUPLE + 34, 3);
+    a.be16(3).store(Dw, PLACE, PORT, 3);
+    a.load(H, 3, PLACE, COPY + 50).store(H, PLACE, TUPLE + 32, 3);
+    a.store_imm(Dw, PLACE, FLAGS, 0x10).jump("own");
 }
 
 fn segment(a: &mut Asm) {
     use Size::{B, Dw, H, W};
     a.label("tcp_copy");
     copy(a, 20);
-    a.lea(9, FP, COPY as i32).jump("tcp_read");
+    a.lea(9, PLACE, COPY as i32).jump("tcp_read");
     a.label("tcp").lea(2, 9, 20).jump_if_reg(If::Gt, 2, 8, "out");
-    a.label("tcp_read").load(B, 3, 9, 13).store(Dw, FP, FLAGS, 3);
-    a.load(W, 4, 9, 0).load(Dw, 3, FP, TUPLE_LEN).jump_if(If::Eq, 3, 36, "ports6");
-    a.store(W, FP, TUPLE + 8, 4).jump("ports");
-    a.label("ports6").store(W, FP, TUPLE + 32, 4);
-    a.label("ports").load(H, 3, 9, 2).store(H, FP, KEY_PORT, 3).be16(3).store(Dw, FP, PORT, 3);
+    a.label("tcp_read").load(B, 3, 9, 13).store(Dw, PLACE, FLAGS, 3);
+    a.load(W, 4, 9, 0).load(Dw, 3, PLACE, TUPLE_LEN).jump_if(If::Eq, 3, 36, "ports6");
+    a.store(W, PLACE, TUPLE + 8, 4).jump("ports");
+    a.label("ports6").store(W, PLACE, TUPLE + 32, 4);
+    a.label("ports").load(H, 3, 9, 2).store(H, PLACE, KEY_PORT, 3).be16(3).store(Dw, PLACE, PORT, 3);
 }
 
 /// Whose the tuple is.
 fn owner(a: &mut Asm, maps: &Maps) {
     use Size::{Dw, H, W};
-    a.label("own").map(1, maps.owned.as_fd()).lea(2, FP, KEY as i32).call(MAP_LOOKUP).jump_if(If::Eq, 0, 0, "active");
-    a.store_imm(Dw, FP, VERDICT, Verdict::Listen as i32);
-    a.load(W, 4, 0, 0).store(Dw, FP, OWN, 4).jump_if(If::Set, 4, (MAY_HOLD | DRAINING) as i32, "asked").jump("ours");
+    a.label("own").map(1, maps.owned.as_fd()).lea(2, PLACE, KEY as i32).call(MAP_LOOKUP).jump_if(
+        If::Eq,
+        0,
+        0,
+        "active",
+    );
+    a.store_imm(Dw, PLACE, VERDICT, Verdict::Listen as i32);
+    a.load(W, 4, 0, 0).store(Dw, PLACE, OWN, 4).jump_if(If::Set, 4, (MAY_HOLD | DRAINING) as i32, "asked").jump("ours");
     a.label("asked").jump_if(If::Set, 4, CLOSING as i32, "closing").jump_if(If::Set, 4, DRAINING as i32, "draining");
     a.jump("look_up");
     // SYN without ACK opens a connection, which is not ours any more.
-    a.label("closing").load(Dw, 3, FP, FLAGS).op(Op::And, 3, 0x12).jump_if(If::Eq, 3, 0x02, "out");
+    a.label("closing").load(Dw, 3, PLACE, FLAGS).op(Op::And, 3, 0x12).jump_if(If::Eq, 3, 0x02, "out");
     // One tuple has one owner, whatever the segment: the kernel has those of its connections that are alive, SYNs included
     // (RFC 5961 4: it answers with a challenge ACK, and the peer's next SYN is ours).
-    a.label("look_up").mov_reg(1, 6).lea(2, FP, TUPLE as i32).mov(4, -1).mov(5, 0);
-    a.load(Dw, 3, FP, TUPLE_LEN).jump_if(If::Eq, 3, 36, "look_up6");
+    a.label("look_up").mov_reg(1, 6).lea(2, PLACE, TUPLE as i32).mov(4, -1).mov(5, 0);
+    a.load(Dw, 3, PLACE, TUPLE_LEN).jump_if(If::Eq, 3, 36, "look_up6");
     a.mov(3, 12).call(SKC_LOOKUP_TCP).jump("found");
     a.label("look_up6").mov(3, 36).call(SKC_LOOKUP_TCP);
     a.label("found").jump_if(If::Eq, 0, 0, "ours");
-    a.load(W, 3, 0, 72).store(Dw, FP, SAVED, 3).mov_reg(1, 0).call(SK_RELEASE);
-    a.load(Dw, 3, FP, SAVED).jump_if(If::Eq, 3, TCP_LISTEN, "ours").jump_if(If::Ne, 3, TCP_TIME_WAIT, "kernels");
+    a.load(W, 3, 0, 72).store(Dw, PLACE, SAVED, 3).mov_reg(1, 0).call(SK_RELEASE);
+    a.load(Dw, 3, PLACE, SAVED).jump_if(If::Eq, 3, TCP_LISTEN, "ours").jump_if(If::Ne, 3, TCP_TIME_WAIT, "kernels");
     // What the kernel remembers in TIME-WAIT is void while we listen; afterwards it may be of its next server.
-    a.load(Dw, 3, FP, OWN).op(Op::And, 3, CLOSING as i32).jump_if(If::Eq, 3, 0, "ours");
-    a.label("kernels").store_imm(Dw, FP, VERDICT, Verdict::KernelFlow as i32).jump("pass");
+    a.load(Dw, 3, PLACE, OWN).op(Op::And, 3, CLOSING as i32).jump_if(If::Eq, 3, 0, "ours");
+    a.label("kernels").store_imm(Dw, PLACE, VERDICT, Verdict::KernelFlow as i32).jump("pass");
 
     // Nobody listens any more: what of ours is left is known by its tuple, everything else is the kernel's.
     a.label("draining");
     flow_key(a, ["drain6", "drain"]);
-    a.map(1, maps.kept.as_fd()).lea(2, FP, FLOW as i32).call(MAP_LOOKUP).jump_if(If::Eq, 0, 0, "out").jump("ours");
+    a.map(1, maps.kept.as_fd()).lea(2, PLACE, FLOW as i32).call(MAP_LOOKUP).jump_if(If::Eq, 0, 0, "out").jump("ours");
 
-    a.label("active").store_imm(H, FP, KEY_PORT, 0).map(1, maps.active.as_fd()).lea(2, FP, KEY as i32);
+    a.label("active").store_imm(H, PLACE, KEY_PORT, 0).map(1, maps.active.as_fd()).lea(2, PLACE, KEY as i32);
     a.call(MAP_LOOKUP).jump_if(If::Eq, 0, 0, "out");
-    a.load(Dw, 5, FP, PORT).load(W, 3, 0, 0).load(W, 4, 0, 4);
+    a.load(Dw, 5, PLACE, PORT).load(W, 3, 0, 0).load(W, 4, 0, 4);
     a.jump_if_reg(If::Lt, 5, 3, "second").jump_if_reg(If::Gt, 5, 4, "second").jump("within");
     a.label("second").load(W, 3, 0, 8).load(W, 4, 0, 12);
     a.jump_if_reg(If::Lt, 5, 3, "out").jump_if_reg(If::Gt, 5, 4, "out");
-    a.label("within").store_imm(Dw, FP, VERDICT, Verdict::Active as i32);
+    a.label("within").store_imm(Dw, PLACE, VERDICT, Verdict::Active as i32);
 }
 
 /// Writes the whole tuple as a key of the maps of connections.
 fn flow_key(a: &mut Asm, [v6, done]: [&'static str; 2]) {
     use Size::{Dw, H, W};
-    a.load(Dw, 3, FP, KEY).store(Dw, FP, FLOW, 3).load(Dw, 3, FP, KEY + 8).store(Dw, FP, FLOW + 8, 3);
-    a.load(H, 3, FP, KEY_VLAN).store(W, FP, FLOW + 36, 3);
-    a.load(Dw, 3, FP, TUPLE_LEN).jump_if(If::Eq, 3, 36, v6);
-    a.store_imm(Dw, FP, FLOW + 16, 0).store_imm(W, FP, FLOW + 24, 0xffff_0000u32 as i32);
-    a.load(W, 3, FP, TUPLE).store(W, FP, FLOW + 28, 3);
-    a.load(H, 3, FP, TUPLE + 10).store(H, FP, FLOW + 32, 3).load(H, 3, FP, TUPLE + 8).store(H, FP, FLOW + 34, 3);
+    a.load(Dw, 3, PLACE, KEY).store(Dw, PLACE, FLOW, 3).load(Dw, 3, PLACE, KEY + 8).store(Dw, PLACE, FLOW + 8, 3);
+    a.load(H, 3, PLACE, KEY_VLAN).store(W, PLACE, FLOW + 36, 3);
+    a.load(Dw, 3, PLACE, TUPLE_LEN).jump_if(If::Eq, 3, 36, v6);
+    a.store_imm(Dw, PLACE, FLOW + 16, 0).store_imm(W, PLACE, FLOW + 24, 0xffff_0000u32 as i32);
+    a.load(W, 3, PLACE, TUPLE).store(W, PLACE, FLOW + 28, 3);
+    a.load(H, 3, PLACE, TUPLE + 10).store(H, PLACE, FLOW + 32, 3).load(H, 3, PLACE, TUPLE + 8).store(
+        H,
+        PLACE,
+        FLOW + 34,
+        3,
+    );
     a.jump(done);
     a.label(v6);
     for at in (0..16).step_by(4) {
-        a.load(W, 3, FP, TUPLE + at).store(W, FP, FLOW + 16 + at, 3);
+        a.load(W, 3, PLACE, TUPLE + at).store(W, PLACE, FLOW + 16 + at, 3);
     }
-    a.load(H, 3, FP, TUPLE + 34).store(H, FP, FLOW + 32, 3).load(H, 3, FP, TUPLE + 32).store(H, FP, FLOW + 34, 3);
+    a.load(H, 3, PLACE, TUPLE + 34).store(H, PLACE, FLOW + 32, 3).load(H, 3, PLACE, TUPLE + 32).store(
+        H,
+        PLACE,
+        FLOW + 34,
+        3,
+    );
     a.label(done);
 }
 
@@ -278,48 +313,53 @@ fn now(a: &mut Asm) {
 }
 
 fn fragment_entry<'a>(a: &'a mut Asm, map: &Map) -> &'a mut Asm {
-    a.map(1, map.as_fd()).lea(2, FP, FRAG as i32)
+    a.map(1, map.as_fd()).lea(2, PLACE, FRAG as i32)
 }
 
 fn verdict(a: &mut Asm, maps: &Maps, fragment_life: i32) {
     use Size::{Dw, W};
-    a.label("ours").load(Dw, 3, FP, FIRST).jump_if(If::Eq, 3, 0, "redirect");
+    a.label("ours").load(Dw, 3, PLACE, FIRST).jump_if(If::Eq, 3, 0, "redirect");
     // The rest of the datagram follows its first fragment. Who merely knows our ports cannot push out what is remembered of
     // connections that are known to send fragments.
     flow_key(a, ["first6", "first"]);
     now(a);
-    a.store(Dw, FP, TIME, 0);
-    a.map(1, maps.fragmenting.as_fd()).lea(2, FP, FLOW as i32).call(MAP_LOOKUP).jump_if(If::Eq, 0, 0, "unknown_sender");
-    fragment_entry(a, &maps.fragments).lea(3, FP, TIME as i32).mov(4, 0).call(MAP_UPDATE).jump("redirect");
+    a.store(Dw, PLACE, TIME, 0);
+    a.map(1, maps.fragmenting.as_fd()).lea(2, PLACE, FLOW as i32).call(MAP_LOOKUP).jump_if(
+        If::Eq,
+        0,
+        0,
+        "unknown_sender",
+    );
+    fragment_entry(a, &maps.fragments).lea(3, PLACE, TIME as i32).mov(4, 0).call(MAP_UPDATE).jump("redirect");
     a.label("unknown_sender");
-    fragment_entry(a, &maps.first_seen).lea(3, FP, TIME as i32).mov(4, 0).call(MAP_UPDATE).jump("redirect");
+    fragment_entry(a, &maps.first_seen).lea(3, PLACE, TIME as i32).mov(4, 0).call(MAP_UPDATE).jump("redirect");
 
     a.label("later_fragment");
     fragment_entry(a, &maps.fragments).call(MAP_LOOKUP).jump_if(If::Ne, 0, 0, "remembered");
     fragment_entry(a, &maps.first_seen).call(MAP_LOOKUP).jump_if(If::Eq, 0, 0, "out");
-    a.label("remembered").load(Dw, 3, 0, 0).store(Dw, FP, TIME, 3);
+    a.label("remembered").load(Dw, 3, 0, 0).store(Dw, PLACE, TIME, 3);
     now(a);
-    a.load(Dw, 3, FP, TIME).op_reg(Op::Sub, 0, 3).jump_if(If::Ge, 0, fragment_life, "out");
-    a.store_imm(Dw, FP, VERDICT, Verdict::Fragment as i32);
+    a.load(Dw, 3, PLACE, TIME).op_reg(Op::Sub, 0, 3).jump_if(If::Ge, 0, fragment_life, "out");
+    a.store_imm(Dw, PLACE, VERDICT, Verdict::Fragment as i32);
 
     a.label("redirect");
     count(a, maps, "counted");
     a.map(1, maps.sockets.as_fd()).load(W, 2, 6, 16).mov(3, XDP_PASS).call(REDIRECT_MAP).exit();
 
-    a.label("out").store_imm(Dw, FP, VERDICT, Verdict::Pass as i32);
-    a.label("pass").load(Dw, 3, FP, FIRST).jump_if(If::Eq, 3, 0, "passes");
+    a.label("out").store_imm(Dw, PLACE, VERDICT, Verdict::Pass as i32);
+    a.label("pass").load(Dw, 3, PLACE, FIRST).jump_if(If::Eq, 3, 0, "passes");
     // The identification now belongs to a datagram of the kernel's.
     fragment_entry(a, &maps.fragments).call(MAP_DELETE);
     fragment_entry(a, &maps.first_seen).call(MAP_DELETE);
     a.label("passes");
     count(a, maps, "passed");
-    a.mov(0, XDP_PASS).exit();
+    a.label("none").mov(0, XDP_PASS).exit();
 }
 
-/// Adds one to the counter of the verdict on the stack. Two cores may lose a count now and then; it is a statistic.
+/// Adds one to the counter of the verdict. Two cores may lose a count now and then; it is a statistic.
 fn count(a: &mut Asm, maps: &Maps, after: &'static str) {
-    a.load(Size::Dw, 3, FP, VERDICT).store(Size::W, FP, WORD, 3);
-    a.map(1, maps.verdicts.as_fd()).lea(2, FP, WORD as i32).call(MAP_LOOKUP).jump_if(If::Eq, 0, 0, after);
+    a.load(Size::Dw, 3, PLACE, VERDICT).store(Size::W, PLACE, WORD, 3);
+    a.map(1, maps.verdicts.as_fd()).lea(2, PLACE, WORD as i32).call(MAP_LOOKUP).jump_if(If::Eq, 0, 0, after);
     a.load(Size::Dw, 1, 0, 0).op(Op::Add, 1, 1).store(Size::Dw, 0, 0, 1);
     a.label(after);
 }

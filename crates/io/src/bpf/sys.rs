@@ -64,6 +64,8 @@ pub enum MapKind {
     Hash = 1,
     /// BPF_MAP_TYPE_ARRAY.
     Array = 2,
+    /// BPF_MAP_TYPE_PERCPU_ARRAY.
+    PerCpuArray = 6,
     /// BPF_MAP_TYPE_LRU_HASH.
     LruHash = 9,
     /// BPF_MAP_TYPE_XSKMAP.

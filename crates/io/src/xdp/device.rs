@@ -436,20 +436,20 @@ impl XdpDevice {
         self.attached.maps.disown(key).map_err(|e| refuse(&self.link.name, "disowning a port", e))
     }
 
-    /// Takes the active range on an address.
+    /// Takes the ports of active opens on an address.
     pub fn set_active(&self, vlan: u16, addr: Addr, ports: Ports) -> Result<(), PortError> {
         self.attached
             .maps
             .set_active(vlan, addr, ports)
-            .map_err(|e| refuse(&self.link.name, "owning the active range", e))
+            .map_err(|e| refuse(&self.link.name, "owning the ports of active opens", e))
     }
 
-    /// Gives the active range on an address back.
+    /// Gives the ports of active opens on an address back.
     pub fn clear_active(&self, vlan: u16, addr: Addr) -> Result<(), PortError> {
         self.attached
             .maps
             .clear_active(vlan, addr)
-            .map_err(|e| refuse(&self.link.name, "disowning the active range", e))
+            .map_err(|e| refuse(&self.link.name, "disowning the ports of active opens", e))
     }
 
     /// How often the program gave a verdict.
