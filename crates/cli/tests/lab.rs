@@ -256,13 +256,20 @@ fn files_over_tap() {
 /// A server whose last device is gone says so once, and ends with an error, so that a supervisor starts it again.
 #[test]
 fn an_interface_that_goes_is_told() {
-    for (args, device) in [
-        ("--dev xdp:vb --port 80", "vb"),
-        ("--dev packet:vb --addr 10.99.0.3/24", "vb"),
-        ("--dev tap:t0 --addr 10.98.0.2/24", "t0"),
+    // A packet socket hears only that its interface went down.
+    for (args, device, down_first) in [
+        ("--dev xdp:vb --port 80", "vb", false),
+        ("--dev xdp:vb --port 80", "vb", true),
+        ("--dev packet:vb --addr 10.99.0.3/24", "vb", false),
+        ("--dev packet:vb --addr 10.99.0.3/24", "vb", true),
+        ("--dev tap:t0 --addr 10.98.0.2/24", "t0", false),
+        ("--dev tap:t0 --addr 10.98.0.2/24", "t0", true),
     ] {
         let Some(lab) = Lab::new() else { return };
         let mut server = lab.serve(&lab.b, args);
+        if down_first {
+            must(&format!("ip -n {} link set {device} down && sleep 0.3", lab.b));
+        }
         must(&format!("ip -n {} link del {device}", lab.b));
         let mut said = Vec::new();
         while let Some(line) = Some(server.says()).filter(|line| !line.is_empty()) {

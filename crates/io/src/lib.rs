@@ -23,4 +23,4 @@ pub mod xdp;
 pub use bell::Bell;
 pub use capability::Capability;
 pub use error::{Holder, PortError};
-pub use port::{AnyPort, Port, PortCaps, PortCounters};
+pub use port::{AnyPort, Port, PortCaps, PortCounters, Presence};

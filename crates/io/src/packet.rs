@@ -11,7 +11,7 @@ use wire::burst::{RxBurst, RxChecksum, RxFrame, TxCaps, TxOffload, TxSink};
 use crate::capability::Capability;
 use crate::error::PortError;
 use crate::netlink::{Link, Netlink};
-use crate::port::{Port, PortCaps, PortCounters};
+use crate::port::{Port, PortCaps, PortCounters, Presence};
 use crate::sys::{check, set_option};
 use crate::vnet;
 
@@ -399,10 +399,13 @@ impl Port for PacketPort {
         }
     }
 
-    fn is_there(&self) -> bool {
-        let mut name = [0; libc::IF_NAMESIZE];
-        // SAFETY: the kernel's name for the number fits a buffer of that size.
-        unsafe { !libc::if_indextoname(self.link, name.as_mut_ptr()).is_null() }
+    fn presence(&self) -> Presence {
+        let Ok(links) = Netlink::open().and_then(|mut netlink| netlink.links()) else { return Presence::Down };
+        match links.iter().find(|link| link.index == self.link) {
+            Some(link) if link.up => Presence::Up,
+            Some(_) => Presence::Down,
+            None => Presence::Gone,
+        }
     }
 
     fn caps_of(&self) -> PortCaps {

@@ -11,7 +11,7 @@ use std::time::SystemTime;
 use wire::burst::{RxBurst, RxFrame, TxCaps, TxOffload, TxSink};
 
 use crate::error::PortError;
-use crate::port::{AnyPort, Port, PortCaps, PortCounters};
+use crate::port::{AnyPort, Port, PortCaps, PortCounters, Presence};
 
 /// A capture file that several ports may share.
 #[derive(Clone, Debug)]
@@ -178,8 +178,8 @@ impl Port for Tee {
         self.port.take_error()
     }
 
-    fn is_there(&self) -> bool {
-        self.port.is_there()
+    fn presence(&self) -> Presence {
+        self.port.presence()
     }
 
     fn backlog(&self) -> (u32, u32) {

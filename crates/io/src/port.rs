@@ -54,6 +54,17 @@ pub struct PortCounters {
     pub syscalls: u64,
 }
 
+/// Whether a device's interface can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// It can.
+    Up,
+    /// Not now: somebody took it down.
+    Down,
+    /// Never again: it does not exist any more.
+    Gone,
+}
+
 /// A queue of frames in each direction. Between [`Port::receive`] and [`Port::release`] the port is the burst it received.
 pub trait Port: RxBurst + TxSink {
     /// Receives at most `max` frames; how many.
@@ -72,9 +83,9 @@ pub trait Port: RxBurst + TxSink {
     fn take_error(&mut self) -> Option<std::io::Error> {
         None
     }
-    /// Whether its interface still exists; asked after an error.
-    fn is_there(&self) -> bool {
-        true
+    /// What became of its interface; asked after an error, and as long as it is down.
+    fn presence(&self) -> Presence {
+        Presence::Up
     }
     /// How much of the ring from which the burst was taken waits behind it: slots, of how many. Zero where the port does not
     /// know, or what does not fit it waits elsewhere.
@@ -174,8 +185,8 @@ macro_rules! any_port {
             fn take_error(&mut self) -> Option<std::io::Error> {
                 match self { $(AnyPort::$variant(p) => p.take_error(),)* }
             }
-            fn is_there(&self) -> bool {
-                match self { $(AnyPort::$variant(p) => p.is_there(),)* }
+            fn presence(&self) -> Presence {
+                match self { $(AnyPort::$variant(p) => p.presence(),)* }
             }
             #[inline]
             fn backlog(&self) -> (u32, u32) {

@@ -303,7 +303,10 @@ impl Engine {
                 let only = device.addresses.iter().map(|(a, _)| *a).collect::<Vec<_>>();
                 let only = (!only.is_empty()).then_some(only);
                 let (mtu, mac, queues) = (xdp.link().mtu, xdp.link().mac, xdp.queues());
-                shared.push(SharedPort { port, vlan: device.vlan.unwrap_or(0), device: xdp, only, mtu, mac, queues });
+                let taken = u16::try_from(mtu).unwrap_or(u16::MAX);
+                let largest = device.mtu.map_or(taken, |mtu| mtu.min(taken));
+                let vlan = device.vlan.unwrap_or(0);
+                shared.push(SharedPort { port, vlan, device: xdp, only, mtu, largest, mac, queues });
                 let kind = (device.mode, device.vlan, 0, false, device.mtu);
                 devices.push((kind, Vec::new(), Vec::new(), Default::default()));
                 continue;
@@ -426,6 +429,8 @@ impl Engine {
                 failed: false,
                 devices: here.clone(),
                 gone: 0,
+                down: 0,
+                looked: wire::Instant::ZERO,
                 armed: 0,
                 watched: Watched::No,
                 alone: false,

@@ -38,6 +38,8 @@ pub(crate) struct SharedPort {
     pub only: Option<Vec<IpAddr>>,
     /// The link's MTU, as it was heard of last.
     pub mtu: u32,
+    /// The largest that is used: what there is room for, and what the configuration allows.
+    pub largest: u16,
     /// Its hardware address, likewise.
     pub mac: MacAddr,
     /// Its receive queues, likewise.
@@ -642,12 +644,16 @@ impl Follower {
                         }
                     }
                     let p = &mut state.ports[at];
-                    let taken = p.device.link().mtu;
-                    if link.up && link.mtu != taken && p.mtu != link.mtu {
-                        let rose = if link.mtu < taken { "fell" } else { "rose" };
-                        tracing::warn!("{}: its MTU {rose} to {}: start again to follow it", link.name, link.mtu);
+                    if p.mtu != link.mtu {
+                        let rest = match link.mtu > p.device.link().mtu {
+                            true => ": start again to use that",
+                            false => " from now on",
+                        };
+                        tracing::warn!("{}: its MTU is {}{rest}", link.name, link.mtu);
+                        p.mtu = link.mtu;
+                        let (port, mtu) = (p.port, link.mtu.min(p.largest.into()) as u16);
+                        all(&|| Control::SetMtu(port, mtu));
                     }
-                    p.mtu = link.mtu;
                     let (now, served) = (p.device.queues_now(), p.device.queues());
                     if now > served && now != p.queues {
                         tracing::warn!(

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use io::{AnyPort, Bell, Port};
+use io::{AnyPort, Bell, Port, Presence};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 use stack::{FlowKey, InterfaceId, Stack, Steering};
@@ -35,6 +35,8 @@ const SILENT: Duration = Duration::from_millis(100);
 const RESETS: Duration = Duration::from_millis(200);
 /// Descriptors that a sleeping lane waits on at most.
 const MAX_FDS: usize = 32;
+/// How often it is looked for an interface that is down.
+const DOWN_US: u64 = 100_000;
 
 /// A next hop that the kernel should resolve: port index and address.
 pub(crate) enum Wanted {
@@ -93,6 +95,10 @@ pub struct Lane {
     pub(crate) devices: Arc<Devices>,
     /// Ports that are gone for good, by bit: nobody waits for them.
     pub(crate) gone: u32,
+    /// Ports whose interface is down, by bit. One that goes then, the kernel does not tell: it did when the interface went down.
+    pub(crate) down: u32,
+    /// When it was looked for them last.
+    pub(crate) looked: Instant,
     /// Ports whose wake-up is armed: the first ones.
     pub(crate) armed: usize,
     /// Who armed them and left the lane to others meanwhile.
@@ -282,6 +288,7 @@ impl Lane {
                 Control::AddAddress(port, addr, prefix) => self.stack.add_address(interface(port), addr, prefix),
                 Control::RemoveAddress(port, addr) => self.stack.remove_address(interface(port), addr),
                 Control::SetMac(port, mac) => self.stack.set_mac(interface(port), mac),
+                Control::SetMtu(port, mtu) => self.stack.set_mtu(now, interface(port), mtu),
                 Control::Routes(routes) => {
                     self.stack.clear_routes();
                     routes.into_iter().for_each(|r| self.stack.add_route(r));
@@ -378,6 +385,10 @@ impl Lane {
             };
             wait = [wait, due].into_iter().flatten().min();
         }
+        if self.down != 0 {
+            self.look_for_down(now);
+            wait = Some(wait.map_or(DOWN_US, |w| w.min(DOWN_US)));
+        }
         // Looked at once the bell is armed, which is rung for what is left first.
         let left = (self.alone && (self.left.is_some() || self.stack.left_jobs().is_some())).then(|| {
             let since = self.left.map_or(now, |(_, since)| since);
@@ -456,10 +467,13 @@ impl Lane {
             let name = self.port_name(InterfaceId(i as u8));
             let error = self.ports[i].take_error();
             if self.poll(None, Some(0)).unwrap_or(0) & 1 << i == 0 {
-                match error {
-                    Some(_) if !self.ports[i].is_there() => self.devices.gone(i, &name),
-                    Some(error) => tracing::warn!("{name}: {error}: nothing comes or goes until it is up again"),
-                    None => tracing::warn!("{name}: an error that the kernel does not name"),
+                match (error, self.ports[i].presence()) {
+                    (Some(_), Presence::Gone) => self.devices.gone(i, &name),
+                    (Some(error), _) => {
+                        tracing::warn!("{name}: {error}: nothing comes or goes until it is up again");
+                        self.down |= 1 << i;
+                    }
+                    (None, _) => tracing::warn!("{name}: an error that the kernel does not name"),
                 }
                 continue;
             }
@@ -469,6 +483,23 @@ impl Lane {
                 let _ = epoll::delete(watch, self.ports[i].wake_fd());
             }
             self.devices.gone(i, &name);
+        }
+    }
+
+    /// Looks what became of interfaces that were down.
+    fn look_for_down(&mut self, now: Instant) {
+        if now.micros_since(self.looked) < DOWN_US {
+            return;
+        }
+        self.looked = now;
+        let down = self.down;
+        for i in (0..self.ports.len()).filter(|i| down & 1 << i != 0) {
+            match self.ports[i].presence() {
+                Presence::Down => continue,
+                Presence::Up => tracing::warn!("{} is up again", self.port_name(InterfaceId(i as u8))),
+                Presence::Gone => self.devices.gone(i, &self.port_name(InterfaceId(i as u8))),
+            }
+            self.down &= !(1 << i);
         }
     }
 

@@ -24,6 +24,8 @@ pub(crate) enum Control {
     RemoveAddress(usize, IpAddr),
     /// A device has another hardware address.
     SetMac(usize, MacAddr),
+    /// Its link takes packets of so many bytes.
+    SetMtu(usize, u16),
     /// All routes of shared interfaces, anew.
     Routes(Vec<Route>),
     SetNeighbor(usize, IpAddr, MacAddr),
@@ -48,6 +50,7 @@ enum Subject {
     /// Removing is for itself: an address that comes back may have another prefix.
     Address(usize, IpAddr, bool),
     Mac(usize),
+    Mtu(usize),
     Routes,
     Neighbor(usize, IpAddr),
 }
@@ -58,6 +61,7 @@ impl Control {
             Control::AddAddress(port, addr, _) => Some(Subject::Address(*port, *addr, true)),
             Control::RemoveAddress(port, addr) => Some(Subject::Address(*port, *addr, false)),
             Control::SetMac(port, _) => Some(Subject::Mac(*port)),
+            Control::SetMtu(port, _) => Some(Subject::Mtu(*port)),
             Control::Routes(_) => Some(Subject::Routes),
             Control::SetNeighbor(port, addr, _) | Control::RemoveNeighbor(port, addr) => {
                 Some(Subject::Neighbor(*port, *addr))
@@ -173,6 +177,7 @@ mod tests {
                 Control::RemoveAddress(_, a) => drop(known.1.remove(&a)),
                 // Kept beside the addresses, which are never this one.
                 Control::SetMac(_, mac) => drop(known.1.insert(Ipv4Addr::UNSPECIFIED.into(), mac.0[5])),
+                Control::SetMtu(..) => unreachable!("none was sent"),
                 Control::Routes(r) => known.2 = r.len(),
                 Control::SetNeighbor(_, a, mac) => drop(known.0.insert(a, mac)),
                 Control::RemoveNeighbor(_, a) => drop(known.0.remove(&a)),

@@ -323,6 +323,40 @@ fn establish_by_second(b: &mut Bench, port: u16) -> (Peer, ConnId) {
     (p, b.accepted.pop().expect("accepted"))
 }
 
+/// A link's MTU falls and rises again under a connection that has sent a flight, and under one that is idle.
+#[test]
+fn a_links_mtu_is_followed() {
+    let mut b = bench([10, 0, 0, 1], 8);
+    b.host.stack.set_neighbor(b.now, InterfaceId(1), [10, 0, 0, 2].into(), PEER_MAC);
+    let write = |b: &mut Bench, conn| {
+        let mut chain = mem::Chain::default();
+        chain.push_slice(&mut b.host.side, &[7; 4000]);
+        b.host.job(Job::Write { conn, chain, more: false, close: false });
+    };
+    // The longest frames by each interface.
+    let longest = |b: &mut Bench| {
+        let sent = b.turn_all(Vec::new());
+        [0, 1].map(|n: usize| sent[n].iter().map(Vec::len).max().unwrap_or(0))
+    };
+    let (_, busy) = establish_by_second(&mut b, 4000);
+    let (_, idle) = establish_by_second(&mut b, 4001);
+    b.establish(2, 4002, Options { mss: Some(1460), ..Options::default() });
+    let other = b.accepted.pop().expect("accepted");
+    write(&mut b, busy);
+    assert_eq!(longest(&mut b), [0, 1500 + 18]);
+    b.host.stack.set_mtu(b.now, InterfaceId(1), 1280);
+    // What was too long goes again at once, and is no congestion.
+    assert_eq!(longest(&mut b), [0, 1280 + 18]);
+    write(&mut b, idle);
+    assert_eq!(longest(&mut b), [0, 1280 + 18]);
+    write(&mut b, other);
+    assert_eq!(longest(&mut b), [1500 + 14, 0]);
+    b.host.stack.set_mtu(b.now, InterfaceId(1), 1500);
+    let (_, later) = establish_by_second(&mut b, 4003);
+    write(&mut b, later);
+    assert_eq!(longest(&mut b), [0, 1500 + 18]);
+}
+
 #[test]
 fn what_the_path_of_one_link_takes_says_nothing_of_another() {
     let mut b = bench([10, 0, 0, 1], 8);

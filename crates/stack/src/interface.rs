@@ -98,7 +98,7 @@ impl Address {
 }
 
 /// No link is taken to carry less: the headers of IPv6 and TCP with all options, and a little text.
-const LEAST_MTU: u16 = 148;
+pub(crate) const LEAST_MTU: u16 = 148;
 
 /// The addresses of an interface: a list, and an index into it, since every segment asks.
 #[derive(Default)]

@@ -5,6 +5,9 @@ use core::time::Duration;
 use foldhash::HashMap;
 use wire::{Addr, Instant};
 
+use crate::Stack;
+use crate::engine::context;
+use crate::interface::LEAST_MTU;
 use crate::route::InterfaceId;
 
 const LIMIT: usize = 4096;
@@ -34,5 +37,27 @@ impl PathMtus {
 
     pub fn get(&self, now: Instant, to: (InterfaceId, Addr)) -> Option<u16> {
         self.map.get(&to).filter(|(_, until)| *until > now).map(|(mtu, _)| *mtu)
+    }
+}
+
+impl Stack {
+    /// The link of an interface takes packets of so many bytes from now on. Connections by it that send longer ones send what is
+    /// on its way again, shorter (RFC 1191 6.4); where it takes longer ones, those that begin later use that.
+    pub fn set_mtu(&mut self, now: Instant, interface: InterfaceId, mtu: u16) {
+        let Some(i) = self.interfaces.get_mut(interface.index()) else { return };
+        let before = core::mem::replace(&mut i.config.mtu, mtu.max(LEAST_MTU));
+        if before <= i.config.mtu {
+            return;
+        }
+        let by_it = |id: &u32| self.conns.key(*id).is_some_and(|key| key.interface == interface);
+        let ids: Vec<u32> = self.conns.iter_ids().filter(by_it).collect();
+        for id in ids {
+            let Some(key) = self.conns.key(id).copied() else { continue };
+            let (mss, _) = self.offered_mss(interface, &key);
+            if let Some(c) = self.conns.get_mut(id) {
+                c.tcb.shrink_mss(mss, None, &mut context!(self, now));
+            }
+            self.settle(now, id);
+        }
     }
 }

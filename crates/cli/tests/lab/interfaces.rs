@@ -77,6 +77,41 @@ fn a_changed_hardware_address_is_followed() {
     assert_eq!(server.stop(), Some(0));
 }
 
+/// A link that takes shorter packets than before, under a download and for those after it.
+#[test]
+fn a_changed_mtu_is_followed() {
+    let Some(lab) = Lab::new() else { return };
+    let data = lab.file("m4", 4 << 20);
+    let mut server = lab.serve(&lab.b, "--dev xdp:vb --lanes 2 --port 80");
+    std::thread::scope(|s| {
+        let slow = s.spawn(|| {
+            sh(&format!("ip netns exec {} curl -sS --fail -m 60 --limit-rate 2M http://10.99.0.2/m4", lab.a)).stdout
+        });
+        std::thread::sleep(Duration::from_millis(500));
+        must(&format!("ip -n {} link set vb mtu 1300 && ip -n {} link set va mtu 1300", lab.b, lab.a));
+        server.says_until("vb: its MTU is 1300 from now on");
+        assert!(slow.join().unwrap() == data);
+    });
+    // Nothing is longer than the link takes.
+    let dropped = |ns: &str, dev: &str| {
+        let stats = must(&format!("ip -n {ns} -s -j link show {dev}"));
+        let stats: serde_json::Value = serde_json::from_str(&stats).unwrap();
+        stats[0]["stats64"]["tx"]["dropped"].as_u64().unwrap()
+    };
+    let before = dropped(&lab.b, "vb");
+    for host in BOTH {
+        assert!(lab.curl(&lab.a, &format!("{host}/m4")) == data, "{host}");
+    }
+    assert_eq!(dropped(&lab.b, "vb"), before);
+    must(&format!("ip -n {} link set va mtu 1500 && ip -n {} link set vb mtu 1500", lab.a, lab.b));
+    server.says_until("vb: its MTU is 1500 from now on");
+    assert!(lab.curl(&lab.a, "http://10.99.0.2/m4") == data);
+    must(&format!("ip -n {} link set va mtu 3000 && ip -n {} link set vb mtu 3000", lab.a, lab.b));
+    server.says_until("vb: its MTU is 3000: start again to use that");
+    assert!(lab.curl(&lab.a, "http://10.99.0.2/m4") == data);
+    assert_eq!(server.stop(), Some(0));
+}
+
 /// Frames of a queue that is turned on later come to no lane: who did it reads what to do.
 #[test]
 fn a_queue_that_is_turned_on_later_is_told() {
