@@ -65,24 +65,22 @@ impl Question {
 
 /// A question under way.
 struct Round {
-    closing: Vec<OwnKey>,
+    closing: HashSet<Spot>,
     /// Closed once each lane has answered, or is gone.
     answers: Receiver<Answer>,
     heard: Answer,
 }
 
-/// One address and port.
-struct Place {
-    /// The port's place among the engine's.
-    port: usize,
-    /// `None` as long as they are not known.
-    flows: Option<HashSet<OwnFlow>>,
-}
+/// One address and port on one device, which is named by its place among the engine's ports.
+type Spot = (usize, OwnKey);
+
+/// Connections that are left; `None` as long as they are not known.
+type Flows = Option<HashSet<OwnFlow>>;
 
 /// All ports on which nobody listens any more, but somebody did.
 #[derive(Default)]
 pub(crate) struct Draining {
-    places: HashMap<OwnKey, Place>,
+    places: HashMap<Spot, Flows>,
     round: Option<Round>,
     asked: Option<Instant>,
 }
@@ -103,30 +101,29 @@ fn flow_of(key: &FlowKey, port: usize, local: OwnKey) -> Option<OwnFlow> {
 impl Draining {
     /// How long the control thread may sleep at most.
     pub fn patience(&self) -> Option<Duration> {
-        let closing = self.round.is_none() && self.places.values().any(|p| p.flows.is_none());
+        let closing = self.round.is_none() && self.places.values().any(Option::is_none);
         (!self.places.is_empty()).then_some(if closing { REST } else { REVIEW })
     }
 
     /// Nobody listens there any more.
     pub fn begin(&mut self, ports: &[SharedPort], port: usize, key: OwnKey) {
         on(ports, port, |p| p.device.own(key, OwnFlags::CLOSING));
-        self.places.insert(key, Place { port, flows: None });
+        self.places.insert((port, key), None);
     }
 
     /// Somebody listens there again, or the address is no more: nothing is kept for its connections.
-    pub fn end(&mut self, ports: &[SharedPort], key: OwnKey) {
-        let Some(place) = self.places.remove(&key) else { return };
-        for flow in place.flows.unwrap_or_default() {
-            on(ports, place.port, |p| p.device.give_flow_back(flow));
+    pub fn end(&mut self, ports: &[SharedPort], port: usize, key: OwnKey) {
+        for flow in self.places.remove(&(port, key)).flatten().unwrap_or_default() {
+            on(ports, port, |p| p.device.give_flow_back(flow));
         }
     }
 
     /// An address is no more, and with it go its places.
     pub fn end_address(&mut self, p: &SharedPort, gone: std::net::IpAddr) {
-        let of_address = |key: &&OwnKey| key.vlan == p.vlan && key.addr == gone.into();
-        let keys: Vec<OwnKey> = self.places.keys().filter(of_address).copied().collect();
-        for key in keys {
-            self.end(std::slice::from_ref(p), key);
+        let of_address = |(port, key): &&Spot| (*port, key.vlan, key.addr) == (p.port, p.vlan, gone.into());
+        let spots: Vec<Spot> = self.places.keys().filter(of_address).copied().collect();
+        for (port, key) in spots {
+            self.end(std::slice::from_ref(p), port, key);
             on(std::slice::from_ref(p), p.port, |p| p.device.disown(key));
         }
     }
@@ -137,14 +134,14 @@ impl Draining {
         if self.round.is_some() || self.places.is_empty() {
             return;
         }
-        let closing: Vec<OwnKey> = self.places.iter().filter(|(_, p)| p.flows.is_none()).map(|(key, _)| *key).collect();
+        let closing: HashSet<Spot> = self.places.iter().filter(|(_, p)| p.is_none()).map(|(spot, _)| *spot).collect();
         let rest = if closing.is_empty() { REVIEW } else { REST };
         if self.asked.is_some_and(|asked| now.duration_since(asked) < rest) {
             return;
         }
         self.asked = Some(now);
-        let at = closing.iter().map(|key| Endpoint { addr: key.addr, port: key.port }).collect();
-        let flows = self.places.values().flat_map(|p| p.flows.iter().flatten().map(|f| (p.port, f)));
+        let at = closing.iter().map(|(_, key)| Endpoint { addr: key.addr, port: key.port }).collect();
+        let flows = self.places.iter().flat_map(|((port, _), flows)| flows.iter().flatten().map(|f| (*port, f)));
         let key = |(port, f): (usize, &OwnFlow)| FlowKey {
             interface: InterfaceId(port as u8),
             local: f.local.addr,
@@ -178,14 +175,13 @@ impl Draining {
         for key in heard.connections {
             left.entry(Endpoint { addr: key.local, port: key.local_port }).or_default().push(key);
         }
-        let closing: HashSet<OwnKey> = closing.into_iter().collect();
         let mut ended = Vec::new();
-        for (key, place) in &mut self.places {
+        for (spot, place) in &mut self.places {
+            let (port, key) = *spot;
             let at = Endpoint { addr: key.addr, port: key.port };
-            let port = place.port;
             let left = left.get(&at).into_iter().flatten();
-            let flows = || left.filter_map(|k| flow_of(k, port, *key)).collect::<HashSet<_>>();
-            match &mut place.flows {
+            let flows = || left.filter_map(|k| flow_of(k, port, key)).collect::<HashSet<_>>();
+            match place {
                 Some(known) => {
                     let alive = flows();
                     for flow in known.difference(&alive) {
@@ -194,19 +190,18 @@ impl Draining {
                     known.retain(|flow| alive.contains(flow));
                 }
                 // Of those that began to close meanwhile nobody has asked yet.
-                unknown if closing.contains(key) && !heard.listening.contains(&at) => {
-                    *unknown = keep(ports, port, *key, flows());
+                None if closing.contains(spot) && !heard.listening.contains(&at) => {
+                    *place = keep(ports, port, key, flows());
                 }
                 None => {}
             }
-            if place.flows.as_ref().is_some_and(HashSet::is_empty) {
-                ended.push(*key);
+            if place.as_ref().is_some_and(HashSet::is_empty) {
+                ended.push(*spot);
             }
         }
-        for key in ended {
-            if let Some(place) = self.places.remove(&key) {
-                on(ports, place.port, |p| p.device.disown(key));
-            }
+        for (port, key) in ended {
+            self.places.remove(&(port, key));
+            on(ports, port, |p| p.device.disown(key));
         }
     }
 }

@@ -338,7 +338,7 @@ impl State {
             }
             let key = OwnKey { vlan: p.vlan, addr: addr.into(), port: listen.addr.port() };
             p.device.own(key, if held.may_hold { OwnFlags::BESIDE_KERNEL } else { OwnFlags::LISTENING })?;
-            draining.end(ports, key);
+            draining.end(ports, p.port, key);
         }
         Ok(())
     }
@@ -375,16 +375,8 @@ impl State {
         // The placeholders go, so that others may listen; connections that are still open stay ours until they end.
         let State { ports, addresses, draining, bell, .. } = self;
         for addr in held.places.keys() {
-            let mut here = ports.iter().filter(|p| addresses.iter().any(|(at, a, _)| *at == p.port && a == addr));
-            let key = |p: &SharedPort| OwnKey { vlan: p.vlan, addr: (*addr).into(), port: listen.addr.port() };
-            if let Some(p) = here.next() {
-                draining.begin(ports, p.port, key(p));
-            }
-            // An address of the machine on further devices: there the kernel is asked first until somebody listens again.
-            for p in here {
-                if let Err(error) = p.device.own(key(p), OwnFlags::CLOSING) {
-                    tracing::warn!("{error}");
-                }
+            for p in ports.iter().filter(|p| addresses.iter().any(|(at, a, _)| *at == p.port && a == addr)) {
+                draining.begin(ports, p.port, OwnKey { vlan: p.vlan, addr: (*addr).into(), port: listen.addr.port() });
             }
         }
         bell.ring();

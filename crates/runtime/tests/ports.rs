@@ -14,7 +14,7 @@ fn sh(command: &str) -> bool {
     Command::new("sh").args(["-c", command]).status().is_ok_and(|s| s.success())
 }
 
-/// Runs `f` in a network namespace of its own with an engine on a veth that has 10.98.0.1.
+/// Runs `f` in a network namespace of its own with an engine on both ends of a veth, which serve the machine's 10.98.0.1.
 fn beside_the_kernel(name: &str, f: impl FnOnce(&mut App) + Send) {
     let ns = format!("clr-{name}-{}", std::process::id());
     if !rustix::process::geteuid().is_root() || !sh(&format!("ip netns add {ns}")) {
@@ -25,7 +25,7 @@ fn beside_the_kernel(name: &str, f: impl FnOnce(&mut App) + Send) {
     let made = sh(&format!(
         "ip -n {ns} link add clr-va numrxqueues 1 numtxqueues 1 type veth peer name clr-vb numrxqueues 1 numtxqueues 1 && \
          ip -n {ns} link set clr-va up && ip -n {ns} link set clr-vb up && \
-         ip -n {ns} addr add 10.98.0.1/24 dev clr-va"
+         ip -n {ns} link set lo up && ip -n {ns} addr add 10.98.0.1/32 dev lo"
     ));
     let result = std::thread::scope(|s| {
         s.spawn(|| {
@@ -33,8 +33,8 @@ fn beside_the_kernel(name: &str, f: impl FnOnce(&mut App) + Send) {
             let file = std::fs::File::open(format!("/var/run/netns/{ns}")).unwrap();
             let kind = Some(rustix::thread::LinkNameSpaceType::Network);
             rustix::thread::move_into_link_name_space(file.as_fd(), kind).unwrap();
-            let port = PortConfig::new("xdp:clr-va".parse().unwrap());
-            let config = Config { model: Model::Paired, ports: vec![port], ..Config::default() };
+            let ports = ["xdp:clr-va", "xdp:clr-vb"].map(|device| PortConfig::new(device.parse().unwrap()));
+            let config = Config { model: Model::Paired, ports: ports.into(), ..Config::default() };
             let mut engine = Engine::start(&config).unwrap();
             let mut app = engine.take_app(0).unwrap().attach().unwrap();
             f(&mut app);
