@@ -240,14 +240,12 @@ impl<'a> Runner<'a> {
                 if let Some(reason) = after.unsupported {
                     return Err(Stop::Unsupported(reason));
                 }
-                let notices = std::mem::take(&mut after.notices);
-                let changed = format!("{:?}", after.tcp) != format!("{:?}", self.settings.tcp)
-                    || after.cookies != self.settings.cookies;
-                self.settings.notices = notices;
-                match changed || after.mtu != self.settings.mtu {
-                    true => Err(Stop::unsupported("a parameter changed while the stack runs")),
-                    false => Ok(()),
+                if after.mtu != self.settings.mtu {
+                    return Err(Stop::unsupported("a route changed while the stack runs"));
                 }
+                self.machine.set_tcp(&after.tcp, after.cookies);
+                self.settings = after;
+                Ok(())
             }
             Action::Code(code) => {
                 self.wait_for(due)?;

@@ -2,6 +2,7 @@
 
 use sim::Machine;
 use socket::{Errno, Interest, ListenOptions, Ready, RecvFlags, Shutdown, SockId, SockOption, Sockets};
+use stack::SynCookies;
 use stack::channel::Endpoint;
 use tcp::TcpInfo;
 use wire::Instant;
@@ -24,6 +25,8 @@ pub trait System {
     fn sockets(&mut self) -> &mut dyn Calls;
     /// TCP_INFO.
     fn info(&mut self, id: SockId) -> Result<TcpInfo, Errno>;
+    /// Other parameters of TCP from now on, where a command is the runner's to understand.
+    fn set_tcp(&mut self, tcp: &tcp::Config, syn_cookies: SynCookies);
     /// Runs a shell's command line; `None` where there is no shell, and it is the runner's to understand.
     fn command(&mut self, line: &str) -> Option<Result<(), String>>;
 }
@@ -59,6 +62,10 @@ impl System for Machine {
 
     fn info(&mut self, id: SockId) -> Result<TcpInfo, Errno> {
         Machine::info(self, id)
+    }
+
+    fn set_tcp(&mut self, tcp: &tcp::Config, syn_cookies: SynCookies) {
+        Machine::set_tcp(self, tcp.clone(), syn_cookies);
     }
 
     fn command(&mut self, _: &str) -> Option<Result<(), String>> {

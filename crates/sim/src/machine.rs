@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use mem::{Pool, PoolConfig};
 use socket::{Errno, SockId, SocketConfig, Sockets};
-use stack::{InterfaceConfig, InterfaceId, Mode, Route, Stack, StackConfig};
+use stack::{InterfaceConfig, InterfaceId, Mode, Route, Stack, StackConfig, SynCookies};
 use tcp::TcpInfo;
 use wire::burst::TxCaps;
 use wire::{Instant, MacAddr, ethernet};
@@ -67,6 +67,12 @@ pub struct Machine {
 }
 
 impl Machine {
+    /// Other parameters of TCP from now on.
+    pub fn set_tcp(&mut self, tcp: tcp::Config, syn_cookies: SynCookies) {
+        self.sockets.set_tcp(tcp.clone());
+        self.stack.set_tcp(tcp, syn_cookies);
+    }
+
     /// A machine whose clock is at one second.
     pub fn new(config: MachineConfig) -> Machine {
         let now = Instant::from_micros(1_000_000);

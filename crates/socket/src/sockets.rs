@@ -97,6 +97,12 @@ impl Sockets {
         }
     }
 
+    /// Other parameters for sockets to come.
+    pub fn set_tcp(&mut self, tcp: tcp::Config) {
+        (self.config.send_buffer, self.config.receive_buffer) = (tcp.send_buffer, tcp.receive_buffer);
+        self.config.tcp = tcp;
+    }
+
     #[inline(always)]
     pub(crate) fn job(&mut self, job: Job) {
         let message = job.into_message();

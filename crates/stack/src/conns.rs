@@ -51,6 +51,11 @@ impl Conns {
         Conns { slots: Slab::new(max), spare: Vec::new(), parked: 0, config, now: Instant::ZERO }
     }
 
+    /// Parameters of those to come, and of what is parked.
+    pub fn set_config(&mut self, config: Config) {
+        self.config = config;
+    }
+
     /// Connections, parked ones included.
     pub fn len(&self) -> usize {
         self.slots.len()

@@ -30,7 +30,7 @@ use crate::sources::Sources;
 use crate::syn_cache::SynCache;
 use crate::time_wait::TimeWaits;
 use crate::wheel::Wheel;
-use crate::{InterfaceConfig, InterfaceId, Mode, Route, StackConfig};
+use crate::{InterfaceConfig, InterfaceId, Mode, Route, StackConfig, SynCookies};
 
 /// Flow-table values with this bit name TIME-WAIT records.
 pub(crate) const TIME_WAIT: u32 = 1 << 31;
@@ -171,6 +171,14 @@ impl Stack {
         let id = InterfaceId((self.interfaces.len() - 1) as u8);
         self.form_link_local(id);
         id
+    }
+
+    /// Other parameters of TCP from now on; what a connection took over when it began, it keeps. Not while handshakes are under
+    /// way, which are held to the parameters when they end.
+    pub fn set_tcp(&mut self, tcp: tcp::Config, syn_cookies: SynCookies) {
+        self.config.tcp = tcp.clamped();
+        self.config.syn_cookies = syn_cookies;
+        self.conns.set_config(self.config.tcp.clone());
     }
 
     /// An interface has another hardware address from now on: frames are sent from it, and taken that come to it.

@@ -94,6 +94,9 @@ impl System for Kernel {
         self.sockets.info(id)
     }
 
+    // The shell has set them.
+    fn set_tcp(&mut self, _: &tcp::Config, _: stack::SynCookies) {}
+
     fn command(&mut self, line: &str) -> Option<Result<(), String>> {
         Some(network::shell(line).map_err(|e| e.to_string()))
     }
