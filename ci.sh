@@ -232,6 +232,7 @@ case $mode in
         fuzzers "${CORELANE_FUZZ_SECONDS:-10}" --seeds-only
         instructions
         installed as_tested
+        drivers ci
         ;;
     drivers)
         drivers "$@"

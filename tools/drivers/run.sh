@@ -3,7 +3,7 @@
 #
 #   tools/drivers/run.sh             every row
 #   tools/drivers/run.sh quick       one row of each driver and kernel
-#   tools/drivers/run.sh ci          what `./ci.sh` runs: two drivers on one kernel
+#   tools/drivers/run.sh ci          what `./ci.sh` runs: two drivers, and the oldest kernel
 #   tools/drivers/run.sh igb new     the rows of one driver (and one kernel)
 #   tools/drivers/run.sh igb new bond,slave     these rows
 #   tools/drivers/run.sh --write …   and puts what was seen into docs/drivers.md
@@ -46,8 +46,9 @@ quick)
     only_device=
     ;;
 ci)
-    # A kernel that changes only as Debian's release does.
+    # Kernels that change only as Debian's releases do.
     table='
+igb       old     verdicts
 igb       stable  foreign_vlan first_syn
 virtio-mq stable  basic
 '
