@@ -10,7 +10,6 @@ mod clock;
 pub mod config;
 mod cores;
 mod devices;
-mod drain;
 mod engine;
 mod exit;
 mod fallback;

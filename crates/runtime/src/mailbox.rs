@@ -9,7 +9,7 @@ use std::sync::{PoisonError, Weak};
 use stack::Route;
 use wire::MacAddr;
 
-use crate::drain::Question;
+use crate::kernel::Question;
 use crate::stats::Snapshot;
 use crate::sync::{AtomicBool, Mutex, MutexGuard, Ordering, fence};
 

@@ -16,8 +16,8 @@ use ::io::bpf::{OwnFlags, OwnFlow, OwnKey};
 use stack::channel::Endpoint;
 use stack::{FlowKey, InterfaceId, Stack};
 
+use super::port::SharedPort;
 use crate::engine::LaneLink;
-use crate::kernel::SharedPort;
 use crate::mailbox::Control;
 
 /// Lanes that look through all their connections are not asked again before this time has passed.

@@ -1,0 +1,220 @@
+//! Sharing an interface with the kernel: its addresses, routes and neighbours become the lanes', our ports become known to
+//! the XDP program, and one sleeping thread follows the changes.
+
+mod drain;
+mod follower;
+mod port;
+mod state;
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use ::io::netlink::Netlink;
+use ::io::xdp::{ActivePorts, Local};
+use ::io::{Bell, PortError};
+use stack::Route;
+use wire::Ports;
+
+use crate::app::Gate;
+use crate::claim::Claim;
+use crate::devices::Devices;
+use crate::engine::{Error, LaneLink};
+use crate::lane::Wanted;
+use drain::Draining;
+pub(crate) use drain::Question;
+use follower::Follower;
+pub(crate) use port::SharedPort;
+use state::{Listen, State, lock};
+
+/// The control plane of an engine's shared interfaces.
+pub(crate) struct Kernel {
+    state: Arc<Mutex<State>>,
+    bell: Arc<Bell>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+    wanted: Sender<Wanted>,
+    inbox: Option<Receiver<Wanted>>,
+}
+
+fn system(what: &str) -> impl FnOnce(io::Error) -> Error {
+    Error::system(what.to_string())
+}
+
+impl Kernel {
+    /// Reads what there is; [`Kernel::follow`] starts to follow it. Active opens leave from `range`, or from what is free.
+    pub fn new(ports: Vec<SharedPort>, fixed: Vec<Route>, range: Option<(u16, u16)>) -> Result<Kernel, Error> {
+        let netlink = Netlink::open().map_err(system("netlink"))?;
+        let devs: Vec<&str> = ports.iter().map(|port| port.device.link().name.as_str()).collect();
+        let active = match range {
+            Some((first, last)) => ActivePorts::claim_all(&devs, first, last)?,
+            None => ActivePorts::claim(&devs)?,
+        };
+        let local = Local::new().map_err(system("epoll"))?;
+        let bell = Arc::new(Bell::new().map_err(system("eventfd"))?);
+        let mut state = State {
+            ports,
+            addresses: Vec::new(),
+            host: Vec::new(),
+            held: HashMap::new(),
+            local,
+            draining: Draining::default(),
+            bell: bell.clone(),
+            active,
+            fixed,
+            netlink,
+        };
+        state.read_addresses().map_err(system("reading addresses"))?;
+        let (wanted, inbox) = channel();
+        Ok(Kernel {
+            state: Arc::new(Mutex::new(state)),
+            bell,
+            stop: Arc::default(),
+            thread: None,
+            wanted,
+            inbox: Some(inbox),
+        })
+    }
+
+    /// Ports for active opens.
+    pub fn active_ports(&self) -> Ports {
+        lock(&self.state).active.ports
+    }
+
+    /// For lanes: where to ask for next hops.
+    pub fn asker(&self) -> (Sender<Wanted>, Arc<Bell>) {
+        (self.wanted.clone(), self.bell.clone())
+    }
+
+    /// For applications: where to ask for ports.
+    pub fn gate(&self) -> Arc<dyn Gate> {
+        Arc::new(PortGate(self.state.clone()))
+    }
+
+    /// Connections from this machine, for whoever asks first; until then, and once that has gone, they are reset.
+    pub fn local(&self) -> Option<LocalConnections> {
+        let local = lock(&self.state).local.clone();
+        let taken = local.take();
+        self.bell.ring();
+        taken.then(|| LocalConnections { local, bell: self.bell.clone() })
+    }
+
+    /// Whether any of the interfaces has an address that is served.
+    pub fn has_address(&self) -> bool {
+        !lock(&self.state).addresses.is_empty()
+    }
+
+    /// Gives everything back to the kernel, whoever still has listeners: for an engine whose applications' ends stay longer.
+    pub fn give_back(&self) {
+        let mut state = lock(&self.state);
+        state.held.clear();
+        state.draining = Draining::default();
+        state.ports.clear();
+    }
+
+    /// Lines that a user should read.
+    pub fn warnings(&self) -> Vec<String> {
+        let state = lock(&self.state);
+        let of = |p: &SharedPort| {
+            let link = p.device.link();
+            let mut lines = ::io::xdp::warnings(&link.name, link.index);
+            let there = |addr: &IpAddr| state.addresses.iter().any(|(port, a, _)| *port == p.port && a == addr);
+            let only = p.only.as_deref().unwrap_or_default();
+            lines.extend(only.iter().filter(|addr| !there(addr)).map(|addr| {
+                format!("{addr} is no address of {0}, nor answered for until it is: `ip addr add` gives it", link.name)
+            }));
+            if p.only.is_none() && !state.addresses.iter().any(|(port, ..)| *port == p.port) {
+                lines.push(format!("{} has no address yet: `ip addr add` gives it one", link.name));
+            }
+            lines
+        };
+        state.ports.iter().flat_map(of).collect()
+    }
+
+    /// Tells the lanes what there is and starts the thread that follows the changes.
+    pub fn follow(&mut self, lanes: Arc<Vec<LaneLink>>, devices: Arc<Devices>) -> Result<(), Error> {
+        let Some(inbox) = self.inbox.take() else { return Ok(()) };
+        // Listening before reading, so that nothing falls between.
+        let monitor = Netlink::monitor().map_err(system("netlink"))?;
+        lock(&self.state).tell_all(&lanes).map_err(system("reading routes and neighbours"))?;
+        let (state, bell, local) = (self.state.clone(), self.bell.clone(), lock(&self.state).local.clone());
+        let follower = Follower { state, lanes, devices, monitor, bell, local, inbox, down: Vec::new() };
+        let stop = self.stop.clone();
+        let thread = crate::sys::spawn("corelane-kernel".into(), move || follower.run(&stop));
+        self.thread = Some(thread.map_err(system("starting the control thread"))?);
+        Ok(())
+    }
+}
+
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.bell.ring();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the control thread panicked");
+        }
+    }
+}
+
+struct PortGate(Arc<Mutex<State>>);
+
+struct Release(Arc<Mutex<State>>, Listen);
+
+impl Drop for Release {
+    fn drop(&mut self) {
+        lock(&self.0).release(self.1);
+    }
+}
+
+impl Gate for PortGate {
+    fn listen(&self, addr: SocketAddr, v6_only: bool) -> io::Result<Claim> {
+        let listen = Listen { addr, v6_only };
+        let mut state = lock(&self.0);
+        state.listen(listen).map_err(|error| match error {
+            PortError::Busy { .. } => io::Error::new(io::ErrorKind::AddrInUse, error.to_string()),
+            PortError::Permission { .. } => io::Error::new(io::ErrorKind::PermissionDenied, error.to_string()),
+            PortError::Full { .. } => io::Error::new(io::ErrorKind::AddrNotAvailable, error.to_string()),
+            other => io::Error::other(other.to_string()),
+        })?;
+        Ok(Claim::new(Release(self.0.clone(), listen)))
+    }
+
+    fn active(&self) -> Ports {
+        lock(&self.0).active.ports
+    }
+}
+
+/// Connections from this machine to the ports that lanes listen on over interfaces shared with the kernel. They come by `lo`,
+/// which is the kernel's: so these are its sockets, and where nobody takes them they are reset.
+pub struct LocalConnections {
+    local: Arc<Local>,
+    bell: Arc<Bell>,
+}
+
+impl LocalConnections {
+    /// The next connection, if one waits; non-blocking, as its socket is. Errors: those of accept(2).
+    pub fn accept(&self) -> io::Result<Option<OwnedFd>> {
+        self.local.accept()
+    }
+}
+
+/// Readable while a connection waits.
+impl AsFd for LocalConnections {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.local.as_fd()
+    }
+}
+
+impl Drop for LocalConnections {
+    fn drop(&mut self) {
+        self.local.leave();
+        self.bell.ring();
+    }
+}
