@@ -198,28 +198,34 @@ fn kept_secret(fresh: [u8; 16]) -> stdio::Result<[u8; 16]> {
 }
 
 /// How flows find their lanes: as the one NIC does by itself, where it tells how; otherwise by a hash of our own, and what
-/// comes by another lane's queue is handed over. A line about it where there are several lanes on a NIC.
-fn steering(opened: &[Opened], lanes: u16) -> (Steering, Vec<String>) {
+/// comes by another lane's queue is handed over. Whether there is something to learn, then, and a line about it where there are
+/// several lanes on a NIC.
+fn steering(opened: &[Opened], lanes: u16) -> (Steering, bool, Vec<String>) {
     let nics: Vec<_> = opened.iter().filter_map(|o| o.shared.as_ref()).collect();
     let spread = Steering::spread(lanes);
     if lanes == 1 || nics.is_empty() {
-        return (spread, Vec::new());
+        return (spread, opened.iter().any(|o| !o.mirrored), Vec::new());
     }
     let names = nics.iter().map(|n| n.link().name.as_str()).collect::<Vec<_>>().join(", ");
-    let learn = |why: String| format!("{names}: {why}: frames that arrive on another lane's queue are handed over");
-    let [nic] = nics[..] else { return (spread, vec![learn("several interfaces".into())]) };
+    let learn = |why: &str| {
+        let then = "frames that arrive on another lane's queue are handed over; which local ports lead back is learnt";
+        (spread, true, vec![format!("{names}: {why}: {then}")])
+    };
+    let [nic] = nics[..] else { return learn("several interfaces") };
     if opened.len() > 1 {
-        return (spread, vec![learn("not the only device".into())]);
+        return learn("not the only device");
     }
     let rss = match io::rss::read(&nic.link().name) {
         Ok(rss) => rss,
-        Err(why) => return (spread, vec![learn(why)]),
+        Err(why) => return learn(&why),
     };
     // Queues are dealt to the lanes in turn.
     let table: Vec<u16> = rss.queues.iter().map(|queue| (*queue % lanes as u32) as u16).collect();
     match Steering::predicted(rss.key, &table, lanes) {
-        Some(steering) => (steering, vec![format!("{names}: its hash is known: every flow arrives on its own lane")]),
-        None => (spread, vec![learn(format!("its table leaves lanes out (`ethtool -X {names} equal {lanes}`)"))]),
+        Some(steering) => {
+            (steering, false, vec![format!("{names}: its hash is known: every flow arrives on its own lane")])
+        }
+        None => learn(&format!("its table leaves lanes out (`ethtool -X {names} equal {lanes}`)")),
     }
 }
 
@@ -265,7 +271,7 @@ impl Engine {
     pub(crate) fn build(config: &Config, opened: Vec<Opened>) -> Result<Engine, Error> {
         config.check().map_err(|fault| Error::Config(fault.message))?;
         let lanes = config.lanes as usize;
-        let (steering, mut notes) = steering(&opened, config.lanes);
+        let (steering, learn, mut notes) = steering(&opened, config.lanes);
         notes.extend(
             cores::shared(&config.cores).map(|core| format!("lanes share core {core}: they slow each other down")),
         );
@@ -371,6 +377,7 @@ impl Engine {
                 ports_start,
                 steering: steering.clone(),
                 lane: index as u16,
+                learn,
                 ..StackConfig::default()
             };
             let mut stack = Stack::new(stack_config, stack_side, stack_jobs, stack_events);

@@ -20,7 +20,8 @@ const LARGE: usize = 16_384;
 #[derive(Default)]
 pub(crate) struct Handover {
     pub out: Out,
-    inn: Vec<FrameRx>,
+    /// With the lanes from which they come.
+    inn: Vec<(u16, FrameRx)>,
 }
 
 /// The rings to the others, by lane; none to itself.
@@ -44,7 +45,7 @@ pub(crate) fn mesh(bells: &[Arc<Bell>], max_frame: usize) -> Result<Vec<Handover
             // The word beside a frame says which port it came by and what is known of its checksum.
             let (tx, rx) = mem::frames::ring(slots, max_frame)?;
             all[from].out.0.push(Some((tx, bells[to].clone())));
-            all[to].inn.push(rx);
+            all[to].inn.push((from as u16, rx));
         }
     }
     Ok(all)
@@ -108,7 +109,7 @@ impl Handover {
     pub fn take(&mut self, max: usize, mut f: impl FnMut(&mut Out, usize, &Handed)) -> usize {
         let mut total = 0;
         let Handover { out, inn } = self;
-        for rx in inn {
+        for (from, rx) in inn {
             let n = rx.burst(max);
             let mut at = 0;
             // Runs of one port's frames form a burst.
@@ -118,7 +119,7 @@ impl Handover {
                 while end < n && decode(rx.frame(end).1).0 == port {
                     end += 1;
                 }
-                f(out, port, &Handed { rx, at, len: end - at });
+                f(out, port, &Handed { from: *from, rx, at, len: end - at });
                 at = end;
             }
             rx.release();
@@ -128,18 +129,24 @@ impl Handover {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.inn.iter().all(FrameRx::is_empty)
+        self.inn.iter().all(|(_, rx)| rx.is_empty())
     }
 }
 
 /// Frames handed over by one lane from one port.
 pub(crate) struct Handed<'a> {
+    from: u16,
     rx: &'a FrameRx,
     at: usize,
     len: usize,
 }
 
 impl Handed<'_> {
+    /// The lane that gave them.
+    pub fn giver(&self) -> u16 {
+        self.from
+    }
+
     /// Whether the lane that gave a frame chose us for it.
     pub fn chosen(&self, index: usize) -> bool {
         self.rx.frame(self.at + index).1 & CHOSEN != 0

@@ -166,6 +166,13 @@ impl Lane {
         if work.events > 0 && self.app_bell.ring_if_sleeping() {
             add(&self.stats.wakeups, 1);
         }
+        while several && let Some(interface) = self.stack.take_learnt() {
+            let name = self.port_name(interface);
+            tracing::info!(
+                "lane {}: the hash of {name} is learnt: answers to connections opened here come straight to it",
+                self.index
+            );
+        }
         for c in self.stack.take_conflicts() {
             let what = if c.lost { "is not used" } else { "is used all the same" };
             tracing::warn!("{}: {} has our address {}, which {what}", self.port_name(c.interface), c.mac, c.addr);

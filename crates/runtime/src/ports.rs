@@ -39,6 +39,8 @@ pub(crate) struct Opened {
     pub neighbors: Vec<Neighbor>,
     /// The interface, where the kernel keeps using it.
     pub shared: Option<XdpDevice>,
+    /// Each flow comes by the queue by which it goes.
+    pub mirrored: bool,
 }
 
 impl Opened {
@@ -57,6 +59,7 @@ impl Opened {
             routes: port.routes.iter().map(|c| (c.addr, c.prefix)).collect(),
             neighbors: port.neighbors.clone(),
             shared: None,
+            mirrored: false,
         }
     }
 }
@@ -82,7 +85,7 @@ pub(crate) fn memory(configs: [&Config; 2], ends: [&PortConfig; 2]) -> Result<[O
     };
     let (a, b) = memwire::wire(&wire)?;
     let any = |ports: Vec<memwire::MemPort>| ports.into_iter().map(AnyPort::Mem).collect();
-    let opened = |end, queues| captured(end, Opened::dedicated(end, any(queues)));
+    let opened = |end, queues| captured(end, Opened { mirrored: true, ..Opened::dedicated(end, any(queues)) });
     Ok([opened(ends[0], a)?, opened(ends[1], b)?])
 }
 

@@ -69,6 +69,10 @@ impl Strangers for Sort<'_> {
         }
     }
 
+    fn came_by(&self) -> Option<u16> {
+        Some(self.handed.map_or(self.lane, Handed::giver))
+    }
+
     fn take(&mut self, stack: &Stack, index: usize, frame: RxFrame, sought: Sought) -> bool {
         let lane = match self.handed.filter(|_| sought != Sought::Reassembled) {
             Some(handed) if handed.chosen(index) => return false,

@@ -40,6 +40,10 @@ impl Strangers for Others {
         self.when
     }
 
+    fn came_by(&self) -> Option<u16> {
+        Some(0)
+    }
+
     fn take(&mut self, stack: &Stack, index: usize, frame: RxFrame, sought: Sought) -> bool {
         self.asked.push(index);
         self.whole += (sought == Sought::Reassembled) as usize;

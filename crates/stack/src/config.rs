@@ -41,6 +41,9 @@ pub struct StackConfig {
     pub steering: Steering,
     /// This lane.
     pub lane: u16,
+    /// Frames may arrive by other lanes' queues than `steering` says: which local ports lead to ours is learnt from the answers to
+    /// our SYNs, and these are taken first.
+    pub learn: bool,
     /// Limits of fragment reassembly.
     pub fragments: FragmentLimits,
     /// Smallest path MTU that an ICMP message may tell of over IPv4, bytes (Linux's min_pmtu); IPv6's is 1280.
@@ -87,6 +90,7 @@ impl Default for StackConfig {
             ports_start: 0,
             steering: Steering::Single,
             lane: 0,
+            learn: false,
             fragments: FragmentLimits::default(),
             min_path_mtu: 552,
             syn_backlog: 4096,

@@ -152,6 +152,14 @@ pub struct Counters {
     pub window_cuts: u64,
     /// Segments that only continued the one before them in their burst.
     pub followed: u64,
+    /// Answers to our SYNs that came by our own queue, where a NIC's hash is being learnt.
+    pub answers_own: u64,
+    /// Those that came by another lane's, and were handed over.
+    pub answers_handed: u64,
+    /// Times that an interface's hash had been learnt as far as local ports need it.
+    pub lanes_learnt: u64,
+    /// Answers that came by another queue than what was learnt said, which is then forgotten.
+    pub lanes_mistaken: u64,
     drops: [u64; DropReason::ALL.len()],
 }
 
@@ -205,6 +213,10 @@ impl Counters {
             ("bursts", self.bursts),
             ("window_cuts", self.window_cuts),
             ("followed", self.followed),
+            ("answers_own", self.answers_own),
+            ("answers_handed", self.answers_handed),
+            ("lanes_learnt", self.lanes_learnt),
+            ("lanes_mistaken", self.lanes_mistaken),
         ];
         let drops = DropReason::ALL.iter().map(|r| (r.name(), self.drops[*r as usize]));
         own.into_iter().chain(self.tcp.rows()).chain(drops.collect::<Vec<_>>())

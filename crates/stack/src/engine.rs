@@ -19,6 +19,7 @@ use crate::fragments::Reassembler;
 use crate::intake::Intake;
 use crate::interface::{Address, Interface, network};
 use crate::keyed::Keyed;
+use crate::learning::Learning;
 use crate::listener::Listeners;
 use crate::neighbor::{Neighbors, Question, Waiter};
 use crate::options::Options;
@@ -97,6 +98,10 @@ pub struct Stack {
     pub(crate) whole: Option<Vec<u8>>,
     /// Connections whose peers send fragments, to be told.
     pub(crate) fragmenting: Vec<FlowKey>,
+    /// Whose queue the frames of the burst came by, where that is known.
+    pub(crate) came_by: Option<u16>,
+    /// Where answers to our SYNs arrive, if that is to be learnt.
+    pub(crate) learning: Option<Box<Learning>>,
     pub(crate) icmp_budget: crate::icmp::Budget,
     isn: Keyed,
 }
@@ -159,6 +164,8 @@ impl Stack {
             leading: None,
             whole: None,
             fragmenting: Vec::with_capacity(16),
+            came_by: None,
+            learning: (config.learn && config.steering.lanes() > 1).then(Box::default),
             icmp_budget: Default::default(),
             isn: Keyed::new(word(a).rotate_left(32) ^ 0x69736e, word(b)),
             config,
@@ -263,6 +270,11 @@ impl Stack {
             }
             !shared
         });
+    }
+
+    /// An interface of which it has been learnt which local ports lead to this lane; each is told once.
+    pub fn take_learnt(&mut self) -> Option<InterfaceId> {
+        self.learning.as_mut()?.take_news()
     }
 
     /// Statistics.

@@ -41,6 +41,9 @@ pub trait Strangers {
     /// Which frames of the burst they are asked about. What is put together here is offered to them always.
     fn asked(&self) -> Asked;
 
+    /// The lane by whose queue the burst came.
+    fn came_by(&self) -> Option<u16>;
+
     /// Whether frame `index` of the burst is theirs, and was given to them.
     fn take(&mut self, stack: &Stack, index: usize, frame: RxFrame, sought: Sought) -> bool;
 }
@@ -72,6 +75,10 @@ pub enum Asked {
 impl Strangers for () {
     fn asked(&self) -> Asked {
         Asked::Never
+    }
+
+    fn came_by(&self) -> Option<u16> {
+        None
     }
 
     fn take(&mut self, _: &Stack, _: usize, _: RxFrame, _: Sought) -> bool {
@@ -130,6 +137,7 @@ impl Stack {
         self.counters.bursts += 1;
         let mut train: Option<Train> = None;
         let asked = others.asked();
+        self.came_by = others.came_by();
         (0..GROUP).for_each(|i| burst.prefetch(i));
         let mut hashes = [None; GROUP];
         for i in 0..burst.len() {
@@ -224,8 +232,12 @@ impl Stack {
             self.note_fragmenting(interface, &whole);
             let whole = RxFrame::new(&whole, RxChecksum::Unknown);
             if !give(self, whole) {
+                // The queue of fragments is not that of the tuple.
+                let came_by = self.came_by.take();
                 // It has no fragment header, so this leaves no other whole.
-                self.take_frame(now, interface, whole)?;
+                let taken = self.take_frame(now, interface, whole);
+                self.came_by = came_by;
+                taken?;
             }
         }
         Ok(Fate::Taken)
@@ -366,14 +378,21 @@ impl Stack {
             Some(value) if value & TIME_WAIT != 0 => self.in_time_wait(now, source, seg, key, hash, value),
             Some(value) if value & EMBRYO != 0 => self.in_handshake(now, source, seg, hash, value & !EMBRYO),
             Some(id) => {
-                let mut cx = context!(self, now);
                 let Some(Conn { tcb, .. }) = self.conns.get_mut(id) else { return Err(DropReason::NoSocket) };
                 if source.ecn == CE {
                     tcb.congestion_experienced();
                 }
-                if seg.flags.contains(Flags::URG) {
-                    tcb.note_urgent(seg);
+                if seg.flags.intersects(Flags::URG | Flags::SYN) {
+                    if seg.flags.contains(Flags::URG) {
+                        tcb.note_urgent(seg);
+                    }
+                    if let (Some(learning), Some(lane)) = (&mut self.learning, self.came_by)
+                        && tcb.state() == State::SynSent
+                    {
+                        learning.answered(&key, lane, lane == self.config.lane, &mut self.counters);
+                    }
                 }
+                let mut cx = context!(self, now);
                 let predicted = cx.counters.predicted;
                 let reply = tcb.on_segment(seg, &mut cx);
                 if let Some(reply) = reply {

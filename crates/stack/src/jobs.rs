@@ -13,6 +13,10 @@ use crate::listener::Listener;
 use crate::options::{Options, apply};
 use crate::sources::Known;
 
+/// Ports that are looked at for one whose answers come straight to its lane: one in the square of the number of lanes is such a
+/// port. More looks would cost more than a hand-over does.
+const LOOKS: u32 = 256;
+
 /// The tuple of an active open.
 pub(crate) struct Chosen {
     pub key: FlowKey,
@@ -317,6 +321,9 @@ impl Stack {
 
     #[inline(always)]
     fn look_for_port(&mut self, now: Instant, key: FlowKey) -> Option<Chosen> {
+        if self.learning.is_some() {
+            return self.look_for_learnt_port(now, key);
+        }
         let mut round = self.ports.round(key.local, key.remote, key.remote_port);
         while let Some(local_port) = self.ports.next(&mut round) {
             let chosen = self.usable(now, FlowKey { local_port, ..key });
@@ -325,6 +332,36 @@ impl Stack {
             }
         }
         None
+    }
+
+    /// The same where the NIC does not tell its hash: of the ports by which this lane is found the first whose answers come
+    /// straight here, as far as that has been learnt. One of which nothing is known is as good: it tells something. Where there
+    /// are none, or too few, another is taken, and its answers are handed over.
+    #[inline(never)]
+    fn look_for_learnt_port(&mut self, now: Instant, key: FlowKey) -> Option<Chosen> {
+        let mut round = self.ports.round(key.local, key.remote, key.remote_port);
+        let way = self.learning.as_ref().and_then(|l| l.way(&key));
+        let lane = self.config.lane;
+        let (mut looked, mut spare) = (0, None);
+        while let Some(local_port) = self.ports.next(&mut round) {
+            looked += 1;
+            let key = FlowKey { local_port, ..key };
+            if self.config.steering.lane_of(key.remote, key.local, key.remote_port, key.local_port) != lane {
+                continue;
+            }
+            let away = way.and_then(|way| way.lane_of(local_port)).is_some_and(|to| to != lane);
+            if !away || spare.is_none() {
+                let chosen = self.usable(now, key);
+                if !away && chosen.is_some() {
+                    return chosen;
+                }
+                spare = spare.or(chosen);
+            }
+            if looked >= LOOKS && spare.is_some() {
+                break;
+            }
+        }
+        spare
     }
 
     /// The tuple, where an active open may have it.

@@ -28,6 +28,7 @@ mod intake;
 mod interface;
 mod jobs;
 mod keyed;
+mod learning;
 mod listener;
 mod ndp;
 mod neighbor;

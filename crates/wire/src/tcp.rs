@@ -40,6 +40,10 @@ impl Flags {
     pub const fn contains(self, other: Flags) -> bool {
         self.0 & other.0 == other.0
     }
+    /// Any bit of `other`.
+    pub const fn intersects(self, other: Flags) -> bool {
+        self.0 & other.0 != 0
+    }
     /// As they stand in the header's low nine bits.
     pub const fn bits(self) -> u16 {
         self.0
