@@ -369,6 +369,23 @@ PY
     served "load: no SYN sent again"
 }
 
+# load with two lanes: where the driver hides its hash key, the lanes learn which local ports lead back to them.
+row_key() {
+    [ "$(queues eth1)" -ge 2 ] || { absent "one queue"; return; }
+    serve --dev xdp:eth1 || { failed "it did not start: $(sentence)"; return; }
+    A "$CORELANE" load http://10.97.0.2/one --dev xdp:eth0 --lanes 2 -c 4 -n 1000 --json >$R/load 2>>$R/log ||
+        { failed "load: rc $?"; cat $R/load; return; }
+    # Frames that came by the other lane's queue, of all that came; a lane counts what it is handed among those. Without what is
+    # learnt it is every other one.
+    local handed came
+    read -r handed came < <(python3 -c 'import json, sys
+lanes = json.load(open(sys.argv[1]))["lanes"]
+handed = sum(lane["handed_in"] for lane in lanes)
+print(handed, sum(lane["rx_frames"] for lane in lanes) - handed)' $R/load)
+    [ "$((handed * 8))" -lt "$came" ] || { failed "$handed of $came frames were handed over"; return; }
+    served "$handed of $came frames handed over"
+}
+
 # A virtual function of the server's NIC.
 row_igbvf() {
     echo 1 >/sys/bus/pci/devices/"$(basename "$(B readlink /sys/class/net/eth1/device)")"/sriov_numvfs 2>/dev/null || { absent "no SR-IOV"; return; }

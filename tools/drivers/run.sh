@@ -23,13 +23,13 @@ only_device=${1:-} only_kernel=${2:-} only_rows=${3:-}
 
 # What is booted: device, kernel, rows. The rows up to a bar are those of `quick`.
 table='
-igb       new     basic | restart kill flap reset rings channels mac vip gone first_syn vlan foreign_vlan bond slave bridge member jumbo mtu3000
+igb       new     basic | restart kill flap reset rings channels mac vip gone first_syn key vlan foreign_vlan bond slave bridge member jumbo mtu3000
 igb       new     igbvf
-igb       stable  basic | kill flap first_syn vlan foreign_vlan bond slave mtu3000
-igb       old     basic | restart kill flap reset mac vip first_syn vlan foreign_vlan bond slave bridge member jumbo mtu3000
-vmxnet3   new     basic | restart kill flap mac foreign_vlan jumbo
+igb       stable  basic | kill flap first_syn key vlan foreign_vlan bond slave mtu3000
+igb       old     basic | restart kill flap reset mac vip first_syn key vlan foreign_vlan bond slave bridge member jumbo mtu3000
+vmxnet3   new     basic | restart kill flap key mac foreign_vlan jumbo
 virtio    new     basic | kill flap mac foreign_vlan jumbo
-virtio-mq new     basic | restart kill flap channels mac foreign_vlan jumbo first_syn
+virtio-mq new     basic | restart kill flap channels mac foreign_vlan jumbo first_syn key
 virtio-mq stable  basic
 virtio-mq old     basic
 virtio-zc new     basic | restart kill flap mac first_syn

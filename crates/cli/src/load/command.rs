@@ -16,6 +16,7 @@ use crate::sys::{self, Machine, Stop};
 use corelane::{Config, Engine, LaneHandle, LaneStats, Model};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -38,6 +39,8 @@ struct Printed<'a> {
     engine: String,
     #[serde(flatten)]
     report: &'a Report,
+    /// Counters of each.
+    lanes: Vec<BTreeMap<&'static str, u64>>,
     machine: Machine,
 }
 
@@ -54,6 +57,7 @@ pub fn run(args: &LoadArgs, stop: &Stop) -> Result<(), Failure> {
     for warning in engine.warnings() {
         tell(format!("note: {warning}"));
     }
+    let lanes = engine.stats();
     let gone = Gone::watch(&engine, stop);
     let measured = measure(args, &args.source, &config, &mut engine, stop);
     engine.shutdown();
@@ -71,6 +75,7 @@ pub fn run(args: &LoadArgs, stop: &Stop) -> Result<(), Failure> {
                 rate: args.rate,
                 engine: device::describe(&config),
                 report: &report,
+                lanes: lanes.iter().map(|lane| lane.rows().into_iter().collect()).collect(),
                 machine: Machine::here(),
             };
             say_json(&printed)?;
