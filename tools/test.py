@@ -143,6 +143,8 @@ class Run:
             timer.start()
             _, status, used = os.wait4(child.pid, 0)
             timer.cancel()
+            # It may be about to end it, and has not said yet why.
+            timer.join()
             child.returncode = os.waitstatus_to_exitcode(status)
         wall = time.monotonic() - begun
         with open(log, errors="replace") as text:

@@ -86,6 +86,8 @@ pub struct App {
     ports: u32,
     /// Who decides about ports on shared interfaces.
     gate: Option<Arc<dyn Gate>>,
+    /// It has heard that connections are opened.
+    opens: bool,
 }
 
 /// Who decides about ports on shared interfaces.
@@ -94,6 +96,8 @@ pub(crate) trait Gate: Send + Sync {
     fn listen(&self, addr: std::net::SocketAddr, v6_only: bool) -> std::io::Result<crate::Claim>;
     /// The ports that active opens may leave from.
     fn active(&self) -> wire::Ports;
+    /// Takes them from the kernel, before the first connection is opened.
+    fn opens(&self) -> std::io::Result<()>;
 }
 
 /// Wakes an application's wait from another thread.
@@ -127,6 +131,7 @@ impl App {
             core: None,
             ports: u32::MAX,
             gate: None,
+            opens: true,
         }
     }
 
@@ -157,6 +162,7 @@ impl App {
     }
 
     pub(crate) fn set_gate(&mut self, gate: Option<Arc<dyn Gate>>) {
+        self.opens = gate.is_none();
         self.gate = gate;
     }
 
@@ -196,6 +202,9 @@ impl App {
     /// Begins to connect a socket, as [`Sockets::connect`] does. Where the lane may have no port left towards the remote end, its
     /// word is waited for, some milliseconds at most, so that this call fails (`EADDRNOTAVAIL`) as on Linux, and the socket is as it was.
     pub fn connect(&mut self, sock: SockId, remote: Endpoint) -> Result<(), socket::Errno> {
+        if !self.opens && !self.may_open() {
+            return Err(socket::Errno::EADDRNOTAVAIL);
+        }
         let begun = self.sockets.connect(sock, remote);
         // What the lane has not seen yet is in the ring at most, or behind it.
         let most = self.stats.tuples() + JOBS as u64;
@@ -203,6 +212,16 @@ impl App {
             return begun;
         }
         self.begun(sock, remote)
+    }
+
+    /// The first connection is about to be opened.
+    #[cold]
+    fn may_open(&mut self) -> bool {
+        match self.gate.as_ref().map_or(Ok(()), |gate| gate.opens()) {
+            Ok(()) => self.opens = true,
+            Err(error) => tracing::warn!("taking ports for connections: {error}"),
+        }
+        self.opens
     }
 
     /// What the lane says of a connect that was asked for.

@@ -352,6 +352,19 @@ fn a_links_mtu_is_followed() {
     write(&mut b, other);
     assert_eq!(longest(&mut b), [1500 + 14, 0]);
     b.host.stack.set_mtu(b.now, InterfaceId(1), 1500);
+    // A handshake that was under way while the link became narrower.
+    let mut p = Peer::new(2, 4004);
+    let syn = b.frame(&p, SYN, &[], Options { mss: Some(1460), ..Options::default() });
+    let answer = b.turn_all(vec![vec![], vec![by_second(&syn)]]);
+    p.ack = SeqNum(u32::from_be_bytes(answer[1][0][38 + 4..38 + 8].try_into().unwrap())) + 1;
+    p.seq += 1;
+    b.host.stack.set_mtu(b.now, InterfaceId(1), 1280);
+    let ack = b.frame(&p, ACK, &[], Options::default());
+    b.turn_all(vec![vec![], vec![by_second(&ack)]]);
+    let conn = b.accepted.pop().expect("accepted");
+    write(&mut b, conn);
+    assert_eq!(longest(&mut b), [0, 1280 + 18]);
+    b.host.stack.set_mtu(b.now, InterfaceId(1), 1500);
     let (_, later) = establish_by_second(&mut b, 4003);
     write(&mut b, later);
     assert_eq!(longest(&mut b), [0, 1500 + 18]);

@@ -229,7 +229,9 @@ impl Stack {
             }
             return Ok(());
         }
-        let open = Self::open_of(&e, self.path_mss(now, &e.key, e.mss));
+        // The link may have changed since the SYN came.
+        let mss = e.mss.min(self.offered_mss(e.key.interface, &e.key).0);
+        let open = Self::open_of(&e, self.path_mss(now, &e.key, mss));
         let sent = e.due.micros().saturating_sub(self.syns.timeout(e.timeouts).as_micros() as u64);
         let sent = (!e.again()).then_some(Instant::from_micros(sent));
         let how = (&open, &offer, sent, e.timeouts);

@@ -66,6 +66,8 @@ impl Tcb {
         self.path_mss = self.path_mss.min(mss.max(48));
         let mss = if self.has(flag::TIMESTAMPS) { mss.saturating_sub(12) } else { mss }.max(36);
         if mss >= self.smss {
+            // Small only because longer ones may be lost: what is tried again fits as well.
+            self.limit_doubt(mss);
             return known;
         }
         if let Some(k) = &mut self.knobs {
@@ -251,11 +253,14 @@ impl Tcb {
     pub fn clamp_mss(&mut self, mss: u16) {
         if mss > 0 {
             self.smss = self.smss.min(mss.max(36));
-            if let Some(Hole::Suspected(d) | Hole::Trying(d) | Hole::Found(d)) =
-                self.knobs.as_mut().map(|k| &mut k.hole)
-            {
-                d.full = d.full.min(mss.max(36));
-            }
+            self.limit_doubt(mss.max(36));
+        }
+    }
+
+    /// Full segments are no longer than this, whatever is believed of black holes.
+    fn limit_doubt(&mut self, mss: u16) {
+        if let Some(Hole::Suspected(d) | Hole::Trying(d) | Hole::Found(d)) = self.knobs.as_mut().map(|k| &mut k.hole) {
+            d.full = d.full.min(mss);
         }
     }
 }

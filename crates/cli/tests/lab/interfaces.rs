@@ -77,6 +77,43 @@ fn a_changed_hardware_address_is_followed() {
     assert_eq!(server.stop(), Some(0));
 }
 
+/// More changes at once than the kernel keeps for a reader: what was lost is read anew.
+#[test]
+fn changes_that_came_too_fast_are_followed() {
+    let Some(lab) = Lab::new() else { return };
+    let data = lab.file("k64", 65_536);
+    let mut server = lab.serve(&lab.b, "--dev xdp:vb --port 80");
+    server.signal(rustix::process::Signal::STOP);
+    let many: String = (0..6000).map(|n| format!("link set vb mtu {}\n", 1500 - n % 2 * 100)).collect();
+    std::fs::write(lab.dir.join("batch"), many).unwrap();
+    must(&format!("ip -n {} -batch {}", lab.b, lab.dir.join("batch").display()));
+    must(&format!("ip -n {} link set vb address 02:00:00:00:aa:01 mtu 1300", lab.b));
+    server.signal(rustix::process::Signal::CONT);
+    server.says_until("vb: its hardware address is 02:00:00:00:aa:01");
+    must(&format!("ip -n {} neigh flush dev va", lab.a));
+    assert!(lab.curl(&lab.a, "http://10.99.0.2/k64") == data);
+    assert_eq!(server.stop(), Some(0));
+}
+
+/// Who only listens takes no other ports: whatever else the machine serves is reached.
+#[test]
+fn a_server_leaves_ports_of_connections_to_the_kernel() {
+    let Some(lab) = Lab::new() else { return };
+    let data = lab.file("k64", 65_536);
+    let server = lab.serve(&lab.b, "--dev xdp:vb --port 80");
+    lab.within(&lab.b, || {
+        for port in [9100, 27_017, 61_500] {
+            let listener = TcpListener::bind(("10.99.0.2", port)).unwrap();
+            let came = lab
+                .within(&lab.a, || TcpStream::connect_timeout(&([10, 99, 0, 2], port).into(), Duration::from_secs(20)));
+            assert!(came.is_ok(), "{port}: {came:?}");
+            drop(listener);
+        }
+    });
+    assert!(lab.curl(&lab.a, "http://10.99.0.2/k64") == data);
+    assert_eq!(server.stop(), Some(0));
+}
+
 /// A link that takes shorter packets than before, under a download and for those after it.
 #[test]
 fn a_changed_mtu_is_followed() {

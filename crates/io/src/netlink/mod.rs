@@ -8,6 +8,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use wire::MacAddr;
 
+use crate::sys::set_option;
+
 pub use sock_diag::{KernelFlows, forget_time_wait, kernel_flows, listening_ports};
 
 /// A network interface.
@@ -164,7 +166,10 @@ impl Netlink {
     /// A socket that hears of changes of links, addresses, routes and neighbours.
     pub fn monitor() -> io::Result<Netlink> {
         // RTMGRP_LINK | NEIGH | IPV4_IFADDR | IPV4_ROUTE | IPV6_IFADDR | IPV6_ROUTE
-        Netlink::with_groups(libc::NETLINK_ROUTE, 0x1 | 0x4 | 0x10 | 0x40 | 0x100 | 0x400)
+        let monitor = Netlink::with_groups(libc::NETLINK_ROUTE, 0x1 | 0x4 | 0x10 | 0x40 | 0x100 | 0x400)?;
+        // Bursts (a routing daemon's start) fit. Without CAP_NET_ADMIN it stays as it is, and more is read anew.
+        let _ = set_option(&monitor.fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &(1i32 << 20));
+        Ok(monitor)
     }
 
     pub(crate) fn with_groups(protocol: i32, groups: u32) -> io::Result<Netlink> {
@@ -322,7 +327,12 @@ impl Netlink {
         let mut buf = vec![0; 1 << 16];
         let n = match rustix::net::recv(&self.fd, &mut buf[..], rustix::net::RecvFlags::DONTWAIT) {
             Ok((n, _)) => n,
-            Err(rustix::io::Errno::NOBUFS) => return Ok(None),
+            Err(rustix::io::Errno::NOBUFS) => {
+                // What waits here is older than what was lost.
+                let more = |r| matches!(r, Ok(_) | Err(rustix::io::Errno::NOBUFS));
+                while more(rustix::net::recv(&self.fd, &mut buf[..], rustix::net::RecvFlags::DONTWAIT).map(drop)) {}
+                return Ok(None);
+            }
             Err(rustix::io::Errno::AGAIN) => return Ok(Some(Vec::new())),
             Err(e) => return Err(e.into()),
         };

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ::io::Bell;
-use ::io::netlink::{Change, KernelNeighbor, Netlink};
+use ::io::netlink::{Change, KernelNeighbor, Link, Netlink};
 use ::io::xdp::Local;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -91,56 +91,23 @@ impl Follower {
         let State { ports, draining, .. } = &mut *state;
         draining.work(Instant::now(), ports, &self.lanes, &self.bell);
         let Some(changes) = self.monitor.changes()? else {
-            // Too many to follow one by one.
+            // Too many to follow one by one: everything is read once more.
+            let links = state.netlink.links()?;
+            for p in &state.ports {
+                let link = p.device.link();
+                if !links.iter().any(|l| l.index == link.index) {
+                    self.devices.gone(p.port, &link.name);
+                }
+            }
+            links.iter().for_each(|link| link_is(&mut state, &mut self.down, &self.lanes, link));
+            self.lanes.iter().for_each(|l| l.send(Control::ForgetNeighbors));
             return state.tell_all(&self.lanes);
         };
         let all = |make: &dyn Fn() -> Control| self.lanes.iter().for_each(|l| l.send(make()));
         let (mut routes, mut addresses) = (false, false);
         for change in changes {
             match change {
-                Change::Link(link) => {
-                    let Some(at) = state.port_of(link.index) else { continue };
-                    let was_down = self.down.contains(&link.index);
-                    if !link.up && !was_down {
-                        tracing::warn!("{} is down: nothing comes or goes until it is up again", link.name);
-                        self.down.push(link.index);
-                    } else if link.up && was_down {
-                        tracing::warn!("{} is up again", link.name);
-                        self.down.retain(|l| *l != link.index);
-                        if let Err(error) = state.ports[at].device.came_up() {
-                            tracing::warn!("{error}");
-                        }
-                    }
-                    let p = &mut state.ports[at];
-                    if p.mtu != link.mtu {
-                        let rest = match link.mtu > p.device.link().mtu {
-                            true => ": start again to use that",
-                            false => " from now on",
-                        };
-                        tracing::warn!("{}: its MTU is {}{rest}", link.name, link.mtu);
-                        p.mtu = link.mtu;
-                        let (port, mtu) = (p.port, link.mtu.min(p.largest.into()) as u16);
-                        all(&|| Control::SetMtu(port, mtu));
-                    }
-                    let (now, served) = (p.device.queues_now(), p.device.queues());
-                    if now > served && now != p.queues {
-                        tracing::warn!(
-                            "{0}: it has {now} receive queues now, and frames of {served} are taken: connections by the others \
-                             get no answer: `ethtool -L {0} combined {served}`, or start again",
-                            link.name
-                        );
-                    }
-                    p.queues = now;
-                    if p.mac != link.mac {
-                        tracing::warn!("{}: its hardware address is {} from now on", link.name, link.mac);
-                        p.mac = link.mac;
-                        if let Err(error) = p.device.set_mac(link.mac) {
-                            tracing::warn!("{error}");
-                        }
-                        let port = p.port;
-                        all(&|| Control::SetMac(port, link.mac));
-                    }
-                }
+                Change::Link(link) => link_is(&mut state, &mut self.down, &self.lanes, &link),
                 Change::NoLink(link) => {
                     let Some(at) = state.port_of(link) else { continue };
                     self.devices.gone(state.ports[at].port, &state.ports[at].device.link().name);
@@ -171,5 +138,51 @@ impl Follower {
             state.tell_routes(&self.lanes)?;
         }
         Ok(())
+    }
+}
+
+/// What there is to say and to do about a link as it is now.
+fn link_is(state: &mut State, down: &mut Vec<u32>, lanes: &[LaneLink], link: &Link) {
+    let all = |make: &dyn Fn() -> Control| lanes.iter().for_each(|l| l.send(make()));
+    let Some(at) = state.port_of(link.index) else { return };
+    let was_down = down.contains(&link.index);
+    if !link.up && !was_down {
+        tracing::warn!("{} is down: nothing comes or goes until it is up again", link.name);
+        down.push(link.index);
+    } else if link.up && was_down {
+        tracing::warn!("{} is up again", link.name);
+        down.retain(|l| *l != link.index);
+        if let Err(error) = state.ports[at].device.came_up() {
+            tracing::warn!("{error}");
+        }
+    }
+    let p = &mut state.ports[at];
+    if p.mtu != link.mtu {
+        let rest = match link.mtu > p.device.link().mtu {
+            true => ": start again to use that",
+            false => " from now on",
+        };
+        tracing::warn!("{}: its MTU is {}{rest}", link.name, link.mtu);
+        p.mtu = link.mtu;
+        let (port, mtu) = (p.port, link.mtu.min(p.largest.into()) as u16);
+        all(&|| Control::SetMtu(port, mtu));
+    }
+    let (now, served) = (p.device.queues_now(), p.device.queues());
+    if now > served && now != p.queues {
+        tracing::warn!(
+            "{0}: it has {now} receive queues now, and frames of {served} are taken: connections by the others \
+             get no answer: `ethtool -L {0} combined {served}`, or start again",
+            link.name
+        );
+    }
+    p.queues = now;
+    if p.mac != link.mac {
+        tracing::warn!("{}: its hardware address is {} from now on", link.name, link.mac);
+        p.mac = link.mac;
+        if let Err(error) = p.device.set_mac(link.mac) {
+            tracing::warn!("{error}");
+        }
+        let port = p.port;
+        all(&|| Control::SetMac(port, link.mac));
     }
 }

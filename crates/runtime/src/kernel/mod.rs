@@ -66,6 +66,7 @@ impl Kernel {
             draining: Draining::default(),
             bell: bell.clone(),
             active,
+            opens: false,
             fixed,
             netlink,
         };
@@ -106,7 +107,14 @@ impl Kernel {
 
     /// Whether any of the interfaces has an address that is served.
     pub fn has_address(&self) -> bool {
-        !lock(&self.state).addresses.is_empty()
+        let state = lock(&self.state);
+        // Link-local ones are there before the interface can be reached.
+        let counts = |addr: &IpAddr| match addr {
+            IpAddr::V4(v4) => !v4.is_link_local(),
+            IpAddr::V6(v6) => !v6.is_unicast_link_local(),
+        };
+        let named = |port: usize| state.ports.iter().any(|p| p.port == port && p.only.is_some());
+        state.addresses.iter().any(|(port, addr, _)| counts(addr) || named(*port))
     }
 
     /// Gives everything back to the kernel, whoever still has listeners: for an engine whose applications' ends stay longer.
@@ -188,6 +196,10 @@ impl Gate for PortGate {
 
     fn active(&self) -> Ports {
         lock(&self.0).active.ports
+    }
+
+    fn opens(&self) -> io::Result<()> {
+        lock(&self.0).open()
     }
 }
 

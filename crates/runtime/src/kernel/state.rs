@@ -58,6 +58,8 @@ pub(super) struct State {
     /// Wakes the control thread.
     pub(super) bell: Arc<Bell>,
     pub(super) active: ActivePorts,
+    /// Connections are opened, so those ports are taken.
+    pub(super) opens: bool,
     /// Routes of dedicated ports, which no kernel change touches.
     pub(super) fixed: Vec<Route>,
     pub(super) netlink: Netlink,
@@ -103,7 +105,9 @@ impl State {
         if self.addresses.iter().any(|(port, a, _)| *port == p.port && *a == addr) {
             return Ok(false);
         }
-        p.device.set_active(p.vlan, addr.into(), self.active.ports).map_err(io::Error::other)?;
+        if self.opens {
+            p.device.set_active(p.vlan, addr.into(), self.active.ports).map_err(io::Error::other)?;
+        }
         self.addresses.push((p.port, addr, prefix));
         let wild: Vec<Listen> = self.held.keys().copied().filter(|l| l.covers(addr)).collect();
         for listen in wild {
@@ -134,6 +138,21 @@ impl State {
         }
         self.draining.end_address(p, addr);
         true
+    }
+
+    /// Connections are opened from now on: their ports are ours on all addresses. Who only listens leaves them to the kernel, whose
+    /// programs may listen there.
+    pub(super) fn open(&mut self) -> io::Result<()> {
+        if self.opens {
+            return Ok(());
+        }
+        for (port, addr, _) in &self.addresses {
+            for p in self.ports.iter().filter(|p| p.port == *port) {
+                p.device.set_active(p.vlan, (*addr).into(), self.active.ports).map_err(io::Error::other)?;
+            }
+        }
+        self.opens = true;
+        Ok(())
     }
 
     /// Takes `listen`'s port on one address from the kernel.
