@@ -96,7 +96,8 @@ mp_channel *mp_create(const struct mp_options *options);
 /*
  * Ends a channel: as mp_unregister() of all its handles, and mp_close() of its lwsockets. Its memory is gone, that of
  * mp_recv() too. The last channel of a lane's configuration (with model "inline" each channel) waits until the peers have
- * acknowledged the end of all connections, at most two seconds; then the rest is reset. A process that ends by exit() or by
+ * acknowledged the end of all connections; the rest is reset once two seconds have passed in which nobody has acknowledged anything (at
+ * the latest after two seconds, and 0.2 ms for each connection and a second for each MB that was open). A process that ends by exit() or by
  * returning from main() does the same for all channels; _exit() and a signal that nobody handles tell the peers of a lane nothing.
  */
 int mp_destroy(mp_channel *channel);

@@ -90,7 +90,8 @@ int mtcp_init(const char *config_file);
 /*
  * Ends all contexts of this process, and the engine that the first one started. All that is open is closed, on contexts of other threads too
  * (with model = "inline" by their next call), and each peer is told: what was written may still leave, and the peers acknowledge
- * the end, for two seconds at most; then the rest is reset. Other threads' calls that wait fail with ENETDOWN. mtcp_init() may
+ * the end. Once two seconds have passed in which nobody has acknowledged anything (at the latest after two seconds, and 0.2 ms for each
+ * connection and a second for each MB that was open) the rest is reset. Other threads' calls that wait fail with ENETDOWN. mtcp_init() may
  * follow. A process that ends by exit() or by returning from main() does the same; _exit() and a signal that nobody handles tell
  * the peers nothing.
  */

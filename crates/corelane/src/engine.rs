@@ -104,8 +104,9 @@ impl Engine {
         self.0.snapshots(limit)
     }
 
-    /// Ends the stack's threads (`paired`, `guarded`): all that is open on their lanes is closed, and the peers may acknowledge it, for at
-    /// most two seconds; then the rest is reset. Calls that wait for such a lane then fail (`NetworkDown`). A lane that its
+    /// Ends the stack's threads (`paired`, `guarded`): all that is open on their lanes is closed, and the peers may acknowledge it.
+    /// Once two seconds have passed in which nobody has acknowledged anything, the rest is reset; at the latest after two seconds, and
+    /// 0.2 ms for each connection and a second for each MB that was open. Calls that wait for such a lane then fail (`NetworkDown`). A lane that its
     /// application runs (`inline`) ends in the same way when the last handle of it is dropped; where there are several, the
     /// engine runs it on until here, since frames of the others may arrive on its queue.
     ///

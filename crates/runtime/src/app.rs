@@ -12,9 +12,10 @@ use socket::{SockId, Sockets};
 use stack::channel::Endpoint;
 
 use crate::clock::Clock;
+use crate::ending::QUIET;
 use crate::engine::{AppHandle, JOBS};
 use crate::guard::{Guarded, Slept};
-use crate::keeper::{Keeper, LAST};
+use crate::keeper::Keeper;
 use crate::lane::Lane;
 use crate::mailbox::{Control, Mailbox};
 use crate::patience::{Patience, Then};
@@ -334,13 +335,17 @@ impl App {
         }
     }
 
-    /// Hands over all that was asked for, however much: what does not fit the ring goes as the lane makes room for it, at most
-    /// for two seconds.
+    /// Hands over all that was asked for, however much: what does not fit the ring goes as the lane makes room for it, as long as
+    /// it does so within two seconds.
     pub fn hand_over_all(&mut self) {
         self.hand_over();
-        let end = Instant::now() + LAST;
-        while self.sockets.backlogged() && !self.is_over() && Instant::now() < end {
+        let (mut waiting, mut since) = (self.sockets.backlog(), Instant::now());
+        while waiting > 0 && !self.is_over() && since.elapsed() < QUIET {
             self.advance();
+            if self.sockets.backlog() < waiting {
+                (waiting, since) = (self.sockets.backlog(), Instant::now());
+                continue;
+            }
             match &self.turner {
                 Turner::Inline(..) => {}
                 // It makes room without a word.
@@ -546,7 +551,7 @@ fn asked(mail: &Weak<Mailbox>, lane: &Bell) -> bool {
     let Some(mail) = mail.upgrade() else { return true };
     mail.send(Control::Drained(to));
     lane.ring();
-    from.recv_timeout(RELIEF).is_ok_and(|(_, drained)| drained)
+    from.recv_timeout(RELIEF).unwrap_or(false)
 }
 
 /// Sleeps until the bell is rung, unless there is no reason to. Whether a signal handler ended it.
@@ -568,7 +573,7 @@ impl Drop for App {
         self.entrust();
         // An `inline` lane that nobody else runs ends here.
         if let Turner::Inline(lane, _) = &mut self.turner {
-            lane.finish(LAST);
+            lane.finish(|| ());
         }
     }
 }

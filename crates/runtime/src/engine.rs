@@ -443,6 +443,7 @@ impl Engine {
                 alone: false,
                 left: None,
                 watches: Vec::new(),
+                end: None,
             };
             let sockets = SocketConfig {
                 max_sockets: config.max_sockets,
@@ -549,8 +550,9 @@ impl Engine {
         all
     }
 
-    /// Ends the stack threads (`paired`, `guarded`): all that is open on their lanes is closed, and the peers may acknowledge it, for at
-    /// most two seconds; then the rest is reset. Calls that wait for such a lane, then fail. A lane that its application runs
+    /// Ends the stack threads (`paired`, `guarded`): all that is open on their lanes is closed, and the peers may acknowledge it.
+    /// Once two seconds have passed in which nobody has acknowledged anything, the rest is reset; at the latest after two seconds, and
+    /// 0.2 ms for each connection and a second for each MB that was open. Calls that wait for such a lane, then fail. A lane that its application runs
     /// (`inline`) ends in the same way with the application's end of it, but for frames of others: where there are several lanes, it goes
     /// on until here. The kernel has its interfaces whole again in any case. A process that ends by exit(3) or by returning
     /// from `main` does the same for the engines that it still has.

@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 
 use crate::engine::LaneLink;
 use crate::forks::{self, Lock};
-use crate::keeper::{Keeper, LAST};
+use crate::keeper::Keeper;
 use crate::mailbox::Control;
 
 /// How long a lane that its application runs (`inline`) may take to answer, before it counts as one that nobody runs.
 const ANSWER: Duration = Duration::from_millis(200);
+/// The same where somebody sleeps in a call, whom it wakes, or has answered before.
+const PRESENT: Duration = Duration::from_secs(2);
 /// Between two questions to such a lane.
 const TICK: Duration = Duration::from_millis(2);
-/// How long the last resets of such a lane may take to leave.
-const RESETS: Duration = Duration::from_millis(50);
 
 /// What ends an engine whose process exits.
 pub(crate) struct Ends {
@@ -62,31 +62,48 @@ impl Ends {
         self.keeper.exit();
     }
 
-    /// Lanes that other threads of the application run: they are asked, and end what is open in their next turns.
+    /// Lanes that other threads of the application run: they are asked, and end what is open in their next turns. How long that
+    /// may take, they know themselves.
     fn end_inline(&self) {
-        let begun = Instant::now();
-        let mut open: Vec<&LaneLink> = self.links.iter().filter(|link| link.mail.strong_count() > 0).collect();
-        let mut answered = vec![false; self.links.len()];
-        open.iter().for_each(|link| link.send(Control::End));
-        while !open.is_empty() && begun.elapsed() < LAST {
+        let mut open: Vec<Asked> =
+            self.links.iter().filter(|link| link.mail.strong_count() > 0).map(Asked::to_end).collect();
+        while !open.is_empty() {
             let (to, from) = channel();
-            open.iter().for_each(|link| link.send(Control::Drained(to.clone())));
+            open.iter().for_each(|asked| asked.link.send(Control::Ended(to.clone())));
             drop(to);
-            let mut over = vec![false; self.links.len()];
-            while let Ok((lane, drained)) = from.recv_timeout(TICK) {
-                let lane = usize::from(lane);
-                (answered[lane], over[lane]) = (true, drained);
+            let mut ended = vec![false; self.links.len()];
+            while let Ok((lane, over)) = from.recv_timeout(TICK) {
+                ended[usize::from(lane)] |= over;
             }
-            let patient = begun.elapsed() < ANSWER;
-            open.retain(|link| {
-                let lane = usize::from(link.index);
-                !over[lane] && (answered[lane] || patient) && link.mail.strong_count() > 0
-            });
+            open.retain_mut(|asked| !ended[usize::from(asked.link.index)] && asked.is_run());
             std::thread::sleep(TICK);
         }
-        if !open.is_empty() {
-            open.iter().for_each(|link| link.send(Control::Abort));
-            std::thread::sleep(RESETS);
+    }
+}
+
+/// A lane that was asked to end.
+struct Asked<'a> {
+    link: &'a LaneLink,
+    patience: Duration,
+    /// Turns that it had taken when it was looked at last, and when one was new.
+    turns: u64,
+    since: Instant,
+}
+
+impl Asked<'_> {
+    fn to_end(link: &LaneLink) -> Asked<'_> {
+        let turns = link.stats.turns();
+        let sleeps = link.bell.ring_if_sleeping();
+        link.send(Control::End);
+        Asked { link, patience: if sleeps { PRESENT } else { ANSWER }, turns, since: Instant::now() }
+    }
+
+    /// Whether somebody runs it.
+    fn is_run(&mut self) -> bool {
+        let turns = self.link.stats.turns();
+        if turns != self.turns {
+            (self.turns, self.since, self.patience) = (turns, Instant::now(), PRESENT);
         }
+        self.link.mail.strong_count() > 0 && self.since.elapsed() < self.patience
     }
 }

@@ -16,10 +16,8 @@ use crate::patience::{Patience, Then};
 use crate::sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering};
 use crate::sys::{short_slice, spawn};
 
-/// What is in flight when the engine ends may finish within this time; then the rest is reset.
-pub(crate) const LAST: Duration = Duration::from_secs(2);
-/// How long a process that ends waits for its lanes' threads at most: they wait for their peers, and reset what is left.
-const EXIT: Duration = Duration::from_millis(2500);
+/// How long lanes that end are waited for without a sign of life: how long they may take for what is open, they know themselves.
+const DEAD: Duration = Duration::from_secs(2);
 
 /// The threads that an engine has started, and what they know of its end.
 pub(crate) struct Crew<T> {
@@ -27,12 +25,25 @@ pub(crate) struct Crew<T> {
     stop: AtomicBool,
     /// Threads whose lane has something to finish.
     unfinished: AtomicUsize,
+    /// Signs of life of threads that finish something.
+    beats: AtomicUsize,
     threads: Mutex<Vec<T>>,
+}
+
+/// Waits for a crew's threads.
+struct Watch {
+    beats: usize,
+    since: Instant,
 }
 
 impl<T> Crew<T> {
     pub fn new() -> Crew<T> {
-        Crew { stop: AtomicBool::new(false), unfinished: AtomicUsize::new(0), threads: Mutex::new(Vec::new()) }
+        Crew {
+            stop: AtomicBool::new(false),
+            unfinished: AtomicUsize::new(0),
+            beats: AtomicUsize::new(0),
+            threads: Mutex::new(Vec::new()),
+        }
     }
 
     fn threads(&self) -> MutexGuard<'_, Vec<T>> {
@@ -63,6 +74,24 @@ impl<T> Crew<T> {
     /// Whether no lane has.
     pub fn all_finished(&self) -> bool {
         self.unfinished.load(Ordering::Relaxed) == 0
+    }
+
+    /// A thread is at work on what its lane has to finish.
+    pub fn beat(&self) {
+        self.beats.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn watch(&self) -> Watch {
+        Watch { beats: self.beats.load(Ordering::Relaxed), since: Instant::now() }
+    }
+
+    /// Whether lanes have something to finish, and one has shown since that it is at it.
+    fn goes_on(&self, watch: &mut Watch) -> bool {
+        let beats = self.beats.load(Ordering::Relaxed);
+        if beats != watch.beats {
+            *watch = Watch { beats, since: Instant::now() };
+        }
+        !self.all_finished() && watch.since.elapsed() < DEAD
     }
 
     /// Tells the threads, which the bells wake, that the engine ends; all that were ever started, to be joined.
@@ -184,10 +213,10 @@ impl Keeper {
 
     /// Ends what is open, and waits for the peers; the lane goes on for the others as long as they do the same.
     fn finish(&self, lane: &mut Lane) {
-        let end = Instant::now() + LAST;
-        lane.finish(LAST);
+        lane.finish(|| self.crew.beat());
         self.crew.finished();
-        while !self.crew.all_finished() && Instant::now() < end {
+        let mut others = self.crew.watch();
+        while self.crew.goes_on(&mut others) {
             lane.turn();
             lane.sleep(None, Some(Duration::from_millis(10)));
         }
@@ -203,10 +232,10 @@ impl Keeper {
     /// The process ends: the threads finish what is open, and are not waited for any longer.
     pub fn exit(&self) {
         self.exiting.store(true, Ordering::Relaxed);
-        // They are not joined: the process does not wait for them any longer than this.
+        // They are not joined: the process does not wait for one that hangs.
         self.crew.end(&self.bells).into_iter().for_each(drop);
-        let end = Instant::now() + EXIT;
-        while !self.crew.all_finished() && Instant::now() < end {
+        let mut watch = self.crew.watch();
+        while self.crew.goes_on(&mut watch) {
             std::thread::sleep(Duration::from_millis(1));
         }
     }

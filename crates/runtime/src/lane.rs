@@ -15,6 +15,7 @@ use wire::Instant;
 
 use crate::clock::Clock;
 use crate::devices::Devices;
+use crate::ending::End;
 use crate::fallback::Fallback;
 use crate::handover::Handover;
 use crate::mailbox::{Control, Mailbox};
@@ -29,10 +30,6 @@ const HOLD_US: u64 = 1000;
 /// How long jobs that the application has left behind wait for it to hand them over, µs: longer than it may be kept from
 /// the core in the middle of an answer, as a rule, and not so long that a peer would wonder.
 const LEFT_US: u64 = 4000;
-/// How long the other end of a wire in memory may be silent before it counts as one that nobody runs.
-const SILENT: Duration = Duration::from_millis(100);
-/// How long the last resets may take to leave.
-const RESETS: Duration = Duration::from_millis(200);
 /// Descriptors that a sleeping lane waits on at most.
 const MAX_FDS: usize = 32;
 /// How often it is looked for an interface that is down.
@@ -109,6 +106,8 @@ pub struct Lane {
     pub(crate) left: Option<(u32, Instant)>,
     /// Descriptors that wait for all that this lane waits for.
     pub(crate) watches: Vec<Arc<OwnedFd>>,
+    /// What is open is ended.
+    pub(crate) end: Option<End>,
 }
 
 /// Who waits for a lane's descriptors without having its turn.
@@ -149,6 +148,9 @@ impl Lane {
         if several && work.jobs > 0 {
             // Before the application hears that it listens.
             self.fallback.follow(&self.stack);
+        }
+        if self.end.is_some() {
+            work.jobs += self.stack.go_on_ending(now);
         }
         for i in 0..self.ports.len() {
             let port = &mut self.ports[i];
@@ -200,6 +202,9 @@ impl Lane {
         add(&s.events, work.events as u64);
         s.connections.store(self.stack.connections() as u64, Ordering::Relaxed);
         s.tuples.store(self.stack.tuples() as u64, Ordering::Relaxed);
+        if self.end.is_some() {
+            self.follow_end();
+        }
         work
     }
 
@@ -304,10 +309,12 @@ impl Lane {
                 Control::RemoveNeighbor(port, addr) => self.stack.remove_neighbor(interface(port), addr),
                 Control::ForgetNeighbors => self.stack.forget_neighbors(),
                 Control::Connections(question) => question.answer(&self.stack),
-                Control::End => self.stack.close_all(now),
-                Control::Abort => drop(self.stack.abort_all(now)),
+                Control::End => self.begin_end(),
+                Control::Ended(to) => {
+                    let _ = to.send((self.index, self.has_ended()));
+                }
                 Control::Drained(to) => {
-                    let _ = to.send((self.index, self.drained() && !self.stack.has_jobs()));
+                    let _ = to.send(self.drained() && !self.stack.has_jobs());
                 }
                 Control::Snapshot(to, _) => {
                     // Who asked may have given up.
@@ -369,7 +376,7 @@ impl Lane {
     /// that; `None` when there is work. Either way [`Lane::awake`] comes next.
     pub(crate) fn prepare(&mut self, limit: Option<Duration>) -> Option<Option<u64>> {
         self.bell.arm();
-        if !self.handover.is_empty() || self.stack.has_jobs() || self.mail.is_called() {
+        if !self.handover.is_empty() || self.stack.has_jobs() || self.stack.is_ending() || self.mail.is_called() {
             return None;
         }
         for port in &mut self.ports {
@@ -402,7 +409,7 @@ impl Lane {
             LEFT_US.saturating_sub(now.micros_since(since)).max(1)
         });
         let limit = limit.map(|l| l.as_micros() as u64);
-        let wait = [wait, left, limit].into_iter().flatten().min();
+        let wait = [wait, left, limit, self.nap_us()].into_iter().flatten().min();
         (wait != Some(0)).then_some(wait)
     }
 
@@ -520,52 +527,5 @@ impl Lane {
     /// Whether nothing is on its way out any more, and every peer has acknowledged the end of its connection.
     pub(crate) fn drained(&mut self) -> bool {
         !self.stack.sending() && self.stack.ends_acknowledged()
-    }
-
-    /// The application has gone, or its process ends: closes all that it has left open.
-    pub(crate) fn close_all(&mut self) {
-        self.turn();
-        let now = self.clock.now();
-        self.stack.close_all(now);
-    }
-
-    /// There is no time left for peers that have not acknowledged the end: they hear a RST each, once.
-    pub(crate) fn abort_all(&mut self) {
-        let now = self.clock.now();
-        if self.stack.abort_all(now) == 0 {
-            return;
-        }
-        let end = std::time::Instant::now() + RESETS;
-        loop {
-            self.turn();
-            if !self.stack.sending() || std::time::Instant::now() >= end {
-                return;
-            }
-            self.sleep(None, Some(Duration::from_millis(1)));
-        }
-    }
-
-    /// Ends the lane: closes all that is open, and turns until the peers have acknowledged it, at most `limit`; then the rest is
-    /// reset. Those behind wires in memory are in this process: where they are silent, nobody runs them.
-    pub(crate) fn finish(&mut self, limit: Duration) {
-        let end = std::time::Instant::now() + limit;
-        self.close_all();
-        let memory = self.ports.iter().all(|port| matches!(port, AnyPort::Mem(_)));
-        let (mut open, mut heard) = (usize::MAX, std::time::Instant::now());
-        loop {
-            self.turn();
-            if self.drained() {
-                return;
-            }
-            let now = std::time::Instant::now();
-            if self.stack.connections() < open {
-                (open, heard) = (self.stack.connections(), now);
-            }
-            let left = end.saturating_duration_since(now);
-            if left.is_zero() || memory && now.duration_since(heard) >= SILENT {
-                return self.abort_all();
-            }
-            self.sleep(None, Some(left.min(Duration::from_millis(10))));
-        }
     }
 }

@@ -10,6 +10,7 @@ mod clock;
 pub mod config;
 mod cores;
 mod devices;
+mod ending;
 mod engine;
 mod exit;
 mod fallback;

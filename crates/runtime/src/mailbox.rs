@@ -36,10 +36,10 @@ pub(crate) enum Control {
     Connections(Question),
     /// The process ends: all that is open is closed.
     End,
-    /// And has no time left: what is not over is reset.
-    Abort,
-    /// Asks whether everything has left and is over; with the lane's number.
-    Drained(Sender<(u16, bool)>),
+    /// Asks whether that is over; with the lane's number.
+    Ended(Sender<(u16, bool)>),
+    /// Asks whether everything has left and is acknowledged.
+    Drained(Sender<bool>),
     /// Wanted as long as somebody waits for it.
     Snapshot(Sender<Snapshot>, Weak<()>),
 }
@@ -69,7 +69,7 @@ impl Control {
             Control::ForgetNeighbors
             | Control::Connections(_)
             | Control::End
-            | Control::Abort
+            | Control::Ended(_)
             | Control::Drained(_)
             | Control::Snapshot(..) => None,
         }
@@ -184,7 +184,7 @@ mod tests {
                 Control::ForgetNeighbors => known.0.clear(),
                 Control::Connections(_) => {}
                 Control::Snapshot(..) => snapshots += 1,
-                Control::End | Control::Abort | Control::Drained(_) => unreachable!("none was sent"),
+                Control::End | Control::Ended(_) | Control::Drained(_) => unreachable!("none was sent"),
             }
         }
         snapshots

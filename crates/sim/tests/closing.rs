@@ -5,6 +5,7 @@ mod common;
 use core::time::Duration;
 
 use common::{ACK, Bench, FIN, PORT, Peer, RST, SYN, usual};
+use stack::Left;
 use stack::channel::{CloseMode, ConnOption, Endpoint, Job, Token};
 use tcp::State;
 use wire::Addr;
@@ -300,6 +301,7 @@ fn the_end_of_an_application_ends_all_that_it_has() {
     // A handshake that is not over, too: nobody will listen for it.
     b.send(&Peer::new(9, 4000), SYN, &[]);
     b.host.stack.close_all(b.now);
+    assert_eq!(b.host.stack.go_on_ending(b.now), 5);
     let said = b.turn(vec![]);
     let fins = said.iter().filter(|s| s.flags.contains(FIN)).count();
     assert_eq!((fins, b.host.stack.listeners(), b.host.stack.half_open()), (5, 0, 0), "{said:?}");
@@ -312,10 +314,34 @@ fn the_end_of_an_application_ends_all_that_it_has() {
     b.send(&second, FIN | ACK, &[]);
     assert_eq!((b.host.stack.connections(), b.host.stack.time_waits()), (4, 1));
     // There is no time left: those that may not have heard are reset, and nobody else.
-    assert_eq!(b.host.stack.abort_all(b.now), 3);
+    assert_eq!(b.host.stack.left(), Left { ends: 3, bytes: 0 });
+    b.host.stack.reset_all();
+    assert_eq!(b.host.stack.go_on_ending(b.now), 3);
+    assert!(!b.host.stack.is_ending());
     let said = b.turn(vec![]);
     assert_eq!((said.len(), said.iter().filter(|s| s.flags.contains(RST)).count()), (3, 3), "{said:?}");
     assert!(!b.host.stack.sending());
+}
+
+/// Many are ended in many turns, as many in each as have answers that a turn receives; fewer where the ring holds more than that.
+#[test]
+fn the_end_of_many_takes_many_turns() {
+    let mut b = Bench::listening(100, &[], |_| {});
+    for n in 0..70 {
+        b.establish(2, 4000 + n, plain());
+    }
+    b.host.stack.close_all(b.now);
+    assert_eq!(b.host.stack.left(), Left { ends: 70, bytes: 0 });
+    let (mut ended, mut fins) = (Vec::new(), Vec::new());
+    for behind in [0, 500, 0, 0] {
+        b.host.stack.note_backlog(b.now, 64, (behind, 1024));
+        assert!(b.host.stack.is_ending());
+        ended.push(b.host.stack.go_on_ending(b.now));
+        fins.push(b.turn(vec![]).iter().filter(|s| s.flags.contains(FIN)).count());
+    }
+    assert_eq!(ended, [32, 4, 32, 2]);
+    assert_eq!(fins, [32, 4, 32, 2]);
+    assert!(!b.host.stack.is_ending());
 }
 
 /// What an application closes one by one at its end is not cut short by the limit of orphans, which is for one that goes on.

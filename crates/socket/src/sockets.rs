@@ -160,6 +160,11 @@ impl Sockets {
         !self.held.is_empty()
     }
 
+    /// How many they are.
+    pub fn backlog(&self) -> usize {
+        self.held.len()
+    }
+
     /// Whether the stack has said something that [`Sockets::process`] has not seen.
     pub fn has_events(&self) -> bool {
         !self.events.is_empty()

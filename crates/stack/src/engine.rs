@@ -10,10 +10,11 @@ use wire::{Addr, Instant, MacAddr, SeqNum};
 
 use crate::autoconf::Conflict;
 use crate::channel::Endpoint;
-use crate::conn::{Birth, Conn};
+use crate::conn::Birth;
 use crate::conns::Conns;
 use crate::cookies::Cookies;
 use crate::counters::Counters;
+use crate::ending::Walk;
 use crate::flows::{FlowKey, FlowTable};
 use crate::fragments::Reassembler;
 use crate::intake::Intake;
@@ -77,8 +78,10 @@ pub struct Stack {
     pub(crate) orphans: u32,
     /// The application ends: what it closes is told the peers, however much it is.
     pub(crate) ending: bool,
+    /// Connections that are being ended, a part in each turn.
+    pub(crate) walk: Option<Walk>,
     /// Where the last walk met a connection whose end is not acknowledged.
-    unacknowledged: u32,
+    pub(crate) unacknowledged: u32,
     /// Where the next look for memory to free begins.
     hand: u32,
     pub(crate) ports: LocalPorts,
@@ -151,6 +154,7 @@ impl Stack {
             time_waits: TimeWaits::new(config.time_wait, config.max_time_wait.min(TIME_WAIT - 2)),
             orphans: 0,
             ending: false,
+            walk: None,
             unacknowledged: 0,
             hand: 0,
             ports: LocalPorts::new(config.ports, secret, config.ports_start),
@@ -290,19 +294,6 @@ impl Stack {
     /// Connections now, TIME-WAIT aside.
     pub fn connections(&self) -> usize {
         self.conns.len()
-    }
-
-    /// Whether every connection's end has been acknowledged: all that the application has said has arrived. Peers that have not
-    /// ended their side (FIN-WAIT-2) need no wait. It is asked in turn after turn: each time the walk goes on where the last one
-    /// ended, or a hundred thousand ends would take a hundred thousand walks.
-    pub fn ends_acknowledged(&mut self) -> bool {
-        let slots = self.conns.slots();
-        let from = self.unacknowledged.min(slots);
-        let mut ids = (from..slots).chain(0..from);
-        // Parked ones are established.
-        let first = ids.find(|id| self.conns.is_used(*id) && !self.conns.whole(*id).is_some_and(Conn::lingered));
-        self.unacknowledged = first.unwrap_or(0);
-        first.is_none()
     }
 
     /// Closed four-tuples being remembered.

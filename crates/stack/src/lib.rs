@@ -51,6 +51,7 @@ mod wheel;
 pub use autoconf::Conflict;
 pub use config::{StackConfig, SynCookies};
 pub use counters::{Counters, DropReason};
+pub use ending::Left;
 pub use engine::Stack;
 pub use fallback::{Tuple, tuple_of};
 pub use flows::FlowKey;

@@ -71,6 +71,11 @@ impl Tcb {
         self.base + self.tx.len() as u32
     }
 
+    /// Bytes of the application's that are not acknowledged, sent or not.
+    pub fn unacknowledged(&self) -> usize {
+        self.tx.len()
+    }
+
     /// Queued bytes never sent. `snd.nxt` lies before them (a SYN to come), among them, or behind them (FIN).
     #[inline]
     pub fn unsent(&self) -> u32 {

@@ -1,0 +1,197 @@
+//! The end of a lane: all that is open is closed, the peers acknowledge it, and who does not is reset. How long that may take follows
+//! what it brings: a hundred thousand connections need longer than one, and peers that are dead are not waited for.
+
+use std::time::{Duration, Instant};
+
+use io::AnyPort;
+use stack::Left;
+
+use crate::lane::Lane;
+
+/// How long an end goes on in which no peer acknowledges anything.
+pub(crate) const QUIET: Duration = Duration::from_secs(2);
+/// The same where all peers are in this process, behind wires in memory: where they are silent, nobody runs them.
+const QUIET_MEMORY: Duration = Duration::from_millis(100);
+/// How long it may take altogether, besides, for each connection and each byte: peers that are slow are waited for no longer.
+const EACH_END: Duration = Duration::from_micros(200);
+const EACH_BYTE: Duration = Duration::from_micros(1);
+/// How long the port may take none of the resets, and how long they may take besides, each.
+const QUIET_RESETS: Duration = Duration::from_millis(200);
+const EACH_RESET: Duration = Duration::from_micros(20);
+/// Between two looks at what is left: each looks at all connections.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long a lane that ends sleeps at most.
+const NAP: Duration = Duration::from_millis(10);
+
+/// How long something may take: as long as it goes on, and no longer than what there is to do explains.
+#[derive(Debug)]
+struct Limit {
+    quiet: Duration,
+    end: Instant,
+    least: Left,
+    /// When it became less.
+    heard: Instant,
+}
+
+impl Limit {
+    fn closing(now: Instant, quiet: Duration, left: Left) -> Limit {
+        let bytes = Duration::from_micros(EACH_BYTE.as_micros() as u64 * left.bytes);
+        Limit { quiet, end: now + quiet + EACH_END * left.ends as u32 + bytes, least: left, heard: now }
+    }
+
+    fn resetting(now: Instant, left: Left) -> Limit {
+        let end = now + QUIET_RESETS + EACH_RESET * left.ends as u32;
+        Limit { quiet: QUIET_RESETS, end, least: left, heard: now }
+    }
+
+    /// Whether there is time to go on, now that this is left.
+    fn allows(&mut self, now: Instant, left: Left) -> bool {
+        if left.ends < self.least.ends || left.bytes < self.least.bytes {
+            self.least = Left { ends: left.ends.min(self.least.ends), bytes: left.bytes.min(self.least.bytes) };
+            self.heard = now;
+        }
+        now < self.end && now.duration_since(self.heard) < self.quiet
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Connections are closed, and the peers acknowledge it.
+    Closing,
+    /// Those that have not are reset.
+    Resetting,
+    Over,
+}
+
+/// How far the end of a lane has come.
+#[derive(Debug)]
+pub(crate) struct End {
+    stage: Stage,
+    limit: Limit,
+    look: Instant,
+}
+
+impl Lane {
+    /// Begins to end all that is open on the lane, which goes on in its turns: the application has gone, or its process ends.
+    pub(crate) fn begin_end(&mut self) {
+        if self.end.as_ref().is_some_and(|end| end.stage != Stage::Over) {
+            return;
+        }
+        self.stack.close_all(self.clock.now());
+        let now = Instant::now();
+        let memory = self.ports.iter().all(|port| matches!(port, AnyPort::Mem(_)));
+        let quiet = if memory { QUIET_MEMORY } else { QUIET };
+        let limit = Limit::closing(now, quiet, self.stack.left());
+        self.end = Some(End { stage: Stage::Closing, limit, look: now + LOOK });
+    }
+
+    /// Whether an end that was begun is over: nothing is on its way out, and the peers have acknowledged all, or were reset.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.end.as_ref().is_some_and(|end| end.stage == Stage::Over)
+    }
+
+    /// Whether an end is under way.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.end.is_some() && !self.has_ended()
+    }
+
+    /// A turn's part of an end: whether there is time left for it, and what comes next.
+    pub(crate) fn follow_end(&mut self) {
+        let Some(stage) = self.end.as_ref().map(|end| end.stage) else { return };
+        let over = match stage {
+            Stage::Over => return,
+            Stage::Closing => self.drained(),
+            Stage::Resetting => !self.stack.is_ending() && !self.stack.sending(),
+        };
+        let Some(end) = &mut self.end else { return };
+        if over {
+            end.stage = Stage::Over;
+            return;
+        }
+        let now = Instant::now();
+        if now < end.look {
+            return;
+        }
+        end.look = now + LOOK;
+        let mut left = self.stack.left();
+        if stage == Stage::Resetting {
+            // Reset ones are connections until their frames have left.
+            left.ends = self.stack.connections();
+        }
+        if end.limit.allows(now, left) {
+            return;
+        }
+        match stage {
+            Stage::Closing => {
+                self.stack.reset_all();
+                left.ends = self.stack.connections();
+                (end.stage, end.limit) = (Stage::Resetting, Limit::resetting(now, left));
+            }
+            Stage::Resetting | Stage::Over => end.stage = Stage::Over,
+        }
+    }
+
+    /// Ends the lane: turns until what is open is closed and acknowledged, or reset. `beat` is called again and again, for who
+    /// watches.
+    pub(crate) fn finish(&mut self, beat: impl Fn()) {
+        self.turn();
+        self.begin_end();
+        while !self.has_ended() {
+            beat();
+            self.turn();
+            if !self.has_ended() {
+                self.sleep(None, Some(NAP));
+            }
+        }
+    }
+
+    /// How long a lane may sleep that ends, µs.
+    pub(crate) fn nap_us(&self) -> Option<u64> {
+        self.is_ending().then_some(NAP.as_micros() as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(start: Instant, ms: u64) -> Instant {
+        start + Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn an_end_goes_on_as_long_as_it_brings_something() {
+        let start = Instant::now();
+        let mut limit = Limit::closing(start, QUIET, Left { ends: 100_000, bytes: 0 });
+        for second in 1..20 {
+            let left = Left { ends: 100_000 - 5_000 * second, bytes: 0 };
+            assert!(limit.allows(at(start, 1000 * second as u64), left), "{second}");
+        }
+        // More that are left, as where others are opened meanwhile, are none.
+        assert!(limit.allows(at(start, 20_900), Left { ends: 6_000, bytes: 0 }));
+        assert!(!limit.allows(at(start, 21_001), Left { ends: 6_000, bytes: 0 }));
+    }
+
+    #[test]
+    fn an_end_is_bounded_by_what_was_open() {
+        let start = Instant::now();
+        let mut limit = Limit::closing(start, QUIET, Left { ends: 1000, bytes: 3_000_000 });
+        // 2 s, 0.2 s for the connections, 3 s for the bytes: each look finds a byte less.
+        let times = (0..).map(|n| 100 * n);
+        let over =
+            times.take_while(|ms| limit.allows(at(start, *ms), Left { ends: 1000, bytes: 3_000_000 - ms })).last();
+        assert_eq!(over, Some(5_100));
+    }
+
+    #[test]
+    fn who_is_dead_is_waited_for_two_seconds() {
+        let start = Instant::now();
+        let left = Left { ends: 100_000, bytes: 1 << 30 };
+        let mut limit = Limit::closing(start, QUIET, left);
+        assert!(limit.allows(at(start, 1_999), left));
+        assert!(!limit.allows(at(start, 2_000), left));
+        let mut limit = Limit::resetting(start, left);
+        assert!(limit.allows(at(start, 199), left));
+        assert!(!limit.allows(at(start, 200), left));
+    }
+}
