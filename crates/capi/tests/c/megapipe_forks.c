@@ -62,6 +62,17 @@ static int child_has_ended(void)
 	return 1;
 }
 
+/* A channel of its own. The kernel gives back the locked memory of one whose process has ended a moment later, and where its limit is low
+ * (8 MiB for an ordinary user) the children before may have used it up. */
+static mp_channel *own_channel(void)
+{
+	mp_channel *own;
+	int n;
+	for (n = 0; (own = mp_create(&options)) == NULL && errno == ENOMEM && n < 500; n++)
+		usleep(10000);
+	return own;
+}
+
 /* What waits at a child's registration is for the child's other ones, never for those of its parent. */
 static void a_child_leaves_nothing_to_its_parent(void)
 {
@@ -71,7 +82,7 @@ static void a_child_leaves_nothing_to_its_parent(void)
 	if (!child_has_ended()) {
 		struct mp_event ev;
 		struct mp_stats stats;
-		mp_channel *own = mp_create(&options);
+		mp_channel *own = own_channel();
 		mp_handle h = own == NULL ? 0 : mp_register(own, fd, NULL, 0);
 		CHECK(h != 0);
 		for (i = 0; i < 4; i++)
@@ -102,7 +113,7 @@ static void parts_of_a_parent(void)
 	CHECK(part != 0);
 	if (!child_has_ended()) {
 		mp_handle whole;
-		mp_channel *own = mp_create(&options);
+		mp_channel *own = own_channel();
 		CHECK(own != NULL);
 		NONE(mp_register(own, fd, NULL, 1), EBUSY);
 		NONE(mp_register(own, fd, NULL, 2), EBUSY);
@@ -112,7 +123,7 @@ static void parts_of_a_parent(void)
 		CHECK(mp_register(own, own_fd, NULL, 1) != 0);
 		CHECK(mp_destroy(own) == 0);
 		if (!child_has_ended()) {
-			CHECK((own = mp_create(&options)) != NULL);
+			CHECK((own = own_channel()) != NULL);
 			NONE(mp_register(own, fd, NULL, 2), EBUSY);
 			NONE(mp_register(own, -1, NULL, 2), EBADF);
 			_exit(0);
@@ -145,7 +156,7 @@ static void listeners_of_a_parent(void)
 	parents = mp_register(ch, number, NULL, 0);
 	CHECK(number >= 1 << 29 && parents != 0);
 	if (!child_has_ended()) {
-		mp_channel *own = mp_create(&options);
+		mp_channel *own = own_channel();
 		mp_handle h = own == NULL ? 0 : mp_register(own, number, NULL, 0);
 		CHECK(h != 0);
 		FAILS(mp_close(NULL, number), EBUSY);
@@ -164,7 +175,7 @@ static struct mp_options nowhere;
 
 static void *registers(void *arg)
 {
-	mp_channel *own = mp_create(&options);
+	mp_channel *own = own_channel();
 	CHECK(own != NULL);
 	while (!over) {
 		mp_handle h = mp_register(own, shared, NULL, 0);
@@ -208,7 +219,7 @@ static void no_child_waits_for_ever(void)
 				mp_channel *own;
 				FAILS(mp_flush(ch), EPERM);
 				NONE(mp_create(&nowhere) != NULL, ENOENT);
-				own = mp_create(&options);
+				own = own_channel();
 				CHECK(own != NULL && mp_register(own, shared, NULL, 0) != 0);
 				_exit(0);
 			}
@@ -234,7 +245,7 @@ static void at_the_end(void *channel)
 
 static void *ends(void *arg)
 {
-	mp_channel *own = mp_create(&options);
+	mp_channel *own = own_channel();
 	CHECK(own != NULL && pthread_setspecific(key, own) == 0);
 	return arg;
 }
