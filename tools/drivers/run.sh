@@ -36,7 +36,7 @@ virtio-zc new     basic | restart kill flap mac first_syn
 e1000e    new     basic | restart kill flap reset mac foreign_vlan jumbo
 e1000     new     basic | kill mac foreign_vlan
 igb       new     verdicts model sums lab
-igb       stable  verdicts model sums
+igb       stable  verdicts model sums lab
 igb       old     verdicts model sums lab
 '
 case $only_device in

@@ -243,7 +243,11 @@ impl<'a> Runner<'a> {
                 if after.mtu != self.settings.mtu {
                     return Err(Stop::unsupported("a route changed while the stack runs"));
                 }
-                self.machine.set_tcp(&after.tcp, after.cookies);
+                let changed = format!("{:?}", after.tcp) != format!("{:?}", self.settings.tcp)
+                    || after.cookies != self.settings.cookies;
+                if changed && !self.machine.set_tcp(&after.tcp, after.cookies) {
+                    return Err(Stop::unsupported("a parameter changed while a handshake was under way"));
+                }
                 self.settings = after;
                 Ok(())
             }

@@ -25,8 +25,8 @@ pub trait System {
     fn sockets(&mut self) -> &mut dyn Calls;
     /// TCP_INFO.
     fn info(&mut self, id: SockId) -> Result<TcpInfo, Errno>;
-    /// Other parameters of TCP from now on, where a command is the runner's to understand.
-    fn set_tcp(&mut self, tcp: &tcp::Config, syn_cookies: SynCookies);
+    /// Other parameters of TCP from now on, where a command is the runner's to understand: whether it could be done.
+    fn set_tcp(&mut self, tcp: &tcp::Config, syn_cookies: SynCookies) -> bool;
     /// Runs a shell's command line; `None` where there is no shell, and it is the runner's to understand.
     fn command(&mut self, line: &str) -> Option<Result<(), String>>;
 }
@@ -64,8 +64,8 @@ impl System for Machine {
         Machine::info(self, id)
     }
 
-    fn set_tcp(&mut self, tcp: &tcp::Config, syn_cookies: SynCookies) {
-        Machine::set_tcp(self, tcp.clone(), syn_cookies);
+    fn set_tcp(&mut self, tcp: &tcp::Config, syn_cookies: SynCookies) -> bool {
+        Machine::set_tcp(self, tcp.clone(), syn_cookies)
     }
 
     fn command(&mut self, _: &str) -> Option<Result<(), String>> {

@@ -8,6 +8,8 @@ type Told = Box<dyn FnOnce(&str) + Send>;
 struct Left {
     /// Devices that there are, by bit.
     here: u32,
+    /// Those whose interface is down.
+    down: u32,
     /// What was said of the last one that went, once none is left.
     over: Option<String>,
     told: Option<Told>,
@@ -52,6 +54,15 @@ impl Devices {
             }
             None => tracing::error!("{line}"),
         }
+    }
+
+    /// A device's interface is down, or up again. Whether that is news: each lane may say it of its own queue.
+    pub fn is_down(&self, device: usize, down: bool) -> bool {
+        let mut left = self.lock();
+        let bit = 1u32.checked_shl(device as u32).unwrap_or(0);
+        let was = left.down & bit != 0;
+        left.down = if down { left.down | bit } else { left.down & !bit };
+        was != down
     }
 
     /// Calls `f` once when the last device is gone, or at once where it is.

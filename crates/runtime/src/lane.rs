@@ -484,7 +484,9 @@ impl Lane {
                 match (error, self.ports[i].presence()) {
                     (Some(_), Presence::Gone) => self.devices.gone(i, &name),
                     (Some(error), _) => {
-                        tracing::warn!("{name}: {error}: nothing comes or goes until it is up again");
+                        if self.devices.is_down(i, true) {
+                            tracing::warn!("{name}: {error}: nothing comes or goes until it is up again");
+                        }
                         self.down |= 1 << i;
                     }
                     (None, _) => tracing::warn!("{name}: an error that the kernel does not name"),
@@ -510,7 +512,10 @@ impl Lane {
         for i in (0..self.ports.len()).filter(|i| down & 1 << i != 0) {
             match self.ports[i].presence() {
                 Presence::Down => continue,
-                Presence::Up => tracing::warn!("{} is up again", self.port_name(InterfaceId(i as u8))),
+                Presence::Up if self.devices.is_down(i, false) => {
+                    tracing::warn!("{} is up again", self.port_name(InterfaceId(i as u8)));
+                }
+                Presence::Up => {}
                 Presence::Gone => self.devices.gone(i, &self.port_name(InterfaceId(i as u8))),
             }
             self.down &= !(1 << i);

@@ -67,10 +67,13 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Other parameters of TCP from now on.
-    pub fn set_tcp(&mut self, tcp: tcp::Config, syn_cookies: SynCookies) {
-        self.sockets.set_tcp(tcp.clone());
-        self.stack.set_tcp(tcp, syn_cookies);
+    /// Other parameters of TCP from now on; not while handshakes are under way: whether it was done.
+    pub fn set_tcp(&mut self, tcp: tcp::Config, syn_cookies: SynCookies) -> bool {
+        let done = self.stack.set_tcp(tcp.clone(), syn_cookies);
+        if done {
+            self.sockets.set_tcp(tcp);
+        }
+        done
     }
 
     /// A machine whose clock is at one second.

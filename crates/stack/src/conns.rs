@@ -51,7 +51,7 @@ impl Conns {
         Conns { slots: Slab::new(max), spare: Vec::new(), parked: 0, config, now: Instant::ZERO }
     }
 
-    /// Parameters of those to come, and of what is parked.
+    /// Parameters of those to come; parked ones keep what they took over in what is parked of them.
     pub fn set_config(&mut self, config: Config) {
         self.config = config;
     }

@@ -185,11 +185,18 @@ impl Stack {
     }
 
     /// Other parameters of TCP from now on; what a connection took over when it began, it keeps. Not while handshakes are under
-    /// way, which are held to the parameters when they end.
-    pub fn set_tcp(&mut self, tcp: tcp::Config, syn_cookies: SynCookies) {
+    /// way, which are held to the parameters when they end: whether it was done.
+    pub fn set_tcp(&mut self, tcp: tcp::Config, syn_cookies: SynCookies) -> bool {
+        let opening = |id| {
+            self.conns.whole(id).is_some_and(|c| matches!(c.tcb.state(), tcp::State::SynSent | tcp::State::SynReceived))
+        };
+        if self.syns.len() > 0 || self.conns.iter_ids().any(opening) {
+            return false;
+        }
         self.config.tcp = tcp.clamped();
         self.config.syn_cookies = syn_cookies;
         self.conns.set_config(self.config.tcp.clone());
+        true
     }
 
     /// An interface has another hardware address from now on: frames are sent from it, and taken that come to it.

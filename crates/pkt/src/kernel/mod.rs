@@ -95,7 +95,9 @@ impl System for Kernel {
     }
 
     // The shell has set them.
-    fn set_tcp(&mut self, _: &tcp::Config, _: stack::SynCookies) {}
+    fn set_tcp(&mut self, _: &tcp::Config, _: stack::SynCookies) -> bool {
+        true
+    }
 
     fn command(&mut self, line: &str) -> Option<Result<(), String>> {
         Some(network::shell(line).map_err(|e| e.to_string()))

@@ -206,16 +206,28 @@ impl Draining {
     }
 }
 
-/// Names the connections that are left to the program; where it has no room for them, the place stays as it is.
-fn keep(ports: &[SharedPort], port: usize, key: OwnKey, flows: HashSet<OwnFlow>) -> Option<HashSet<OwnFlow>> {
+/// Names the connections that are left to the program. Those for which it has no room are the kernel's from now on, which resets
+/// them: the port would else be asked about for as long as any of them lives, and the kernel's next server on it would have no peace.
+fn keep(ports: &[SharedPort], port: usize, key: OwnKey, mut flows: HashSet<OwnFlow>) -> Option<HashSet<OwnFlow>> {
     let p = ports.iter().find(|p| p.port == port)?;
-    let kept = flows.iter().try_for_each(|flow| p.device.keep_flow(*flow));
-    match kept.and_then(|()| if flows.is_empty() { Ok(()) } else { p.device.own(key, OwnFlags::DRAINING) }) {
-        Ok(()) => Some(flows),
-        Err(error) => {
-            tracing::debug!("{error}");
-            flows.iter().for_each(|flow| drop(p.device.give_flow_back(*flow)));
-            None
-        }
+    let all = flows.len();
+    let mut why = None;
+    flows.retain(|flow| match &why {
+        None => p.device.keep_flow(*flow).map_err(|error| why = Some(error)).is_ok(),
+        Some(_) => false,
+    });
+    let drains = if flows.is_empty() { Ok(()) } else { p.device.own(key, OwnFlags::DRAINING) };
+    if let Err(error) = drains {
+        tracing::debug!("{error}");
+        flows.iter().for_each(|flow| drop(p.device.give_flow_back(*flow)));
+        return None;
     }
+    if let Some(error) = why {
+        let (addr, lost) = (key.addr, all - flows.len());
+        tracing::warn!(
+            "{lost} of {all} connections on {addr} port {}, on which nobody listens any more, end: {error}",
+            key.port
+        );
+    }
+    Some(flows)
 }
