@@ -200,7 +200,7 @@ struct Names {
     peer_ports: Vec<u16>,
 }
 
-/// Ports of active opens: in the one stretch, or in both.
+/// Ports of active opens: the first stretch, or the blocks of both.
 const FIRST: (u16, u16) = (20_000, 20_001);
 const SECOND: (u16, u16) = (30_000, 30_000);
 
@@ -252,7 +252,8 @@ fn fill(r: &mut Random, b: &Bench, world: &mut World, names: &Names) {
         for us in names.us.as_flattened().iter().copied() {
             if r.one_in(2) {
                 let one = Ports::new(FIRST.0, FIRST.1);
-                let ports = if r.one_in(2) { one } else { one.and(SECOND.0, SECOND.1) };
+                let blocks = [FIRST.0, SECOND.0].map(|port| 1 << (port / 1024)).into_iter().fold(0, |a, b| a | b);
+                let ports = if r.one_in(2) { one } else { Ports::of_blocks(blocks).unwrap() };
                 b.maps.set_active(vlan, us.into(), ports).unwrap();
                 world.active.insert((vlan, us.into()), ports);
             }

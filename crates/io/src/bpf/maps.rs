@@ -116,7 +116,7 @@ pub struct Maps {
     pub(super) link: Map,
     /// Address and port to [`OwnFlags`].
     pub(super) owned: Map,
-    /// Address to the ports of active opens: first and last of two stretches.
+    /// Address to the ports of active opens: the first, the last, and which blocks of 1024 of them.
     pub(super) active: Map,
     /// Connections on ports that drain.
     pub(super) kept: Map,
@@ -183,8 +183,11 @@ impl Maps {
 
     /// Takes ports of an address for active opens.
     pub fn set_active(&self, vlan: u16, addr: Addr, ports: Ports) -> io::Result<()> {
-        let [a, b] = ports.stretches();
-        let value: Vec<u8> = [a.0, a.1, b.0, b.1].into_iter().flat_map(|port| u32::from(port).to_ne_bytes()).collect();
+        let (first, last, blocks) = ports.parts();
+        let mut value = [0; 16];
+        value[..4].copy_from_slice(&u32::from(first).to_ne_bytes());
+        value[4..8].copy_from_slice(&u32::from(last).to_ne_bytes());
+        value[8..].copy_from_slice(&blocks.to_ne_bytes());
         full(self.active.set(&OwnKey { vlan, addr, port: 0 }.bytes(), &value))
     }
 

@@ -273,10 +273,10 @@ fn owner(a: &mut Asm, maps: &Maps) {
     a.label("active").store_imm(H, PLACE, KEY_PORT, 0).map(1, maps.active.as_fd()).lea(2, PLACE, KEY as i32);
     a.call(MAP_LOOKUP).jump_if(If::Eq, 0, 0, "out");
     a.load(Dw, 5, PLACE, PORT).load(W, 3, 0, 0).load(W, 4, 0, 4);
-    a.jump_if_reg(If::Lt, 5, 3, "second").jump_if_reg(If::Gt, 5, 4, "second").jump("within");
-    a.label("second").load(W, 3, 0, 8).load(W, 4, 0, 12);
     a.jump_if_reg(If::Lt, 5, 3, "out").jump_if_reg(If::Gt, 5, 4, "out");
-    a.label("within").store_imm(Dw, PLACE, VERDICT, Verdict::Active as i32);
+    // The bit of its block of 1024.
+    a.load(Dw, 3, 0, 8).op(Op::Rsh, 5, 10).op(Op::And, 5, 63).op_reg(Op::Rsh, 3, 5).op(Op::And, 3, 1);
+    a.jump_if(If::Eq, 3, 0, "out").store_imm(Dw, PLACE, VERDICT, Verdict::Active as i32);
 }
 
 /// Writes the whole tuple as a key of the maps of connections.

@@ -100,7 +100,7 @@ fn hold(addr: SocketAddr) -> io::Result<OwnedFd> {
 /// Local ports for active opens that neither the kernel nor another corelane on the same interface chooses.
 #[derive(Debug)]
 pub struct ActivePorts {
-    /// Below what the kernel chooses, and above it.
+    /// Below what the kernel chooses, and above it, without blocks in which somebody listens.
     pub ports: Ports,
     /// One name for each block of 1024 ports and interface, bound as long as they are ours; names die with the process.
     _claims: Vec<Vec<UnixDatagram>>,
@@ -139,56 +139,29 @@ impl ActivePorts {
         Ok(ActivePorts { ports: Ports::new(first, last), _claims: claims })
     }
 
-    /// Claims the longest free run of blocks from 8,192 on, and the longest of those above it, outside the kernel's own range (but
-    /// for what is reserved there: `ip_local_reserved_ports`) and away from its listeners.
+    /// Claims all free blocks from 8,192 on, outside the kernel's own range (but for what is reserved there:
+    /// `ip_local_reserved_ports`) and away from its listeners.
     pub fn claim(devs: &[&str]) -> Result<ActivePorts, PortError> {
         let kernel = KernelPorts::read();
         let listeners = listening_ports();
-        let mut runs: Vec<Run> = Vec::new();
+        let (mut blocks, mut claims) = (0, Vec::new());
         // Low numbers are where services live.
         for block in LEAST / BLOCK..64u32 {
             let (first, last) = (block * BLOCK, block * BLOCK + BLOCK - 1);
             let taken = listeners.iter().any(|p| (first..=last).contains(&(*p as u32)));
-            if !kernel.leaves(first, last) || taken {
-                continue;
-            }
-            let Ok(claim) = claim_block(devs, first) else { continue };
-            match runs.last_mut().filter(|run| run.end() == first) {
-                Some(run) => run.claims.push(claim),
-                None => runs.push(Run { first, claims: vec![claim] }),
+            if !taken
+                && kernel.leaves(first, last)
+                && let Ok(claim) = claim_block(devs, first)
+            {
+                blocks |= 1 << block;
+                claims.push(claim);
             }
         }
-        // Of equal ones, the higher.
-        let longest = |runs: &[Run]| (0..runs.len()).max_by_key(|at| runs[*at].claims.len());
-        let Some(at) = longest(&runs) else {
-            return Err(PortError::Busy {
-                what: "every block of local ports outside net.ipv4.ip_local_port_range".into(),
-                hint: "narrow that range, or end another corelane on the interface".into(),
-            });
-        };
-        let mut above = runs.split_off(at + 1);
-        let run = runs.swap_remove(at);
-        let (mut ports, mut claims) = (Ports::new(run.first as u16, (run.end() - 1) as u16), run.claims);
-        if let Some(at) = longest(&above) {
-            let run = above.swap_remove(at);
-            ports = ports.and(run.first as u16, (run.end() - 1) as u16);
-            claims.extend(run.claims);
-        }
+        let ports = Ports::of_blocks(blocks).ok_or_else(|| PortError::Busy {
+            what: "every block of local ports outside net.ipv4.ip_local_port_range".into(),
+            hint: "narrow that range, or end another corelane on the interface".into(),
+        })?;
         Ok(ActivePorts { ports, _claims: claims })
-    }
-}
-
-/// Blocks that follow one another.
-struct Run {
-    /// The first's first port.
-    first: u32,
-    claims: Vec<Vec<UnixDatagram>>,
-}
-
-impl Run {
-    /// Behind the last port.
-    fn end(&self) -> u32 {
-        self.first + self.claims.len() as u32 * BLOCK
     }
 }
 
@@ -346,9 +319,15 @@ sk               RefCnt Type Proto  Iface R Rmem   User   Inode
         let refused = ActivePorts::claim_all(&[dev], low as u16, high as u16).unwrap_err();
         assert!(refused.to_string().contains("the kernel uses"), "{refused}");
         let free = ActivePorts::claim(&[dev]).unwrap();
-        let [(first, last), _] = free.ports.stretches();
+        let (first, last) = free.ports.stretches().next().unwrap();
         let refused = ActivePorts::claim_all(&["another", dev], last, last).unwrap_err();
         assert!(refused.to_string().contains("another corelane has it"), "{refused}");
+        // A listener takes its block, and no other.
+        let (block, end) = (first + 3 * 1024, first + 4 * 1024);
+        let listener = std::net::TcpListener::bind(("127.0.0.1", block + 7)).unwrap();
+        let less = ActivePorts::claim(&[&format!("{dev}-c")]).unwrap().ports;
+        assert!(!less.has(block) && less.has(block - 1) && less.has(end), "{less}");
+        drop(listener);
         // Another interface has other addresses.
         assert_eq!(ActivePorts::claim(&[&format!("{dev}-b")]).unwrap().ports, free.ports);
         drop(free);
