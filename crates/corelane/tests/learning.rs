@@ -1,5 +1,7 @@
 //! A NIC that hides its RSS key: lanes learn which local ports lead back to them.
 
+mod common;
+
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,6 +14,8 @@ use io::Port;
 use io::memwire::MACS;
 use stack::Steering;
 use wire::burst::{RxBurst, TxOffload, TxSink};
+
+use common::readdress;
 
 /// Only a lost wake-up reaches it.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -64,14 +68,7 @@ fn pass(from: &mut MemPort, to: &mut [MemPort], queue: impl Fn(&[u8]) -> u16) ->
     let n = from.receive(64);
     for at in 0..n {
         let mut frame = from.frame(at).data.to_vec();
-        // Each engine takes itself for the same end of its wire.
-        if frame[0] & 1 == 0 {
-            frame[..6].copy_from_slice(&MACS[0].0);
-        }
-        frame[6..12].copy_from_slice(&MACS[1].0);
-        if frame[12..14] == [8, 6] {
-            frame[22..28].copy_from_slice(&MACS[1].0);
-        }
+        readdress(&mut frame, &MACS);
         let port = &mut to[usize::from(queue(&frame))];
         loop {
             if let Some(room) = port.reserve(frame.len()) {

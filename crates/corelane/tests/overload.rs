@@ -1,5 +1,7 @@
 //! More than there is room for: what is refused is counted, what is held is bounded, and everybody else goes on as before.
 
+mod common;
+
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,6 +19,8 @@ use io::memwire::MACS;
 use stack::Steering;
 use wire::burst::{RxBurst, TxOffload, TxSink};
 use wire::{SeqNum, ethernet, ipv4, tcp};
+
+use common::readdress;
 
 const MODELS: [Model; 3] = [Model::Inline, Model::Paired, Model::Guarded];
 /// Only a lost wake-up, or a starved connection, reaches it.
@@ -320,14 +324,7 @@ impl Relay {
     fn pass(from: &mut MemPort, to: &mut MemPort) {
         for at in 0..from.receive(64) {
             let mut frame = from.frame(at).data.to_vec();
-            // Each engine takes itself for the same end of its wire.
-            if frame[0] & 1 == 0 {
-                frame[..6].copy_from_slice(&MACS[0].0);
-            }
-            frame[6..12].copy_from_slice(&MACS[1].0);
-            if frame[12..14] == [8, 6] {
-                frame[22..28].copy_from_slice(&MACS[1].0);
-            }
+            readdress(&mut frame, &MACS);
             while !Relay::send(to, &frame) {
                 to.flush().unwrap();
                 thread::yield_now();

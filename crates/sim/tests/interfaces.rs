@@ -323,21 +323,24 @@ fn establish_by_second(b: &mut Bench, port: u16) -> (Peer, ConnId) {
     (p, b.accepted.pop().expect("accepted"))
 }
 
+/// Writes so much that segments are full.
+fn write(b: &mut Bench, conn: ConnId) {
+    let mut chain = mem::Chain::default();
+    chain.push_slice(&mut b.host.side, &[7; 4000]);
+    b.host.job(Job::Write { conn, chain, more: false, close: false });
+}
+
+/// The longest frame that leaves by each interface.
+fn longest(b: &mut Bench) -> [usize; 2] {
+    let sent = b.turn_all(Vec::new());
+    [0, 1].map(|n: usize| sent[n].iter().map(Vec::len).max().unwrap_or(0))
+}
+
 /// A link's MTU falls and rises again under a connection that has sent a flight, and under one that is idle.
 #[test]
 fn a_links_mtu_is_followed() {
     let mut b = bench([10, 0, 0, 1], 8);
     b.host.stack.set_neighbor(b.now, InterfaceId(1), [10, 0, 0, 2].into(), PEER_MAC);
-    let write = |b: &mut Bench, conn| {
-        let mut chain = mem::Chain::default();
-        chain.push_slice(&mut b.host.side, &[7; 4000]);
-        b.host.job(Job::Write { conn, chain, more: false, close: false });
-    };
-    // The longest frames by each interface.
-    let longest = |b: &mut Bench| {
-        let sent = b.turn_all(Vec::new());
-        [0, 1].map(|n: usize| sent[n].iter().map(Vec::len).max().unwrap_or(0))
-    };
     let (_, busy) = establish_by_second(&mut b, 4000);
     let (_, idle) = establish_by_second(&mut b, 4001);
     b.establish(2, 4002, Options { mss: Some(1460), ..Options::default() });
@@ -374,13 +377,9 @@ fn a_links_mtu_is_followed() {
 fn what_the_path_of_one_link_takes_says_nothing_of_another() {
     let mut b = bench([10, 0, 0, 1], 8);
     b.host.stack.set_neighbor(b.now, InterfaceId(1), [10, 0, 0, 2].into(), PEER_MAC);
-    // The longest frame by each interface when so much is written that segments are full.
     let longest = |b: &mut Bench, conn| {
-        let mut chain = mem::Chain::default();
-        chain.push_slice(&mut b.host.side, &[7; 4000]);
-        b.host.job(Job::Write { conn, chain, more: false, close: false });
-        let sent = b.turn_all(Vec::new());
-        [0, 1].map(|n: usize| sent[n].iter().map(Vec::len).max().unwrap_or(0))
+        write(b, conn);
+        longest(b)
     };
     let (p, conn) = establish_by_second(&mut b, 4000);
     assert_eq!(longest(&mut b, conn), [0, 1500 + 18]);
