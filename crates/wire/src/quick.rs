@@ -177,19 +177,19 @@ impl Headers {
         b[48..50].copy_from_slice(&self.window.to_be_bytes());
         b[52..54].fill(0);
         // Both sums count the addresses and the protocol.
-        let (s, d) = (u32::from_be_bytes(src), u32::from_be_bytes(dst));
-        let both = (s >> 16) + (s & 0xffff) + (d >> 16) + (d & 0xffff) + ipv4::TCP as u32 + segment as u32;
+        let (sum, carry) = u32::from_be_bytes(src).overflowing_add(u32::from_be_bytes(dst));
+        let sum = sum + carry as u32;
+        let both = (sum >> 16) + (sum & 0xffff) + ipv4::TCP as u32 + segment as u32;
         let header = both + 20 + (0x4500 | self.tos as u32) + 0x4000 + ((self.ttl as u32) << 8);
         b[24..26].copy_from_slice(&(!fold(header)).to_be_bytes());
         b[50..52].copy_from_slice(&fold(both).to_be_bytes());
     }
 }
 
-/// Of fewer than 65,536 words.
+/// Both halves added, with the carry (RFC 1071 1): the upper half of the sum with the halves exchanged, into which the lower carries.
 #[inline]
 const fn fold(sum: u32) -> u16 {
-    let sum = (sum >> 16) + (sum & 0xffff);
-    ((sum >> 16) + (sum & 0xffff)) as u16
+    (sum.wrapping_add(sum.rotate_left(16)) >> 16) as u16
 }
 
 #[cfg(test)]
