@@ -13,13 +13,14 @@ use super::holder;
 use super::large::Large;
 use super::metadata;
 use super::port::XdpPort;
-use super::queue::{LONGEST_IN_ONE, Queue, Rings, frame_size};
+use super::queue::{LONGEST_IN_ONE, Queue, Rings, Umem, frame_size};
 use super::tags::Tags;
 use crate::bpf::{self, MOST_KEPT, MOST_OWNED, Maps, OwnFlags, OwnFlow, OwnKey, Program, Verdict};
 use crate::capability::{self, Capability};
 use crate::error::PortError;
 use crate::netlink::{Link, Netlink};
 use crate::port::PortCaps;
+use crate::sys::{self, Job};
 
 /// Whether frames may be copied between driver and socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -174,22 +175,33 @@ fn check_kind(link: &Link, all: &[Link]) -> Result<(), PortError> {
     Err(PortError::Invalid(format!("{name} is {part} {0}, which has the addresses: use xdp:{0}", master.name)))
 }
 
-/// Opens a socket on each of `queues`, enters it into the program's map, and deals it to a lane.
+/// Opens a socket on each of `queues`, enters it into the program's map, and deals it to a lane; does `meanwhile`, too. The kernel
+/// takes tens of milliseconds for each, in which a server that was stopped and is started again serves nobody: so all at once.
 fn open_queues(
     queues: Range<u16>,
     link: &Link,
     config: &XdpConfig,
     maps: &Maps,
     by_lane: &mut [Vec<Queue>],
+    meanwhile: impl FnOnce() + Send,
 ) -> Result<(), PortError> {
     let size = |slots: u32| slots.next_power_of_two().clamp(64, 32_768);
     let shared = config.receive_ring / queues.end.div_ceil(config.lanes) as u32;
     let rings = Rings { receive: size(shared.max(config.receive_ring.min(2048))), send: size(config.send_ring) };
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let copied_sums = metadata::copies_with_sums(driver_of(&link.name).as_deref(), &release);
-    for i in queues.clone() {
-        let mut queue = Queue::open(link.index, i, link.mtu, rings, config)
-            .map_err(|e| refuse_queue(link, i, (queues.end, rings), e))?;
+    let refused = |i: u16| move |e| refuse_queue(link, i, (queues.end, rings), e);
+    let mut opened: Vec<io::Result<Queue>> = queues.clone().map(|_| Err(io::ErrorKind::Other.into())).collect();
+    let mut jobs: Vec<Job> = vec![Box::new(meanwhile)];
+    for (i, queue) in queues.clone().zip(&mut opened) {
+        // Now, since a process gets no new memory while some of it is being pinned.
+        let umem = Umem::new(link.mtu, rings).map_err(refused(i))?;
+        let at = (link.index, i, link.mtu);
+        jobs.push(Box::new(move || *queue = Queue::open(at, umem, rings, config)));
+    }
+    sys::at_once(jobs);
+    for (i, queue) in queues.clone().zip(opened) {
+        let mut queue = queue.map_err(refused(i))?;
         queue.sums &= queue.zero_copy || copied_sums;
         let fd = queue.as_fd().as_raw_fd();
         maps.sockets
@@ -233,10 +245,10 @@ impl XdpDevice {
         let maps = Maps::new(link.rx_queues.max(queues.into())).map_err(|e| refuse(name, "making BPF maps", e))?;
         maps.set_mac(link.mac).map_err(|e| refuse(name, "telling the program the hardware address", e))?;
         let mut by_lane: Vec<Vec<Queue>> = (0..config.lanes).map(|_| Vec::new()).collect();
-        open_queues(0..queues, &link, config, &maps, &mut by_lane)?;
-        let sg = by_lane[0][0].sg;
-        let program = Program::load_xdp("corelane", &bpf::steer(&maps), sg)
-            .map_err(|e| refuse(name, "loading the XDP program", e))?;
+        let mut program = Err(io::ErrorKind::Other.into());
+        let load = || program = Program::load_xdp("corelane", &bpf::steer(&maps), link.mtu > LONGEST_IN_ONE);
+        open_queues(0..queues, &link, config, &maps, &mut by_lane, load)?;
+        let program = program.map_err(|e| refuse(name, "loading the XDP program", e))?;
         // A veth's frames have their tags beside them where its peer put them there, whatever it is told.
         let tags = match link.kind.as_str() {
             "veth" => None,
@@ -259,7 +271,7 @@ impl XdpDevice {
         // (seen with 7.3: a NULL pointer in xp_alloc_batch at the next start). So these copy.
         let now = queues_of(&link).min(link.rx_queues.max(queues.into()) as u16);
         let added = XdpConfig { zero_copy: ZeroCopy::Never, ..config.clone() };
-        open_queues(queues..now, &link, &added, &maps, &mut by_lane)?;
+        open_queues(queues..now, &link, &added, &maps, &mut by_lane, || ())?;
         let attached = Arc::new(Attached { maps, link: Mutex::new(Some(bpf_link)), program, tags });
         let zero_copy = by_lane[0][0].zero_copy;
         // What a program on this machine sends (through a veth, or to a bridge from one) has sums that hardware was to finish;

@@ -11,6 +11,7 @@ use super::large::Large;
 use super::queue::Queue;
 use crate::error::PortError;
 use crate::port::{Port, PortCaps, PortCounters};
+use crate::sys::{self, Job};
 
 /// How soon the kernel may have room again, µs.
 const AGAIN_US: u64 = 100;
@@ -75,6 +76,15 @@ impl XdpPort {
     fn count(&mut self, len: usize) {
         self.counters.tx_frames += 1;
         self.counters.tx_bytes += len as u64;
+    }
+}
+
+impl Drop for XdpPort {
+    fn drop(&mut self) {
+        // The kernel waits at the end of each socket until nobody looks at it any more.
+        let mut jobs: Vec<Job> = self.queues.drain(..).map(|queue| Box::new(|| drop(queue)) as Job).collect();
+        jobs.extend(self.large.take().map(|large| Box::new(|| drop(large)) as Job));
+        sys::at_once(jobs);
     }
 }
 

@@ -74,7 +74,7 @@ pub(super) struct Statistics {
 }
 
 /// The frames of a queue: one mapping, first those to receive into, then those to send.
-struct Umem {
+pub(super) struct Umem {
     at: *mut u8,
     len: usize,
 }
@@ -83,7 +83,9 @@ struct Umem {
 unsafe impl Send for Umem {}
 
 impl Umem {
-    fn new(len: usize) -> io::Result<Umem> {
+    /// Memory for a queue with such rings on a link of this MTU.
+    pub fn new(mtu: u32, rings: Rings) -> io::Result<Umem> {
+        let len = (rings.receive + rings.send) as usize * frame_size(mtu);
         let map = |flags: i32| {
             // SAFETY: a new private mapping.
             let at = unsafe {
@@ -178,8 +180,13 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Opens a socket on a queue; it receives once the program's map names it.
-    pub fn open(ifindex: u32, queue: u16, mtu: u32, rings: Rings, config: &XdpConfig) -> io::Result<Queue> {
+    /// Opens a socket on a queue; it receives once the program's map names it. `umem` was made for the same MTU and rings.
+    pub fn open(
+        (ifindex, queue, mtu): (u32, u16, u32),
+        umem: Umem,
+        rings: Rings,
+        config: &XdpConfig,
+    ) -> io::Result<Queue> {
         // SAFETY: a plain system call that gives a new descriptor.
         let fd = unsafe {
             let fd = libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0);
@@ -191,7 +198,6 @@ impl Queue {
         let frame_size = frame_size(mtu);
         let sg = mtu > LONGEST_IN_ONE;
         let Rings { receive, send } = rings;
-        let umem = Umem::new((receive + send) as usize * frame_size)?;
         let reg = UmemReg {
             addr: umem.at as u64,
             len: umem.len as u64,
