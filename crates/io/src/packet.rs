@@ -400,11 +400,10 @@ impl Port for PacketPort {
     }
 
     fn presence(&self) -> Presence {
-        let Ok(links) = Netlink::open().and_then(|mut netlink| netlink.links()) else { return Presence::Down };
-        match links.iter().find(|link| link.index == self.link) {
-            Some(link) if link.up => Presence::Up,
-            Some(_) => Presence::Down,
-            None => Presence::Gone,
+        match Netlink::open().and_then(|mut netlink| netlink.link_at(self.link)) {
+            Ok(Some(link)) if link.up => Presence::Up,
+            Ok(Some(_)) | Err(_) => Presence::Down,
+            Ok(None) => Presence::Gone,
         }
     }
 

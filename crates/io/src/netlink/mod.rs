@@ -240,6 +240,16 @@ impl Netlink {
         }
     }
 
+    /// What the kernel answers about one thing; nothing where it says `none`.
+    fn one(&mut self, kind: u16, body: &[u8], none: i32) -> io::Result<Vec<(u16, Vec<u8>)>> {
+        self.send(kind, ACK, body)?;
+        let mut answer = Vec::new();
+        match self.collect(&mut answer) {
+            Err(error) if error.raw_os_error() == Some(none) => Ok(Vec::new()),
+            other => other.map(|_| answer),
+        }
+    }
+
     /// All interfaces.
     pub fn links(&mut self) -> io::Result<Vec<Link>> {
         let mut all = Vec::new();
@@ -254,6 +264,15 @@ impl Netlink {
     /// The interface of that name.
     pub fn link(&mut self, name: &str) -> io::Result<Option<Link>> {
         Ok(self.links()?.into_iter().find(|l| l.name == name))
+    }
+
+    /// The interface of that number.
+    pub fn link_at(&mut self, index: u32) -> io::Result<Option<Link>> {
+        // ifinfomsg
+        let mut body = [0; 16];
+        body[4..8].copy_from_slice(&index.to_ne_bytes());
+        let answer = self.one(RTM_GETLINK, &body, libc::ENODEV)?;
+        Ok(answer.iter().find(|(kind, _)| *kind == RTM_NEWLINK).map(|(_, b)| link(b)))
     }
 
     /// All addresses.
@@ -295,12 +314,7 @@ impl Netlink {
 
     /// What is known of one of them.
     pub fn neighbor(&mut self, link: u32, addr: IpAddr) -> io::Result<Option<KernelNeighbor>> {
-        self.send(RTM_GETNEIGH, ACK, &neighbor_request(link, addr))?;
-        let mut answer = Vec::new();
-        match self.collect(&mut answer) {
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
-            other => other?,
-        };
+        let answer = self.one(RTM_GETNEIGH, &neighbor_request(link, addr), libc::ENOENT)?;
         Ok(answer.iter().filter(|(kind, _)| *kind == RTM_NEWNEIGH).find_map(|(_, b)| neighbor(b)))
     }
 
@@ -517,6 +531,10 @@ mod tests {
         assert_eq!(n.neighbor(lo.index, [127, 9, 9, 9].into()).unwrap(), None);
         assert_eq!((lo.index, lo.mtu >= 1500, lo.loopback, lo.master), (1, true, true, 0));
         assert_eq!(n.link("no-such-link").unwrap(), None);
+        for all in n.links().unwrap() {
+            assert_eq!(n.link_at(all.index).unwrap().map(|l| (l.index, l.name)), Some((all.index, all.name)));
+        }
+        assert_eq!(n.link_at(i32::MAX as u32).unwrap(), None);
         if lo.up {
             let all = n.addresses().unwrap();
             assert!(all.iter().any(|a| a.link == 1 && a.addr == IpAddr::from([127, 0, 0, 1]) && a.prefix == 8));

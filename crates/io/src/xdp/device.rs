@@ -332,7 +332,7 @@ impl XdpDevice {
         let end = Instant::now() + limit;
         loop {
             // One that is gone, the control thread tells.
-            let Some(link) = netlink.links()?.into_iter().find(|l| l.index == self.link.index) else { return Ok(true) };
+            let Some(link) = netlink.link_at(self.link.index)? else { return Ok(true) };
             if link.carrier || !link.up {
                 return Ok(link.carrier);
             }
