@@ -145,7 +145,8 @@ int mp_set_cookie(mp_handle handle, void *cookie);
  * library does not touch the memory of its operations any more. A descriptor goes on as any other; an lwsocket is closed. Of a
  * listener of the kernel's, connections that wait at this handle go to its other handles in this process; where there are none, or no
  * descriptor is left to pass one on by, those that the channel had accepted ahead are closed, and those of a part are reset, and
- * mp_stats() counts them (dropped). A transfer of a disk file is waited for.
+ * mp_stats() counts them (dropped). A part waits, half a second at most, for the handshakes under way with it. A transfer of a disk
+ * file is waited for.
  */
 int mp_unregister(mp_handle handle);
 

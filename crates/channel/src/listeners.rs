@@ -12,6 +12,10 @@
 //! would do so only when the last has let go of it, and a channel that takes from it, or a child of fork(2), has it too. And
 //! only a blank takes a place, a socket that the program never named, for what moves would miss connections until the
 //! program is written anew.
+//!
+//! Nor does the newest socket ever stop, but a blank is made before. The kernel looks for an address's sockets by a list that
+//! begins with the newest (IPv4), and asks the group of the first one whose the connection is; one that stops has left its
+//! group a moment before it leaves the list, and a SYN that finds it there then is its own, and lost with it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -105,6 +109,8 @@ enum Key {
 struct Part {
     /// Of the registration; [`BLANK`] of none.
     id: u64,
+    /// Later than all that were made before.
+    age: u64,
     fd: OwnedFd,
 }
 
@@ -117,6 +123,8 @@ struct Group {
     whole: Option<OwnedFd>,
     /// In the kernel's order, which begins with the whole.
     parts: Vec<Part>,
+    /// Of the part that was made last.
+    age: u64,
     members: Vec<Member>,
 }
 
@@ -188,7 +196,7 @@ impl Registry {
 
     /// A registration under a mask that meets no other's; EBUSY where it does.
     fn join(&mut self, key: Key, mask: CpuMask) -> io::Result<u64> {
-        let empty = || Group { whole: None, parts: Vec::new(), members: Vec::new() };
+        let empty = || Group { whole: None, parts: Vec::new(), age: 0, members: Vec::new() };
         let group = self.groups.entry(key).or_insert_with(empty);
         if group.members.iter().any(|other| other.mask.meets(&mask)) {
             return Err(errno(libc::EBUSY));
@@ -215,19 +223,31 @@ impl Group {
     /// A part stops listening, and a blank has its place.
     fn end_part(&mut self, at: usize) {
         // The program names it no more, or is about to: nobody moves meanwhile.
+        let moves = at + 1 < self.parts.len() && self.parts.last().is_some_and(|last| last.id != BLANK);
         if let Some(whole) = &self.whole
-            && at + 1 < self.parts.len()
-            && self.parts.last().is_some_and(|last| last.id != BLANK)
+            && (moves || self.is_newest(at))
             && let Ok(fd) = beside(whole.as_fd(), &[])
         {
-            self.parts.push(Part { id: BLANK, fd });
+            self.add(BLANK, fd);
         }
         self.stop(at);
-        while self.parts.last().is_some_and(|last| last.id == BLANK) {
-            self.stop(self.parts.len() - 1);
+        // One blank that moves into the place of another one harms nobody.
+        while self.parts.last().is_some_and(|last| last.id == BLANK)
+            && let Some(at) = (0..self.parts.len()).rfind(|at| self.parts[*at].id == BLANK && !self.is_newest(*at))
+        {
+            self.stop(at);
         }
         // Where the kernel does not take it, CPUs of no part fall to the original, or to whom the old program says.
         let _ = self.direct();
+    }
+
+    fn add(&mut self, id: u64, fd: OwnedFd) {
+        self.age += 1;
+        self.parts.push(Part { id, age: self.age, fd });
+    }
+
+    fn is_newest(&self, at: usize) -> bool {
+        self.parts[at].age == self.age
     }
 
     /// A part stops listening now, whoever else has its socket; the last takes its place.
@@ -259,7 +279,7 @@ impl Group {
             // Takes that program away again.
             let _ = self.direct();
         })?;
-        self.parts.push(Part { id, fd });
+        self.add(id, fd);
         Ok(own)
     }
 
@@ -534,7 +554,15 @@ pub(crate) mod tests {
         assert_eq!(places(&one.1), [Some(again.1.id), Some(b), Some(c)]);
         drop(one);
         drop(two);
-        assert_eq!(places(&again.1), [Some(again.1.id)], "blanks at the end are for nobody");
+        assert_eq!(
+            places(&again.1),
+            [Some(again.1.id), None],
+            "blanks at the end are for nobody, but the newest stays"
+        );
+        let other = join(1);
+        assert_eq!(places(&again.1), [Some(again.1.id), Some(other.1.id)]);
+        drop(other);
+        assert_eq!(places(&again.1), [Some(again.1.id), None], "a newer one");
     }
 
     /// A listener with a long queue, that has SO_REUSEPORT before it listens, or not.

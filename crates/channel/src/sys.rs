@@ -71,6 +71,16 @@ pub(crate) fn shutdown(fd: RawFd, how: i32) -> io::Result<usize> {
     done(unsafe { libc::shutdown(fd, how) }).map(|_| 0)
 }
 
+/// Waits until all that the kernel began before, as the way of a packet up to its socket, is over (an RCU grace period), where it
+/// can be asked for that; else for a while that mostly is enough.
+pub(crate) fn after_what_is_under_way() {
+    const GLOBAL: i32 = 1;
+    // SAFETY: no memory is passed.
+    if unsafe { libc::syscall(libc::SYS_membarrier, GLOBAL, 0, 0) } != 0 {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
 pub(crate) fn local(fd: BorrowedFd<'_>) -> io::Result<Address> {
     // SAFETY: `filled` gives a place with room for as many bytes as its length says.
     Address::filled(|at, len| unsafe { libc::getsockname(fd.as_raw_fd(), at, len) })

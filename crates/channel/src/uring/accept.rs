@@ -2,8 +2,10 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
 
+use ::io::netlink::Handshakes;
 use io_uring::types::Fd;
 use io_uring::{cqueue, opcode};
 
@@ -15,6 +17,39 @@ use crate::listeners::Membership;
 
 /// Connections that are taken from a part that ends; more than any accept queue has.
 const MOST_LEFT: usize = 1 << 16;
+
+/// How long a part that ends waits for the handshakes that are under way with it: longer than most ways are, and less than a
+/// SYN/ACK waits for its answer before it is sent again.
+const HANDSHAKES: Duration = Duration::from_millis(500);
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// Handshakes with a part that the kernel's program names no more.
+struct Ending {
+    handshakes: Option<Handshakes>,
+    until: Instant,
+}
+
+impl Ending {
+    fn of(part: BorrowedFd<'_>) -> Ending {
+        // SYNs that the program has sent here are records by then.
+        crate::sys::after_what_is_under_way();
+        let port = crate::sys::local(part).and_then(|at| at.ip()).map(|at| at.port());
+        // Without sock_diag nobody knows of any.
+        let handshakes = port.and_then(Handshakes::under_way).ok();
+        Ending { handshakes, until: Instant::now() + HANDSHAKES }
+    }
+
+    /// All of them are connections in the accept queue, or will be none; or it takes too long.
+    fn over(&mut self) -> bool {
+        let left = self.handshakes.as_mut().map_or(0, |handshakes| handshakes.left().unwrap_or(0));
+        let over = left == 0 || Instant::now() >= self.until;
+        if over {
+            // Its descriptor may be one that a connection needs.
+            self.handshakes = None;
+        }
+        over
+    }
+}
 
 impl Accept {
     pub fn new(fd: OwnedFd, member: Option<Membership>, kind: FileKind) -> Box<Accept> {
@@ -245,11 +280,19 @@ impl Kernel {
             }
         }
         if listening(core, at).and_then(|accept| accept.member.as_ref()).is_some_and(Membership::is_part) {
-            // The kernel resets what waits at a socket that is closed.
-            if others {
-                fds.extend(std::iter::from_fn(|| self.next_left(core, listener)).take(MOST_LEFT));
-            }
             let part = crate::sys::borrow(listener)?;
+            // The kernel resets what waits at a socket that is closed, and what is about to.
+            if others {
+                let mut handshakes = Ending::of(part);
+                loop {
+                    let over = handshakes.over();
+                    fds.extend(std::iter::from_fn(|| self.next_left(core, listener)).take(MOST_LEFT));
+                    if over {
+                        break;
+                    }
+                    std::thread::sleep(LOOK_AGAIN);
+                }
+            }
             dropped += crate::sys::backlog(part).map_or(0, |(waits, _)| waits as usize);
         }
         let Some(member) = listening(core, at).and_then(|accept| accept.member.as_ref()) else {
@@ -355,7 +398,7 @@ mod tests {
             what();
             over.send(()).unwrap();
         });
-        let limit = std::time::Duration::from_secs(30);
+        let limit = Duration::from_secs(30);
         assert!(ended.recv_timeout(limit) != Err(std::sync::mpsc::RecvTimeoutError::Timeout), "it waits for ever");
         thread.join().unwrap();
     }

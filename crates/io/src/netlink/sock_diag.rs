@@ -25,6 +25,8 @@ pub(super) struct DiagSocket<'a> {
     local: IpAddr,
     /// Nothing but a timer is left of it (`idiag_timer` 3).
     time_wait: bool,
+    /// Of a handshake: its SYN/ACK was sent again.
+    again: bool,
     /// `struct inet_diag_sockid`, cookie included.
     id: &'a [u8],
 }
@@ -36,7 +38,7 @@ pub(super) fn diag_socket(b: &[u8]) -> Option<DiagSocket<'_>> {
         // An IPv4 connection of a socket of both families.
         _ => ip(&id[4..20])?.to_canonical(),
     };
-    Some(DiagSocket { family: b[0], local, time_wait: b[2] == 3, id })
+    Some(DiagSocket { family: b[0], local, time_wait: b[2] == 3, again: b[3] > 0, id })
 }
 
 /// `struct inet_diag_req_v2` without its id.
@@ -46,11 +48,15 @@ fn diag_request(family: u8, states: u32) -> Vec<u8> {
     body
 }
 
-/// Calls `f` for each connection of the kernel's on local port `port`, listeners aside (sock_diag).
-fn each_flow(socket: &mut Netlink, port: u16, mut f: impl FnMut(DiagSocket)) -> io::Result<()> {
+/// All states of connections: neither CLOSE (7) nor LISTEN (10).
+const CONNECTIONS: u32 = 0xfff & !(1 << 7) & !(1 << 10);
+/// TCP_SYN_RECV, by which the kernel means its half-open records too.
+const SYN_RECEIVED: u32 = 1 << 3;
+
+/// Calls `f` for each socket of the kernel's in one of `states` on local port `port` (sock_diag).
+fn each(socket: &mut Netlink, states: u32, port: u16, mut f: impl FnMut(DiagSocket)) -> io::Result<()> {
     for family in [libc::AF_INET, libc::AF_INET6] {
-        // All states but CLOSE (7) and LISTEN (10).
-        let mut body = diag_request(family as u8, 0xfff & !(1 << 7) & !(1 << 10));
+        let mut body = diag_request(family as u8, states);
         body.extend(port.to_be_bytes());
         body.resize(8 + SOCKET_ID, 0);
         socket.dump(SOCK_DIAG_BY_FAMILY, &body, |_, b| {
@@ -80,7 +86,7 @@ pub fn listening_ports() -> io::Result<Vec<u16>> {
 /// What the kernel's TCP has on local port `port` of those addresses that `covers` names.
 pub fn kernel_flows(port: u16, covers: impl Fn(IpAddr) -> bool) -> io::Result<KernelFlows> {
     let mut n = KernelFlows::default();
-    each_flow(&mut Netlink::with_groups(libc::NETLINK_SOCK_DIAG, 0)?, port, |s| {
+    each(&mut Netlink::with_groups(libc::NETLINK_SOCK_DIAG, 0)?, CONNECTIONS, port, |s| {
         if covers(s.local) {
             match s.time_wait {
                 true => n.time_wait += 1,
@@ -91,13 +97,53 @@ pub fn kernel_flows(port: u16, covers: impl Fn(IpAddr) -> bool) -> io::Result<Ke
     Ok(n)
 }
 
+/// Ports and addresses of a connection, with which `struct inet_diag_sockid` begins.
+const TUPLE: usize = 36;
+
+/// Handshakes with the kernel's listeners on one local port, of which each becomes a connection or nothing.
+#[derive(Debug)]
+pub struct Handshakes {
+    socket: Netlink,
+    port: u16,
+    left: Vec<[u8; TUPLE]>,
+}
+
+impl Handshakes {
+    /// Those that are under way now.
+    pub fn under_way(port: u16) -> io::Result<Handshakes> {
+        let mut socket = Netlink::with_groups(libc::NETLINK_SOCK_DIAG, 0)?;
+        let left = half_open(&mut socket, port)?;
+        Ok(Handshakes { socket, port, left })
+    }
+
+    /// How many of those are still: what is not is in an accept queue or gone. One whose SYN/ACK was sent again is not waited for
+    /// either, since its peer may be none.
+    ///
+    /// The kernel puts a connection in the place of its half-open record, in SYN-RECEIVED, then into the accept queue, and then
+    /// lets it be ESTABLISHED: so nothing is between here and the queue.
+    pub fn left(&mut self) -> io::Result<usize> {
+        if !self.left.is_empty() {
+            let mut now = half_open(&mut self.socket, self.port)?;
+            now.sort_unstable();
+            self.left.retain(|tuple| now.binary_search(tuple).is_ok());
+        }
+        Ok(self.left.len())
+    }
+}
+
+fn half_open(socket: &mut Netlink, port: u16) -> io::Result<Vec<[u8; TUPLE]>> {
+    let mut found = Vec::new();
+    each(socket, SYN_RECEIVED, port, |s| found.extend(s.id.first_chunk().filter(|_| !s.again)))?;
+    Ok(found)
+}
+
 /// Makes the kernel forget the connections in TIME-WAIT on local port `port` of those addresses that `covers` names
 /// (SOCK_DESTROY, as `ss -K` does); how many. Needs CAP_NET_ADMIN, CONFIG_INET_DIAG_DESTROY, and a kernel that does it for
 /// TIME-WAIT; the error of who lacks one of them is the kernel's.
 pub fn forget_time_wait(port: u16, covers: impl Fn(IpAddr) -> bool) -> io::Result<usize> {
     let mut socket = Netlink::with_groups(libc::NETLINK_SOCK_DIAG, 0)?;
     let mut requests = Vec::new();
-    each_flow(&mut socket, port, |s| {
+    each(&mut socket, CONNECTIONS, port, |s| {
         if s.time_wait && covers(s.local) {
             requests.push([&diag_request(s.family, 0)[..], s.id].concat());
         }
@@ -118,6 +164,26 @@ pub fn forget_time_wait(port: u16, covers: impl Fn(IpAddr) -> bool) -> io::Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// TCP_DEFER_ACCEPT keeps a handshake under way until its first bytes come.
+    #[test]
+    fn a_handshake_is_under_way_until_its_connection_waits_to_be_accepted() {
+        use std::io::Write;
+        for listen in ["127.0.0.1:0", "[::]:0"] {
+            let Ok(listener) = std::net::TcpListener::bind(listen) else { continue };
+            crate::sys::set_option(&listener, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, &30).unwrap();
+            let port = listener.local_addr().unwrap().port();
+            assert_eq!(Handshakes::under_way(port).unwrap().left().unwrap(), 0);
+            let mut one = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+            let mut handshakes = Handshakes::under_way(port).unwrap();
+            let _later = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+            assert_eq!(handshakes.left().unwrap(), 1, "another one began later");
+            one.write_all(b"!").unwrap();
+            assert_eq!(handshakes.left().unwrap(), 0);
+            assert_eq!(listener.accept().unwrap().0.peer_addr().unwrap().port(), one.local_addr().unwrap().port());
+            assert_eq!(Handshakes::under_way(port).unwrap().left().unwrap(), 1);
+        }
+    }
 
     #[test]
     fn a_kernel_connection_is_seen_on_its_port_and_its_time_wait_is_none() {
