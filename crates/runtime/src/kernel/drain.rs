@@ -3,7 +3,8 @@
 //!
 //! What is left is asked of the lanes, who alone know. A place is first *closing*: the program asks the kernel before it takes a
 //! segment. Once every lane has told its connections, the place is *draining*: those connections are ours by their tuples, and
-//! everything else is the kernel's. The connections that are left are asked for once a second. TIME-WAIT does not count: its
+//! everything else is the kernel's. The connections that are left are asked for once a second. A place that somebody took meanwhile, and
+//! left again, is another place (its generation): who has answered before knows nothing of its connections. TIME-WAIT does not count: its
 //! tuple may be that of the kernel's next connection, and a peer that still sends its FIN is not harmed by a RST.
 
 use std::collections::{HashMap, HashSet};
@@ -11,8 +12,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
-use ::io::Bell;
 use ::io::bpf::{OwnFlags, OwnFlow, OwnKey};
+use ::io::xdp::XdpDevice;
+use ::io::{Bell, PortError};
 use stack::channel::Endpoint;
 use stack::{FlowKey, InterfaceId, Stack};
 
@@ -26,6 +28,7 @@ const REST: Duration = Duration::from_millis(100);
 const REVIEW: Duration = Duration::from_secs(1);
 
 /// What a lane is asked.
+#[derive(Clone)]
 pub(crate) struct Question {
     /// Of which ports are all connections wanted?
     ports: Arc<HashSet<Endpoint>>,
@@ -65,7 +68,8 @@ impl Question {
 
 /// A question under way.
 struct Round {
-    closing: HashSet<Spot>,
+    /// With the generations that they had.
+    closing: HashMap<Spot, u64>,
     /// Closed once each lane has answered, or is gone.
     answers: Receiver<Answer>,
     heard: Answer,
@@ -74,20 +78,59 @@ struct Round {
 /// One address and port on one device, which is named by its place among the engine's ports.
 type Spot = (usize, OwnKey);
 
-/// Connections that are left; `None` as long as they are not known.
-type Flows = Option<HashSet<OwnFlow>>;
+struct Place {
+    /// How many places began to close before this one.
+    generation: u64,
+    /// Connections that are left; `None` as long as they are not known.
+    flows: Option<HashSet<OwnFlow>>,
+}
 
 /// All ports on which nobody listens any more, but somebody did.
 #[derive(Default)]
 pub(crate) struct Draining {
-    places: HashMap<Spot, Flows>,
+    places: HashMap<Spot, Place>,
+    begun: u64,
     round: Option<Round>,
     asked: Option<Instant>,
 }
 
-/// What must happen on an interface.
-fn on(ports: &[SharedPort], port: usize, f: impl FnOnce(&SharedPort) -> Result<(), ::io::PortError>) {
-    if let Some(Err(error)) = ports.iter().find(|p| p.port == port).map(f) {
+/// The interfaces' programs, by the interfaces' places among the engine's ports; one that is no more agrees to everything.
+pub(super) trait Programs {
+    fn own(&self, port: usize, key: OwnKey, flags: OwnFlags) -> Result<(), PortError>;
+    fn disown(&self, port: usize, key: OwnKey) -> Result<(), PortError>;
+    fn keep_flow(&self, port: usize, flow: OwnFlow) -> Result<(), PortError>;
+    fn give_flow_back(&self, port: usize, flow: OwnFlow) -> Result<(), PortError>;
+}
+
+fn device(
+    ports: &[SharedPort],
+    port: usize,
+    f: impl FnOnce(&XdpDevice) -> Result<(), PortError>,
+) -> Result<(), PortError> {
+    ports.iter().find(|p| p.port == port).map_or(Ok(()), |p| f(&p.device))
+}
+
+impl Programs for [SharedPort] {
+    fn own(&self, port: usize, key: OwnKey, flags: OwnFlags) -> Result<(), PortError> {
+        device(self, port, |d| d.own(key, flags))
+    }
+
+    fn disown(&self, port: usize, key: OwnKey) -> Result<(), PortError> {
+        device(self, port, |d| d.disown(key))
+    }
+
+    fn keep_flow(&self, port: usize, flow: OwnFlow) -> Result<(), PortError> {
+        device(self, port, |d| d.keep_flow(flow))
+    }
+
+    fn give_flow_back(&self, port: usize, flow: OwnFlow) -> Result<(), PortError> {
+        device(self, port, |d| d.give_flow_back(flow))
+    }
+}
+
+/// What must happen, whatever comes of it.
+fn must(result: Result<(), PortError>) {
+    if let Err(error) = result {
         tracing::warn!("{error}");
     }
 }
@@ -101,20 +144,21 @@ fn flow_of(key: &FlowKey, port: usize, local: OwnKey) -> Option<OwnFlow> {
 impl Draining {
     /// How long the control thread may sleep at most.
     pub fn patience(&self) -> Option<Duration> {
-        let closing = self.round.is_none() && self.places.values().any(Option::is_none);
+        let closing = self.round.is_none() && self.places.values().any(|place| place.flows.is_none());
         (!self.places.is_empty()).then_some(if closing { REST } else { REVIEW })
     }
 
     /// Nobody listens there any more.
-    pub fn begin(&mut self, ports: &[SharedPort], port: usize, key: OwnKey) {
-        on(ports, port, |p| p.device.own(key, OwnFlags::CLOSING));
-        self.places.insert((port, key), None);
+    pub fn begin(&mut self, programs: &(impl Programs + ?Sized), port: usize, key: OwnKey) {
+        must(programs.own(port, key, OwnFlags::CLOSING));
+        self.places.insert((port, key), Place { generation: self.begun, flows: None });
+        self.begun += 1;
     }
 
     /// Somebody listens there again, or the address is no more: nothing is kept for its connections.
-    pub fn end(&mut self, ports: &[SharedPort], port: usize, key: OwnKey) {
-        for flow in self.places.remove(&(port, key)).flatten().unwrap_or_default() {
-            on(ports, port, |p| p.device.give_flow_back(flow));
+    pub fn end(&mut self, programs: &(impl Programs + ?Sized), port: usize, key: OwnKey) {
+        for flow in self.places.remove(&(port, key)).and_then(|place| place.flows).unwrap_or_default() {
+            must(programs.give_flow_back(port, flow));
         }
     }
 
@@ -124,24 +168,31 @@ impl Draining {
         let spots: Vec<Spot> = self.places.keys().filter(of_address).copied().collect();
         for (port, key) in spots {
             self.end(std::slice::from_ref(p), port, key);
-            on(std::slice::from_ref(p), p.port, |p| p.device.disown(key));
+            must(p.device.disown(key));
         }
     }
 
     /// Hears what the lanes say and asks them what is to be asked; `now` is any clock.
     pub fn work(&mut self, now: Instant, ports: &[SharedPort], lanes: &[LaneLink], bell: &Arc<Bell>) {
         self.hear(ports);
+        let Some(question) = self.ask(now, bell) else { return };
+        lanes.iter().for_each(|lane| lane.send(Control::Connections(question.clone())));
+    }
+
+    /// A new round's question, where it is time for one.
+    fn ask(&mut self, now: Instant, bell: &Arc<Bell>) -> Option<Question> {
         if self.round.is_some() || self.places.is_empty() {
-            return;
+            return None;
         }
-        let closing: HashSet<Spot> = self.places.iter().filter(|(_, p)| p.is_none()).map(|(spot, _)| *spot).collect();
+        let closing = self.places.iter().filter(|(_, place)| place.flows.is_none());
+        let closing: HashMap<Spot, u64> = closing.map(|(spot, place)| (*spot, place.generation)).collect();
         let rest = if closing.is_empty() { REVIEW } else { REST };
         if self.asked.is_some_and(|asked| now.duration_since(asked) < rest) {
-            return;
+            return None;
         }
         self.asked = Some(now);
-        let at = closing.iter().map(|(_, key)| Endpoint { addr: key.addr, port: key.port }).collect();
-        let flows = self.places.iter().flat_map(|((port, _), flows)| flows.iter().flatten().map(|f| (*port, f)));
+        let at = closing.keys().map(|(_, key)| Endpoint { addr: key.addr, port: key.port }).collect();
+        let flows = self.places.iter().flat_map(|((port, _), place)| place.flows.iter().flatten().map(|f| (*port, f)));
         let key = |(port, f): (usize, &OwnFlow)| FlowKey {
             interface: InterfaceId(port as u8),
             local: f.local.addr,
@@ -151,14 +202,11 @@ impl Draining {
         };
         let (at, flows): (Arc<HashSet<_>>, Arc<Vec<_>>) = (Arc::new(at), Arc::new(flows.map(key).collect()));
         let (to, answers) = channel();
-        for lane in lanes {
-            let question = Question { ports: at.clone(), flows: flows.clone(), to: to.clone(), bell: bell.clone() };
-            lane.send(Control::Connections(question));
-        }
         self.round = Some(Round { closing, answers, heard: Answer::default() });
+        Some(Question { ports: at, flows, to, bell: bell.clone() })
     }
 
-    fn hear(&mut self, ports: &[SharedPort]) {
+    fn hear(&mut self, programs: &(impl Programs + ?Sized)) {
         let Some(round) = &mut self.round else { return };
         loop {
             match round.answers.try_recv() {
@@ -181,45 +229,49 @@ impl Draining {
             let at = Endpoint { addr: key.addr, port: key.port };
             let left = left.get(&at).into_iter().flatten();
             let flows = || left.filter_map(|k| flow_of(k, port, key)).collect::<HashSet<_>>();
-            match place {
+            match &mut place.flows {
                 Some(known) => {
                     let alive = flows();
                     for flow in known.difference(&alive) {
-                        on(ports, port, |p| p.device.give_flow_back(*flow));
+                        must(programs.give_flow_back(port, *flow));
                     }
                     known.retain(|flow| alive.contains(flow));
                 }
                 // Of those that began to close meanwhile nobody has asked yet.
-                None if closing.contains(spot) && !heard.listening.contains(&at) => {
-                    *place = keep(ports, port, key, flows());
+                None if closing.get(spot) == Some(&place.generation) && !heard.listening.contains(&at) => {
+                    place.flows = keep(programs, port, key, flows());
                 }
                 None => {}
             }
-            if place.as_ref().is_some_and(HashSet::is_empty) {
+            if place.flows.as_ref().is_some_and(HashSet::is_empty) {
                 ended.push(*spot);
             }
         }
         for (port, key) in ended {
             self.places.remove(&(port, key));
-            on(ports, port, |p| p.device.disown(key));
+            must(programs.disown(port, key));
         }
     }
 }
 
 /// Names the connections that are left to the program. Those for which it has no room are the kernel's from now on, which resets
 /// them: the port would else be asked about for as long as any of them lives, and the kernel's next server on it would have no peace.
-fn keep(ports: &[SharedPort], port: usize, key: OwnKey, mut flows: HashSet<OwnFlow>) -> Option<HashSet<OwnFlow>> {
-    let p = ports.iter().find(|p| p.port == port)?;
+fn keep(
+    programs: &(impl Programs + ?Sized),
+    port: usize,
+    key: OwnKey,
+    mut flows: HashSet<OwnFlow>,
+) -> Option<HashSet<OwnFlow>> {
     let all = flows.len();
     let mut why = None;
     flows.retain(|flow| match &why {
-        None => p.device.keep_flow(*flow).map_err(|error| why = Some(error)).is_ok(),
+        None => programs.keep_flow(port, *flow).map_err(|error| why = Some(error)).is_ok(),
         Some(_) => false,
     });
-    let drains = if flows.is_empty() { Ok(()) } else { p.device.own(key, OwnFlags::DRAINING) };
+    let drains = if flows.is_empty() { Ok(()) } else { programs.own(port, key, OwnFlags::DRAINING) };
     if let Err(error) = drains {
         tracing::debug!("{error}");
-        flows.iter().for_each(|flow| drop(p.device.give_flow_back(*flow)));
+        flows.iter().for_each(|flow| drop(programs.give_flow_back(port, *flow)));
         return None;
     }
     if let Some(error) = why {
@@ -230,4 +282,79 @@ fn keep(ports: &[SharedPort], port: usize, key: OwnKey, mut flows: HashSet<OwnFl
         );
     }
     Some(flows)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::net::IpAddr;
+
+    use super::*;
+
+    /// What the program of the only interface was told.
+    #[derive(Default)]
+    struct Told(RefCell<Vec<(&'static str, u16)>>);
+
+    impl Told {
+        fn say(&self, what: &'static str, port: u16) -> Result<(), PortError> {
+            self.0.borrow_mut().push((what, port));
+            Ok(())
+        }
+    }
+
+    impl Programs for Told {
+        fn own(&self, _: usize, key: OwnKey, flags: OwnFlags) -> Result<(), PortError> {
+            self.say(if flags == OwnFlags::CLOSING { "closing" } else { "draining" }, key.port)
+        }
+
+        fn disown(&self, _: usize, key: OwnKey) -> Result<(), PortError> {
+            self.say("disowned", key.port)
+        }
+
+        fn keep_flow(&self, _: usize, flow: OwnFlow) -> Result<(), PortError> {
+            self.say("kept", flow.remote_port)
+        }
+
+        fn give_flow_back(&self, _: usize, flow: OwnFlow) -> Result<(), PortError> {
+            self.say("given back", flow.remote_port)
+        }
+    }
+
+    fn key() -> OwnKey {
+        OwnKey { vlan: 0, addr: IpAddr::from([10, 0, 0, 1]).into(), port: 80 }
+    }
+
+    fn connection(remote_port: u16) -> FlowKey {
+        let remote = IpAddr::from([10, 0, 0, 2]).into();
+        FlowKey { interface: InterfaceId(0), local: key().addr, remote, local_port: 80, remote_port }
+    }
+
+    /// A listener goes, another comes to its place, gets a connection, and goes too, while the lanes answer about the first one: the
+    /// lane that answered before knows nothing of that connection.
+    #[test]
+    fn answers_are_of_the_place_that_they_were_asked_about() {
+        let (told, bell) = (Told::default(), Arc::new(Bell::new().unwrap()));
+        let mut draining = Draining::default();
+        let begin = Instant::now();
+        draining.begin(&told, 0, key());
+        let early = draining.ask(begin, &bell).unwrap();
+        early.to.send(Answer { listening: Vec::new(), connections: vec![connection(1)] }).unwrap();
+        // Another one listens there, and goes.
+        draining.end(&told, 0, key());
+        draining.begin(&told, 0, key());
+        drop(early);
+        draining.hear(&told);
+        assert_eq!(*told.0.borrow(), [("closing", 80); 2], "nothing is known of the second one's connections");
+        let late = draining.ask(begin + REST, &bell).unwrap();
+        assert!(late.ports.contains(&Endpoint { addr: key().addr, port: 80 }));
+        late.to.send(Answer { listening: Vec::new(), connections: vec![connection(2)] }).unwrap();
+        drop(late);
+        draining.hear(&told);
+        assert_eq!(told.0.borrow()[2..], [("kept", 2), ("draining", 80)]);
+        // And then it ends.
+        drop(draining.ask(begin + 2 * REVIEW, &bell).unwrap());
+        draining.hear(&told);
+        assert_eq!(told.0.borrow()[4..], [("given back", 2), ("disowned", 80)]);
+        assert!(draining.patience().is_none());
+    }
 }

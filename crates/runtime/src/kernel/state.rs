@@ -172,7 +172,7 @@ impl State {
             }
             let key = OwnKey { vlan: p.vlan, addr: addr.into(), port: listen.addr.port() };
             p.device.own(key, if held.may_hold { OwnFlags::BESIDE_KERNEL } else { OwnFlags::LISTENING })?;
-            draining.end(ports, p.port, key);
+            draining.end(&ports[..], p.port, key);
         }
         Ok(())
     }
@@ -210,7 +210,11 @@ impl State {
         let State { ports, addresses, draining, bell, .. } = self;
         for addr in held.places.keys() {
             for p in ports.iter().filter(|p| addresses.iter().any(|(at, a, _)| *at == p.port && a == addr)) {
-                draining.begin(ports, p.port, OwnKey { vlan: p.vlan, addr: (*addr).into(), port: listen.addr.port() });
+                draining.begin(
+                    &ports[..],
+                    p.port,
+                    OwnKey { vlan: p.vlan, addr: (*addr).into(), port: listen.addr.port() },
+                );
             }
         }
         bell.ring();
