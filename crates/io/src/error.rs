@@ -88,13 +88,26 @@ pub enum PortError {
         source: mem::ArenaError,
     },
     /// Anything else the kernel said.
-    #[error("{what}: {source}")]
+    #[error("{what}: {}", word(source))]
     System {
         /// What was tried.
         what: String,
         /// What the kernel said.
         source: io::Error,
     },
+}
+
+/// The kernel's word, and what to do where a limit is reached that an administrator can raise.
+pub fn word(source: &io::Error) -> String {
+    match source.raw_os_error() {
+        Some(libc::EMFILE) => {
+            "too many open files: raise this process's limit of open files (ulimit -n, LimitNOFILE= of systemd)".into()
+        }
+        Some(libc::ENFILE) => {
+            "too many open files: raise the machine's limit of open files (sysctl fs.file-max)".into()
+        }
+        _ => source.to_string(),
+    }
 }
 
 impl PortError {
@@ -138,5 +151,18 @@ impl Holder {
                  its link (`bpftool link` tells), or use packet:{dev}"
             ),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_that_can_be_raised_is_named() {
+        let said = |errno| PortError::system("epoll", io::Error::from_raw_os_error(errno), &[]).to_string();
+        assert!(said(libc::EMFILE).starts_with("epoll: too many open files: raise this process's limit of open files"));
+        assert!(said(libc::ENFILE).contains("sysctl fs.file-max"));
+        assert_eq!(said(libc::ENXIO), "epoll: No such device or address (os error 6)");
     }
 }

@@ -22,5 +22,5 @@ pub mod xdp;
 
 pub use bell::Bell;
 pub use capability::Capability;
-pub use error::{Holder, PortError};
+pub use error::{Holder, PortError, word};
 pub use port::{AnyPort, Port, PortCaps, PortCounters, Presence};

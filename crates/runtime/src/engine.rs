@@ -40,7 +40,7 @@ pub enum Error {
     #[error("memory for the lanes: {0}")]
     Memory(#[from] mem::ArenaError),
     /// Anything else the kernel said.
-    #[error("{what}: {source}")]
+    #[error("{what}: {}", io::word(source))]
     System {
         /// What was tried.
         what: String,
