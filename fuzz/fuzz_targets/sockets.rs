@@ -199,8 +199,11 @@ impl World {
             13 | 14 => {
                 if let Some(id) = id {
                     let s = self.hosts[h].sockets();
-                    let _ = if input.byte() & 3 == 0 { s.abort(id) } else { s.close(id) };
-                    self.socks[h].retain(|s| *s != id);
+                    // A listener cannot be aborted, and stays.
+                    let done = if input.byte() & 3 == 0 { s.abort(id) } else { s.close(id) };
+                    if done.is_ok() {
+                        self.socks[h].retain(|s| *s != id);
+                    }
                 }
             }
             15 => {
