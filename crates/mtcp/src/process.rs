@@ -306,8 +306,8 @@ pub fn give_back(mut app: App, ticket: Ticket) {
     running.lanes[ticket.lane] = Some(handle);
 }
 
-/// `mtcp_destroy`: ends the contexts of this process, those of other threads with their next call, and the engine; what is in flight may finish,
-/// for at most two seconds.
+/// `mtcp_destroy`: ends the contexts of this process, those of other threads with their next call, and the engine, which waits for what is
+/// in flight as [`Engine::shutdown`] says.
 pub fn destroy() -> Result<()> {
     let running = {
         let mut process = lock()?;
