@@ -1,7 +1,8 @@
 //! A host with three links on one wire, in a small world: neighbours on each link, two uplinks to far hosts, a twin of the first
 //! link with the same addresses, neighbours that are not there, frames of other networks, ports that take no frames for a while,
-//! and routes that come and go. Whatever happens every stream arrives whole, every frame leaves by its own link for its own
-//! next hop, and the stack agrees with itself after each turn.
+//! routes that come and go, and paths of several MTUs, which become narrower or wider. Whatever happens every stream arrives whole,
+//! every frame leaves by its own link for its own next hop, as long as its path takes and no shorter, and the stack agrees with
+//! itself after each turn.
 //!
 //! `CORELANE_SEEDS=N` runs N seeds, `CORELANE_SEED=S` replays one.
 
@@ -14,7 +15,7 @@ use sim::{Echo, Host, HostConfig, LinkConfig, Outcome, Sender};
 use stack::channel::{CloseMode, ConnId, Endpoint, Event, Failure, Job, Token};
 use stack::{InterfaceId, Route};
 use wire::tcp::{Flags, Segment};
-use wire::{Addr, Instant, MacAddr, arp, ethernet, ipv4};
+use wire::{Addr, Instant, MacAddr, SeqNum, arp, ethernet, icmpv4, ipv4};
 
 /// The host's address and the tag on each link. The third link has the first one's addresses.
 const LINKS: [([u8; 4], Option<u16>); 3] = [([10, 0, 0, 1], None), ([10, 0, 7, 1], Some(7)), ([10, 0, 0, 1], Some(8))];
@@ -26,6 +27,11 @@ const FIRST_DECOY: u32 = 1 << 20;
 const PORT: u16 = 80;
 /// Flags of a reset for a segment with an ACK.
 const RST: u8 = 4;
+const MTU: u16 = 1500;
+/// For so long at least a path's MTU is remembered, µs: nearly the ten minutes of RFC 1191 6.3.
+const REMEMBERED: u64 = 590_000_000;
+/// So much of a full packet SACK blocks may take.
+const BLOCKS: u16 = 40;
 
 /// The address `last` of link `link`.
 fn on(link: usize, last: u8) -> Addr {
@@ -87,7 +93,33 @@ impl Peer {
 enum To {
     /// The host's wire, on which all its links are.
     Us,
+    /// The same with news of a packet of ours that was too big for its path.
+    Told(Tuple),
     Peer(usize),
+}
+
+/// A connection of ours: link, peer, our port, the peer's.
+type Tuple = (usize, Addr, u16, u16);
+
+/// The way from us to a peer by one link.
+struct Way {
+    /// What it takes.
+    mtu: u16,
+    /// What it took when it was narrowest.
+    least: u16,
+    /// When we last heard that it takes no more.
+    told: Option<Instant>,
+}
+
+/// What a connection has sent.
+struct Flow {
+    iss: SeqNum,
+    /// Bytes in order that left, lost ones too.
+    bytes: u32,
+    /// Its longest packet that was not too long.
+    longest: u16,
+    /// Since then nothing too long may come.
+    told: bool,
 }
 
 struct World {
@@ -105,6 +137,8 @@ struct World {
     /// Frames of other networks come by the wire; else the twin's tuples are the first link's.
     leaks: bool,
     loss: f64,
+    ways: BTreeMap<(usize, Addr), Way>,
+    flows: BTreeMap<Tuple, Flow>,
     /// Which of the uplinks there are.
     up: [bool; 2],
     /// A route was away: opens may have heard so.
@@ -134,6 +168,13 @@ impl World {
             Peer::new(6, Place::Far, far(1), None),
         ];
         let loss = r.pick(&[0.0, 0.0, 0.02]);
+        let mut way = |at| {
+            let mtu = r.pick(&[MTU, MTU, 1400, 1000, 600]);
+            (at, Way { mtu, least: mtu, told: None })
+        };
+        let near = (0..LINKS.len()).map(|link| (link, on(link, 2)));
+        let far = [(0, far(0)), (0, far(1)), (1, far(0)), (1, far(1))];
+        let ways = near.chain(far).map(&mut way).collect();
         World {
             r,
             now: Instant::from_micros(1_000_000),
@@ -147,6 +188,8 @@ impl World {
             inbox: Vec::new(),
             leaks,
             loss,
+            ways,
+            flows: BTreeMap::new(),
             up: [true; 2],
             rerouted: false,
         }
@@ -156,7 +199,7 @@ impl World {
     fn stir(&mut self) {
         let total = self.r.below(20_000);
         let seed = self.r.below(1 << 20);
-        match self.r.below(12) {
+        match self.r.below(13) {
             0..=2 => {
                 // We connect, where another's stillborn connections may have had the number.
                 let to = self.r.pick(&[on(0, 2), on(1, 2), far(0), far(1)]);
@@ -194,6 +237,16 @@ impl World {
                 let (n, room) = (self.r.below(3) as usize, self.r.pick(&[0, 256]));
                 self.us.set_room(n, room);
             }
+            11 => {
+                let (which, mtu) =
+                    (self.r.below(self.ways.len() as u64) as usize, self.r.pick(&[MTU, 1400, 1000, 600]));
+                let (at, way) = self.ways.iter_mut().nth(which).expect("there are as many");
+                if mtu < way.mtu {
+                    way.told = None;
+                    self.flows.iter_mut().filter(|(t, _)| (t.0, t.1) == *at).for_each(|(_, flow)| flow.told = false);
+                }
+                (way.mtu, way.least) = (mtu, way.least.min(mtu));
+            }
             _ => {
                 let link = self.r.below(2) as usize;
                 self.up[link] ^= true;
@@ -217,6 +270,43 @@ impl World {
         self.under_way.insert((at, self.sent), (to, frame));
     }
 
+    /// A packet that we sent by `link`: whether its way takes it. It must, once we were told what that takes; and a connection that
+    /// sends enough sends full packets.
+    fn fits(&mut self, link: usize, ip: &ipv4::Packet<'_>, bytes: &[u8]) -> bool {
+        let segment = Segment::parse(ip.payload).unwrap();
+        let tuple = (link, ip.dst, segment.src_port, segment.dst_port);
+        let Some(way) = self.ways.get(&(link, ip.dst)) else { return true };
+        let opens = segment.flags.contains(Flags::SYN);
+        if opens && self.flows.get(&tuple).is_none_or(|flow| flow.iss != segment.seq) {
+            let told = way.told.is_some_and(|at| self.now < at.plus_micros(REMEMBERED));
+            let before = self.flows.insert(tuple, Flow { iss: segment.seq, bytes: 0, longest: 0, told });
+            before.into_iter().for_each(|flow| flow.judge(tuple, way));
+        }
+        let Some(flow) = self.flows.get_mut(&tuple) else { return true };
+        let (length, text) = (bytes.len() as u16, segment.payload.len() as u32);
+        if length > way.mtu {
+            let mtu = way.mtu;
+            assert!(!flow.told, "{length} bytes on {tuple:?}, which is known to take {mtu}");
+            let mut quote = [0; 8 + 28];
+            icmpv4::emit_too_big(&mut quote, mtu, &bytes[..28]);
+            let error = router_error(link, &quote);
+            self.send(To::Told(tuple), error);
+            return false;
+        }
+        if text > 0 {
+            flow.bytes = flow.bytes.max(segment.seq.since(flow.iss) + text - 1);
+            flow.longest = flow.longest.max(length);
+        }
+        if self.leaks && link != 1 && text > 0 && self.r.chance(0.05) {
+            // The other of the two that are alike says so of a way of its own.
+            let mut quote = [0; 8 + 28];
+            icmpv4::emit_too_big(&mut quote, 576, &bytes[..28]);
+            let error = retag(&router_error(link, &quote), LINKS[2 - link].1);
+            self.send(To::Us, error);
+        }
+        true
+    }
+
     /// A frame that we sent by `link`: with that one's tag and address, and to a next hop that is there.
     fn leave(&mut self, link: usize, frame: &[u8]) {
         let eth = ethernet::Frame::parse(frame).unwrap();
@@ -235,6 +325,10 @@ impl World {
         } else {
             let ip = ipv4::Packet::parse(eth.payload).unwrap();
             assert_eq!(ip.src, Addr::from_v4(ours), "a packet of another link");
+            let bytes = &eth.payload[..20 + ip.payload.len()];
+            if !self.fits(link, &ip, bytes) {
+                return;
+            }
             if eth.dst == ROUTER {
                 if link == 2 {
                     // The twin has no router: this is a reset for a stranger's frame.
@@ -308,6 +402,16 @@ impl World {
             let (to, frame) = first.remove();
             match to {
                 To::Us => self.inbox.push(frame),
+                To::Told(tuple) => {
+                    self.inbox.push(frame);
+                    let way = self.ways.get_mut(&(tuple.0, tuple.1)).expect("it has one");
+                    let mtu = told_mtu(self.inbox.last().expect("just come"));
+                    // Not where it has become narrower meanwhile.
+                    if mtu <= way.mtu {
+                        way.told = Some(self.now);
+                        self.flows.get_mut(&tuple).expect("it sent").told = true;
+                    }
+                }
                 To::Peer(n) => self.peers[n].inbox.push(frame),
             }
         }
@@ -389,6 +493,8 @@ impl World {
 
     /// How many streams came back whole.
     fn run(mut self) -> usize {
+        // When all ports took frames last.
+        let mut open = self.now;
         for _ in 0..self.r.below(40) + 20 {
             self.stir();
             let pause = self.r.pick(&[0, 0, 100, 3000, 50_000, 700_000]);
@@ -396,8 +502,9 @@ impl World {
             self.turn();
             self.pass(until);
             // For two seconds at most: longer than that nobody is asked for.
-            if self.r.chance(0.3) {
+            if self.r.chance(0.3) || self.now >= open.plus_micros(1_300_000) {
                 (0..LINKS.len()).for_each(|n| self.us.set_room(n, 256));
+                open = self.now;
             }
         }
         (0..LINKS.len()).for_each(|n| self.us.set_room(n, 256));
@@ -417,8 +524,34 @@ impl World {
         self.pass(end);
         assert_eq!((self.us.stack.connections(), self.us.stack.time_waits()), (0, 0), "left behind");
         assert_eq!((self.us.stack.sent_records(), self.us.leaked()), (0, 0), "leaked");
+        self.flows.iter().for_each(|(tuple, flow)| flow.judge(*tuple, &self.ways[&(tuple.0, tuple.1)]));
         outcomes.iter().filter(|o| **o == Outcome::Complete).count()
     }
+}
+
+impl Flow {
+    /// A connection that sent much sent as much at a time as its way has always taken.
+    fn judge(&self, tuple: Tuple, way: &Way) {
+        let (bytes, longest, least) = (self.bytes, self.longest, way.least);
+        let enough = bytes < 3 * MTU as u32 || longest >= least - BLOCKS;
+        assert!(enough, "{bytes} bytes on {tuple:?} in packets of at most {longest}, where {least} always passed");
+    }
+}
+
+/// An ICMP error from a router on `link`, as a frame.
+fn router_error(link: usize, icmp: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0; 34];
+    ethernet::emit(&mut frame, MAC, ROUTER, None, ethernet::IPV4);
+    let (src, dst) = (on(link, 254), Addr::from_v4(LINKS[link].0));
+    ipv4::Header { src, dst, protocol: ipv4::ICMP, ..Default::default() }.emit(&mut frame[14..], icmp.len());
+    frame.extend(icmp);
+    retag(&frame, LINKS[link].1)
+}
+
+/// What such a frame says.
+fn told_mtu(frame: &[u8]) -> u16 {
+    let icmp = ethernet::Frame::parse(frame).unwrap().payload[20..].to_vec();
+    u16::from_be_bytes([icmp[6], icmp[7]])
 }
 
 /// `frame`, whose tag this is from now on.
