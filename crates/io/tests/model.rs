@@ -1,4 +1,5 @@
-//! The sharing program against its rules, written once more over parsed frames: random frames of all shapes, random maps.
+//! The sharing program against its rules, written once more over parsed frames: random frames of all shapes, random maps, and time
+//! that passes.
 //!
 //! A failure prints its seed: `CORELANE_SEED=7 cargo test -p io --test model` runs that round alone, and CORELANE_SEEDS says how
 //! many rounds there are.
@@ -7,12 +8,15 @@ mod common;
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
 
 use common::Bench;
 use io::bpf::{OwnFlags, OwnFlow, OwnKey, Verdict};
 use wire::{Addr, MacAddr, Ports};
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+/// What the program measures time in.
+const TICK: Duration = Duration::from_nanos(1 << 20);
 
 /// What the program knows, and what the kernel has.
 #[derive(Default)]
@@ -22,8 +26,10 @@ struct World {
     kept: HashSet<OwnFlow>,
     /// The kernel's connections; those in TIME-WAIT are `false`.
     kernel: HashMap<(Addr, u16, Addr, u16), bool>,
-    /// Datagrams whose first fragment was ours: VLAN, addresses, identification, protocol.
-    fragments: HashSet<Datagram>,
+    /// Datagrams whose first fragment was ours: VLAN, addresses, identification, protocol. Between which times it came.
+    fragments: HashMap<Datagram, [Instant; 2]>,
+    /// How long what follows such a fragment is ours.
+    life: Duration,
 }
 
 type Datagram = (u16, Addr, Addr, u32, u8);
@@ -127,21 +133,24 @@ fn quoted6(vlan: u16, icmp: &[u8]) -> Option<(OwnFlow, bool)> {
 }
 
 impl World {
-    /// The rules.
-    fn verdict(&mut self, f: &[u8]) -> Verdict {
+    /// The rules, for a frame that came between two times; `said` where they leave that open.
+    fn verdict(&mut self, f: &[u8], came: [Instant; 2], said: Verdict) -> Verdict {
         if f[..6] != MAC {
             return Verdict::Pass;
         }
         let Some(parsed) = parse(f) else { return Verdict::Pass };
         match parsed.fragment {
-            Some((datagram, false)) if self.fragments.contains(&datagram) => Verdict::Fragment,
-            Some((_, false)) => Verdict::Pass,
+            Some((datagram, false)) => match self.fragments.get(&datagram) {
+                Some(first) if came[1] - first[0] + TICK < self.life => Verdict::Fragment,
+                Some(first) if came[0] - first[1] < self.life + TICK && said == Verdict::Fragment => said,
+                _ => Verdict::Pass,
+            },
             first => {
                 let verdict = parsed.about.map_or(Verdict::Pass, |(flow, opens)| self.owner(&flow, opens));
                 if let Some((datagram, _)) = first {
                     match verdict {
                         Verdict::Pass | Verdict::KernelFlow => self.fragments.remove(&datagram),
-                        _ => self.fragments.insert(datagram),
+                        _ => self.fragments.insert(datagram, came),
                     };
                 }
                 verdict
@@ -224,6 +233,9 @@ fn kernel_connections(world: &mut World, names: &mut Names) -> Vec<(TcpListener,
     for ip in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
         let Ok(listener) = TcpListener::bind((ip, 0)) else { continue };
         let port = listener.local_addr().unwrap().port();
+        // The other family's listener may have a port of the same number.
+        let live = || io::netlink::kernel_flows(port, |_| true).unwrap().live;
+        let others = live();
         let mut connect = |alive| {
             let client = TcpStream::connect((ip, port)).unwrap();
             let peer_port = client.local_addr().unwrap().port();
@@ -234,7 +246,7 @@ fn kernel_connections(world: &mut World, names: &mut Names) -> Vec<(TcpListener,
         let (server, client) = connect(false);
         drop(server);
         drop(client);
-        while io::netlink::kernel_flows(port, |_| true).unwrap().live > 0 {
+        while live() > others {
             std::thread::yield_now();
         }
         let (server, client) = connect(true);
@@ -316,17 +328,19 @@ fn packet(r: &mut Random, from: IpAddr, to: IpAddr, protocol: u8, payload: &[u8]
         // Each header names the next; the place of that name.
         let mut named = 6;
         let headers = if r.one_in(3) { r.of(&[0, 1, 1, 2, 2, 3, 4, 5]) } else { 0 };
+        // A fragment's own header is anywhere among them.
+        let own = r.below(headers + 1);
         for n in 0..headers + fragmented as usize {
-            let kind = if n == headers { 44 } else { r.of(&[0u8, 60, 43, 44, 51]) };
+            let kind = if n == own && fragmented { 44 } else { r.of(&[0u8, 60, 43, 44, 44, 51]) };
             b[named] = kind;
             named = b.len();
             match kind {
                 44 => {
-                    let cut = if n == headers || r.one_in(2) { cut } else { (0, false) };
+                    let cut = if n == own && fragmented || r.one_in(4) { cut } else { (0, false) };
                     b.extend([0, 0]);
                     b.extend((cut.0 | cut.1 as u16).to_be_bytes());
                     b.extend([0, 0]);
-                    b.extend(id.to_be_bytes());
+                    b.extend(r.of(&[id, id, 3 - id]).to_be_bytes());
                 }
                 _ => {
                     let long = r.below(3);
@@ -436,13 +450,19 @@ fn frame(r: &mut Random, subject: Subject) -> Vec<u8> {
 
 /// One round; what was said how often, `None` where no program can be loaded.
 fn round(seed: u64, said: &mut HashMap<String, usize>) -> Option<()> {
-    let b = Bench::new()?;
     let mut r = Random(seed);
-    let (mut world, mut names) = (World::default(), Names::new());
+    // Where time passes it passes soon.
+    let (life, b) = match r.one_in(2) {
+        true => (8 * TICK, Bench::with(8 * TICK)?),
+        false => (Duration::from_secs(30), Bench::new()?),
+    };
+    let (mut world, mut names) = (World { life, ..World::default() }, Names::new());
     let _alive = kernel_connections(&mut world, &mut names);
     fill(&mut r, &b, &mut world, &names);
     let mut check = |f: &[u8], world: &mut World| {
-        let (rules, program) = (world.verdict(f), b.verdict(f));
+        let before = Instant::now();
+        let program = b.verdict(f);
+        let rules = world.verdict(f, [before, Instant::now()], program);
         assert_eq!(program, rules, "the program (left) and the rules (right), CORELANE_SEED={seed}, of frame {f:02x?}");
         *said.entry(format!("{rules:?}")).or_insert(0) += 1;
     };
@@ -470,6 +490,9 @@ fn round(seed: u64, said: &mut HashMap<String, usize>) -> Option<()> {
         for _ in 0..20 {
             let about = if r.one_in(5) { Subject::random(&mut r, &names, &likely) } else { now };
             check(&frame(&mut r, about), &mut world);
+            if world.life < Duration::from_secs(1) && r.one_in(40) {
+                std::thread::sleep(world.life + 2 * TICK);
+            }
         }
     }
     // One frame at every length.

@@ -198,14 +198,10 @@ fn ipv6(a: &mut Asm) {
         a.op_reg(Op::Add, 9, 3).jump(next);
         a.label(fragment);
         copy(a, 8);
-        a.load(W, 4, PLACE, COPY + 4).store(W, PLACE, FRAG_ID, 4);
-        a.load(B, 5, PLACE, COPY).store(H, PLACE, FRAG_PROTOCOL, 5).load(H, 3, PLACE, COPY + 2).be16(3).op(
-            Op::Add,
-            9,
-            8,
-        );
-        // An atomic fragment (RFC 6946) is whole.
+        a.load(B, 5, PLACE, COPY).load(H, 3, PLACE, COPY + 2).be16(3).op(Op::Add, 9, 8);
+        // An atomic fragment (RFC 6946) is whole, and says nothing of the one that it may be in.
         a.mov_reg(4, 3).op(Op::And, 4, 0xfff9).jump_if(If::Eq, 4, 0, next);
+        a.load(W, 4, PLACE, COPY + 4).store(W, PLACE, FRAG_ID, 4).store(H, PLACE, FRAG_PROTOCOL, 5);
         a.op(Op::And, 3, 0xfff8).jump_if(If::Ne, 3, 0, "later_fragment").store_imm(Dw, PLACE, FIRST, 1).jump(next);
     }
     a.label("upper").jump_if(If::Eq, 5, 6, "tcp_copy").jump_if(If::Ne, 5, 58, "out");
@@ -312,6 +308,13 @@ fn now(a: &mut Asm) {
     a.call(KTIME_GET_NS).op(Op::Rsh, 0, TIME_SHIFT as i32);
 }
 
+/// r0 = how long ago the entry at r0 was written.
+fn age(a: &mut Asm) -> &mut Asm {
+    a.load(Size::Dw, 3, 0, 0).store(Size::Dw, PLACE, TIME, 3);
+    now(a);
+    a.load(Size::Dw, 3, PLACE, TIME).op_reg(Op::Sub, 0, 3)
+}
+
 fn fragment_entry<'a>(a: &'a mut Asm, map: &Map) -> &'a mut Asm {
     a.map(1, map.as_fd()).lea(2, PLACE, FRAG as i32)
 }
@@ -335,11 +338,13 @@ fn verdict(a: &mut Asm, maps: &Maps, fragment_life: i32) {
     fragment_entry(a, &maps.first_seen).lea(3, PLACE, TIME as i32).mov(4, 0).call(MAP_UPDATE).jump("redirect");
 
     a.label("later_fragment");
-    fragment_entry(a, &maps.fragments).call(MAP_LOOKUP).jump_if(If::Ne, 0, 0, "remembered");
+    fragment_entry(a, &maps.fragments).call(MAP_LOOKUP).jump_if(If::Eq, 0, 0, "not_known");
+    age(a).jump_if(If::Lt, 0, fragment_life, "follows");
+    // One whose time is over may have had the same identification.
+    a.label("not_known");
     fragment_entry(a, &maps.first_seen).call(MAP_LOOKUP).jump_if(If::Eq, 0, 0, "out");
-    a.label("remembered").load(Dw, 3, 0, 0).store(Dw, PLACE, TIME, 3);
-    now(a);
-    a.load(Dw, 3, PLACE, TIME).op_reg(Op::Sub, 0, 3).jump_if(If::Ge, 0, fragment_life, "out");
+    age(a).jump_if(If::Ge, 0, fragment_life, "out");
+    a.label("follows");
     a.store_imm(Dw, PLACE, VERDICT, Verdict::Fragment as i32);
 
     a.label("redirect");
