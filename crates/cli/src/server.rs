@@ -559,6 +559,8 @@ pub mod channel;
 pub mod reset;
 
 #[cfg(test)]
+mod clocks;
+#[cfg(test)]
 mod lane_tests;
 #[cfg(test)]
 mod rivals;

@@ -256,3 +256,6 @@ fn changed_files_are_noticed_within_a_second() {
     rig.later();
     assert_eq!(rig.get("/a%20b.txt", "").status, 404);
 }
+
+#[path = "model.rs"]
+mod model;
