@@ -154,9 +154,61 @@ impl Lane {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn at(start: Instant, ms: u64) -> Instant {
         start + Duration::from_millis(ms)
+    }
+
+    /// Peers of an end, of which each takes what is meant for it after the one before, or nothing at all.
+    #[derive(Clone, Debug)]
+    struct Peer {
+        bytes: u64,
+        /// Of the time that an end has for them and for itself, hundredths that it takes.
+        pace: u64,
+        dead: bool,
+    }
+
+    fn peers() -> impl Strategy<Value = Vec<(usize, Peer)>> {
+        let bytes = prop_oneof![Just(0), 0u64..3000, 0u64..3_000_000];
+        let dead = prop::bool::weighted(0.2);
+        let peer = (bytes, 40u64..=95, dead).prop_map(|(bytes, pace, dead)| Peer { bytes, pace, dead });
+        prop::collection::vec((prop_oneof![Just(1usize), 1usize..20_000], peer), 1..12)
+    }
+
+    proptest! {
+        /// Peers that go on are heard out, however many there are and however much they take; then nobody is waited for.
+        #[test]
+        fn who_goes_on_has_his_time(groups in peers(), begins in 0u64..1_500) {
+            let start = Instant::now();
+            // What is left after each time that somebody acknowledges something.
+            let each = |g: &(usize, Peer)| Left { ends: g.0, bytes: g.0 as u64 * (g.1.bytes / g.0 as u64) };
+            let whole = groups.iter().map(each).fold(Left::default(), |a, b| Left { ends: a.ends + b.ends, bytes: a.bytes + b.bytes });
+            let (mut left, mut now) = (whole, Duration::from_millis(begins));
+            let mut acknowledged = vec![];
+            for group in groups.iter().filter(|g| !g.1.dead) {
+                let Left { ends, bytes } = each(group);
+                for part in 1..=64u64 {
+                    let share = |n: u64| n * part / 64 - n * (part - 1) / 64;
+                    let (gone, taken) = (share(ends as u64), share(bytes));
+                    now += (EACH_END * gone as u32 + EACH_BYTE * taken as u32) * group.1.pace as u32 / 100;
+                    left = Left { ends: left.ends - gone as usize, bytes: left.bytes - taken };
+                    acknowledged.push((now, left));
+                }
+            }
+            // Nobody pauses for as long as an end waits.
+            let times = std::iter::once(Duration::ZERO).chain(acknowledged.iter().map(|(at, _)| *at));
+            prop_assume!(times.clone().zip(times.skip(1)).all(|(a, b)| b - a + 2 * LOOK < QUIET));
+            let last = acknowledged.last().map_or(Duration::ZERO, |(at, _)| *at);
+            let mut limit = Limit::closing(start, QUIET, whole);
+            let over = (1..).map(|n| LOOK * n).find(|at| {
+                let left = acknowledged.iter().rev().find(|(when, _)| when <= at).map_or(whole, |(_, left)| *left);
+                !limit.allows(start + *at, left)
+            });
+            let over = over.expect("it ends");
+            prop_assert!(over >= last, "over after {over:?}, where the last acknowledgment comes after {last:?}");
+            prop_assert!(over <= last + QUIET + 2 * LOOK, "over after {over:?}, {last:?}");
+        }
     }
 
     #[test]
