@@ -377,11 +377,12 @@ row_key() {
         { failed "load: rc $?"; cat $R/load; return; }
     # Frames that came by the other lane's queue, of all that came; a lane counts what it is handed among those. Without what is
     # learnt it is every other one.
-    local handed came
-    read -r handed came < <(python3 -c 'import json, sys
+    local counts handed came
+    counts=$(python3 -c 'import json, sys
 lanes = json.load(open(sys.argv[1]))["lanes"]
 handed = sum(lane["handed_in"] for lane in lanes)
-print(handed, sum(lane["rx_frames"] for lane in lanes) - handed)' $R/load)
+print(handed, sum(lane["rx_frames"] for lane in lanes) - handed)' $R/load) || { failed "load says: $(head -c 300 $R/load)"; return; }
+    handed=${counts% *} came=${counts#* }
     [ "$((handed * 8))" -lt "$came" ] || { failed "$handed of $came frames were handed over"; return; }
     served "$handed of $came frames handed over"
 }
