@@ -167,13 +167,14 @@ fn what_waits_goes_to_another_registration_of_the_channel() {
     assert_eq!((count(&mut a), count(&mut b)), (0, 5));
 }
 
-/// A network of its own for this thread and those that it starts, with ports for many connections; `false`: not allowed to.
+/// A network of its own for this thread and those that it starts, with ports for many connections and long accept queues; `false`:
+/// not allowed to.
 fn own_network() -> bool {
-    let set = |name: &str, value: &str| std::fs::write(format!("/proc/sys/net/ipv4/{name}"), value).is_ok();
+    let set = |name: &str, value: &str| std::fs::write(format!("/proc/sys/net/{name}"), value).is_ok();
     // SAFETY: no memory is passed.
     let alone = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
     let up = || std::process::Command::new("ip").args(["link", "set", "lo", "up"]).status().is_ok_and(|s| s.success());
-    alone && up() && set("ip_local_port_range", "1024 65000")
+    alone && up() && set("ipv4/ip_local_port_range", "1024 65000") && set("core/somaxconn", "65535")
 }
 
 /// A part ends while handshakes are under way with it, which TCP_DEFER_ACCEPT keeps so until bytes come. The one that goes on is
@@ -230,6 +231,9 @@ fn parts_come_and_go() {
     }
     const EACH: usize = 10_000;
     let (fd, at) = listener("127.0.0.1:0");
+    // A full queue loses what its clients have closed already.
+    // SAFETY: no memory is passed.
+    assert_eq!(unsafe { libc::listen(fd.as_raw_fd(), 2 * EACH as i32) }, 0);
     let (fd, over, accepted) = (&fd, &AtomicBool::new(false), &AtomicUsize::new(0));
     // Channels are their threads'. What has come so far, without waiting for more than a moment.
     let take = |channel: &mut Channel, limit: u64| {
