@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
-use rustix::net::{SocketFlags, accept_with, sockopt};
+use rustix::net::{Shutdown, SocketFlags, accept_with, shutdown, sockopt};
 
 use super::sharing::Placeholder;
 use crate::error::PortError;
@@ -24,6 +24,8 @@ pub struct Local {
     places: Mutex<Places>,
     /// Somebody accepts; see [`Local::take`].
     taken: AtomicBool,
+    /// The process whose listeners these are.
+    process: u32,
 }
 
 #[derive(Debug, Default)]
@@ -32,21 +34,37 @@ struct Places {
     listeners: HashMap<u64, Weak<OwnedFd>>,
 }
 
-/// A listener's place among those of a [`Local`]; dropping it takes the listener out.
+/// A listener's place among those of a [`Local`]; dropping it takes the listener out, and ends it.
 #[derive(Debug)]
 pub(super) struct Place(Arc<Local>, u64);
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.places().listeners.remove(&self.1);
+        let listener = self.0.places().listeners.remove(&self.1);
+        if self.0.process == std::process::id()
+            && let Some(listener) = listener.and_then(|listener| listener.upgrade())
+        {
+            // Closing alone would do neither where a child of fork(2) has the descriptor too: what waits there would be told
+            // again and again, and nobody would accept it. Neither can fail in a way that matters: the descriptor is open.
+            let _ = epoll::delete(&self.0.epoll, &*listener);
+            let _ = shutdown(&*listener, Shutdown::Both);
+        }
     }
 }
+
+/// Connections that [`Local::refuse`] resets at once.
+const MOST_REFUSED: usize = 64;
 
 impl Local {
     /// None yet. Errors: the kernel's.
     pub fn new() -> io::Result<Arc<Local>> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        Ok(Arc::new(Local { epoll, places: Mutex::default(), taken: AtomicBool::new(false) }))
+        Ok(Arc::new(Local {
+            epoll,
+            places: Mutex::default(),
+            taken: AtomicBool::new(false),
+            process: std::process::id(),
+        }))
     }
 
     fn places(&self) -> MutexGuard<'_, Places> {
@@ -105,11 +123,13 @@ impl Local {
         }
     }
 
-    /// Resets what waits, unless somebody accepts. Errors: those of accept(2).
+    /// Resets some of what waits, unless somebody accepts; the rest is still told. Errors: those of accept(2).
     pub fn refuse(&self) -> io::Result<()> {
-        while !self.is_taken()
-            && let Some(stream) = self.accept()?
-        {
+        for _ in 0..MOST_REFUSED {
+            if self.is_taken() {
+                break;
+            }
+            let Some(stream) = self.accept()? else { break };
             // Where that fails the close is an orderly one, which ends the connection as well.
             let _ = sockopt::set_socket_linger(&stream, Some(Duration::ZERO));
         }
@@ -121,5 +141,26 @@ impl Local {
 impl AsFd for Local {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpStream;
+
+    /// A listener that a child of fork(2) has too ends with its place, and what waited there is told no more.
+    #[test]
+    fn a_listener_ends_whoever_else_has_it() {
+        let local = Local::new().unwrap();
+        let held = local.hold("127.0.0.1:0".parse().unwrap()).unwrap();
+        let at = SocketAddr::try_from(rustix::net::getsockname(&*held.fd).unwrap()).unwrap();
+        // As after fork: another descriptor of the same open file.
+        let child = held.fd.try_clone().unwrap();
+        let _waits = TcpStream::connect(at).unwrap();
+        drop(held);
+        assert_eq!(TcpStream::connect(at).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        assert!(local.accept().unwrap().is_none());
+        drop(child);
     }
 }
