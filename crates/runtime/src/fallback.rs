@@ -13,6 +13,8 @@ use wire::Addr;
 
 /// Connections that are remembered to live elsewhere. A power of two; each takes eight bytes, once there is any.
 const REMEMBERED: usize = 1 << 16;
+/// Places of a connection: the latest of those that share them are remembered.
+const WAYS: usize = 4;
 
 type Listens = Vec<(Endpoint, bool)>;
 
@@ -40,8 +42,8 @@ pub(crate) struct Fallback {
     heard: u64,
     /// Lanes that listen where we do not, by port: address, IPv6 alone, lane.
     others: HashMap<u16, Vec<(Addr, bool, u16)>>,
-    /// Connections that began elsewhere: tag and lane, by hash. Empty until there is one.
-    remembered: Vec<u64>,
+    /// Connections that began elsewhere: tag and lane, by hash, the latest of each set first. Empty until there is one.
+    remembered: Vec<[u64; WAYS]>,
 }
 
 /// Whether a listener at `at` takes what comes to `to`.
@@ -121,21 +123,29 @@ impl Fallback {
         at_port.iter().filter(move |(at, v6_only, _)| covers((*at, *v6_only), to.addr)).map(|(_, _, lane)| *lane)
     }
 
-    /// Only what opens a connection makes an entry. One that is lost to another of the same place is as a rule found again:
-    /// the hash names the same lane as long as the same lanes listen.
+    /// Only what opens a connection makes an entry. One that later ones have driven out is as a rule found again: the hash names
+    /// the same lane as long as the same lanes listen.
     fn remember(&mut self, tuple: &Tuple, hash: u32, lane: u16) {
-        if !tuple.opens {
-            return;
+        if tuple.opens {
+            self.enter(hash, lane);
         }
+    }
+
+    fn enter(&mut self, hash: u32, lane: u16) {
         if self.remembered.is_empty() {
-            self.remembered = vec![0; REMEMBERED];
+            self.remembered = vec![[0; WAYS]; REMEMBERED / WAYS];
         }
-        self.remembered[hash as usize % REMEMBERED] = (hash as u64) << 32 | (lane as u64 + 1);
+        let set = &mut self.remembered[hash as usize % (REMEMBERED / WAYS)];
+        // What is there of the same hash, a free place, or the oldest makes room.
+        let room = set.iter().position(|entry| *entry == 0 || (*entry >> 32) as u32 == hash).unwrap_or(WAYS - 1);
+        set.copy_within(..room, 1);
+        set[0] = (hash as u64) << 32 | (lane as u64 + 1);
     }
 
     fn recall(&self, hash: u32) -> Option<u16> {
-        let entry = *self.remembered.get(hash as usize % REMEMBERED)?;
-        (entry != 0 && (entry >> 32) as u32 == hash).then(|| (entry as u32 - 1) as u16)
+        let set = self.remembered.get(hash as usize % (REMEMBERED / WAYS))?;
+        let entry = *set.iter().find(|entry| **entry != 0 && (**entry >> 32) as u32 == hash)?;
+        Some((entry as u32 - 1) as u16)
     }
 }
 
@@ -151,5 +161,22 @@ mod tests {
         assert!(covers((a("0.0.0.0"), false), v4) && !covers((a("0.0.0.0"), false), v6));
         assert!(covers((a("::"), false), v4) && covers((a("::"), false), v6));
         assert!(!covers((a("::"), true), v4) && covers((a("::"), true), v6));
+    }
+    /// The latest of a set are remembered, each with its lane, and again with another.
+    #[test]
+    fn connections_of_one_set_are_remembered() {
+        const SETS: u32 = (REMEMBERED / WAYS) as u32;
+        let mut one = Fallback::new(Directory::new(8), 0);
+        assert_eq!(one.recall(7), None);
+        let hashes: Vec<u32> = (0..=WAYS as u32).map(|n| 7 + n * SETS).collect();
+        for (lane, hash) in hashes.iter().enumerate().take(WAYS) {
+            one.enter(*hash, lane as u16);
+        }
+        let found = |one: &Fallback| -> Vec<_> { hashes.iter().map(|hash| one.recall(*hash)).collect() };
+        assert_eq!(found(&one), [Some(0), Some(1), Some(2), Some(3), None]);
+        one.enter(hashes[1], 6);
+        assert_eq!(found(&one), [Some(0), Some(6), Some(2), Some(3), None]);
+        one.enter(hashes[4], 4);
+        assert_eq!(found(&one), [None, Some(6), Some(2), Some(3), Some(4)], "the oldest makes room");
     }
 }
