@@ -85,6 +85,8 @@ lints() {
     cargo fmt --all --check
     step "lints"
     cargo clippy --workspace --all-targets --locked -- -D warnings
+    # The fuzz targets are a workspace of their own, whose lock file follows ours.
+    cargo metadata --manifest-path fuzz/Cargo.toml --locked --format-version 1 >/dev/null
     step "faults that can be put back"
     tools/faults.py --list >/dev/null
     step "layers"
