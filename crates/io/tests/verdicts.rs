@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use common::Bench;
@@ -222,6 +223,99 @@ fn the_kernel_keeps_the_connections_it_has() {
         b.maps.own(key, OwnFlags::CLOSING).unwrap();
         assert_eq!(b.verdict(&with(peer_port, Flags::ACK)), Verdict::KernelFlow);
     }
+}
+
+/// Runs `f` in a network namespace of its own, whose loopback is up.
+fn in_a_namespace(f: impl FnOnce() + Send) {
+    let run = || {
+        // SAFETY: it changes this thread alone, which ends with `f`.
+        assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0, "{}", std::io::Error::last_os_error());
+        let up = std::process::Command::new("ip").args(["link", "set", "lo", "up"]).status();
+        assert!(up.is_ok_and(|s| s.success()), "ip link set lo up");
+        f();
+    };
+    if let Err(cause) = std::thread::scope(|s| s.spawn(run).join()) {
+        std::panic::resume_unwind(cause);
+    }
+}
+
+fn option(socket: &impl AsRawFd, level: i32, name: i32, value: i32) {
+    let size = size_of::<i32>() as u32;
+    // SAFETY: the value is an int, and lives.
+    let done = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), size) };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// Next sequence numbers of a connection, to send and to receive; it ends without a word when it is dropped.
+fn sequences(socket: &impl AsRawFd) -> (u32, u32) {
+    option(socket, libc::IPPROTO_TCP, libc::TCP_REPAIR, 1);
+    let [receive, send] = [1, 2].map(|queue| {
+        option(socket, libc::IPPROTO_TCP, libc::TCP_REPAIR_QUEUE, queue);
+        let (mut value, mut size) = (0u32, size_of::<u32>() as u32);
+        // SAFETY: the option is an unsigned int, for which there is room.
+        let done = unsafe {
+            let (to, size) = ((&raw mut value).cast(), &raw mut size);
+            libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_QUEUE_SEQ, to, size)
+        };
+        assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+        value
+    });
+    (send, receive)
+}
+
+#[test]
+fn a_cookie_of_the_kernels_next_listener_is_the_kernels() {
+    let Some(b) = Bench::new() else { return };
+    in_a_namespace(|| {
+        std::fs::write("/proc/sys/net/ipv4/tcp_syncookies", "2").unwrap();
+        for (ip, text) in [("127.0.0.1", "127.0.0.1:0"), ("::1", "[::1]:0")] {
+            let listener = std::net::TcpListener::bind(text).unwrap();
+            let local = listener.local_addr().unwrap();
+            let client = std::net::TcpStream::connect(local).unwrap();
+            let peer_port = client.local_addr().unwrap().port();
+            // What came in the handshake, whose connections are gone without a trace.
+            let (server, _) = listener.accept().unwrap();
+            let (send, receive) = sequences(&client);
+            sequences(&server);
+            drop((client, server));
+            let (us, peer) = (addr(ip), addr(ip));
+            let of = |seq: u32, ack: u32, flags| {
+                let mut tcp = segment(peer_port, local.port(), flags);
+                tcp[4..8].copy_from_slice(&seq.to_be_bytes());
+                tcp[8..12].copy_from_slice(&ack.to_be_bytes());
+                tcp
+            };
+            let with = |seq, ack, flags| frame(None, &packet(peer, us, 6, &of(seq, ack, flags)));
+            let key = OwnKey { vlan: 0, addr: us, port: local.port() };
+            b.maps.own(key, OwnFlags::CLOSING).unwrap();
+            assert_eq!(b.verdict(&with(send, receive, Flags::ACK)), Verdict::KernelFlow);
+            assert_eq!(b.verdict(&with(send, receive, Flags::ACK | Flags::PSH)), Verdict::KernelFlow);
+            // What is no cookie may be of a connection that a lane still has.
+            assert_eq!(b.verdict(&with(send, receive ^ 1 << 20, Flags::ACK)), Verdict::Listen);
+            assert_eq!(b.verdict(&with(send ^ 1 << 20, receive, Flags::ACK)), Verdict::Listen);
+            assert_eq!(b.verdict(&with(send, receive, Flags::ACK | Flags::RST)), Verdict::Listen);
+            // As is an ICMP error about such a segment.
+            let quoted = |seq, ack| {
+                let mut tcp = of(seq, ack, Flags::ACK);
+                tcp[..4].rotate_left(2);
+                packet(us, peer, 6, &tcp)
+            };
+            let error = match us.is_v4() {
+                true => [&[3, 1, 0, 0, 0, 0, 0, 0][..], &quoted(send, receive)].concat(),
+                false => [&[1, 0, 0, 0, 0, 0, 0, 0][..], &quoted(send, receive)].concat(),
+            };
+            let icmp = if us.is_v4() { 1 } else { 58 };
+            assert_eq!(b.verdict(&frame(None, &packet(peer, us, icmp, &error))), Verdict::Listen);
+            // Behind options, too.
+            if !us.is_v4() {
+                let options = [&[6u8, 0, 1, 4, 0, 0, 0, 0][..], &of(send, receive, Flags::ACK)].concat();
+                assert_eq!(b.verdict(&frame(None, &packet(peer, us, 60, &options))), Verdict::KernelFlow);
+            }
+            b.maps.own(key, OwnFlags::BESIDE_KERNEL).unwrap();
+            assert_eq!(b.verdict(&with(send, receive, Flags::ACK)), Verdict::Listen, "we listen");
+            b.maps.disown(key).unwrap();
+        }
+    });
 }
 
 /// A fragment of `payload` from 10.0.0.2 to 10.0.0.1.

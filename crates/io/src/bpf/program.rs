@@ -3,8 +3,9 @@
 //! Ours is, in frames to the interface's own hardware address: a TCP segment to an owned (VLAN, address, port); one to a port
 //! of the ports of active opens of an owned address; the fragments of such a datagram; an ICMP error that quotes a segment we sent.
 //! While the kernel may hold connections on an owned port, segments are looked up, and those of the kernel's connections
-//! pass, unless all that is left of one is its TIME-WAIT. On a port that drains only the connections named in the map of kept
-//! ones are ours. No socket on the queue: everything passes.
+//! pass, unless all that is left of one is its TIME-WAIT. On a port that closes, an ACK with a valid SYN cookie of the kernel's next
+//! listener is the kernel's. On a port that drains only the connections named in the map of kept ones are ours. No socket on the
+//! queue: everything passes.
 //!
 //! `tests/verdicts.rs` holds the program against these rules written once more, over random frames and maps.
 //!
@@ -44,7 +45,10 @@ const KEY_VLAN: i16 = KEY + 18;
 const WORD: i16 = 260;
 /// Length of the link header.
 const LINK: i16 = 264;
-const _: () = assert!(LINK as usize + 8 == PLACE_LEN);
+/// The headers of a segment, as far as its SYN cookie is about them: IP, and TCP.
+const COOKIE_IP: i16 = 272;
+const COOKIE_TCP: i16 = 312;
+const _: () = assert!(COOKIE_TCP as usize + 24 == PLACE_LEN);
 
 const MAP_LOOKUP: i32 = 1;
 const MAP_UPDATE: i32 = 2;
@@ -53,8 +57,10 @@ const KTIME_GET_NS: i32 = 5;
 const REDIRECT_MAP: i32 = 51;
 const SK_RELEASE: i32 = 86;
 const SKC_LOOKUP_TCP: i32 = 99;
+const TCP_CHECK_SYNCOOKIE: i32 = 100;
 const XDP_LOAD_BYTES: i32 = 189;
 const XDP_PASS: i32 = 2;
+const TCP_ESTABLISHED: i32 = 1;
 const TCP_TIME_WAIT: i32 = 6;
 const TCP_LISTEN: i32 = 10;
 
@@ -161,7 +167,7 @@ fn ipv4(a: &mut Asm) {
         .be16(3)
         .store(Dw, PLACE, PORT, 3);
     a.load(H, 3, PLACE, COPY + 2).store(H, PLACE, TUPLE + 8, 3);
-    a.store_imm(Dw, PLACE, FLAGS, 0x10).jump("own");
+    a.store_imm(Dw, PLACE, FLAGS, 0).jump("own");
 }
 
 /// IPv6, over at most four extension headers.
@@ -217,7 +223,7 @@ fn ipv6(a: &mut Asm) {
     a.load(H, 3, PLACE, COPY + 48).store(H, PLACE, KEY_PORT, 3).store(H, PLACE, TUPLE + 34, 3);
     a.be16(3).store(Dw, PLACE, PORT, 3);
     a.load(H, 3, PLACE, COPY + 50).store(H, PLACE, TUPLE + 32, 3);
-    a.store_imm(Dw, PLACE, FLAGS, 0x10).jump("own");
+    a.store_imm(Dw, PLACE, FLAGS, 0).jump("own");
 }
 
 fn segment(a: &mut Asm) {
@@ -227,6 +233,9 @@ fn segment(a: &mut Asm) {
     a.lea(9, PLACE, COPY as i32).jump("tcp_read");
     a.label("tcp").lea(2, 9, 20).jump_if_reg(If::Gt, 2, 8, "out");
     a.label("tcp_read").load(B, 3, 9, 13).store(Dw, PLACE, FLAGS, 3);
+    for at in [4, 8] {
+        a.load(W, 3, 9, at).store(W, PLACE, COOKIE_TCP + at, 3);
+    }
     a.load(W, 4, 9, 0).load(Dw, 3, PLACE, TUPLE_LEN).jump_if(If::Eq, 3, 36, "ports6");
     a.store(W, PLACE, TUPLE + 8, 4).jump("ports");
     a.label("ports6").store(W, PLACE, TUPLE + 32, 4);
@@ -254,8 +263,11 @@ fn owner(a: &mut Asm, maps: &Maps) {
     a.load(Dw, 3, PLACE, TUPLE_LEN).jump_if(If::Eq, 3, 36, "look_up6");
     a.mov(3, 12).call(SKC_LOOKUP_TCP).jump("found");
     a.label("look_up6").mov(3, 36).call(SKC_LOOKUP_TCP);
-    a.label("found").jump_if(If::Eq, 0, 0, "ours");
-    a.load(W, 3, 0, 72).store(Dw, PLACE, SAVED, 3).mov_reg(1, 0).call(SK_RELEASE);
+    a.label("found").jump_if(If::Eq, 0, 0, "ours").mov_reg(9, 0);
+    a.load(W, 3, 9, 72).store(Dw, PLACE, SAVED, 3).jump_if(If::Ne, 3, TCP_LISTEN, "release");
+    a.load(Dw, 3, PLACE, OWN).op(Op::And, 3, CLOSING as i32).jump_if(If::Eq, 3, 0, "release");
+    cookie(a);
+    a.label("release").mov_reg(1, 9).call(SK_RELEASE);
     a.load(Dw, 3, PLACE, SAVED).jump_if(If::Eq, 3, TCP_LISTEN, "ours").jump_if(If::Ne, 3, TCP_TIME_WAIT, "kernels");
     // What the kernel remembers in TIME-WAIT is void while we listen; afterwards it may be of its next server.
     a.load(Dw, 3, PLACE, OWN).op(Op::And, 3, CLOSING as i32).jump_if(If::Eq, 3, 0, "ours");
@@ -273,6 +285,27 @@ fn owner(a: &mut Asm, maps: &Maps) {
     // The bit of its block of 1024.
     a.load(Dw, 3, 0, 8).op(Op::Rsh, 5, 10).op(Op::And, 5, 63).op_reg(Op::Rsh, 3, 5).op(Op::And, 3, 1);
     a.jump_if(If::Eq, 3, 0, "out").store_imm(Dw, PLACE, VERDICT, Verdict::Active as i32);
+}
+
+/// Whether the segment brings a valid SYN cookie to the kernel's listener, whose socket is in r9: then it begins a connection there,
+/// which no lane can have. What is not a segment (FLAGS is 0) brings none.
+fn cookie(a: &mut Asm) {
+    use Size::{B, Dw, W};
+    a.load(W, 3, PLACE, FLAGS).store(B, PLACE, COOKIE_TCP + 13, 3);
+    a.load(Dw, 3, PLACE, TUPLE_LEN).jump_if(If::Eq, 3, 36, "cookie6");
+    a.store_imm(B, PLACE, COOKIE_IP, 0x45).load(W, 3, PLACE, TUPLE + 8).store(W, PLACE, COOKIE_TCP, 3);
+    for at in [0, 4] {
+        a.load(W, 3, PLACE, TUPLE + at).store(W, PLACE, COOKIE_IP + 12 + at, 3);
+    }
+    a.mov(3, 20).jump("cookie");
+    a.label("cookie6").store_imm(B, PLACE, COOKIE_IP, 0x60).load(W, 3, PLACE, TUPLE + 32);
+    a.store(W, PLACE, COOKIE_TCP, 3);
+    for at in (0..32).step_by(4) {
+        a.load(W, 3, PLACE, TUPLE + at).store(W, PLACE, COOKIE_IP + 8 + at, 3);
+    }
+    a.mov(3, 40);
+    a.label("cookie").mov_reg(1, 9).lea(2, PLACE, COOKIE_IP as i32).lea(4, PLACE, COOKIE_TCP as i32).mov(5, 20);
+    a.call(TCP_CHECK_SYNCOOKIE).jump_if(If::Ne, 0, 0, "release").store_imm(Dw, PLACE, SAVED, TCP_ESTABLISHED);
 }
 
 /// Writes the whole tuple as a key of the maps of connections.
