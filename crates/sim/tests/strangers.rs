@@ -4,6 +4,7 @@
 mod common;
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use common::*;
 use stack::channel::{CloseMode, Job};
@@ -190,6 +191,34 @@ fn what_is_put_together_here_is_asked_about() {
         assert_eq!((receive(&mut b, &mut o, frames).len(), o.whole, o.given.len()), (1, 1, 0), "{when:?}");
         assert_eq!(b.host.stack.counters().dropped(DropReason::NoSocket), 0);
     }
+}
+
+/// Who sends nothing but fragments makes another thread no work for each of them.
+#[test]
+fn who_sends_fragments_is_told_of_now_and_then() {
+    let mut b = Bench::listening(64, &[], |_| ());
+    let peers: Vec<Peer> = (0..20).map(|n| b.establish(9, 30_000 + n, usual())).collect();
+    let burst = |b: &Bench, peers: &[Peer]| -> Vec<Vec<u8>> {
+        let whole = |n: usize, p: &Peer| fragments(&b.frame(p, ACK, b"some text", Options::default()), n as u16);
+        peers.iter().enumerate().flat_map(|(n, p)| whole(n, p)).collect()
+    };
+    let told = |b: &mut Bench, frames: Vec<Vec<u8>>| {
+        b.turn(frames);
+        let mut ports = Vec::new();
+        b.host.stack.take_fragmenting(|key| ports.push(key.remote_port));
+        ports
+    };
+    let one = burst(&b, &peers[..1]);
+    assert_eq!(told(&mut b, one.clone()), [30_000]);
+    for _ in 0..100 {
+        assert_eq!(told(&mut b, one.clone()), [0; 0], "it was told of");
+    }
+    let all = burst(&b, &peers);
+    assert_eq!(told(&mut b, all.clone()), Vec::from_iter(30_001..30_016), "sixteen in all");
+    assert_eq!(told(&mut b, all[32..].to_vec()), [0; 0]);
+    b.wait(Duration::from_millis(100));
+    assert_eq!(told(&mut b, all[32..].to_vec()), Vec::from_iter(30_016..30_020));
+    assert_eq!(told(&mut b, one), [30_000], "the program may have forgotten it");
 }
 
 #[test]

@@ -99,8 +99,7 @@ pub struct Stack {
     pub(crate) leading: Option<u32>,
     /// A packet whose last fragment was the last frame: whose it is has not been asked.
     pub(crate) whole: Option<Vec<u8>>,
-    /// Connections whose peers send fragments, to be told.
-    pub(crate) fragmenting: Vec<FlowKey>,
+    pub(crate) fragmenting: crate::fallback::Fragmenting,
     /// Whose queue the frames of the burst came by, where that is known.
     pub(crate) came_by: Option<u16>,
     /// Where answers to our SYNs arrive, if that is to be learnt.
@@ -167,7 +166,7 @@ impl Stack {
             reassembler: Reassembler::new(config.fragments.clone()),
             leading: None,
             whole: None,
-            fragmenting: Vec::with_capacity(16),
+            fragmenting: Default::default(),
             came_by: None,
             learning: (config.learn && config.steering.lanes() > 1).then(Box::default),
             icmp_budget: Default::default(),

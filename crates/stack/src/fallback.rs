@@ -2,7 +2,7 @@
 //! elsewhere (Fastsocket 3.2.1's global table, without a table that lanes share).
 
 use wire::tcp::Flags;
-use wire::{ethernet, icmpv4, icmpv6, ipv4, ipv6};
+use wire::{Instant, ethernet, icmpv4, icmpv6, ipv4, ipv6};
 
 use crate::channel::Endpoint;
 use crate::engine::{Stack, TIME_WAIT};
@@ -70,8 +70,20 @@ fn sent(interface: InterfaceId, q: wire::quoted::Quoted) -> Tuple {
     Tuple { key, opens: false }
 }
 
-/// Connections that are noted between two turns.
+/// Connections that are told of in [`NOTED_US`] at most.
 const MOST_NOTED: usize = 16;
+/// Each of them makes work for another thread, so peers that send nothing but fragments must not bring about more than so much of it.
+const NOTED_US: u64 = 100_000;
+
+/// Connections whose peers send fragments, for the program of a shared interface, which remembers them.
+#[derive(Debug, Default)]
+pub(crate) struct Fragmenting {
+    /// Not taken yet.
+    new: Vec<FlowKey>,
+    /// Since `begun`, those that were taken among them: a connection is told of once in that time.
+    told: Vec<FlowKey>,
+    begun: Instant,
+}
 
 impl Stack {
     /// Counts up whenever a listener comes or goes.
@@ -106,24 +118,30 @@ impl Stack {
     }
 
     /// Notes whose datagram came in fragments.
-    pub(crate) fn note_fragmenting(&mut self, interface: InterfaceId, whole: &[u8]) {
-        if let Some(tuple) = tuple_of(interface, whole)
-            && self.fragmenting.len() < MOST_NOTED
-            && self.is_alive(&tuple.key)
+    pub(crate) fn note_fragmenting(&mut self, now: Instant, interface: InterfaceId, whole: &[u8]) {
+        if now.micros_since(self.fragmenting.begun) >= NOTED_US {
+            self.fragmenting.begun = now;
+            self.fragmenting.told.clear();
+        }
+        if self.fragmenting.told.len() < MOST_NOTED
+            && let Some(Tuple { key, .. }) = tuple_of(interface, whole)
+            && !self.fragmenting.told.contains(&key)
+            && self.is_alive(&key)
         {
-            self.fragmenting.push(tuple.key);
+            self.fragmenting.told.push(key);
+            self.fragmenting.new.push(key);
         }
     }
 
-    /// Connections whose peers have sent fragments since this was asked last; at most 16 in a turn.
-    pub fn take_fragmenting(&mut self, mut f: impl FnMut(FlowKey)) {
-        self.fragmenting.drain(..).for_each(&mut f);
+    /// Connections whose peers have sent fragments since this was asked last; at most 16 in a tenth of a second, each once.
+    pub fn take_fragmenting(&mut self, f: impl FnMut(FlowKey)) {
+        self.fragmenting.new.drain(..).for_each(f);
     }
 
     /// Whether [`Stack::take_fragmenting`] has any.
     #[inline]
     pub fn has_fragmenting(&self) -> bool {
-        !self.fragmenting.is_empty()
+        !self.fragmenting.new.is_empty()
     }
 
     /// Whether this lane has the connection or its handshake, TIME-WAIT aside.

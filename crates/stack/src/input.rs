@@ -229,7 +229,7 @@ impl Stack {
     ) -> Result<Fate, DropReason> {
         self.take_frame(now, interface, frame)?;
         if let Some(whole) = self.whole.take() {
-            self.note_fragmenting(interface, &whole);
+            self.note_fragmenting(now, interface, &whole);
             let whole = RxFrame::new(&whole, RxChecksum::Unknown);
             if !give(self, whole) {
                 // The queue of fragments is not that of the tuple.
