@@ -88,9 +88,17 @@ pub(crate) struct LaneLink {
     pub bell: Arc<Bell>,
     pub stats: Arc<LaneStats>,
     pub index: u16,
+    /// The application alone runs its turns, and may run none.
+    pub inline: bool,
 }
 
 impl LaneLink {
+    /// Whether the lane had no connection at the end of its last turn, and begins none before the application runs another: then it need
+    /// not be asked for any.
+    pub fn stands_still_empty(&self) -> bool {
+        self.inline && self.stats.connections() == 0
+    }
+
     pub fn send(&self, control: Control) {
         // A lane that is gone needs nothing.
         if let Some(mail) = self.mail.upgrade() {
@@ -417,6 +425,7 @@ impl Engine {
                 bell: bell.clone(),
                 stats: stats.clone(),
                 index: index as u16,
+                inline: config.model == Model::Inline,
             });
             let lane = Lane {
                 index: index as u16,

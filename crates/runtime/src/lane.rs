@@ -308,7 +308,11 @@ impl Lane {
                 Control::SetNeighbor(port, addr, mac) => self.stack.set_neighbor(now, interface(port), addr, mac),
                 Control::RemoveNeighbor(port, addr) => self.stack.remove_neighbor(interface(port), addr),
                 Control::ForgetNeighbors => self.stack.forget_neighbors(),
-                Control::Connections(question) => question.answer(&self.stack),
+                Control::Connections(question) => {
+                    if let Some(rest) = question.answer(&self.stack) {
+                        self.mail.send(Control::Connections(rest));
+                    }
+                }
                 Control::End => self.begin_end(),
                 Control::Ended(to) => {
                     let _ = to.send((self.index, self.has_ended()));

@@ -424,3 +424,24 @@ fn a_cookie_agrees_on_nothing_that_it_cannot_carry() {
     b.host.stack.each_connection(|_, _, t| options.push(t.info(now, &config).options));
     assert_eq!(options, [0]);
 }
+
+#[test]
+fn connections_are_looked_through_in_parts() {
+    let mut b = Bench::listening(10, &[], |_| {});
+    for port in 4000..4007 {
+        let mut p = Peer::new(2, port);
+        let synack = b.send_with(&p, SYN, &[], plain()).remove(0);
+        p.answer(&synack);
+        b.send(&p, ACK, b"");
+    }
+    for most in 1..9 {
+        let (mut found, mut from) = (Vec::new(), Some(0));
+        while let Some(at) = from {
+            let before = found.len();
+            from = b.host.stack.each_flow(at, most, |key| found.push(key.remote_port));
+            assert!(found.len() - before <= most);
+        }
+        found.sort();
+        assert_eq!(found, Vec::from_iter(4000..4007), "{most} places at once");
+    }
+}
