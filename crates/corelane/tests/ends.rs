@@ -117,6 +117,45 @@ fn drained_is_what_the_peer_has() {
     }
 }
 
+/// A peer that goes on taking what is meant for it, slowly, holds an end up for no longer than the configuration says.
+#[test]
+fn a_peer_that_is_slow_is_reset_in_the_end() {
+    const ALL: usize = 8 << 20;
+    let mut config = Config { end_s: 1, ..Config::memory("10.0.0.2/24").unwrap() };
+    (config.tcp.send_buffer, config.tcp.send_buffer_max) = (Some(ALL as u32), Some(ALL as u32));
+    let server = Config { model: Model::Paired, ..Config::memory("10.0.0.1/24").unwrap() };
+    let (mut server, mut client) = Engine::memory_pair(&server, &config).unwrap();
+    let end = server.take_lane(0).unwrap();
+    let reader = thread::spawn(move || {
+        let lane = end.attach().unwrap();
+        let listener = lane.listen(addr(), ListenOptions::default()).unwrap();
+        let (stream, _) = listener.accept().unwrap();
+        let (mut buf, mut got) = (vec![0; 16 << 10], 0);
+        // 2 MB a second at most, where an end waits for one.
+        loop {
+            match stream.read(&mut buf) {
+                Ok(n) if n > 0 => got += n,
+                end => break (got, end.map_err(|e| e.kind())),
+            }
+            thread::sleep(Duration::from_millis(8));
+        }
+    });
+    let lane = client.take_lane(0).unwrap().attach().unwrap();
+    let stream = connect(&lane);
+    stream.set_nonblocking(true);
+    let mut written = 0;
+    while let Ok(n) = stream.write(&vec![7; 64 << 10]) {
+        written += n;
+    }
+    assert!(written > ALL / 2, "{written} bytes");
+    drop(stream);
+    drop(lane);
+    drop(client);
+    let (got, end) = reader.join().unwrap();
+    assert_eq!(end, Err(ErrorKind::ConnectionReset), "{got} of {written} bytes");
+    assert!(got < written);
+}
+
 /// Accepts `n` connections, says so, and counts those that end.
 fn counter(end: LaneHandle, n: usize, tell: Sender<usize>) -> JoinHandle<()> {
     thread::spawn(move || {

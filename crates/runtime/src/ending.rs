@@ -12,7 +12,8 @@ use crate::lane::Lane;
 pub(crate) const QUIET: Duration = Duration::from_secs(2);
 /// The same where all peers are in this process, behind wires in memory: where they are silent, nobody runs them.
 const QUIET_MEMORY: Duration = Duration::from_millis(100);
-/// How long it may take altogether, besides, for each connection and each byte: peers that are slow are waited for no longer.
+/// How long it may take altogether, besides, for each connection and each byte: peers that are slow are waited for no longer, and never
+/// longer than the configuration's `end_s`.
 const EACH_END: Duration = Duration::from_micros(200);
 const EACH_BYTE: Duration = Duration::from_micros(1);
 /// How long the port may take none of the resets, and how long they may take besides, each.
@@ -34,9 +35,10 @@ struct Limit {
 }
 
 impl Limit {
-    fn closing(now: Instant, quiet: Duration, left: Left) -> Limit {
+    fn closing(now: Instant, quiet: Duration, longest: Duration, left: Left) -> Limit {
         let bytes = Duration::from_micros(EACH_BYTE.as_micros() as u64 * left.bytes);
-        Limit { quiet, end: now + quiet + EACH_END * left.ends as u32 + bytes, least: left, heard: now }
+        let explained = quiet + EACH_END * left.ends as u32 + bytes;
+        Limit { quiet, end: now + explained.min(longest), least: left, heard: now }
     }
 
     fn resetting(now: Instant, left: Left) -> Limit {
@@ -81,7 +83,7 @@ impl Lane {
         let now = Instant::now();
         let memory = self.ports.iter().all(|port| matches!(port, AnyPort::Mem(_)));
         let quiet = if memory { QUIET_MEMORY } else { QUIET };
-        let limit = Limit::closing(now, quiet, self.stack.left());
+        let limit = Limit::closing(now, quiet, self.longest_end, self.stack.left());
         self.end = Some(End { stage: Stage::Closing, limit, look: now + LOOK });
     }
 
@@ -156,6 +158,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    const ALWAYS: Duration = Duration::from_secs(86_400);
+
     fn at(start: Instant, ms: u64) -> Instant {
         start + Duration::from_millis(ms)
     }
@@ -200,7 +204,7 @@ mod tests {
             let times = std::iter::once(Duration::ZERO).chain(acknowledged.iter().map(|(at, _)| *at));
             prop_assume!(times.clone().zip(times.skip(1)).all(|(a, b)| b - a + 2 * LOOK < QUIET));
             let last = acknowledged.last().map_or(Duration::ZERO, |(at, _)| *at);
-            let mut limit = Limit::closing(start, QUIET, whole);
+            let mut limit = Limit::closing(start, QUIET, ALWAYS, whole);
             let over = (1..).map(|n| LOOK * n).find(|at| {
                 let left = acknowledged.iter().rev().find(|(when, _)| when <= at).map_or(whole, |(_, left)| *left);
                 !limit.allows(start + *at, left)
@@ -214,7 +218,7 @@ mod tests {
     #[test]
     fn an_end_goes_on_as_long_as_it_brings_something() {
         let start = Instant::now();
-        let mut limit = Limit::closing(start, QUIET, Left { ends: 100_000, bytes: 0 });
+        let mut limit = Limit::closing(start, QUIET, ALWAYS, Left { ends: 100_000, bytes: 0 });
         for second in 1..20 {
             let left = Left { ends: 100_000 - 5_000 * second, bytes: 0 };
             assert!(limit.allows(at(start, 1000 * second as u64), left), "{second}");
@@ -227,7 +231,7 @@ mod tests {
     #[test]
     fn an_end_is_bounded_by_what_was_open() {
         let start = Instant::now();
-        let mut limit = Limit::closing(start, QUIET, Left { ends: 1000, bytes: 3_000_000 });
+        let mut limit = Limit::closing(start, QUIET, ALWAYS, Left { ends: 1000, bytes: 3_000_000 });
         // 2 s, 0.2 s for the connections, 3 s for the bytes: each look finds a byte less.
         let times = (0..).map(|n| 100 * n);
         let over =
@@ -236,10 +240,21 @@ mod tests {
     }
 
     #[test]
+    fn an_end_is_bounded_whatever_was_open() {
+        let start = Instant::now();
+        let whole = Left { ends: 1000, bytes: 4 << 30 };
+        let mut limit = Limit::closing(start, QUIET, Duration::from_secs(60), whole);
+        let times = (0..).map(|n| 100 * n);
+        let over =
+            times.take_while(|ms| limit.allows(at(start, *ms), Left { bytes: whole.bytes - ms, ..whole })).last();
+        assert_eq!(over, Some(59_900));
+    }
+
+    #[test]
     fn who_is_dead_is_waited_for_two_seconds() {
         let start = Instant::now();
         let left = Left { ends: 100_000, bytes: 1 << 30 };
-        let mut limit = Limit::closing(start, QUIET, left);
+        let mut limit = Limit::closing(start, QUIET, ALWAYS, left);
         assert!(limit.allows(at(start, 1_999), left));
         assert!(!limit.allows(at(start, 2_000), left));
         let mut limit = Limit::resetting(start, left);

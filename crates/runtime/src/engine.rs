@@ -453,6 +453,7 @@ impl Engine {
                 left: None,
                 watches: Vec::new(),
                 end: None,
+                longest_end: Duration::from_secs(config.end_s.into()),
             };
             let sockets = SocketConfig {
                 max_sockets: config.max_sockets,
@@ -561,7 +562,7 @@ impl Engine {
 
     /// Ends the stack threads (`paired`, `guarded`): all that is open on their lanes is closed, and the peers may acknowledge it.
     /// Once two seconds have passed in which nobody has acknowledged anything, the rest is reset; at the latest after two seconds, and
-    /// 0.2 ms for each connection and a second for each MB that was open. Calls that wait for such a lane, then fail. A lane that its application runs
+    /// 0.2 ms for each connection and a second for each MB that was open, and never later than [`Config::end_s`]. Calls that wait for such a lane, then fail. A lane that its application runs
     /// (`inline`) ends in the same way with the application's end of it, but for frames of others: where there are several lanes, it goes
     /// on until here. The kernel has its interfaces whole again in any case. A process that ends by exit(3) or by returning
     /// from `main` does the same for the engines that it still has.

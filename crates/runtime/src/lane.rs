@@ -108,6 +108,7 @@ pub struct Lane {
     pub(crate) watches: Vec<Arc<OwnedFd>>,
     /// What is open is ended.
     pub(crate) end: Option<End>,
+    pub(crate) longest_end: Duration,
 }
 
 /// Who waits for a lane's descriptors without having its turn.

@@ -93,6 +93,7 @@ impl Config {
         // A timer's slack is 50 µs; a second is a timeout's.
         within(top, "guard_us", Some(self.guard_us), 100, 1_000_000)?;
         within(top, "spin_us", Some(self.spin_us), 0, 1_000_000)?;
+        within(top, "end_s", Some(self.end_s), 1, 86_400)?;
         const MOST: u32 = i32::MAX as u32;
         within(top, "buffers_mib", Some(self.buffers_mib), 1, 1 << 20)?;
         within(top, "max_connections", Some(self.max_connections), 1, MOST)?;

@@ -252,6 +252,8 @@ pub struct Config {
     pub syn_backlog: u32,
     /// Most connections of a lane that were closed and are not over.
     pub max_orphans: u32,
+    /// How long a lane that ends goes on at most with peers that are slow to take what is meant for them, s; then they are reset.
+    pub end_s: u32,
     /// Local ports of active opens, first and last; chosen by the device when missing.
     pub local_ports: Option<(u16, u16)>,
     /// What a memory wire does to frames.
@@ -281,6 +283,7 @@ impl Default for Config {
             max_half_open: 32_768,
             syn_backlog: 4096,
             max_orphans: 65_536,
+            end_s: 60,
             local_ports: None,
             impairment: Impairment::default(),
             clock: Clock::default(),
