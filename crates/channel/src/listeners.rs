@@ -638,7 +638,7 @@ pub(crate) mod tests {
         for reuse in [false, true] {
             let (whole, at) = listener(reuse);
             if sys::set_option(whole.as_fd(), libc::SOL_SOCKET, libc::SO_MARK, 6).is_err() {
-                return eprintln!("SKIPPED: needs root");
+                return testing::skip("needs root");
             }
             let refused = || {
                 drop_capabilities();

@@ -227,7 +227,7 @@ fn parts_come_and_go() {
         return;
     }
     if !own_network() {
-        return eprintln!("SKIPPED: needs root and iproute2");
+        return testing::skip("needs root and iproute2");
     }
     const EACH: usize = 10_000;
     let (fd, at) = listener("127.0.0.1:0");

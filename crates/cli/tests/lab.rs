@@ -1,6 +1,6 @@
 //! The real command on real interfaces, beside the kernel: what DESIGN's sharing promises, each with a test.
 //!
-//! Every test makes its own network namespaces and removes them. Without root it says SKIPPED and passes.
+//! Every test makes its own network namespaces and removes them. Without root it is skipped.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -40,7 +40,7 @@ impl Lab {
     fn new() -> Option<Lab> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         if !rustix::process::geteuid().is_root() || !sh("ip -V").status.success() {
-            eprintln!("SKIPPED: needs root and iproute2");
+            testing::skip("needs root and iproute2");
             return None;
         }
         let id = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -351,13 +351,13 @@ fn load_tools_find_no_error() {
                 panic!("{host}: {text}{}\n{}", String::from_utf8_lossy(&out.stderr), server.failure());
             }
         } else {
-            eprintln!("SKIPPED: ab is not installed");
+            testing::skip("ab is not installed");
         }
         if sh("command -v wrk").status.success() {
             let text = must(&format!("ip netns exec {} wrk -c 200 -d 2 '{host}/one'", lab.a));
             assert!(text.contains("Requests/sec") && !text.contains("Socket errors"), "{text}");
         } else {
-            eprintln!("SKIPPED: wrk is not installed");
+            testing::skip("wrk is not installed");
         }
     }
     assert_eq!(server.stop(), Some(0));

@@ -39,7 +39,7 @@ fn enter(space: &File) {
 /// Runs `f` on a thread whose network is a new namespace, where that can be.
 fn apart(name: &'static str, f: impl FnOnce() + Send + 'static) {
     if !rustix::process::geteuid().is_root() {
-        return eprintln!("SKIPPED: network namespaces need root");
+        return testing::skip("network namespaces need root");
     }
     let inside = move || {
         enter(&space(name));

@@ -1,7 +1,7 @@
 //! Checksums that AF_XDP leaves to the device, over a veth pair: unfinished where the link delivers them so, finished by
 //! the kernel where the device does not.
 //!
-//! Needs root; says so and passes as skipped without.
+//! Needs root; skipped without.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -26,7 +26,7 @@ fn sh(command: &str) {
 /// A veth pair `sa`, `sb` in a namespace of this thread's own; `sb` has so many queues.
 fn veth_of(mtu: u16, queues: u16) -> bool {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("SKIPPED: network namespaces need root");
+        testing::skip("network namespaces need root");
         return false;
     }
     static NEXT: AtomicU32 = AtomicU32::new(0);

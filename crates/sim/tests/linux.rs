@@ -1,5 +1,5 @@
 //! Interop with the Linux kernel over a bad path in real time: every combination of options, on either side, either end
-//! connecting, both directions at once. Without root it says SKIPPED and passes.
+//! connecting, both directions at once. Skipped without root.
 
 use core::time::Duration;
 use std::sync::Mutex;
@@ -84,8 +84,7 @@ fn result(who: &str, p: &Progress) -> Result<[Vec<u8>; 2], String> {
 #[test]
 fn every_combination_of_options() {
     if !real::available() {
-        eprintln!("SKIPPED: needs root, iproute2, ethtool and /dev/net/tun");
-        return;
+        return testing::skip("needs root, iproute2, ethtool and /dev/net/tun");
     }
     let cases = cases();
     let next = AtomicUsize::new(0);

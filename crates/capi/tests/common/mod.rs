@@ -1,4 +1,4 @@
-//! Where the built libraries are, compilers, and namespaces to run programs in. Without root the latter say SKIPPED.
+//! Where the built libraries are, compilers, and namespaces to run programs in. What needs the latter is skipped without root.
 #![allow(dead_code)]
 
 use std::io::Read;
@@ -30,11 +30,11 @@ pub fn must(command: &str) -> String {
     String::from_utf8_lossy(&out.stdout).into_owned()
 }
 
-/// Whether a program is there; says SKIPPED where not.
+/// Whether a program is there; where not, what needs it is skipped.
 pub fn have(program: &str) -> bool {
     let found = sh(&format!("command -v {program}")).status.success();
     if !found {
-        eprintln!("SKIPPED: needs {program}");
+        testing::skip(format_args!("needs {program}"));
     }
     found
 }
@@ -107,8 +107,8 @@ pub struct Lab {
 impl Lab {
     pub fn new() -> Option<Lab> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        if !rustix::process::geteuid().is_root() || !have("ip") {
-            eprintln!("SKIPPED: needs root and iproute2");
+        if !rustix::process::geteuid().is_root() || !sh("ip -V").status.success() {
+            testing::skip("needs root and iproute2");
             return None;
         }
         let id = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));

@@ -378,7 +378,8 @@ mod tests {
     #[test]
     fn who_is_late_does_not_wait() {
         let mut core = Core::new(1, Options::default());
-        let Ok(mut kernel) = Kernel::new(&core.options).inspect_err(|e| eprintln!("SKIPPED: a ring: {e}")) else {
+        let Ok(mut kernel) = Kernel::new(&core.options).inspect_err(|e| testing::skip(format_args!("a ring: {e}")))
+        else {
             return;
         };
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -409,7 +410,8 @@ mod tests {
     fn who_was_not_found_is_called_back_again() {
         ends(|| {
             let mut core = Core::new(1, Options::default());
-            let Ok(mut kernel) = Kernel::new(&core.options).inspect_err(|e| eprintln!("SKIPPED: a ring: {e}")) else {
+            let Ok(mut kernel) = Kernel::new(&core.options).inspect_err(|e| testing::skip(format_args!("a ring: {e}")))
+            else {
                 return;
             };
             let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -430,7 +432,8 @@ mod tests {
             const EACH: usize = 1000;
             let take = || {
                 let mut core = Core::new(1, Options::default());
-                let mut kernel = Kernel::new(&core.options).inspect_err(|e| eprintln!("SKIPPED: a ring: {e}")).ok()?;
+                let mut kernel =
+                    Kernel::new(&core.options).inspect_err(|e| testing::skip(format_args!("a ring: {e}"))).ok()?;
                 while connected.load(Ordering::Acquire) < EACH || taken.load(Ordering::Relaxed) < EACH {
                     let found = kernel.accept_now(&mut core, listener.as_raw_fd()).is_ok();
                     taken.fetch_add(found.into(), Ordering::Relaxed);

@@ -152,7 +152,7 @@ mod tests {
 
     fn kernel() -> Option<(Core, Kernel)> {
         let core = Core::new(1, Options { completions: 2, ..Options::default() });
-        let kernel = Kernel::new(&core.options).inspect_err(|e| eprintln!("SKIPPED: a ring: {e}")).ok()?;
+        let kernel = Kernel::new(&core.options).inspect_err(|e| testing::skip(format_args!("a ring: {e}"))).ok()?;
         Some((core, kernel))
     }
 

@@ -658,7 +658,8 @@ mod tests {
     fn parked_completions_keep_their_places() {
         for parks in 0..16u32 {
             let mut core = Core::new(1, Options { completions: 2, ..Options::default() });
-            let Ok(mut kernel) = Kernel::new(&core.options).inspect_err(|e| eprintln!("SKIPPED: a ring: {e}")) else {
+            let Ok(mut kernel) = Kernel::new(&core.options).inspect_err(|e| testing::skip(format_args!("a ring: {e}")))
+            else {
                 return;
             };
             let (read, write) = rustix::pipe::pipe().unwrap();

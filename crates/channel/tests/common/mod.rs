@@ -208,13 +208,13 @@ pub fn number(error: std::io::Error) -> i32 {
     error.raw_os_error().unwrap()
 }
 
-/// Whether the kernel gives this process an io_uring; says SKIPPED, and why, where it does not.
+/// Whether the kernel gives this process an io_uring; where not, the test is skipped.
 pub fn ring() -> bool {
     match uring(usual()) {
         Ok(_) => true,
         Err(error) => {
             let why = channel::ring_refused(&error).unwrap_or_else(|| panic!("a ring: {error}"));
-            eprintln!("SKIPPED: {why}");
+            testing::skip(why);
             false
         }
     }

@@ -308,8 +308,7 @@ mod tests {
     fn the_kernel_uses_cubic() {
         let available = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
         if super::available().is_err() || !available.unwrap_or_default().contains(CUBIC) {
-            eprintln!("SKIPPED: needs root, iproute2 and CUBIC");
-            return;
+            return testing::skip("needs root, iproute2 and CUBIC");
         }
         let before = std::fs::read_to_string(ALLOWED).expect("Linux");
         let place = Place::new(1, 1).expect("a place");

@@ -137,10 +137,7 @@ mod tests {
     fn what_it_holds_is_free_afterwards() {
         let quota = match Quota::new(0.5) {
             Ok(quota) => quota,
-            Err(failure) => {
-                eprintln!("SKIPPED: {failure}");
-                return;
-            }
+            Err(failure) => return testing::skip(failure),
         };
         let mut child = std::process::Command::new("sleep").arg("10").spawn().expect("sleep");
         quota.hold(&[child.id()]).expect("it may be held");

@@ -170,7 +170,10 @@ mod tests {
     fn a_handshake_is_under_way_until_its_connection_waits_to_be_accepted() {
         use std::io::Write;
         for listen in ["127.0.0.1:0", "[::]:0"] {
-            let Ok(listener) = std::net::TcpListener::bind(listen) else { continue };
+            let Ok(listener) = std::net::TcpListener::bind(listen) else {
+                testing::skip(format_args!("no {listen} here"));
+                continue;
+            };
             crate::sys::set_option(&listener, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, &30).unwrap();
             let port = listener.local_addr().unwrap().port();
             assert_eq!(Handshakes::under_way(port).unwrap().left().unwrap(), 0);
@@ -189,7 +192,10 @@ mod tests {
     fn a_kernel_connection_is_seen_on_its_port_and_its_time_wait_is_none() {
         let here = |ip: IpAddr| ip == IpAddr::from([127, 0, 0, 1]);
         for listen in ["127.0.0.1:0", "[::]:0"] {
-            let Ok(listener) = std::net::TcpListener::bind(listen) else { continue };
+            let Ok(listener) = std::net::TcpListener::bind(listen) else {
+                testing::skip(format_args!("no {listen} here"));
+                continue;
+            };
             let port = listener.local_addr().unwrap().port();
             let flows = || kernel_flows(port, here).unwrap();
             assert_eq!(flows(), KernelFlows::default());
@@ -207,7 +213,7 @@ mod tests {
             assert_eq!(forget_time_wait(port, |ip| !here(ip)).unwrap(), 0, "another address");
             match forget_time_wait(port, here) {
                 Ok(n) => assert_eq!((n, flows()), (1, KernelFlows::default())),
-                Err(e) => eprintln!("SKIPPED: this kernel or user cannot destroy a TIME-WAIT ({e})"),
+                Err(e) => testing::skip(format_args!("this kernel or user cannot destroy a TIME-WAIT ({e})")),
             }
         }
     }

@@ -116,7 +116,7 @@ mod tests {
     fn in_network(local: &'static str, test: impl FnOnce(Network) + Send + 'static) {
         let run = move || match Network::new(local.parse().unwrap(), 1400) {
             Ok(network) => test(network),
-            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => eprintln!("skipped: {e}"),
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => testing::skip(e),
             Err(e) => panic!("{e}"),
         };
         std::thread::spawn(run).join().unwrap();
