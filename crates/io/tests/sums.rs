@@ -148,8 +148,9 @@ fn a_driver_that_takes_no_program_is_told_of() {
     }
     let config = XdpConfig { receive_ring: 64, send_ring: 64, ..XdpConfig::default() };
     let (attached, mut from) = attach(&config);
-    let warning = attached.warnings().pop().expect("driver mode");
-    assert!(warning.contains("driver of sa") && warning.contains("at least as many receive queues"), "{warning}");
+    let [driver, tags] = &attached.warnings()[..] else { panic!("{:?}", attached.warnings()) };
+    assert!(driver.contains("driver of sa") && driver.contains("at least as many receive queues"), "{driver}");
+    assert!(tags.contains("tells in driver mode") && tags.contains("taken for untagged ones"), "{tags}");
     let mut to = packet::open("sb", 1, true).unwrap();
     cross(&mut from[0], &mut to[0], 1000);
 }

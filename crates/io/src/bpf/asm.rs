@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use super::btf::KernelFunction;
+
 /// One instruction as the kernel reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
@@ -168,6 +170,12 @@ impl Asm {
     /// Calls a helper by number.
     pub fn call(&mut self, helper: i32) -> &mut Asm {
         self.put(0x85, 0, 0, 0, helper)
+    }
+
+    /// Calls a function that the kernel lends.
+    pub fn call_kernel(&mut self, function: KernelFunction) -> &mut Asm {
+        // BPF_PSEUDO_KFUNC_CALL.
+        self.put(0x85, 0, 2, 0, function.0)
     }
 
     /// Returns r0.

@@ -20,7 +20,7 @@ pub(super) const DRAINING: u32 = 4;
 pub(super) const CLOSING: u32 = 8;
 
 /// Bytes of the program's place for a frame.
-pub(super) const PLACE_LEN: usize = 336;
+pub(super) const PLACE_LEN: usize = 352;
 
 impl OwnFlags {
     /// A listener's port on which the kernel holds nothing.

@@ -1,11 +1,13 @@
 //! eBPF without a compiler or a library: an assembler, the system call, and the program that shares an interface.
 
 mod asm;
+mod btf;
 mod maps;
 mod program;
 mod sys;
 
 pub use asm::{Asm, If, Insn};
+pub use btf::KernelFunction;
 pub use maps::{MOST_KEPT, MOST_OWNED, Maps, OwnFlags, OwnFlow, OwnKey, VERDICTS, Verdict};
-pub use program::{steer, steer_for};
+pub use program::{TAGS_BESIDE, steer, steer_for};
 pub use sys::{Link, Map, MapKind, Program, program_name};

@@ -5,7 +5,7 @@
 //! While the kernel may hold connections on an owned port, segments are looked up, and those of the kernel's connections
 //! pass, unless all that is left of one is its TIME-WAIT. On a port that closes, an ACK with a valid SYN cookie of the kernel's next
 //! listener is the kernel's. On a port that drains only the connections named in the map of kept ones are ours. No socket on the
-//! queue: everything passes.
+//! queue: everything passes. A VLAN tag counts in the frame, and beside it where the kernel tells of that.
 //!
 //! `tests/verdicts.rs` holds the program against these rules written once more, over random frames and maps.
 //!
@@ -17,6 +17,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use super::asm::{Asm, FP, If, Insn, Op, Size};
+use super::btf::KernelFunction;
 use super::maps::{CLOSING, DRAINING, MAY_HOLD, Maps, PLACE_LEN, Verdict};
 use super::sys::Map;
 
@@ -48,12 +49,16 @@ const LINK: i16 = 264;
 /// The headers of a segment, as far as its SYN cookie is about them: IP, and TCP.
 const COOKIE_IP: i16 = 272;
 const COOKIE_TCP: i16 = 312;
-const _: () = assert!(COOKIE_TCP as usize + 24 == PLACE_LEN);
+/// A VLAN tag that is beside the frame: its type and its text; and whether there is one.
+const TAG: i16 = 336;
+const BESIDE: i16 = 344;
+const _: () = assert!(BESIDE as usize + 8 == PLACE_LEN);
 
 const MAP_LOOKUP: i32 = 1;
 const MAP_UPDATE: i32 = 2;
 const MAP_DELETE: i32 = 3;
 const KTIME_GET_NS: i32 = 5;
+const XDP_ADJUST_HEAD: i32 = 44;
 const REDIRECT_MAP: i32 = 51;
 const SK_RELEASE: i32 = 86;
 const SKC_LOOKUP_TCP: i32 = 99;
@@ -74,20 +79,24 @@ fn be(n: u16) -> i32 {
     n.to_be() as i32
 }
 
-/// The program over `maps`.
-pub fn steer(maps: &Maps) -> Vec<Insn> {
-    steer_for(maps, FRAGMENT_LIFE)
+/// The kernel's function by which a program asks for the tag that is beside a frame (Linux 6.8).
+pub const TAGS_BESIDE: &str = "bpf_xdp_metadata_rx_vlan_tag";
+
+/// The program over `maps`. With `tags`, [`TAGS_BESIDE`], it knows of tags that are beside frames, and is for one interface
+/// ([`Program::load_xdp_for`](super::Program::load_xdp_for)).
+pub fn steer(maps: &Maps, tags: Option<KernelFunction>) -> Vec<Insn> {
+    steer_for(maps, tags, FRAGMENT_LIFE)
 }
 
 /// The same with another life of what is remembered of fragments.
-pub fn steer_for(maps: &Maps, fragment_life: Duration) -> Vec<Insn> {
+pub fn steer_for(maps: &Maps, tags: Option<KernelFunction>, fragment_life: Duration) -> Vec<Insn> {
     let mut a = Asm::default();
-    link(&mut a, maps);
+    link(&mut a, maps, tags);
     ipv4(&mut a);
     ipv6(&mut a);
     segment(&mut a);
     owner(&mut a, maps);
-    verdict(&mut a, maps, (fragment_life.as_nanos() >> TIME_SHIFT) as i32);
+    verdict(&mut a, maps, tags.is_some(), (fragment_life.as_nanos() >> TIME_SHIFT) as i32);
     a.finish()
 }
 
@@ -103,7 +112,7 @@ fn copy(a: &mut Asm, len: i32) {
 
 /// r6: context; r8: end of data; r9: the header being read, until it is no longer at a known
 /// place: then the offset.
-fn link(a: &mut Asm, maps: &Maps) {
+fn link(a: &mut Asm, maps: &Maps, tags: Option<KernelFunction>) {
     use Size::{Dw, H, W};
     a.mov_reg(6, 1);
     a.store_imm(W, FP, -4, 0).map(1, maps.place.as_fd()).lea(2, FP, -4).call(MAP_LOOKUP).jump_if(If::Eq, 0, 0, "none");
@@ -118,7 +127,17 @@ fn link(a: &mut Asm, maps: &Maps) {
     a.map_value(1, maps.link.as_fd()).load(W, 2, 1, 0).load(H, 3, 1, 4);
     a.mov_reg(4, 2).op_reg(Op::Or, 4, 3).jump_if(If::Eq, 4, 0, "to_us");
     a.load(W, 4, 9, 0).jump_if_reg(If::Ne, 4, 2, "out").load(H, 4, 9, 4).jump_if_reg(If::Ne, 4, 3, "out");
-    a.label("to_us").load(H, 3, 9, 12).jump_if(If::Eq, 3, be(0x8100), "vlan");
+    a.label("to_us");
+    if let Some(tags) = tags {
+        a.store_imm(Dw, PLACE, BESIDE, 0);
+        a.mov_reg(1, 6).lea(2, PLACE, TAG as i32).lea(3, PLACE, TAG as i32 + 2).call_kernel(tags);
+        a.jump_if(If::Ne, 0, 0, "bare").load(H, 3, PLACE, TAG).jump_if(If::Ne, 3, be(0x8100), "out");
+        // Another one in the frame, behind this one, is another network.
+        a.load(H, 3, 9, 12).jump_if(If::Eq, 3, be(0x8100), "out").store_imm(Dw, PLACE, BESIDE, 1);
+        a.load(H, 4, PLACE, TAG + 2).op(Op::And, 4, 0xfff).store(H, PLACE, KEY_VLAN, 4).store(H, PLACE, FRAG_VLAN, 4);
+        a.label("bare");
+    }
+    a.load(H, 3, 9, 12).jump_if(If::Eq, 3, be(0x8100), "vlan");
     // A tag of another type (802.1ad) is another network, and no EtherType that follows here.
     a.store_imm(Dw, PLACE, LINK, 14).op(Op::Add, 9, 14).jump("network");
     a.label("vlan").lea(2, 9, 18).jump_if_reg(If::Gt, 2, 8, "out");
@@ -352,8 +371,8 @@ fn fragment_entry<'a>(a: &'a mut Asm, map: &Map) -> &'a mut Asm {
     a.map(1, map.as_fd()).lea(2, PLACE, FRAG as i32)
 }
 
-fn verdict(a: &mut Asm, maps: &Maps, fragment_life: i32) {
-    use Size::{Dw, W};
+fn verdict(a: &mut Asm, maps: &Maps, tags: bool, fragment_life: i32) {
+    use Size::{Dw, H, W};
     a.label("ours").load(Dw, 3, PLACE, FIRST).jump_if(If::Eq, 3, 0, "redirect");
     // The rest of the datagram follows its first fragment. Who merely knows our ports cannot push out what is remembered of
     // connections that are known to send fragments.
@@ -382,6 +401,17 @@ fn verdict(a: &mut Asm, maps: &Maps, fragment_life: i32) {
 
     a.label("redirect");
     count(a, maps, "counted");
+    if tags {
+        // Its tag goes where the stack looks for it.
+        a.load(Dw, 3, PLACE, BESIDE).jump_if(If::Eq, 3, 0, "complete");
+        a.mov_reg(1, 6).mov(2, -4).call(XDP_ADJUST_HEAD).jump_if(If::Ne, 0, 0, "none");
+        a.load(W, 9, 6, 0).load(W, 8, 6, 4).lea(2, 9, 18).jump_if_reg(If::Gt, 2, 8, "none");
+        for at in [0, 4, 8] {
+            a.load(W, 3, 9, at + 4).store(W, 9, at, 3);
+        }
+        a.load(H, 3, PLACE, TAG).store(H, 9, 12, 3).load(H, 3, PLACE, TAG + 2).be16(3).store(H, 9, 14, 3);
+        a.label("complete");
+    }
     a.map(1, maps.sockets.as_fd()).load(W, 2, 6, 16).mov(3, XDP_PASS).call(REDIRECT_MAP).exit();
 
     a.label("out").store_imm(Dw, PLACE, VERDICT, Verdict::Pass as i32);

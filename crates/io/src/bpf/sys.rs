@@ -144,19 +144,33 @@ impl Program {
     /// objects to is in the error.
     pub fn load_xdp(name: &str, insns: &[Insn], frags: bool) -> io::Result<Program> {
         const XDP: u32 = 6;
+        Program::load(name, XDP, insns, frags, None)
+    }
+
+    /// The same for one interface alone, in driver mode: such a program may call [`KernelFunction`](super::KernelFunction)s that read
+    /// what the driver knows of a frame.
+    pub fn load_xdp_for(name: &str, insns: &[Insn], frags: bool, ifindex: u32) -> io::Result<Program> {
+        const XDP: u32 = 6;
+        Program::load(name, XDP, insns, frags, Some(ifindex))
+    }
+
+    fn load(name: &str, kind: u32, insns: &[Insn], frags: bool, ifindex: Option<u32>) -> io::Result<Program> {
         const F_XDP_HAS_FRAGS: u32 = 1 << 5;
+        const F_XDP_DEV_BOUND_ONLY: u32 = 1 << 6;
+        let flags = if frags { F_XDP_HAS_FRAGS } else { 0 } | if ifindex.is_some() { F_XDP_DEV_BOUND_ONLY } else { 0 };
         let license = c"Dual MIT/GPL";
         let attr = |log: &mut [u8]| {
             Attr::new()
-                .word(0, XDP)
+                .word(0, kind)
                 .word(4, insns.len() as u32)
                 .ptr(8, insns.as_ptr())
                 .ptr(16, license.as_ptr())
                 .word(24, if log.is_empty() { 0 } else { 1 })
                 .word(28, log.len() as u32)
                 .ptr(32, if log.is_empty() { std::ptr::null() } else { log.as_mut_ptr().cast_const() })
-                .word(44, if frags { F_XDP_HAS_FRAGS } else { 0 })
+                .word(44, flags)
                 .name(48, name)
+                .word(64, ifindex.unwrap_or(0))
                 .fd(PROG_LOAD)
         };
         match attr(&mut []) {
@@ -197,6 +211,21 @@ impl Program {
             .word(12, flags)
             .fd(LINK_CREATE)
             .map(|fd| Link { _fd: fd })
+    }
+}
+
+#[cfg(test)]
+impl Program {
+    /// Gives whatever leaves by an interface this tag of 802.1Q, beside the frame as a VLAN's own interface does.
+    pub(crate) fn tag_what_leaves(ifindex: u32, tci: u16) -> io::Result<Link> {
+        const CLASSIFIER: u32 = 3;
+        const TCX_EGRESS: u32 = 47;
+        const SKB_VLAN_PUSH: i32 = 18;
+        let mut a = super::Asm::default();
+        a.mov(2, 0x8100u16.to_be().into()).mov(3, tci.into()).call(SKB_VLAN_PUSH).mov(0, 0).exit();
+        let program = Program::load("tag", CLASSIFIER, &a.finish(), false, None)?;
+        let link = Attr::new().word(0, program.0.as_raw_fd() as u32).word(4, ifindex).word(8, TCX_EGRESS);
+        link.fd(LINK_CREATE).map(|fd| Link { _fd: fd })
     }
 }
 

@@ -15,7 +15,9 @@ use super::metadata;
 use super::port::XdpPort;
 use super::queue::{LONGEST_IN_ONE, Queue, Rings, Umem, frame_size};
 use super::tags::Tags;
-use crate::bpf::{self, MOST_KEPT, MOST_OWNED, Maps, OwnFlags, OwnFlow, OwnKey, Program, Verdict};
+use crate::bpf::{
+    self, KernelFunction, MOST_KEPT, MOST_OWNED, Maps, OwnFlags, OwnFlow, OwnKey, Program, TAGS_BESIDE, Verdict,
+};
 use crate::capability::{self, Capability};
 use crate::error::PortError;
 use crate::netlink::{Link, Netlink};
@@ -75,8 +77,33 @@ pub(super) struct Attached {
     maps: Maps,
     link: Mutex<Option<bpf::Link>>,
     program: Program,
-    /// VLAN tags stay in frames as long as this lives.
-    tags: Option<Tags>,
+    tags: Vlans,
+}
+
+/// How the program knows frames of other VLANs.
+enum Vlans {
+    /// Their tags stay in them as long as this lives.
+    Kept(Tags),
+    /// The kernel tells it what is beside a frame.
+    Told,
+    /// What is beside a frame is not known.
+    Unknown,
+}
+
+/// The program for an interface, and whether it knows of tags that are beside frames: on a veth, where the kernel tells (6.8).
+fn load(link: &Link, maps: &Maps) -> io::Result<(Program, bool)> {
+    if link.kind == "veth"
+        && let Ok(tags) = KernelFunction::named(TAGS_BESIDE)
+        && let insns = bpf::steer(maps, Some(tags))
+        && let Ok(program) = Program::load_xdp_for("corelane", &insns, link.mtu > LONGEST_IN_ONE, link.index)
+    {
+        return Ok((program, true));
+    }
+    load_plain(link, maps).map(|program| (program, false))
+}
+
+fn load_plain(link: &Link, maps: &Maps) -> io::Result<Program> {
+    Program::load_xdp("corelane", &bpf::steer(maps, None), link.mtu > LONGEST_IN_ONE)
 }
 
 /// Why frames pass the kernel's generic code before the program sees them.
@@ -246,13 +273,14 @@ impl XdpDevice {
         maps.set_mac(link.mac).map_err(|e| refuse(name, "telling the program the hardware address", e))?;
         let mut by_lane: Vec<Vec<Queue>> = (0..config.lanes).map(|_| Vec::new()).collect();
         let mut program = Err(io::ErrorKind::Other.into());
-        let load = || program = Program::load_xdp("corelane", &bpf::steer(&maps), link.mtu > LONGEST_IN_ONE);
+        let load = || program = load(&link, &maps);
         open_queues(0..queues, &link, config, &maps, &mut by_lane, load)?;
-        let program = program.map_err(|e| refuse(name, "loading the XDP program", e))?;
-        // A veth's frames have their tags beside them where its peer put them there, whatever it is told.
-        let tags = match link.kind.as_str() {
-            "veth" => None,
-            _ => Some(Tags::keep(name).map_err(|e| refuse(name, "keeping VLAN tags in frames", e))?),
+        let (mut program, told) = program.map_err(|e| refuse(name, "loading the XDP program", e))?;
+        // A veth's frames have their tags beside them where its other end put them there, whatever it is told.
+        let mut tags = match (link.kind.as_str(), told) {
+            ("veth", true) => Vlans::Told,
+            ("veth", false) => Vlans::Unknown,
+            _ => Vlans::Kept(Tags::keep(name).map_err(|e| refuse(name, "keeping VLAN tags in frames", e))?),
         };
         // Driver mode where the driver has it.
         let bond = link.kind == "bond";
@@ -261,10 +289,17 @@ impl XdpDevice {
             Err(e) if bond || e.raw_os_error() == Some(libc::EBUSY) => {
                 return Err(refuse(name, "attaching the XDP program", e));
             }
-            Err(first) => match program.attach(link.index, true) {
-                Ok(l) => (l, Some(Generic::Driver(first))),
-                Err(_) => return Err(refuse(name, "attaching the XDP program", first)),
-            },
+            Err(first) => {
+                if let Vlans::Told = tags {
+                    // The one that asks for tags is for driver mode alone.
+                    program = load_plain(&link, &maps).map_err(|e| refuse(name, "loading the XDP program", e))?;
+                    tags = Vlans::Unknown;
+                }
+                match program.attach(link.index, true) {
+                    Ok(l) => (l, Some(Generic::Driver(first))),
+                    Err(_) => return Err(refuse(name, "attaching the XDP program", first)),
+                }
+            }
         };
         // virtio_net turns queues on when it is given a program, up to twice as many, and is sent frames by all of them. It turns
         // them off with the program, before their sockets are closed, and keeps using what such a socket had without copying
@@ -351,21 +386,31 @@ impl XdpDevice {
             format!("busy_poll_us does nothing on {name}, where frames are copied: recent kernels poll for zero-copy drivers only")
         });
         let name = &self.link.name;
-        let tags = self.attached.tags.as_ref().is_some_and(Tags::was_on).then(|| {
+        let tags = matches!(&self.attached.tags, Vlans::Kept(tags) if tags.was_on()).then(|| {
             format!("rx-vlan-offload of {name} is off while it is served, so that frames of other VLANs are not taken for its own")
         });
         let lost = self.loses_tags().then(|| {
-            format!(
-                "{name} takes VLAN tags off before its frames come here, and cannot be told not to (`ethtool -k {name}`): frames \
-                 of any VLAN are taken for untagged ones"
-            )
+            let why = match self.attached.tags {
+                Vlans::Unknown => {
+                    "has VLAN tags beside its frames, of which the kernel tells in driver mode, from Linux 6.8 on"
+                        .into()
+                }
+                _ => format!(
+                    "takes VLAN tags off before its frames come here, and cannot be told not to (`ethtool -k {name}`)"
+                ),
+            };
+            format!("{name} {why}: frames of any VLAN are taken for untagged ones")
         });
         self.generic_mode().into_iter().chain(unpolled).chain(tags).chain(lost).collect()
     }
 
     /// Whether frames lose their VLAN tags before they come here, so that nobody knows which network they are of.
     pub fn loses_tags(&self) -> bool {
-        self.attached.tags.as_ref().is_some_and(Tags::are_lost)
+        match &self.attached.tags {
+            Vlans::Kept(tags) => tags.are_lost(),
+            Vlans::Told => false,
+            Vlans::Unknown => true,
+        }
     }
 
     /// The interface was down and is up again. vmxnet3 then shows the program and does not run it (seen with Linux 7.3), so it is

@@ -137,28 +137,49 @@ impl Drop for Tags {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::time::{Duration, Instant};
 
-    /// A veth of the test's own, in a network namespace of its own.
-    #[test]
-    fn stripping_is_off_as_long_as_it_is_kept_off() {
+    use wire::burst::{RxBurst, TxSink};
+    use wire::{Addr, MacAddr};
+
+    use super::*;
+    use crate::Port;
+    use crate::bpf::{KernelFunction, OwnFlags, OwnKey, Program, TAGS_BESIDE};
+    use crate::netlink::Netlink;
+    use crate::xdp::{XdpConfig, XdpDevice};
+
+    /// Runs `f` with a veth of its own, in a network namespace of its own.
+    fn beside_a_veth(name: &str, f: impl FnOnce() + Send) {
         use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
         use std::os::fd::AsFd;
         let sh =
             |command: &str| std::process::Command::new("sh").args(["-c", command]).status().is_ok_and(|s| s.success());
-        let ns = format!("cltags-{}", std::process::id());
+        let ns = format!("{name}-{}", std::process::id());
         if !rustix::process::geteuid().is_root() || !sh(&format!("ip netns add {ns}")) {
             assert!(std::env::var("CI").is_err(), "CI runs this test, which needs root and iproute2");
             eprintln!("SKIPPED: needs root and iproute2");
             return;
         }
-        let made = sh(&format!("ip -n {ns} link add cltags type veth peer name cltags-peer"));
+        let made = sh(&format!(
+            "ip -n {ns} link add cltags numrxqueues 1 type veth peer name cltags-peer && ip -n {ns} link set cltags up && \
+             ip -n {ns} link set cltags-peer up"
+        ));
         let space = std::fs::File::open(format!("/run/netns/{ns}"));
         // The open file keeps it.
         sh(&format!("ip netns del {ns}"));
         assert!(made, "a veth");
-        std::thread::spawn(move || {
+        let run = || {
             move_into_link_name_space(space.unwrap().as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+            f();
+        };
+        if let Err(cause) = std::thread::scope(|s| s.spawn(run).join()) {
+            std::panic::resume_unwind(cause);
+        }
+    }
+
+    #[test]
+    fn stripping_is_off_as_long_as_it_is_kept_off() {
+        beside_a_veth("cltags", || {
             let tags = Tags::keep("cltags").unwrap();
             assert!(tags.was_on() && !tags.are_lost());
             assert!(!Tags::keep("cltags").unwrap().was_on(), "it is off already");
@@ -167,8 +188,91 @@ mod tests {
             let lo = Tags::keep("lo").unwrap();
             assert!(!lo.are_lost() && !lo.was_on());
             assert!(Tags::keep("cltags-none").is_err());
-        })
-        .join()
-        .unwrap();
+        });
+    }
+
+    /// A SYN to a port of 10.0.0.1, with a tag in the frame or without.
+    fn syn(to: MacAddr, vlan: Option<u16>, port: u8) -> Vec<u8> {
+        const TCP: usize = 77;
+        let (src, dst) = (Addr::from_v4([10, 0, 0, 2]), Addr::from_v4([10, 0, 0, 1]));
+        let mut b = vec![0; 18];
+        let n = wire::ethernet::emit(&mut b, to, MacAddr([2; 6]), vlan, wire::ethernet::IPV4);
+        b.resize(n + 20 + TCP, 9);
+        wire::ipv4::Header { src, dst, ..Default::default() }.emit(&mut b[n..], TCP);
+        b[n + 20..n + 24].copy_from_slice(&[0, 99, 0, port]);
+        b[n + 33] = 2;
+        b
+    }
+
+    #[test]
+    fn a_tag_beside_a_frame_counts_on_a_veth() {
+        beside_a_veth("cltagv", || {
+            let config = XdpConfig { receive_ring: 64, send_ring: 64, ..XdpConfig::default() };
+            let (device, mut ports) = XdpDevice::attach("cltags", &config).unwrap();
+            if device.loses_tags() {
+                assert!(KernelFunction::named(TAGS_BESIDE).is_err(), "this kernel tells of tags");
+                assert!(device.warnings()[0].contains("from Linux 6.8 on"), "{:?}", device.warnings());
+                return;
+            }
+            assert_eq!(device.warnings(), Vec::<String>::new());
+            let mut peer = crate::packet::open("cltags-peer", 1, true).unwrap().remove(0);
+            let peer_index = Netlink::open().unwrap().link("cltags-peer").unwrap().unwrap().index;
+            let mac = device.link().mac;
+            // Of each network that is spoken of here.
+            for vlan in [0, 7, 8, 9] {
+                let key = OwnKey { vlan, addr: Addr::from_v4([10, 0, 0, 1]), port: 81 };
+                device.own(key, OwnFlags::LISTENING).unwrap();
+            }
+            // What comes of a SYN to port 80, before one to port 81, which always comes.
+            let mut comes = |vlan: Option<u16>| {
+                for frame in [syn(mac, vlan, 80), syn(mac, None, 81)] {
+                    let room = peer.reserve(frame.len()).unwrap();
+                    room[..frame.len()].copy_from_slice(&frame);
+                    peer.commit(frame.len(), Default::default());
+                    peer.flush().unwrap();
+                }
+                let (mut got, mut last) = (Vec::new(), false);
+                let end = Instant::now() + Duration::from_secs(10);
+                while !last {
+                    assert!(Instant::now() < end, "nothing came");
+                    for i in 0..ports[0].receive(64) {
+                        let data = ports[0].frame(i).data.to_vec();
+                        last = data.contains(&81);
+                        if !last {
+                            got.push(data);
+                        }
+                    }
+                    ports[0].release();
+                }
+                got
+            };
+            let listen = |vlan, listening| {
+                let key = OwnKey { vlan, addr: Addr::from_v4([10, 0, 0, 1]), port: 80 };
+                match listening {
+                    true => device.own(key, OwnFlags::LISTENING).unwrap(),
+                    false => device.disown(key).unwrap(),
+                }
+            };
+            listen(0, true);
+            assert_eq!(comes(None), [syn(mac, None, 80)]);
+            assert_eq!(comes(Some(7)), [[0; 0]; 0], "the kernel's");
+            // The other end sends with a tag, which is not the untagged network's, and none in the frame changes that.
+            let tagged = Program::tag_what_leaves(peer_index, 7).unwrap();
+            assert_eq!(comes(None), [[0; 0]; 0]);
+            assert_eq!(comes(Some(9)), [[0; 0]; 0]);
+            // What VLAN 7 listens on comes with its tag in the frame.
+            listen(0, false);
+            listen(7, true);
+            assert_eq!(comes(None), [syn(mac, Some(7), 80)]);
+            for other in [7, 9] {
+                listen(other, true);
+                assert_eq!(comes(Some(other)), [[0; 0]; 0], "two tags");
+            }
+            drop(tagged);
+            assert_eq!(comes(None), [[0; 0]; 0]);
+            assert_eq!(comes(Some(7)), [syn(mac, Some(7), 80)]);
+            let _other = Program::tag_what_leaves(peer_index, 8).unwrap();
+            assert_eq!(comes(None), [[0; 0]; 0]);
+        });
     }
 }

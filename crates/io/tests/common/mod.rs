@@ -27,7 +27,7 @@ impl Bench {
             }
             Err(e) => panic!("maps: {e}"),
         };
-        let insns = steer_for(&maps, fragment_life);
+        let insns = steer_for(&maps, None, fragment_life);
         let program = Program::load_xdp("corelane", &insns, true).expect("the verifier accepts the program");
         Some(Bench { maps, program })
     }
