@@ -301,7 +301,7 @@ fn serve(
     }
     drop(tell);
     let count = threads.len();
-    if told.iter().take(count).count() == count && await_address(engine, stop) {
+    if told.iter().take(count).count() == count && await_network(engine, stop) {
         let local = serve_this_machine(engine, args, content, stop);
         if local.is_err() {
             stop.set();
@@ -363,8 +363,8 @@ fn serve_this_machine(
 }
 
 /// Waits until there is an address to be reached at, or a stop; whether it is the former.
-fn await_address(engine: &Engine, stop: &Stop) -> bool {
-    while !stop.is_set() && !engine.has_address() {
+fn await_network(engine: &Engine, stop: &Stop) -> bool {
+    while !stop.is_set() && !engine.is_reachable() {
         thread::sleep(Duration::from_millis(50));
     }
     !stop.is_set()

@@ -83,9 +83,9 @@ impl Engine {
         self.0.local_connections()
     }
 
-    /// Whether something can be reached here: a device has an address, or is one that looks for its own.
-    pub fn has_address(&self) -> bool {
-        self.0.has_address()
+    /// Whether something can be reached here: a device has an address and a carrier, or is one that looks for its own address.
+    pub fn is_reachable(&self) -> bool {
+        self.0.is_reachable()
     }
 
     /// Calls `f` with a line that says why, once the last device is gone: nothing comes or goes any more. On a thread of the

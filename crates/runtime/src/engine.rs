@@ -21,7 +21,7 @@ use crate::fallback::{Directory, Fallback};
 use crate::guard::Guarded;
 use crate::handover;
 use crate::keeper::Keeper;
-use crate::kernel::{Kernel, LocalConnections, SharedPort};
+use crate::kernel::{Kernel, LocalConnections, SharedPort, Way};
 use crate::lane::{Lane, Watched};
 use crate::mailbox::{Control, Mailbox};
 use crate::ports::{self, Opened};
@@ -296,11 +296,15 @@ impl Engine {
         let mut queues: Vec<Vec<AnyPort>> = (0..lanes).map(|_| Vec::new()).collect();
         let here = Arc::new(Devices::new(opened.len()));
         let dedicated = opened.iter().any(|o| o.shared.is_none());
+        let mut ways = Vec::new();
         for xdp in opened.iter().filter_map(|o| o.shared.as_ref()) {
-            if !xdp.await_carrier(CARRIER).map_err(Error::system("reading interfaces"))? {
-                notes.push(format!("{} has no carrier: nothing comes or goes until it has one", xdp.link().name));
-            }
+            let now = xdp.await_carrier(CARRIER).map_err(Error::system("reading interfaces"))?;
+            // One that is gone, the control thread tells.
+            let way = now.map_or(Way::Open, |link| Way::of(&link));
+            notes.extend(Way::Open.tells(way, &xdp.link().name));
+            ways.push(way);
         }
+        let mut ways = ways.into_iter();
         let mut devices = Vec::new();
         let mut shared = Vec::new();
         let mut fixed = Vec::new();
@@ -320,7 +324,8 @@ impl Engine {
                 let taken = u16::try_from(mtu).unwrap_or(u16::MAX);
                 let largest = device.mtu.map_or(taken, |mtu| mtu.min(taken));
                 let vlan = device.vlan.unwrap_or(0);
-                shared.push(SharedPort { port, vlan, device: xdp, only, mtu, largest, mac, queues });
+                let way = ways.next().unwrap_or(Way::Open);
+                shared.push(SharedPort { port, vlan, device: xdp, only, mtu, largest, mac, queues, way });
                 let kind = (device.mode, device.vlan, 0, false, device.mtu);
                 devices.push((kind, Vec::new(), Vec::new(), Default::default()));
                 continue;
@@ -510,9 +515,9 @@ impl Engine {
         self.local_ports
     }
 
-    /// Whether something can be reached here: a device has an address, or is one that looks for its own.
-    pub fn has_address(&self) -> bool {
-        self.dedicated || self.kernel.as_ref().is_none_or(Kernel::has_address)
+    /// Whether something can be reached here: a device has an address and a carrier, or is one that looks for its own address.
+    pub fn is_reachable(&self) -> bool {
+        self.dedicated || self.kernel.as_ref().is_none_or(Kernel::is_reachable)
     }
 
     /// Calls `f` with a line that says why, once the last device is gone; on a thread of the engine.

@@ -239,6 +239,37 @@ fn nothing_is_said_to_be_served_before_there_is_an_address() {
     assert_eq!(server.stop(), Some(0));
 }
 
+#[test]
+fn nothing_is_said_to_be_served_before_there_is_a_carrier() {
+    let Some(lab) = Lab::new() else { return };
+    let data = lab.file("k64", 65_536);
+    let other_end = |state: &str| must(&format!("ip -n {} link set va {state}", lab.a));
+    other_end("down");
+    let mut server = lab.start(&lab.b, "--dev xdp:vb --port 80");
+    server.says_until("vb has no carrier: nothing comes or goes until it has one");
+    let mut ready = server.0.stdout.take().unwrap();
+    rustix::io::ioctl_fionbio(&ready, true).unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(ready.read(&mut [0]).is_err(), "it says that it serves");
+    rustix::io::ioctl_fionbio(&ready, false).unwrap();
+    other_end("up");
+    server.says_until("vb has a carrier");
+    let mut said = [0; 7];
+    ready.read_exact(&mut said).unwrap();
+    assert_eq!(&said, b"serving");
+    assert!(lab.curl(&lab.a, "http://10.99.0.2/k64") == data);
+    // One that is lost is told, once, and not when the link itself is taken down and comes back.
+    other_end("down");
+    server.says_until("vb has no carrier");
+    other_end("up");
+    server.says_until("vb has a carrier");
+    must(&format!("ip -n {} link set vb down", lab.b));
+    assert!(server.says().contains("vb is down"));
+    must(&format!("ip -n {} link set vb up", lab.b));
+    assert!(server.says().contains("vb is up again"));
+    assert_eq!(server.stop(), Some(0));
+}
+
 /// The capabilities that README names, and no other; an ordinary user. Each that is missing is named.
 #[test]
 fn the_documented_capabilities_are_enough_and_each_is_named_where_it_is_missing() {

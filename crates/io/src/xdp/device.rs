@@ -360,19 +360,15 @@ impl XdpDevice {
         queues_of(&self.link)
     }
 
-    /// Waits until frames can come and go, at most for `limit`; whether they can. Drivers that restart their queues for a
-    /// program take the link down for a second or more.
-    pub fn await_carrier(&self, limit: Duration) -> io::Result<bool> {
+    /// Waits until frames can come and go, at most for `limit`; the link as it is then, `None` where it is gone. Drivers that restart
+    /// their queues for a program take the link down for a second or more.
+    pub fn await_carrier(&self, limit: Duration) -> io::Result<Option<Link>> {
         let mut netlink = Netlink::open()?;
         let end = Instant::now() + limit;
         loop {
-            // One that is gone, the control thread tells.
-            let Some(link) = netlink.link_at(self.link.index)? else { return Ok(true) };
-            if link.carrier || !link.up {
-                return Ok(link.carrier);
-            }
-            if Instant::now() > end {
-                return Ok(false);
+            let Some(link) = netlink.link_at(self.link.index)? else { return Ok(None) };
+            if link.carrier || !link.up || Instant::now() > end {
+                return Ok(Some(link));
             }
             std::thread::sleep(Duration::from_millis(20));
         }

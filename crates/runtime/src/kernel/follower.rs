@@ -12,6 +12,7 @@ use ::io::netlink::{Change, KernelNeighbor, Link, Netlink};
 use ::io::xdp::Local;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::port::Way;
 use super::state::{State, lock};
 use crate::devices::Devices;
 use crate::engine::LaneLink;
@@ -26,16 +27,62 @@ pub(super) struct Follower {
     pub(super) bell: Arc<Bell>,
     pub(super) local: Arc<Local>,
     pub(super) inbox: Receiver<Wanted>,
-    /// Links that are down, by number: told once.
-    pub(super) down: Vec<u32>,
+    pub(super) tables: Tables,
 }
+
+/// The kernel's tables that are read whole after a change. A routing daemon changes routes by the thousand: as long as that goes on,
+/// they are read now and then.
+#[derive(Default)]
+pub(super) struct Tables {
+    /// What has changed since it was read.
+    changed: Option<Changed>,
+    read: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Changed {
+    Routes,
+    /// Addresses, and with them routes.
+    Addresses,
+    /// Nobody knows what: changes were lost.
+    All,
+}
+
+impl Tables {
+    /// Between two readings.
+    const REST: Duration = Duration::from_millis(50);
+
+    fn change(&mut self, what: Changed) {
+        self.changed = self.changed.max(Some(what));
+    }
+
+    /// How long until what has changed is to be read.
+    fn patience(&self, now: Instant) -> Option<Duration> {
+        let since = self.read.map_or(Tables::REST, |read| now.saturating_duration_since(read));
+        self.changed.map(|_| Tables::REST.saturating_sub(since))
+    }
+
+    /// What is to be read now.
+    fn due(&mut self, now: Instant) -> Option<Changed> {
+        self.patience(now).filter(Duration::is_zero)?;
+        self.read = Some(now);
+        self.changed.take()
+    }
+}
+
+/// Datagrams of changes that are followed before the rest of the work.
+const DATAGRAMS: usize = 64;
 
 impl Follower {
     pub(super) fn run(mut self, stop: &AtomicBool) {
+        if let Err(error) = self.look_at_links() {
+            tracing::warn!("reading interfaces: {error}");
+        }
         while !stop.load(Ordering::Relaxed) {
             let (holding, patience) = {
                 let state = lock(&self.state);
-                (state.beside_kernel(), state.draining.patience())
+                let tables = self.tables.patience(Instant::now());
+                (state.beside_kernel(), state.draining.patience().into_iter().chain(tables).min())
             };
             {
                 let mut fds = [
@@ -60,6 +107,18 @@ impl Follower {
                 tracing::warn!("following the kernel's tables: {error}");
             }
         }
+    }
+
+    /// What has changed since the links were looked at, before anybody listened for changes.
+    fn look_at_links(&self) -> io::Result<()> {
+        let mut state = lock(&self.state);
+        let indices: Vec<u32> = state.ports.iter().map(|p| p.device.link().index).collect();
+        for index in indices {
+            if let Some(link) = state.netlink.link_at(index)? {
+                link_is(&mut state, &self.lanes, &link);
+            }
+        }
+        Ok(())
     }
 
     fn work(&mut self, holding: bool) -> io::Result<()> {
@@ -90,30 +149,25 @@ impl Follower {
         }
         let State { ports, draining, .. } = &mut *state;
         draining.work(Instant::now(), ports, &self.lanes, &self.bell);
-        let Some(changes) = self.monitor.changes()? else {
-            // Too many to follow one by one: everything is read once more.
-            let links = state.netlink.links()?;
-            for p in &state.ports {
-                let link = p.device.link();
-                if !links.iter().any(|l| l.index == link.index) {
-                    self.devices.gone(p.port, &link.name);
-                }
-            }
-            links.iter().for_each(|link| link_is(&mut state, &mut self.down, &self.lanes, link));
-            self.lanes.iter().for_each(|l| l.send(Control::ForgetNeighbors));
-            return state.tell_all(&self.lanes);
-        };
         let all = |make: &dyn Fn() -> Control| self.lanes.iter().for_each(|l| l.send(make()));
-        let (mut routes, mut addresses) = (false, false);
+        let mut changes = Vec::new();
+        for _ in 0..DATAGRAMS {
+            match self.monitor.changes()? {
+                Some(more) if more.is_empty() => break,
+                Some(more) => changes.extend(more),
+                // Too many to follow one by one: everything is read once more.
+                None => self.tables.change(Changed::All),
+            }
+        }
         for change in changes {
             match change {
-                Change::Link(link) => link_is(&mut state, &mut self.down, &self.lanes, &link),
+                Change::Link(link) => link_is(&mut state, &self.lanes, &link),
                 Change::NoLink(link) => {
                     let Some(at) = state.port_of(link) else { continue };
                     self.devices.gone(state.ports[at].port, &state.ports[at].device.link().name);
                 }
-                Change::Address(..) => addresses = true,
-                Change::Routes => routes = true,
+                Change::Address(..) => self.tables.change(Changed::Addresses),
+                Change::Routes => self.tables.change(Changed::Routes),
                 Change::Neighbor(n) => {
                     let Some(at) = state.port_of(n.link) else { continue };
                     let port = state.ports[at].port;
@@ -124,7 +178,21 @@ impl Follower {
                 }
             }
         }
-        if addresses {
+        let Some(changed) = self.tables.due(Instant::now()) else { return Ok(()) };
+        let read = read(&mut state, &self.devices, &self.lanes, changed);
+        if read.is_err() {
+            self.tables.change(changed);
+        }
+        read
+    }
+}
+
+/// Tells the lanes what the kernel's tables say now.
+fn read(state: &mut State, devices: &Devices, lanes: &[LaneLink], changed: Changed) -> io::Result<()> {
+    let all = |make: &dyn Fn() -> Control| lanes.iter().for_each(|l| l.send(make()));
+    match changed {
+        Changed::Routes => state.tell_routes(lanes),
+        Changed::Addresses => {
             // Which device an address is served on depends on all that there are.
             let before = state.addresses.clone();
             for (port, addr) in state.read_addresses()? {
@@ -133,30 +201,39 @@ impl Follower {
             for (port, addr, prefix) in state.addresses.iter().filter(|a| !before.contains(a)) {
                 all(&|| Control::AddAddress(*port, *addr, *prefix));
             }
+            state.tell_routes(lanes)
         }
-        if routes || addresses {
-            state.tell_routes(&self.lanes)?;
+        Changed::All => {
+            let links = state.netlink.links()?;
+            for p in &state.ports {
+                let link = p.device.link();
+                if !links.iter().any(|l| l.index == link.index) {
+                    devices.gone(p.port, &link.name);
+                }
+            }
+            links.iter().for_each(|link| link_is(state, lanes, link));
+            all(&|| Control::ForgetNeighbors);
+            state.tell_all(lanes)
         }
-        Ok(())
     }
 }
 
 /// What there is to say and to do about a link as it is now.
-fn link_is(state: &mut State, down: &mut Vec<u32>, lanes: &[LaneLink], link: &Link) {
+fn link_is(state: &mut State, lanes: &[LaneLink], link: &Link) {
     let all = |make: &dyn Fn() -> Control| lanes.iter().for_each(|l| l.send(make()));
     let Some(at) = state.port_of(link.index) else { return };
-    let was_down = down.contains(&link.index);
-    if !link.up && !was_down {
-        tracing::warn!("{} is down: nothing comes or goes until it is up again", link.name);
-        down.push(link.index);
-    } else if link.up && was_down {
-        tracing::warn!("{} is up again", link.name);
-        down.retain(|l| *l != link.index);
-        if let Err(error) = state.ports[at].device.came_up() {
-            tracing::warn!("{error}");
-        }
-    }
     let p = &mut state.ports[at];
+    let (was, now) = (p.way, Way::of(link));
+    if let Some(line) = was.tells(now, &link.name) {
+        tracing::warn!("{line}");
+    }
+    p.way = now;
+    if was == Way::Down
+        && now != Way::Down
+        && let Err(error) = p.device.came_up()
+    {
+        tracing::warn!("{error}");
+    }
     if p.mtu != link.mtu {
         let rest = match link.mtu > p.device.link().mtu {
             true => ": start again to use that",
@@ -184,5 +261,49 @@ fn link_is(state: &mut State, down: &mut Vec<u32>, lanes: &[LaneLink], link: &Li
         }
         let port = p.port;
         all(&|| Control::SetMac(port, link.mac));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_read_at_once_and_then_now_and_then() {
+        let (mut tables, begin) = (Tables::default(), Instant::now());
+        assert_eq!((tables.due(begin), tables.patience(begin)), (None, None), "nothing has changed");
+        tables.change(Changed::Routes);
+        assert_eq!(tables.patience(begin), Some(Duration::ZERO));
+        assert_eq!(tables.due(begin), Some(Changed::Routes));
+        // A change every millisecond for a second.
+        let mut readings = 0;
+        let mut last = begin;
+        for ms in 1..=1000 {
+            tables.change(Changed::Routes);
+            let now = begin + Duration::from_millis(ms);
+            if tables.due(now).is_some() {
+                (readings, last) = (readings + 1, now);
+            }
+        }
+        assert!((18..=20).contains(&readings), "{readings}");
+        // The last of them is followed, and nothing after it.
+        let now = begin + Duration::from_millis(1000);
+        let wait = tables.patience(now).map_or(Duration::ZERO, |wait| wait);
+        assert!(last == now || tables.due(now + wait).is_some());
+        assert_eq!(tables.patience(now + wait), None);
+    }
+
+    #[test]
+    fn what_includes_the_rest_is_read() {
+        let (mut tables, begin) = (Tables::default(), Instant::now());
+        for what in [Changed::Addresses, Changed::Routes] {
+            tables.change(what);
+        }
+        assert_eq!(tables.due(begin), Some(Changed::Addresses));
+        for what in [Changed::Routes, Changed::All, Changed::Addresses] {
+            tables.change(what);
+        }
+        assert_eq!(tables.due(begin), None, "it was read just now");
+        assert_eq!(tables.due(begin + Tables::REST), Some(Changed::All));
     }
 }

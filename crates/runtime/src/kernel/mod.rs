@@ -28,8 +28,8 @@ use crate::engine::{Error, LaneLink};
 use crate::lane::Wanted;
 use drain::Draining;
 pub(crate) use drain::Question;
-use follower::Follower;
-pub(crate) use port::SharedPort;
+use follower::{Follower, Tables};
+pub(crate) use port::{SharedPort, Way};
 use state::{Listen, State, lock};
 
 /// The control plane of an engine's shared interfaces.
@@ -105,16 +105,19 @@ impl Kernel {
         taken.then(|| LocalConnections { local, bell: self.bell.clone() })
     }
 
-    /// Whether any of the interfaces has an address that is served.
-    pub fn has_address(&self) -> bool {
+    /// Whether any of the interfaces has an address that is served, and a carrier.
+    pub fn is_reachable(&self) -> bool {
         let state = lock(&self.state);
         // Link-local ones are there before the interface can be reached.
         let counts = |addr: &IpAddr| match addr {
             IpAddr::V4(v4) => !v4.is_link_local(),
             IpAddr::V6(v6) => !v6.is_unicast_link_local(),
         };
-        let named = |port: usize| state.ports.iter().any(|p| p.port == port && p.only.is_some());
-        state.addresses.iter().any(|(port, addr, _)| counts(addr) || named(*port))
+        let by = |p: &SharedPort| {
+            let mut own = state.addresses.iter().filter(|(port, ..)| *port == p.port);
+            own.any(|(_, addr, _)| counts(addr) || p.only.is_some())
+        };
+        state.ports.iter().any(|p| p.way == Way::Open && by(p))
     }
 
     /// Gives everything back to the kernel, whoever still has listeners: for an engine whose applications' ends stay longer.
@@ -151,7 +154,7 @@ impl Kernel {
         let monitor = Netlink::monitor().map_err(system("netlink"))?;
         lock(&self.state).tell_all(&lanes).map_err(system("reading routes and neighbours"))?;
         let (state, bell, local) = (self.state.clone(), self.bell.clone(), lock(&self.state).local.clone());
-        let follower = Follower { state, lanes, devices, monitor, bell, local, inbox, down: Vec::new() };
+        let follower = Follower { state, lanes, devices, monitor, bell, local, inbox, tables: Tables::default() };
         let stop = self.stop.clone();
         let thread = crate::sys::spawn("corelane-kernel".into(), move || follower.run(&stop));
         self.thread = Some(thread.map_err(system("starting the control thread"))?);

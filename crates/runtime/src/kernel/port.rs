@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use ::io::netlink::Address;
+use ::io::netlink::{Address, Link};
 use ::io::xdp::XdpDevice;
 use wire::MacAddr;
 
@@ -22,6 +22,43 @@ pub(crate) struct SharedPort {
     pub mac: MacAddr,
     /// Its receive queues, likewise.
     pub queues: u16,
+    /// Whether frames come and go, likewise.
+    pub way: Way,
+}
+
+/// Whether frames come and go by a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    Open,
+    /// The link is up, and its other end is not there.
+    NoCarrier,
+    Down,
+}
+
+impl Way {
+    pub fn of(link: &Link) -> Way {
+        match (link.up, link.carrier) {
+            (true, true) => Way::Open,
+            (true, false) => Way::NoCarrier,
+            (false, _) => Way::Down,
+        }
+    }
+
+    /// What a user should know of a change. A link that is up again has its carrier somewhat later.
+    pub fn tells(self, now: Way, name: &str) -> Option<String> {
+        match (self, now) {
+            (Way::Open | Way::NoCarrier, Way::Down) => {
+                Some(format!("{name} is down: nothing comes or goes until it is up again"))
+            }
+            (Way::Open, Way::NoCarrier) => {
+                Some(format!("{name} has no carrier: nothing comes or goes until it has one"))
+            }
+            (Way::Down, Way::Open) => Some(format!("{name} is up again")),
+            (Way::NoCarrier, Way::Open) => Some(format!("{name} has a carrier")),
+            (Way::Down, Way::NoCarrier) | (Way::Open, Way::Open) => None,
+            (Way::NoCarrier, Way::NoCarrier) | (Way::Down, Way::Down) => None,
+        }
+    }
 }
 
 impl SharedPort {
