@@ -155,10 +155,13 @@ impl State {
         Ok(())
     }
 
-    /// Takes `listen`'s port on one address from the kernel.
+    /// Takes `listen`'s port on one address from the kernel, or leaves all of it to the kernel.
     fn take(&mut self, listen: Listen, addr: IpAddr) -> Result<(), PortError> {
         let State { ports, addresses, held, local, draining, .. } = self;
         let Some(held) = held.get_mut(&listen) else { return Ok(()) };
+        let new = !held.places.contains_key(&addr);
+        let key = |p: &SharedPort| OwnKey { vlan: p.vlan, addr: addr.into(), port: listen.addr.port() };
+        let mut taken = Vec::new();
         // Several devices where it is the machine's, and peers reach it by any.
         for p in ports.iter().filter(|p| addresses.iter().any(|(at, a, _)| *at == p.port && *a == addr)) {
             if let Entry::Vacant(place) = held.places.entry(addr) {
@@ -170,9 +173,17 @@ impl State {
                 };
                 place.insert(Some(local.hold(socket)?));
             }
-            let key = OwnKey { vlan: p.vlan, addr: addr.into(), port: listen.addr.port() };
-            p.device.own(key, if held.may_hold { OwnFlags::BESIDE_KERNEL } else { OwnFlags::LISTENING })?;
-            draining.end(&ports[..], p.port, key);
+            let owned = p.device.own(key(p), if held.may_hold { OwnFlags::BESIDE_KERNEL } else { OwnFlags::LISTENING });
+            if let Err(error) = owned {
+                // The placeholder would take SYNs and answer none.
+                if new {
+                    held.places.remove(&addr);
+                    taken.iter().for_each(|p: &&SharedPort| drop(p.device.disown(key(p))));
+                }
+                return Err(error);
+            }
+            draining.end(&ports[..], p.port, key(p));
+            taken.push(p);
         }
         Ok(())
     }
