@@ -95,15 +95,16 @@ pub fn run(args: &LoadArgs, stop: &Stop) -> Result<(), Failure> {
         let (what, remedy) = (format!("none of {failed} connections was of use"), "see whether a server is there");
         return Err(Failure::new(what, format!("{remedy}; the causes are listed above")));
     }
-    if failed > 0 {
-        return Err(Failure::new(format!("{failed} of {all} connections failed"), "the causes are listed above"));
-    }
-    match args.rate {
-        Some(rate) if tally.missed_rate() => Err(Failure::new(
-            format!("{rate} connections a second were not kept: {} starts were late", tally.late_starts),
-            "lower --rate, or use more --lanes",
-        )),
-        _ => Ok(()),
+    let missed = args
+        .rate
+        .filter(|_| tally.missed_rate())
+        .map(|rate| format!("{rate} connections a second were not kept: {} starts were late", tally.late_starts));
+    let causes = "the causes are listed above";
+    match (failed > 0).then(|| format!("{failed} of {all} connections failed")) {
+        Some(failed) => {
+            Err(Failure::new([Some(failed), missed].into_iter().flatten().collect::<Vec<_>>().join(", and "), causes))
+        }
+        None => missed.map_or(Ok(()), |missed| Err(Failure::new(missed, "lower --rate, or use more --lanes"))),
     }
 }
 
