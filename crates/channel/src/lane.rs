@@ -225,7 +225,7 @@ impl Lane {
                 let sock = *sock;
                 let has = match of {
                     ListenerOf::Light(_) => true,
-                    ListenerOf::Object { listener, .. } => self.inherits(*listener, at),
+                    ListenerOf::Object { listener, .. } => self.accepts_from(*listener, at),
                 };
                 if has {
                     self.accept(core, at, sock);

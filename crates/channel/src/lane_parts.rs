@@ -1,6 +1,6 @@
 //! Registrations of one listener with one lane's channel. A lane has all connections that its NIC queue brings, in one accept
 //! queue, so one registration has them: that whose mask has the lane's core, else the original, which has no mask, else the
-//! first. The others are there for when it ends.
+//! first. When it ends, the next one by the same rule has them.
 
 use std::io;
 
@@ -18,13 +18,14 @@ pub(crate) struct Parts {
     sock: SockId,
     /// What the kernel has granted for it.
     claim: Option<Claim>,
-    /// Handles in the order of their registration; the heir has the connections.
+    /// Handles in the order of their registration.
     members: Vec<(u32, CpuMask)>,
-    heir: u32,
+    /// The one of them that is given the connections.
+    acceptor: u32,
 }
 
-/// Who has the connections of a core.
-fn heir(members: &[(u32, CpuMask)], core: usize) -> Option<u32> {
+/// The registration that is given the connections of a core.
+fn acceptor_of(members: &[(u32, CpuMask)], core: usize) -> Option<u32> {
     let named = members.iter().find(|(_, mask)| mask.meets(&CpuMask::one(core)));
     let original = || members.iter().find(|(_, mask)| mask.is_empty());
     named.or_else(original).or(members.first()).map(|(at, _)| *at)
@@ -51,11 +52,11 @@ impl Lane {
         let runs_on = self.runs_on();
         let Some(parts) = self.parts.iter_mut().find(|parts| parts.listener == listener) else {
             self.watch(sock, core.handle(at).to_bits())?;
-            self.parts.push(Parts { listener, sock, claim, members: vec![(at, mask)], heir: at });
+            self.parts.push(Parts { listener, sock, claim, members: vec![(at, mask)], acceptor: at });
             return Ok(());
         };
         parts.members.push((at, mask));
-        self.inherit(core, listener, runs_on)
+        self.choose_acceptor(core, listener, runs_on)
     }
 
     /// A handle leaves; with the last one the socket is closed.
@@ -70,26 +71,26 @@ impl Lane {
             self.close(sock);
         } else {
             // Its socket is watched already, so that there is nothing to fail.
-            let _ = self.inherit(core, listener, runs_on);
+            let _ = self.choose_acceptor(core, listener, runs_on);
         }
     }
 
-    /// What waits, and comes, is the heir's.
-    fn inherit(&mut self, core: &mut Core, listener: Listener, runs_on: usize) -> io::Result<()> {
+    /// Gives the connections that wait, and those that come, to the registration that is to have them now.
+    fn choose_acceptor(&mut self, core: &mut Core, listener: Listener, runs_on: usize) -> io::Result<()> {
         let Some(parts) = self.parts.iter_mut().find(|parts| parts.listener == listener) else { return Ok(()) };
-        let Some(now) = heir(&parts.members, runs_on) else { return Ok(()) };
-        if parts.heir == now {
+        let Some(now) = acceptor_of(&parts.members, runs_on) else { return Ok(()) };
+        if parts.acceptor == now {
             return Ok(());
         }
-        parts.heir = now;
+        parts.acceptor = now;
         let sock = parts.sock;
         core.touch(now);
         self.watch_again(sock, core.handle(now).to_bits())
     }
 
     /// Whether a handle has the connections of its listener.
-    pub fn inherits(&self, listener: Listener, at: u32) -> bool {
-        self.parts.iter().any(|parts| parts.listener == listener && parts.heir == at)
+    pub fn accepts_from(&self, listener: Listener, at: u32) -> bool {
+        self.parts.iter().any(|parts| parts.listener == listener && parts.acceptor == at)
     }
 }
 
@@ -100,8 +101,11 @@ mod tests {
     #[test]
     fn the_core_then_the_original_then_the_first() {
         let mut members = vec![(7, CpuMask::one(3)), (8, CpuMask::one(4))];
-        assert_eq!((heir(&members, 3), heir(&members, 4), heir(&members, 5)), (Some(7), Some(8), Some(7)));
+        assert_eq!(
+            (acceptor_of(&members, 3), acceptor_of(&members, 4), acceptor_of(&members, 5)),
+            (Some(7), Some(8), Some(7))
+        );
         members.push((9, CpuMask::NONE));
-        assert_eq!((heir(&members, 4), heir(&members, 5), heir(&[], 0)), (Some(8), Some(9), None));
+        assert_eq!((acceptor_of(&members, 4), acceptor_of(&members, 5), acceptor_of(&[], 0)), (Some(8), Some(9), None));
     }
 }

@@ -7,15 +7,15 @@
 //! Connections that wait where a registration ends go to the others: what the channel had accepted, and what the kernel keeps
 //! for a part, which would be reset with it.
 //!
-//! The kernel keeps the sockets of an address in an array, in which the last takes the place of one that stops listening; so
-//! does the list here, since the program gives a place in it. A part is shut down before its place is given away: closing it
-//! would do so only when the last has let go of it, and a channel that takes from it, or a child of fork(2), has it too. And
-//! only a blank takes a place, a socket that the program never named, for what moves would miss connections until the
-//! program is written anew.
+//! The kernel keeps the sockets of an address in an array. When one stops listening, the last of the array takes its place; the list
+//! here does the same, since the BPF program answers with a place of that array. A part is shut down before its place is used again:
+//! closing its descriptor stops it only when no other descriptor is left, and a channel that accepts from it, or a child of
+//! fork(2), has one too. Only a *blank* takes a place: a socket that the program never answers with. A part that moved would miss
+//! connections until the program is replaced.
 //!
-//! Nor does the newest socket ever stop, but a blank is made before. The kernel looks for an address's sockets by a list that
-//! begins with the newest (IPv4), and asks the group of the first one whose the connection is; one that stops has left its
-//! group a moment before it leaves the list, and a SYN that finds it there then is its own, and lost with it.
+//! The newest socket of a group never stops; a blank is made before it would. The kernel finds an address's sockets by a list that
+//! begins with the newest (IPv4), and asks the group of the first one which socket gets the connection. A socket that stops leaves its
+//! group a moment before it leaves the list: a SYN that finds it then stays with it, and is lost.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -112,7 +112,7 @@ impl Local {
                 Err(Errno::INTR) => continue,
                 Err(error) => return Err(error.into()),
             };
-            // One that goes at this moment is closed by who drops it.
+            // A listener whose place is dropped at this moment is shut down by that thread.
             let Some(listener) = self.places().listeners.get(&key).and_then(Weak::upgrade) else { continue };
             match accept_with(&*listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
                 Ok(stream) => return Ok(Some(stream)),

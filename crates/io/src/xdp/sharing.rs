@@ -197,8 +197,8 @@ impl KernelPorts {
     }
 }
 
-/// Claims a block against other corelanes on these interfaces of this network namespace: on each of them one address more or less is
-/// ours, and ports of another interface's addresses are other ports.
+/// Claims a block of ports, on each of these interfaces, against other corelanes in this network namespace. A block counts for all
+/// addresses of an interface; another interface has other addresses, and so blocks of its own.
 fn claim_block(devs: &[&str], first: u32) -> io::Result<Vec<UnixDatagram>> {
     use std::os::linux::net::SocketAddrExt;
     let name = |dev: &&str| std::os::unix::net::SocketAddr::from_abstract_name(format!("corelane-ports-{dev}-{first}"));

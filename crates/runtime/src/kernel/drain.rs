@@ -1,11 +1,12 @@
 //! Ports on which nobody listens any more: their connections stay ours until they end, and then the port's place in the XDP
 //! program's maps is free.
 //!
-//! What is left is asked of the lanes, who alone know. A place is first *closing*: the program asks the kernel before it takes a
-//! segment. Once every lane has told its connections, the place is *draining*: those connections are ours by their tuples, and
-//! everything else is the kernel's. The connections that are left are asked for once a second. A place that somebody took meanwhile, and
-//! left again, is another place (its generation): who has answered before knows nothing of its connections. TIME-WAIT does not count: its
-//! tuple may be that of the kernel's next connection, and a peer that still sends its FIN is not harmed by a RST.
+//! Only the lanes know which connections are left, so the control thread asks them. A place (an address and port on a device) is first
+//! *closing*: the XDP program asks the kernel before it takes a segment. Once every lane has told its connections, the place is
+//! *draining*: those connections are ours by their tuples, and everything else is the kernel's. The lanes are asked once a second which
+//! of these connections are still alive. If another listener takes the place meanwhile and closes it again, the place gets a new
+//! generation, and answers to an earlier question do not count for it. TIME-WAIT does not count as a connection: its tuple may
+//! be that of the kernel's next connection, and a peer that still sends its FIN is not harmed by a RST.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -109,7 +110,8 @@ pub(crate) struct Draining {
     asked: Option<Instant>,
 }
 
-/// The interfaces' programs, by the interfaces' places among the engine's ports; one that is no more agrees to everything.
+/// The XDP programs of the engine's interfaces, by the interfaces' places among its ports. Calls for an interface that is gone
+/// succeed and do nothing.
 pub(super) trait Programs {
     fn own(&self, port: usize, key: OwnKey, flags: OwnFlags) -> Result<(), PortError>;
     fn disown(&self, port: usize, key: OwnKey) -> Result<(), PortError>;
