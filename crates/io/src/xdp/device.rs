@@ -13,7 +13,7 @@ use super::holder;
 use super::large::Large;
 use super::metadata;
 use super::port::XdpPort;
-use super::queue::{LONGEST_IN_ONE, Queue, Rings, Umem, frame_size};
+use super::queue::{LONGEST_IN_ONE, Opening, Queue, Rings, Umem, frame_size};
 use super::tags::Tags;
 use crate::bpf::{
     self, KernelFunction, MOST_KEPT, MOST_OWNED, Maps, OwnFlags, OwnFlow, OwnKey, Program, TAGS_BESIDE, Verdict,
@@ -204,31 +204,60 @@ fn check_kind(link: &Link, all: &[Link]) -> Result<(), PortError> {
 
 /// Opens a socket on each of `queues`, enters it into the program's map, and deals it to a lane; does `meanwhile`, too. The kernel
 /// takes tens of milliseconds for each, in which a server that was stopped and is started again serves nobody: so all at once.
-fn open_queues(
+/// What fails ends the rest; of several failures that of `meanwhile` is told, or one that waiting would not mend.
+fn open_queues<T: Send>(
     queues: Range<u16>,
     link: &Link,
     config: &XdpConfig,
     maps: &Maps,
     by_lane: &mut [Vec<Queue>],
-    meanwhile: impl FnOnce() + Send,
-) -> Result<(), PortError> {
+    meanwhile: impl FnOnce() -> Result<T, PortError> + Send,
+) -> Result<T, PortError> {
     let size = |slots: u32| slots.next_power_of_two().clamp(64, 32_768);
     let shared = config.receive_ring / queues.end.div_ceil(config.lanes) as u32;
     let rings = Rings { receive: size(shared.max(config.receive_ring.min(2048))), send: size(config.send_ring) };
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let copied_sums = metadata::copies_with_sums(driver_of(&link.name).as_deref(), &release);
     let refused = |i: u16| move |e| refuse_queue(link, i, (queues.end, rings), e);
-    let mut opened: Vec<io::Result<Queue>> = queues.clone().map(|_| Err(io::ErrorKind::Other.into())).collect();
-    let mut jobs: Vec<Job> = vec![Box::new(meanwhile)];
+    let (opening, mut done) = (Opening::begin(), None);
+    let mut opened: Vec<Option<io::Result<Queue>>> = queues.clone().map(|_| None).collect();
+    let mut jobs: Vec<Job> = Vec::new();
+    jobs.push(Box::new(|| {
+        if done.insert(meanwhile()).is_err() {
+            opening.fail();
+        }
+    }));
     for (i, queue) in queues.clone().zip(&mut opened) {
         // Now, since a process gets no new memory while some of it is being pinned.
         let umem = Umem::new(link.mtu, rings).map_err(refused(i))?;
-        let at = (link.index, i, link.mtu);
-        jobs.push(Box::new(move || *queue = Queue::open(at, umem, rings, config)));
+        let (at, opening) = ((link.index, i, link.mtu), &opening);
+        jobs.push(Box::new(move || {
+            if !opening.has_failed() && queue.insert(Queue::open(at, umem, rings, config, opening)).is_err() {
+                opening.fail();
+            }
+        }));
     }
     sys::at_once(jobs);
+    let done = done.expect("all jobs are done")?;
+    let (mut sockets, mut failure) = (Vec::new(), None);
     for (i, queue) in queues.clone().zip(opened) {
-        let mut queue = queue.map_err(refused(i))?;
+        match queue {
+            Some(Ok(queue)) => sockets.push((i, queue)),
+            Some(Err(e)) => {
+                let lasts = e.raw_os_error() != Some(libc::EBUSY);
+                if failure.as_ref().is_none_or(|(_, known)| lasts && !known) {
+                    failure = Some(((i, e), lasts));
+                }
+            }
+            None => {}
+        }
+    }
+    if let Some(((i, e), _)) = failure {
+        // The kernel takes its time to close each, too.
+        sys::at_once(sockets.into_iter().map(|queue| Box::new(|| drop(queue)) as Job).collect());
+        return Err(refused(i)(e));
+    }
+    for (i, mut queue) in sockets {
         queue.sums &= queue.zero_copy || copied_sums;
         let fd = queue.as_fd().as_raw_fd();
         maps.sockets
@@ -236,7 +265,7 @@ fn open_queues(
             .map_err(|e| refuse(&link.name, "entering the socket into the program's map", e))?;
         by_lane[(i % config.lanes) as usize].push(queue);
     }
-    Ok(())
+    Ok(done)
 }
 
 impl XdpDevice {
@@ -272,10 +301,8 @@ impl XdpDevice {
         let maps = Maps::new(link.rx_queues.max(queues.into())).map_err(|e| refuse(name, "making BPF maps", e))?;
         maps.set_mac(link.mac).map_err(|e| refuse(name, "telling the program the hardware address", e))?;
         let mut by_lane: Vec<Vec<Queue>> = (0..config.lanes).map(|_| Vec::new()).collect();
-        let mut program = Err(io::ErrorKind::Other.into());
-        let load = || program = load(&link, &maps);
-        open_queues(0..queues, &link, config, &maps, &mut by_lane, load)?;
-        let (mut program, told) = program.map_err(|e| refuse(name, "loading the XDP program", e))?;
+        let loaded = || load(&link, &maps).map_err(|e| refuse(name, "loading the XDP program", e));
+        let (mut program, told) = open_queues(0..queues, &link, config, &maps, &mut by_lane, loaded)?;
         // A veth's frames have their tags beside them where its other end put them there, whatever it is told.
         let mut tags = match (link.kind.as_str(), told) {
             ("veth", true) => Vlans::Told,
@@ -306,7 +333,7 @@ impl XdpDevice {
         // (seen with 7.3: a NULL pointer in xp_alloc_batch at the next start). So these copy.
         let now = queues_of(&link).min(link.rx_queues.max(queues.into()) as u16);
         let added = XdpConfig { zero_copy: ZeroCopy::Never, ..config.clone() };
-        open_queues(queues..now, &link, &added, &maps, &mut by_lane, || ())?;
+        open_queues(queues..now, &link, &added, &maps, &mut by_lane, || Ok(()))?;
         let attached = Arc::new(Attached { maps, link: Mutex::new(Some(bpf_link)), program, tags });
         let zero_copy = by_lane[0][0].zero_copy;
         // What a program on this machine sends (through a veth, or to a bridge from one) has sums that hardware was to finish;
@@ -510,3 +537,6 @@ impl XdpDevice {
         self.attached.maps.verdict(v).unwrap_or(0)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -13,6 +13,8 @@ mod queue;
 mod ring;
 mod sharing;
 mod tags;
+#[cfg(test)]
+mod veth;
 
 pub use device::{XdpConfig, XdpDevice, ZeroCopy};
 pub use local::Local;

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use wire::burst::TxOffload;
@@ -144,6 +145,33 @@ enum Packet {
     Joined { at: usize, len: usize },
 }
 
+/// What those know of each other that open an interface's queues at once.
+pub(super) struct Opening {
+    /// Just after another process has let go of a queue the kernel may still be tidying up.
+    busy_until: Instant,
+    failed: AtomicBool,
+}
+
+impl Opening {
+    pub fn begin() -> Opening {
+        Opening { busy_until: Instant::now() + Duration::from_secs(2), failed: AtomicBool::new(false) }
+    }
+
+    /// One of them has failed: the others are not needed.
+    pub fn fail(&self) {
+        self.failed.store(true, Ordering::Relaxed);
+    }
+
+    pub fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    /// Whether a queue that is in use may be tried again.
+    pub fn may_wait(&self) -> bool {
+        !self.has_failed() && Instant::now() < self.busy_until
+    }
+}
+
 pub(super) struct Queue {
     rx: Ring<Desc>,
     tx: Ring<Desc>,
@@ -186,6 +214,7 @@ impl Queue {
         umem: Umem,
         rings: Rings,
         config: &XdpConfig,
+        opening: &Opening,
     ) -> io::Result<Queue> {
         // SAFETY: a plain system call that gives a new descriptor.
         let fd = unsafe {
@@ -236,8 +265,6 @@ impl Queue {
                 ZeroCopy::Never => FLAG_COPY,
             };
         let addr = SockAddr { family: libc::AF_XDP as u16, flags, ifindex, queue: queue as u32, shared_fd: 0 };
-        // Just after another process has let go of the queue the kernel may still be tidying up.
-        let deadline = Instant::now() + Duration::from_secs(2);
         loop {
             // SAFETY: the address is of the length that is said.
             let r = unsafe { libc::bind(fd.as_raw_fd(), (&raw const addr).cast(), size_of::<SockAddr>() as u32) };
@@ -245,7 +272,7 @@ impl Queue {
                 break;
             }
             let error = io::Error::last_os_error();
-            if error.raw_os_error() != Some(libc::EBUSY) || Instant::now() > deadline {
+            if error.raw_os_error() != Some(libc::EBUSY) || !opening.may_wait() {
                 return Err(error);
             }
             std::thread::sleep(Duration::from_millis(20));

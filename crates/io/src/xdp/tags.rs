@@ -146,48 +146,20 @@ mod tests {
     use crate::Port;
     use crate::bpf::{KernelFunction, OwnFlags, OwnKey, Program, TAGS_BESIDE};
     use crate::netlink::Netlink;
+    use crate::xdp::veth::{NAME, PEER, beside_a_veth};
     use crate::xdp::{XdpConfig, XdpDevice};
-
-    /// Runs `f` with a veth of its own, in a network namespace of its own.
-    fn beside_a_veth(name: &str, f: impl FnOnce() + Send) {
-        use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-        use std::os::fd::AsFd;
-        let sh =
-            |command: &str| std::process::Command::new("sh").args(["-c", command]).status().is_ok_and(|s| s.success());
-        let ns = format!("{name}-{}", std::process::id());
-        if !rustix::process::geteuid().is_root() || !sh(&format!("ip netns add {ns}")) {
-            assert!(std::env::var("CI").is_err(), "CI runs this test, which needs root and iproute2");
-            eprintln!("SKIPPED: needs root and iproute2");
-            return;
-        }
-        let made = sh(&format!(
-            "ip -n {ns} link add cltags numrxqueues 1 type veth peer name cltags-peer && ip -n {ns} link set cltags up && \
-             ip -n {ns} link set cltags-peer up"
-        ));
-        let space = std::fs::File::open(format!("/run/netns/{ns}"));
-        // The open file keeps it.
-        sh(&format!("ip netns del {ns}"));
-        assert!(made, "a veth");
-        let run = || {
-            move_into_link_name_space(space.unwrap().as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
-            f();
-        };
-        if let Err(cause) = std::thread::scope(|s| s.spawn(run).join()) {
-            std::panic::resume_unwind(cause);
-        }
-    }
 
     #[test]
     fn stripping_is_off_as_long_as_it_is_kept_off() {
-        beside_a_veth("cltags", || {
-            let tags = Tags::keep("cltags").unwrap();
+        beside_a_veth(1, || {
+            let tags = Tags::keep(NAME).unwrap();
             assert!(tags.was_on() && !tags.are_lost());
-            assert!(!Tags::keep("cltags").unwrap().was_on(), "it is off already");
+            assert!(!Tags::keep(NAME).unwrap().was_on(), "it is off already");
             drop(tags);
-            assert!(Tags::keep("cltags").unwrap().was_on(), "it is on again");
+            assert!(Tags::keep(NAME).unwrap().was_on(), "it is on again");
             let lo = Tags::keep("lo").unwrap();
             assert!(!lo.are_lost() && !lo.was_on());
-            assert!(Tags::keep("cltags-none").is_err());
+            assert!(Tags::keep("clveth-none").is_err());
         });
     }
 
@@ -206,17 +178,17 @@ mod tests {
 
     #[test]
     fn a_tag_beside_a_frame_counts_on_a_veth() {
-        beside_a_veth("cltagv", || {
+        beside_a_veth(1, || {
             let config = XdpConfig { receive_ring: 64, send_ring: 64, ..XdpConfig::default() };
-            let (device, mut ports) = XdpDevice::attach("cltags", &config).unwrap();
+            let (device, mut ports) = XdpDevice::attach(NAME, &config).unwrap();
             if device.loses_tags() {
                 assert!(KernelFunction::named(TAGS_BESIDE).is_err(), "this kernel tells of tags");
                 assert!(device.warnings()[0].contains("from Linux 6.8 on"), "{:?}", device.warnings());
                 return;
             }
             assert_eq!(device.warnings(), Vec::<String>::new());
-            let mut peer = crate::packet::open("cltags-peer", 1, true).unwrap().remove(0);
-            let peer_index = Netlink::open().unwrap().link("cltags-peer").unwrap().unwrap().index;
+            let mut peer = crate::packet::open(PEER, 1, true).unwrap().remove(0);
+            let peer_index = Netlink::open().unwrap().link(PEER).unwrap().unwrap().index;
             let mac = device.link().mac;
             // Of each network that is spoken of here.
             for vlan in [0, 7, 8, 9] {

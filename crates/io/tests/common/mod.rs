@@ -11,7 +11,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// `None` where this user may not load a program: then a test passes as skipped, but not in CI (CI=true).
+    /// `None` where this user may not load a program: then the test is skipped.
     pub fn new() -> Option<Bench> {
         Bench::with(Duration::from_secs(30))
     }
@@ -21,8 +21,7 @@ impl Bench {
         let maps = match Maps::new(4) {
             Ok(maps) => maps,
             Err(e) if e.raw_os_error() == Some(libc::EPERM) => {
-                assert!(std::env::var("CI").is_err(), "CI runs this test, which needs CAP_BPF and CAP_NET_ADMIN ({e})");
-                eprintln!("SKIPPED: no CAP_BPF here ({e})");
+                testing::skip(format_args!("needs CAP_BPF and CAP_NET_ADMIN ({e})"));
                 return None;
             }
             Err(e) => panic!("maps: {e}"),
