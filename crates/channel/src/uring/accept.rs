@@ -18,15 +18,20 @@ use crate::listeners::Membership;
 /// Connections that are taken from a part that ends; more than any accept queue has.
 const MOST_LEFT: usize = 1 << 16;
 
-/// How long a part that ends waits for the handshakes that are under way with it: longer than most ways are, and less than a
-/// SYN/ACK waits for its answer before it is sent again.
-const HANDSHAKES: Duration = Duration::from_millis(500);
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// How long a part that ends waits for the handshakes that are under way on its port: longer than most ways are. The channel's thread
+/// does nothing else meanwhile.
+const HANDSHAKES: Duration = Duration::from_millis(200);
+/// The same where more than [`FLOOD`] are under way, of which most come to nothing.
+const OF_A_FLOOD: Duration = Duration::from_millis(20);
+const FLOOD: usize = 1024;
+/// Between two looks, each of which asks the kernel for all handshakes on the port: at first, and at most.
+const LOOK_AGAIN: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(10)];
 
 /// Handshakes with a part that the kernel's program names no more.
 struct Ending {
     handshakes: Option<Handshakes>,
     until: Instant,
+    pause: Duration,
 }
 
 impl Ending {
@@ -36,7 +41,9 @@ impl Ending {
         let port = crate::sys::local(part).and_then(|at| at.ip()).map(|at| at.port());
         // Without sock_diag nobody knows of any.
         let handshakes = port.and_then(Handshakes::under_way).ok();
-        Ending { handshakes, until: Instant::now() + HANDSHAKES }
+        let under_way = handshakes.as_ref().map_or(0, Handshakes::seen);
+        let limit = if under_way > FLOOD { OF_A_FLOOD } else { HANDSHAKES };
+        Ending { handshakes, until: Instant::now() + limit, pause: LOOK_AGAIN[0] }
     }
 
     /// All of them are connections in the accept queue, or will be none; or it takes too long.
@@ -48,6 +55,12 @@ impl Ending {
             self.handshakes = None;
         }
         over
+    }
+
+    /// Between two looks.
+    fn pause(&mut self) {
+        std::thread::sleep(self.pause);
+        self.pause = LOOK_AGAIN[1].min(self.pause * 2);
     }
 }
 
@@ -290,7 +303,7 @@ impl Kernel {
                     if over {
                         break;
                     }
-                    std::thread::sleep(LOOK_AGAIN);
+                    handshakes.pause();
                 }
             }
             dropped += crate::sys::backlog(part).map_or(0, |(waits, _)| waits as usize);

@@ -116,6 +116,11 @@ impl Handshakes {
         Ok(Handshakes { socket, port, left })
     }
 
+    /// How many of those were still when it was looked last.
+    pub fn seen(&self) -> usize {
+        self.left.len()
+    }
+
     /// How many of those are still: what is not is in an accept queue or gone. One whose SYN/ACK was sent again is not waited for
     /// either, since its peer may be none.
     ///
