@@ -62,7 +62,7 @@ def bodies(file, mutants):
         f = m["function"]
         end = at(f["span"]["end"]) - 1 if f else -1
         # A constant function cannot ask, and an opaque type is one type in every arm.
-        if end not in pairs or "impl " in f["return_type"] or " const fn " in file.text[at(f["span"]["start"]) - 1 : end]:
+        if end not in pairs or "impl " in f["return_type"] or re.search(r"\bconst fn ", file.text[at(f["span"]["start"]) : end]):
             rest.append(m)
             continue
         edit = (at(m["span"]["start"]), at(m["span"]["end"]), m["replacement"])

@@ -181,7 +181,7 @@ def build(tree, env, *options):
 
 
 class Run:
-    """What one test program said: its exit status, whether it was stopped, the tests that passed and failed, its time of
+    """What one test program said, whole and in parts: its exit status, whether it was stopped, the tests that passed and failed, its time of
     processor."""
 
     def __init__(self, program, env, number, cpu, wall, *args):
@@ -201,7 +201,7 @@ class Run:
         child = subprocess.Popen(command, cwd=home, env=env, preexec_fn=limit, stdout=subprocess.PIPE, text=True, errors="replace", **silent)
         timer = threading.Timer(wall, lambda: os.killpg(child.pid, signal.SIGKILL))
         timer.start()
-        said = child.stdout.read()
+        said = self.said = child.stdout.read()
         _, status, usage = os.wait4(child.pid, 0)
         timer.cancel()
         child.returncode = self.code = os.waitstatus_to_exitcode(status)
