@@ -36,6 +36,16 @@ fn initial_sequence_numbers() {
     // Neither the next port nor the next host is near.
     let near = |a: SeqNum, b: SeqNum| a.since(b).min(b.since(a)) < 1 << 16;
     assert!(!near(first, other) && !near(first, isn(&mut b, &Peer::new(3, 4000))));
+    // Nor another port or address of ours.
+    let local = Endpoint { addr: Addr::UNSPECIFIED_V4, port: PORT + 1 };
+    b.job(Job::Listen { token: Token(2), local, backlog: 10, v6_only: false, reuse_port: false, receive_buffer: 0 });
+    let now = isn(&mut b, &p);
+    assert!(!near(now, isn(&mut b, &Peer { local_port: PORT + 1, ..p })));
+    let interface = b.host.interface();
+    b.host.stack.add_address(interface, IpAddr::from([10, 0, 0, 7]), 8);
+    let mac = b.host.config.mac;
+    let elsewhere = b.turn(vec![syn_between(mac, [10, 0, 0, 2], [10, 0, 0, 7])]).remove(0);
+    assert!(elsewhere.flags == SYN | ACK && !near(now, elsewhere.seq));
     // Another secret, another offset.
     let mut b = Bench::listening(10, &[], |c| c.stack.secret = [77; 16]);
     assert!(!near(first, isn(&mut b, &p)));
@@ -61,6 +71,32 @@ fn syn_between(mac: wire::MacAddr, src: [u8; 4], dst: [u8; 4]) -> Vec<u8> {
     wire::tcp::fill_checksum(src, dst, &mut buf[at + 20..end]);
     buf.truncate(end);
     buf
+}
+
+/// RFC 9293 3.9.1.1 (MUST-41): others that open, fail to open and end on the same port change nothing for a connection.
+#[test]
+fn a_passive_open_disturbs_no_other_connection() {
+    let mut b = Bench::listening(64, &[], |_| {});
+    let mut p = b.establish(2, 4000, plain());
+    let conn = b.accepted[0];
+    for n in 0..40 {
+        let sent = b.write(conn, &[n; 100]);
+        assert!(sent.len() == 1 && sent[0].seq == p.ack && sent[0].payload == [n; 100], "{sent:?}");
+        match n % 4 {
+            0 => drop(b.establish(3, 5000 + n as u16, plain())),
+            1 => drop(b.send_with(&Peer::new(2, 5000 + n as u16), SYN, &[], plain())),
+            2 => drop(isn(&mut b, &Peer::new(2, 4000 + n as u16))),
+            // The same numbers from another host.
+            _ => drop(b.send_with(&Peer { addr: Peer::new(4, 0).addr, ..p }, SYN, &[], plain())),
+        }
+        p.answer(&sent[0]);
+        b.bytes.clear();
+        let answers = b.send(&p, ACK, &[n; 10]);
+        p.seq = p.seq + 10;
+        assert_eq!(b.bytes, [n; 10]);
+        assert!(answers.iter().all(|s| s.to == p.addr && s.seq == p.ack && s.ack == p.seq), "{answers:?}");
+    }
+    assert_eq!(b.failed, None);
 }
 
 /// RFC 9293 3.9.2.3 (MUST-57, MUST-63): SYNs to or from broadcast and multicast addresses are dropped without a word.
@@ -437,8 +473,18 @@ fn icmp_that_changes_nothing() {
     b.establish(2, 4000, plain());
     let conn = b.accepted[0];
     let sent = b.write(conn, &[7; 4000]);
+    let windows = |b: &Bench| {
+        let mut found = (0, 0);
+        b.host.stack.each_connection(|_, _, tcb| {
+            let info = tcb.info(b.now, &b.host.config.stack.tcp);
+            found = (info.snd_cwnd, info.snd_ssthresh);
+        });
+        found
+    };
+    let before = windows(&b);
     let quench = icmp(&b, &sent[0], 4, 0, 0);
     assert!(b.turn(vec![quench]).is_empty());
+    assert_eq!(windows(&b), before, "RFC 6633 3: no reaction");
     let mut forged = sent[0].clone();
     forged.seq = forged.seq - 2;
     let error = icmp(&b, &forged, 3, 4, 600);

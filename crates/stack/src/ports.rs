@@ -98,6 +98,19 @@ mod tests {
         assert_eq!(ports.pick(a, b, 80, |p| !taken.contains(&p)), Some(50_123));
     }
 
+    /// RFC 6056 3.2: all of the dynamic ports, at least.
+    #[test]
+    fn the_default_range_is_wide() {
+        let mut ports = LocalPorts::new(crate::StackConfig::default().ports, [3; 16], 0);
+        let (a, b) = (Addr::from_v4([10, 0, 0, 1]), Addr::from_v4([10, 0, 0, 2]));
+        let mut taken = HashSet::new();
+        while let Some(port) = ports.pick(a, b, 80, |p| !taken.contains(&p)) {
+            taken.insert(port);
+        }
+        assert!((49_152..=65_535).all(|port| taken.contains(&port)));
+        assert!(taken.iter().all(|port| *port >= 1024));
+    }
+
     #[test]
     fn each_remote_end_has_its_own_start() {
         let (a, b) = (Addr::from_v4([10, 0, 0, 1]), Addr::from_v4([10, 0, 0, 2]));

@@ -127,7 +127,8 @@ fn an_ack_of_what_was_never_sent_is_challenged() {
 /// RFC 5961 7, 10: a connection answers out-of-window segments twice a second, counted from the last answer.
 #[test]
 fn challenges_are_limited_for_a_connection() {
-    let mut p = Peer::server_with(Config { invalid_ratelimit: Duration::from_millis(500), ..plain() });
+    // As it is by default.
+    let mut p = Peer::server_with(Config { invalid_ratelimit: Config::default().invalid_ratelimit, ..plain() });
     p.exchange("R 5:5(0) win 0", CHALLENGE);
     // Whatever asks for it.
     let texts = ["R 5:5(0) win 0", "S 5:5(0) win 0", ". 0:0(0) ack 1 win 20000", ". 1:1(0) ack 2 win 20000"];
