@@ -110,7 +110,8 @@ class File:
             put("_ => " + self.text[start:end] + "\n} }")
             at = end
         put(self.text[at:])
-        self.path.write_text("".join(out))
+        # A function with all its changes is large: it is not to be compiled anew wherever it is called.
+        self.path.write_text(re.sub(r"#\[inline(\(always\))?\]", "#[inline(never)]", "".join(out)))
         return lines
 
 
