@@ -4,6 +4,7 @@
 //! places says the same in all of them.
 
 use core::cmp::Reverse;
+use core::fmt::Arguments;
 
 use wire::Addr;
 
@@ -28,7 +29,7 @@ impl Stack {
     }
 
     /// How many times `id` is in each queue, by its present incarnation.
-    fn entries<'a>(&'a self, entries: impl IntoIterator<Item = &'a Entry>, seen: &mut [u32], what: &str) {
+    fn entries<'a>(&'a self, entries: impl IntoIterator<Item = &'a Entry>, seen: &mut [u32], what: Arguments) {
         let (mut current, mut stale) = (0, 0);
         for entry in entries {
             match self.queues.is_current(*entry) {
@@ -51,7 +52,7 @@ impl Stack {
         for (n, i) in self.interfaces.iter().enumerate() {
             let all = [(&i.control, 0), (&i.acks, 1), (&i.later, 1), (&i.data, 2)];
             for (list, kind) in all {
-                self.entries(list, &mut lists[kind], &format!("list {kind} of interface {n}"));
+                self.entries(list, &mut lists[kind], format_args!("list {kind} of interface {n}"));
                 for entry in list.iter().filter(|e| self.queues.is_current(**e)) {
                     let c = self.conns.whole(entry.id).expect("who is on a list is not parked");
                     assert_eq!(
@@ -64,8 +65,8 @@ impl Stack {
             }
         }
         let (mut notify, mut resting) = (vec![0; slots], vec![0; slots]);
-        self.entries(self.notify.iter(), &mut notify, "news");
-        self.entries(self.resting.iter().map(|r| &r.entry), &mut resting, "resting");
+        self.entries(self.notify.iter(), &mut notify, format_args!("news"));
+        self.entries(self.resting.iter().map(|r| &r.entry), &mut resting, format_args!("resting"));
         for id in 0..slots as u32 {
             let word = self.queues[id];
             let there = self.conns.key(id).is_some();
@@ -107,7 +108,7 @@ impl Stack {
         }
         for i in &self.interfaces {
             let all: Vec<Entry> = i.auto.held.iter().collect();
-            self.entries(&all, &mut held, "held");
+            self.entries(&all, &mut held, format_args!("held"));
         }
         for id in 0..slots as u32 {
             let (word, hops, held) = (self.queues[id], hops[id as usize], held[id as usize]);
