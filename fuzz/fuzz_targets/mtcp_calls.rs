@@ -13,8 +13,15 @@ use runtime::{Config, Engine};
 /// What the library must not touch lies behind what it may.
 const GUARD: u8 = 0xa7;
 
+/// Longer inputs are not taken to their end.
+const STEPS: usize = 300;
+/// Turns of both lanes in which connections that were closed end: each waits for the other's in real time afterwards.
+const LAST_TURNS: usize = 12;
+
 struct Program {
     mctx: *mut Token,
+    /// Whoever waits with it gives its lane a turn.
+    epoll: c_int,
     ids: Vec<c_int>,
 }
 
@@ -186,12 +193,22 @@ impl Program {
         }
     }
 
-    fn end(&mut self) {
+    fn close_all(&mut self) {
         for id in self.ids.drain(..) {
             // SAFETY: any number may be given.
             unsafe { calls::mtcp_close(self.mctx, id) };
         }
-        // SAFETY: as above.
+    }
+
+    /// The lane takes a turn.
+    fn turn(&self) {
+        let mut event = Event { events: 0, data: 0 };
+        // SAFETY: there is room for one.
+        unsafe { calls::mtcp_epoll_wait(self.mctx, self.epoll, &mut event, 1, 0) };
+    }
+
+    fn end(&mut self) {
+        // SAFETY: the context is used no more.
         unsafe { calls::mtcp_destroy_context(self.mctx) };
     }
 }
@@ -209,22 +226,23 @@ fuzz_target!(|data: &[u8]| {
     let (mut a, mut b) = Engine::memory_pair(&config("10.0.0.1/24"), &config("10.0.0.2/24")).unwrap();
     let mut programs = [&mut a, &mut b].map(|engine| {
         let app = engine.take_app(0).unwrap().attach().unwrap();
-        Program { mctx: mtcp::adopt(app).unwrap(), ids: Vec::new() }
-    });
-    let epolls = programs.each_mut().map(|p| {
+        let mctx = mtcp::adopt(app).unwrap();
         // SAFETY: no memory is passed.
-        unsafe { calls::mtcp_epoll_create(p.mctx, 8) }
+        let epoll = unsafe { calls::mtcp_epoll_create(mctx, 8) };
+        Program { mctx, epoll, ids: Vec::new() }
     });
     let mut input = Input(data);
-    while !input.is_empty() {
+    for _ in 0..STEPS {
+        if input.is_empty() {
+            break;
+        }
         let h = input.byte() as usize & 1;
         programs[h].step(&mut input, h as u8 + 1, 2 - h as u8);
-        // Both lanes take a turn.
-        for (program, epoll) in programs.iter().zip(epolls) {
-            let mut event = Event { events: 0, data: 0 };
-            // SAFETY: there is room for one.
-            unsafe { calls::mtcp_epoll_wait(program.mctx, epoll, &mut event, 1, 0) };
-        }
+        programs.iter().for_each(Program::turn);
+    }
+    programs.iter_mut().for_each(Program::close_all);
+    for _ in 0..LAST_TURNS {
+        programs.iter().for_each(Program::turn);
     }
     programs.iter_mut().for_each(Program::end);
     a.shutdown();

@@ -6,7 +6,7 @@
 
 use core::time::Duration;
 
-use corelane_fuzz::{Ends, Input, fixed_up};
+use corelane_fuzz::{Ends, Input, Silence, fixed_up};
 use libfuzzer_sys::fuzz_target;
 use sim::{Host, HostConfig};
 use stack::SynCookies;
@@ -302,6 +302,7 @@ fuzz_target!(|data: &[u8]| {
     let family = (mode & 1) as usize;
     let mut config = HostConfig::new(1);
     config.chunks = CHUNKS;
+    config.jobs = 1024;
     config.stack.max_connections = 32;
     config.stack.max_time_wait = 8;
     config.stack.fragments.datagrams = 4;
@@ -452,13 +453,13 @@ fuzz_target!(|data: &[u8]| {
     }
 
     // The application gives up, the peer is silent: everything goes by its timers.
-    for _ in 0..500 {
+    let mut silence = Silence::new(now);
+    loop {
         app.leave(&mut host);
-        now = now.plus_micros(20_000_000);
         turn(&mut host, &mut peer, &mut app, now, vec![]);
-        if host.stack.connections() + host.stack.time_waits() == 0 {
-            break;
-        }
+        let quiet = host.is_quiet() && app.conns.is_empty();
+        let Some(at) = silence.next(now, quiet, host.stack.next_deadline()) else { break };
+        now = at;
     }
     assert_eq!((host.stack.connections(), host.stack.time_waits()), (0, 0));
     assert_eq!(host.leaked(), 0);

@@ -1,7 +1,7 @@
-//! What the fuzz targets share: bytes as decisions, and frames with right checksums.
+//! What the fuzz targets share: bytes as decisions, frames with right checksums, and the silence at the end.
 
 use wire::tcp::{Header, fill_checksum};
-use wire::{Addr, MacAddr, checksum, ethernet, icmpv4, icmpv6, ipv4, ipv6};
+use wire::{Addr, Instant, MacAddr, checksum, ethernet, icmpv4, icmpv6, ipv4, ipv6};
 
 /// The fuzzer's bytes, taken from the front; zeroes when they have run out.
 pub struct Input<'a>(pub &'a [u8]);
@@ -154,6 +154,32 @@ fn seal(src: Addr, dst: Addr, protocol: u8, body: &mut [u8]) {
         sum = sum.add(checksum::pseudo(src, dst, protocol, body.len()));
     }
     body[at..at + 2].copy_from_slice(&sum.finish().to_be_bytes());
+}
+
+/// Turns of a host to which nobody speaks any more, until nothing is left to happen or the time that any timer takes is over. The
+/// clock goes from one deadline to the next, as a lane sleeps: what is due at no deadline does not happen.
+pub struct Silence {
+    end: Instant,
+    /// Turns at this instant.
+    turns: usize,
+}
+
+impl Silence {
+    /// Turns at one instant, at most: a lane that is woken more often has nothing to do.
+    const MOST: usize = 1000;
+
+    /// It begins.
+    pub fn new(now: Instant) -> Silence {
+        Silence { end: now.plus_micros(10_000_000_000), turns: 0 }
+    }
+
+    /// When the next turn is, after one at `now`: `quiet` says whether that left nothing to do, and `deadline` when something is due.
+    pub fn next(&mut self, now: Instant, quiet: bool, deadline: Option<Instant>) -> Option<Instant> {
+        let at = if quiet { deadline?.max(now) } else { now };
+        self.turns = if at > now { 0 } else { self.turns + 1 };
+        assert!(self.turns < Silence::MOST, "turns at {now:?} without an end");
+        (at <= self.end).then_some(at)
+    }
 }
 
 /// Any bytes through every parser: what was parsed lies inside them.

@@ -64,6 +64,8 @@ pub struct HostConfig {
     pub stack: StackConfig,
     /// Chunks in its pool.
     pub chunks: u32,
+    /// Jobs that wait for its next turn at most; a power of two.
+    pub jobs: usize,
     /// Frames that its port takes in one turn.
     pub tx_room: usize,
     /// Its port finishes checksums and cuts large frames into segments.
@@ -97,6 +99,7 @@ impl HostConfig {
             routes: Vec::new(),
             stack,
             chunks: 1 << 14,
+            jobs: 1 << 16,
             tx_room: 256,
             gso: false,
             queue: false,
@@ -144,7 +147,7 @@ impl Host {
         config.stack = config.stack.clamped();
         let pool = PoolConfig { chunks: config.chunks, ..PoolConfig::default() };
         let (stack_side, side) = Pool::new(&pool).expect("memory for the pool");
-        let (jobs, stack_jobs) = mem::spsc::ring(1 << 16).expect("memory for jobs");
+        let (jobs, stack_jobs) = mem::spsc::ring(config.jobs).expect("memory for jobs");
         let (stack_events, events) = mem::spsc::ring(4096).expect("memory for events");
         let mut stack = Stack::new(config.stack.clone(), stack_side, stack_jobs, stack_events);
         let max_gso = if config.gso { 65_535 } else { 0 };
@@ -214,6 +217,13 @@ impl Host {
         };
         self.rest = rest;
         Some(first)
+    }
+
+    /// Whether only time, or a frame, brings anything about: no job, no event and nothing to send waits.
+    pub fn is_quiet(&self) -> bool {
+        let events = self.rest.is_some() || !self.events.is_empty();
+        let queued = self.ring.len() + self.devices.iter().map(|d| d.queued.len()).sum::<usize>();
+        !events && queued == 0 && !self.stack.has_jobs() && !self.stack.output_pending()
     }
 
     /// Chunks that nobody owns up to.
