@@ -1,5 +1,6 @@
 //! Calls of libmtcp as a C program makes them, right and wrong, on a context whose lane speaks with another one's over a wire
-//! in memory: nothing panics or blocks, what fails sets errno, and memory is written only where the call was allowed to.
+//! in memory: nothing panics or blocks, what fails sets errno, memory is written only where the call was
+//! allowed to, and no connection outlives its context.
 #![no_main]
 
 use std::ffi::c_int;
@@ -244,7 +245,11 @@ fuzz_target!(|data: &[u8]| {
     for _ in 0..LAST_TURNS {
         programs.iter().for_each(Program::turn);
     }
+    let stats = [&a, &b].map(Engine::stats);
     programs.iter_mut().for_each(Program::end);
+    for lane in stats.iter().flatten() {
+        assert_eq!(lane.connections(), 0, "connections outlive their context");
+    }
     a.shutdown();
     b.shutdown();
 });

@@ -292,6 +292,7 @@ impl World {
         }
         for host in &mut self.hosts {
             assert_eq!(host.stack().connections(), 0, "connections that nobody has");
+            assert_eq!((host.stack().half_open(), host.stack().time_waits()), (0, 0), "records that nobody ends");
             assert_eq!(host.sockets().len(), 0, "sockets that nobody has");
             assert_eq!(host.leaked(), 0, "chunks that nobody has");
         }

@@ -169,6 +169,7 @@ fuzz_target!(|data: &[u8]| {
     }
     let open = echo.open();
     assert!(host.stack.connections() <= open, "{} connections for {open} sockets", host.stack.connections());
+    assert_eq!((host.stack.half_open(), host.stack.time_waits()), (0, 0), "records that nobody ends");
     if open == 0 {
         assert_eq!(host.leaked(), 0);
     }

@@ -461,6 +461,6 @@ fuzz_target!(|data: &[u8]| {
         let Some(at) = silence.next(now, quiet, host.stack.next_deadline()) else { break };
         now = at;
     }
-    assert_eq!((host.stack.connections(), host.stack.time_waits()), (0, 0));
+    assert_eq!((host.stack.connections(), host.stack.half_open(), host.stack.time_waits()), (0, 0, 0));
     assert_eq!(host.leaked(), 0);
 });
