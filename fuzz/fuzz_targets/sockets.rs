@@ -35,7 +35,8 @@ fn pattern(from: Endpoint, at: u64) -> u8 {
 
 fn host(n: usize) -> Machine {
     Machine::new(MachineConfig {
-        addresses: vec![(ADDRESSES[n].into(), 24)],
+        // Not on one link: a machine drops ARP frames, and reaches others by its hops.
+        addresses: vec![(ADDRESSES[n].into(), 32)],
         stack: StackConfig { max_connections: 24, max_time_wait: 8, ..StackConfig::default() },
         socket: SocketConfig { max_sockets: 48, ..SocketConfig::default() },
         seed: n as u64 + 1,
