@@ -84,7 +84,8 @@ fn no_parameter_does_harm() {
         return;
     }
     let mut total = Report::default();
-    for seed in 0..number("CORELANE_SEEDS").unwrap_or(600) {
+    let seeds = number("CORELANE_SEEDS").unwrap_or(600);
+    for seed in 0..seeds {
         match catch_unwind(|| run(seed)) {
             Ok(report) => total += report,
             Err(cause) => {
@@ -95,5 +96,5 @@ fn no_parameter_does_harm() {
     }
     // Most connections come through all the same.
     println!("{total:?}");
-    assert!(total.complete > 1000, "{total:?}");
+    assert!(seeds < 100 || total.complete as u64 > seeds * 5 / 3, "{total:?}");
 }

@@ -44,7 +44,7 @@ fn every_byte_once_and_in_order() {
     });
     let total = total.into_inner().expect("nobody panics with it");
     println!("{seeds} seeds: {total:?}");
-    // The draws are what they should be: most connections end well, some do not.
-    assert!(total.complete > 10 * total.cut && total.complete > 5 * total.rude, "{total:?}");
-    assert!(seeds < 100 || (total.cut > 0 && total.rude > 0), "{total:?}");
+    // The draws are what they should be, where they are many: most connections end well, some do not.
+    let most = total.complete > 10 * total.cut && total.complete > 5 * total.rude;
+    assert!(seeds < 100 || most && total.cut > 0 && total.rude > 0, "{total:?}");
 }
