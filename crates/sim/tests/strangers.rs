@@ -4,6 +4,7 @@
 mod common;
 
 use std::collections::HashSet;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use common::*;
@@ -65,7 +66,9 @@ fn others(when: Asked) -> Others {
 
 /// The lane of a peer's segments.
 fn lane(p: &Peer) -> u16 {
-    Steering::spread(4).lane_of(p.addr, ours(), p.port, p.local_port)
+    // Its table takes long to make, and ports are looked for by the thousand.
+    static STEERING: LazyLock<Steering> = LazyLock::new(|| Steering::spread(4));
+    STEERING.lane_of(p.addr, ours(), p.port, p.local_port)
 }
 
 /// The first port of a peer from `from` on whose lane `is` so.
