@@ -29,15 +29,20 @@ sys.dont_write_bytecode = True
 import switched
 from switched import cargo
 
-# Of each crate the test programs, in the order in which they run: options of `cargo test`.
-TESTS = {
-    "tcp": [["-p", "tcp", "--lib", "--test", "tcb"]],
-    "stack": [["-p", "stack", "--lib"], ["-p", "sim", "--tests"]],
-    "socket": [["-p", "socket", "--lib", "--tests"], ["-p", "sim", "--test", "machine"]],
-}
-# Those that need a kernel, or take long for what they find. Of the others that draw seeds, each takes few.
-LEFT_OUT = {"sim/linux", "sim/fairness", "sim/goodput", "sim/limits", "sim/smoltcp"}
-SEEDS = "20"
+# Of `sim` those that need a kernel, or take long for what they find.
+LEFT_OUT = {"linux", "fairness", "goodput", "limits", "smoltcp"}
+# Of those that draw, each takes fewer seeds, or cases, than in CI.
+SEEDS, CASES = "100", "64"
+
+
+def options(root, crate):
+    """Of a crate the test programs: options of `cargo test`."""
+    if crate == "tcp":
+        return [["-p", "tcp", "--lib", "--test", "tcb"]]
+    if crate == "socket":
+        return [["-p", "socket", "--lib", "--tests"], ["-p", "sim", "--test", "machine"]]
+    names = sorted({path.stem for path in (root / "crates/sim/tests").glob("*.rs")} - LEFT_OUT)
+    return [["-p", "stack", "--lib"], ["-p", "sim", *(option for name in names for option in ("--test", name))]]
 
 
 def interval(found, n):
@@ -82,10 +87,13 @@ def bodies(file, mutants):
     return rest
 
 
-def verdict(programs, limits, env, mutant):
-    for name in programs:
+def verdict(programs, limits, env, crate, mutant):
+    # Tests beside the line find most, and take no time.
+    module = "::".join(Path(mutant["file"]).with_suffix("").parts[3:]) + "::"
+    runs = [(crate, (module,)), *((name, ("--skip", module) if name == crate else ()) for name in programs)]
+    for name, tests in runs:
         cpu, wall = limits[name]
-        run = switched.Run(programs[name], env, mutant, cpu, wall, "--test-threads", "1", "-q")
+        run = switched.Run(programs[name], env, mutant["id"], cpu, wall, *tests, "--test-threads", "1", "-q")
         if run.code:
             return "timeout" if run.stopped else "caught"
     return "missed"
@@ -119,7 +127,7 @@ def ask_cargo(root, work, env, rest):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", type=Path)
-    parser.add_argument("-p", "--package", choices=TESTS, default="tcp")
+    parser.add_argument("-p", "--package", choices=["tcp", "stack", "socket"], default="tcp")
     parser.add_argument("-f", action="append", default=[])
     parser.add_argument("--names", type=Path)
     parser.add_argument("--sample", type=int)
@@ -147,7 +155,7 @@ def main():
     target = str(work / "target")
     quick = dict(env, CARGO_TARGET_DIR=target, RUSTFLAGS="-Awarnings", CARGO_INCREMENTAL="0", MUTANT_QUICK="1")
     # The same inputs for every mutant.
-    quick |= {"PROPTEST_RNG_SEED": "1", "CORELANE_SEEDS": SEEDS}
+    quick |= {"PROPTEST_RNG_SEED": "1", "PROPTEST_CASES": CASES, "CORELANE_SEEDS": SEEDS}
     files, rest = [], []
     for path in sorted({m["file"] for m in mutants}):
         file = switched.File(tree / path)
@@ -156,9 +164,8 @@ def main():
     unviable = switched.find_unviable(tree, quick, files, "-p", crate, "--profile", "mutants")
     switched.keep_times(tree)
     programs = {}
-    for options in TESTS[crate]:
-        programs |= switched.build(tree, quick, *options, "--profile", "mutants")
-    programs = {name: program for name, program in programs.items() if name not in LEFT_OUT}
+    for chosen in options(root, crate):
+        programs |= switched.build(tree, quick, *chosen, "--profile", "mutants")
     limits = measure(programs, quick)
     # The quick ones first.
     order = {name: programs[name] for name in sorted(programs, key=lambda name: limits[name][0])}
@@ -168,7 +175,7 @@ def main():
     results["unviable"] = [m["name"] for m in mutants if m["id"] in unviable]
     todo = [m for m in mutants if m["id"] not in left | unviable]
     with ThreadPoolExecutor(args.j) as pool:
-        for m, v in zip(todo, pool.map(lambda m: verdict(order, limits, quick, m["id"]), todo)):
+        for m, v in zip(todo, pool.map(lambda m: verdict(order, limits, quick, crate, m), todo)):
             results[v].append(m["name"])
             if v == "missed":
                 print("missed", m["name"], flush=True)
