@@ -118,6 +118,7 @@ fn an_icmp_error_says_why_an_open_failed() {
         (13, Some(Failure::HostUnreachable)),
         (0, None),
         (1, None),
+        (5, None),
     ] {
         let mut b = Bench::new(|_| {});
         let syn = connect(&mut b, &[]).remove(0);

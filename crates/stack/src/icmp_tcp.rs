@@ -20,7 +20,8 @@ pub(crate) enum Trouble {
     Soft(Failure),
 }
 
-/// A destination unreachable of IPv4; hard as on Linux, which follows RFC 1122 4.2.3.9 and adds what no retry will change.
+/// A destination unreachable of IPv4; hard as on Linux, which follows RFC 1122 4.2.3.9 (RFC 9293 3.9.2.2, MUST-56: 0, 1 and 5
+/// are soft) and adds what no retry will change.
 pub(crate) fn unreachable_v4(code: u8) -> Trouble {
     match code {
         0 | 11 => Trouble::Soft(Failure::NetworkUnreachable),
@@ -28,8 +29,8 @@ pub(crate) fn unreachable_v4(code: u8) -> Trouble {
         3 => Trouble::Hard(Failure::Refused),
         // Network unknown, or barred.
         6 | 9 => Trouble::Hard(Failure::NetworkUnreachable),
-        // Source route failed, host unknown, isolated or barred, filtered, precedence.
-        5 | 7 | 8 | 10 | 13 | 14 | 15 => Trouble::Hard(Failure::HostUnreachable),
+        // Host unknown, isolated or barred, filtered, precedence.
+        7 | 8 | 10 | 13 | 14 | 15 => Trouble::Hard(Failure::HostUnreachable),
         _ => Trouble::Soft(Failure::HostUnreachable),
     }
 }
@@ -112,12 +113,50 @@ impl Stack {
 mod tests {
     use super::*;
 
+    /// Linux's table of IPv4 (`icmp_err_convert`), and RFC 4443's codes.
     #[test]
-    fn what_no_retry_will_change_is_hard() {
-        let hard = |f: fn(u8) -> Trouble| (0..16).filter(|c| matches!(f(*c), Trouble::Hard(_))).collect::<Vec<u8>>();
-        assert_eq!(hard(unreachable_v4), [2, 3, 5, 6, 7, 8, 9, 10, 13, 14, 15]);
-        assert_eq!(hard(unreachable_v6), [1, 4, 5, 6]);
-        assert_eq!(unreachable_v4(3), Trouble::Hard(Failure::Refused));
-        assert_eq!(unreachable_v4(1), Trouble::Soft(Failure::HostUnreachable));
+    fn each_code_is_told_as_what_it_is() {
+        use Failure::{HostUnreachable as Host, NetworkUnreachable as Network, ProtocolUnreachable, Refused};
+        let told = |trouble| match trouble {
+            Trouble::Hard(failure) => (true, failure),
+            Trouble::Soft(failure) => (false, failure),
+            Trouble::TooBig(_) => panic!("no unreachable"),
+        };
+        let v4 = [
+            (false, Network),
+            (false, Host),
+            (true, ProtocolUnreachable),
+            (true, Refused),
+            // Too big, which is told apart before.
+            (false, Host),
+            (false, Host),
+            (true, Network),
+            (true, Host),
+            (true, Host),
+            (true, Network),
+            (true, Host),
+            (false, Network),
+            (false, Host),
+            (true, Host),
+            (true, Host),
+            (true, Host),
+            (false, Host),
+        ];
+        for (code, expected) in (0..).zip(v4) {
+            assert_eq!(told(unreachable_v4(code)), expected, "{code}");
+        }
+        let v6 = [
+            (false, Network),
+            (true, Host),
+            (false, Host),
+            (false, Host),
+            (true, Refused),
+            (true, Host),
+            (true, Host),
+            (false, Host),
+        ];
+        for (code, expected) in (0..).zip(v6) {
+            assert_eq!(told(unreachable_v6(code)), expected, "{code}");
+        }
     }
 }
