@@ -5,8 +5,8 @@ mod common;
 use core::time::Duration;
 
 use common::{ACK, Bench, FIN, PORT, Peer, RST, SYN, usual};
-use stack::Left;
 use stack::channel::{CloseMode, ConnOption, Endpoint, Job, Token};
+use stack::{DropReason, Left};
 use tcp::State;
 use wire::Addr;
 use wire::tcp::{Options, Timestamps};
@@ -330,8 +330,21 @@ fn the_end_of_many_takes_many_turns() {
     for n in 0..70 {
         b.establish(2, 4000 + n, plain());
     }
+    // Numbers of nobody, and of one that the application has closed itself, are passed over.
+    for n in [70, 71, 72] {
+        let p = b.establish(2, 4000 + n, plain());
+        match n {
+            71 => b.job(Job::Close { conn: b.accepted[71], mode: CloseMode::Graceful }),
+            _ => b.send(&p, RST, &[]),
+        };
+    }
+    assert_eq!(b.host.stack.connections(), 71 + 2);
+    for conn in [b.accepted[70], b.accepted[72]] {
+        b.job(Job::Close { conn, mode: CloseMode::Graceful });
+    }
+    assert_eq!(b.host.stack.connections(), 71);
     b.host.stack.close_all(b.now);
-    assert_eq!(b.host.stack.left(), Left { ends: 70, bytes: 0 });
+    assert_eq!(b.host.stack.left(), Left { ends: 71, bytes: 0 });
     let (mut ended, mut fins) = (Vec::new(), Vec::new());
     for behind in [0, 500, 0, 0] {
         b.host.stack.note_backlog(b.now, 64, (behind, 1024));
@@ -342,6 +355,7 @@ fn the_end_of_many_takes_many_turns() {
     assert_eq!(ended, [32, 4, 32, 2]);
     assert_eq!(fins, [32, 4, 32, 2]);
     assert!(!b.host.stack.is_ending());
+    assert_eq!(b.host.stack.counters().dropped(DropReason::BadJob), 0);
 }
 
 /// What an application closes one by one at its end is not cut short by the limit of orphans, which is for one that goes on.

@@ -117,3 +117,43 @@ fn a_datagram_that_is_never_whole_is_reported() {
     assert!(matches!(icmpv4::Message::parse(ip.payload), Ok(icmpv4::Message::TimeExceeded { code: 1, .. })));
     assert_eq!(ip.payload[8..], v4[14..]);
 }
+
+/// What fills a packet of the link is answered with as much.
+#[test]
+fn the_longest_echo_comes_back() {
+    for mtu in [576, 1500, 9000] {
+        let mut host = Host::new(HostConfig { mtu, ..HostConfig::new(1) });
+        for v6 in [false, true] {
+            let (from, to) = if v6 { ("fd00::9", "fd00::1") } else { ("10.0.0.9", "10.0.0.1") };
+            let (from, to) = (addr(from), addr(to));
+            let header = if v6 { 40 } else { 20 };
+            let mut ask = vec![0; 14 + mtu as usize];
+            let data: Vec<u8> = (0..mtu as usize - header - 8).map(|i| i as u8).collect();
+            let (id, seq) = (7, 9);
+            let ethertype = if v6 { ethernet::IPV6 } else { ethernet::IPV4 };
+            ethernet::emit(&mut ask, host.config.mac, PEER_MAC, None, ethertype);
+            if v6 {
+                let ip = ipv6::Header { src: from, dst: to, next_header: ipv6::ICMPV6, ..ipv6::Header::default() };
+                ip.emit(&mut ask[14..], 8 + data.len());
+                icmpv6::Message::EchoRequest { id, seq, data: &data }.emit(from, to, &mut ask[54..]);
+            } else {
+                let ip = ipv4::Header { src: from, dst: to, protocol: ipv4::ICMP, ..ipv4::Header::default() };
+                ip.emit(&mut ask[14..], 8 + data.len());
+                icmpv4::Message::EchoRequest { id, seq, data: &data }.emit(&mut ask[34..]);
+            }
+            let answers = host.turn(NOW, vec![ask]);
+            let [answer] = &answers[..] else { panic!("{} answers of {mtu}", answers.len()) };
+            let body = &answer[14 + header..];
+            let back = match v6 {
+                true => {
+                    matches!(icmpv6::Message::parse(to, from, body), Ok(icmpv6::Message::EchoReply { id: 7, seq: 9, data: d }) if d == data)
+                }
+                false => {
+                    matches!(icmpv4::Message::parse(body), Ok(icmpv4::Message::EchoReply { id: 7, seq: 9, data: d }) if d == data)
+                }
+            };
+            assert!(back && answer.len() == 14 + mtu as usize, "{mtu}");
+        }
+        assert_eq!(host.stack.counters().echoes, 2);
+    }
+}

@@ -133,6 +133,30 @@ fn neighbour_messages_from_beyond_the_link_are_not_believed() {
     assert_eq!(host.stack.counters().dropped(DropReason::Neighbor), 2);
 }
 
+/// RFC 826 knows no senders that are groups: nobody is answered there, and nothing of it is remembered.
+#[test]
+fn an_arp_message_of_a_group_is_dropped() {
+    let mut host = Host::new(HostConfig::new(1));
+    let nobody = MacAddr([0; 6]);
+    let group = MacAddr([0x33, 0x33, 0, 0, 0, 1]);
+    let senders = [
+        ("10.0.0.9", group),
+        ("10.0.0.9", MacAddr::BROADCAST),
+        ("224.0.0.9", PEER),
+        ("255.255.255.255", PEER),
+        ("127.0.0.1", PEER),
+    ];
+    for (n, from) in (1..).zip(senders) {
+        assert_eq!(turn(&mut host, 0, vec![arp_frame(arp::Op::Request, from, ("10.0.0.1", nobody))]), [], "{from:?}");
+        assert_eq!(host.stack.counters().dropped(DropReason::Neighbor), n);
+    }
+    // What we said ourselves is no message either, nor a fault.
+    assert_eq!(turn(&mut host, 0, vec![arp_frame(arp::Op::Request, ("10.0.0.9", US), ("10.0.0.1", nobody))]), []);
+    assert_eq!(host.stack.counters().dropped(DropReason::Neighbor), 5);
+    connect(&mut host, "10.0.0.9");
+    assert!(matches!(turn(&mut host, 0, vec![])[..], [Sent::Arp { op: arp::Op::Request, .. }]));
+}
+
 #[test]
 fn addresses_are_asked_for_before_they_are_used() {
     let mut host = Host::new(HostConfig { dad: 2, ..HostConfig::new(1) });

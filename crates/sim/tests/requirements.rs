@@ -384,6 +384,24 @@ fn a_burst_of_frames_is_acknowledged_once() {
     assert_eq!(b.bytes.len() as u32, p.seq.since(start));
 }
 
+/// A port that does not cut takes some frames of each connection in turn, however much one has to send.
+#[test]
+fn connections_send_by_turns() {
+    let mut b = Bench::listening(10, &[], |c| c.stack.tcp.initial_window = 200);
+    let options = Options { mss: Some(536), ..plain() };
+    for port in [4000, 4001] {
+        b.establish(2, port, options);
+    }
+    for conn in b.accepted.clone() {
+        let mut chain = mem::Chain::default();
+        chain.push_slice(&mut b.host.side, &[7; 536 * 50]);
+        b.host.job(Job::Write { conn, chain, more: false, close: false });
+    }
+    let ports: Vec<u16> = b.turn(Vec::new()).iter().map(|s| s.dst_port).collect();
+    let runs: Vec<(u16, usize)> = ports.chunk_by(|a, b| a == b).map(|run| (run[0], run.len())).collect();
+    assert_eq!(runs, [(4000, 32), (4001, 32), (4000, 18), (4001, 18)]);
+}
+
 /// RFC 5927 4.1: SND.UNA <= SEG.SEQ < SND.NXT, so nothing that quotes an idle connection's next number is believed.
 #[test]
 fn an_idle_connection_hears_no_icmp() {

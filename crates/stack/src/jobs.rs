@@ -466,3 +466,20 @@ pub(crate) fn beyond(iss: SeqNum, old: SeqNum) -> SeqNum {
 fn owned(conns: &mut crate::conns::Conns, conn: ConnId) -> Option<&mut Conn> {
     conns.get_mut(conn.0).filter(|c| c.stage == Stage::Owned)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_generation_begins_beyond_all_that_was_sent() {
+        for old in [SeqNum(5), SeqNum(u32::MAX - 70_000)] {
+            for (ahead, begins) in [(65_536, 65_537), (65_537, 65_537), (100_000, 100_000), (1 << 30, 1 << 30)] {
+                assert_eq!(beyond(old + ahead, old), old + begins);
+            }
+            for behind in [0, 1, 65_536, 65_537, 1 << 30] {
+                assert_eq!(beyond(old - behind, old), old + 65_537);
+            }
+        }
+    }
+}

@@ -202,6 +202,19 @@ mod tests {
         assert!(size_of::<Node>() <= 80, "a record and its links");
     }
 
+    #[test]
+    fn answers_keep_their_distance() {
+        let (gap, at) = (Duration::from_millis(500), |ms: u64| Instant::from_micros(ms * 1000));
+        // In units of 16 ms, which come round after 17 minutes.
+        for start in [0, 1, 15, 16, 1000, 0xffff * 16, 0xffff * 16 + 15, 0x1_0000 * 16, 1 << 40] {
+            let mut last = 0;
+            assert!(answer(&mut last, at(start), gap));
+            assert!((0..=480).all(|later| !answer(&mut last, at(start + later), gap)), "{start}");
+            assert!(answer(&mut last, at(start + 528), gap), "{start}");
+            assert!(!answer(&mut last, at(start + 529), gap));
+        }
+    }
+
     proptest! {
         #[test]
         fn is_a_queue(ops in proptest::collection::vec((0u8..6, any::<u8>(), 0u64..9), 0..300), max in 1u32..12) {

@@ -286,6 +286,34 @@ mod tests {
         assert_eq!(expire(&mut w, Instant::FAR), [9]);
     }
 
+    #[test]
+    fn each_comes_in_its_tick_at_the_borders_of_the_levels() {
+        let borders = || [1 << 8, 1 << 16, REACH, 1 << 24].into_iter().flat_map(|b| b - 2..=b + 2);
+        for start in borders().chain([0, 1, 5000, (1 << 24) + 255, (1 << 32) + 65_535]) {
+            for due in borders().map(|ahead| start + ahead) {
+                // With company in its slot and the one before, so that it is told from them.
+                let wheel = || {
+                    let mut w = Wheel::new(ms(start));
+                    [due - 1, due, due + 1].into_iter().zip(1..).for_each(|(at, id)| w.schedule(id, ms(at)));
+                    w
+                };
+                let mut w = wheel();
+                assert_eq!(expire(&mut w, ms(due - 2)), [], "{start} {due}");
+                assert_eq!(expire(&mut w, ms(due - 1)), [1], "{start} {due}");
+                assert_eq!(expire(&mut w, ms(due)), [2], "{start} {due}");
+                assert_eq!(expire(&mut w, ms(due + 1)), [3], "{start} {due}");
+                // From one time that it tells to the next.
+                let mut w = wheel();
+                let mut came = Vec::new();
+                while let Some(next) = w.next() {
+                    assert!(next.millis() > start && next.millis() <= due + 1);
+                    came.extend(expire(&mut w, next).into_iter().map(|id| (id, next.millis())));
+                }
+                assert_eq!(came, [(1, due - 1), (2, due), (3, due + 1)], "{start}");
+            }
+        }
+    }
+
     #[derive(Clone, Debug)]
     enum Op {
         Schedule(u32, u64),
