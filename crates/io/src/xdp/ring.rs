@@ -202,3 +202,66 @@ impl<T> Drop for Ring<T> {
         unsafe { libc::munmap(self.map, self.map_len) };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: usize = 4096;
+
+    /// Both ends of a ring over a page of its own, whose indices begin at `first`. The page is the first one's.
+    fn ends(first: u32) -> (Ring<u64>, std::mem::ManuallyDrop<Ring<u64>>) {
+        // SAFETY: a new private mapping.
+        let map = unsafe {
+            libc::mmap(std::ptr::null_mut(), PAGE, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+        };
+        assert_ne!(map, libc::MAP_FAILED);
+        let base = map.cast::<u8>();
+        let end = || Ring {
+            map,
+            map_len: PAGE,
+            producer: base.cast(),
+            consumer: base.wrapping_add(64).cast(),
+            flags: base.wrapping_add(128).cast(),
+            desc: base.wrapping_add(192).cast::<u64>(),
+            mask: 7,
+            local: first,
+            cached: first,
+        };
+        let (a, b) = (end(), end());
+        a.index(a.producer).store(first, Ordering::Relaxed);
+        a.index(a.consumer).store(first, Ordering::Relaxed);
+        (a, std::mem::ManuallyDrop::new(b))
+    }
+
+    #[test]
+    fn slots_come_in_order_when_the_ring_and_the_numbers_begin_again() {
+        let (mut producer, mut consumer) = ends(u32::MAX - 10);
+        let (mut pushed, mut seen) = (0, 0);
+        for n in [1, 8, 3, 7, 8, 8, 2] {
+            assert_eq!((producer.room(8), consumer.available(8)), (8, 0));
+            for _ in 0..n {
+                producer.push(pushed);
+                pushed += 1;
+            }
+            assert_eq!((consumer.available(8), producer.busy()), (0, true));
+            producer.publish();
+            assert_eq!((producer.room(8), consumer.available(8), consumer.known()), (8 - n, n, n));
+            for ahead in 0..n {
+                assert_eq!(consumer.peek(ahead), seen);
+                seen += 1;
+            }
+            consumer.consume(n);
+            assert!(!producer.busy());
+        }
+        assert_eq!((pushed, seen), (37, 37));
+    }
+
+    #[test]
+    fn the_kernels_flag_is_read() {
+        let (producer, _consumer) = ends(0);
+        assert!(!producer.needs_wakeup());
+        producer.index(producer.flags).store(1, Ordering::Relaxed);
+        assert!(producer.needs_wakeup());
+    }
+}
