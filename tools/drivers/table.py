@@ -11,7 +11,7 @@ import sys
 
 BEGIN, END = "<!-- table: ./ci.sh drivers --write -->", "<!-- end of table -->"
 HEAD = ["driver", "kernel", "frames", "rows", "date"]
-MODES = ("zero-copy", "native, copy", "generic")
+MODES = ("zero-copy", "native, copy", "native, mode not told", "generic")
 
 
 def main():
