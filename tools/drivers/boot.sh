@@ -37,7 +37,7 @@ virtio-mq | virtio-zc)
     nic=(-netdev hubport,id=h0,hubid=0 -device "e1000e,netdev=h0,mac=${mac}1,addr=0x5" -netdev hubport,id=h1,hubid=0 -device "$device,netdev=h1,mac=${mac}2,addr=0x6")
     ;;
 esac
-# KVM where it runs an ordinary guest; elsewhere the emulator, in which times mean nothing.
+# Always the emulator, so that all machines see the same; times mean nothing in it.
 accel=tcg,thread=multi
 "${prefix[@]}" timeout "$limit" qemu-system-x86_64 -M q35 -accel "$accel" -cpu max -smp 2 -m 3G -nographic -no-reboot -kernel "$kernel/vmlinuz" \
     -initrd "$kernel/initramfs" -append "console=ttyS0 quiet panic=-1 oops=panic net.ifnames=0 script=$script rows=$rows" \

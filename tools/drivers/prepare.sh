@@ -4,9 +4,10 @@
 #   tools/drivers/prepare.sh DIR [KERNEL…]      (old, stable, new; else all)
 #
 # DIR gets a folder for each kernel with `vmlinuz`, `initramfs` and `release`. What is there already, and still the package that the
-# archive names, is not fetched again. Exits with 0 and prints one line for each thing that could not be had:
+# archive names, is not fetched again. Prints one line for each kernel, and exits with 0 if it has come to the end:
 #
-#   SKIP name: why, and what to install
+#   READY name
+#   SKIP name: why, and what to install         (name: the kernel's, or `all`)
 #
 # Everything comes from the Debian archive by apt; its package lists for newer suites are kept in DIR, apart from the system's.
 set -euo pipefail
@@ -39,14 +40,17 @@ archive() {
         -o APT::Sandbox::User=root)
     # Lists of today are new enough.
     [ -n "$(find "$state" -maxdepth 1 -name updated -mtime -1)" ] && return
-    apt-get "${apt[@]}" update -qq >"$state/log" 2>&1 || return 1
+    # By itself apt takes lists that it could not fetch for no failure.
+    apt-get "${apt[@]}" update -qq -o APT::Update::Error-Mode=any >"$state/log" 2>&1 || return 1
     touch "$state/updated"
 }
 
 # QEMU with igb, which came with 8.0: from this system's release, else from its backports.
 has_igb() { command -v qemu-system-x86_64 >/dev/null && qemu-system-x86_64 -device help 2>/dev/null | grep -q '^name "igb"'; }
 tools=()
-for pair in busybox:busybox-static cpio:cpio zstd:zstd depmod:kmod dpkg-deb:dpkg xz:xz-utils curl:curl ab:apache2-utils ethtool:ethtool ip:iproute2 python3:python3 setpriv:util-linux tcpdump:tcpdump ping:iputils-ping; do
+pairs='busybox:busybox-static cpio:cpio zstd:zstd depmod:kmod dpkg-deb:dpkg xz:xz-utils curl:curl ab:apache2-utils ethtool:ethtool ip:iproute2
+    python3:python3 setpriv:util-linux tcpdump:tcpdump ping:iputils-ping'
+for pair in $pairs; do
     command -v "${pair%%:*}" >/dev/null || [ -x "/usr/sbin/${pair%%:*}" ] || tools+=("${pair##*:}")
 done
 # 9p shares this system's busybox with nobody: it must be the static one, since it goes into the initramfs alone.
@@ -65,7 +69,8 @@ if [ "$(id -u)" = 0 ]; then
     fi
 fi
 has_igb || { skip all "QEMU 8.0 or later with igb: apt-get install -t $(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)-backports qemu-system-x86"; exit 0; }
-for tool in busybox cpio zstd depmod dpkg-deb xz curl ab ethtool ip python3 tcpdump ping; do
+for pair in $pairs; do
+    tool=${pair%%:*}
     command -v "$tool" >/dev/null || [ -x "/usr/sbin/$tool" ] || { skip all "$tool: apt-get install ${tools[*]}"; exit 0; }
 done
 PATH=$PATH:/usr/sbin
@@ -76,52 +81,66 @@ modules='9p 9pnet_virtio overlay virtio_pci virtio_net igb igbvf e1000e vmxnet3 
 
 # kernel NAME PACKAGES…: fetched, unpacked, an initramfs made.
 kernel() {
-    local name=$1 at=$dir/$1 version root
+    local at=$dir/$1 version root
     shift
-    mkdir -p "$at"
-    if [ "$(cat "$at/packages" 2>/dev/null)" != "$*" ]; then
-        rm -rf "$at" && mkdir -p "$at/root"
-        (cd "$at" && apt-get "${apt[@]}" download -qq "$@" >log 2>&1) || { rm -rf "$at"; return 1; }
-        for deb in "$at"/*.deb; do dpkg-deb -x "$deb" "$at/root" && rm "$deb"; done
+    if [ "$(cat "$at/packages" 2>/dev/null)" != "$*" ] || [ ! -s "$at/vmlinuz" ]; then
+        rm -rf "$at"
+        mkdir -p "$at/root"
+        (cd "$at" && apt-get "${apt[@]}" download -qq "$@")
+        for deb in "$at"/*.deb; do
+            dpkg-deb -x "$deb" "$at/root"
+            rm "$deb"
+        done
         [ -d "$at/root/lib/modules" ] || ln -s usr/lib "$at/root/lib"
         version=$(ls "$at/root/lib/modules")
-        depmod -b "$at/root" "$version" 2>/dev/null
+        depmod -b "$at/root" "$version"
         cp "$(find "$at/root" -name 'vmlinuz*' -type f | head -1)" "$at/vmlinuz"
         echo "$version" >"$at/release"
+        # Last: what it says is all there.
         echo "$*" >"$at/packages"
     fi
     version=$(cat "$at/release")
     root=$at/initramfs.d
-    rm -rf "$root" && mkdir -p "$root"/{bin,mods,proc,sys,dev,new,ro,rw}
+    rm -rf "$root" "$at/initramfs"
+    mkdir -p "$root"/{bin,mods,proc,sys,dev,new,ro,rw}
     cp "$(command -v busybox)" "$root/bin/"
-    cp "$here/init.sh" "$root/init" && chmod +x "$root/init"
-    for m in $modules; do modprobe -d "$at/root" -S "$version" --show-depends "$m" 2>/dev/null | awk '/^insmod/ { print $2 }'; done |
+    cp "$here/init.sh" "$root/init"
+    chmod +x "$root/init"
+    # What a kernel has no module for is built into it, or a row finds it absent.
+    for m in $modules; do modprobe -d "$at/root" -S "$version" --show-depends "$m" 2>/dev/null | awk '/^insmod/ { print $2 }' || true; done |
         awk '!seen[$0]++' | while read -r file; do
             out=$(basename "${file%.xz}")
             case $file in *.xz) xz -dc "$file" >"$root/mods/$out" ;; *) cp "$file" "$root/mods/$out" ;; esac
             echo "$out" >>"$root/mods/order"
         done
+    [ -s "$root/mods/order" ]
     (cd "$root" && find . | cpio -o -H newc 2>/dev/null | zstd -3 -q -f -o "$at/initramfs")
     rm -rf "$root"
 }
+# made NAME PACKAGES…: the kernel is ready, or it is a skip.
+made() {
+    # A process of its own: in a function that is called in a condition, `set -e` holds for none of its steps.
+    kernel "$@" >"$dir/$1.log" 2>&1 &
+    if wait $!; then echo "READY $1"; else skip "$1" "its packages could not be fetched or unpacked (see $dir/$1.log): ${*:2}"; fi
+}
 
-# newest PATTERN: of the packages that the archive has, the one with the greatest version.
-newest() { apt-cache "${apt[@]}" search --names-only "$1" | awk '{ print $1 }' | grep -v -e rt-amd64 -e cloud -e dbg -e unsigned | sort -V | tail -1; }
+# newest PATTERN: of the packages that the archive has, the one with the greatest version; nothing where there is none.
+newest() { apt-cache "${apt[@]}" search --names-only "$1" | awk '!/rt-amd64|cloud|dbg|unsigned/ { print $1 }' | sort -V | tail -1; }
 
 # The oldest that is supported, stable's, and the newest that is packaged. A package each, or three since 6.19.
 if ! wants old; then :
 elif archive "bookworm bookworm-updates"; then
     p=$(newest '^linux-image-6\.1\.[0-9].*-amd64$')
-    [ -n "$p" ] && kernel old "$p" || skip old "no kernel 6.1 in bookworm (see $dir)"
+    if [ -n "$p" ]; then made old "$p"; else skip old "no kernel 6.1 in bookworm (see $dir/apt-bookworm)"; fi
 else skip old "no package lists of bookworm (see $dir/apt-bookworm/log)"; fi
 if ! wants stable; then :
 elif archive "trixie trixie-updates"; then
     p=$(newest '^linux-image-6\.12\.[0-9].*-amd64$')
-    [ -n "$p" ] && kernel stable "$p" || skip stable "no kernel 6.12 in trixie (see $dir)"
+    if [ -n "$p" ]; then made stable "$p"; else skip stable "no kernel 6.12 in trixie (see $dir/apt-trixie)"; fi
 else skip stable "no package lists of trixie (see $dir/apt-trixie/log)"; fi
 if ! wants new; then :
 elif archive "trixie-backports sid"; then
     p=$(newest '^linux-binary-[0-9].*-amd64$')
     v=${p#linux-binary-}
-    [ -n "$v" ] && kernel new "linux-binary-$v" "linux-modules-$v" "linux-base-$v" || skip new "no linux-binary package in trixie-backports and sid (see $dir)"
+    if [ -n "$v" ]; then made new "linux-binary-$v" "linux-modules-$v" "linux-base-$v"; else skip new "no linux-binary package in trixie-backports and sid (see $dir/apt-trixie-backports)"; fi
 else skip new "no package lists of trixie-backports and sid (see $dir/apt-trixie-backports/log)"; fi
