@@ -3,14 +3,14 @@
 #
 #   ./ci.sh                all that CI runs; installs what the integration tests need from Debian when it may
 #   ./ci.sh quick          formatting, lints, and the tests that need no privileges
-#   ./ci.sh long           what takes too long for every change: run it before a release (docs/testing.md lists it)
+#   ./ci.sh long           what takes too long for every change: run it before a release, and before a larger change is called done
 #   ./ci.sh soak [HOURS]   a long run under mixed load that must leave nothing behind; 2 hours, fractions are allowed
 #   ./ci.sh fuzz MINUTES   every fuzz target for so many minutes, from its seeds and what earlier runs found
 #   ./ci.sh drivers […]    production drivers and other kernels in guests under QEMU (docs/drivers.md); the rest as tools/drivers/run.sh
 #   ./ci.sh help           this
 #
 # Without root it runs what it can and lists what it skipped; in CI (CI=true) a skip is a failure. At the end stands how long each
-# step took, and each test program.
+# step took, and each test program. docs/testing.md says what each mode runs.
 set -euo pipefail
 cd "$(dirname "$0")"
 export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never} RUST_BACKTRACE=${RUST_BACKTRACE:-1}
@@ -18,6 +18,7 @@ export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never} RUST_BACKTRACE=${RUST_BACKTRA
 usage() { sed -n '4,10s/^# \{0,1\}//p' "$0"; }
 wrong() { printf 'ci.sh: %s\n' "$1" >&2; usage >&2; exit 2; }
 is_number() { [[ $1 =~ ^[0-9]+(\.[0-9]+)?$ ]] && [[ $1 =~ [1-9] ]]; }
+seconds_of() { awk -v m="$1" 'BEGIN { printf "%d", m * 60 + 0.5 }'; }
 
 mode=${1:-all}
 [ $# = 0 ] || shift
@@ -27,7 +28,11 @@ case $mode in
     all | quick | long) ;;
     soak) most=1; [ $# = 0 ] || is_number "$1" || wrong "HOURS is a number above 0, as in ./ci.sh soak 0.5" ;;
     drivers) most=4 ;;
-    fuzz) most=1; [ $# -ge 1 ] && is_number "$1" || wrong "fuzz needs MINUTES, as in ./ci.sh fuzz 10" ;;
+    fuzz)
+        most=1
+        [ $# -ge 1 ] && is_number "$1" || wrong "fuzz needs MINUTES, as in ./ci.sh fuzz 10"
+        [ "$(seconds_of "$1")" -ge 1 ] || wrong "$1 minutes are less than a second: nothing would be run"
+        ;;
     *) wrong "unknown mode: $mode" ;;
 esac
 [ $# -le $most ] || wrong "too much: $*"
@@ -37,7 +42,7 @@ root=$([ "$(id -u)" = 0 ] && echo yes || echo no)
 
 # Sets CPU to what all children used so far, in hundredths of a second. Not in a subshell, whose children are others.
 scratch=$(mktemp)
-trap 'rm -f "$scratch"' EXIT
+trap closing EXIT
 cpu() {
     local each minutes seconds own
     times >"$scratch"
@@ -63,6 +68,29 @@ step() {
 }
 skip() { printf 'SKIPPED: %s\n' "$1"; skipped+=("$1"); }
 
+# At the end, after a failure too: how long each step took, and what was skipped.
+closing() {
+    local status=$?
+    # Nothing began.
+    [ ${#times[@]} -gt 0 ] || [ -n "$name" ] || { rm -f "$scratch"; return; }
+    over
+    printf '\n== times\n%8s %8s  %s\n' seconds cpu step
+    printf '%s\n' "${times[@]}"
+    cpu
+    printf '%8d %8d  all\n' "$SECONDS" $((CPU / 100))
+    rm -f "$scratch" "$scratch".*
+    if [ ${#skipped[@]} -gt 0 ]; then
+        printf 'skipped: %s\n' "${skipped[@]}"
+        if [ "${CI:-}" = true ]; then
+            echo "ci.sh: with CI=true a skip is a failure" >&2
+            [ $status != 0 ] || status=1
+        fi
+    fi
+    # Last, as cargo ends: what CI's reader looks for.
+    [ $status != 0 ] || [ ! -f target/test-result.txt ] || case $mode in quick | all) cat target/test-result.txt ;; esac
+    exit $status
+}
+
 # Installs Debian packages for commands that are missing: command:package ...
 need() {
     local missing=() pair
@@ -70,11 +98,24 @@ need() {
         command -v "${pair%%:*}" >/dev/null || [ -x "/usr/sbin/${pair%%:*}" ] || missing+=("${pair##*:}")
     done
     [ ${#missing[@]} -gt 0 ] || return 0
-    if [ $root = yes ] && command -v apt-get >/dev/null; then
-        apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
-    else
-        skip "what needs ${missing[*]} (install them, or run as root)"
+    local why="install them, or run as root"
+    if [ "$root" = yes ]; then
+        if apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null; then return 0; fi
+        why="apt-get could not install them"
     fi
+    skip "what needs ${missing[*]} ($why)"
+}
+# ran NAME… -- COMMAND…: runs tests, of which at least one must have each of the names in its own: a filter that matches nothing
+# passes by itself.
+ran() {
+    local wanted=() each
+    while [ "$1" != -- ]; do wanted+=("$1"); shift; done
+    shift
+    "$@" | tee "$scratch.ran"
+    for each in "${wanted[@]}"; do
+        grep -qE "^test .*$each.* \.\.\. ok" "$scratch.ran" || { echo "ci.sh: no test has run that is named $each: $*" >&2; return 1; }
+    done
+    rm -f "$scratch.ran"
 }
 nightly() { cargo +nightly --version >/dev/null 2>&1; }
 # Whether the nightly toolchain has a component, by a file of it.
@@ -132,8 +173,8 @@ documentation() {
 # their time in loom, and linking would take longer than they do.
 models() {
     step "every order of threads, under loom"
-    under_loom --test loom
-    under_loom --lib models::
+    ran a_full_ring -- under_loom --test loom
+    ran models:: -- under_loom --lib models::
 }
 under_loom() {
     RUSTFLAGS="--cfg loom" CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 CARGO_PROFILE_RELEASE_DEBUG=none \
@@ -145,11 +186,14 @@ fuzzers() {
     if nightly; then tools/fuzz.py --seconds "$1" "${@:2}"; else skip "fuzzing (needs a nightly toolchain: rustup toolchain install nightly)"; fi
 }
 
+under_miri() { MIRIFLAGS="-Zmiri-disable-isolation" cargo +nightly miri test --locked --target-dir target/miri "$@"; }
 miri() {
     step "memory rules under miri"
     if nightly && has bin/cargo-miri && has lib/rustlib/src/rust/library; then
-        MIRIFLAGS="-Zmiri-disable-isolation" cargo +nightly miri test -p mem --locked --target-dir target/miri
-        MIRIFLAGS="-Zmiri-disable-isolation" cargo +nightly miri test -p io --lib --locked --target-dir target/miri -- ring:: rss:: vnet:: pcap::
+        under_miri -p mem
+        # Of io what opens no socket: miri has none.
+        local parts=(xdp::ring:: rss::tests::what_ vnet:: pcap::)
+        ran "${parts[@]}" -- under_miri -p io --lib -- "${parts[@]}"
     else
         skip "miri (rustup +nightly component add miri rust-src)"
     fi
@@ -166,6 +210,13 @@ races() {
     else
         skip "ThreadSanitizer (rustup +nightly component add rust-src)"
     fi
+}
+
+seeds() { CORELANE_SEEDS=$1 cargo test --locked "${@:2}"; }
+
+faults() {
+    [ "$root" = yes ] || skip "faults of the XDP program (they need root)"
+    tools/faults.py
 }
 
 instructions() {
@@ -205,7 +256,15 @@ print(len(rows), "rows, no miss, no error")'
 # Production drivers and other kernels: what run.sh takes. It prints its own skips, and fails with CI=true where one is not listed.
 drivers() {
     step "production drivers and other kernels"
-    if [ $root = yes ]; then tools/drivers/run.sh "$@"; else skip "production drivers in guests (QEMU, kernels and tools are installed as root)"; fi
+    if [ "$root" = no ]; then
+        skip "production drivers in guests (QEMU, kernels and tools are installed as root)"
+        return
+    fi
+    local status=0 line
+    : >"$scratch.skips"
+    CORELANE_SKIPS=$scratch.skips tools/drivers/run.sh "$@" || status=$?
+    while IFS= read -r line; do skipped+=("drivers: $line"); done <"$scratch.skips"
+    return $status
 }
 
 # Every tool of the tests; the fuzzers' engine is C++.
@@ -240,11 +299,16 @@ case $mode in
         miri
         races
         fuzzers 300
+        # Not as a release: that is without overflow checks, and without the invariants that are looked at after each turn.
         step "twenty thousand simulated networks, and a thousand flows to their end"
-        CORELANE_SEEDS=20000 cargo test --release -p sim --locked --test lossy --test extremes
-        CORELANE_LONG=1 cargo test --release -p sim --locked --test fairness
-        step "ten thousand histories of channels"
-        CORELANE_SEEDS=10000 cargo test --release -p channel --locked --test random
+        seeds 20000 -p sim --test lossy --test extremes --test links --test hops --test segments
+        CORELANE_LONG=1 cargo test -p sim --locked --test fairness
+        step "ten thousand histories of channels, a thousand of lanes"
+        seeds 10000 -p channel --test random
+        seeds 1000 -p corelane --test histories
+        step "all faults put back"
+        faults
+        drivers
         step "a soak of half an hour"
         cargo build --locked -p corelane --example soak
         cargo build --locked -p cli
@@ -265,21 +329,6 @@ case $mode in
     fuzz)
         step "what the fuzzers need"
         need c++:g++ python3:python3
-        fuzzers "$(awk -v m="$1" 'BEGIN { printf "%d", m * 60 + 0.5 }')"
+        fuzzers "$(seconds_of "$1")"
         ;;
 esac
-over
-
-printf '\n== times\n%8s %8s  %s\n' seconds cpu step
-printf '%s\n' "${times[@]}"
-cpu
-printf '%8d %8d  all\n' "$SECONDS" $((CPU / 100))
-if [ ${#skipped[@]} -gt 0 ]; then
-    printf 'skipped: %s\n' "${skipped[@]}"
-    if [ "${CI:-}" = true ]; then
-        echo "ci.sh: with CI=true a skip is a failure" >&2
-        exit 1
-    fi
-fi
-# Last, as cargo ends: what CI's reader looks for.
-[ ! -f target/test-result.txt ] || case $mode in quick | all) cat target/test-result.txt ;; esac
