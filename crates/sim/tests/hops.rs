@@ -7,24 +7,14 @@ mod common;
 use common::*;
 use core::time::Duration;
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::panic::{catch_unwind, resume_unwind};
 
+use common::families::{Family, Packet, Resolution, answer};
 use io::impair::Random;
 use sim::{Host, HostConfig, LinkConfig};
 use stack::channel::{CloseMode, ConnId, Endpoint, Event, Failure, Job, Token};
 use stack::{InterfaceId, Route};
-use wire::{Addr, Instant, MacAddr, arp, ethernet, ipv4};
-
-/// An ARP reply that says where `ip` is, for the host that asked.
-fn arp_reply(ours: (MacAddr, Addr), theirs: (MacAddr, Addr), vlan: Option<u16>) -> Vec<u8> {
-    let mut frame = vec![0; 64];
-    let at = ethernet::emit(&mut frame, ours.0, theirs.0, vlan, ethernet::ARP);
-    let (sender_ip, target_ip) = (theirs.1.v4_octets(), ours.1.v4_octets());
-    let packet = arp::Packet { op: arp::Op::Reply, sender_mac: theirs.0, sender_ip, target_mac: ours.0, target_ip };
-    packet.emit(&mut frame[at..]);
-    frame
-}
+use wire::{Addr, Instant, MacAddr, ethernet};
 
 #[test]
 fn a_connection_does_not_wait_for_the_hop_of_the_one_before_it() {
@@ -40,7 +30,7 @@ fn a_connection_does_not_wait_for_the_hop_of_the_one_before_it() {
     // 10.0.0.50 is there, and answers the question for it at once.
     b.job(Job::Connect { token: Token(8), local, remote: to(50), receive_buffer: 0 });
     assert_eq!(b.opened.take(), Some(dead), "the number is used again");
-    let reply = arp_reply((b.host.config.mac, ours()), (PEER_MAC, to(50).addr), None);
+    let reply = answer((b.host.config.mac, ours()), (PEER_MAC, to(50).addr), None);
     let syns = b.turn(vec![reply]);
     assert_eq!(syns.iter().map(|s| (s.to, s.flags)).collect::<Vec<_>>(), [(to(50).addr, SYN)]);
     // The silence of the first hop says nothing about the second.
@@ -107,6 +97,7 @@ struct Hop {
 
 struct Open {
     conn: Option<ConnId>,
+    link: usize,
     to: Addr,
     port: u16,
     syn: bool,
@@ -115,6 +106,7 @@ struct Open {
 }
 
 struct World {
+    family: Family,
     host: Host,
     now: Instant,
     hops: Vec<Hop>,
@@ -123,45 +115,73 @@ struct World {
     router: usize,
 }
 
-fn far() -> Addr {
-    Addr::from_v4([203, 0, 113, 5])
+/// The address `last` of a link. Link-local ones are the same on both.
+fn on(family: Family, link: usize, last: u8) -> Addr {
+    let net = 7 * link as u8;
+    match family {
+        Family::V4 => Addr::from_v4([10, 0, net, last]),
+        Family::V6 => Addr::from_words([0x2001_0db8 << 32 | net as u64, last as u64]),
+        Family::Local => Addr::from_words([0xfe80 << 48, last as u64]),
+    }
+}
+
+/// The host's own, by which it chooses a link.
+fn own(family: Family, link: usize) -> Addr {
+    on(family, link, 1 + link as u8)
+}
+
+/// Somebody beyond the links, of IPv6 where their addresses are.
+fn far(family: Family) -> Addr {
+    match family {
+        Family::V4 => Addr::from_v4([203, 0, 113, 5]),
+        _ => Addr::from_words([0x2001_0db8_0113 << 16, 5]),
+    }
 }
 
 fn default_route(router: &Hop) -> Route {
     let interface = InterfaceId(router.link as u8);
-    Route { dst: [0, 0, 0, 0].into(), prefix: 0, gateway: Some(router.addr.to_ip()), interface, metric: 0 }
+    let dst = if router.addr.is_v4() { Addr::UNSPECIFIED_V4 } else { Addr::UNSPECIFIED_V6 };
+    Route { dst: dst.to_ip(), prefix: 0, gateway: Some(router.addr.to_ip()), interface, metric: 0 }
 }
 
 impl World {
     fn new(r: &mut Random) -> World {
+        let family = Family::draw(r);
         let mut config = HostConfig::new(1);
-        config.addresses = vec![(IpAddr::from([10, 0, 0, 1]), 24)];
+        let families = [Family::V4, Family::V6, Family::Local];
+        let addresses = |link| families.map(|f| (own(f, link).to_ip(), f.prefix())).to_vec();
+        config.addresses = addresses(0);
         let mac = MacAddr([2, 0, 0, 0, 7, 1]);
-        config.links = vec![LinkConfig { addresses: vec![([10, 0, 7, 1].into(), 24)], mac, vlan: Some(VLAN) }];
+        config.links = vec![LinkConfig { addresses: addresses(1), mac, vlan: Some(VLAN) }];
         config.stack.max_connections = 8;
         let host = Host::new(config);
         let hops = (0..NEAR).map(|n| {
             let link = n % 2;
             let delay = (n < 2 || r.chance(0.6)).then(|| Duration::from_millis(r.pick(&[0, 300, 900, 1700])));
-            let addr = Addr::from_v4([10, 0, 7 * link as u8, 100 + n as u8]);
+            // Twins on the two links, where addresses are the links' own.
+            let last = if family == Family::Local { n / 2 } else { n };
+            let addr = on(family, link, 100 + last as u8);
             Hop { addr, mac: MacAddr([2, 0, 0, 0, 8, n as u8]), link, delay, answers_at: None, known: false }
         });
-        let mut w =
-            World { host, now: Instant::from_micros(1_000_000), hops: hops.collect(), opens: Vec::new(), router: 0 };
+        let (now, hops) = (Instant::from_micros(1_000_000), hops.collect());
+        let mut w = World { family, host, now, hops, opens: Vec::new(), router: 0 };
         w.host.stack.add_route(default_route(&w.hops[0]));
         w
     }
 
-    fn hop_of(&self, to: Addr) -> usize {
-        if to == far() { self.router } else { self.hops.iter().position(|h| h.addr == to).unwrap() }
+    fn hop_of(&self, link: usize, to: Addr) -> usize {
+        let to_far = to == far(self.family);
+        if to_far { self.router } else { self.hops.iter().position(|h| (h.link, h.addr) == (link, to)).unwrap() }
     }
 
-    fn ends(&self, link: usize) -> (MacAddr, Addr, Option<u16>) {
+    /// Of a link: our hardware address and the tag.
+    fn end(&self, link: usize) -> (MacAddr, Option<u16>) {
         let second = &self.host.config.links[0];
-        match link {
-            0 => (self.host.config.mac, self.host.config.addresses[0].0.into(), None),
-            _ => (second.mac, second.addresses[0].0.into(), second.vlan),
-        }
+        if link == 0 { (self.host.config.mac, None) } else { (second.mac, second.vlan) }
+    }
+
+    fn is_own(&self, link: usize, addr: Addr) -> bool {
+        [self.family, Family::V6].iter().any(|f| own(*f, link) == addr)
     }
 
     /// A turn with the answers that are due, and another, so that what was asked for leaves.
@@ -172,8 +192,8 @@ impl World {
             if hop.answers_at.take_if(|at| *at <= self.now).is_some() {
                 hop.known = true;
                 let (link, theirs) = (hop.link, (hop.mac, hop.addr));
-                let (mac, addr, vlan) = self.ends(link);
-                frames[link].push(arp_reply((mac, addr), theirs, vlan));
+                let (mac, vlan) = self.end(link);
+                frames[link].push(answer((mac, own(self.family, link)), theirs, vlan));
             }
         }
         for frames in [frames, Vec::new()] {
@@ -209,33 +229,33 @@ impl World {
     /// A frame that the host sent: it leaves by its own link, for its own hop.
     fn look(&mut self, link: usize, frame: &[u8]) {
         let eth = ethernet::Frame::parse(frame).unwrap();
-        let (mac, addr, vlan) = self.ends(link);
+        let (mac, vlan) = self.end(link);
         assert_eq!((eth.src, eth.vlan.map(|v| v.id)), (mac, vlan));
-        if eth.ethertype == ethernet::ARP {
-            let question = arp::Packet::parse(eth.payload).unwrap();
-            let target = Addr::from_v4(question.target_ip);
-            let asked =
-                self.hops.iter_mut().find(|h| h.addr == target).expect("a hop is asked for, not the remote end");
-            assert_eq!(asked.link, link);
+        if let Some(Resolution { source, target, .. }) = Resolution::of(&eth) {
+            assert!(self.is_own(link, source), "{source:?} asks on link {link}");
+            let asked = self.hops.iter_mut().find(|h| (h.link, h.addr) == (link, target));
+            let asked = asked.expect("a hop of this link is asked for, not the remote end");
             // Of several questions the first is answered.
             asked.answers_at = asked.answers_at.or(asked.delay.map(|delay| self.now + delay));
             return;
         }
-        let ip = ipv4::Packet::parse(eth.payload).unwrap();
-        let hop = self.hop_of(ip.dst);
-        assert_eq!((ip.src, eth.dst, link), (addr, self.hops[hop].mac, self.hops[hop].link), "to {:?}", ip.dst);
+        let ip = Packet::of(&eth);
+        assert!(self.is_own(link, ip.src), "a packet of another link: {:?}", ip.src);
+        let hop = self.hop_of(link, ip.dst);
+        assert_eq!((eth.dst, link), (self.hops[hop].mac, self.hops[hop].link), "to {:?}", ip.dst);
         let port = u16::from_be_bytes([ip.payload[0], ip.payload[1]]);
-        let open = self.opens.iter_mut().find(|o| o.port == port && o.to == ip.dst && !o.closed);
+        let open = self.opens.iter_mut().find(|o| (o.port, o.link, o.to) == (port, link, ip.dst) && !o.closed);
         open.expect("a closed connection sends nothing more").syn = true;
     }
 
     /// Nobody waits for another's hop, nor is refused by its silence.
     fn judge(&self) {
         for open in self.opens.iter().filter(|o| !o.closed) {
-            let hop = &self.hops[self.hop_of(open.to)];
+            let hop = &self.hops[self.hop_of(open.link, open.to)];
+            let far = far(self.family);
             assert!(!hop.known || open.syn || open.failed.is_some(), "{:?} waits for a hop that has answered", open.to);
             // The router may have been a dead one before.
-            assert!(open.failed.is_none() || hop.delay.is_none() || open.to == far(), "{:?} is refused", open.to);
+            assert!(open.failed.is_none() || hop.delay.is_none() || open.to == far, "{:?} is refused", open.to);
         }
     }
 
@@ -258,9 +278,13 @@ fn run(seed: u64) {
         match r.below(10) {
             0..=3 => {
                 let near = r.below(NEAR as u64) as usize;
-                let to = if r.chance(0.2) { far() } else { w.hops[near].addr };
-                w.opens.push(Open { conn: None, to, port: 0, syn: false, failed: None, closed: false });
-                let local = Endpoint { addr: Addr::UNSPECIFIED_V4, port: 0 };
+                let (link, to) = (w.hops[near].link, w.hops[near].addr);
+                let (link, to) = if r.chance(0.2) { (0, far(w.family)) } else { (link, to) };
+                w.opens.push(Open { conn: None, link, to, port: 0, syn: false, failed: None, closed: false });
+                // The best way to a link-local address need not be the one that is meant.
+                let chosen = to.is_link_local() || to != far(w.family) && r.chance(0.3);
+                let addr = if chosen { own(w.family, link) } else { Addr::UNSPECIFIED_V6 };
+                let local = Endpoint { addr, port: 0 };
                 let token = Token(w.opens.len() as u32 - 1);
                 let remote = Endpoint { addr: to, port: 80 };
                 w.host.job(Job::Connect { token, local, remote, receive_buffer: 0 });
@@ -291,10 +315,12 @@ fn run(seed: u64) {
             w.turn();
         }
     }
+    // What was asked for last begins now.
+    w.turn();
     w.wait(Duration::from_secs(8));
     for open in w.opens.iter().filter(|o| !o.closed) {
-        let dead = w.hops[w.hop_of(open.to)].delay.is_none();
-        assert!(dead || open.syn || open.to == far(), "no SYN to {:?}", open.to);
+        let dead = w.hops[w.hop_of(open.link, open.to)].delay.is_none();
+        assert!(dead || open.syn || open.to == far(w.family), "no SYN to {:?}", open.to);
         assert!(!dead || open.failed == Some(Failure::HostUnreachable) || open.syn, "{:?} waits for ever", open.to);
     }
     assert!(numbers.len() <= 8);

@@ -1,24 +1,26 @@
 //! A host with three links on one wire, in a small world: neighbours on each link, two uplinks to far hosts, a twin of the first
-//! link with the same addresses, neighbours that are not there, frames of other networks, ports that take no frames for a while,
-//! routes that come and go, and paths of several MTUs, which become narrower or wider. Whatever happens every stream arrives whole,
-//! every frame leaves by its own link for its own next hop, as long as its path takes and no shorter, and the stack agrees with
-//! itself after each turn.
+//! link with the same addresses, link-local addresses that are the same on all three, neighbours that are not there, frames of other
+//! networks, ports that take no frames for a while, routes that come and go, and paths of several MTUs, which become narrower or
+//! wider; over IPv4 and IPv6. Whatever happens every stream arrives whole, every frame leaves by its own link for its own next hop,
+//! as long as its path takes and no shorter, and the stack agrees with itself after each turn.
 //!
 //! `CORELANE_SEEDS=N` runs N seeds, `CORELANE_SEED=S` replays one.
 
+mod common;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::panic::{catch_unwind, resume_unwind};
 
+use common::families::{Family, Packet, Resolution, answer, error, told_mtu};
 use io::impair::Random;
 use sim::{Echo, Host, HostConfig, LinkConfig, Outcome, Sender};
 use stack::channel::{CloseMode, ConnId, Endpoint, Event, Failure, Job, Token};
 use stack::{InterfaceId, Route};
 use wire::tcp::{Flags, Segment};
-use wire::{Addr, Instant, MacAddr, SeqNum, arp, ethernet, icmpv4, ipv4};
+use wire::{Addr, Instant, MacAddr, SeqNum, ethernet};
 
-/// The host's address and the tag on each link. The third link has the first one's addresses.
-const LINKS: [([u8; 4], Option<u16>); 3] = [([10, 0, 0, 1], None), ([10, 0, 7, 1], Some(7)), ([10, 0, 0, 1], Some(8))];
+/// The tag of each link.
+const TAGS: [Option<u16>; 3] = [None, Some(7), Some(8)];
+const FAMILIES: [Family; 3] = [Family::V4, Family::V6, Family::Local];
 /// The one hardware address of all three.
 const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 /// The router of a link, on each of its sides.
@@ -33,58 +35,95 @@ const REMEMBERED: u64 = 590_000_000;
 /// So much of a full packet SACK blocks may take.
 const BLOCKS: u16 = 40;
 
-/// The address `last` of link `link`.
-fn on(link: usize, last: u8) -> Addr {
-    let [a, b, c, _] = LINKS[link].0;
-    Addr::from_v4([a, b, c, last])
+/// The address `last` of link `link`. The third link has the first one's addresses, and link-local ones are the same on all.
+fn on(family: Family, link: usize, last: u8) -> Addr {
+    let net = if link == 1 { 7 } else { 0 };
+    match family {
+        Family::V4 => Addr::from_v4([10, 0, net, last]),
+        Family::V6 => Addr::from_words([0x2001_0db8 << 32 | net as u64, last as u64]),
+        Family::Local => Addr::from_words([0xfe80 << 48, last as u64]),
+    }
 }
 
-/// Far host `n`.
-fn far(n: u8) -> Addr {
-    Addr::from_v4([203, 0, 113, 5 + n])
+/// The host's address on a link.
+fn ours(family: Family, link: usize) -> Addr {
+    on(family, link, 1)
 }
 
-fn uplink(link: u8) -> Route {
-    let (gateway, interface) = (Some(on(link as usize, 254).to_ip()), InterfaceId(link));
-    Route { dst: [0, 0, 0, 0].into(), prefix: 0, gateway, interface, metric: 100 * link as u32 }
+/// Whether an address is in one of a link's prefixes.
+fn is_on(link: usize, addr: Addr) -> bool {
+    FAMILIES.iter().any(|f| on(*f, link, addr.octets()[15]) == addr)
+}
+
+/// Far host `n`, which has no link-local address that we could reach.
+fn far(family: Family, n: u8) -> Addr {
+    match family {
+        Family::V4 => Addr::from_v4([203, 0, 113, 5 + n]),
+        _ => Addr::from_words([0x2001_0db8_0113 << 16, 5 + n as u64]),
+    }
+}
+
+/// A link's router, on each of its sides. Those of IPv6 have one address on all links.
+fn router(family: Family, link: usize) -> Addr {
+    if family == Family::V4 { on(Family::V4, link, 254) } else { on(Family::Local, link, 254) }
+}
+
+/// The way to everybody.
+fn default_route(v4: bool, gateway: Addr, interface: u8, metric: u32) -> Route {
+    let dst = if v4 { Addr::UNSPECIFIED_V4 } else { Addr::UNSPECIFIED_V6 };
+    let (dst, gateway, interface) = (dst.to_ip(), Some(gateway.to_ip()), InterfaceId(interface));
+    Route { dst, prefix: 0, gateway, interface, metric }
+}
+
+fn uplink(family: Family, link: usize) -> Route {
+    default_route(family == Family::V4, router(family, link), link as u8, 100 * link as u32)
+}
+
+/// What a path to `to` may take.
+fn draw_mtu(r: &mut Random, to: Addr) -> u16 {
+    r.pick(if to.is_v4() { &[MTU, MTU, 1400, 1000, 600] } else { &[MTU, MTU, 1400, 1300, 1280] })
 }
 
 /// Who a peer is.
 #[derive(Clone, Copy, PartialEq)]
 enum Place {
+    /// On this link.
     Near(usize),
-    Far,
+    /// Which of the far hosts.
+    Far(u8),
 }
 
 struct Peer {
     host: Host,
     place: Place,
     mac: MacAddr,
-    addr: Addr,
+    addrs: Vec<Addr>,
     echo: Echo,
     senders: Vec<Sender>,
     inbox: Vec<Vec<u8>>,
 }
 
 impl Peer {
-    fn new(n: u8, place: Place, addr: Addr, alike: Option<u8>) -> Peer {
+    fn new(n: u8, place: Place, alike: Option<u8>) -> Peer {
         let mut config = HostConfig::new(alike.unwrap_or(n));
         config.mac = MacAddr([2, 0, 0, 0, 1, n]);
-        config.addresses = vec![(addr.to_ip(), 24)];
         if alike.is_none() {
             // No two have one port, so that tuples are the same only where that is meant.
             config.stack.ports = wire::Ports::new(20_000 + 1000 * n as u16, 20_999 + 1000 * n as u16);
         }
-        let gateway = match place {
-            Place::Near(link) => on(link, 254),
-            Place::Far => Addr::from_v4([203, 0, 113, 254]),
+        let (addrs, v4) = match place {
+            Place::Near(link) => (FAMILIES.map(|f| on(f, link, 2)), on(Family::V4, link, 254)),
+            Place::Far(n) => {
+                let local = on(Family::Local, 0, 5 + n);
+                ([far(Family::V4, n), far(Family::V6, n), local], Addr::from_v4([203, 0, 113, 254]))
+            }
         };
-        let (dst, gateway) = ([0, 0, 0, 0].into(), Some(gateway.to_ip()));
-        config.routes = vec![Route { dst, prefix: 0, gateway, interface: InterfaceId(0), metric: 0 }];
+        config.addresses = addrs.iter().zip(FAMILIES).map(|(a, f)| (a.to_ip(), f.prefix())).collect();
+        config.routes = vec![default_route(true, v4, 0, 0), default_route(false, on(Family::Local, 0, 254), 0, 0)];
         let mac = config.mac;
         let mut host = Host::new(config);
-        let echo = Echo::start(&mut host, Endpoint { addr: Addr::UNSPECIFIED_V4, port: PORT });
-        Peer { host, place, mac, addr, echo, senders: Vec::new(), inbox: Vec::new() }
+        let echo = Echo::start(&mut host, Endpoint { addr: Addr::UNSPECIFIED_V6, port: PORT });
+        Peer { host, place, mac, addrs: addrs.to_vec(), echo, senders: Vec::new(), inbox: Vec::new() }
     }
 }
 
@@ -139,8 +178,10 @@ struct World {
     loss: f64,
     ways: BTreeMap<(usize, Addr), Way>,
     flows: BTreeMap<Tuple, Flow>,
-    /// Which of the uplinks there are.
-    up: [bool; 2],
+    /// Which of the uplinks there are, of IPv4 and of IPv6.
+    up: [[bool; 2]; 2],
+    /// Most streams have addresses of this kind.
+    mostly: Family,
     /// A route was away: opens may have heard so.
     rerouted: bool,
 }
@@ -150,31 +191,32 @@ impl World {
         let mut r = Random::new(seed ^ 0x11b6);
         let leaks = r.chance(0.5);
         let mut config = HostConfig::new(1);
-        let link = |n: usize| (vec![(IpAddr::from(LINKS[n].0), 24)], LINKS[n].1);
-        (config.addresses, config.mac) = (link(0).0, MAC);
-        config.links = [1, 2].map(|n| LinkConfig { addresses: link(n).0, mac: MAC, vlan: link(n).1 }).to_vec();
-        config.routes = vec![uplink(0), uplink(1)];
+        let addresses = |n: usize| FAMILIES.map(|f| (ours(f, n).to_ip(), f.prefix())).to_vec();
+        (config.addresses, config.mac) = (addresses(0), MAC);
+        config.links = [1, 2].map(|n| LinkConfig { addresses: addresses(n), mac: MAC, vlan: TAGS[n] }).to_vec();
+        config.routes = [Family::V4, Family::V6].iter().flat_map(|f| [0, 1].map(|link| uplink(*f, link))).collect();
         config.stack.park_after = core::time::Duration::from_secs(r.below(2));
         config.stack.time_wait = core::time::Duration::from_secs(2);
         let mut us = Host::new(config);
-        let echo = Echo::start(&mut us, Endpoint { addr: Addr::UNSPECIFIED_V4, port: PORT });
-        // The twin's host is the first link's, to the last secret, where that one's frames do not leak.
-        let twin = (!leaks).then_some(2);
+        let echo = Echo::start(&mut us, Endpoint { addr: Addr::UNSPECIFIED_V6, port: PORT });
+        // Near hosts are alike, to the last secret, where frames of one link do not leak into another.
+        let alike = (!leaks).then_some(2);
         let peers = vec![
-            Peer::new(2, Place::Near(0), on(0, 2), twin),
-            Peer::new(3, Place::Near(1), on(1, 2), None),
-            Peer::new(4, Place::Near(2), on(2, 2), twin),
-            Peer::new(5, Place::Far, far(0), None),
-            Peer::new(6, Place::Far, far(1), None),
+            Peer::new(2, Place::Near(0), alike),
+            Peer::new(3, Place::Near(1), alike),
+            Peer::new(4, Place::Near(2), alike),
+            Peer::new(5, Place::Far(0), None),
+            Peer::new(6, Place::Far(1), None),
         ];
         let loss = r.pick(&[0.0, 0.0, 0.02]);
-        let mut way = |at| {
-            let mtu = r.pick(&[MTU, MTU, 1400, 1000, 600]);
+        let near = FAMILIES.iter().flat_map(|f| (0..TAGS.len()).map(|link| (link, on(*f, link, 2))));
+        let far = |f| [(0, far(f, 0)), (0, far(f, 1)), (1, far(f, 0)), (1, far(f, 1))];
+        let mut way = |at: (usize, Addr)| {
+            let mtu = draw_mtu(&mut r, at.1);
             (at, Way { mtu, least: mtu, told: None })
         };
-        let near = (0..LINKS.len()).map(|link| (link, on(link, 2)));
-        let far = [(0, far(0)), (0, far(1)), (1, far(0)), (1, far(1))];
-        let ways = near.chain(far).map(&mut way).collect();
+        let ways = near.chain(far(Family::V4)).chain(far(Family::V6)).map(&mut way).collect();
+        let mostly = Family::draw(&mut r);
         World {
             r,
             now: Instant::from_micros(1_000_000),
@@ -190,34 +232,51 @@ impl World {
             loss,
             ways,
             flows: BTreeMap::new(),
-            up: [true; 2],
+            up: [[true; 2]; 2],
+            mostly,
             rerouted: false,
         }
     }
 
+    /// The kind of addresses of something new.
+    fn family(&mut self) -> Family {
+        if self.r.chance(0.7) { self.mostly } else { Family::draw(&mut self.r) }
+    }
+
     /// Something new in the world.
     fn stir(&mut self) {
+        let family = self.family();
         let total = self.r.below(20_000);
         let seed = self.r.below(1 << 20);
         match self.r.below(13) {
             0..=2 => {
                 // We connect, where another's stillborn connections may have had the number.
-                let to = self.r.pick(&[on(0, 2), on(1, 2), far(0), far(1)]);
+                let to = match family {
+                    // The best route to link-local addresses is the first link's.
+                    Family::Local => on(family, 0, 2),
+                    _ => self.r.pick(&[on(family, 0, 2), on(family, 1, 2), far(family, 0), far(family, 1)]),
+                };
                 let token = self.senders.len() as u32;
                 let remote = Endpoint { addr: to, port: PORT };
                 self.senders.push(Sender::start(&mut self.us, token, remote, total, seed));
             }
             3..=6 => {
-                let n = self.r.below(self.peers.len() as u64) as usize;
+                let peers = if family == Family::Local { TAGS.len() } else { self.peers.len() };
+                let n = self.r.below(peers as u64) as usize;
                 let link = match self.peers[n].place {
                     Place::Near(link) => link,
-                    Place::Far => self.r.below(2) as usize,
+                    Place::Far(_) => self.r.below(2) as usize,
                 };
-                // Alike hosts connect at the same time, so that their ports and numbers are the same.
-                let both = if [0, 2].contains(&n) && !self.leaks { vec![0, 2] } else { vec![n] };
-                for n in both {
+                // Hosts of the same address connect at the same time, so that their ports and numbers are the same.
+                let together = match family {
+                    _ if self.leaks => vec![n],
+                    Family::Local => vec![0, 1, 2],
+                    _ if [0, 2].contains(&n) => vec![0, 2],
+                    _ => vec![n],
+                };
+                for n in together {
                     let peer = &mut self.peers[n];
-                    let remote = Endpoint { addr: Addr::from_v4(LINKS[link].0), port: PORT };
+                    let remote = Endpoint { addr: ours(family, link), port: PORT };
                     let token = peer.senders.len() as u32;
                     // Each says something else.
                     peer.senders.push(Sender::start(&mut peer.host, token, remote, total, seed + n as u64));
@@ -227,7 +286,7 @@ impl World {
                 let link = self.r.below(2) as usize;
                 let token = Token(FIRST_DECOY + self.decoys.len() as u32);
                 let local = Endpoint { addr: Addr::UNSPECIFIED_V4, port: 0 };
-                let remote = Endpoint { addr: on(link, 77), port: PORT };
+                let remote = Endpoint { addr: on(family, link, 77), port: PORT };
                 self.us.job(Job::Connect { token, local, remote, receive_buffer: 0 });
                 let life = self.r.pick(&[0, 1, 500_000, 5_000_000]);
                 self.decoys.push((self.now.plus_micros(life), None));
@@ -238,9 +297,9 @@ impl World {
                 self.us.set_room(n, room);
             }
             11 => {
-                let (which, mtu) =
-                    (self.r.below(self.ways.len() as u64) as usize, self.r.pick(&[MTU, 1400, 1000, 600]));
+                let which = self.r.below(self.ways.len() as u64) as usize;
                 let (at, way) = self.ways.iter_mut().nth(which).expect("there are as many");
+                let mtu = draw_mtu(&mut self.r, at.1);
                 if mtu < way.mtu {
                     way.told = None;
                     self.flows.iter_mut().filter(|(t, _)| (t.0, t.1) == *at).for_each(|(_, flow)| flow.told = false);
@@ -248,19 +307,20 @@ impl World {
                 (way.mtu, way.least) = (mtu, way.least.min(mtu));
             }
             _ => {
-                let link = self.r.below(2) as usize;
-                self.up[link] ^= true;
-                self.rerouted |= !self.up[link];
-                match self.up[link] {
-                    true => self.us.stack.add_route(uplink(link as u8)),
-                    false => assert!(self.us.stack.remove_route(&uplink(link as u8))),
+                let (link, route) = (self.r.below(2) as usize, (family == Family::V4) as usize);
+                let up = &mut self.up[route][link];
+                *up ^= true;
+                self.rerouted |= !*up;
+                match *up {
+                    true => self.us.stack.add_route(uplink(family, link)),
+                    false => assert!(self.us.stack.remove_route(&uplink(family, link))),
                 }
             }
         }
     }
 
     fn send(&mut self, to: To, frame: Vec<u8>) {
-        let resolution = ethernet::Frame::parse(&frame).is_ok_and(|f| f.ethertype == ethernet::ARP);
+        let resolution = Resolution::of(&ethernet::Frame::parse(&frame).unwrap()).is_some();
         // Questions for hardware addresses are not lost: who is there is heard.
         if !resolution && self.r.chance(self.loss) {
             return;
@@ -272,7 +332,7 @@ impl World {
 
     /// A packet that we sent by `link`: whether its way takes it. It must, once we were told what that takes; and a connection that
     /// sends enough sends full packets.
-    fn fits(&mut self, link: usize, ip: &ipv4::Packet<'_>, bytes: &[u8]) -> bool {
+    fn fits(&mut self, link: usize, ip: &Packet<'_>) -> bool {
         let segment = Segment::parse(ip.payload).unwrap();
         let tuple = (link, ip.dst, segment.src_port, segment.dst_port);
         let Some(way) = self.ways.get(&(link, ip.dst)) else { return true };
@@ -283,13 +343,11 @@ impl World {
             before.into_iter().for_each(|flow| flow.judge(tuple, way));
         }
         let Some(flow) = self.flows.get_mut(&tuple) else { return true };
-        let (length, text) = (bytes.len() as u16, segment.payload.len() as u32);
+        let (length, text) = (ip.bytes.len() as u16, segment.payload.len() as u32);
         if length > way.mtu {
             let mtu = way.mtu;
             assert!(!flow.told, "{length} bytes on {tuple:?}, which is known to take {mtu}");
-            let mut quote = [0; 8 + 28];
-            icmpv4::emit_too_big(&mut quote, mtu, &bytes[..28]);
-            let error = router_error(link, &quote);
+            let error = router_error(link, TAGS[link], mtu, ip);
             self.send(To::Told(tuple), error);
             return false;
         }
@@ -297,11 +355,11 @@ impl World {
             flow.bytes = flow.bytes.max(segment.seq.since(flow.iss) + text - 1);
             flow.longest = flow.longest.max(length);
         }
-        if self.leaks && link != 1 && text > 0 && self.r.chance(0.05) {
-            // The other of the two that are alike says so of a way of its own.
-            let mut quote = [0; 8 + 28];
-            icmpv4::emit_too_big(&mut quote, 576, &bytes[..28]);
-            let error = retag(&router_error(link, &quote), LINKS[2 - link].1);
+        let others = twins(link, ip.dst);
+        if self.leaks && !others.is_empty() && text > 0 && self.r.chance(0.05) {
+            // Another of those that are alike says so of a way of its own.
+            let narrow = if ip.dst.is_v4() { 576 } else { 1280 };
+            let error = router_error(link, TAGS[self.r.pick(others)], narrow, ip);
             self.send(To::Us, error);
         }
         true
@@ -310,23 +368,22 @@ impl World {
     /// A frame that we sent by `link`: with that one's tag and address, and to a next hop that is there.
     fn leave(&mut self, link: usize, frame: &[u8]) {
         let eth = ethernet::Frame::parse(frame).unwrap();
-        let (ours, tag) = LINKS[link];
+        let tag = TAGS[link];
         assert_eq!((eth.src, eth.vlan.map(|v| (v.kind, v.id))), (MAC, tag.map(|id| (ethernet::Tag::Customer, id))));
         let untagged = retag(frame, None);
-        if eth.ethertype == ethernet::ARP {
-            let question = arp::Packet::parse(eth.payload).unwrap();
-            let target = Addr::from_v4(question.target_ip);
-            assert_eq!(question.sender_ip, ours, "the question is of another link");
-            assert_eq!(target.v4_octets()[..3], ours[..3], "{target:?} is not on link {link}");
-            if target == on(link, 254) && question.op == arp::Op::Request {
-                let answer = router_says(target, MAC, ours);
-                self.send(To::Us, retag(&answer, tag));
+        let mine = |addr: Addr| FAMILIES.iter().any(|f| ours(*f, link) == addr);
+        if let Some(Resolution { source, target, asks }) = Resolution::of(&eth) {
+            assert!(mine(source), "the question is of another link: {source:?} asks for {target:?} on link {link}");
+            assert!(is_on(link, target), "{target:?} is not on link {link}");
+            let router = router(if target.is_v4() { Family::V4 } else { Family::V6 }, link);
+            if target == router && asks {
+                self.send(To::Us, answer((MAC, source), (ROUTER, router), tag));
             }
         } else {
-            let ip = ipv4::Packet::parse(eth.payload).unwrap();
-            assert_eq!(ip.src, Addr::from_v4(ours), "a packet of another link");
-            let bytes = &eth.payload[..20 + ip.payload.len()];
-            if !self.fits(link, &ip, bytes) {
+            let ip = Packet::of(&eth);
+            assert!(mine(ip.src), "a packet of another link: {:?} on link {link}", ip.src);
+            assert_eq!(ip.src.is_link_local(), ip.dst.is_link_local(), "{:?} to {:?}", ip.src, ip.dst);
+            if !self.fits(link, &ip) {
                 return;
             }
             if eth.dst == ROUTER {
@@ -334,8 +391,8 @@ impl World {
                     // The twin has no router: this is a reset for a stranger's frame.
                     return assert!(self.leaks && ip.payload[13] == RST, "the twin has no router");
                 }
-                let n = self.peers.iter().position(|p| p.addr == ip.dst && p.place == Place::Far);
-                let n = n.expect("a near host is not reached by the router");
+                let far = |p: &Peer| matches!(p.place, Place::Far(_)) && p.addrs.contains(&ip.dst);
+                let n = self.peers.iter().position(far).expect("a near host is not reached by the router");
                 let to = self.peers[n].mac;
                 return self.send(To::Peer(n), rewrite(&untagged, to, ROUTER));
             }
@@ -348,51 +405,51 @@ impl World {
     /// A frame that peer `n` sent.
     fn arrive(&mut self, n: usize, frame: &[u8]) {
         let eth = ethernet::Frame::parse(frame).unwrap();
-        let (place, mac, addr) = (self.peers[n].place, self.peers[n].mac, self.peers[n].addr);
+        let (place, mac) = (self.peers[n].place, self.peers[n].mac);
         let link = match place {
             Place::Near(link) => link,
-            Place::Far if eth.ethertype == ethernet::ARP => {
-                let question = arp::Packet::parse(eth.payload).unwrap();
-                let router = Addr::from_v4(question.target_ip);
-                let answer = router_says(router, mac, addr.v4_octets());
-                return self.send(To::Peer(n), answer);
-            }
-            Place::Far => {
-                let ip = ipv4::Packet::parse(eth.payload).unwrap();
-                (0..2).find(|link| Addr::from_v4(LINKS[*link].0) == ip.dst).expect("one of ours")
-            }
+            Place::Far(_) => match Resolution::of(&eth) {
+                Some(Resolution { source, target, asks: true }) => {
+                    return self.send(To::Peer(n), answer((mac, source), (ROUTER, target), None));
+                }
+                Some(_) => return,
+                None => {
+                    let to = Packet::of(&eth).dst;
+                    (0..2).find(|link| FAMILIES.iter().any(|f| ours(*f, *link) == to)).expect("one of ours")
+                }
+            },
         };
-        let frame = if place == Place::Far { rewrite(frame, MAC, ROUTER) } else { frame.to_vec() };
+        let frame = if let Place::Far(_) = place { rewrite(frame, MAC, ROUTER) } else { frame.to_vec() };
         if self.leaks && self.r.chance(0.2) {
             self.leak(link, &frame);
         }
-        self.send(To::Us, retag(&frame, LINKS[link].1));
+        self.send(To::Us, retag(&frame, TAGS[link]));
     }
 
     /// The same from another network: a stranger with these addresses says something else, or ends the connection.
     fn leak(&mut self, link: usize, frame: &[u8]) {
         let eth = ethernet::Frame::parse(frame).unwrap();
-        if eth.ethertype != ethernet::IPV4 {
+        if Resolution::of(&eth).is_some() {
             return;
         }
-        let ip = ipv4::Packet::parse(eth.payload).unwrap();
+        let ip = Packet::of(&eth);
         let segment = Segment::parse(ip.payload).unwrap();
         if segment.flags.contains(Flags::SYN) || segment.flags.contains(Flags::RST) {
             return;
         }
-        let mut evil = frame[..14 + 20 + ip.payload.len()].to_vec();
+        let tcp = 14 + ip.header;
+        let mut evil = frame[..14 + ip.bytes.len()].to_vec();
         let text = evil.len() - segment.payload.len();
         evil[text..].iter_mut().for_each(|b| *b ^= 0x55);
         if segment.payload.is_empty() {
-            evil[14 + 20 + 13] = Flags::RST.bits() as u8;
+            evil[tcp + 13] = Flags::RST.bits() as u8;
         }
-        wire::tcp::fill_checksum(ip.src, ip.dst, &mut evil[34..]);
+        wire::tcp::fill_checksum(ip.src, ip.dst, &mut evil[tcp..]);
         let service = |id: u16| [&evil[..12], &[0x88, 0xa8], &id.to_be_bytes()[..], &evil[12..]].concat();
-        let other = match link {
-            0 => retag(&evil, LINKS[2].1),
-            1 => service(7),
-            _ if self.r.chance(0.5) => service(8),
-            _ => retag(&evil, None),
+        let others = twins(link, ip.src);
+        let other = match TAGS[link] {
+            Some(id) if others.is_empty() || self.r.chance(0.5) => service(id),
+            _ => retag(&evil, TAGS[self.r.pick(others)]),
         };
         self.send(To::Us, other);
     }
@@ -417,7 +474,7 @@ impl World {
         }
         // Every interface hears the whole wire.
         let heard = core::mem::take(&mut self.inbox);
-        let sent = self.us.turn_all(self.now, vec![heard; LINKS.len()]);
+        let sent = self.us.turn_all(self.now, vec![heard; TAGS.len()]);
         while let Some(event) = self.us.event() {
             self.hear(event);
         }
@@ -503,12 +560,14 @@ impl World {
             self.pass(until);
             // For two seconds at most: longer than that nobody is asked for.
             if self.r.chance(0.3) || self.now >= open.plus_micros(1_300_000) {
-                (0..LINKS.len()).for_each(|n| self.us.set_room(n, 256));
+                (0..TAGS.len()).for_each(|n| self.us.set_room(n, 256));
                 open = self.now;
             }
         }
-        (0..LINKS.len()).for_each(|n| self.us.set_room(n, 256));
-        (0..2).filter(|n| !self.up[*n as usize]).for_each(|n| self.us.stack.add_route(uplink(n)));
+        (0..TAGS.len()).for_each(|n| self.us.set_room(n, 256));
+        for (route, family) in [Family::V6, Family::V4].into_iter().enumerate() {
+            (0..2).filter(|n| !self.up[route][*n]).for_each(|n| self.us.stack.add_route(uplink(family, n)));
+        }
         let end = self.now.plus_micros(900_000_000);
         while self.running() > 0 && self.now < end {
             let next = self.now.plus_micros(10_000_000);
@@ -538,20 +597,22 @@ impl Flow {
     }
 }
 
-/// An ICMP error from a router on `link`, as a frame.
-fn router_error(link: usize, icmp: &[u8]) -> Vec<u8> {
-    let mut frame = vec![0; 34];
-    ethernet::emit(&mut frame, MAC, ROUTER, None, ethernet::IPV4);
-    let (src, dst) = (on(link, 254), Addr::from_v4(LINKS[link].0));
-    ipv4::Header { src, dst, protocol: ipv4::ICMP, ..Default::default() }.emit(&mut frame[14..], icmp.len());
-    frame.extend(icmp);
-    retag(&frame, LINKS[link].1)
+/// The links that have a host of the same address, and one of ours.
+fn twins(link: usize, peer: Addr) -> &'static [usize] {
+    match (link, peer.is_link_local()) {
+        (0, false) => &[2],
+        (1, false) => &[],
+        (_, false) => &[0],
+        (0, true) => &[1, 2],
+        (1, true) => &[0, 2],
+        (_, true) => &[0, 1],
+    }
 }
 
-/// What such a frame says.
-fn told_mtu(frame: &[u8]) -> u16 {
-    let icmp = ethernet::Frame::parse(frame).unwrap().payload[20..].to_vec();
-    u16::from_be_bytes([icmp[6], icmp[7]])
+/// The word of a router on `link` that a packet of ours was too big, with this tag.
+fn router_error(link: usize, tag: Option<u16>, mtu: u16, ip: &Packet) -> Vec<u8> {
+    let family = if ip.src.is_v4() { Family::V4 } else { Family::V6 };
+    error((MAC, ip.src), (ROUTER, router(family, link)), tag, Some(mtu), ip.bytes)
 }
 
 /// `frame`, whose tag this is from now on.
@@ -567,16 +628,6 @@ fn retag(frame: &[u8], tag: Option<u16>) -> Vec<u8> {
 /// `frame` with other hardware addresses.
 fn rewrite(frame: &[u8], to: MacAddr, from: MacAddr) -> Vec<u8> {
     [&to.0[..], &from.0, &frame[12..]].concat()
-}
-
-/// The router's answer to who has its address.
-fn router_says(router: Addr, mac: MacAddr, ip: [u8; 4]) -> Vec<u8> {
-    let mut frame = vec![0; 60];
-    let at = ethernet::emit(&mut frame, mac, ROUTER, None, ethernet::ARP);
-    let sender_ip = router.v4_octets();
-    let packet = arp::Packet { op: arp::Op::Reply, sender_mac: ROUTER, sender_ip, target_mac: mac, target_ip: ip };
-    packet.emit(&mut frame[at..]);
-    frame
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! One host and, for its peers, segments made by hand.
 #![allow(dead_code)]
 
+pub mod families;
+
 use core::time::Duration;
 
 use mem::Chain;
@@ -23,6 +25,15 @@ pub fn peer(n: u32) -> Addr {
 
 pub fn ours() -> Addr {
     Addr::from_v4([10, 0, 0, 1])
+}
+
+/// The same of IPv6.
+pub fn peer_v6(n: u32) -> Addr {
+    Addr::from_words([0xfd00 << 48, n as u64])
+}
+
+pub fn ours_v6() -> Addr {
+    peer_v6(1)
 }
 
 /// A segment that the host has sent.
@@ -117,7 +128,7 @@ impl Bench {
         }
         b.host.job(Job::Listen {
             token: Token(1),
-            local: Endpoint { addr: Addr::UNSPECIFIED_V4, port: PORT },
+            local: Endpoint { addr: Addr::UNSPECIFIED_V6, port: PORT },
             backlog,
             v6_only: false,
             reuse_port: false,
@@ -236,6 +247,29 @@ impl Bench {
         frame
     }
 
+    /// An ICMP error about our segment to `p` with sequence number `seq`: that it is longer than `mtu`, or else that nobody listens
+    /// there.
+    pub fn error(&self, p: &Peer, mtu: Option<u16>, seq: SeqNum) -> Vec<u8> {
+        let header = Header {
+            src_port: p.local_port,
+            dst_port: p.port,
+            seq,
+            ack: p.seq + 1,
+            flags: ACK,
+            window: 0,
+            urgent: 0,
+            options: Options::default(),
+        };
+        let (src, dst) = (if p.addr.is_v4() { ours() } else { ours_v6() }, p.addr);
+        let mut packet = vec![0; 60];
+        let at = match dst.is_v4() {
+            true => ipv4::Header { src, dst, ..Default::default() }.emit(&mut packet, 20),
+            false => ipv6::Header { src, dst, ..Default::default() }.emit(&mut packet, 20),
+        };
+        header.emit(&mut packet[at..], false);
+        families::error((self.host.config.mac, src), (PEER_MAC, dst), None, mtu, &packet)
+    }
+
     /// A whole handshake, with SYN options; the peer afterwards.
     pub fn establish(&mut self, n: u32, port: u16, options: Options) -> Peer {
         let mut p = Peer::new(n, port);
@@ -280,7 +314,7 @@ impl Peer {
 pub fn frame(mac: MacAddr, from: Addr, header: &Header, payload: &[u8]) -> Vec<u8> {
     let mut buf = vec![0; 14 + 40 + 60 + payload.len()];
     let v4 = from.is_v4();
-    let to = if v4 { ours() } else { Addr::from_v6([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]) };
+    let to = if v4 { ours() } else { ours_v6() };
     let at = ethernet::emit(&mut buf, mac, PEER_MAC, None, if v4 { ethernet::IPV4 } else { ethernet::IPV6 });
     let tcp_at = at + if v4 { 20 } else { 40 };
     let end = tcp_at + header.emit(&mut buf[tcp_at..], header.flags.contains(SYN)) + payload.len();
