@@ -1,12 +1,14 @@
 //! One segment, or one ICMP error, to a half-open record, a connection or a TIME-WAIT record: what the host does, against the rules
 //! written once more (RFC 9293 3.10.7, RFC 5961, RFC 5927 4.1, RFC 7323 2.3), over random states and numbers, most of them at
-//! the edges. What other connections have been answered in the same second must not matter.
+//! the edges; over IPv4 and IPv6. What other connections have been answered in the same second must not matter. What an error says
+//! of a path's MTU, connections to that peer keep to from then on, and no others.
 //!
 //! `CORELANE_SEED=S` replays a run, `CORELANE_SEEDS=N` makes N.
 
 mod common;
 use common::*;
 use core::time::Duration;
+use std::collections::HashMap;
 use std::panic::{catch_unwind, resume_unwind};
 
 use io::impair::Random;
@@ -18,6 +20,12 @@ use wire::{Addr, SeqNum};
 const CASES: u16 = 100;
 /// Challenges that another connection has been sent before, in half of the runs: more than any limit for all would allow.
 const CHALLENGES: usize = 1_200;
+/// Who speaks to the host.
+const PEERS: [u32; 4] = [2, 3, 4, 5];
+/// The least MTU that is believed of a path of IPv4, and of IPv6.
+const LEAST_MTU: [u16; 2] = [552, 1280];
+/// For so long at most a path's MTU is remembered (RFC 1191 6.3): a run is shorter.
+const REMEMBERED: u64 = 600_000_000;
 
 /// What the peer knows, and the rules need, of a host's end.
 #[derive(Clone, Copy, Debug)]
@@ -157,13 +165,23 @@ struct Case {
     b: Bench,
     r: Random,
     port: u16,
+    /// What is known of the paths to peers.
+    paths: HashMap<Addr, u16>,
 }
 
 impl Case {
     fn new(seed: u64) -> Case {
         let r = Random::new(seed);
-        let b = Bench::listening(1000, &[], |c| c.stack.secret = [seed as u8; 16]);
-        let mut case = Case { b, r, port: 4000 };
+        let mut b = Bench::listening(1000, &[], |c| {
+            c.stack.secret = [seed as u8; 16];
+            c.stack.min_path_mtu = LEAST_MTU[0];
+            c.addresses.push((ours_v6().to_ip(), 64));
+        });
+        let interface = b.host.interface();
+        for n in PEERS {
+            b.host.stack.set_neighbor(b.now, interface, peer_v6(n).to_ip(), PEER_MAC);
+        }
+        let mut case = Case { b, r, port: 4000, paths: HashMap::new() };
         if case.r.chance(0.5) {
             for n in 0..CHALLENGES {
                 let p = case.b.establish(9, 10_000 + n as u16, Options::default());
@@ -192,14 +210,22 @@ impl Case {
     fn prepare(&mut self, state: State) -> (Peer, End, Option<ConnId>) {
         self.port += 1;
         let options = self.options();
-        let mut p = Peer::new(2, self.port);
+        let n = self.r.pick(&PEERS);
+        let mut p = Peer::new(n, self.port);
+        if self.r.chance(0.4) {
+            p.addr = peer_v6(n);
+        }
         p.seq = SeqNum(self.r.bits() as u32);
         if state == State::Crossed {
             return self.cross(p, options);
         }
         let synack = self.b.send_with(&p, SYN, &[], options).remove(0);
         assert_eq!(synack.flags, SYN | ACK);
-        assert_eq!(synack.options.mss, Some(1460), "what is offered is the interface's, whatever the path takes");
+        assert_eq!(
+            synack.options.mss,
+            Some(1500 - headers(&p)),
+            "it offers what the interface takes, whatever the path does"
+        );
         let scale = synack.options.window_scale.unwrap_or(0);
         p.answer(&synack);
         let mut e = End {
@@ -231,6 +257,8 @@ impl Case {
         if wrote > 0 {
             let out = self.b.write(conn.expect("accepted"), &vec![9; wrote as usize]);
             e.hear(&out);
+            let (longest, mss) = (longest(&out), self.mss(&p));
+            assert_eq!(longest, mss.min(wrote as u16), "of {wrote} bytes to {:?}, whose path takes {mss}", p.addr);
             e.nxt = e.una + wrote;
             let acked = self.r.pick(&[0, wrote, self.r.clone().below(wrote as u64 + 1) as u32]);
             p.ack = e.una + acked;
@@ -251,6 +279,11 @@ impl Case {
             e.nxt_in = p.seq;
         }
         (p, e, conn)
+    }
+
+    /// Bytes of text that a segment to a peer has at most.
+    fn mss(&self, p: &Peer) -> u16 {
+        self.paths.get(&p.addr).map_or(1500, |mtu| *mtu).min(1500) - headers(p)
     }
 
     /// A simultaneous open.
@@ -418,23 +451,40 @@ impl Case {
         let window = e.nxt.since(e.una);
         let offset = self.r.pick(&[0, window / 2, window.wrapping_sub(1), window, window + 1, u32::MAX, 100_000]);
         let believed = offset < window;
-        // To an open connection, a smaller MTU; to another, RFC 9293 3.9.2.2: protocol or port unreachable ends it, and no
-        // network, no host and no source route do not (MUST-56).
-        let code = if state == State::Established { 4 } else { self.r.pick(&[0, 1, 2, 3, 3, 5]) };
+        // To an open connection, a smaller MTU, which old routers do not name; to another, RFC 9293 3.9.2.2: protocol or port
+        // unreachable ends it, and no network, no host and no source route do not (MUST-56).
+        let named = self.r.pick(&[0, 68, 552, 600, 1279, 1280, 1281, 1400, 1499, 1500, 9000]);
+        let mtu = (state == State::Established).then_some(named);
+        let code = if p.addr.is_v4() { self.r.pick(&[0, 1, 2, 3, 3, 5]) } else { 3 };
         let failure = match code {
             2 => Some(Failure::ProtocolUnreachable),
             3 => Some(Failure::Refused),
             _ => None,
         };
         let learned = self.b.host.stack.counters().path_mtu;
-        let frame = self.b.unreachable(&p, code, e.una + offset);
+        let frame = match mtu {
+            None if p.addr.is_v4() => self.b.unreachable(&p, code, e.una + offset),
+            _ => self.b.error(&p, mtu, e.una + offset),
+        };
         let out = self.b.turn(vec![frame]);
-        let told = format!("{state:?}, {e:?}: code {code}, +{offset}: {out:?}");
+        let told = format!("{state:?}, {e:?}: +{offset}, {mtu:?} or code {code} by {:?}: {out:?}", p.addr);
         match state {
             State::Established => {
-                let smaller = self.b.host.stack.counters().path_mtu - learned;
-                // Known already, from another connection to the peer.
-                assert!(believed || smaller == 0, "{told}");
+                let before = self.mss(&p);
+                // RFC 8201 4: no link of IPv6 carries less, and an error that says so is no error.
+                let v4 = p.addr.is_v4();
+                let told_mtu = (v4 || named >= LEAST_MTU[1]).then_some(named.max(LEAST_MTU[!v4 as usize]));
+                let mss = told_mtu.filter(|_| believed).map_or(before, |mtu| before.min(mtu - headers(&p)));
+                let smaller = mss < before;
+                assert_eq!(self.b.host.stack.counters().path_mtu - learned, smaller as u64, "{told}");
+                if smaller {
+                    self.paths.insert(p.addr, mss + headers(&p));
+                }
+                // What was too long goes out again at once (RFC 1191 6.4), and nothing else does.
+                assert!(longest(&out) <= mss && (smaller || longest(&out) == 0), "{mss}, {told}");
+                if smaller && window > before as u32 {
+                    assert_eq!(longest(&out), mss, "{told}");
+                }
             }
             State::Crossed => {
                 assert_eq!(self.b.failed, failure.filter(|_| believed), "{told}");
@@ -447,6 +497,16 @@ impl Case {
         }
         self.clean_up(p, e, conn);
     }
+}
+
+/// Bytes of IP's and TCP's headers without options.
+fn headers(p: &Peer) -> u16 {
+    if p.addr.is_v4() { 40 } else { 60 }
+}
+
+/// Bytes of text in the longest segment.
+fn longest(out: &[Sent]) -> u16 {
+    out.iter().map(|s| s.payload.len() as u16).max().unwrap_or(0)
 }
 
 impl End {
@@ -470,6 +530,7 @@ fn run(seed: u64) {
         }
         case.b.now += Duration::from_millis(1);
     }
+    assert!(case.b.now.micros() < REMEMBERED, "what was told first is forgotten");
 }
 
 #[test]
