@@ -206,6 +206,7 @@ impl Lane {
         if self.end.is_some() {
             self.follow_end();
         }
+        self.stack.check_in_turn();
         work
     }
 

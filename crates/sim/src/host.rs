@@ -130,8 +130,6 @@ pub struct Host {
     /// The second half of the event given last.
     rest: Option<Event>,
     devices: Vec<Device>,
-    /// Turns until the stack is checked again.
-    unchecked: usize,
     ring: VecDeque<Vec<u8>>,
     /// When it is through with the frames that it took last.
     free_at: Instant,
@@ -172,8 +170,7 @@ impl Host {
         }
         config.routes.iter().for_each(|route| stack.add_route(*route));
         let (ring, free_at) = (VecDeque::new(), Instant::ZERO);
-        let (rest, overflows, unchecked) = (None, 0, 0);
-        Host { stack, side, jobs, events, rest, devices, unchecked, ring, free_at, overflows, config }
+        Host { stack, side, jobs, events, rest: None, devices, ring, free_at, overflows: 0, config }
     }
 
     /// Its first interface.
@@ -287,18 +284,7 @@ impl Host {
         }
         self.events.release();
         self.stack.flush_events(now);
-        self.check();
+        self.stack.check_in_turn();
         sent
-    }
-
-    /// After each turn where there are few connections and records, now and then where there are many.
-    fn check(&mut self) {
-        const FEW: usize = 16;
-        if self.unchecked > 0 {
-            self.unchecked -= 1;
-            return;
-        }
-        self.stack.check();
-        self.unchecked = (self.stack.connections() + self.stack.half_open() + self.stack.time_waits()) / FEW;
     }
 }

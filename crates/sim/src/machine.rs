@@ -204,6 +204,7 @@ impl Machine {
         let sent = sink.frames.len();
         self.sent.extend(sink.frames.into_iter().filter_map(|frame| Some((now, bare(&frame)?))));
         self.stack.flush_events(now);
+        self.stack.check_in_turn();
         let events = self.sockets.process();
         asked || jobs + sent + events > 0 || self.stack.output_pending() || self.sockets.backlogged()
     }

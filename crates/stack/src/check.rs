@@ -1,10 +1,12 @@
-//! What holds between two calls of a stack, whatever it was given: for simulations and fuzzers, which ask after each turn.
+//! What holds between two calls of a stack, whatever it was given: for simulations, fuzzers and lanes, which ask after each turn.
 //!
 //! Nothing that is known of a connection by its number outlives the connection, and everything that is kept of it in several
 //! places says the same in all of them.
 
 use core::cmp::Reverse;
 use core::fmt::Arguments;
+
+use std::collections::HashMap;
 
 use wire::Addr;
 
@@ -14,6 +16,11 @@ use crate::engine::{EMBRYO, HANDSHAKE, NO_NEIGHBOR, NO_ROUTE, Stack, TIME_WAIT};
 use crate::flows::FlowKey;
 use crate::interface::network;
 use crate::queues::{Entry, Stale, queued};
+use crate::route::{InterfaceId, NextHop};
+
+/// What a turn pays towards a check: one that looks at so much is made after each turn.
+#[cfg(debug_assertions)]
+const EACH_TURN: usize = 16;
 
 impl Stack {
     /// Panics where the stack contradicts itself, in words that name what does. Its time grows with connections, records and
@@ -22,10 +29,36 @@ impl Stack {
         if cfg!(debug_assertions) {
             self.check_queues();
             self.check_waiters();
+            self.check_neighbors();
+            self.check_ways();
             self.check_hops();
             self.check_flows();
+            self.check_timers();
             self.check_counts();
         }
+    }
+
+    /// At the end of a turn: [`Stack::check`] where the turns since the last one pay for it, so that they take as long however much
+    /// there is to look at. Without debug assertions it does nothing.
+    #[inline(always)]
+    pub fn check_in_turn(&mut self) {
+        #[cfg(debug_assertions)]
+        {
+            self.credit += EACH_TURN;
+            if self.credit >= self.cost_of_check() {
+                self.credit = 0;
+                self.check();
+            }
+        }
+    }
+
+    /// What a check looks at, about.
+    #[cfg(debug_assertions)]
+    fn cost_of_check(&self) -> usize {
+        let records = self.syns.len() + self.time_waits.len() + self.listeners.len();
+        // Those are most, and take little each.
+        let places = self.conns.slots() as usize + self.neighbors.len();
+        self.conns.len() * (1 + self.routes.iter().count() / 16) + records + places / 16
     }
 
     /// How many times `id` is in each queue, by its present incarnation.
@@ -122,16 +155,40 @@ impl Stack {
         self.conns.whole(id).expect("who waits is not parked")
     }
 
+    /// Each neighbour is found by its interface and address, and nobody else is.
+    fn check_neighbors(&self) {
+        for i in 0..self.neighbors.len() as u32 {
+            let (interface, addr) = self.neighbors.at(i).expect("there are as many");
+            let found = self.neighbors.find(interface, addr);
+            assert_eq!(found, Some(i), "neighbour {addr:?} of {interface:?}");
+        }
+        assert_eq!(self.neighbors.known(), self.neighbors.len(), "neighbours that are found");
+    }
+
+    /// What is remembered of routes is what they say.
+    fn check_ways(&self) {
+        for (beside, to, hop, (neighbor, epoch)) in self.routes.remembered() {
+            let found = if beside { self.routes.lookup_by(hop.interface, to) } else { self.routes.lookup(to) };
+            assert_eq!(found, Some(hop), "the way to {to:?} that is remembered");
+            if neighbor != NO_NEIGHBOR && epoch == self.neighbors.epoch {
+                let NextHop { interface, gateway } = hop;
+                let at = self.neighbors.at(neighbor);
+                assert_eq!(at, Some((interface, gateway.unwrap_or(to))), "the neighbour on the way to {to:?}");
+            }
+        }
+    }
+
     /// The hop that a connection would send through now is that of the best route by its own interface; where none covers its
-    /// peer, the peer itself as far as the interface's prefixes reach.
+    /// peer, the peer itself as far as the interface's prefixes reach; else where its handshake came from.
     fn check_hops(&self) {
         for id in self.conns.iter_ids() {
-            let Some(c) = self.conns.whole(id) else { continue };
-            if c.neighbor == NO_NEIGHBOR || c.epoch != self.neighbors.epoch {
+            let key = self.conns.key(id).expect("it is in use");
+            let (neighbor, epoch) = self.conns.hop(id).expect("it is in use");
+            if neighbor == NO_NEIGHBOR || epoch != self.neighbors.epoch {
                 continue;
             }
-            let FlowKey { interface, remote, .. } = c.key;
-            let hop = self.neighbors.at(c.neighbor);
+            let FlowKey { interface, remote, .. } = *key;
+            let hop = self.neighbors.at(neighbor);
             let to = remote.to_ip();
             let covers = |r: &&Route| {
                 r.interface == interface && r.dst.is_ipv4() == to.is_ipv4() && network(to, r.prefix) == r.dst
@@ -142,50 +199,98 @@ impl Stack {
                 None if self.interfaces[interface.index()].reaches(remote) => Some((interface, remote)),
                 None => None,
             };
-            assert_eq!(hop, expected, "the next hop of {:?}", c.key);
-            let way_back = hop.is_some() || matches!(c.neighbor, HANDSHAKE | NO_ROUTE);
-            assert!(way_back, "{:?} has the hop {}", c.key, c.neighbor);
+            assert_eq!(hop, expected, "the next hop of {key:?}");
+            // A parked connection does not keep where its handshake came from.
+            let came_from = self.conns.whole(id).is_some_and(|c| c.came_from.is_some());
+            let way_back = match neighbor {
+                HANDSHAKE => came_from,
+                NO_ROUTE => !came_from,
+                _ => hop.is_some(),
+            };
+            assert!(way_back, "{key:?} has the hop {neighbor}");
         }
     }
 
-    /// Each connection and record is found by its tuple, and the flow table knows nobody else.
+    /// Each connection and record is found by its tuple on its own interface, and the flow table knows nobody else.
     fn check_flows(&self) {
         let mut linked = 0;
         for id in self.conns.iter_ids() {
             let key = self.conns.key(id).expect("it is in use");
-            if self.conns.whole(id).is_some_and(|c| !c.linked) {
-                continue;
+            if let Some(c) = self.conns.whole(id) {
+                assert_eq!((c.key, c.hash), (*key, self.flows.hash(key)), "connection {id}");
+                if !c.linked {
+                    continue;
+                }
             }
             linked += 1;
-            let found = self.find_flow(key, self.flows.hash(key));
-            assert_eq!(found, Some(id), "connection {id} is not found by its tuple {key:?}");
+            self.check_flow(key, id, "connection");
         }
         for id in self.syns.iter_ids() {
-            let key = &self.syns.get(id).expect("it is in use").key;
-            let found = self.find_flow(key, self.flows.hash(key));
-            assert_eq!(found, Some(id | EMBRYO), "the handshake {id} is not found by its tuple {key:?}");
+            self.check_flow(&self.syns.get(id).expect("it is in use").key, id | EMBRYO, "handshake");
         }
         for id in self.time_waits.iter_ids() {
-            let key = &self.time_waits.get(id).expect("it is in use").key;
-            let found = self.find_flow(key, self.flows.hash(key));
-            assert_eq!(found, Some(id | TIME_WAIT), "the TIME-WAIT record {id} is not found by its tuple {key:?}");
+            self.check_flow(&self.time_waits.get(id).expect("it is in use").key, id | TIME_WAIT, "TIME-WAIT record");
         }
         let known = linked + self.syns.len() + self.time_waits.len();
         assert_eq!(self.flows.len(), known, "the flow table has entries of nobody");
     }
 
+    fn check_flow(&self, key: &FlowKey, value: u32, what: &str) {
+        let found = |key: &FlowKey| self.find_flow(key, self.flows.hash(key));
+        let id = value & !(EMBRYO | TIME_WAIT);
+        assert_eq!(found(key), Some(value), "{what} {id} is not found by its tuple {key:?}");
+        // Who has the same tuple on the next interface is another one.
+        let next = (key.interface.index() + 1) % self.interfaces.len();
+        if next != key.interface.index() {
+            let beside = FlowKey { interface: InterfaceId(next as u8), ..*key };
+            assert_ne!(found(&beside), Some(value), "{what} {id} of {key:?} is found by interface {next}, too");
+        }
+    }
+
+    /// Whoever waits for a time is on the wheel, and no number of a connection that is over is.
+    fn check_timers(&self) {
+        for id in 0..self.conns.slots() {
+            let deadline = match self.conns.whole(id) {
+                Some(c) if c.linked => c.tcb.deadline(),
+                // In TIME-WAIT its record has the time.
+                Some(_) => continue,
+                None => self.conns.parked_until(id).unwrap_or(wire::Instant::FAR),
+            };
+            // Who has something to send looks for his time when he has sent it.
+            let woken = self.queues[id].has(queued::SEND) || self.wheel.wakes(id, deadline);
+            assert!(woken, "connection {id} waits for {deadline:?}, and is not woken");
+            let there = self.conns.key(id).is_some();
+            assert!(there || !self.wheel.has(id), "number {id} is free and on the wheel");
+        }
+    }
+
     /// What is counted is there.
     fn check_counts(&self) {
+        assert!(self.leading.is_none() && self.whole.is_none(), "a burst is not done");
         let whole = || self.conns.iter_ids().filter_map(|id| self.conns.whole(id));
+        let sent: usize = whole().map(|c| c.tcb.sent_records() as usize).sum();
+        assert_eq!(self.sent.used(), sent, "records of sent segments");
         let orphans = whole().filter(|c| c.orphan).count();
         assert_eq!(self.orphans as usize, orphans, "orphans");
         let parked = self.conns.iter_ids().count() - whole().count();
         assert_eq!(self.conns.parked(), parked, "parked connections");
-        for (id, l) in self.listeners.iter() {
-            let records = self.syns.of_listener(id).len();
-            let of = |stage| whole().filter(|c| c.listener == id && c.stage == stage).count();
-            assert_eq!(l.embryos as usize, records + of(Stage::Embryo), "handshakes of listener {id}");
-            assert!(l.ready as usize >= of(Stage::Ready), "listener {id} has {} ready connections", l.ready);
+        // Handshakes and ready connections by listener.
+        let mut of: HashMap<u32, (usize, usize)> = HashMap::new();
+        for id in self.syns.iter_ids() {
+            of.entry(self.syns.get(id).expect("it is in use").listener).or_default().0 += 1;
         }
+        for c in whole() {
+            match c.stage {
+                Stage::Embryo => of.entry(c.listener).or_default().0 += 1,
+                Stage::Ready => of.entry(c.listener).or_default().1 += 1,
+                Stage::Owned | Stage::Released | Stage::Lingering => {}
+            }
+        }
+        for (id, l) in self.listeners.iter() {
+            let (embryos, ready) = of.remove(&id).unwrap_or_default();
+            assert_eq!(l.embryos as usize, embryos, "handshakes of listener {id}");
+            assert!(l.ready as usize >= ready, "listener {id} has {} ready connections", l.ready);
+        }
+        assert!(of.is_empty(), "of listeners that are gone there are handshakes and ready connections {of:?}");
     }
 }

@@ -211,6 +211,14 @@ impl Conns {
         true
     }
 
+    /// The next hop of a connection, parked or not: its index, and the epoch of that.
+    pub fn hop(&self, id: u32) -> Option<(u32, u32)> {
+        Some(match &self.slots.get(id)?.body {
+            Body::Whole(conn) => (conn.neighbor, conn.epoch),
+            Body::Parked(idle) => (idle.neighbor, idle.epoch),
+        })
+    }
+
     /// When a parked connection has something to do; `None` for others.
     pub fn parked_until(&self, id: u32) -> Option<Instant> {
         match &self.slots.get(id)?.body {

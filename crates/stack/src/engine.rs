@@ -106,6 +106,9 @@ pub struct Stack {
     pub(crate) learning: Option<Box<Learning>>,
     pub(crate) icmp_budget: crate::icmp::Budget,
     isn: Keyed,
+    /// What turns have paid towards the next check.
+    #[cfg(debug_assertions)]
+    pub(crate) credit: usize,
 }
 
 macro_rules! context {
@@ -171,6 +174,8 @@ impl Stack {
             learning: (config.learn && config.steering.lanes() > 1).then(Box::default),
             icmp_budget: Default::default(),
             isn: Keyed::new(word(a).rotate_left(32) ^ 0x69736e, word(b)),
+            #[cfg(debug_assertions)]
+            credit: 0,
             config,
         }
     }

@@ -315,6 +315,21 @@ impl Neighbors {
         (0..).zip(&self.list).map(|(i, n)| (i, n.interface, &n.waiting))
     }
 
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// How many are found by interface and address.
+    pub fn known(&self) -> usize {
+        self.map.len()
+    }
+
+    /// The index of a hop that is known.
+    pub fn find(&self, interface: InterfaceId, addr: Addr) -> Option<u32> {
+        self.map.get(&(interface, addr)).copied()
+    }
+
     /// Hop `i`.
     pub fn at(&self, i: u32) -> Option<(InterfaceId, Addr)> {
         self.list.get(i as usize).map(|n| (n.interface, n.addr))

@@ -184,6 +184,13 @@ impl Routes {
         })
     }
 
+    /// The ways that are remembered: whether it is one beside the best, where to, the hop, and the neighbour with its epoch.
+    pub fn remembered(&self) -> impl Iterator<Item = (bool, Addr, NextHop, (u32, u32))> {
+        let best = self.recent.iter().flatten().map(|way| (false, way));
+        let all = best.chain(self.beside.iter().flatten().map(|way| (true, way)));
+        all.map(|(beside, way)| (beside, way.to, way.hop, (way.neighbor, way.epoch)))
+    }
+
     /// All routes, in no order.
     pub fn iter(&self) -> impl Iterator<Item = &Route> {
         [&self.v4, &self.v6].into_iter().flat_map(|family| family.values().flat_map(HashMap::values).flatten())

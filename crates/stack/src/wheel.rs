@@ -110,6 +110,17 @@ impl Wheel {
         self.len += 1;
     }
 
+    /// Whether `id` is on the wheel.
+    pub fn has(&self, id: u32) -> bool {
+        self.nodes.get(id as usize).is_some_and(|node| node.slot() != UNLINKED)
+    }
+
+    /// Whether `id` comes out at `at` or earlier, if that is ever.
+    pub fn wakes(&self, id: u32, at: Instant) -> bool {
+        let in_time = |node: &Node| node.slot() != UNLINKED && node.tick() <= tick_of(at).max(self.tick);
+        at == Instant::FAR || self.nodes.get(id as usize).is_some_and(in_time)
+    }
+
     /// Forgets `id`.
     pub fn cancel(&mut self, id: u32) {
         let node = *self.node(id);

@@ -76,6 +76,11 @@ impl Tcb {
         self.tx.len()
     }
 
+    /// Records of segments sent and not acknowledged.
+    pub fn sent_records(&self) -> u32 {
+        self.sent.len()
+    }
+
     /// Queued bytes never sent. `snd.nxt` lies before them (a SYN to come), among them, or behind them (FIN).
     #[inline]
     pub fn unsent(&self) -> u32 {
