@@ -161,15 +161,16 @@ impl World {
     fn owner(&self, flow: &OwnFlow, opens: bool) -> Verdict {
         let local = flow.local;
         let kernel = self.kernel.get(&(local.addr, local.port, flow.remote, flow.remote_port));
+        let nobodys = match self.active.get(&(local.vlan, local.addr)) {
+            Some(ports) if ports.has(local.port) => Verdict::Active,
+            _ => Verdict::Pass,
+        };
         match self.owned.get(&local) {
-            None => match self.active.get(&(local.vlan, local.addr)) {
-                Some(ports) if ports.has(local.port) => Verdict::Active,
-                _ => Verdict::Pass,
-            },
+            None => nobodys,
             Some(&OwnFlags::LISTENING) => Verdict::Listen,
             Some(&OwnFlags::DRAINING) if self.kept.contains(flow) => Verdict::Listen,
-            Some(&OwnFlags::DRAINING) => Verdict::Pass,
-            Some(&OwnFlags::CLOSING) if opens => Verdict::Pass,
+            Some(&OwnFlags::DRAINING) => nobodys,
+            Some(&OwnFlags::CLOSING) if opens => nobodys,
             Some(&OwnFlags::CLOSING) if kernel.is_some() => Verdict::KernelFlow,
             Some(_) if kernel == Some(&true) => Verdict::KernelFlow,
             Some(_) => Verdict::Listen,

@@ -225,6 +225,42 @@ fn the_kernel_keeps_the_connections_it_has() {
     }
 }
 
+/// A port may be one of a listener's that has gone, and one that connections are opened from.
+#[test]
+fn a_port_that_drains_is_open_to_connections_from_it() {
+    let Some(b) = Bench::new() else { return };
+    for (us, peer) in [("10.0.0.1", "10.0.0.2"), ("fd00::1", "fd00::2")].map(|(us, peer)| (addr(us), addr(peer))) {
+        b.maps.set_active(0, us, Ports::new(20_000, 20_007)).unwrap();
+        for (port, other) in [(20_003, Verdict::Active), (80, Verdict::Pass)] {
+            let key = OwnKey { vlan: 0, addr: us, port };
+            let with = |remote, flags| b.verdict(&frame(None, &packet(peer, us, 6, &segment(remote, port, flags))));
+            let error = |remote| {
+                let quoted = packet(us, peer, 6, &segment(port, remote, Flags::ACK));
+                let mut error = vec![0; 8 + quoted.len()];
+                let protocol = if us.is_v4() { 1 } else { 58 };
+                match us.is_v4() {
+                    true => drop(icmpv4::emit_too_big(&mut error, 1400, &quoted)),
+                    false => drop(icmpv6::emit_too_big(peer, us, &mut error, 1400, &quoted)),
+                }
+                b.verdict(&frame(None, &packet(peer, us, protocol, &error)))
+            };
+            b.maps.own(key, OwnFlags::DRAINING).unwrap();
+            b.maps.keep_flow(OwnFlow { local: key, remote: peer, remote_port: 2 }).unwrap();
+            // What answers, and what the peer opens at the same time.
+            for flags in [Flags::SYN | Flags::ACK, Flags::ACK, Flags::FIN | Flags::ACK, Flags::RST, Flags::SYN] {
+                assert_eq!(with(1, flags), other, "{port}, {flags:?}");
+                assert_eq!(with(2, flags), Verdict::Listen, "{port}, {flags:?}");
+            }
+            assert_eq!((error(1), error(2)), (other, Verdict::Listen), "{port}");
+            // While it is not known what is left, everything is ours but what opens a connection to nobody.
+            b.maps.own(key, OwnFlags::CLOSING).unwrap();
+            assert_eq!(with(1, Flags::SYN | Flags::ACK), Verdict::Listen, "{port}");
+            assert_eq!(with(1, Flags::SYN), other, "{port}");
+            b.maps.disown(key).unwrap();
+        }
+    }
+}
+
 /// Runs `f` in a network namespace of its own, whose loopback is up.
 fn in_a_namespace(f: impl FnOnce() + Send) {
     let run = || {

@@ -14,9 +14,9 @@ pub struct OwnFlags(u32);
 const OWNED: u32 = 1;
 /// Segments are looked up in the kernel first.
 pub(super) const MAY_HOLD: u32 = 2;
-/// Only the connections in the map of kept ones are ours.
+/// The connections in the map of kept ones are ours, and nothing else by this port's entry.
 pub(super) const DRAINING: u32 = 4;
-/// Nobody listens, and which connections are left is not known yet.
+/// Nobody listens, and the connections that are left are not named.
 pub(super) const CLOSING: u32 = 8;
 
 /// Bytes of the program's place for a frame.
@@ -27,10 +27,11 @@ impl OwnFlags {
     pub const LISTENING: OwnFlags = OwnFlags(OWNED);
     /// A listener's port on which the kernel has connections from before, which stay with it.
     pub const BESIDE_KERNEL: OwnFlags = OwnFlags(OWNED | MAY_HOLD);
-    /// The listener has gone, and which of its connections are left is not known yet: what opens a connection is the
-    /// kernel's, and so is what the kernel has a connection for.
+    /// The listener has gone, and which of its connections are left is not known yet, or they are more than there is room for: what the
+    /// kernel has a connection for is the kernel's, and what opens a connection is as if nobody owned the port.
     pub const CLOSING: OwnFlags = OwnFlags(OWNED | MAY_HOLD | CLOSING);
-    /// The listener has gone: the connections told by [`Maps::keep_flow`] are ours, and nothing else.
+    /// The listener has gone: the connections told by [`Maps::keep_flow`] are ours, and everything else is as if nobody owned the
+    /// port.
     pub const DRAINING: OwnFlags = OwnFlags(OWNED | DRAINING);
 }
 

@@ -4,7 +4,8 @@
 //! of the ports of active opens of an owned address; the fragments of such a datagram; an ICMP error that quotes a segment we sent.
 //! While the kernel may hold connections on an owned port, segments are looked up, and those of the kernel's connections
 //! pass, unless all that is left of one is its TIME-WAIT. On a port that closes, an ACK with a valid SYN cookie of the kernel's next
-//! listener is the kernel's. On a port that drains only the connections named in the map of kept ones are ours. No socket on the
+//! listener is the kernel's. On a port that drains the connections named in the map of kept ones are ours, and everything
+//! else is whose it would be if nobody owned the port; so is what opens a connection to one that closes. No socket on the
 //! queue: everything passes. A VLAN tag counts in the frame, and beside it where the kernel tells of that.
 //!
 //! `tests/verdicts.rs` holds the program against these rules written once more, over random frames and maps.
@@ -274,8 +275,8 @@ fn owner(a: &mut Asm, maps: &Maps) {
     a.load(W, 4, 0, 0).store(Dw, PLACE, OWN, 4).jump_if(If::Set, 4, (MAY_HOLD | DRAINING) as i32, "asked").jump("ours");
     a.label("asked").jump_if(If::Set, 4, CLOSING as i32, "closing").jump_if(If::Set, 4, DRAINING as i32, "draining");
     a.jump("look_up");
-    // SYN without ACK opens a connection, which is not ours any more.
-    a.label("closing").load(Dw, 3, PLACE, FLAGS).op(Op::And, 3, 0x12).jump_if(If::Eq, 3, 0x02, "out");
+    // SYN without ACK opens a connection, which is not ours any more, unless one that we open meets it.
+    a.label("closing").load(Dw, 3, PLACE, FLAGS).op(Op::And, 3, 0x12).jump_if(If::Eq, 3, 0x02, "active");
     // One tuple has one owner, whatever the segment: the kernel has those of its connections that are alive, SYNs included
     // (RFC 5961 4: it answers with a challenge ACK, and the peer's next SYN is ours).
     a.label("look_up").mov_reg(1, 6).lea(2, PLACE, TUPLE as i32).mov(4, -1).mov(5, 0);
@@ -292,10 +293,11 @@ fn owner(a: &mut Asm, maps: &Maps) {
     a.load(Dw, 3, PLACE, OWN).op(Op::And, 3, CLOSING as i32).jump_if(If::Eq, 3, 0, "ours");
     a.label("kernels").store_imm(Dw, PLACE, VERDICT, Verdict::KernelFlow as i32).jump("pass");
 
-    // Nobody listens any more: what of ours is left is known by its tuple, everything else is the kernel's.
+    // Nobody listens any more: what of the listener's is left is known by its tuple. Everything else is as on a port that nobody owns:
+    // of the connections that are opened from here, or the kernel's.
     a.label("draining");
     flow_key(a, ["drain6", "drain"]);
-    a.map(1, maps.kept.as_fd()).lea(2, PLACE, FLOW as i32).call(MAP_LOOKUP).jump_if(If::Eq, 0, 0, "out").jump("ours");
+    a.map(1, maps.kept.as_fd()).lea(2, PLACE, FLOW as i32).call(MAP_LOOKUP).jump_if(If::Ne, 0, 0, "ours");
 
     a.label("active").store_imm(H, PLACE, KEY_PORT, 0).map(1, maps.active.as_fd()).lea(2, PLACE, KEY as i32);
     a.call(MAP_LOOKUP).jump_if(If::Eq, 0, 0, "out");
