@@ -328,3 +328,98 @@ fn the_documented_capabilities_are_enough_and_each_is_named_where_it_is_missing(
         }
     }
 }
+
+/// Of SYNs to a port of 10.99.0.2, one with a tag of VLAN 5 in the frame and then one without, sent from va: whether the first is
+/// answered. The other one always is.
+fn answers_another_vlan(lab: &Lab, dev: &str) -> bool {
+    use io::Port;
+    use wire::burst::{RxBurst, TxSink};
+
+    let addresses = must(&format!("ip -n {} -j link show {dev}", lab.b));
+    let addresses: serde_json::Value = serde_json::from_str(&addresses).unwrap();
+    let to: Vec<u8> =
+        addresses[0]["address"].as_str().unwrap().split(':').map(|b| u8::from_str_radix(b, 16).unwrap()).collect();
+    let syn = |vlan: Option<u16>, port: u16| {
+        let src_and_dst = [[10, 99, 0, 1], [10, 99, 0, 2]].map(wire::Addr::from_v4);
+        let mut frame = vec![0; wire::quick::LONGEST];
+        let headers = wire::quick::Headers {
+            to: wire::MacAddr(to[..].try_into().unwrap()),
+            from: wire::MacAddr([2; 6]),
+            src: src_and_dst[0],
+            dst: src_and_dst[1],
+            tos: 0,
+            ttl: 64,
+            src_port: port,
+            dst_port: 80,
+            seq: wire::SeqNum(1000),
+            ack: wire::SeqNum(0),
+            flags: wire::tcp::Flags::SYN,
+            window: 60_000,
+        };
+        let n = headers.write(&mut frame, &Default::default(), 0).unwrap();
+        frame.truncate(n);
+        let sum = wire::checksum::sum(&frame[34..]).finish();
+        frame[50..52].copy_from_slice(&sum.to_be_bytes());
+        if let Some(id) = vlan {
+            frame.splice(12..12, [[0x81, 0], id.to_be_bytes()].concat());
+        }
+        frame
+    };
+    lab.within(&lab.a, || {
+        let mut port = io::packet::open("va", 1, false).unwrap().remove(0);
+        let (mut tagged, mut plain) = (false, false);
+        // A bridge takes a moment until it forwards.
+        until("the SYN without a tag is answered", || {
+            for frame in [syn(Some(5), 5005), syn(None, 5000)] {
+                let room = port.reserve(frame.len()).unwrap();
+                room[..frame.len()].copy_from_slice(&frame);
+                port.commit(frame.len(), Default::default());
+            }
+            port.flush().unwrap();
+            std::thread::sleep(Duration::from_millis(50));
+            for i in 0..port.receive(64) {
+                if let Some(answer) = wire::quick::tuple(port.frame(i).data)
+                    && port.frame(i).data[47] & 0x12 == 0x12
+                {
+                    (tagged, plain) = (tagged | (answer.dst_port == 5005), plain | (answer.dst_port == 5000));
+                }
+            }
+            port.release();
+            plain
+        });
+        tagged
+    })
+}
+
+/// On a bridge or a macvlan the kernel has taken the tag out of a frame before a program sees it, in generic mode: who serves there reads
+/// that its network is not told from others. The kernel itself knows it.
+#[test]
+fn where_frames_of_other_vlans_are_served_it_is_told() {
+    let made = [
+        ("vb", "true"),
+        ("br7", "ip -n NS link add br7 type bridge && ip -n NS link set vb master br7"),
+        ("mv0", "ip -n NS link add mv0 link vb type macvlan mode bridge"),
+    ];
+    for (dev, make) in made {
+        let Some(lab) = Lab::new() else { return };
+        must(&make.replace("NS", &lab.b));
+        if dev != "vb" {
+            must(&format!(
+                "ip -n {b} addr flush dev vb && ip -n {b} link set {dev} up && ip -n {b} addr add 10.99.0.2/24 dev {dev}",
+                b = lab.b
+            ));
+        }
+        let kernel = lab.serve(&lab.b, "--kernel --port 80");
+        assert!(!answers_another_vlan(&lab, dev), "the kernel's server on {dev}");
+        assert_eq!(kernel.stop(), Some(0));
+        let server = lab.serve(&lab.b, &format!("--dev xdp:{dev} --port 80"));
+        let served = answers_another_vlan(&lab, dev);
+        let said = server.stop_and_read();
+        let line = format!(
+            "note: {dev} has its frames from other interfaces, where their VLAN tags are taken off: frames of any VLAN that \
+             reaches it are taken for untagged ones"
+        );
+        assert_eq!(served, said.lines().any(|said| said.contains(&line)), "{dev}: answered: {served}; {said}");
+        assert_eq!(served, dev != "vb");
+    }
+}

@@ -88,6 +88,18 @@ enum Vlans {
     Told,
     /// What is beside a frame is not known.
     Unknown,
+    /// Frames come from other interfaces, on which the kernel has taken their tags off.
+    TakenBelow,
+}
+
+/// Kinds to which frames come from a wire or out of a packet, with what tags they have in them; hardware has no kind.
+const OF_A_WIRE: [&str; 9] = ["", "veth", "tun", "vlan", "vxlan", "geneve", "gretap", "ip6gretap", "dummy"];
+
+/// Whether frames come to an interface by way of others: to a bond or bridge from those that belong to it, to a macvlan from the one
+/// that it is on. There the kernel takes a tag out of the frame and leaves it beside it before it hands the frame on, whatever
+/// rx-vlan-offload says, and in generic mode no program sees what is beside a frame.
+fn is_handed_frames(link: &Link, all: &[Link]) -> bool {
+    !OF_A_WIRE.contains(&link.kind.as_str()) || all.iter().any(|l| l.master == link.index)
 }
 
 /// The program for an interface, and whether it knows of tags that are beside frames: on a veth, where the kernel tells (6.8).
@@ -328,6 +340,9 @@ impl XdpDevice {
                 }
             }
         };
+        if generic.is_some() && is_handed_frames(&link, &all) {
+            tags = Vlans::TakenBelow;
+        }
         // virtio_net turns queues on when it is given a program, up to twice as many, and is sent frames by all of them. It turns
         // them off with the program, before their sockets are closed, and keeps using what such a socket had without copying
         // (seen with 7.3: a NULL pointer in xp_alloc_batch at the next start). So these copy.
@@ -413,16 +428,21 @@ impl XdpDevice {
             format!("rx-vlan-offload of {name} is off while it is served, so that frames of other VLANs are not taken for its own")
         });
         let lost = self.loses_tags().then(|| {
+            let of_any = match self.attached.tags {
+                Vlans::TakenBelow => "frames of any VLAN that reaches it",
+                _ => "frames of any VLAN",
+            };
             let why = match self.attached.tags {
                 Vlans::Unknown => {
                     "has VLAN tags beside its frames, of which the kernel tells in driver mode, from Linux 6.8 on"
                         .into()
                 }
+                Vlans::TakenBelow => "has its frames from other interfaces, where their VLAN tags are taken off".into(),
                 _ => format!(
                     "takes VLAN tags off before its frames come here, and cannot be told not to (`ethtool -k {name}`)"
                 ),
             };
-            format!("{name} {why}: frames of any VLAN are taken for untagged ones")
+            format!("{name} {why}: {of_any} are taken for untagged ones")
         });
         self.generic_mode().into_iter().chain(unpolled).chain(tags).chain(lost).collect()
     }
@@ -432,7 +452,7 @@ impl XdpDevice {
         match &self.attached.tags {
             Vlans::Kept(tags) => tags.are_lost(),
             Vlans::Told => false,
-            Vlans::Unknown => true,
+            Vlans::Unknown | Vlans::TakenBelow => true,
         }
     }
 
