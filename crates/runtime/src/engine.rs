@@ -93,10 +93,15 @@ pub(crate) struct LaneLink {
 }
 
 impl LaneLink {
-    /// Whether the lane had no connection at the end of its last turn, and begins none before the application runs another: then it need
-    /// not be asked for any.
+    /// Whether the lane had no connection at the end of its last turn, and begins none before the application runs another: then it does
+    /// not matter where it still listens.
     pub fn stands_still_empty(&self) -> bool {
         self.inline && self.stats.connections() == 0
+    }
+
+    /// Whether the lane is no more.
+    pub fn is_gone(&self) -> bool {
+        self.mail.strong_count() == 0
     }
 
     pub fn send(&self, control: Control) {
@@ -344,7 +349,8 @@ impl Engine {
             let routes = device.routes.iter().map(on_link).collect::<Vec<_>>();
             devices.push((kind, device.addresses, device.gateways, (routes, device.neighbors)));
         }
-        let mut kernel = if shared.is_empty() { None } else { Some(Kernel::new(shared, fixed, config.local_ports)?) };
+        let mut kernel =
+            if shared.is_empty() { None } else { Some(Kernel::new(shared, fixed, config.local_ports, lanes)?) };
         let local_ports = match &kernel {
             Some(kernel) => kernel.active_ports(),
             None => {
@@ -445,6 +451,8 @@ impl Engine {
                 app_bell: app_bell.clone(),
                 mail,
                 wanted: kernel.as_ref().map(Kernel::asker),
+                ledger: kernel.as_ref().map(Kernel::ledger),
+                noted: 0,
                 stats: stats.clone(),
                 asked: Vec::new(),
                 failed: false,

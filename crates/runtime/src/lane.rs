@@ -1,5 +1,6 @@
 //! One turn of a lane, in the order of the paper's main loop (NSDI'14 3.2): receive, timers, jobs, send, events, wake.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use crate::devices::Devices;
 use crate::ending::End;
 use crate::fallback::Fallback;
 use crate::handover::Handover;
+use crate::kernel::Ledger;
 use crate::mailbox::{Control, Mailbox};
 use crate::sort::{Counts, Sort};
 use crate::stats::{LaneStats, Snapshot, add};
@@ -82,6 +84,9 @@ pub struct Lane {
     /// From the control plane.
     pub(crate) mail: Arc<Mailbox>,
     pub(crate) wanted: Option<(Sender<Wanted>, Arc<Bell>)>,
+    /// Where it is noted what becomes of listeners on interfaces that the kernel has too, and how many of their changes are.
+    pub(crate) ledger: Option<Arc<Ledger>>,
+    pub(crate) noted: u64,
     pub(crate) stats: Arc<LaneStats>,
     pub(crate) asked: Vec<(InterfaceId, IpAddr)>,
     /// A port that failed says so once.
@@ -153,6 +158,9 @@ impl Lane {
         if self.end.is_some() {
             work.jobs += self.stack.go_on_ending(now);
         }
+        if self.stack.listener_changes() != self.noted {
+            self.note_listeners();
+        }
         for i in 0..self.ports.len() {
             let port = &mut self.ports[i];
             let stack = &mut self.stack;
@@ -208,6 +216,24 @@ impl Lane {
         }
         self.stack.check_in_turn();
         work
+    }
+
+    /// Notes where the lane listens, and which connections are left where it does so no more.
+    #[cold]
+    fn note_listeners(&mut self) {
+        self.noted = self.stack.listener_changes();
+        let mut changed = Vec::new();
+        self.stack.take_changed_listeners(|at, v6_only, there| changed.push((at, v6_only, there)));
+        let (Some(ledger), Some((_, bell))) = (&self.ledger, &self.wanted) else { return };
+        let gone: HashSet<u16> = changed.iter().filter(|(.., there)| !there).map(|(at, ..)| at.port).collect();
+        let mut left = Vec::new();
+        if !gone.is_empty() {
+            self.stack.each_flow(|key| left.extend(gone.contains(&key.local_port).then_some(*key)));
+        }
+        ledger.note(self.index, &changed, left);
+        if !gone.is_empty() {
+            bell.ring();
+        }
     }
 
     /// What the application has left behind for long enough goes on without it.

@@ -426,7 +426,7 @@ fn a_cookie_agrees_on_nothing_that_it_cannot_carry() {
 }
 
 #[test]
-fn connections_are_looked_through_in_parts() {
+fn all_connections_are_looked_through() {
     let mut b = Bench::listening(10, &[], |_| {});
     for port in 4000..4007 {
         let mut p = Peer::new(2, port);
@@ -434,14 +434,16 @@ fn connections_are_looked_through_in_parts() {
         p.answer(&synack);
         b.send(&p, ACK, b"");
     }
-    for most in 1..9 {
-        let (mut found, mut from) = (Vec::new(), Some(0));
-        while let Some(at) = from {
-            let before = found.len();
-            from = b.host.stack.each_flow(at, most, |key| found.push(key.remote_port));
-            assert!(found.len() - before <= most);
-        }
-        found.sort();
-        assert_eq!(found, Vec::from_iter(4000..4007), "{most} places at once");
-    }
+    let mut found = Vec::new();
+    b.host.stack.each_flow(|key| found.push(key.remote_port));
+    found.sort();
+    assert_eq!(found, Vec::from_iter(4000..4007));
+    // Where a listener has come or gone is told once, as it is then.
+    let mut changed = Vec::new();
+    b.host.stack.take_changed_listeners(|at, v6_only, there| changed.push((at.port, v6_only, there)));
+    assert_eq!(changed, [(80, false, true)]);
+    b.host.stack.take_changed_listeners(|at, _, _| panic!("{at:?} again"));
+    b.job(Job::CloseListener { listener: b.listener.unwrap() });
+    b.host.stack.take_changed_listeners(|at, v6_only, there| changed.push((at.port, v6_only, there)));
+    assert_eq!(changed[1..], [(80, false, false)]);
 }

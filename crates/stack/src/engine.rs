@@ -359,13 +359,9 @@ impl Stack {
         }
     }
 
-    /// The tuples of all connections, TIME-WAIT and handshakes aside, at the table's places from `from` on, `most` of which are looked
-    /// at. The place to go on from, until the table is at its end.
-    pub fn each_flow(&self, from: u32, most: usize, f: impl FnMut(&FlowKey)) -> Option<u32> {
-        let slots = self.conns.slots();
-        let next = slots.min(from.saturating_add(most as u32));
-        (from..next).filter_map(|id| self.conns.key(id)).for_each(f);
-        (next < slots).then_some(next)
+    /// The tuples of all connections, TIME-WAIT and handshakes aside.
+    pub fn each_flow(&self, f: impl FnMut(&FlowKey)) {
+        (0..self.conns.slots()).filter_map(|id| self.conns.key(id)).for_each(f);
     }
 
     /// RFC 6528 3: a clock of 4 µs ticks plus a keyed hash of the tuple.

@@ -96,6 +96,13 @@ impl Stack {
         self.listeners.each(|l| f(l.local, l.v6_only));
     }
 
+    /// Where listeners have come or gone since this was asked last, whether of a wildcard for IPv6 alone, and whether one is there now.
+    pub fn take_changed_listeners(&mut self, mut f: impl FnMut(Endpoint, bool, bool)) {
+        for (at, v6_only) in core::mem::take(&mut self.listeners.changed) {
+            f(at, v6_only, self.listeners.is_at(at, v6_only));
+        }
+    }
+
     /// The flow table's hash of a tuple: what follows from it nobody outside may see.
     pub fn tuple_hash(&self, key: &FlowKey) -> u32 {
         self.flows.hash(key)

@@ -1,6 +1,6 @@
 //! Listeners: one table a lane (Fastsocket's local listen table), exact address first, then the wildcards.
 
-use foldhash::HashMap;
+use foldhash::{HashMap, HashSet};
 use wire::Addr;
 
 use crate::InterfaceId;
@@ -30,6 +30,8 @@ pub(crate) struct Listeners {
     by_local: HashMap<(Addr, u16), Vec<u32>>,
     /// Insertions and removals.
     pub changes: u64,
+    /// Where there were any since this was taken, and whether of a wildcard for IPv6 alone.
+    pub changed: HashSet<(Endpoint, bool)>,
     chooser: Keyed,
 }
 
@@ -37,7 +39,13 @@ impl Listeners {
     pub fn new(max: u32, secret: [u8; 16]) -> Listeners {
         let mut key = secret;
         key.rotate_left(3);
-        Listeners { slab: Slab::new(max), by_local: HashMap::default(), changes: 0, chooser: Keyed::of(key) }
+        Listeners {
+            slab: Slab::new(max),
+            by_local: HashMap::default(),
+            changes: 0,
+            changed: HashSet::default(),
+            chooser: Keyed::of(key),
+        }
     }
 
     /// One of so many for a connection, evenly and always the same. The peer may see which: the flow table's hash would not do.
@@ -90,8 +98,10 @@ impl Listeners {
 
     pub fn insert(&mut self, listener: Listener) -> Result<u32, Listener> {
         let key = (listener.local.addr, listener.local.port);
+        let change = (listener.local, listener.v6_only);
         let id = self.slab.insert(listener)?;
         self.changes += 1;
+        self.changed.insert(change);
         self.by_local.entry(key).or_default().push(id);
         Ok(id)
     }
@@ -99,6 +109,7 @@ impl Listeners {
     pub fn remove(&mut self, id: u32) -> Option<Listener> {
         let listener = self.slab.remove(id)?;
         self.changes += 1;
+        self.changed.insert((listener.local, listener.v6_only));
         let key = (listener.local.addr, listener.local.port);
         if let Some(ids) = self.by_local.get_mut(&key) {
             ids.retain(|i| *i != id);
@@ -107,6 +118,12 @@ impl Listeners {
             }
         }
         Some(listener)
+    }
+
+    /// Whether there is a listener at just this address.
+    pub fn is_at(&self, local: Endpoint, v6_only: bool) -> bool {
+        let ids = self.by_local.get(&(local.addr, local.port)).into_iter().flatten();
+        ids.filter_map(|id| self.slab.get(*id)).any(|l| l.v6_only == v6_only)
     }
 
     /// Whether anyone listens at `local`.

@@ -103,7 +103,7 @@ pub const VERDICTS: [Verdict; 5] =
 
 /// Ports of addresses that can be owned at once.
 pub const MOST_OWNED: u32 = 16_384;
-/// Connections that can be kept on ports whose listeners have gone.
+/// Connections that can be named on ports whose listeners have gone; a port with more stays [`OwnFlags::CLOSING`].
 pub const MOST_KEPT: u32 = 65_536;
 /// Datagrams whose first fragment is remembered.
 const FRAGMENTS: u32 = 4096;

@@ -1,113 +1,157 @@
 //! Ports on which nobody listens any more: their connections stay ours until they end, and then the port's place in the XDP
 //! program's maps is free.
 //!
-//! Only the lanes know which connections are left, so the control thread asks them. A place (an address and port on a device) is first
-//! *closing*: the XDP program asks the kernel before it takes a segment. Once every lane has told its connections, the place is
-//! *draining*: those connections are ours by their tuples, and everything else is the kernel's. The lanes are asked once a second which
-//! of these connections are still alive. If another listener takes the place meanwhile and closes it again, the place gets a new
-//! generation, and answers to an earlier question do not count for it. TIME-WAIT does not count as a connection: its tuple may
-//! be that of the kernel's next connection, and a peer that still sends its FIN is not harmed by a RST.
+//! Only a lane knows which connections it has. In the turn in which a listener of its closes it notes in the [`Ledger`] which of its
+//! connections are left on that port; it may take no other turn for long, where its application runs it (`inline`). A place (an address
+//! and port on a device) is first *closing*: the XDP program asks the kernel before it takes a segment. Once no lane listens there, by
+//! the ledger, all of its connections are known. Without any, the place is free; else it is *draining*: those connections are ours by
+//! their tuples, and everything else is as if the port were nobody's. More than the program has names for stay ours as they are, in
+//! a place that is closing, until enough of them have ended. The lanes are asked once a second which of their connections have. TIME-WAIT
+//! does not count as a connection: its tuple may be that of the kernel's next connection, and a peer that still sends its FIN is not
+//! harmed by a RST.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::net::IpAddr;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ::io::bpf::{OwnFlags, OwnFlow, OwnKey};
+use ::io::bpf::{MOST_KEPT, OwnFlags, OwnFlow, OwnKey};
 use ::io::xdp::XdpDevice;
 use ::io::{Bell, PortError};
 use stack::channel::Endpoint;
 use stack::{FlowKey, InterfaceId, Stack};
+use wire::Addr;
 
 use super::port::SharedPort;
 use crate::engine::LaneLink;
 use crate::mailbox::Control;
 
-/// Lanes that look through all their connections are not asked again before this time has passed.
-const REST: Duration = Duration::from_millis(100);
-/// Connections that are left are asked for this often.
+/// Connections that are left are asked for this often, and named this often at most where there was no room for their names.
 const REVIEW: Duration = Duration::from_secs(1);
 
-/// Places of the table of connections that a lane looks at in one turn: some 50 µs. In debug builds an answer takes several turns even
-/// where there are few connections, as in tests.
-const EACH_TURN: usize = if cfg!(debug_assertions) { 2 } else { 2048 };
+/// Connections that a lane looks for in one turn: some 50 µs. In debug builds an answer takes several turns even where there are few
+/// connections, as in tests.
+const EACH_TURN: usize = if cfg!(debug_assertions) { 2 } else { 512 };
 
 /// What a lane is asked, and how far it has come with the answer.
-#[derive(Clone)]
 pub(crate) struct Question {
-    /// Of which ports are all connections wanted?
-    ports: Arc<HashSet<Endpoint>>,
-    /// Which of these connections are alive?
-    flows: Arc<Vec<FlowKey>>,
-    to: Sender<Answer>,
+    /// Which of these connections have ended?
+    flows: Vec<FlowKey>,
+    /// The place in them to go on from.
+    next: usize,
+    ended: Vec<FlowKey>,
+    to: Sender<Vec<FlowKey>>,
     bell: Arc<Bell>,
-    answer: Answer,
-    /// The place of the table to go on from; `None` before the first turn.
-    next: Option<u32>,
-}
-
-#[derive(Clone, Default)]
-struct Answer {
-    /// Ports on which the lane still listens: it has not heard of the end yet.
-    listening: Vec<Endpoint>,
-    connections: Vec<FlowKey>,
 }
 
 impl Question {
-    /// A turn's part of the lane's answer: what is left to ask in the next turn, and nothing once the answer is given. A connection
-    /// stays at its place of the table, and none begins on a port that the lane no longer listened on in the first of these turns.
+    /// A turn's part of the lane's answer: what is left to ask in the next turn, and nothing once the answer is given.
     pub fn answer(mut self, stack: &Stack) -> Option<Question> {
-        let from = self.next.unwrap_or_else(|| {
-            self.answer.listening.extend(self.ports.iter().filter(|at| stack.listening(**at)));
-            0
-        });
-        if !self.ports.is_empty() {
-            let (ports, found) = (&self.ports, &mut self.answer.connections);
-            self.next = stack.each_flow(from, EACH_TURN, |key| {
-                if ports.contains(&Endpoint { addr: key.local, port: key.local_port }) {
-                    found.push(*key);
-                }
-            });
-            if self.next.is_some() {
-                return Some(self);
-            }
+        let end = self.flows.len().min(self.next + EACH_TURN);
+        self.ended.extend(self.flows[self.next..end].iter().filter(|key| !stack.is_alive(key)));
+        self.next = end;
+        if end < self.flows.len() {
+            return Some(self);
         }
-        self.answer.connections.extend(self.flows.iter().filter(|key| stack.is_alive(key)));
-        let Question { to, bell, answer, .. } = self;
+        let Question { to, bell, ended, .. } = self;
         // The control thread may have ended meanwhile.
-        let _ = to.send(answer);
+        let _ = to.send(ended);
         drop(to);
         bell.ring();
         None
     }
 }
 
-/// A question under way.
-struct Round {
-    /// With the generations that they had.
-    closing: HashMap<Spot, u64>,
-    /// Closed once each lane has answered, or is gone.
-    answers: Receiver<Answer>,
-    heard: Answer,
+/// Where each lane of an engine listens, and which connections it has left on ports of listeners that have gone.
+pub(crate) struct Ledger(Vec<Mutex<Entry>>);
+
+#[derive(Default)]
+struct Entry {
+    /// As of the lane's last turn; of a wildcard, whether it takes IPv6 alone.
+    listens: HashSet<(Endpoint, bool)>,
+    /// Ports of listeners that have gone since the control thread looked, and all of the lane's connections on these.
+    closed: HashSet<u16>,
+    left: Vec<FlowKey>,
+}
+
+impl Ledger {
+    pub fn new(lanes: usize) -> Arc<Ledger> {
+        Arc::new(Ledger((0..lanes).map(|_| Mutex::default()).collect()))
+    }
+
+    /// What has changed in a turn of a lane's: listeners, and whether they are there now; and all connections on ports of those that are
+    /// not.
+    pub fn note(&self, lane: u16, changed: &[(Endpoint, bool, bool)], left: impl IntoIterator<Item = FlowKey>) {
+        let mut entry = self.entry(lane);
+        let Entry { listens, closed, left: known } = &mut *entry;
+        for (at, v6_only, there) in changed {
+            match there {
+                true => drop(listens.insert((*at, *v6_only))),
+                false => drop(listens.remove(&(*at, *v6_only))),
+            }
+        }
+        let gone: HashSet<u16> = changed.iter().filter(|(.., there)| !there).map(|(at, ..)| at.port).collect();
+        known.retain(|key| !gone.contains(&key.local_port));
+        known.extend(left);
+        closed.extend(gone);
+    }
+
+    fn entry(&self, lane: u16) -> MutexGuard<'_, Entry> {
+        self.0[usize::from(lane)].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Entry {
+    /// Whether a listener takes what comes to `to`.
+    fn covers(&self, to: Endpoint) -> bool {
+        let at = |addr, v6_only| self.listens.contains(&(Endpoint { addr, port: to.port }, v6_only));
+        let either = |addr| at(addr, false) || at(addr, true);
+        match to.addr.is_v4() {
+            true => either(to.addr) || either(Addr::UNSPECIFIED_V4) || at(Addr::UNSPECIFIED_V6, false),
+            false => either(to.addr) || either(Addr::UNSPECIFIED_V6),
+        }
+    }
 }
 
 /// One address and port on one device, which is named by its place among the engine's ports.
 type Spot = (usize, OwnKey);
 
+/// The same as a connection has it.
+type Here = (InterfaceId, Endpoint);
+
+fn here((port, key): Spot) -> Here {
+    (InterfaceId(port as u8), Endpoint { addr: key.addr, port: key.port })
+}
+
+#[derive(Default)]
 struct Place {
-    /// How many places began to close before this one.
-    generation: u64,
-    /// Connections that are left; `None` as long as they are not known.
-    flows: Option<HashSet<OwnFlow>>,
+    /// The program knows the connections that are left by their names.
+    named: bool,
+    /// When there was no room for all names, of a device that should have had it.
+    tried: Option<Instant>,
+    told: bool,
+}
+
+/// A question under way.
+struct Asked {
+    /// Closed once the lane has answered, or is gone.
+    answer: Receiver<Vec<FlowKey>>,
+    /// Ports of which the lane has told something new since.
+    anew: HashSet<u16>,
 }
 
 /// All ports on which nobody listens any more, but somebody did.
-#[derive(Default)]
 pub(crate) struct Draining {
+    ledger: Arc<Ledger>,
     places: HashMap<Spot, Place>,
-    begun: u64,
-    round: Option<Round>,
-    asked: Option<Instant>,
+    /// Connections of listeners that have gone, with their lanes; others may listen there still.
+    known: HashMap<Here, HashMap<FlowKey, u16>>,
+    asked: HashMap<u16, Asked>,
+    /// When the lanes were asked last.
+    reviewed: Option<Instant>,
+    /// Connections that a device's program has names for.
+    most_named: usize,
 }
 
 /// The XDP programs of the engine's interfaces, by the interfaces' places among its ports. Calls for an interface that is gone
@@ -152,35 +196,49 @@ fn must(result: Result<(), PortError>) {
     }
 }
 
-fn flow_of(key: &FlowKey, port: usize, local: OwnKey) -> Option<OwnFlow> {
-    let interface = InterfaceId(port as u8);
-    let fits = (key.interface, key.local, key.local_port) == (interface, local.addr, local.port);
-    fits.then_some(OwnFlow { local, remote: key.remote, remote_port: key.remote_port })
+fn flow_of(key: &FlowKey, local: OwnKey) -> OwnFlow {
+    OwnFlow { local, remote: key.remote, remote_port: key.remote_port }
 }
 
 impl Draining {
+    pub fn new(ledger: Arc<Ledger>) -> Draining {
+        Draining {
+            ledger,
+            places: HashMap::new(),
+            known: HashMap::new(),
+            asked: HashMap::new(),
+            reviewed: None,
+            most_named: MOST_KEPT as usize,
+        }
+    }
+
     /// How long the control thread may sleep at most.
     pub fn patience(&self) -> Option<Duration> {
-        let closing = self.round.is_none() && self.places.values().any(|place| place.flows.is_none());
-        (!self.places.is_empty()).then_some(if closing { REST } else { REVIEW })
+        (!self.places.is_empty() || !self.known.is_empty()).then_some(REVIEW)
     }
 
     /// Nobody listens there any more.
     pub fn begin(&mut self, programs: &(impl Programs + ?Sized), port: usize, key: OwnKey) {
         must(programs.own(port, key, OwnFlags::CLOSING));
-        self.places.insert((port, key), Place { generation: self.begun, flows: None });
-        self.begun += 1;
+        self.places.insert((port, key), Place::default());
     }
 
     /// Somebody listens there again, or the address is no more: nothing is kept for its connections.
     pub fn end(&mut self, programs: &(impl Programs + ?Sized), port: usize, key: OwnKey) {
-        for flow in self.places.remove(&(port, key)).and_then(|place| place.flows).unwrap_or_default() {
-            must(programs.give_flow_back(port, flow));
+        if self.places.remove(&(port, key)).is_some_and(|place| place.named) {
+            for flow in self.known.get(&here((port, key))).into_iter().flatten() {
+                must(programs.give_flow_back(port, flow_of(flow.0, key)));
+            }
         }
     }
 
+    /// All of it, when the devices have their interfaces back.
+    pub fn end_all(&mut self) {
+        *self = Draining::new(self.ledger.clone());
+    }
+
     /// An address is no more, and with it go its places.
-    pub fn end_address(&mut self, p: &SharedPort, gone: std::net::IpAddr) {
+    pub fn end_address(&mut self, p: &SharedPort, gone: IpAddr) {
         let of_address = |(port, key): &&Spot| (*port, key.vlan, key.addr) == (p.port, p.vlan, gone.into());
         let spots: Vec<Spot> = self.places.keys().filter(of_address).copied().collect();
         for (port, key) in spots {
@@ -189,133 +247,179 @@ impl Draining {
         }
     }
 
-    /// Hears what the lanes say and asks them what is to be asked; `now` is any clock.
-    pub fn work(&mut self, now: Instant, ports: &[SharedPort], lanes: &[LaneLink], bell: &Arc<Bell>) {
-        self.hear(ports);
-        let Some(question) = self.ask(now, bell) else { return };
-        for lane in lanes.iter().filter(|lane| !lane.stands_still_empty()) {
-            lane.send(Control::Connections(question.clone()));
+    /// Hears what the lanes say, settles what can be, and asks the lanes what is to be asked; `now` is any clock.
+    pub fn work(&mut self, now: Instant, programs: &(impl Programs + ?Sized), lanes: &[LaneLink], bell: &Arc<Bell>) {
+        if self.patience().is_none() && self.asked.is_empty() {
+            // What is noted meanwhile is read with the next place.
+            return;
         }
+        let mut ended = self.hear();
+        let listened = self.read(lanes, &mut ended);
+        self.forget(programs, ended);
+        self.settle(now, programs, &listened);
+        self.ask(now, lanes, bell);
     }
 
-    /// A new round's question, where it is time for one.
-    fn ask(&mut self, now: Instant, bell: &Arc<Bell>) -> Option<Question> {
-        if self.round.is_some() || self.places.is_empty() {
-            return None;
-        }
-        let closing = self.places.iter().filter(|(_, place)| place.flows.is_none());
-        let closing: HashMap<Spot, u64> = closing.map(|(spot, place)| (*spot, place.generation)).collect();
-        let rest = if closing.is_empty() { REVIEW } else { REST };
-        if self.asked.is_some_and(|asked| now.duration_since(asked) < rest) {
-            return None;
-        }
-        self.asked = Some(now);
-        let at = closing.keys().map(|(_, key)| Endpoint { addr: key.addr, port: key.port }).collect();
-        let flows = self.places.iter().flat_map(|((port, _), place)| place.flows.iter().flatten().map(|f| (*port, f)));
-        let key = |(port, f): (usize, &OwnFlow)| FlowKey {
-            interface: InterfaceId(port as u8),
-            local: f.local.addr,
-            remote: f.remote,
-            local_port: f.local.port,
-            remote_port: f.remote_port,
-        };
-        let (at, flows): (Arc<HashSet<_>>, Arc<Vec<_>>) = (Arc::new(at), Arc::new(flows.map(key).collect()));
-        let (to, answers) = channel();
-        self.round = Some(Round { closing, answers, heard: Answer::default() });
-        Some(Question { ports: at, flows, to, bell: bell.clone(), answer: Answer::default(), next: None })
-    }
-
-    fn hear(&mut self, programs: &(impl Programs + ?Sized)) {
-        let Some(round) = &mut self.round else { return };
-        loop {
-            match round.answers.try_recv() {
-                Ok(answer) => {
-                    round.heard.listening.extend(answer.listening);
-                    round.heard.connections.extend(answer.connections);
-                }
-                Err(TryRecvError::Empty) => return,
-                Err(TryRecvError::Disconnected) => break,
-            }
-        }
-        let Some(Round { closing, heard, .. }) = self.round.take() else { return };
-        let mut left: HashMap<Endpoint, Vec<FlowKey>> = HashMap::new();
-        for key in heard.connections {
-            left.entry(Endpoint { addr: key.local, port: key.local_port }).or_default().push(key);
-        }
+    /// Connections that have ended, by what the lanes have answered.
+    fn hear(&mut self) -> Vec<FlowKey> {
+        let Draining { asked, known, .. } = self;
         let mut ended = Vec::new();
-        for (spot, place) in &mut self.places {
-            let (port, key) = *spot;
-            let at = Endpoint { addr: key.addr, port: key.port };
-            let left = left.get(&at).into_iter().flatten();
-            let flows = || left.filter_map(|k| flow_of(k, port, key)).collect::<HashSet<_>>();
-            match &mut place.flows {
-                Some(known) => {
-                    let alive = flows();
-                    for flow in known.difference(&alive) {
-                        must(programs.give_flow_back(port, *flow));
-                    }
-                    known.retain(|flow| alive.contains(flow));
+        asked.retain(|lane, asked| {
+            let gone: Vec<FlowKey> = match asked.answer.try_recv() {
+                Ok(flows) => flows,
+                Err(TryRecvError::Empty) => return true,
+                // The lane is gone, with all that it had.
+                Err(TryRecvError::Disconnected) => {
+                    known.values().flatten().filter(|(_, of)| *of == lane).map(|(key, _)| *key).collect()
                 }
-                // Of those that began to close meanwhile nobody has asked yet.
-                None if closing.get(spot) == Some(&place.generation) && !heard.listening.contains(&at) => {
-                    place.flows = keep(programs, port, key, flows());
+            };
+            ended.extend(gone.into_iter().filter(|key| !asked.anew.contains(&key.local_port)));
+            false
+        });
+        ended
+    }
+
+    /// Reads what the lanes have noted: takes up connections, and adds to `ended` those that are no more. On which of the places
+    /// that are closing a lane still listens.
+    fn read(&mut self, lanes: &[LaneLink], ended: &mut Vec<FlowKey>) -> HashSet<Spot> {
+        let Draining { ledger, places, known, asked, .. } = self;
+        let closing: Vec<Spot> = places.iter().filter(|(_, place)| !place.named).map(|(spot, _)| *spot).collect();
+        let mut listened = HashSet::new();
+        for lane in lanes {
+            // Both under one lock: who does not listen any more has told what is left.
+            let (closed, left) = {
+                let mut entry = ledger.entry(lane.index);
+                if !lane.stands_still_empty() && !lane.is_gone() {
+                    listened.extend(closing.iter().filter(|spot| entry.covers(here(**spot).1)));
                 }
-                None => {}
+                (std::mem::take(&mut entry.closed), std::mem::take(&mut entry.left))
+            };
+            if closed.is_empty() {
+                continue;
             }
-            if place.flows.as_ref().is_some_and(HashSet::is_empty) {
-                ended.push(*spot);
+            if let Some(asked) = asked.get_mut(&lane.index) {
+                asked.anew.extend(&closed);
+            }
+            let left: HashSet<FlowKey> = left.into_iter().collect();
+            let before = known.iter().filter(|((_, at), _)| closed.contains(&at.port)).flat_map(|(_, flows)| flows);
+            ended.extend(before.filter(|(key, of)| **of == lane.index && !left.contains(key)).map(|(key, _)| *key));
+            for key in left {
+                let at = (key.interface, Endpoint { addr: key.local, port: key.local_port });
+                known.entry(at).or_default().insert(key, lane.index);
             }
         }
-        for (port, key) in ended {
-            self.places.remove(&(port, key));
-            must(programs.disown(port, key));
+        listened
+    }
+
+    fn forget(&mut self, programs: &(impl Programs + ?Sized), ended: Vec<FlowKey>) {
+        // By connection, since a place's VLAN is the device's.
+        let named: HashMap<Here, Spot> =
+            self.places.iter().filter(|(_, place)| place.named).map(|(spot, _)| (here(*spot), *spot)).collect();
+        for flow in ended {
+            let at = (flow.interface, Endpoint { addr: flow.local, port: flow.local_port });
+            let Some(flows) = self.known.get_mut(&at) else { continue };
+            if flows.remove(&flow).is_some()
+                && let Some((port, key)) = named.get(&at)
+            {
+                must(programs.give_flow_back(*port, flow_of(&flow, *key)));
+            }
+            if flows.is_empty() {
+                self.known.remove(&at);
+            }
+        }
+    }
+
+    /// Places that nobody listens at: those without connections are free, and of the others the connections are named.
+    fn settle(&mut self, now: Instant, programs: &(impl Programs + ?Sized), listened: &HashSet<Spot>) {
+        let Draining { places, known, most_named, .. } = self;
+        let mut names: HashMap<usize, usize> = HashMap::new();
+        for (spot, _) in places.iter().filter(|(_, place)| place.named) {
+            *names.entry(spot.0).or_default() += known.get(&here(*spot)).map_or(0, HashMap::len);
+        }
+        places.retain(|spot, place| {
+            let (port, key) = *spot;
+            if listened.contains(spot) {
+                return true;
+            }
+            let Some(flows) = known.get(&here(*spot)) else {
+                must(programs.disown(port, key));
+                return false;
+            };
+            let names = names.entry(port).or_default();
+            let early = place.tried.is_some_and(|tried| now.duration_since(tried) < REVIEW);
+            if place.named || early {
+                return true;
+            }
+            let room = *names + flows.len() <= *most_named;
+            match if room { keep(programs, port, key, flows.keys()) } else { Ok(false) } {
+                Ok(true) => {
+                    place.named = true;
+                    *names += flows.len();
+                }
+                Ok(false) => {}
+                Err(error) => {
+                    place.tried = Some(now);
+                    tracing::debug!("{error}");
+                }
+            }
+            if !place.named && !std::mem::replace(&mut place.told, true) {
+                tracing::debug!(
+                    "{} connections are left on {} port {}: until fewer are, segments there are looked up",
+                    flows.len(),
+                    key.addr,
+                    key.port
+                );
+            }
+            true
+        });
+    }
+
+    /// Asks each lane which of its connections have ended, where it is time for that and the lane has answered what it was asked before.
+    fn ask(&mut self, now: Instant, lanes: &[LaneLink], bell: &Arc<Bell>) {
+        if self.known.is_empty() || self.reviewed.is_some_and(|then| now.duration_since(then) < REVIEW) {
+            return;
+        }
+        self.reviewed = Some(now);
+        let mut flows: HashMap<u16, Vec<FlowKey>> = HashMap::new();
+        for (key, lane) in self.known.values().flatten().filter(|(_, lane)| !self.asked.contains_key(lane)) {
+            flows.entry(*lane).or_default().push(*key);
+        }
+        for lane in lanes {
+            let Some(flows) = flows.remove(&lane.index) else { continue };
+            let (to, answer) = channel();
+            self.asked.insert(lane.index, Asked { answer, anew: HashSet::new() });
+            lane.send(Control::Connections(Question { flows, next: 0, ended: Vec::new(), to, bell: bell.clone() }));
         }
     }
 }
 
-/// Names the connections that are left to the program. Those for which it has no room are the kernel's from now on, which resets
-/// them: the port would else be asked about for as long as any of them lives, and the kernel's next server on it would have no peace.
-fn keep(
+/// Names a place's connections to the program, all or none: whether it has.
+fn keep<'a>(
     programs: &(impl Programs + ?Sized),
     port: usize,
     key: OwnKey,
-    mut flows: HashSet<OwnFlow>,
-) -> Option<HashSet<OwnFlow>> {
-    let all = flows.len();
-    let mut why = None;
-    flows.retain(|flow| match &why {
-        None => programs.keep_flow(port, *flow).map_err(|error| why = Some(error)).is_ok(),
-        Some(_) => false,
-    });
-    let drains = if flows.is_empty() { Ok(()) } else { programs.own(port, key, OwnFlags::DRAINING) };
-    if let Err(error) = drains {
-        tracing::debug!("{error}");
-        flows.iter().for_each(|flow| drop(programs.give_flow_back(port, *flow)));
-        return None;
+    flows: impl Iterator<Item = &'a FlowKey> + Clone,
+) -> Result<bool, PortError> {
+    let kept = flows.clone().try_for_each(|flow| programs.keep_flow(port, flow_of(flow, key)));
+    let drains = kept.and_then(|()| programs.own(port, key, OwnFlags::DRAINING));
+    if drains.is_err() {
+        flows.for_each(|flow| drop(programs.give_flow_back(port, flow_of(flow, key))));
     }
-    if let Some(error) = why {
-        let (addr, lost) = (key.addr, all - flows.len());
-        tracing::warn!(
-            "{lost} of {all} connections on {addr} port {}, on which nobody listens any more, end: {error}",
-            key.port
-        );
-    }
-    Some(flows)
+    drains.map(|()| true)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::cell::RefCell;
-    use std::net::IpAddr;
+    use std::cell::{Cell, RefCell};
     use std::sync::atomic::Ordering;
 
     use super::*;
     use crate::mailbox::Mailbox;
     use crate::stats::LaneStats;
 
-    /// What the program of the only interface was told.
+    /// What the program of the only interface was told, and how many names it takes from now on, if that is not as many as you like.
     #[derive(Default)]
-    struct Told(RefCell<Vec<(&'static str, u16)>>);
+    struct Told(RefCell<Vec<(&'static str, u16)>>, Cell<Option<usize>>);
 
     impl Told {
         fn say(&self, what: &'static str, port: u16) -> Result<(), PortError> {
@@ -334,6 +438,10 @@ mod tests {
         }
 
         fn keep_flow(&self, _: usize, flow: OwnFlow) -> Result<(), PortError> {
+            match self.1.get() {
+                Some(0) => return Err(PortError::Invalid("full".into())),
+                room => self.1.set(room.map(|n| n - 1)),
+            }
             self.say("kept", flow.remote_port)
         }
 
@@ -351,57 +459,203 @@ mod tests {
         FlowKey { interface: InterfaceId(0), local: key().addr, remote, local_port: 80, remote_port }
     }
 
-    /// A listener goes, another comes to its place, gets a connection, and goes too, while the lanes answer about the first one: the
-    /// lane that answered before knows nothing of that connection.
-    #[test]
-    fn answers_are_of_the_place_that_they_were_asked_about() {
-        let (told, bell) = (Told::default(), Arc::new(Bell::new().unwrap()));
-        let mut draining = Draining::default();
-        let begin = Instant::now();
-        draining.begin(&told, 0, key());
-        let early = draining.ask(begin, &bell).unwrap();
-        early.to.send(Answer { listening: Vec::new(), connections: vec![connection(1)] }).unwrap();
-        // Another one listens there, and goes.
-        draining.end(&told, 0, key());
-        draining.begin(&told, 0, key());
-        drop(early);
-        draining.hear(&told);
-        assert_eq!(*told.0.borrow(), [("closing", 80); 2], "nothing is known of the second one's connections");
-        let late = draining.ask(begin + REST, &bell).unwrap();
-        assert!(late.ports.contains(&Endpoint { addr: key().addr, port: 80 }));
-        late.to.send(Answer { listening: Vec::new(), connections: vec![connection(2)] }).unwrap();
-        drop(late);
-        draining.hear(&told);
-        assert_eq!(told.0.borrow()[2..], [("kept", 2), ("draining", 80)]);
-        // And then it ends.
-        drop(draining.ask(begin + 2 * REVIEW, &bell).unwrap());
-        draining.hear(&told);
-        assert_eq!(told.0.borrow()[4..], [("given back", 2), ("disowned", 80)]);
-        assert!(draining.patience().is_none());
+    const AT: u16 = 80;
+
+    fn at(addr: Addr, port: u16) -> Endpoint {
+        Endpoint { addr, port }
     }
 
-    /// Asks a lane, and hears it a second later: whether the place is settled then.
-    fn settles(inline: bool, connections: u64) -> (bool, Arc<Mailbox>) {
-        let (told, bell, mail) = (Told::default(), Arc::new(Bell::new().unwrap()), Arc::new(Mailbox::default()));
-        let stats = Arc::new(LaneStats::default());
-        stats.connections.store(connections, Ordering::Relaxed);
-        let lane = LaneLink { mail: Arc::downgrade(&mail), bell: bell.clone(), stats, index: 0, inline };
-        let mut draining = Draining::default();
-        let begin = Instant::now();
-        draining.begin(&told, 0, key());
-        draining.work(begin, &[], std::slice::from_ref(&lane), &bell);
-        draining.work(begin + REVIEW, &[], std::slice::from_ref(&lane), &bell);
-        (draining.patience().is_none(), mail)
+    /// Two lanes with their boxes, and what is asked and told.
+    struct Bench {
+        told: Told,
+        bell: Arc<Bell>,
+        mail: Vec<Arc<Mailbox>>,
+        lanes: Vec<LaneLink>,
+        draining: Draining,
+        now: Instant,
     }
 
-    /// A lane that takes no turns: only what it may have is waited for.
-    #[test]
-    fn a_lane_that_stands_still_without_connections_is_not_waited_for() {
-        assert!(settles(true, 0).0);
-        for (inline, connections) in [(true, 1), (false, 0)] {
-            let (settled, mail) = settles(inline, connections);
-            assert!(!settled);
-            assert_eq!(mail.take().len(), 1, "it is asked once");
+    impl Bench {
+        fn new(inline: bool) -> Bench {
+            let bell = Arc::new(Bell::new().unwrap());
+            let mail: Vec<Arc<Mailbox>> = (0..2).map(|_| Arc::default()).collect();
+            let link = |index: usize| {
+                let stats = Arc::new(LaneStats::default());
+                stats.connections.store(1, Ordering::Relaxed);
+                let mail = Arc::downgrade(&mail[index]);
+                LaneLink { mail, bell: bell.clone(), stats, index: index as u16, inline }
+            };
+            let (lanes, draining) = ((0..2).map(link).collect(), Draining::new(Ledger::new(2)));
+            Bench { told: Told::default(), bell: bell.clone(), mail, lanes, draining, now: Instant::now() }
         }
+
+        fn listens(&self, lane: u16, port: u16) {
+            self.draining.ledger.note(lane, &[(at(key().addr, port), false, true)], []);
+        }
+
+        fn closes(&self, lane: u16, port: u16, left: &[u16]) {
+            let changed = [(at(key().addr, port), false, false)];
+            let left = left.iter().map(|remote| FlowKey { local_port: port, ..connection(*remote) });
+            self.draining.ledger.note(lane, &changed, left);
+        }
+
+        fn begin(&mut self, port: u16) {
+            self.draining.begin(&self.told, 0, OwnKey { port, ..key() });
+        }
+
+        /// What the programs are told in one look.
+        fn work(&mut self) -> Vec<(&'static str, u16)> {
+            self.told.0.take();
+            self.draining.work(self.now, &self.told, &self.lanes, &self.bell);
+            let mut told = self.told.0.take();
+            // Names come in no order.
+            told.sort();
+            told
+        }
+
+        /// A lane answers what it was asked: these have ended.
+        fn answers(&self, lane: usize, ended: &[u16]) {
+            for letter in self.mail[lane].take() {
+                if let Control::Connections(Question { flows, to, .. }) = letter {
+                    to.send(flows.into_iter().filter(|key| ended.contains(&key.remote_port)).collect()).unwrap();
+                }
+            }
+        }
+
+        /// A lane is asked a second later.
+        fn reviewed(&mut self, lane: usize, ended: &[u16]) -> Vec<(&'static str, u16)> {
+            self.now += REVIEW;
+            let before = self.work();
+            self.answers(lane, ended);
+            [before, self.work()].concat()
+        }
+    }
+
+    #[test]
+    fn what_lanes_have_left_is_named_once_no_lane_listens() {
+        let mut b = Bench::new(false);
+        (0..2).for_each(|lane| b.listens(lane, AT));
+        b.closes(0, AT, &[1, 2]);
+        b.begin(AT);
+        assert_eq!(b.work(), [("closing", 80); 0], "the other lane listens still");
+        b.closes(1, AT, &[3]);
+        assert_eq!(b.work(), [("draining", 80), ("kept", 1), ("kept", 2), ("kept", 3)]);
+        assert_eq!(b.reviewed(1, &[]), []);
+        assert_eq!(b.reviewed(0, &[1]), [("given back", 1)]);
+        assert_eq!(b.reviewed(0, &[2]), [("given back", 2)]);
+        assert_eq!(b.reviewed(1, &[3]), [("disowned", 80), ("given back", 3)]);
+        assert!(b.draining.patience().is_none());
+    }
+
+    #[test]
+    fn a_port_without_connections_is_free_at_once() {
+        let mut b = Bench::new(true);
+        // One that a wildcard covered, and one that nobody ever listened on.
+        let wild = |there| [(at(Addr::UNSPECIFIED_V4, 81), false, there)];
+        b.draining.ledger.note(1, &wild(true), []);
+        b.begin(81);
+        assert_eq!(b.work(), [], "the lane has not heard of the end");
+        b.begin(82);
+        assert_eq!(b.work(), [("disowned", 82)]);
+        b.draining.ledger.note(1, &wild(false), []);
+        assert_eq!(b.work(), [("disowned", 81)]);
+        assert!(b.draining.patience().is_none());
+    }
+
+    /// A lane that takes no turns is waited for at no port but those at which it listens.
+    #[test]
+    fn a_lane_that_stands_still_holds_up_no_other_port() {
+        let mut b = Bench::new(true);
+        b.listens(0, 81);
+        b.closes(0, 81, &[1]);
+        b.listens(0, 82);
+        // And from here on it stands still, with a connection.
+        b.begin(81);
+        assert_eq!(b.work(), [("draining", 81), ("kept", 1)]);
+        b.begin(82);
+        for port in 1024..1124 {
+            b.listens(1, port);
+            b.begin(port);
+            b.closes(1, port, if port % 2 == 0 { &[7] } else { &[] });
+            let wanted = if port % 2 == 0 { vec![("draining", port), ("kept", 7)] } else { vec![("disowned", port)] };
+            assert_eq!(b.work(), wanted);
+            // The other one's connections end.
+            let ended = b.reviewed(1, &[7]);
+            assert_eq!(ended, if port % 2 == 0 { vec![("disowned", port), ("given back", 7)] } else { vec![] });
+        }
+        let asked = b.mail[0].take();
+        assert_eq!(asked.len(), 1, "it is asked once");
+        // Without a connection it does not matter where it listens.
+        b.lanes[0].stats.connections.store(0, Ordering::Relaxed);
+        assert_eq!(b.work(), [("disowned", 82)]);
+    }
+
+    /// A listener goes, another comes to its place, gets the same connection, and goes too, while the lane answers about the first one's.
+    #[test]
+    fn answers_are_of_the_connections_that_they_were_asked_about() {
+        let mut b = Bench::new(false);
+        b.closes(0, AT, &[1, 2]);
+        b.begin(AT);
+        assert_eq!(b.work().len(), 3);
+        b.listens(0, AT);
+        b.draining.end(&b.told, 0, key());
+        assert_eq!(b.work(), [], "somebody listens");
+        b.begin(AT);
+        // Of the first two one has ended, and one has ended and begun again.
+        b.closes(0, AT, &[2]);
+        assert_eq!(b.work(), [("draining", 80), ("kept", 2)]);
+        b.answers(0, &[1, 2]);
+        assert_eq!(b.work(), [], "that was the one before");
+        assert_eq!(b.reviewed(0, &[2]), [("disowned", 80), ("given back", 2)]);
+    }
+
+    /// As many as there is room for are named; where there are more, all stay ours without names.
+    #[test]
+    fn no_connection_is_the_kernels_for_want_of_a_name() {
+        let mut b = Bench::new(false);
+        b.draining.most_named = 3;
+        b.closes(0, 81, &[1, 2]);
+        b.begin(81);
+        assert_eq!(b.work(), [("draining", 81), ("kept", 1), ("kept", 2)]);
+        b.closes(1, 82, &[3, 4, 5, 6]);
+        b.begin(82);
+        assert_eq!(b.work(), []);
+        assert_eq!(b.reviewed(1, &[]), []);
+        assert_eq!(b.reviewed(1, &[3]), [], "there are two names less than it needs");
+        assert_eq!(
+            b.reviewed(0, &[1, 2]),
+            [
+                ("disowned", 81),
+                ("draining", 82),
+                ("given back", 1),
+                ("given back", 2),
+                ("kept", 4),
+                ("kept", 5),
+                ("kept", 6)
+            ]
+        );
+        // The kernel's own limit, with names that somebody else has: all or none.
+        b.closes(0, 83, &[8, 9]);
+        b.draining.most_named = 9;
+        b.told.1.set(Some(1));
+        b.begin(83);
+        assert_eq!(b.work().iter().filter(|(what, _)| *what == "draining").count(), 0);
+        assert_eq!(b.work(), [], "it is tried now and then");
+        b.told.1.set(None);
+        assert_eq!(b.reviewed(0, &[]), [("draining", 83), ("kept", 8), ("kept", 9)]);
+    }
+
+    /// The lane has gone, and its connections with it.
+    #[test]
+    fn nobody_waits_for_a_lane_that_is_gone() {
+        let mut b = Bench::new(false);
+        b.listens(1, AT);
+        b.closes(0, AT, &[1]);
+        b.begin(AT);
+        assert_eq!(b.work(), []);
+        b.mail.truncate(1);
+        assert_eq!(b.work(), [("draining", 80), ("kept", 1)]);
+        b.mail.clear();
+        assert_eq!(b.work(), [("disowned", 80), ("given back", 1)]);
     }
 }

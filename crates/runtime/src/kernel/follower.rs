@@ -148,7 +148,7 @@ impl Follower {
             state.review_flows();
         }
         let State { ports, draining, .. } = &mut *state;
-        draining.work(Instant::now(), ports, &self.lanes, &self.bell);
+        draining.work(Instant::now(), &ports[..], &self.lanes, &self.bell);
         let all = |make: &dyn Fn() -> Control| self.lanes.iter().for_each(|l| l.send(make()));
         let mut changes = Vec::new();
         for _ in 0..DATAGRAMS {

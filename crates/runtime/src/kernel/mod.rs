@@ -27,7 +27,7 @@ use crate::devices::Devices;
 use crate::engine::{Error, LaneLink};
 use crate::lane::Wanted;
 use drain::Draining;
-pub(crate) use drain::Question;
+pub(crate) use drain::{Ledger, Question};
 use follower::{Follower, Tables};
 pub(crate) use port::{SharedPort, Way};
 use state::{Listen, State, lock};
@@ -40,6 +40,7 @@ pub(crate) struct Kernel {
     thread: Option<JoinHandle<()>>,
     wanted: Sender<Wanted>,
     inbox: Option<Receiver<Wanted>>,
+    ledger: Arc<Ledger>,
 }
 
 fn system(what: &str) -> impl FnOnce(io::Error) -> Error {
@@ -48,7 +49,12 @@ fn system(what: &str) -> impl FnOnce(io::Error) -> Error {
 
 impl Kernel {
     /// Reads what there is; [`Kernel::follow`] starts to follow it. Active opens leave from `range`, or from what is free.
-    pub fn new(ports: Vec<SharedPort>, fixed: Vec<Route>, range: Option<(u16, u16)>) -> Result<Kernel, Error> {
+    pub fn new(
+        ports: Vec<SharedPort>,
+        fixed: Vec<Route>,
+        range: Option<(u16, u16)>,
+        lanes: usize,
+    ) -> Result<Kernel, Error> {
         let netlink = Netlink::open().map_err(system("netlink"))?;
         let devs: Vec<&str> = ports.iter().map(|port| port.device.link().name.as_str()).collect();
         let active = match range {
@@ -57,13 +63,14 @@ impl Kernel {
         };
         let local = Local::new().map_err(system("epoll"))?;
         let bell = Arc::new(Bell::new().map_err(system("eventfd"))?);
+        let ledger = Ledger::new(lanes);
         let mut state = State {
             ports,
             addresses: Vec::new(),
             host: Vec::new(),
             held: HashMap::new(),
             local,
-            draining: Draining::default(),
+            draining: Draining::new(ledger.clone()),
             bell: bell.clone(),
             active,
             opens: false,
@@ -79,6 +86,7 @@ impl Kernel {
             thread: None,
             wanted,
             inbox: Some(inbox),
+            ledger,
         })
     }
 
@@ -90,6 +98,11 @@ impl Kernel {
     /// For lanes: where to ask for next hops.
     pub fn asker(&self) -> (Sender<Wanted>, Arc<Bell>) {
         (self.wanted.clone(), self.bell.clone())
+    }
+
+    /// For lanes: where to note what becomes of their listeners.
+    pub fn ledger(&self) -> Arc<Ledger> {
+        self.ledger.clone()
     }
 
     /// For applications: where to ask for ports.
@@ -124,7 +137,7 @@ impl Kernel {
     pub fn give_back(&self) {
         let mut state = lock(&self.state);
         state.held.clear();
-        state.draining = Draining::default();
+        state.draining.end_all();
         state.ports.clear();
     }
 
