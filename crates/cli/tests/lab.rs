@@ -500,6 +500,47 @@ fn a_peer_that_forgot_its_connection_to_the_kernel_gets_a_new_one_from_us() {
     assert!(told.contains("the kernel still has 1 connections on port 80"), "{told}");
 }
 
+/// An address that goes and comes back, as between two machines that share it: the kernel has connections on it, and goes on with them.
+#[test]
+fn the_kernel_keeps_what_it_has_on_an_address_that_comes_back() {
+    let Some(lab) = Lab::new() else { return };
+    lab.file("one", 1);
+    let (address, at) = ("10.99.0.60/24", SocketAddr::from(([10, 99, 0, 60], 80)));
+    let has = |what: &str| must(&format!("ip -n {} addr {what} {address} dev vb", lab.b));
+    has("add");
+    let listener = lab.within(&lab.b, || TcpListener::bind(at).unwrap());
+    let mut client = lab.within(&lab.a, || TcpStream::connect(at).unwrap());
+    let (mut server, _) = listener.accept().unwrap();
+    drop(listener);
+    let mut talk = || -> std::io::Result<()> {
+        for s in [&client, &server] {
+            s.set_read_timeout(Some(Duration::from_secs(30)))?;
+        }
+        client.write_all(b"hello")?;
+        server.read_exact(&mut [0; 5])?;
+        server.write_all(b"there")?;
+        client.read_exact(&mut [0; 5])
+    };
+    // The kernel's connections are looked for when the server starts, or it has never heard of the address before.
+    for there in [true, false] {
+        has(if there { "replace" } else { "del" });
+        let corelane = lab.serve(&lab.b, "--dev xdp:vb --port 80");
+        for n in 0..3 {
+            if there || n > 0 {
+                has("del");
+                // Long enough that nothing is left to be looked for.
+                std::thread::sleep(Duration::from_millis(1500));
+            }
+            has("add");
+            interfaces::until("the address is served", || {
+                sh(&format!("ip netns exec {} curl -s -m 5 http://{at}/one", lab.a)).status.success()
+            });
+            talk().unwrap_or_else(|e| panic!("{there}, {n}: {e}"));
+        }
+        assert_eq!(corelane.stop(), Some(0));
+    }
+}
+
 #[test]
 fn transit_to_the_same_port_passes() {
     let Some(lab) = Lab::new() else { return };

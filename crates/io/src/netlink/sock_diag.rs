@@ -1,5 +1,6 @@
 //! Connections and listeners of the kernel's TCP (NETLINK_SOCK_DIAG), as `ss` shows them and `ss -K` ends them.
 
+use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
 
@@ -41,6 +42,13 @@ pub(super) fn diag_socket(b: &[u8]) -> Option<DiagSocket<'_>> {
     Some(DiagSocket { family: b[0], local, time_wait: b[2] == 3, again: b[3] > 0, id })
 }
 
+impl DiagSocket<'_> {
+    /// The local port.
+    fn port(&self) -> u16 {
+        u16::from_be_bytes([self.id[0], self.id[1]])
+    }
+}
+
 /// `struct inet_diag_req_v2` without its id.
 fn diag_request(family: u8, states: u32) -> Vec<u8> {
     let mut body = vec![family, libc::IPPROTO_TCP as u8, 0, 0];
@@ -53,7 +61,7 @@ const CONNECTIONS: u32 = 0xfff & !(1 << 7) & !(1 << 10);
 /// TCP_SYN_RECV, by which the kernel means its half-open records too.
 const SYN_RECEIVED: u32 = 1 << 3;
 
-/// Calls `f` for each socket of the kernel's in one of `states` on local port `port` (sock_diag).
+/// Calls `f` for each socket of the kernel's in one of `states` on local port `port`, or on any where that is 0 (sock_diag).
 fn each(socket: &mut Netlink, states: u32, port: u16, mut f: impl FnMut(DiagSocket)) -> io::Result<()> {
     for family in [libc::AF_INET, libc::AF_INET6] {
         let mut body = diag_request(family as u8, states);
@@ -61,7 +69,7 @@ fn each(socket: &mut Netlink, states: u32, port: u16, mut f: impl FnMut(DiagSock
         body.resize(8 + SOCKET_ID, 0);
         socket.dump(SOCK_DIAG_BY_FAMILY, &body, |_, b| {
             // Kernels take the port of the request as a filter; what one sends all the same is not asked for.
-            if let Some(s) = diag_socket(b).filter(|s| s.id[..2] == port.to_be_bytes()) {
+            if let Some(s) = diag_socket(b).filter(|s| port == 0 || s.port() == port) {
                 f(s);
             }
         })?;
@@ -77,7 +85,7 @@ pub fn listening_ports() -> io::Result<Vec<u16>> {
         let mut body = diag_request(family as u8, 1 << 10);
         body.resize(8 + SOCKET_ID, 0);
         socket.dump(SOCK_DIAG_BY_FAMILY, &body, |_, b| {
-            ports.extend(diag_socket(b).map(|s| u16::from_be_bytes([s.id[0], s.id[1]])));
+            ports.extend(diag_socket(b).map(|s| s.port()));
         })?;
     }
     Ok(ports)
@@ -95,6 +103,19 @@ pub fn kernel_flows(port: u16, covers: impl Fn(IpAddr) -> bool) -> io::Result<Ke
         }
     })?;
     Ok(n)
+}
+
+/// What the kernel's TCP has, by local address and port.
+pub fn all_kernel_flows() -> io::Result<HashMap<(IpAddr, u16), KernelFlows>> {
+    let mut all: HashMap<_, KernelFlows> = HashMap::new();
+    each(&mut Netlink::with_groups(libc::NETLINK_SOCK_DIAG, 0)?, CONNECTIONS, 0, |s| {
+        let n = all.entry((s.local, s.port())).or_default();
+        match s.time_wait {
+            true => n.time_wait += 1,
+            false => n.live += 1,
+        }
+    })?;
+    Ok(all)
 }
 
 /// Ports and addresses of a connection, with which `struct inet_diag_sockid` begins.

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ::io::bpf::{OwnFlags, OwnFlow, OwnKey};
-use ::io::netlink::{self, Address, KernelRoute, Link, Netlink};
+use ::io::netlink::{self, Address, KernelFlows, KernelRoute, Link, Netlink};
 use ::io::xdp::{ActivePorts, Local, Placeholder};
 use ::io::{Bell, PortError};
 use stack::{FlowKey, InterfaceId, Route};
@@ -45,6 +45,9 @@ pub(super) struct Held {
     may_hold: bool,
 }
 
+/// What the kernel has on its addresses and ports, or why that is not known.
+type Kernels = Result<HashMap<(IpAddr, u16), KernelFlows>, String>;
+
 pub(super) struct State {
     pub(super) ports: Vec<SharedPort>,
     /// (port index, address, prefix).
@@ -77,6 +80,7 @@ impl State {
         self.host = self.netlink.links()?.iter().filter(host).map(|l| l.index).collect();
         let taken: Vec<u32> = self.ports.iter().map(|p| p.device.link().index).collect();
         let mut gone = Vec::new();
+        let mut kernels = None;
         for at in 0..self.ports.len() {
             let (p, host) = (&self.ports[at], &self.host);
             let port = p.port;
@@ -92,15 +96,16 @@ impl State {
             for own in [false, true] {
                 let link = self.ports[at].device.link().index;
                 for a in served.iter().filter(|a| !a.tentative && (a.link == link) == own) {
-                    self.add_address(at, a.addr, a.prefix)?;
+                    self.add_address(at, a.addr, a.prefix, &mut kernels)?;
                 }
             }
         }
         Ok(gone)
     }
 
-    /// Our ports on an address of this port; whether it is new.
-    fn add_address(&mut self, at: usize, addr: IpAddr, prefix: u8) -> io::Result<bool> {
+    /// Our ports on an address of this port; whether it is new. `kernels` is what the kernel has, once that was asked for: an address
+    /// that was here before, or on another machine, may have connections of the kernel's from then.
+    fn add_address(&mut self, at: usize, addr: IpAddr, prefix: u8, kernels: &mut Option<Kernels>) -> io::Result<bool> {
         let p = &self.ports[at];
         if self.addresses.iter().any(|(port, a, _)| *port == p.port && *a == addr) {
             return Ok(false);
@@ -111,6 +116,15 @@ impl State {
         self.addresses.push((p.port, addr, prefix));
         let wild: Vec<Listen> = self.held.keys().copied().filter(|l| l.covers(addr)).collect();
         for listen in wild {
+            if let Some(held) = self.held.get_mut(&listen)
+                && !held.places.contains_key(&addr)
+            {
+                let kernels = kernels.get_or_insert_with(|| netlink::all_kernel_flows().map_err(|e| e.to_string()));
+                let port = listen.addr.port();
+                let flows = kernels.as_ref().map(|all| all.get(&(addr, port)).copied().unwrap_or_default());
+                // The other addresses are not looked up for it.
+                held.may_hold |= kernel_may_hold(port, flows, |a| a == addr);
+            }
             if let Err(error) = self.take(listen, addr) {
                 tracing::warn!("{}: {error}", SocketAddr::new(addr, listen.addr.port()));
             }
@@ -194,7 +208,8 @@ impl State {
             return Ok(());
         }
         let covered: Vec<IpAddr> = self.addresses.iter().map(|(_, a, _)| *a).filter(|a| listen.covers(*a)).collect();
-        let may_hold = kernel_may_hold(listen.addr.port(), &covered);
+        let (port, covers) = (listen.addr.port(), |addr| covered.contains(&addr));
+        let may_hold = kernel_may_hold(port, netlink::kernel_flows(port, covers), covers);
         self.held.insert(listen, Held { count: 1, places: HashMap::new(), may_hold });
         for addr in covered {
             match self.take(listen, addr) {
@@ -312,11 +327,14 @@ impl State {
     }
 }
 
-/// Whether the kernel has connections on a port of these addresses, which then stay with it. What it only remembers of
+/// Whether the kernel has connections on a port of the addresses that are covered, which then stay with it. What it only remembers of
 /// connections that have ended (TIME-WAIT) it forgets, so that their four-tuples can be used again.
-fn kernel_may_hold(port: u16, addresses: &[IpAddr]) -> bool {
-    let covers = |addr| addresses.contains(&addr);
-    let flows = match netlink::kernel_flows(port, covers) {
+fn kernel_may_hold(
+    port: u16,
+    flows: Result<KernelFlows, impl std::fmt::Display>,
+    covers: impl Fn(IpAddr) -> bool,
+) -> bool {
+    let flows = match flows {
         Ok(flows) => flows,
         Err(error) => {
             tracing::warn!("port {port}: asking for the kernel's connections: {error}: each segment is looked up");
