@@ -140,8 +140,12 @@ impl Follower {
                 continue;
             }
             // One that is known already causes no change to hear of. What is not known yet will.
-            if let Some(KernelNeighbor { mac: Some(mac), .. }) = state.netlink.neighbor(link, addr)? {
-                self.lanes.iter().for_each(|l| l.send(Control::SetNeighbor(port, addr, mac)));
+            match state.netlink.neighbor(link, addr) {
+                Ok(Some(KernelNeighbor { mac: Some(mac), .. })) => {
+                    self.lanes.iter().for_each(|l| l.send(Control::SetNeighbor(port, addr, mac)));
+                }
+                Ok(_) => {}
+                Err(error) => tracing::debug!("asking for {addr}: {error}"),
             }
         }
         if holding {
@@ -150,16 +154,7 @@ impl Follower {
         let State { ports, draining, .. } = &mut *state;
         draining.work(Instant::now(), &ports[..], &self.lanes, &self.bell);
         let all = |make: &dyn Fn() -> Control| self.lanes.iter().for_each(|l| l.send(make()));
-        let mut changes = Vec::new();
-        for _ in 0..DATAGRAMS {
-            match self.monitor.changes()? {
-                Some(more) if more.is_empty() => break,
-                Some(more) => changes.extend(more),
-                // Too many to follow one by one: everything is read once more.
-                None => self.tables.change(Changed::All),
-            }
-        }
-        for change in changes {
+        for change in collect(&mut self.tables, || self.monitor.changes()) {
             match change {
                 Change::Link(link) => link_is(&mut state, &self.lanes, &link),
                 Change::NoLink(link) => {
@@ -185,6 +180,24 @@ impl Follower {
         }
         read
     }
+}
+
+/// The changes that wait. Where some were lost, or cannot be read, everything is read once more; what was told before is told.
+fn collect(tables: &mut Tables, mut next: impl FnMut() -> io::Result<Option<Vec<Change>>>) -> Vec<Change> {
+    let mut changes = Vec::new();
+    for _ in 0..DATAGRAMS {
+        match next() {
+            Ok(Some(more)) if more.is_empty() => break,
+            Ok(Some(more)) => changes.extend(more),
+            Ok(None) => tables.change(Changed::All),
+            Err(error) => {
+                tracing::warn!("following the kernel's tables: {error}");
+                tables.change(Changed::All);
+                break;
+            }
+        }
+    }
+    changes
 }
 
 /// Tells the lanes what the kernel's tables say now.
@@ -291,6 +304,19 @@ mod tests {
         let wait = tables.patience(now).map_or(Duration::ZERO, |wait| wait);
         assert!(last == now || tables.due(now + wait).is_some());
         assert_eq!(tables.patience(now + wait), None);
+    }
+
+    #[test]
+    fn changes_that_were_told_before_an_error_are_followed() {
+        let mut tables = Tables::default();
+        let mut told = vec![Err(io::ErrorKind::OutOfMemory.into()), Ok(Some(vec![Change::NoLink(7)]))];
+        let changes = collect(&mut tables, || told.pop().unwrap());
+        assert!(matches!(changes[..], [Change::NoLink(7)]), "{changes:?}");
+        assert_eq!(tables.due(Instant::now()), Some(Changed::All), "nobody knows what was lost");
+        // An overrun is no end: what waits behind it is newer.
+        let mut told = vec![Ok(Some(vec![])), Ok(Some(vec![Change::NoLink(8)])), Ok(None)];
+        assert!(matches!(collect(&mut tables, || told.pop().unwrap())[..], [Change::NoLink(8)]));
+        assert!(told.is_empty());
     }
 
     #[test]
