@@ -200,7 +200,7 @@ fn what_is_put_together_here_is_asked_about() {
 #[test]
 fn who_sends_fragments_is_told_of_now_and_then() {
     let mut b = Bench::listening(64, &[], |_| ());
-    let peers: Vec<Peer> = (0..20).map(|n| b.establish(9, 30_000 + n, usual())).collect();
+    let peers: Vec<Peer> = (0..20).map(|n| b.establish(9 + n / 4, 30_000 + n as u16, usual())).collect();
     let burst = |b: &Bench, peers: &[Peer]| -> Vec<Vec<u8>> {
         let whole = |n: usize, p: &Peer| fragments(&b.frame(p, ACK, b"some text", Options::default()), n as u16);
         peers.iter().enumerate().flat_map(|(n, p)| whole(n, p)).collect()
@@ -222,6 +222,12 @@ fn who_sends_fragments_is_told_of_now_and_then() {
     b.wait(Duration::from_millis(100));
     assert_eq!(told(&mut b, all[32..].to_vec()), Vec::from_iter(30_016..30_020));
     assert_eq!(told(&mut b, one), [30_000], "the program may have forgotten it");
+    // One peer with many connections, and another one.
+    let mut peers: Vec<Peer> = (0..16).map(|n| b.establish(30, 40_000 + n, usual())).collect();
+    peers.push(b.establish(31, 50_000, usual()));
+    b.wait(Duration::from_millis(100));
+    let all = burst(&b, &peers);
+    assert_eq!(told(&mut b, all), [40_000, 40_001, 40_002, 40_003, 50_000]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! elsewhere (Fastsocket 3.2.1's global table, without a table that lanes share).
 
 use wire::tcp::Flags;
-use wire::{Instant, ethernet, icmpv4, icmpv6, ipv4, ipv6};
+use wire::{Addr, Instant, ethernet, icmpv4, icmpv6, ipv4, ipv6};
 
 use crate::channel::Endpoint;
 use crate::engine::{Stack, TIME_WAIT};
@@ -55,7 +55,7 @@ pub fn tuple_of(interface: InterfaceId, frame: &[u8]) -> Option<Tuple> {
     }
 }
 
-fn segment(interface: InterfaceId, remote: wire::Addr, local: wire::Addr, bytes: &[u8]) -> Option<Tuple> {
+fn segment(interface: InterfaceId, remote: Addr, local: Addr, bytes: &[u8]) -> Option<Tuple> {
     let [a, b, c, d, .., flags] = *bytes.get(..14)? else { return None };
     let (remote_port, local_port) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
     let flags = Flags::from_bits(flags as u16);
@@ -70,10 +70,16 @@ fn sent(interface: InterfaceId, q: wire::quoted::Quoted) -> Tuple {
     Tuple { key, opens: false }
 }
 
-/// Connections that are told of in [`NOTED_US`] at most.
+/// Connections that are told of in [`NOTED_US`] at most, and of one peer: it keeps nobody else's from being told of.
 const MOST_NOTED: usize = 16;
+const MOST_OF_A_PEER: usize = 4;
 /// Each of them makes work for another thread, so peers that send nothing but fragments must not bring about more than so much of it.
 const NOTED_US: u64 = 100_000;
+
+/// An IPv6 peer has all addresses of its network.
+fn same_peer(a: Addr, b: Addr) -> bool {
+    a == b || !a.is_v4() && !b.is_v4() && a.octets()[..8] == b.octets()[..8]
+}
 
 /// Connections whose peers send fragments, for the program of a shared interface, which remembers them.
 #[derive(Debug, Default)]
@@ -130,9 +136,11 @@ impl Stack {
             self.fragmenting.begun = now;
             self.fragmenting.told.clear();
         }
-        if self.fragmenting.told.len() < MOST_NOTED
+        let told = &self.fragmenting.told;
+        if told.len() < MOST_NOTED
             && let Some(Tuple { key, .. }) = tuple_of(interface, whole)
-            && !self.fragmenting.told.contains(&key)
+            && !told.contains(&key)
+            && told.iter().filter(|other| same_peer(key.remote, other.remote)).count() < MOST_OF_A_PEER
             && self.is_alive(&key)
         {
             self.fragmenting.told.push(key);
@@ -140,7 +148,8 @@ impl Stack {
         }
     }
 
-    /// Connections whose peers have sent fragments since this was asked last; at most 16 in a tenth of a second, each once.
+    /// Connections whose peers have sent fragments since this was asked last; at most 16 in a tenth of a second, each once, and four of a
+    /// peer.
     pub fn take_fragmenting(&mut self, f: impl FnMut(FlowKey)) {
         self.fragmenting.new.drain(..).for_each(f);
     }
