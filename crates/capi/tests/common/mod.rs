@@ -182,10 +182,15 @@ pub struct Running(Child);
 
 impl Running {
     /// Ends it by SIGINT; its exit code, `None` where it does not end.
-    pub fn stop(mut self) -> Option<i32> {
+    pub fn stop(self) -> Option<i32> {
         let pid = rustix::process::Pid::from_child(&self.0);
         rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-        for _ in 0..1000 {
+        self.ended(20)
+    }
+
+    /// Its exit code once it has ended by itself; `None` where it does not, in so many seconds.
+    pub fn ended(mut self, seconds: u32) -> Option<i32> {
+        for _ in 0..seconds * 50 {
             if let Some(status) = self.0.try_wait().unwrap() {
                 return status.code();
             }
