@@ -213,7 +213,14 @@ mod tests {
     fn ends(first: u32) -> (Ring<u64>, std::mem::ManuallyDrop<Ring<u64>>) {
         // SAFETY: a new private mapping.
         let map = unsafe {
-            libc::mmap(std::ptr::null_mut(), PAGE, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+            libc::mmap(
+                std::ptr::null_mut(),
+                PAGE,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
         };
         assert_ne!(map, libc::MAP_FAILED);
         let base = map.cast::<u8>();

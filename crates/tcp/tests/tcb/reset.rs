@@ -1,6 +1,5 @@
 //! Blind attacks (RFC 5961): RST, SYN and ACK that do not fit exactly are challenged.
 
-
 use tcp::{Config, Error, Notice, State};
 
 use crate::peer::{Peer, open, plain};
