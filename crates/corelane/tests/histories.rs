@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use corelane::{Config, Engine, Events, Interest, Lane, LaneHandle, ListenOptions, Model, TcpStream, Trigger};
+use corelane::{Config, Engine, Events, Interest, Lane, LaneHandle, ListenOptions, Model, State, TcpStream, Trigger};
 use io::impair::Random;
 
 /// Reached only where nothing happens any more.
@@ -204,9 +204,18 @@ impl Program {
                 engine.shutdown();
             }
             1 => {
-                drop(streams);
+                let (open, shut) = streams;
+                // What is ended in one direction only can be asked for afterwards.
+                let kept: Vec<TcpStream> = if self.r.chance(0.7) { open.into_values().collect() } else { Vec::new() };
+                kept.iter().for_each(|stream| stream.shutdown(Shutdown::Write).unwrap());
                 self.lane.drain(LIMIT);
-                drop((self.lane, engine));
+                for stream in kept.iter().chain(&shut) {
+                    // Of one that is over altogether nothing is told.
+                    let Ok(info) = stream.info() else { continue };
+                    let arrived = matches!(info.state, State::FinWait2 | State::TimeWait | State::Closed);
+                    assert!(arrived, "drained, and a stream's end is not acknowledged: {info:?}");
+                }
+                drop((kept, shut, self.lane, engine));
             }
             _ if self.model == Model::Inline => drop((streams, self.lane, engine)),
             // Its thread does not come back to them.

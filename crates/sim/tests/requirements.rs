@@ -92,7 +92,7 @@ fn a_passive_open_disturbs_no_other_connection() {
         p.answer(&sent[0]);
         b.bytes.clear();
         let answers = b.send(&p, ACK, &[n; 10]);
-        p.seq = p.seq + 10;
+        p.seq += 10;
         assert_eq!(b.bytes, [n; 10]);
         assert!(answers.iter().all(|s| s.to == p.addr && s.seq == p.ack && s.ack == p.seq), "{answers:?}");
     }

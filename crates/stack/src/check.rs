@@ -22,20 +22,50 @@ use crate::route::{InterfaceId, NextHop};
 #[cfg(debug_assertions)]
 const EACH_TURN: usize = 16;
 
+/// What a check counts with: kept, so that one allocates nothing where another has been.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    /// How many times each connection is on the lists of each kind, and in the other queues.
+    lists: [Vec<u32>; 3],
+    notify: Vec<u32>,
+    resting: Vec<u32>,
+    hops: Vec<u32>,
+    held: Vec<u32>,
+    /// Handshakes and ready connections by listener.
+    of: HashMap<u32, (usize, usize)>,
+}
+
+impl Scratch {
+    /// Nothing of so many connections.
+    fn clear(&mut self, slots: usize) {
+        let Scratch { lists, notify, resting, hops, held, of } = self;
+        for seen in lists.iter_mut().chain([notify, resting, hops, held]) {
+            seen.clear();
+            seen.resize(slots, 0);
+        }
+        of.clear();
+    }
+}
+
 impl Stack {
     /// Panics where the stack contradicts itself, in words that name what does. Its time grows with connections, records and
     /// routes; without debug assertions it does nothing.
     pub fn check(&self) {
         if cfg!(debug_assertions) {
-            self.check_queues();
-            self.check_waiters();
-            self.check_neighbors();
-            self.check_ways();
-            self.check_hops();
-            self.check_flows();
-            self.check_timers();
-            self.check_counts();
+            self.check_with(&mut Scratch::default());
         }
+    }
+
+    fn check_with(&self, scratch: &mut Scratch) {
+        scratch.clear(self.conns.slots() as usize);
+        self.check_queues(scratch);
+        self.check_waiters(scratch);
+        self.check_neighbors();
+        self.check_ways();
+        self.check_hops();
+        self.check_flows();
+        self.check_timers();
+        self.check_counts(scratch);
     }
 
     /// At the end of a turn: [`Stack::check`] where the turns since the last one pay for it, so that they take as long however much
@@ -47,7 +77,9 @@ impl Stack {
             self.credit += EACH_TURN;
             if self.credit >= self.cost_of_check() {
                 self.credit = 0;
-                self.check();
+                let mut scratch = core::mem::take(&mut self.scratch);
+                self.check_with(&mut scratch);
+                self.scratch = scratch;
             }
         }
     }
@@ -62,10 +94,10 @@ impl Stack {
     }
 
     /// How many times `id` is in each queue, by its present incarnation.
-    fn entries<'a>(&'a self, entries: impl IntoIterator<Item = &'a Entry>, seen: &mut [u32], what: Arguments) {
+    fn entries(&self, entries: impl Iterator<Item = Entry>, seen: &mut [u32], what: Arguments) {
         let (mut current, mut stale) = (0, 0);
         for entry in entries {
-            match self.queues.is_current(*entry) {
+            match self.queues.is_current(entry) {
                 true => {
                     assert!(self.conns.key(entry.id).is_some(), "{what}: {entry:?} is no connection");
                     seen[entry.id as usize] += 1;
@@ -78,14 +110,11 @@ impl Stack {
     }
 
     /// After each turn every bit that is set has its entry: one, of this connection, on its own interface's list.
-    fn check_queues(&self) {
-        let slots = self.conns.slots() as usize;
-        let mut lists = [const { Vec::new() }; 3];
-        lists.iter_mut().for_each(|seen| seen.resize(slots, 0));
+    fn check_queues(&self, Scratch { lists, notify, resting, .. }: &mut Scratch) {
         for (n, i) in self.interfaces.iter().enumerate() {
             let all = [(&i.control, 0), (&i.acks, 1), (&i.later, 1), (&i.data, 2)];
             for (list, kind) in all {
-                self.entries(list, &mut lists[kind], format_args!("list {kind} of interface {n}"));
+                self.entries(list.iter().copied(), &mut lists[kind], format_args!("list {kind} of interface {n}"));
                 for entry in list.iter().filter(|e| self.queues.is_current(**e)) {
                     let c = self.conns.whole(entry.id).expect("who is on a list is not parked");
                     assert_eq!(
@@ -97,10 +126,9 @@ impl Stack {
                 }
             }
         }
-        let (mut notify, mut resting) = (vec![0; slots], vec![0; slots]);
-        self.entries(self.notify.iter(), &mut notify, format_args!("news"));
-        self.entries(self.resting.iter().map(|r| &r.entry), &mut resting, format_args!("resting"));
-        for id in 0..slots as u32 {
+        self.entries(self.notify.iter().copied(), notify, format_args!("news"));
+        self.entries(self.resting.iter().map(|r| r.entry), resting, format_args!("resting"));
+        for id in 0..self.conns.slots() {
             let word = self.queues[id];
             let there = self.conns.key(id).is_some();
             assert!(there || word.bits() == 0, "number {id} is free and in queues: {:#b}", word.bits());
@@ -119,19 +147,16 @@ impl Stack {
     }
 
     /// Who waits for a hop is a connection with that hop, and whoever waits is waited with.
-    fn check_waiters(&self) {
-        let slots = self.conns.slots() as usize;
-        let (mut hops, mut held) = (vec![0; slots], vec![0; slots]);
+    fn check_waiters(&self, Scratch { hops, held, .. }: &mut Scratch) {
         for (hop, interface, waiting) in self.neighbors.each_waiting() {
-            let mine = |e: &&Entry| self.queues.is_current(**e) && self.whole(e.id).neighbor == hop;
-            let all: Vec<Entry> = waiting.iter().collect();
-            for entry in all.iter().filter(mine) {
+            let mine = |e: &Entry| self.queues.is_current(*e) && self.whole(e.id).neighbor == hop;
+            for entry in waiting.iter().filter(mine) {
                 let c = self.whole(entry.id);
                 assert_eq!(c.key.interface, interface, "{:?} waits for a hop of another interface", c.key);
                 hops[entry.id as usize] += 1;
             }
-            let others = all.iter().filter(|e| !mine(e)).count();
-            assert!(others <= all.len() / 2 + Stale::FEW, "{others} of {} do not wait for hop {hop}", all.len());
+            let (others, all) = (waiting.iter().filter(|e| !mine(e)).count(), waiting.iter().count());
+            assert!(others <= all / 2 + Stale::FEW, "{others} of {all} do not wait for hop {hop}");
         }
         // Who has just been told is still to look.
         for waiter in self.neighbors.resolved.iter().chain(&self.neighbors.failed) {
@@ -140,10 +165,9 @@ impl Stack {
             }
         }
         for i in &self.interfaces {
-            let all: Vec<Entry> = i.auto.held.iter().collect();
-            self.entries(&all, &mut held, format_args!("held"));
+            self.entries(i.auto.held.iter(), held, format_args!("held"));
         }
-        for id in 0..slots as u32 {
+        for id in 0..self.conns.slots() {
             let (word, hops, held) = (self.queues[id], hops[id as usize], held[id as usize]);
             assert_eq!(word.has(queued::HELD) as u32, held, "connection {id} is held so many times");
             // Whose hop changed to and fro may be on the list of the present one twice, and leaves it at once.
@@ -265,7 +289,7 @@ impl Stack {
     }
 
     /// What is counted is there.
-    fn check_counts(&self) {
+    fn check_counts(&self, Scratch { of, .. }: &mut Scratch) {
         assert!(self.leading.is_none() && self.whole.is_none(), "a burst is not done");
         let whole = || self.conns.iter_ids().filter_map(|id| self.conns.whole(id));
         let sent: usize = whole().map(|c| c.tcb.sent_records() as usize).sum();
@@ -274,8 +298,6 @@ impl Stack {
         assert_eq!(self.orphans as usize, orphans, "orphans");
         let parked = self.conns.iter_ids().count() - whole().count();
         assert_eq!(self.conns.parked(), parked, "parked connections");
-        // Handshakes and ready connections by listener.
-        let mut of: HashMap<u32, (usize, usize)> = HashMap::new();
         for id in self.syns.iter_ids() {
             of.entry(self.syns.get(id).expect("it is in use").listener).or_default().0 += 1;
         }

@@ -109,6 +109,8 @@ pub struct Stack {
     /// What turns have paid towards the next check.
     #[cfg(debug_assertions)]
     pub(crate) credit: usize,
+    #[cfg(debug_assertions)]
+    pub(crate) scratch: crate::check::Scratch,
 }
 
 macro_rules! context {
@@ -176,6 +178,8 @@ impl Stack {
             isn: Keyed::new(word(a).rotate_left(32) ^ 0x69736e, word(b)),
             #[cfg(debug_assertions)]
             credit: 0,
+            #[cfg(debug_assertions)]
+            scratch: Default::default(),
             config,
         }
     }
