@@ -194,6 +194,12 @@ impl Host {
         self.jobs.publish();
     }
 
+    /// Leaves a job behind, as who may not come back soon: the stack does it when it has waited long enough.
+    pub fn leave(&mut self, job: Job) {
+        assert!(self.jobs.push(job.into_message()).is_ok(), "the job ring is full");
+        self.jobs.offer();
+    }
+
     /// The next event.
     pub fn event(&mut self) -> Option<Event> {
         if let Some(rest) = self.rest.take() {

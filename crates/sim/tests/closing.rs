@@ -323,6 +323,21 @@ fn the_end_of_an_application_ends_all_that_it_has() {
     assert!(!b.host.stack.sending());
 }
 
+/// What is left behind is done when it is taken, and not before.
+#[test]
+fn jobs_that_were_left_behind_are_done_when_they_are_taken() {
+    let mut b = Bench::listening(10, &[], |_| {});
+    b.establish(2, 4000, plain());
+    assert_eq!(b.host.stack.left_jobs(), None);
+    b.host.leave(Job::Close { conn: b.accepted[0], mode: CloseMode::Graceful });
+    let left = b.host.stack.left_jobs();
+    assert!(b.turn(Vec::new()).is_empty() && left.is_some() && b.host.stack.left_jobs() == left);
+    b.host.stack.take_left_jobs();
+    let sent = b.turn(Vec::new());
+    assert!(matches!(&sent[..], [s] if s.flags.contains(FIN)), "{sent:?}");
+    assert_eq!(b.host.stack.left_jobs(), None);
+}
+
 /// Many are ended in many turns, as many in each as have answers that a turn receives; fewer where the ring holds more than that.
 #[test]
 fn the_end_of_many_takes_many_turns() {

@@ -8,7 +8,7 @@ use common::{ACK, Bench, FIN, PORT, Peer, RST, SYN, usual};
 use stack::channel::{ConnOption, Job};
 use stack::{DropReason, SynCookies};
 use wire::SeqNum;
-use wire::tcp::Options;
+use wire::tcp::{Flags, Options};
 
 fn plain() -> Options {
     Options { mss: Some(1460), ..Options::default() }
@@ -46,11 +46,31 @@ fn the_synack_is_repeated_with_back_off_and_then_forgotten() {
     assert_eq!(at, [1, 3, 7, 15, 31]);
     assert!(sent.iter().all(|(_, s)| (s.flags, s.seq, s.ack) == (SYN | ACK, first.seq, first.ack)));
     assert_eq!(b.host.stack.half_open(), 0);
-    assert_eq!(b.host.stack.counters().half_open_expired, 1);
+    let counters = b.host.stack.counters();
+    assert_eq!((counters.half_open_expired, counters.tcp.syn_retransmits), (1, 5));
     // TCP_SYNCNT of the listener counts for it.
     let mut b = Bench::listening(10, &[(ConnOption::SynCount, 2)], |_| {});
     b.send_with(&p, SYN, &[], plain());
     assert_eq!(b.wait(Duration::from_secs(200)).len(), 2);
+}
+
+/// RFC 9293 3.10.7.2, fourth; with FIN as Linux does.
+#[test]
+fn a_listener_takes_a_syn_and_nothing_else() {
+    let mut b = Bench::listening(10, &[], |_| {});
+    let p = Peer::new(2, 4000);
+    for flags in [SYN | FIN, FIN, Flags::PSH, Flags::from_bits(0)] {
+        assert!(b.send_with(&p, flags, &[], plain()).is_empty(), "{flags:?}");
+    }
+    assert_eq!((b.host.stack.half_open(), b.host.stack.counters().dropped(DropReason::NoSocket)), (0, 4));
+    assert!(b.send(&p, RST, &[]).is_empty() && b.send(&p, RST | SYN, &[]).is_empty());
+    assert_eq!(b.host.stack.half_open(), 0);
+    // What acknowledges has never been ours.
+    for flags in [ACK, SYN | ACK, FIN | ACK] {
+        let sent = b.send_with(&p, flags, &[], plain());
+        assert!(matches!(&sent[..], [s] if s.flags == RST && s.seq == p.ack), "{flags:?}: {sent:?}");
+    }
+    assert_eq!(b.send_with(&p, SYN, &[], plain()).len(), 1);
 }
 
 #[test]

@@ -307,6 +307,14 @@ fn a_host_configures_itself() {
         asked.len() == 3 && asked[0] <= 2000 && asked[1] - asked[0] == 4000 && asked[2] - asked[1] == 4000,
         "{asked:?}"
     );
+    // The same where addresses need not be asked for.
+    let mut at_once = alone(0);
+    let asks = |host: &mut Host, ms| matches!(turn(host, ms, vec![])[..], [Sent::RouterSolicit { .. }]);
+    let asked: Vec<u64> = (0..30_000).step_by(100).filter(|ms| asks(&mut at_once, *ms)).collect();
+    assert!(
+        asked.len() == 3 && asked[0] <= 1000 && asked[1] - asked[0] == 4000 && asked[2] - asked[1] == 4000,
+        "{asked:?}"
+    );
     // A prefix is asked for like any address; two that no link has are not taken.
     let list = [
         prefix("2001:db8:1::", true, true, 86_400, 3600),
@@ -390,6 +398,26 @@ fn what_routers_say_ends() {
     assert_ne!(used.as_words()[0], addr("2001:db8:4::").as_words()[0], "{used}");
 }
 
+/// RFC 4862 5.5.3 e, all of it: a lifetime above two hours is taken, and one that is longer than what remains; a shorter one
+/// leaves two hours, or what remains where that is less.
+#[test]
+fn the_lifetime_of_a_formed_address_follows_its_router() {
+    let hours = |h: f64| (h * 3600.0) as u32;
+    for (first, later, then) in
+        [(10.0, 5.0, 5.0), (1.0, 1.5, 1.5), (10.0, 1.0, 2.0), (1.5, 1.0, 1.5), (1.0, 10.0, 10.0)]
+    {
+        let mut host = alone(0);
+        for hours in [hours(first), hours(later)] {
+            turn(&mut host, 0, vec![advert(9000, None, &[prefix("2001:db8:1::", false, true, hours, 0)])]);
+        }
+        let end = hours(then) as u64 * 1000;
+        turn(&mut host, end - 1, vec![]);
+        assert_eq!(usable(&host, "2001:db8:1::").len(), 1, "{first} {later}");
+        turn(&mut host, end, vec![]);
+        assert_eq!(usable(&host, "2001:db8:1::"), [], "{first} {later}");
+    }
+}
+
 #[test]
 fn a_formed_address_that_is_taken_is_formed_anew() {
     let mut host = alone(1);
@@ -456,6 +484,116 @@ fn only_the_first_hop_redirects() {
     // One that redirected once is no first hop for it any more.
     assert_eq!(to(&mut host, 40, redirect((ROUTER, PEER), ROUTER, "2001:db8:2::2"), "2001:db8:2::9"), Some(PEER));
     assert_eq!(host.stack.counters().redirects, 2);
+}
+
+/// RFC 4861 7.3.3: a hop that answers no more is no hop any more. What was redirected to it goes by the router again, and nothing
+/// else does.
+#[test]
+fn a_redirect_ends_with_its_hop() {
+    let mut host = alone(0);
+    let list = [prefix("2001:db8:1::", true, true, 90_000, 90_000)];
+    turn(&mut host, 0, vec![advert(9000, None, &list)]);
+    let us = usable(&host, "2001:db8:1::")[0];
+    // To a neighbour that falls silent, to one that does not, and to a router that falls silent.
+    let places = [
+        ("2001:db8:2::3", "2001:db8:2::3", OTHER),
+        ("2001:db8:2::4", "2001:db8:2::4", MacAddr([2, 0, 0, 0, 0, 11])),
+        ("2001:db8:2::5", "fe80::a", MacAddr([2, 0, 0, 0, 0, 12])),
+    ];
+    for (destination, target, mac) in places {
+        let (target, destination) = (addr(target), addr(destination));
+        let message = Message::Redirect { target, destination, target_mac: Some(mac) };
+        turn(&mut host, 1, vec![ndp((ROUTER, PEER), (&us.to_string(), US), message)]);
+    }
+    places.iter().for_each(|(destination, ..)| connect(&mut host, destination));
+    let mut ways = vec![Vec::new(); 3];
+    let mut answers = Vec::new();
+    for ms in (2..60_000).step_by(250) {
+        for s in turn(&mut host, ms, core::mem::take(&mut answers)) {
+            match s {
+                Sent::Tcp { dst, to, .. } => {
+                    let n = places.iter().position(|p| addr(p.0) == dst).expect("one of them");
+                    if ways[n].last() != Some(&to) {
+                        ways[n].push(to);
+                    }
+                }
+                Sent::Solicit { target, src, .. } => {
+                    let alive = [(ROUTER, PEER), (places[1].0, places[1].2)];
+                    for who in alive.into_iter().filter(|(text, _)| addr(text) == target) {
+                        let (target_mac, router) = (Some(who.1), who.0 == ROUTER);
+                        let r#override = false;
+                        let message =
+                            Message::NeighborAdvert { target, target_mac, router, solicited: true, r#override };
+                        answers.push(ndp(who, (&src.to_string(), US), message));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    assert_eq!(ways, [vec![OTHER, PEER], vec![places[1].2], vec![places[2].2, PEER]]);
+}
+
+/// Where the only router is silent an open fails, as soon as that is known.
+#[test]
+fn an_open_by_a_silent_router_fails() {
+    let mut host = Host::new(HostConfig::new(1));
+    let (dst, gateway) = (ip("0.0.0.0"), Some(ip("10.0.0.9")));
+    let interface = host.interface();
+    host.stack.add_route(stack::Route { dst, prefix: 0, gateway, interface, metric: 0 });
+    let mut formed = alone(0);
+    turn(&mut formed, 0, vec![advert(9000, None, &[prefix("2001:db8:1::", true, true, 9000, 9000)])]);
+    for (mut host, to, repeated) in [(host, "192.0.2.1", 0), (formed, "2001:db8:2::1", 1)] {
+        connect(&mut host, to);
+        let failed = (1..60_000).step_by(250).find(|ms| {
+            // Asked for directly in vain, and now once more: another one has to wait.
+            if *ms == 9001 {
+                connect(&mut host, to);
+            }
+            turn(&mut host, *ms, vec![]);
+            core::iter::from_fn(|| host.event())
+                .any(|e| matches!(e, Event::Failed { failure: Failure::HostUnreachable, .. }))
+        });
+        assert!(failed.is_some(), "{to}");
+        // Who waited is told by the hop and sends nothing; the first one's SYN is due again in that moment.
+        assert_eq!(host.stack.counters().dropped(DropReason::NoNeighbor), repeated, "{to}");
+    }
+}
+
+/// RFC 826 and RFC 4861 7.2.3, as far as ARP tells it: an answer to our question confirms a neighbour, whatever else it says makes
+/// it known at most, and who speaks of others is not remembered.
+#[test]
+fn what_arp_confirms_and_creates() {
+    let (us, nobody) = (("10.0.0.1", US), MacAddr([0; 6]));
+    let from = ("10.0.0.9", PEER);
+    let direct = |s: &Sent| matches!(s, Sent::Arp { op: arp::Op::Request, to: PEER, .. });
+    for (frame, confirms) in [
+        (arp_frame(arp::Op::Reply, from, us), true),
+        (arp_frame(arp::Op::Reply, from, ("10.0.0.7", US)), false),
+        (arp_frame(arp::Op::Reply, from, ("10.0.0.1", MacAddr::BROADCAST)), false),
+        (arp_frame(arp::Op::Request, from, ("10.0.0.1", nobody)), false),
+        (arp_frame(arp::Op::Request, from, us), false),
+    ] {
+        let mut host = Host::new(HostConfig::new(1));
+        connect(&mut host, "10.0.0.9");
+        turn(&mut host, 0, vec![]);
+        let sent = turn(&mut host, 1, vec![frame]);
+        assert!(sent.iter().any(|s| matches!(s, Sent::Tcp { to: PEER, .. })), "{sent:?}");
+        // In use and not confirmed, it is asked directly.
+        let asked = (2..20_000).step_by(250).any(|ms| turn(&mut host, ms, vec![]).iter().any(direct));
+        assert_eq!(asked, !confirms);
+    }
+    for (frame, known) in [
+        (arp_frame(arp::Op::Request, from, ("10.0.0.1", nobody)), true),
+        (arp_frame(arp::Op::Request, from, ("10.0.0.7", nobody)), false),
+        (arp_frame(arp::Op::Reply, from, us), false),
+    ] {
+        let mut host = Host::new(HostConfig::new(1));
+        turn(&mut host, 0, vec![frame]);
+        connect(&mut host, "10.0.0.9");
+        let sent = turn(&mut host, 1, vec![]);
+        assert_eq!(sent.iter().any(|s| matches!(s, Sent::Tcp { .. })), known, "{sent:?}");
+    }
 }
 
 #[test]

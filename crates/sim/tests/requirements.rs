@@ -222,10 +222,28 @@ fn the_application_sets_diffserv_and_ttl() {
         let last = &sent.last().expect("it is sent again").1;
         assert_eq!((last.class as u32, last.hops as u32), (class, hops));
     }
-    // As a listener's, for what it accepts.
-    let mut b = Bench::listening(10, &[(ConnOption::TrafficClass, 0x28), (ConnOption::HopLimit, 9)], |_| {});
-    let synack = b.send_with(&Peer::new(2, 4000), SYN, &[], plain()).remove(0);
-    assert_eq!((synack.class, synack.hops), (0x28, 9));
+    // As a listener's, for what it accepts, in both families.
+    for n in [1, 6] {
+        let options = [(ConnOption::TrafficClass, 0x28), (ConnOption::HopLimit, 9)];
+        let mut b = Bench::new(|c| c.addresses.push((v6(1).to_ip(), 64)));
+        options.iter().for_each(|(option, value)| b.host.job(Job::Prepare { option: *option, value: *value }));
+        let local = Endpoint { addr: Addr::UNSPECIFIED_V6, port: PORT };
+        let (token, reuse_port, receive_buffer) = (Token(1), false, 0);
+        b.job(Job::Listen { token, local, backlog: 9, v6_only: false, reuse_port, receive_buffer });
+        let (now, interface) = (b.now, b.host.interface());
+        b.host.stack.set_neighbor(now, interface, v6(9).to_ip(), PEER_MAC);
+        let mut p = Peer::new(2, 4000);
+        if n == 6 {
+            p.addr = v6(9);
+        }
+        let synack = b.send_with(&p, SYN, &[], plain()).remove(0);
+        assert_eq!((synack.class, synack.hops), (0x28, 9), "IPv{n}");
+        p.answer(&synack);
+        b.send(&p, ACK, &[]);
+        let conn = b.accepted[0];
+        let sent = b.write(conn, b"a").remove(0);
+        assert_eq!((sent.class, sent.hops), (0x28, 9), "IPv{n}");
+    }
 }
 
 /// The IP packet of what the host sent, made again for an ICMP error to quote: header and eight bytes.
@@ -402,6 +420,25 @@ fn connections_send_by_turns() {
     assert_eq!(runs, [(4000, 32), (4001, 32), (4000, 18), (4001, 18)]);
 }
 
+/// While a port takes nothing answers wait, so many at most, and who brings frames can ask before that whether they will find room.
+#[test]
+fn answers_that_find_no_room_are_foreseen_and_counted() {
+    let mut b = Bench::new(|_| {});
+    let interface = b.host.interface();
+    b.host.set_room(0, 0);
+    for n in 0..600u16 {
+        let queued = (n as usize).min(512);
+        assert_eq!(b.host.stack.can_answer(interface), queued <= 256, "{n}");
+        assert_eq!(b.host.stack.counters().dropped(stack::DropReason::ReplyQueue), (n as u64).saturating_sub(512));
+        b.send(&Peer::new(2, 1024 + n), SYN, &[]);
+    }
+    assert!(b.host.stack.can_answer(stack::InterfaceId(7)), "nobody answers there");
+    b.host.set_room(0, 1000);
+    let sent = b.turn(Vec::new());
+    assert!(sent.len() == 512 && sent.iter().all(|s| s.flags.contains(RST)));
+    assert!(b.host.stack.can_answer(interface));
+}
+
 /// RFC 5927 4.1: SND.UNA <= SEG.SEQ < SND.NXT, so nothing that quotes an idle connection's next number is believed.
 #[test]
 fn an_idle_connection_hears_no_icmp() {
@@ -412,6 +449,30 @@ fn an_idle_connection_hears_no_icmp() {
         let (before, error) = (unmatched(&b), b.unreachable(&p, 1, seq));
         b.turn(vec![error]);
         assert_eq!(unmatched(&b), before + 1);
+    }
+}
+
+/// A parked connection stays parked when a timer of before comes to nothing, and its own are kept.
+#[test]
+fn a_parked_connection_rests_until_it_has_something_to_do() {
+    for keepalive in [false, true] {
+        let options = [(ConnOption::KeepAlive, keepalive as u32), (ConnOption::KeepIdle, 12)];
+        let mut b = Bench::listening(10, &options, |c| c.stack.park_after = Duration::from_millis(50));
+        let mut p = b.establish(2, 4000, plain());
+        let conn = b.accepted[0];
+        p.answer(&b.write(conn, b"hello")[0]);
+        b.send(&p, ACK, &[]);
+        b.wait(Duration::from_millis(120));
+        // It would have been sent again after 200 ms.
+        for ms in 120..300 {
+            assert_eq!(b.host.stack.parked(), 1, "after {ms} ms");
+            assert!(b.wait(Duration::from_millis(1)).is_empty());
+        }
+        let probes = b.wait(Duration::from_secs(15));
+        assert_eq!(
+            probes.first().map(|(at, s)| (at.as_millis() + 300, s.seq)),
+            keepalive.then_some((12_000, p.ack - 1))
+        );
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use common::*;
 use stack::channel::{CloseMode, Job};
-use stack::{Asked, DropReason, InterfaceId, Sought, Stack, Steering, Strangers};
+use stack::{Asked, DropReason, FlowKey, InterfaceId, Sought, Stack, Steering, Strangers};
 use wire::burst::{RxBurst, RxChecksum, RxFrame};
 use wire::tcp::Options;
 use wire::{MacAddr, arp, ethernet, ipv4};
@@ -268,4 +268,28 @@ fn uncommon_frames_are_asked_about_and_damaged_ones_counted() {
     assert_eq!(o.asked, [0]);
     assert_eq!(b.host.stack.counters().dropped(DropReason::TcpChecksum), 1);
     assert_eq!(b.host.stack.counters().frames_in, 2);
+}
+
+/// Of several lanes that listen each has its share of connections, and always the same.
+#[test]
+fn lanes_share_connections_evenly() {
+    let b = Bench::listening(64, &[], |_| ());
+    let key = |port| FlowKey {
+        interface: InterfaceId(0),
+        local: ours(),
+        remote: peer(9),
+        local_port: PORT,
+        remote_port: port,
+    };
+    for lanes in [1, 2, 3, 7] {
+        let mut share = vec![0; lanes];
+        for port in 0..7_000 {
+            let lane = b.host.stack.choose(&key(port), lanes);
+            assert_eq!(b.host.stack.choose(&key(port), lanes), lane);
+            share[lane] += 1;
+        }
+        let fair = 7_000 / lanes;
+        assert!(share.iter().all(|n| *n > fair * 4 / 5 && *n < fair * 6 / 5 + 1), "{share:?}");
+    }
+    assert_eq!(b.host.stack.choose(&key(1), 0), 0);
 }

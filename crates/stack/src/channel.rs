@@ -670,3 +670,39 @@ impl Event {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// What a message says as a job, or as an event, another message says again.
+        #[test]
+        fn messages_say_all_again(kind in 0u64..20, small in prop_oneof![0u16..40, any::<u16>()], id: u32, rest: [u64; 5]) {
+            // Small numbers are what failures and the like are.
+            for w1 in [rest[0], rest[0] % 32] {
+                let words = [w0(kind, small, id), w1, rest[1], rest[2], rest[3], rest[4]];
+                let message = || msg(words, Chain::default());
+                if let Ok(job) = Job::from_message(message()) {
+                    let conn = job.conn();
+                    let told = format!("{job:?}");
+                    let again = Job::from_message(job.into_message()).expect("a job");
+                    prop_assert_eq!((format!("{again:?}"), again.conn()), (told, conn));
+                    prop_assert!(conn.is_none_or(|conn| conn.0 == id));
+                } else {
+                    prop_assert!(kind == 0 || kind > 18 || matches!(kind, 8 | 10 | 12 | 13));
+                }
+                if let Ok(event) = Event::from_message(message()) {
+                    let told = format!("{event:?}");
+                    let message = event.into_message();
+                    let subject = Event::subject(&message);
+                    prop_assert_eq!(subject, ConnId(id));
+                    prop_assert_eq!(format!("{:?}", Event::from_message(message).expect("an event")), told);
+                } else {
+                    prop_assert!(kind == 0 || kind > 14 || matches!(kind, 4 | 9));
+                }
+            }
+        }
+    }
+}

@@ -219,6 +219,49 @@ mod tests {
         }
     }
 
+    /// An error is about what it quotes, and that was ours.
+    #[test]
+    fn an_error_is_seen_from_the_sender_of_what_it_quotes() {
+        let mac = MacAddr([2; 6]);
+        for (ours, theirs, router) in [("10.0.0.1", "10.0.0.2", "10.0.0.9"), ("fd00::1", "fd00::2", "fd00::9")] {
+            let ip = |s: &str| Addr::from(s.parse::<core::net::IpAddr>().unwrap());
+            let (us, router) = (ip(ours), ip(router));
+            // Ports change places: the frame here is from us.
+            let key = FlowKey { interface: I, local: us, remote: ip(theirs), local_port: 5000, remote_port: 80 };
+            let quoted = &frame(ours, theirs, Flags::SYN)[14..];
+            let mut errors: Vec<Vec<u8>> = Vec::new();
+            let mut icmp = [0; 200];
+            if us.is_v4() {
+                let n = icmpv4::emit_unreachable(&mut icmp, 3, quoted);
+                errors.push(icmp[..n].to_vec());
+                let n = icmpv4::emit_time_exceeded(&mut icmp, 0, quoted);
+                errors.push(icmp[..n].to_vec());
+            } else {
+                let n = icmpv6::emit_unreachable(router, us, &mut icmp, 4, quoted);
+                errors.push(icmp[..n].to_vec());
+                let n = icmpv6::emit_too_big(router, us, &mut icmp, 1280, quoted);
+                errors.push(icmp[..n].to_vec());
+                let n = icmpv6::emit_time_exceeded(router, us, &mut icmp, 0, quoted);
+                errors.push(icmp[..n].to_vec());
+                let n = icmpv6::emit_parameter_problem(router, us, &mut icmp, 1, 6, quoted);
+                errors.push(icmp[..n].to_vec());
+            }
+            for error in errors {
+                let mut b = vec![0; 14 + if us.is_v4() { 20 } else { 40 }];
+                ethernet::emit(&mut b, mac, mac, None, if us.is_v4() { ethernet::IPV4 } else { ethernet::IPV6 });
+                if us.is_v4() {
+                    let ip = ipv4::Header { src: router, dst: us, protocol: ipv4::ICMP, ..Default::default() };
+                    ip.emit(&mut b[14..], error.len());
+                } else {
+                    let ip = ipv6::Header { src: router, dst: us, next_header: ipv6::ICMPV6, ..Default::default() };
+                    ip.emit(&mut b[14..], error.len());
+                }
+                b.extend(error);
+                assert_eq!(tuple_of(I, &b), Some(Tuple { key, opens: false }), "{ours}");
+            }
+        }
+    }
+
     proptest! {
         #[test]
         fn any_frame(bytes in proptest::collection::vec(any::<u8>(), 0..120), kind in 0usize..3) {

@@ -255,6 +255,20 @@ mod tests {
     }
 
     #[test]
+    fn it_grows_when_seven_eighths_are_full() {
+        let mut t = FlowTable::new([7; 16]);
+        for n in 0..START as u32 * 7 / 8 {
+            t.insert(n.wrapping_mul(0x9e37_79b1), n);
+            assert_eq!((t.now.slots.len(), t.old.is_none()), (START, true), "{n}");
+        }
+        t.insert(1, START as u32);
+        assert_eq!(t.now.slots.len(), 2 * START);
+        // The old table is emptied long before the new one is full.
+        (1..300).for_each(|n| t.insert(n, START as u32 + n));
+        assert!(t.old.is_none());
+    }
+
+    #[test]
     fn every_part_of_a_key_counts() {
         let t = FlowTable::new([7; 16]);
         let ip = |s: &str| Addr::from(s.parse::<core::net::IpAddr>().unwrap());

@@ -266,3 +266,61 @@ impl InterfaceId {
         self.0 as usize
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> Addr {
+        text.parse::<IpAddr>().unwrap().into()
+    }
+
+    fn interface(addresses: &[(&str, u8)]) -> Interface {
+        let caps = TxCaps { max_frame: 1514, checksum: false, max_gso: 0 };
+        let (name, mac, mode) = (String::new(), MacAddr([2; 6]), Mode::Dedicated);
+        let config = InterfaceConfig { name, mac, mtu: 1500, vlan: None, mode, caps, dad: 0, autoconf: false };
+        let mut i = Interface::new(config);
+        let all = addresses.iter().map(|(addr, prefix)| Address::new(ip(addr), *prefix, 0));
+        i.addresses.edit().extend(all);
+        i
+    }
+
+    #[test]
+    fn neighbours_are_those_of_the_prefixes_that_were_told() {
+        let mut i = interface(&[("10.0.0.1", 24), ("10.1.0.1", 16), ("fd00::1", 64), ("fd01::1", 64), ("fe80::1", 64)]);
+        let list = i.addresses.edit();
+        list[1].phase = Phase::Duplicate;
+        (list[3].formed, list[4].formed) = (Some(0), Some(0));
+        for (to, reached) in [
+            ("10.0.0.200", true),
+            ("10.0.1.1", false),
+            ("10.1.0.2", false),
+            ("fd00::2", true),
+            ("fd00:0:0:1::2", false),
+            ("fd01::2", false),
+            ("fe80::2", true),
+            ("::10.0.0.200", false),
+        ] {
+            assert_eq!(i.reaches(ip(to)), reached, "{to}");
+        }
+        i.addresses.edit()[0].phase = Phase::Tentative { left: 1, next: Instant::ZERO };
+        assert!(i.reaches(ip("10.0.0.200")), "it is about to be ours");
+    }
+
+    #[test]
+    fn an_index_says_what_the_list_says() {
+        let mut few = interface(&[("10.0.0.1", 24)]);
+        let mut many = interface(&[("10.0.0.1", 24), ("10.0.0.2", 24), ("10.0.0.3", 24)]);
+        many.addresses.edit()[1].phase = Phase::Tentative { left: 1, next: Instant::ZERO };
+        many.addresses.edit()[2].phase = Phase::Duplicate;
+        let all = ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"].map(ip);
+        for i in [&mut few, &mut many] {
+            for (src, dst) in all.iter().flat_map(|src| all.map(|dst| (*src, dst))) {
+                assert_eq!(i.addresses.admits(src, dst), i.has(dst) && !i.owns(src), "{src} to {dst}");
+            }
+            // A change is heard of.
+            i.addresses.edit()[0].phase = Phase::Duplicate;
+            assert!(!i.addresses.admits(all[3], all[0]));
+        }
+    }
+}

@@ -85,3 +85,35 @@ pub(crate) fn apply(conn: &mut Conn, option: ConnOption, value: u32, cx: &mut tc
         ConnOption::HopLimit => conn.hop_limit = value.min(255) as u8,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_syn_says_of_sizes() {
+        use ConnOption::{MaxSegment, ReceiveBuffer, WindowClamp};
+        let limit = |list: &[(ConnOption, u32)], buffer| {
+            let mut options = Options::default();
+            list.iter().for_each(|(option, value)| options.set(*option, *value));
+            options.limit(1460, buffer, 10_000)
+        };
+        // The smaller segment, but none that is absurdly small; 0 is none.
+        for (asked, mss) in [(0, 1460), (1, 36), (36, 36), (37, 37), (1459, 1459), (1461, 1460), (70_000, 1460)] {
+            assert_eq!(limit(&[(MaxSegment, asked)], 0), (mss, 0));
+        }
+        // The option's buffer before the socket's.
+        assert_eq!(limit(&[], 7000).1, 7000);
+        for (asked, buffer) in [(0, 7000), (1, 1), (9000, 9000)] {
+            assert_eq!(limit(&[(ReceiveBuffer, asked)], 7000).1, buffer);
+        }
+        // A clamp bounds what was set, and the default where nothing was.
+        for (clamp, buffer) in [(0, 7000), (6999, 6999), (7000, 7000), (7001, 7000)] {
+            assert_eq!(limit(&[(WindowClamp, clamp)], 7000).1, buffer);
+        }
+        for (clamp, buffer) in [(0, 0), (1, 1), (9999, 9999), (10_000, 0), (10_001, 0)] {
+            assert_eq!(limit(&[(WindowClamp, clamp)], 0).1, buffer);
+        }
+        assert_eq!(limit(&[(WindowClamp, 500), (WindowClamp, 400), (ReceiveBuffer, 600)], 0).1, 400);
+    }
+}

@@ -309,6 +309,18 @@ fn the_oldest_gives_way_and_the_rest_time_out() {
     assert_eq!((r.bytes, r.map.len()), (0, 0));
 }
 
+/// What stands before the first piece is kept once, with it.
+#[test]
+fn each_piece_is_charged_what_it_takes() {
+    for (v6, head) in [(false, 34), (true, 54)] {
+        let mut r = reassembler();
+        assert_eq!(r.push(T, I, &frame(v6, 1, 64, true, &[1; 8])), Fragment::Kept);
+        assert_eq!(r.bytes, 8 + PIECE_COST);
+        assert_eq!(r.push(T, I, &frame(v6, 1, 0, true, &first(64))), Fragment::Kept);
+        assert_eq!(r.bytes, 72 + 2 * PIECE_COST + head);
+    }
+}
+
 #[test]
 fn interfaces_do_not_mix() {
     for v6 in [false, true] {
