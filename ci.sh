@@ -299,10 +299,11 @@ case $mode in
         miri
         races
         fuzzers 300
-        # Not as a release: that is without overflow checks, and without the invariants that are looked at after each turn.
+        # Not as a release: that is without overflow checks, and without the invariants that are looked at after each turn. But for the
+        # thousand flows, which take far longer with them; fewer are among the tests.
         step "twenty thousand simulated networks, and a thousand flows to their end"
         seeds 20000 -p sim --test lossy --test extremes --test links --test hops --test segments
-        CORELANE_LONG=1 cargo test -p sim --locked --test fairness
+        CORELANE_LONG=1 cargo test --release -p sim --locked --test fairness
         step "ten thousand histories of channels, a thousand of lanes"
         seeds 10000 -p channel --test random
         seeds 1000 -p corelane --test histories
