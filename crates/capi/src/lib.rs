@@ -11,4 +11,4 @@ pub mod options;
 mod say;
 
 pub use errno::{Errno, Result};
-pub use say::{Words, say};
+pub use say::{Words, say, say_what_happens};

@@ -2,7 +2,13 @@
 
 use core::mem::MaybeUninit;
 use core::ptr;
-use std::fmt::Display;
+use std::fmt::{Debug, Display, Write};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
 
 /// How messages of the engine, which name the options of the `corelane` command, are said to the users of a library: what is
 /// replaced by what.
@@ -53,6 +59,62 @@ pub fn say(library: &str, line: impl Display) {
             Ok(0) | Err(_) => return,
         }
     }
+}
+
+/// From now on what an engine warns of on the way (an interface that is gone, connections that stay with the kernel) is said as by [`say`],
+/// with the name of the first library that asks for it. Nothing changes where the program hears of it by a subscriber of its own.
+pub fn say_what_happens(library: &'static str) {
+    // An error says that there is one.
+    let _ = tracing::subscriber::set_global_default(Said(library));
+}
+
+/// Says events; there are no spans.
+struct Said(&'static str);
+
+impl Subscriber for Said {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= Level::WARN
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(LevelFilter::WARN)
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line(String::new());
+        event.record(&mut line);
+        // Who says it may run a lane, which is not to wait for a reader.
+        if takes_a_line() {
+            say(self.0, line.0);
+        }
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+/// An event's message.
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        if field.name() == "message" {
+            let _ = write!(self.0, "{value:?}");
+        }
+    }
+}
+
+/// Whether a line can be written to standard error without a wait: a pipe that has room has some for 4096 bytes.
+fn takes_a_line() -> bool {
+    let stderr = std::io::stderr();
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], Some(&now)) != Ok(0)
 }
 
 /// While it is there a pipe that nobody reads is an error to this thread, and no SIGPIPE, which would end the program.

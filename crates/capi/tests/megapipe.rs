@@ -192,6 +192,26 @@ fn lanes_without_a_channel() {
 }
 
 /// Where the kernel has no room for another connection, others wait until one ends; that is said once.
+/// An interface that goes away is told as what happens at start.
+#[test]
+fn an_interface_that_goes_is_told() {
+    let Some(lab) = Lab::new() else { return };
+    lab.temp.file("gone.toml", "model = \"guarded\"\n[[ports]]\ndevice = \"xdp:va\"\n");
+    let source = lab.temp.file(
+        "g.c",
+        "#include <megapipe.h>\n#include <stdio.h>\nint main(void) {\n\
+         struct mp_options o; struct mp_event ev; mp_options_init(&o, sizeof o);\n\
+         o.engine = MP_ENGINE_LANE; o.config = \"gone.toml\";\n\
+         mp_channel *ch = mp_create(&o); if (!ch) return 1;\n\
+         puts(\"ready\"); fflush(stdout);\n\
+         while (mp_dispatch(ch, &ev, 1000) >= 0) continue;\nreturn 2; }\n",
+    );
+    compile(&source, &lab.temp.0.join("g"), "", "-LPREFIX/lib -lmegapipe");
+    let mut program = lab.start(&lab.a, "timeout -s KILL 60 ./g");
+    must(&format!("ip -n {} link del va", lab.a));
+    program.says("megapipe: va is gone: start again when it is back\n");
+}
+
 #[test]
 fn servers_that_are_full_go_on() {
     let Some(lab) = Lab::new() else { return };

@@ -232,6 +232,23 @@ fn a_standard_error_that_nobody_reads_harms_nobody() {
     must(&format!("timeout -s KILL 60 env --default-signal=PIPE '{}/a'", temp.0.display()));
 }
 
+/// A program whose only interface goes reads it on standard error, once, and goes on: its connects fail, its listener has nothing to
+/// tell. Where standard error takes no line nothing waits for that.
+#[test]
+fn an_interface_that_goes_is_told() {
+    for (model, how) in [("guarded", ""), ("paired", ""), ("inline", ""), ("guarded", "full"), ("inline", "full")] {
+        let Some(lab) = Lab::new() else { return };
+        lab.temp.file("gone.toml", format!("model = \"{model}\"\n[[ports]]\ndevice = \"xdp:va\"\n"));
+        compile(&root().join("crates/capi/tests/c/mtcp_gone.c"), &lab.temp.0.join("g"), "", "-LPREFIX/lib -lmtcp");
+        let program = lab.start(&lab.a, &format!("timeout -s KILL 60 ./g gone.toml {how}"));
+        must(&format!("ip -n {} link del va", lab.a));
+        let (out, err, code) = program.rest();
+        let told = err.matches("mtcp: va is gone: start again when it is back\n").count();
+        assert_eq!((code, told), (Some(0), usize::from(how.is_empty())), "{model} {how}: {out}{err}");
+        assert_eq!(out, "connect: Network is unreachable\n", "{model} {how}");
+    }
+}
+
 /// Routes and hardware addresses of mTCP's own tables are used: a peer that answers no ARP, behind no network of ours.
 #[test]
 fn the_tables_of_an_old_configuration_are_used() {

@@ -56,6 +56,7 @@ fn told(why: impl std::fmt::Display, errno: Errno) -> Errno {
 fn start(path: &str) -> Result<(Engine, bool)> {
     let text = std::fs::read_to_string(path).map_err(|e| told(format!("{path}: {e}"), capi::errno::of_io(&e)))?;
     let config = Config::from_toml(path, &text).map_err(|e| told(e, Errno::INVAL))?;
+    capi::say_what_happens("megapipe");
     let engine = Engine::start(&config)
         .map_err(|e| told(Words::TOML.put(&e.to_string()), Errno::from_raw_os_error(e.errno())))?;
     engine.warnings().iter().for_each(|warning| capi::say("megapipe", Words::TOML.put(warning)));

@@ -265,6 +265,7 @@ fn failed(error: &runtime::Error, words: Words) -> Errno {
 fn start(settings: &Settings, words: Words) -> Result<Running> {
     let Settings { config, sizes, keepalive, note: _ } = settings;
     let forks = forks::watch();
+    capi::say_what_happens("mtcp");
     let low = Low::take();
     let engine = Engine::start(config);
     let descriptors = low.release();

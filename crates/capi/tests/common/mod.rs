@@ -181,6 +181,27 @@ impl Drop for Lab {
 pub struct Running(Child);
 
 impl Running {
+    /// Reads standard error until it says `words`.
+    pub fn says(&mut self, words: &str) {
+        let err = self.0.stderr.as_mut().unwrap();
+        let (mut said, mut byte) = (Vec::new(), [0]);
+        while !String::from_utf8_lossy(&said).contains(words) {
+            assert!(matches!(err.read(&mut byte), Ok(1)), "{words}: {}", String::from_utf8_lossy(&said));
+            said.push(byte[0]);
+        }
+    }
+
+    /// What it says on standard output and standard error until it ends, and its exit code.
+    pub fn rest(mut self) -> (String, String, Option<i32>) {
+        let (mut out, mut err) = (String::new(), String::new());
+        let (mut from_out, mut from_err) = (self.0.stdout.take().unwrap(), self.0.stderr.take().unwrap());
+        std::thread::scope(|s| {
+            s.spawn(|| from_err.read_to_string(&mut err).unwrap());
+            from_out.read_to_string(&mut out).unwrap();
+        });
+        (out, err, self.0.wait().unwrap().code())
+    }
+
     /// Ends it by SIGINT; its exit code, `None` where it does not end.
     pub fn stop(self) -> Option<i32> {
         let pid = rustix::process::Pid::from_child(&self.0);
