@@ -27,6 +27,8 @@ const SHORT: Duration = Duration::from_micros(100);
 const TICK: Duration = Duration::from_millis(1);
 /// How long a lane's thread, which has to wake up first, is given to make room for jobs.
 const RELIEF: Duration = Duration::from_millis(2);
+/// How long it is given to say whether there is a port: it says so in its next turn, which others on its core may put off.
+const ANSWER: Duration = QUIET;
 /// Looks between the caller's looks at its clock, where nobody sleeps.
 const BUSY_LOOKS: u32 = 64;
 
@@ -201,7 +203,7 @@ impl App {
     }
 
     /// Begins to connect a socket, as [`Sockets::connect`] does. Where the lane may have no port left towards the remote end, its
-    /// word is waited for, some milliseconds at most, so that this call fails (`EADDRNOTAVAIL`) as on Linux, and the socket is as it was.
+    /// word is waited for, which comes with its next turn, so that this call fails (`EADDRNOTAVAIL`) as on Linux, and the socket is as it was.
     pub fn connect(&mut self, sock: SockId, remote: Endpoint) -> Result<(), socket::Errno> {
         if !self.opens && !self.may_open() {
             return Err(socket::Errno::EADDRNOTAVAIL);
@@ -228,7 +230,7 @@ impl App {
     /// What the lane says of a connect that was asked for.
     #[cold]
     fn begun(&mut self, sock: SockId, remote: Endpoint) -> Result<(), socket::Errno> {
-        let end = Instant::now() + RELIEF;
+        let end = Instant::now() + ANSWER;
         loop {
             self.advance();
             self.hand_over();
