@@ -91,21 +91,30 @@ pub fn run(args: &LoadArgs, stop: &Stop) -> Result<(), Failure> {
         };
         return Err(Failure::interrupted(signal, how_far));
     }
-    if failed > 0 && report.connections == 0 && report.messages == 0 {
-        let (what, remedy) = (format!("none of {failed} connections was of use"), "see whether a server is there");
-        return Err(Failure::new(what, format!("{remedy}; the causes are listed above")));
-    }
-    let missed = args
-        .rate
+    verdict(&tally, args.rate)
+}
+
+/// What went wrong in a load that came to its end.
+fn verdict(tally: &Tally, rate: Option<f64>) -> Result<(), Failure> {
+    let failed = tally.failures();
+    let all = failed + tally.connections;
+    let useless = tally.connections == 0 && tally.messages == 0;
+    let failures = (failed > 0).then(|| match useless {
+        true => format!("none of {failed} connections was of use"),
+        false => format!("{failed} of {all} connections failed"),
+    });
+    let missed = rate
         .filter(|_| tally.missed_rate())
         .map(|rate| format!("{rate} connections a second were not kept: {} starts were late", tally.late_starts));
     let causes = "the causes are listed above";
-    match (failed > 0).then(|| format!("{failed} of {all} connections failed")) {
-        Some(failed) => {
-            Err(Failure::new([Some(failed), missed].into_iter().flatten().collect::<Vec<_>>().join(", and "), causes))
-        }
-        None => missed.map_or(Ok(()), |missed| Err(Failure::new(missed, "lower --rate, or use more --lanes"))),
-    }
+    let remedy = match (&failures, useless) {
+        (None, _) => "lower --rate, or use more --lanes".to_owned(),
+        (Some(_), true) if tally.answered() => format!("a server answers, but not what was asked for; {causes}"),
+        (Some(_), true) => format!("see whether a server is there; {causes}"),
+        (Some(_), false) => causes.to_owned(),
+    };
+    let what: Vec<String> = [failures, missed].into_iter().flatten().collect();
+    if what.is_empty() { Ok(()) } else { Err(Failure::new(what.join(", and "), remedy)) }
 }
 
 fn target(args: &LoadArgs) -> Result<SocketAddr, Failure> {
@@ -301,5 +310,32 @@ mod tests {
         assert_eq!(shares("-c 1", 2), [Some((1, None, None)), None]);
         assert_eq!(shares("-c 9 -n 1", 2), [Some((5, Some(1), None)), None]);
         assert_eq!(shares("--rate 100", 2), [Some((50_000, None, Some(50.0))); 2]);
+    }
+
+    #[test]
+    fn the_last_line_says_what_went_wrong() {
+        use crate::load::report::Cause;
+        let said = |tally: &Tally, rate| verdict(tally, rate).map_err(|failure| failure.to_string());
+        let failed = |cause| {
+            let mut tally = Tally::default();
+            tally.error(cause);
+            tally
+        };
+        let mut good = Tally::default();
+        (good.connections, good.messages, good.starts) = (3, 3, 3);
+        assert_eq!(said(&good, Some(1.0)), Ok(()));
+        let refused = "none of 1 connections was of use: see whether a server is there; the causes are listed above";
+        assert_eq!(said(&failed(Cause::Refused), None), Err(refused.into()));
+        // It is there, whatever it says; and the rate was not kept all the same.
+        let mut wrong = failed(Cause::Status(404));
+        (wrong.starts, wrong.late_starts) = (2, 1);
+        let line = "none of 1 connections was of use, and 9 connections a second were not kept: 1 starts were late: a server \
+                    answers, but not what was asked for; the causes are listed above";
+        assert_eq!(said(&wrong, Some(9.0)), Err(line.into()));
+        let mut some = good;
+        some.add(&failed(Cause::Timeout));
+        assert_eq!(said(&some, None), Err("1 of 4 connections failed: the causes are listed above".into()));
+        some.late_starts = 3;
+        assert!(said(&some, Some(2.5)).unwrap_err().contains("failed, and 2.5 connections a second were not kept"));
     }
 }

@@ -188,6 +188,13 @@ impl Tally {
         self.errors.values().sum()
     }
 
+    /// Whether a server answered something, right or wrong.
+    pub fn answered(&self) -> bool {
+        let answer =
+            |cause: &Cause| matches!(cause, Cause::Status(_) | Cause::Malformed | Cause::Length | Cause::Answer);
+        self.messages > 0 || self.errors.keys().any(answer)
+    }
+
     /// Notes how long the measurement took and the generator's own CPU time in it.
     pub fn measured(&mut self, wall: Duration, cpu: Duration) {
         self.wall = wall;
