@@ -9,7 +9,7 @@ more than half of the controls fail says nothing of a single requirement, and co
 was tried; the tests that are left are printed, and the exit code is 1 then: another seed draws other mutants.
 
 FILE of --tests has names of tests, a line each, as the table writes them, instead of all of the table. FILE of --result gets each
-test with the mutant that it failed against. WORK-DIRECTORY gets the copy of the tree and what is built. docs/mutants.md tells what came of it.
+test with the mutant that it failed against, as soon as it has failed. WORK-DIRECTORY gets the copy of the tree and what is built. docs/mutants.md tells what came of it.
 """
 
 import argparse
@@ -179,10 +179,10 @@ def main():
                 for name in sorted(failed & left):
                     bitten[name] = m["name"]
                 left -= failed
+            if args.result:
+                args.result.write_text("".join(f"{name}\n    {bitten[name]}\n" for name in sorted(bitten)))
             if tried // (4 * args.j) % 16 == 0:
                 print(f"{tried} mutants tried, {len(left)} tests left", flush=True)
-    if args.result:
-        args.result.write_text("".join(f"{name}\n    {bitten[name]}\n" for name in sorted(bitten)))
     print(f"{len(bitten)} of {len(names)} tests failed against a mutant; {tried} mutants tried, {gross} of them too gross to count")
     for name in sorted(left):
         print(f"never seen failing: {name}")
