@@ -136,7 +136,7 @@ impl Listeners {
     /// The listener for a SYN of `key`, or one of several.
     pub fn find(&self, key: &FlowKey) -> Option<u32> {
         let (addr, port) = (key.local, key.local_port);
-        let pick = |ids: &Vec<u32>| match ids[..] {
+        let pick = |ids: &[u32]| match *ids {
             [id] => id,
             _ => ids[self.choose(key, ids.len())],
         };
@@ -149,7 +149,101 @@ impl Listeners {
             return Some(pick(ids));
         }
         let ids = self.by_local.get(&(Addr::UNSPECIFIED_V6, port))?;
-        let id = pick(ids);
-        (!addr.is_v4() || !self.slab.get(id)?.v6_only).then_some(id)
+        if !addr.is_v4() {
+            return Some(pick(ids));
+        }
+        // Of those that share the place some may take IPv6 alone.
+        let both = || ids.iter().filter(|id| self.slab.get(**id).is_some_and(|l| !l.v6_only));
+        let of = match both().count() {
+            0 | 1 => 0,
+            count => self.choose(key, count),
+        };
+        both().nth(of).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn listener(local: Endpoint, v6_only: bool, reuse_port: bool) -> Listener {
+        let options = Options::default();
+        Listener { local, backlog: 1, v6_only, reuse_port, receive_buffer: 0, options, embryos: 0, ready: 0 }
+    }
+
+    /// Whether `l` takes connections to `addr`, which is no wildcard.
+    fn takes(l: &Listener, addr: Addr) -> bool {
+        l.local.addr == addr
+            || l.local.addr == Addr::UNSPECIFIED_V4 && addr.is_v4()
+            || l.local.addr == Addr::UNSPECIFIED_V6 && !(addr.is_v4() && l.v6_only)
+    }
+
+    proptest! {
+        /// Against a plain list: two bar each other where both would take some connection; a connection goes to who names its
+        /// address, then to a wildcard of its family, then to one of both.
+        #[test]
+        fn who_listens_is_found(wishes in proptest::collection::vec((0usize..5, 80u16..82, any::<bool>(), any::<bool>(), any::<bool>()), 1..12)) {
+            let v4 = |n| Addr::from_v4([10, 0, 0, n]);
+            let v6 = |n| Addr::from_v6([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, n]);
+            let places = [Addr::UNSPECIFIED_V4, Addr::UNSPECIFIED_V6, v4(1), v4(2), v6(1)];
+            let all = [v4(1), v4(2), v4(3), v6(1), v6(2)];
+            let mut listeners = Listeners::new(100, [7; 16]);
+            let mut model: Vec<(u32, Listener)> = Vec::new();
+            let mut changes = 0;
+            for (place, port, v6_only, reuse_port, leaves) in wishes {
+                let local = Endpoint { addr: places[place], port };
+                let new = listener(local, v6_only, reuse_port);
+                let bars = |old: &Listener| {
+                    let both = all.iter().any(|addr| takes(old, *addr) && takes(&new, *addr));
+                    old.local.port == port && both && !(old.reuse_port && reuse_port)
+                };
+                let barred = model.iter().any(|(_, old)| bars(old));
+                prop_assert_eq!(listeners.conflicts(local, v6_only, reuse_port), barred, "{:?}", local);
+                if !barred {
+                    let id = listeners.insert(listener(local, v6_only, reuse_port)).ok().expect("there is room");
+                    model.push((id, new));
+                    changes += 1;
+                }
+                if leaves && !model.is_empty() {
+                    let (id, _) = model.swap_remove(0);
+                    prop_assert!(listeners.remove(id).is_some() && listeners.remove(id).is_none());
+                    changes += 1;
+                }
+                prop_assert_eq!((listeners.len(), listeners.ids().len(), listeners.changes), (model.len(), model.len(), changes));
+                for (addr, port) in all.iter().flat_map(|addr| [(*addr, 80), (*addr, 81)]) {
+                    let rank = |l: &Listener| match l.local.addr {
+                        Addr::UNSPECIFIED_V6 => 2,
+                        Addr::UNSPECIFIED_V4 => 1,
+                        _ => 0,
+                    };
+                    let fit = model.iter().filter(|(_, l)| l.local.port == port && takes(l, addr));
+                    let best = fit.clone().map(|(_, l)| rank(l)).min();
+                    let may: Vec<u32> = fit.filter(|(_, l)| Some(rank(l)) == best).map(|(id, _)| *id).collect();
+                    prop_assert_eq!(listeners.covers(Endpoint { addr, port }), !may.is_empty());
+                    for remote_port in 0..16 {
+                        let key = FlowKey { interface: InterfaceId(0), local: addr, remote: addr, local_port: port, remote_port };
+                        let found = listeners.find(&key);
+                        prop_assert!(found.map_or(may.is_empty(), |id| may.contains(&id)), "{:?}: {:?} of {:?}", key, found, may);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn those_at_one_place_share_evenly() {
+        let local = Endpoint { addr: Addr::UNSPECIFIED_V4, port: 80 };
+        let mut listeners = Listeners::new(100, [7; 16]);
+        let ids = [(); 3].map(|()| listeners.insert(listener(local, false, true)).ok().expect("there is room"));
+        let mut share = [0; 3];
+        for remote_port in 0..3000 {
+            let remote = Addr::from_v4([10, 0, 0, 9]);
+            let key = FlowKey { interface: InterfaceId(0), local: remote, remote, local_port: 80, remote_port };
+            let id = listeners.find(&key).expect("one of them");
+            assert_eq!(listeners.find(&key), Some(id));
+            share[ids.iter().position(|i| *i == id).expect("it is known")] += 1;
+        }
+        assert!(share.iter().all(|n| (850..1150).contains(n)), "{share:?}");
     }
 }
