@@ -679,9 +679,9 @@ mod tests {
     proptest! {
         /// What a message says as a job, or as an event, another message says again.
         #[test]
-        fn messages_say_all_again(kind in 0u64..20, small in prop_oneof![0u16..40, any::<u16>()], id: u32, rest: [u64; 5]) {
+        fn messages_say_all_again(small in prop_oneof![0u16..40, any::<u16>()], id: u32, rest: [u64; 5]) {
             // Small numbers are what failures and the like are.
-            for w1 in [rest[0], rest[0] % 32] {
+            for (kind, w1) in (0..20).flat_map(|kind| [(kind, rest[0]), (kind, rest[0] % 32)]) {
                 let words = [w0(kind, small, id), w1, rest[1], rest[2], rest[3], rest[4]];
                 let message = || msg(words, Chain::default());
                 if let Ok(job) = Job::from_message(message()) {
@@ -703,6 +703,23 @@ mod tests {
                     prop_assert!(kind == 0 || kind > 14 || matches!(kind, 4 | 9));
                 }
             }
+        }
+    }
+    #[test]
+    fn a_write_and_nothing_else_can_be_followed_by_a_close() {
+        let conn = ConnId(7);
+        let write = |conn, close| Job::Write { conn, chain: Chain::default(), more: false, close };
+        for (job, follows) in [
+            (write(conn, false), true),
+            (write(conn, true), true),
+            (write(ConnId(8), false), false),
+            (Job::Shutdown { conn }, false),
+            (Job::Consumed { conn, bytes: 5 }, false),
+        ] {
+            let told = if follows { format!("{:?}", write(conn, true)) } else { format!("{job:?}") };
+            let mut message = job.into_message();
+            assert_eq!(Job::followed_by_close(&mut message, conn), follows, "{told}");
+            assert_eq!(format!("{:?}", Job::from_message(message).expect("a job")), told);
         }
     }
 }
