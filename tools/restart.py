@@ -5,7 +5,8 @@
 
 Two network namespaces joined by a veth with two queues; `corelane serve` in one, over AF_XDP. In the other a client asks for a page, a
 connection each 5 ms, while so many others (--idle) have made a request each and stay. SIGTERM, and as soon as the server has ended it is
-started again. For each run: the longest time between two answers, and what became of the attempts.
+started again; with --wait the next one is started right behind the signal, and waits (`serve --wait`), and no attempt may be refused. For
+each run: the longest time between two answers, and what became of the attempts.
 """
 import argparse
 import collections
@@ -36,8 +37,8 @@ def in_a():
             sys.exit(f"setns: {os.strerror(ctypes.get_errno())}")
 
 
-def start(binary, directory):
-    command = ["ip", "netns", "exec", B, binary, "serve", directory, "--dev", "xdp:vb", "--port", "80"]
+def start(binary, directory, *args):
+    command = ["ip", "netns", "exec", B, binary, "serve", directory, "--dev", "xdp:vb", "--port", "80", *args]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if not server.stdout.readline().startswith("serving"):
         sys.exit(server.stderr.read())
@@ -46,6 +47,10 @@ def start(binary, directory):
 
 def stop(server):
     server.send_signal(signal.SIGTERM)
+    await_end(server)
+
+
+def await_end(server):
     if server.wait():
         sys.exit(f"the server ended with {server.returncode}: {server.stderr.read()}")
 
@@ -95,15 +100,23 @@ class Client:
             s.close()
 
 
-def once(binary, directory, idle):
+def once(binary, directory, idle, wait):
     old = start(binary, directory)
     client = Client(idle)
     time.sleep(1)
     asked = time.monotonic()
-    stop(old)
-    ended = time.monotonic()
-    new = start(binary, directory)
-    ready = time.monotonic()
+    if wait:
+        old.send_signal(signal.SIGTERM)
+        new = start(binary, directory, "--wait", str(wait))
+        ready = time.monotonic()
+        await_end(old)
+        phases = f"ready {(ready - asked) * 1000:.0f} after the signal"
+    else:
+        stop(old)
+        ended = time.monotonic()
+        new = start(binary, directory)
+        ready = time.monotonic()
+        phases = f"ended after {(ended - asked) * 1000:.0f}, ready {(ready - ended) * 1000:.0f} later"
     time.sleep(1)
     client.over.set()
     client.thread.join()
@@ -112,10 +125,12 @@ def once(binary, directory, idle):
     longest = max(b - a for a, b in zip(answers, answers[1:])) * 1000
     failed = ", ".join(f"{n} × {what}" for what, n in client.failures.items()) or "none"
     print(
-        f"{idle} idle: {longest:.0f} ms without an answer (ended after {(ended - asked) * 1000:.0f}, ready {(ready - ended) * 1000:.0f} later); "
+        f"{idle} idle: {longest:.0f} ms without an answer ({phases}); "
         f"{len(answers)} answers, failed: {failed}; load {os.getloadavg()[0]:.1f}",
         flush=True,
     )
+    if wait and client.failures["ConnectionRefusedError"]:
+        sys.exit("an attempt was refused")
     return longest
 
 
@@ -124,6 +139,7 @@ def main():
     options.add_argument("--bin", default="target/release/corelane")
     options.add_argument("--times", type=int, default=10)
     options.add_argument("--idle", type=int, nargs="+", default=[1, 20])
+    options.add_argument("--wait", type=float, default=0, metavar="S")
     options = options.parse_args()
     try:
         for name in (A, B):
@@ -139,7 +155,7 @@ def main():
             all_of = {idle: [] for idle in options.idle}
             for _ in range(options.times):
                 for idle in options.idle:
-                    all_of[idle].append(once(os.path.abspath(options.bin), directory, idle))
+                    all_of[idle].append(once(os.path.abspath(options.bin), directory, idle, options.wait))
         for idle, times in all_of.items():
             print(f"{idle} idle: median {statistics.median(times):.0f} ms ({min(times):.0f} to {max(times):.0f}) of {len(times)} runs")
     finally:

@@ -124,6 +124,9 @@ pub struct ServeArgs {
     /// Seconds that answers under way may take once a signal has asked to stop
     #[arg(long, default_value_t = 10.0, value_name = "S", value_parser = seconds_or_none)]
     pub grace: f64,
+    /// Seconds to wait at most for another corelane that has the device and is ending; connections that come meanwhile are not refused
+    #[arg(long, default_value_t = 0.0, value_name = "S", value_parser = seconds_or_none, conflicts_with = "kernel")]
+    pub wait: f64,
     /// Bytes a second that a client must take of an answer, on the average of a minute; 0: some bytes each minute
     #[arg(long, default_value_t = 240, value_name = "BYTES")]
     pub min_rate: u64,

@@ -18,8 +18,9 @@ use crate::seldom;
 use crate::server::channel::{self, Parts};
 use crate::server::{Counts, Limits, Server, reset};
 use crate::sys::{self, Stop};
+use ::io::xdp::Succession;
 use corelane::channel::{Address, Channel, CpuMask, Listener};
-use corelane::{Config, Engine, LaneHandle, LaneStats, Snapshot};
+use corelane::{Config, Device, Engine, LaneHandle, LaneStats, PortConfig, Snapshot};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -27,13 +28,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use clap::ValueEnum;
 use rustix::fd::{AsFd, OwnedFd};
 
 /// How long the last segments of a stopping lane may take to leave.
 const DRAIN: Duration = Duration::from_secs(2);
+/// Between two looks at a device that another has.
+const LOOK: Duration = Duration::from_millis(5);
+/// Between two looks at threads that should serve, where nothing is told of their end.
+const ALIVE: Duration = Duration::from_secs(1);
 
 /// What every request is answered from.
 #[derive(Clone)]
@@ -63,17 +68,57 @@ pub fn run(args: &ServeArgs, stop: &Stop) -> Result<(), Failure> {
     }
     let config = device::config(&args.device)?;
     sys::raise_descriptor_limit();
-    let mut engine = Engine::start(&config).map_err(Failure::told)?;
+    let mut succession = None;
+    let Some(mut engine) = start(args, &config, stop, &mut succession)? else {
+        return finish(args, Counts::default(), &[], &[]);
+    };
     for warning in engine.warnings() {
         tell(format!("note: {warning}"));
     }
     let lanes = engine.stats();
     let gone = Gone::watch(&engine, stop);
-    let served = serve(&mut engine, &config, args, &content, stop);
+    let served = serve(&mut engine, &config, args, &content, stop, succession);
     engine.shutdown();
     let (counts, snapshots) = served?;
     finish(args, counts, &lanes, &snapshots)?;
     gone.check()
+}
+
+/// Starts the engine; where another corelane has a device, once that has ended, within the time that was asked for. Meanwhile its ports on
+/// `xdp` are held, as soon as the other lets them be. None where a stop came before.
+fn start(
+    args: &ServeArgs,
+    config: &Config,
+    stop: &Stop,
+    succession: &mut Option<Succession>,
+) -> Result<Option<Engine>, Failure> {
+    let end = Instant::now() + Duration::from_secs_f64(args.wait);
+    let name = |port: &PortConfig| match &port.device {
+        Device::Xdp(name) => Some(name.clone()),
+        _ => None,
+    };
+    let names: Vec<String> = config.ports.iter().filter_map(name).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut told = false;
+    loop {
+        match Engine::start(config) {
+            Err(error) if error.is_in_use() && Instant::now() < end && args.wait > 0.0 => {
+                if !std::mem::replace(&mut told, true) {
+                    tell(format!("waiting for another corelane to end, {} s at most", args.wait));
+                }
+                let held = succession.get_or_insert_with(|| Succession::to(args.port));
+                // Looking is cheaper than trying.
+                while held.hold(&names).map_err(failed)? && !stop.is_set() && Instant::now() < end {
+                    thread::sleep(LOOK);
+                }
+                thread::sleep(LOOK);
+            }
+            started => return started.map(Some).map_err(Failure::told),
+        }
+        if stop.is_set() {
+            return Ok(None);
+        }
+    }
 }
 
 /// The line at the end.
@@ -272,6 +317,7 @@ fn serve(
     args: &ServeArgs,
     content: &Content,
     stop: &Stop,
+    succession: Option<Succession>,
 ) -> Result<(Counts, Vec<Snapshot>), Failure> {
     let (tell, told) = mpsc::channel();
     let through = if args.channel { Some(listener(args.port)?) } else { None };
@@ -301,7 +347,10 @@ fn serve(
     }
     drop(tell);
     let count = threads.len();
-    if told.iter().take(count).count() == count && await_network(engine, stop) {
+    let listening = told.iter().take(count).count() == count;
+    // Our own ports are held now.
+    drop(succession);
+    if listening && await_network(engine, stop) {
         let local = serve_this_machine(engine, args, content, stop);
         if local.is_err() {
             stop.set();
@@ -311,6 +360,10 @@ fn serve(
             announce(config, args, content, threads.len() > count)?;
         }
     }
+    while !stop.is_set() && !threads.iter().any(|thread| thread.is_finished()) {
+        stop.wait(ALIVE);
+    }
+    engine.let_successor_in();
     let mut served = Ok((Counts::default(), Vec::new()));
     for thread in threads {
         let panicked = |_| Err(Failure::told("a lane's thread panicked: please report this"));

@@ -47,6 +47,11 @@ const LAST: Duration = Duration::from_millis(100);
 /// How long a stopping server that has closed idle connections goes on before it stops listening: many peers take 40 ms to
 /// acknowledge that, some more, and it cannot end before they have.
 const ACKNOWLEDGED: Duration = Duration::from_millis(100);
+/// For handshakes that have begun when the port was given back: what is listened on no longer answers them by a RST.
+const HANDSHAKE: Duration = Duration::from_millis(10);
+/// How long it goes on in any case after SIGTERM: so long a server that is started right behind the signal may take until it waits for the port, and
+/// nothing is refused between the two.
+const SUCCESSOR: Duration = Duration::from_millis(500);
 /// Longest sleep, so that a stop is noticed.
 const NAP: Duration = Duration::from_millis(100);
 /// Connections taken before others are served again.
@@ -216,8 +221,18 @@ impl<N: Net, H: Handler> Server<N, H> {
         while self.older.1 > 0 && begun.elapsed() < grace {
             self.turn()?;
         }
-        while closed && begun.elapsed() < grace.min(ACKNOWLEDGED) {
+        let longer = match stop.signal() {
+            Some(libc::SIGTERM) => SUCCESSOR,
+            _ if closed => ACKNOWLEDGED,
+            _ => Duration::ZERO,
+        };
+        while begun.elapsed() < grace.min(longer) {
             self.turn()?;
+        }
+        self.net.give_ports_back();
+        let given = Instant::now();
+        while given.elapsed() < self.limits.grace.min(HANDSHAKE) {
+            self.turn_within(HANDSHAKE)?;
         }
         self.net.stop_listening();
         self.unaccepted.clear();
@@ -260,7 +275,12 @@ impl<N: Net, H: Handler> Server<N, H> {
 
     /// Waits once and serves what became possible.
     pub fn turn(&mut self) -> io::Result<()> {
-        let mut nap = self.timers.next_due().map_or(NAP, |due| due.saturating_duration_since(self.now).min(NAP));
+        self.turn_within(NAP)
+    }
+
+    /// The same, and waits at most for so long.
+    fn turn_within(&mut self, limit: Duration) -> io::Result<()> {
+        let mut nap = self.timers.next_due().map_or(limit, |due| due.saturating_duration_since(self.now).min(limit));
         if !self.unaccepted.is_empty() {
             nap = self.accept_after.map_or(Duration::ZERO, |at| at.saturating_duration_since(self.now).min(nap));
         }

@@ -1,6 +1,6 @@
 //! What is asked of the operating system: stopping on signals, clocks, cores, and the machine's description.
 
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::thread::CpuSet;
 use std::io;
@@ -65,6 +65,15 @@ impl Stop {
             ring(told);
         }
         Ok(told.as_fd())
+    }
+
+    /// Waits until it is set, or for so long.
+    pub fn wait(&self, limit: Duration) {
+        let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };
+        match self.fd() {
+            Ok(fd) => drop(poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&limit))),
+            Err(_) => std::thread::sleep(Duration::from_millis(10)),
+        }
     }
 
     /// The signal that asked to finish.

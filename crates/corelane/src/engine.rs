@@ -88,6 +88,12 @@ impl Engine {
         self.0.is_reachable()
     }
 
+    /// This engine is about to end: from now on another process of this user, which waits for its interfaces (`corelane serve --wait`), may
+    /// hold the ports that are listened on here, so that the kernel refuses no connection between the two.
+    pub fn let_successor_in(&self) {
+        self.0.let_successor_in();
+    }
+
     /// Calls `f` with a line that says why, once the last device is gone: nothing comes or goes any more. On a thread of the
     /// engine, which waits for it.
     pub fn when_devices_are_gone(&self, f: impl FnOnce(&str) + Send + 'static) {

@@ -239,6 +239,12 @@ impl TcpListener {
         self.nonblocking = on;
     }
 
+    /// Gives the port back where it is shared with the kernel: connections that are begun from now on are the kernel's. Those that have
+    /// begun can still be accepted; once it is dropped, what is left of them is reset.
+    pub fn give_port_back(&mut self) {
+        drop(self.claim.take());
+    }
+
     /// Where it listens.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         let id = self.id;

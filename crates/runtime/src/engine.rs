@@ -66,6 +66,15 @@ impl Error {
         }
     }
 
+    /// Whether a device is another corelane's, or a queue of it another program's: when that has ended it can be had.
+    pub fn is_in_use(&self) -> bool {
+        match self {
+            Error::Port(PortError::ForeignProgram { program, .. }) => program == "corelane",
+            Error::Port(PortError::Busy { .. }) => true,
+            _ => false,
+        }
+    }
+
     pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(stdio::Error) -> Error {
         let what = what.into();
         |source| Error::System { what, source }
@@ -526,6 +535,13 @@ impl Engine {
     /// Whether something can be reached here: a device has an address and a carrier, or is one that looks for its own address.
     pub fn is_reachable(&self) -> bool {
         self.dedicated || self.kernel.as_ref().is_none_or(Kernel::is_reachable)
+    }
+
+    /// This engine is about to end: from now on another process of this user, which waits for its interfaces, may hold the ports that are
+    /// listened on here ([`io::xdp::Succession`]), so that the kernel refuses no connection between the two. Ports that are listened on later are not
+    /// among these.
+    pub fn let_successor_in(&self) {
+        self.kernel.iter().for_each(Kernel::let_successor_in);
     }
 
     /// Calls `f` with a line that says why, once the last device is gone; on a thread of the engine.

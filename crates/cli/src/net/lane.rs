@@ -64,6 +64,10 @@ impl Net for OnLane {
         }
     }
 
+    fn give_ports_back(&mut self) {
+        self.listeners.iter_mut().for_each(TcpListener::give_port_back);
+    }
+
     fn stop_listening(&mut self) {
         self.listeners.clear();
     }

@@ -34,6 +34,8 @@ pub trait Net {
     }
     /// Takes a connection from a listener, if one waits.
     fn accept(&mut self, listener: usize) -> io::Result<Option<Self::Stream>>;
+    /// Gives ports that are shared with the kernel back to it: connections that begin from now on are not ours. Those that have begun may come.
+    fn give_ports_back(&mut self) {}
     /// Stops listening; connections not yet accepted are turned away.
     fn stop_listening(&mut self);
     /// Starts a connection to the target and watches it under `key`.

@@ -1,5 +1,7 @@
 //! Interfaces that are parts of others, that change, that go away, and what a process may do with them.
 
+use std::sync::atomic::AtomicBool;
+
 use super::*;
 
 impl Lab {
@@ -60,6 +62,70 @@ fn another_corelane_is_named_by_its_process() {
     // `ip netns exec` becomes the command.
     let holder = format!("of another corelane (pid {})", server.0.id());
     assert!(text.contains(&holder), "{text}");
+}
+
+/// Raises a flag when it goes.
+struct Raise<'a>(&'a AtomicBool);
+
+impl Drop for Raise<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A server that waits for another one's end: of the connections that are begun from then on none is refused, and another program cannot
+/// have the port; one that does not end is not waited for longer than was asked.
+#[test]
+fn a_server_that_waits_for_one_that_ends_lets_nothing_be_refused() {
+    let Some(lab) = Lab::new() else { return };
+    let old = lab.serve(&lab.b, "--dev xdp:vb --port 80");
+    let text = lab.refuses(&lab.b, "--dev xdp:vb --port 80 --wait 0.2");
+    assert!(text.contains("waiting for another corelane to end, 0.2 s at most"), "{text}");
+    assert!(text.contains("already runs the XDP program"), "{text}");
+    let mut new = lab.start(&lab.b, "--dev xdp:vb --port 80 --wait 50");
+    new.says_until("waiting for another corelane to end");
+    let (over, served) = (AtomicBool::new(false), AtomicU32::new(0));
+    let connect = || {
+        let mut failed = Vec::new();
+        while !over.load(Ordering::Relaxed) {
+            for host in ["10.99.0.2:80", "[fd99::2]:80"] {
+                // What was left unanswered comes again after a second.
+                match TcpStream::connect_timeout(&host.parse().unwrap(), Duration::from_secs(30)) {
+                    Ok(_) => drop(served.fetch_add(1, Ordering::Relaxed)),
+                    Err(e) => failed.push((host, e)),
+                }
+            }
+        }
+        failed
+    };
+    let failed = std::thread::scope(|s| {
+        // Also where this fails.
+        let end = Raise(&over);
+        let clients: Vec<_> = (0..8).map(|_| s.spawn(|| lab.within(&lab.a, connect))).collect();
+        until("it is served", || served.load(Ordering::Relaxed) > 100);
+        old.signal(rustix::process::Signal::TERM);
+        assert_eq!(old.stop_code(), Some(0));
+        let mut said = [0; 7];
+        new.0.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
+        assert_eq!(&said, b"serving");
+        let before = served.load(Ordering::Relaxed);
+        until("it is served again", || served.load(Ordering::Relaxed) > before + 100);
+        drop(end);
+        clients.into_iter().flat_map(|client| client.join().unwrap()).collect::<Vec<_>>()
+    });
+    let refused = failed.iter().filter(|(_, e)| e.kind() == std::io::ErrorKind::ConnectionRefused).count();
+    assert_eq!(refused, 0, "of {} connections that failed", failed.len());
+    // Nobody else, not even one that would share it.
+    let beside = "import socket; s = socket.socket(); s.setsockopt(1, 15, 1); s.bind((\"10.99.0.2\", 80)); s.listen()";
+    let beside = sh(&format!("ip netns exec {} python3 -c '{beside}'", lab.b));
+    assert!(String::from_utf8_lossy(&beside.stderr).contains("Address already in use"), "{beside:?}");
+    assert_eq!(new.stop(), Some(0));
+    // A stop while it waits is a stop.
+    let old = lab.serve(&lab.b, "--dev xdp:vb --port 80");
+    let mut new = lab.start(&lab.b, "--dev xdp:vb --port 80 --wait 50");
+    new.says_until("waiting for another corelane to end");
+    assert_eq!(new.stop(), Some(0));
+    assert_eq!(old.stop(), Some(0));
 }
 
 #[test]

@@ -74,10 +74,11 @@ pub(super) const LOOPBACK: u32 = 1;
 
 /// What keeps the program on the interface.
 pub(super) struct Attached {
+    /// Undone first: whoever takes the interface next does the same once it is free.
+    tags: Vlans,
     maps: Maps,
     link: Mutex<Option<bpf::Link>>,
     program: Program,
-    tags: Vlans,
 }
 
 /// How the program knows frames of other VLANs.
@@ -340,6 +341,10 @@ impl XdpDevice {
                 }
             }
         };
+        if let Vlans::Kept(tags) = &mut tags {
+            // Who had the interface until a moment ago may have undone it.
+            tags.keep_again().map_err(|e| refuse(name, "keeping VLAN tags in frames", e))?;
+        }
         if generic.is_some() && is_handed_frames(&link, &all) {
             tags = Vlans::TakenBelow;
         }
@@ -349,7 +354,7 @@ impl XdpDevice {
         let now = queues_of(&link).min(link.rx_queues.max(queues.into()) as u16);
         let added = XdpConfig { zero_copy: ZeroCopy::Never, ..config.clone() };
         open_queues(queues..now, &link, &added, &maps, &mut by_lane, || Ok(()))?;
-        let attached = Arc::new(Attached { maps, link: Mutex::new(Some(bpf_link)), program, tags });
+        let attached = Arc::new(Attached { tags, maps, link: Mutex::new(Some(bpf_link)), program });
         let zero_copy = by_lane[0][0].zero_copy;
         // What a program on this machine sends (through a veth, or to a bridge from one) has sums that hardware was to finish;
         // real hardware does not tell what it verified.

@@ -14,7 +14,7 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, SocketFlags, accept_with, shutdown, sockopt};
 
-use super::sharing::Placeholder;
+use super::sharing::{Placeholder, share};
 use crate::error::PortError;
 
 /// The owned ports of an engine, as this machine's own programs reach them.
@@ -84,6 +84,14 @@ impl Local {
         drop(places);
         held.place = Some(Place(self.clone(), key));
         Ok(held)
+    }
+
+    /// From now on another process of this user may hold these addresses and ports beside this one ([`Succession`](super::Succession)).
+    pub fn let_successor_in(&self) {
+        for listener in self.places().listeners.values().filter_map(Weak::upgrade) {
+            // It cannot fail in a way that matters: the other one waits for the end then.
+            let _ = share(&listener, true);
+        }
     }
 
     /// From now on the caller accepts; false where somebody does already.

@@ -19,4 +19,4 @@ mod veth;
 pub use device::{XdpConfig, XdpDevice, ZeroCopy};
 pub use local::Local;
 pub use port::XdpPort;
-pub use sharing::{ActivePorts, Placeholder, warnings};
+pub use sharing::{ActivePorts, Placeholder, Succession, warnings};

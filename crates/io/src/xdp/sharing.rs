@@ -1,11 +1,13 @@
 //! Living beside the kernel: what keeps it quiet on our ports, which ports it will never choose, and what its users should
 //! know.
 
+use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use wire::Ports;
 
@@ -43,11 +45,79 @@ impl Placeholder {
             }
             _ => PortError::system(format!("holding TCP port {addr}"), source, &[Capability::NetBindService]),
         };
-        hold(addr).map(|fd| Placeholder { place: None, fd: Arc::new(fd) }).map_err(busy)
+        let held = hold(addr, None, SUCCESSIONS.load(Ordering::Relaxed) > 0);
+        held.map(|fd| Placeholder { place: None, fd: Arc::new(fd) }).map_err(busy)
     }
 }
 
-fn hold(addr: SocketAddr) -> io::Result<OwnedFd> {
+/// Of this process, now.
+static SUCCESSIONS: AtomicU32 = AtomicU32::new(0);
+
+/// Of a process that waits for another one's interface: placeholders beside that one's, from the moment on in which it lets them in
+/// ([`Local::let_successor_in`](super::Local::let_successor_in)). So there is none between the two in which the kernel would refuse connections: a SYN
+/// that nobody answers comes again. This process's own placeholders can be made beside these.
+#[derive(Debug)]
+pub struct Succession {
+    port: u16,
+    held: HashMap<(String, SocketAddr), OwnedFd>,
+}
+
+impl Succession {
+    /// To a port, of nothing yet.
+    pub fn to(port: u16) -> Succession {
+        SUCCESSIONS.fetch_add(1, Ordering::Relaxed);
+        Succession { port, held: HashMap::new() }
+    }
+
+    /// Holds what can be held by now: the port on addresses that may be served on these interfaces, of what comes by them. Whether one of
+    /// them still has an XDP program.
+    pub fn hold(&mut self, devs: &[&str]) -> io::Result<bool> {
+        let mut netlink = Netlink::open()?;
+        let links = netlink.links()?;
+        let addresses = netlink.addresses()?;
+        let mut taken = false;
+        for link in links.iter().filter(|l| devs.contains(&l.name.as_str())) {
+            taken |= link.xdp_program != 0;
+            for addr in addresses.iter().map(|a| a.addr).filter(|addr| !addr.is_loopback()) {
+                let at = (link.name.clone(), SocketAddr::new(addr, self.port));
+                // What cannot be held is still another's, or will never be ours.
+                if !self.held.contains_key(&at)
+                    && let Ok(fd) = hold(at.1, Some(&at.0), true)
+                {
+                    self.held.insert(at, fd);
+                }
+            }
+        }
+        Ok(taken)
+    }
+}
+
+impl Drop for Succession {
+    fn drop(&mut self) {
+        SUCCESSIONS.fetch_sub(1, Ordering::Relaxed);
+        // The kernel remembers of a port that the last socket bound to it would share it, until one is bound that would not.
+        let _ = bound(([127, 91, 0, 1], self.port).into(), None, false);
+    }
+}
+
+/// A listener that answers nobody outside this machine, of what comes by `dev` or by any interface; `beside` others that share the port.
+fn hold(addr: SocketAddr, dev: Option<&str>, beside: bool) -> io::Result<OwnedFd> {
+    let fd = bound(addr, dev, beside)?;
+    // SAFETY: a plain system call on our own descriptor.
+    check(unsafe { libc::listen(fd.as_raw_fd(), BACKLOG) })?;
+    if beside && dev.is_none() {
+        // Nobody else from now on.
+        share(&fd, false)?;
+    }
+    Ok(fd)
+}
+
+/// Whether sockets that would share their port too, of this user, can be bound and listen beside this one.
+pub(super) fn share(fd: &OwnedFd, on: bool) -> io::Result<()> {
+    set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, &i32::from(on))
+}
+
+fn bound(addr: SocketAddr, dev: Option<&str>, beside: bool) -> io::Result<OwnedFd> {
     let family = if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: plain system calls; the descriptor is new.
@@ -65,6 +135,12 @@ fn hold(addr: SocketAddr) -> io::Result<OwnedFd> {
     set_option(&fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter)?;
     // Connections of an earlier program that end or linger do not stand in the way; a listener does.
     set_option(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1i32)?;
+    share(&fd, beside)?;
+    if let Some(dev) = dev {
+        let mut name = [0u8; libc::IFNAMSIZ];
+        name.iter_mut().zip(dev.bytes()).for_each(|(to, from)| *to = from);
+        set_option(&fd, libc::SOL_SOCKET, libc::SO_BINDTODEVICE, &name)?;
+    }
     if addr.is_ipv6() {
         set_option(&fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &1i32)?;
     }
@@ -92,8 +168,6 @@ fn hold(addr: SocketAddr) -> io::Result<OwnedFd> {
         }
     };
     check(bound)?;
-    // SAFETY: a plain system call on our own descriptor.
-    check(unsafe { libc::listen(fd.as_raw_fd(), BACKLOG) })?;
     Ok(fd)
 }
 

@@ -53,7 +53,13 @@ impl Tags {
         // SAFETY: new, and nobody else's.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
         let mut tags = Tags { name: name.into(), socket, turned_off: Vec::new(), lost: false };
-        let (names, blocks) = (tags.feature_names()?, tags.features()?);
+        tags.keep_again()?;
+        Ok(tags)
+    }
+
+    /// The same again: what has been turned on meanwhile is turned off.
+    pub fn keep_again(&mut self) -> io::Result<()> {
+        let (names, blocks) = (self.feature_names()?, self.features()?);
         for (at, _) in names.iter().enumerate().filter(|(_, name)| STRIPPING.contains(&name.as_slice())) {
             let Some(block) = blocks.get(at / 32) else { continue };
             let bit = 1 << (at % 32);
@@ -62,17 +68,17 @@ impl Tags {
             }
             // What cannot be changed stays as it is, and is told.
             let changes = block.available & !block.never_changed & bit != 0;
-            match changes.then(|| tags.set(at, false)) {
-                Some(Ok(())) => tags.turned_off.push(at),
+            match changes.then(|| self.set(at, false)) {
+                Some(Ok(())) => self.turned_off.push(at),
                 Some(Err(e)) if e.raw_os_error() == Some(libc::EPERM) => return Err(e),
                 _ => {}
             }
         }
-        let after = tags.features()?;
+        let after = self.features()?;
         let is_on = |at: usize| after.get(at / 32).is_some_and(|b| b.active & 1 << (at % 32) != 0);
         let stripping = |(at, name): (usize, &Vec<u8>)| STRIPPING.contains(&name.as_slice()) && is_on(at);
-        tags.lost = names.iter().enumerate().any(stripping);
-        Ok(tags)
+        self.lost = names.iter().enumerate().any(stripping);
+        Ok(())
     }
 
     /// Whether frames lose their tags all the same.
@@ -155,7 +161,13 @@ mod tests {
             let tags = Tags::keep(NAME).unwrap();
             assert!(tags.was_on() && !tags.are_lost());
             assert!(!Tags::keep(NAME).unwrap().was_on(), "it is off already");
+            let mut next = Tags::keep(NAME).unwrap();
             drop(tags);
+            // The last one undid it while the next was at it.
+            next.keep_again().unwrap();
+            assert!(next.was_on() && !next.are_lost());
+            assert!(!Tags::keep(NAME).unwrap().was_on(), "it is off again");
+            drop(next);
             assert!(Tags::keep(NAME).unwrap().was_on(), "it is on again");
             let lo = Tags::keep("lo").unwrap();
             assert!(!lo.are_lost() && !lo.was_on());

@@ -118,6 +118,11 @@ impl Kernel {
         taken.then(|| LocalConnections { local, bell: self.bell.clone() })
     }
 
+    /// Another process of this user may hold our ports beside us from now on.
+    pub fn let_successor_in(&self) {
+        lock(&self.state).local.let_successor_in();
+    }
+
     /// Whether any of the interfaces has an address that is served, and a carrier.
     pub fn is_reachable(&self) -> bool {
         let state = lock(&self.state);
