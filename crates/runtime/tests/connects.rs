@@ -35,18 +35,17 @@ fn a_connect_without_a_port_waits_for_a_lane_that_others_keep_from_its_core() {
     core.set((0..CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu)).unwrap());
     let lane = thread("lane-0");
     sched_setaffinity(Some(lane), &core).unwrap();
-    // It runs where nothing else wants its core.
-    let none = libc::sched_param { sched_priority: 0 };
-    // SAFETY: a thread of this process, and parameters that are there.
-    assert_eq!(unsafe { libc::sched_setscheduler(lane.as_raw_nonzero().get(), libc::SCHED_IDLE, &none) }, 0);
     let over = AtomicBool::new(false);
     std::thread::scope(|s| {
-        s.spawn(|| {
-            sched_setaffinity(None, &core).unwrap();
-            while !over.load(Ordering::Relaxed) {
-                std::hint::spin_loop();
-            }
-        });
+        // Three others take their turns before it.
+        for _ in 0..3 {
+            s.spawn(|| {
+                sched_setaffinity(None, &core).unwrap();
+                while !over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
         let remote = Endpoint { addr: Addr::from_v4([10, 0, 0, 2]), port: 80 };
         let mut answers = Vec::new();
         for _ in 0..4 + CONNECTS {
