@@ -92,23 +92,24 @@ fn start(
     stop: &Stop,
     succession: &mut Option<Succession>,
 ) -> Result<Option<Engine>, Failure> {
-    let end = Instant::now() + Duration::from_secs_f64(args.wait);
     let name = |port: &PortConfig| match &port.device {
         Device::Xdp(name) => Some(name.clone()),
         _ => None,
     };
     let names: Vec<String> = config.ports.iter().filter_map(name).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let mut told = false;
+    let mut end = None;
+    let over = |end: Option<Instant>| end.is_some_and(|end| Instant::now() >= end);
     loop {
         match Engine::start(config) {
-            Err(error) if error.is_in_use() && Instant::now() < end && args.wait > 0.0 => {
-                if !std::mem::replace(&mut told, true) {
+            Err(error) if error.is_in_use() && args.wait > 0.0 && !over(end) => {
+                if end.is_none() {
                     tell(format!("waiting for another corelane to end, {} s at most", args.wait));
+                    end = Some(Instant::now() + Duration::from_secs_f64(args.wait));
                 }
                 let held = succession.get_or_insert_with(|| Succession::to(args.port));
                 // Looking is cheaper than trying.
-                while held.hold(&names).map_err(failed)? && !stop.is_set() && Instant::now() < end {
+                while held.hold(&names).map_err(failed)? && !stop.is_set() && !over(end) {
                     thread::sleep(LOOK);
                 }
                 thread::sleep(LOOK);
