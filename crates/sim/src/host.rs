@@ -25,6 +25,8 @@ pub struct Ring {
     pub told: bool,
 }
 
+/// Connections that a turn pays a check for.
+pub(crate) const CHECKED: usize = 16;
 /// Frames taken from a ring in a turn.
 const BURST: usize = 64;
 
@@ -290,7 +292,7 @@ impl Host {
         }
         self.events.release();
         self.stack.flush_events(now);
-        self.stack.check_in_turn();
+        self.stack.check_in_turn(CHECKED);
         sent
     }
 }

@@ -11,6 +11,7 @@ use wire::burst::TxCaps;
 use wire::{Instant, MacAddr, ethernet};
 
 use crate::burst::{Frames, Sink};
+use crate::host::CHECKED;
 
 /// Our end of the link, which nobody outside sees.
 const OURS: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
@@ -204,7 +205,7 @@ impl Machine {
         let sent = sink.frames.len();
         self.sent.extend(sink.frames.into_iter().filter_map(|frame| Some((now, bare(&frame)?))));
         self.stack.flush_events(now);
-        self.stack.check_in_turn();
+        self.stack.check_in_turn(CHECKED);
         let events = self.sockets.process();
         asked || jobs + sent + events > 0 || self.stack.output_pending() || self.sockets.backlogged()
     }

@@ -18,9 +18,9 @@ use crate::interface::network;
 use crate::queues::{Entry, Stale, queued};
 use crate::route::{InterfaceId, NextHop};
 
-/// What a turn pays towards a check: one that looks at so much is made after each turn.
+/// So much is looked at after each turn.
 #[cfg(debug_assertions)]
-const EACH_TURN: usize = 16;
+const FEW: usize = 16;
 
 /// What a check counts with: kept, so that one allocates nothing where another has been.
 #[derive(Default)]
@@ -68,28 +68,32 @@ impl Stack {
         self.check_counts(scratch);
     }
 
-    /// At the end of a turn: [`Stack::check`] where the turns since the last one pay for it, so that they take as long however much
-    /// there is to look at. Without debug assertions it does nothing.
+    /// At the end of a turn: [`Stack::check`] where the turns since the last one pay for it, each with the look at `each`
+    /// connections. So a turn takes no longer where there are many, and with few of them there is one after each turn. Without debug
+    /// assertions it does nothing.
     #[inline(always)]
-    pub fn check_in_turn(&mut self) {
+    pub fn check_in_turn(&mut self, each: usize) {
         #[cfg(debug_assertions)]
         {
-            self.credit += EACH_TURN;
-            if self.credit >= self.cost_of_check() {
-                self.credit = 0;
-                let mut scratch = core::mem::take(&mut self.scratch);
-                self.check_with(&mut scratch);
-                self.scratch = scratch;
+            if self.unchecked > 0 {
+                self.unchecked -= 1;
+                return;
             }
+            let mut scratch = core::mem::take(&mut self.scratch);
+            self.check_with(&mut scratch);
+            self.scratch = scratch;
+            self.unchecked = self.cost_of_check().saturating_sub(FEW) / each.max(1);
         }
+        #[cfg(not(debug_assertions))]
+        let _ = each;
     }
 
-    /// What a check looks at, about.
+    /// What a check looks at, in connections, about.
     #[cfg(debug_assertions)]
     fn cost_of_check(&self) -> usize {
         let records = self.syns.len() + self.time_waits.len() + self.listeners.len();
-        // Those are most, and take little each.
         let places = self.conns.slots() as usize + self.neighbors.len();
+        // A route costs each connection a glance, and a place little more.
         self.conns.len() * (1 + self.routes.iter().count() / 16) + records + places / 16
     }
 
@@ -291,23 +295,26 @@ impl Stack {
     /// What is counted is there.
     fn check_counts(&self, Scratch { of, .. }: &mut Scratch) {
         assert!(self.leading.is_none() && self.whole.is_none(), "a burst is not done");
-        let whole = || self.conns.iter_ids().filter_map(|id| self.conns.whole(id));
-        let sent: usize = whole().map(|c| c.tcb.sent_records() as usize).sum();
-        assert_eq!(self.sent.used(), sent, "records of sent segments");
-        let orphans = whole().filter(|c| c.orphan).count();
-        assert_eq!(self.orphans as usize, orphans, "orphans");
-        let parked = self.conns.iter_ids().count() - whole().count();
-        assert_eq!(self.conns.parked(), parked, "parked connections");
         for id in self.syns.iter_ids() {
             of.entry(self.syns.get(id).expect("it is in use").listener).or_default().0 += 1;
         }
-        for c in whole() {
+        let (mut sent, mut orphans, mut parked) = (0, 0, 0);
+        for id in self.conns.iter_ids() {
+            let Some(c) = self.conns.whole(id) else {
+                parked += 1;
+                continue;
+            };
+            sent += c.tcb.sent_records() as usize;
+            orphans += c.orphan as u32;
             match c.stage {
                 Stage::Embryo => of.entry(c.listener).or_default().0 += 1,
                 Stage::Ready => of.entry(c.listener).or_default().1 += 1,
                 Stage::Owned | Stage::Released | Stage::Lingering => {}
             }
         }
+        assert_eq!(self.sent.used(), sent, "records of sent segments");
+        assert_eq!(self.orphans, orphans, "orphans");
+        assert_eq!(self.conns.parked(), parked, "parked connections");
         for (id, l) in self.listeners.iter() {
             let (embryos, ready) = of.remove(&id).unwrap_or_default();
             assert_eq!(l.embryos as usize, embryos, "handshakes of listener {id}");

@@ -106,9 +106,9 @@ pub struct Stack {
     pub(crate) learning: Option<Box<Learning>>,
     pub(crate) icmp_budget: crate::icmp::Budget,
     isn: Keyed,
-    /// What turns have paid towards the next check.
+    /// Turns until the next check.
     #[cfg(debug_assertions)]
-    pub(crate) credit: usize,
+    pub(crate) unchecked: usize,
     #[cfg(debug_assertions)]
     pub(crate) scratch: crate::check::Scratch,
 }
@@ -177,7 +177,7 @@ impl Stack {
             icmp_budget: Default::default(),
             isn: Keyed::new(word(a).rotate_left(32) ^ 0x69736e, word(b)),
             #[cfg(debug_assertions)]
-            credit: 0,
+            unchecked: 0,
             #[cfg(debug_assertions)]
             scratch: Default::default(),
             config,
