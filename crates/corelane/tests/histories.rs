@@ -206,7 +206,9 @@ impl Program {
             1 => {
                 let (open, shut) = streams;
                 // What is ended in one direction only can be asked for afterwards.
-                let kept: Vec<TcpStream> = if self.r.chance(0.7) { open.into_values().collect() } else { Vec::new() };
+                let keeps = self.r.chance(0.7);
+                // Those that are not kept end here: what stays open is never drained.
+                let kept: Vec<TcpStream> = open.into_values().filter(|_| keeps).collect();
                 kept.iter().for_each(|stream| stream.shutdown(Shutdown::Write).unwrap());
                 self.lane.drain(LIMIT);
                 for stream in kept.iter().chain(&shut) {
