@@ -100,7 +100,8 @@ fn flush_sends_in_every_model() {
 /// Drained means that the peer has what was written and the end, whoever runs the lane.
 #[test]
 fn drained_is_what_the_peer_has() {
-    for model in [Model::Paired, Model::Guarded, Model::Inline] {
+    // The lane of a pair may by chance be done in the time that a drain takes which does not wait.
+    for model in [Model::Paired; 10].into_iter().chain([Model::Guarded, Model::Inline]) {
         let (mut server, mut client) = pair(model);
         let (tell, told) = channel();
         let thread = teller(server.take_lane(0).unwrap(), tell);
