@@ -42,6 +42,8 @@ pub struct Sink {
     caps: TxCaps,
     /// Frames it still takes before it is full.
     pub room: usize,
+    /// Frames that it was given, and their bytes, before any was cut.
+    pub given: (u64, u64),
 }
 
 impl Sink {
@@ -53,7 +55,7 @@ impl Sink {
     /// A sink that can do this.
     pub fn with(caps: TxCaps, room: usize) -> Sink {
         let buffer = vec![0; caps.max_frame.max(256)];
-        Sink { frames: Vec::new(), large: Vec::new(), apart: false, reserved: 0, buffer, caps, room }
+        Sink { frames: Vec::new(), large: Vec::new(), apart: false, reserved: 0, buffer, caps, room, given: (0, 0) }
     }
 }
 
@@ -85,6 +87,7 @@ impl TxSink for Sink {
         let TxCaps { max_frame, checksum, max_gso } = self.caps;
         assert!(checksum || offload.checksum.is_none(), "nothing was offered");
         assert!(len <= max_gso || offload.gso.is_none(), "{len} bytes are more than was offered");
+        self.given = (self.given.0 + 1, self.given.1 + len as u64);
         for frame in cut(&self.buffer[..len], &offload) {
             assert!(frame.len() <= max_frame, "frame of {} bytes on a link of {max_frame}", frame.len());
             match self.apart && self.reserved > max_frame {

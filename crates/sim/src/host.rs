@@ -7,9 +7,9 @@ use std::collections::VecDeque;
 use mem::spsc::{Consumer, Producer};
 use mem::{Chain, Pool, PoolConfig, Side};
 use stack::channel::{Event, Job};
-use stack::{InterfaceConfig, InterfaceId, Mode, Route, Stack, StackConfig};
+use stack::{Counters, InterfaceConfig, InterfaceId, Mode, Route, Stack, StackConfig};
 use wire::burst::TxCaps;
-use wire::{Instant, MacAddr};
+use wire::{Instant, MacAddr, ethernet, ipv4, ipv6};
 
 use crate::burst::{Frames, Sink};
 use crate::offload::join;
@@ -268,15 +268,20 @@ impl Host {
 
     /// One turn: frames in and frames out, by interface. What is not given for the last ones is nothing.
     pub fn turn_all(&mut self, now: Instant, frames: Vec<Vec<Vec<u8>>>) -> Vec<Vec<Vec<u8>>> {
+        let before = self.stack.counters().clone();
+        let mut seen = Seen::default();
         for (n, frames) in frames.into_iter().enumerate() {
             let frames = if n == 0 { self.take(now, frames) } else { frames };
             if !frames.is_empty() {
                 let burst = if self.config.gro { Frames { frames: join(frames) } } else { Frames::plain(frames) };
+                seen.bursts += 1;
+                seen.came.0 += burst.frames.len() as u64;
+                seen.came.1 += burst.frames.iter().map(|f| f.data.len() as u64).sum::<u64>();
                 self.stack.receive(now, self.devices[n].interface, &burst);
             }
         }
         self.stack.expire(now);
-        self.stack.run_jobs(now);
+        seen.jobs = self.stack.run_jobs(now) as u64;
         let mut sent = Vec::new();
         let pending = self.stack.output_pending();
         for device in &mut self.devices {
@@ -284,15 +289,63 @@ impl Host {
             if pending {
                 let mut sink = Sink::with(device.caps, device.room);
                 sink.apart = self.config.queue;
-                self.stack.transmit(now, device.interface, &mut sink);
+                let went = self.stack.transmit(now, device.interface, &mut sink);
+                assert_eq!(went as u64, sink.given.0, "frames that a port was given");
+                seen.went = (seen.went.0 + sink.given.0, seen.went.1 + sink.given.1);
+                seen.segments += sink.frames.iter().chain(&sink.large).filter(|f| is_tcp(f)).count() as u64;
                 frames.append(&mut sink.frames);
                 device.queued = sink.large;
             }
             sent.push(frames);
         }
         self.events.release();
-        self.stack.flush_events(now);
+        seen.events = self.stack.flush_events(now) as u64;
+        seen.judge(&before, self.stack.counters());
         self.stack.check_in_turn(CHECKED);
         sent
+    }
+}
+
+/// What a host has seen of one turn, for its stack's counters to be held against.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Seen {
+    bursts: u64,
+    /// Frames and bytes.
+    came: (u64, u64),
+    went: (u64, u64),
+    /// Of TCP, as they are on the link.
+    segments: u64,
+    jobs: u64,
+    events: u64,
+}
+
+impl Seen {
+    fn judge(&self, before: &Counters, after: &Counters) {
+        let [a, b] = [before, after].map(|c| Seen {
+            bursts: c.bursts,
+            came: (c.frames_in, c.bytes_in),
+            went: (c.frames_out, c.bytes_out),
+            segments: c.segments_out,
+            jobs: c.jobs,
+            events: c.events,
+        });
+        let counted = Seen {
+            bursts: b.bursts - a.bursts,
+            came: (b.came.0 - a.came.0, b.came.1 - a.came.1),
+            went: (b.went.0 - a.went.0, b.went.1 - a.went.1),
+            segments: b.segments - a.segments,
+            jobs: b.jobs - a.jobs,
+            events: b.events - a.events,
+        };
+        assert_eq!(counted, *self, "counted, and seen");
+    }
+}
+
+fn is_tcp(frame: &[u8]) -> bool {
+    let eth = ethernet::Frame::parse(frame).expect("what a stack sends is sound");
+    match eth.ethertype {
+        ethernet::IPV4 => ipv4::Packet::parse(eth.payload).is_ok_and(|ip| ip.protocol == ipv4::TCP),
+        ethernet::IPV6 => ipv6::Packet::parse(eth.payload).is_ok_and(|ip| ip.next_header == ipv6::TCP),
+        _ => false,
     }
 }

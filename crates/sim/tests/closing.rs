@@ -312,7 +312,7 @@ fn the_end_of_an_application_ends_all_that_it_has() {
     let mut second = peers[1];
     second.ack += 1;
     b.send(&second, FIN | ACK, &[]);
-    assert_eq!((b.host.stack.connections(), b.host.stack.time_waits()), (4, 1));
+    assert_eq!((b.host.stack.connections(), b.host.stack.time_waits(), b.host.stack.tuples()), (4, 1, 5));
     // There is no time left: those that may not have heard are reset, and nobody else.
     assert_eq!(b.host.stack.left(), Left { ends: 3, bytes: 0 });
     b.host.stack.reset_all();
