@@ -52,6 +52,10 @@ fn the_synack_is_repeated_with_back_off_and_then_forgotten() {
     let mut b = Bench::listening(10, &[(ConnOption::SynCount, 2)], |_| {});
     b.send_with(&p, SYN, &[], plain());
     assert_eq!(b.wait(Duration::from_secs(200)).len(), 2);
+    // Data that would be waited for longer changes nothing while nobody acknowledges.
+    let mut b = Bench::listening(10, &[(ConnOption::SynCount, 2), (ConnOption::DeferAccept, 10)], |_| {});
+    b.send_with(&p, SYN, &[], plain());
+    assert_eq!((b.wait(Duration::from_secs(200)).len(), b.host.stack.half_open()), (2, 0));
 }
 
 /// RFC 9293 3.10.7.2, fourth; with FIN as Linux does.
@@ -111,7 +115,8 @@ fn what_does_not_fit_a_handshake() {
     assert_eq!((b.host.stack.half_open(), b.accepted.len()), (1, 0));
     // The exact one ends it.
     assert!(b.send(&p, RST, &[]).is_empty());
-    assert_eq!(b.host.stack.half_open(), 0);
+    let counters = &b.host.stack.counters().tcp;
+    assert_eq!((b.host.stack.half_open(), counters.resets_in, counters.challenge_acks), (0, 1, 3));
     assert_eq!(b.send(&p, ACK, &[])[0].flags, RST);
 }
 

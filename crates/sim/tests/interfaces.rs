@@ -395,3 +395,20 @@ fn what_the_path_of_one_link_takes_says_nothing_of_another() {
     let conn = b.accepted.pop().expect("accepted");
     assert_eq!(longest(&mut b, conn), [1500 + 14, 0]);
 }
+
+/// Who is on the link by our own prefix is asked for there, though no route says so.
+#[test]
+fn a_client_of_our_prefix_is_a_neighbour_without_a_route() {
+    let mut b = Bench::listening(10, &[], |_| {});
+    let (interface, dst) = (InterfaceId(0), [10, 0, 0, 0].into());
+    assert!(b.host.stack.remove_route(&Route { dst, prefix: 8, gateway: None, interface, metric: 0 }));
+    b.establish(50, 4000, Options::default());
+    let mut chain = mem::Chain::default();
+    chain.push_slice(&mut b.host.side, b"an answer");
+    b.host.job(Job::Write { conn: b.accepted[0], chain, more: false, close: false });
+    let sent = b.turn_all(Vec::new()).swap_remove(0);
+    let [frame] = &sent[..] else { panic!("{sent:x?}") };
+    let eth = ethernet::Frame::parse(frame).unwrap();
+    let asked = wire::arp::Packet::parse(eth.payload).map(|p| Addr::from_v4(p.target_ip));
+    assert_eq!((eth.ethertype, asked), (ethernet::ARP, Ok(peer(50))));
+}

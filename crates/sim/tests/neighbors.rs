@@ -447,6 +447,32 @@ fn routers_cannot_fill_the_memory() {
     }
     assert_eq!(host.stack.addresses(host.interface()).count(), 8);
     assert_eq!(host.stack.counters().router_adverts, 200);
+    // Of the first eight prefixes each is on the link, of the others none; and four routers lead on.
+    let asked = |host: &mut Host, to: &str| {
+        connect(host, to);
+        turn(host, 300, vec![]).into_iter().find_map(|s| match s {
+            Sent::Solicit { target, .. } => Some(target),
+            Sent::Tcp { to, .. } => Some(Addr::from_v4([to.0[5]; 4])),
+            _ => None,
+        })
+    };
+    for k in 0..8 {
+        let to = format!("2001:db8:0:{k}::5");
+        assert_eq!(asked(&mut host, &to), Some(addr(&to)));
+    }
+    let by_router = Some(Addr::from_v4([PEER.0[5]; 4]));
+    assert_eq!(asked(&mut host, "2001:db8:1:0::5"), by_router);
+    for n in 0..200u16 {
+        assert_eq!(asked(&mut host, "2001:db9::5"), if n < 4 { by_router } else { None }, "{n}");
+        if n < 4 {
+            turn(&mut host, 300, vec![advert_from((&format!("fe80::{n:x}"), PEER), 0, None, &[])]);
+        }
+    }
+    // One that is none any more, and was none before, is none.
+    let [gone, ended] =
+        [advert_from(("fe80::77", PEER), 0, None, &[]), advert(0, None, &[prefix("2001:dba::", true, true, 0, 0)])];
+    turn(&mut host, 301, vec![gone, ended]);
+    assert_eq!(asked(&mut host, "2001:dba::5"), None);
 }
 
 #[test]

@@ -92,6 +92,26 @@ fn unsent_bytes_are_reported_below_the_mark() {
     assert_eq!(b.sent, Some(3000));
 }
 
+/// What a runtime asks of a stack, before and after something listens.
+#[test]
+fn who_listens_can_be_asked() {
+    let mut b = Bench::new(|_| {});
+    let at = |addr, port| Endpoint { addr, port };
+    let places = [at(common::ours(), PORT), at(common::ours(), PORT + 1), at(common::peer(2), PORT)];
+    let told = |b: &Bench| {
+        let mut all = Vec::new();
+        b.host.stack.each_listener(|local, v6_only| all.push((local, v6_only)));
+        (b.host.stack.listener_changes(), all, places.map(|local| b.host.stack.listening(local)))
+    };
+    assert_eq!(told(&b), (0, vec![], [false; 3]));
+    let (token, local, v6_only) = (Token(1), places[0], true);
+    b.job(Job::Listen { token, local, backlog: 9, v6_only, reuse_port: false, receive_buffer: 0 });
+    assert_eq!(told(&b), (1, vec![(local, true)], [true, false, false]));
+    b.job(Job::CloseListener { listener: b.listener.unwrap() });
+    assert_eq!(told(&b), (2, vec![], [false; 3]));
+    assert_eq!(b.host.stack.active_ports(), b.host.config.stack.ports.count());
+}
+
 #[test]
 fn a_handshake_with_every_option_refused_still_works() {
     let mut b = Bench::listening(10, &[], |c| {

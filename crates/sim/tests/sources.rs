@@ -175,6 +175,9 @@ fn every_port_of_every_address_that_returns_here() {
         for lanes in [1, 4] {
             let mut b = Bench::new(lanes, addresses);
             let opened = b.all(any, remote);
+            // One address after the other.
+            let of: Vec<Addr> = opened.iter().map(|(_, local)| local.addr).collect();
+            assert_eq!(of.chunk_by(|a, b| a == b).count(), addresses.len(), "{of:?}");
             let ends: HashSet<_> = opened.iter().map(|(_, local)| (local.addr, local.port)).collect();
             assert_eq!(ends.len(), opened.len());
             for (addr, port) in &ends {

@@ -262,6 +262,29 @@ mod tests {
         }
     }
 
+    /// Of a packet in pieces nobody knows what a piece is about; of one that is in one piece, whatever header it has.
+    #[test]
+    fn a_fragment_is_about_nothing() {
+        let v4 = frame("10.0.0.2", "10.0.0.1", Flags::ACK);
+        let v6 = frame("fd00::2", "fd00::1", Flags::ACK);
+        assert!(tuple_of(I, &v4).is_some() && tuple_of(I, &v6).is_some());
+        for (offset, more) in [(0u16, false), (0, true), (8, false), (8, true)] {
+            let mut part = v4.clone();
+            part[20..22].copy_from_slice(&((offset / 8) | ((more as u16) << 13)).to_be_bytes());
+            part[24..26].fill(0);
+            let sum = wire::checksum::sum(&part[14..34]).finish();
+            part[24..26].copy_from_slice(&sum.to_be_bytes());
+            assert_eq!(tuple_of(I, &part).is_some(), offset == 0 && !more, "{offset} {more}");
+            let mut part = v6.clone();
+            let [high, low] = (offset | more as u16).to_be_bytes();
+            part.splice(54..54, [ipv6::TCP, 0, high, low, 0, 0, 0, 9]);
+            part[20] = 44;
+            let len = part.len() as u16 - 54;
+            part[18..20].copy_from_slice(&len.to_be_bytes());
+            assert_eq!(tuple_of(I, &part).is_some(), offset == 0 && !more, "{offset} {more}");
+        }
+    }
+
     proptest! {
         #[test]
         fn any_frame(bytes in proptest::collection::vec(any::<u8>(), 0..120), kind in 0usize..3) {
