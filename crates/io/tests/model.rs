@@ -457,7 +457,7 @@ fn round(seed: u64, said: &mut HashMap<String, usize>) -> Option<()> {
     let mut r = Random(seed);
     // Where time passes it passes soon.
     let (life, b) = match r.one_in(2) {
-        true => (8 * TICK, Bench::with(8 * TICK)?),
+        true => (8 * TICK, Bench::with(common::Setting { fragment_life: 8 * TICK, ..Default::default() })?),
         false => (Duration::from_secs(30), Bench::new()?),
     };
     let (mut world, mut names) = (World { life, ..World::default() }, Names::new());

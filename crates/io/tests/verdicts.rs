@@ -4,10 +4,9 @@
 
 mod common;
 
-use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use common::Bench;
+use common::{Bench, Setting, in_a_namespace, sequences, syn_cookies};
 use io::bpf::{OwnFlags, OwnFlow, OwnKey, Verdict};
 use wire::tcp::{Flags, Header, Options};
 use wire::{Addr, MacAddr, Ports, SeqNum, ethernet, icmpv4, icmpv6, ipv4, ipv6};
@@ -261,49 +260,11 @@ fn a_port_that_drains_is_open_to_connections_from_it() {
     }
 }
 
-/// Runs `f` in a network namespace of its own, whose loopback is up.
-fn in_a_namespace(f: impl FnOnce() + Send) {
-    let run = || {
-        // SAFETY: it changes this thread alone, which ends with `f`.
-        assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0, "{}", std::io::Error::last_os_error());
-        let up = std::process::Command::new("ip").args(["link", "set", "lo", "up"]).status();
-        assert!(up.is_ok_and(|s| s.success()), "ip link set lo up");
-        f();
-    };
-    if let Err(cause) = std::thread::scope(|s| s.spawn(run).join()) {
-        std::panic::resume_unwind(cause);
-    }
-}
-
-fn option(socket: &impl AsRawFd, level: i32, name: i32, value: i32) {
-    let size = size_of::<i32>() as u32;
-    // SAFETY: the value is an int, and lives.
-    let done = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), size) };
-    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
-}
-
-/// Next sequence numbers of a connection, to send and to receive; it ends without a word when it is dropped.
-fn sequences(socket: &impl AsRawFd) -> (u32, u32) {
-    option(socket, libc::IPPROTO_TCP, libc::TCP_REPAIR, 1);
-    let [receive, send] = [1, 2].map(|queue| {
-        option(socket, libc::IPPROTO_TCP, libc::TCP_REPAIR_QUEUE, queue);
-        let (mut value, mut size) = (0u32, size_of::<u32>() as u32);
-        // SAFETY: the option is an unsigned int, for which there is room.
-        let done = unsafe {
-            let (to, size) = ((&raw mut value).cast(), &raw mut size);
-            libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_QUEUE_SEQ, to, size)
-        };
-        assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
-        value
-    });
-    (send, receive)
-}
-
 #[test]
 fn a_cookie_of_the_kernels_next_listener_is_the_kernels() {
     let Some(b) = Bench::new() else { return };
     in_a_namespace(|| {
-        std::fs::write("/proc/sys/net/ipv4/tcp_syncookies", "2").unwrap();
+        syn_cookies(2);
         for (ip, text) in [("127.0.0.1", "127.0.0.1:0"), ("::1", "[::1]:0")] {
             let listener = std::net::TcpListener::bind(text).unwrap();
             let local = listener.local_addr().unwrap();
@@ -408,7 +369,7 @@ fn an_identification_that_is_used_again_by_the_kernels_datagram_is_the_kernels()
 #[test]
 fn what_is_remembered_of_a_first_fragment_ends() {
     // A life of nothing: whatever follows comes too late.
-    let Some(b) = Bench::with(Duration::ZERO) else { return };
+    let Some(b) = Bench::with(Setting { fragment_life: Duration::ZERO, ..Setting::default() }) else { return };
     own_port_80(&b);
     for n in 0..2u16 {
         if n == 1 {

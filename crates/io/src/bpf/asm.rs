@@ -71,6 +71,12 @@ pub enum If {
 /// Register 10: the end of the 512-byte stack.
 pub const FP: u8 = 10;
 
+/// A call; its source register says of what: of a helper (0), of a function of the program's own (BPF_PSEUDO_CALL), of one of the
+/// kernel's (BPF_PSEUDO_KFUNC_CALL).
+const CALL: u8 = 0x85;
+const OWN_FUNCTION: u8 = 1 << 4;
+const KERNEL_FUNCTION: u8 = 2 << 4;
+
 /// A program being written.
 #[derive(Default)]
 pub struct Asm {
@@ -169,13 +175,12 @@ impl Asm {
 
     /// Calls a helper by number.
     pub fn call(&mut self, helper: i32) -> &mut Asm {
-        self.put(0x85, 0, 0, 0, helper)
+        self.put(CALL, 0, 0, 0, helper)
     }
 
     /// Calls a function that the kernel lends.
     pub fn call_kernel(&mut self, function: KernelFunction) -> &mut Asm {
-        // BPF_PSEUDO_KFUNC_CALL.
-        self.put(0x85, 0, 2, 0, function.0)
+        self.put(CALL, 0, KERNEL_FUNCTION >> 4, 0, function.0)
     }
 
     /// Returns r0.
@@ -193,9 +198,32 @@ impl Asm {
     }
 }
 
+/// Puts a function behind a program, which is called where the program calls functions of the kernel.
+pub fn stand_in(mut insns: Vec<Insn>, function: Vec<Insn>) -> Vec<Insn> {
+    let end = insns.len();
+    for (at, insn) in insns.iter_mut().enumerate().filter(|(_, i)| i.code == CALL && i.regs == KERNEL_FUNCTION) {
+        // Counted from the next instruction.
+        (insn.regs, insn.imm) = (OWN_FUNCTION, (end - at - 1) as i32);
+    }
+    insns.extend(function);
+    insns
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_stands_in_for_the_kernels_functions_is_behind_the_program() {
+        let (mut a, mut other) = (Asm::default(), Asm::default());
+        a.mov(1, 2).call(7).call_kernel(KernelFunction(9)).exit();
+        other.mov(0, 5).exit();
+        let insns = stand_in(a.finish(), other.finish());
+        assert_eq!(insns[1], Insn { code: CALL, regs: 0, off: 0, imm: 7 });
+        assert_eq!(insns[2], Insn { code: CALL, regs: OWN_FUNCTION, off: 0, imm: 1 });
+        assert_eq!(insns[4], Insn { code: 0xb7, regs: 0, off: 0, imm: 5 });
+        assert_eq!(insns.len(), 6);
+    }
 
     #[test]
     fn jumps_count_from_the_next_instruction() {

@@ -8,6 +8,9 @@ use std::io;
 pub struct KernelFunction(pub(super) i32);
 
 impl KernelFunction {
+    /// No kernel's: for programs in which something stands in for it ([`stand_in`](super::stand_in)).
+    pub const NONE: KernelFunction = KernelFunction(0);
+
     /// The function of this name; `NotFound` where the kernel has none, or tells no types.
     pub fn named(name: &str) -> io::Result<KernelFunction> {
         let btf = std::fs::read("/sys/kernel/btf/vmlinux")?;

@@ -135,14 +135,19 @@ pub struct Maps {
 impl Maps {
     /// Empty maps for a device with `queues` queues.
     pub fn new(queues: u32) -> io::Result<Maps> {
+        Maps::remembering(queues, FRAGMENTS)
+    }
+
+    /// The same, which remember so many first fragments.
+    pub fn remembering(queues: u32, fragments: u32) -> io::Result<Maps> {
         Ok(Maps {
             sockets: Map::new(MapKind::Xsk, "cl_sockets", 4, 4, queues.max(1))?,
             link: Map::new(MapKind::Array, "cl_link", 4, 8, 1)?,
             owned: Map::new(MapKind::Hash, "cl_owned", 20, 4, MOST_OWNED)?,
             active: Map::new(MapKind::Hash, "cl_active", 20, 16, 4096)?,
             kept: Map::new(MapKind::SparseHash, "cl_kept", 40, 4, MOST_KEPT)?,
-            fragments: Map::new(MapKind::LruHash, "cl_fragments", 40, 8, FRAGMENTS)?,
-            first_seen: Map::new(MapKind::LruHash, "cl_first_seen", 40, 8, FRAGMENTS)?,
+            fragments: Map::new(MapKind::LruHash, "cl_fragments", 40, 8, fragments)?,
+            first_seen: Map::new(MapKind::LruHash, "cl_first_seen", 40, 8, fragments)?,
             fragmenting: Map::new(MapKind::LruHash, "cl_fragmenting", 40, 4, FRAGMENTS)?,
             verdicts: Map::new(MapKind::Array, "cl_verdicts", 4, 8, VERDICTS.len() as u32)?,
             place: Map::new(MapKind::PerCpuArray, "cl_place", 4, PLACE_LEN, 1)?,

@@ -6,7 +6,7 @@ mod maps;
 mod program;
 mod sys;
 
-pub use asm::{Asm, If, Insn};
+pub use asm::{Asm, If, Insn, Size, stand_in};
 pub use btf::KernelFunction;
 pub use maps::{MOST_KEPT, MOST_OWNED, Maps, OwnFlags, OwnFlow, OwnKey, VERDICTS, Verdict};
 pub use program::{TAGS_BESIDE, steer, steer_for};

@@ -200,6 +200,27 @@ impl Program {
         Ok(attr.0[1])
     }
 
+    /// The same for a frame of a queue of an interface; and the frame as the program has left it.
+    pub fn run_on(&self, ifindex: u32, queue: u32, frame: &[u8]) -> io::Result<(u32, Vec<u8>)> {
+        // What a program may put in front of a frame here.
+        const MORE: usize = 256;
+        // struct xdp_md: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex.
+        let context = [0, frame.len() as u32, 0, ifindex, queue, 0];
+        let mut left = vec![0; frame.len() + MORE];
+        let mut attr = Attr::new()
+            .word(0, self.0.as_raw_fd() as u32)
+            .word(8, frame.len() as u32)
+            .word(12, left.len() as u32)
+            .ptr(16, frame.as_ptr())
+            .ptr(24, left.as_mut_ptr().cast_const())
+            .word(32, 1)
+            .word(40, size_of_val(&context) as u32)
+            .ptr(48, context.as_ptr());
+        attr.call(PROG_TEST_RUN)?;
+        left.truncate(attr.0[3] as usize);
+        Ok((attr.0[1], left))
+    }
+
     /// Attaches to an interface; in driver mode, or in the generic one. Dropping the link, or dying, detaches.
     pub fn attach(&self, ifindex: u32, generic: bool) -> io::Result<Link> {
         const ATTACH_XDP: u32 = 37;
