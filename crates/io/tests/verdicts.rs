@@ -6,7 +6,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Bench, Setting, in_a_namespace, sequences, syn_cookies};
+use common::{Action, Bench, Setting, in_a_namespace, sequences, syn_cookies};
 use io::bpf::{OwnFlags, OwnFlow, OwnKey, Verdict};
 use wire::tcp::{Flags, Header, Options};
 use wire::{Addr, MacAddr, Ports, SeqNum, ethernet, icmpv4, icmpv6, ipv4, ipv6};
@@ -409,6 +409,22 @@ fn another_kind_of_tag_is_another_link() {
     assert_eq!(b.verdict(&f), Verdict::Listen);
     f[12..14].copy_from_slice(&ethernet::SERVICE_VLAN.to_be_bytes());
     assert_eq!(b.verdict(&f), Verdict::Pass);
+}
+
+#[test]
+fn what_no_socket_takes_passes_as_it_came() {
+    // As on a queue that has no socket yet, or none any more. A tag in the frame and one beside it are two to the kernel.
+    let Some(mut b) = Bench::with(Setting { beside: true, ..Setting::default() }) else { return };
+    let (us, peer) = (addr("10.0.0.1"), addr("10.0.0.2"));
+    b.maps.own(OwnKey { vlan: 7, addr: us, port: 80 }, OwnFlags::LISTENING).unwrap();
+    let packet = packet(peer, us, 6, &segment(5000, 80, Flags::SYN));
+    let (bare, tagged) = (frame(None, &packet), frame(Some(7), &packet));
+    let beside = Some((0x8100, 7));
+    assert_eq!(b.run(&bare, (0, 0), beside), (Verdict::Listen, Action::Pass, bare.clone()));
+    b.listen(0);
+    assert_eq!(b.run(&bare, (0, 0), beside), (Verdict::Listen, Action::Redirect, tagged.clone()));
+    assert_eq!(b.run(&tagged, (0, 0), None), (Verdict::Listen, Action::Redirect, tagged));
+    assert_eq!(b.run(&bare, (0, 0), None), (Verdict::Pass, Action::Pass, bare));
 }
 
 #[test]

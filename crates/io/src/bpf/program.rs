@@ -404,8 +404,10 @@ fn verdict(a: &mut Asm, maps: &Maps, tags: bool, fragment_life: i32) {
     a.label("redirect");
     count(a, maps, "counted");
     if tags {
-        // Its tag goes where the stack looks for it.
+        // Its tag goes where the stack looks for it; but what no socket takes passes as it came.
         a.load(Dw, 3, PLACE, BESIDE).jump_if(If::Eq, 3, 0, "complete");
+        a.load(W, 3, 6, 16).store(W, PLACE, WORD, 3).map(1, maps.sockets.as_fd()).lea(2, PLACE, WORD as i32);
+        a.call(MAP_LOOKUP).jump_if(If::Eq, 0, 0, "none");
         a.mov_reg(1, 6).mov(2, -4).call(XDP_ADJUST_HEAD).jump_if(If::Ne, 0, 0, "none");
         a.load(W, 9, 6, 0).load(W, 8, 6, 4).lea(2, 9, 18).jump_if_reg(If::Gt, 2, 8, "none");
         for at in [0, 4, 8] {

@@ -150,7 +150,7 @@ mod tests {
 
     use super::*;
     use crate::Port;
-    use crate::bpf::{KernelFunction, OwnFlags, OwnKey, Program, TAGS_BESIDE};
+    use crate::bpf::{KernelFunction, Maps, OwnFlags, OwnKey, Program, TAGS_BESIDE, Verdict, steer};
     use crate::netlink::Netlink;
     use crate::xdp::veth::{NAME, PEER, beside_a_veth};
     use crate::xdp::{XdpConfig, XdpDevice};
@@ -259,6 +259,41 @@ mod tests {
             assert_eq!(comes(Some(7)), [syn(mac, Some(7), 80)]);
             let _other = Program::tag_what_leaves(peer_index, 8).unwrap();
             assert_eq!(comes(None), [[0; 0]; 0]);
+        });
+    }
+
+    #[test]
+    fn a_tagged_frame_that_no_socket_takes_is_the_kernels() {
+        beside_a_veth(1, || {
+            let Ok(tags) = KernelFunction::named(TAGS_BESIDE) else { return };
+            let of = |name| Netlink::open().unwrap().link(name).unwrap().unwrap();
+            let link = of(NAME);
+            let maps = Maps::new(1).unwrap();
+            let key = OwnKey { vlan: 7, addr: Addr::from_v4([10, 0, 0, 1]), port: 80 };
+            maps.own(key, OwnFlags::LISTENING).unwrap();
+            let program = Program::load_xdp_for("corelane", &steer(&maps, Some(tags)), false, link.index).unwrap();
+            let _attached = program.attach(link.index, false).unwrap();
+            let _tagged = Program::tag_what_leaves(of(PEER).index, 7).unwrap();
+            let mut peer = crate::packet::open(PEER, 1, true).unwrap().remove(0);
+            let mut kernel = crate::packet::open(NAME, 1, true).unwrap().remove(0);
+            let sent = syn(link.mac, None, 80);
+            let room = peer.reserve(sent.len()).unwrap();
+            room[..sent.len()].copy_from_slice(&sent);
+            peer.commit(sent.len(), Default::default());
+            peer.flush().unwrap();
+            let end = Instant::now() + Duration::from_secs(10);
+            loop {
+                assert!(Instant::now() < end, "nothing came");
+                let mut got = Vec::new();
+                got.extend((0..kernel.receive(64)).map(|i| kernel.frame(i).data.to_vec()));
+                kernel.release();
+                // Others are of the kernel's own IPv6.
+                if let Some(frame) = got.into_iter().find(|f| f[6..12] == [2; 6]) {
+                    assert_eq!(frame, syn(link.mac, Some(7), 80), "one tag");
+                    break;
+                }
+            }
+            assert_eq!(maps.verdict(Verdict::Listen).unwrap(), 1);
         });
     }
 }
