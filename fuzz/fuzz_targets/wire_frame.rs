@@ -24,6 +24,13 @@ fuzz_target!(|data: &[u8]| {
     if data.len() <= 40 {
         let options = tcp::Options::parse(data);
         let mut out = [0; 40];
-        let _ = options.emit(&mut out, false);
+        let n = options.emit(&mut out, true);
+        let again = tcp::Options::parse(&out[..n]);
+        assert_eq!(again, tcp::Options { sack: Default::default(), ..options.clone() }, "on a SYN");
+        let n = options.emit(&mut out, false);
+        let again = tcp::Options::parse(&out[..n]);
+        let (sack, all) = (again.sack.as_slice(), options.sack.as_slice());
+        assert!(again.timestamps == options.timestamps && all.starts_with(sack), "{again:?} of {options:?}");
+        assert!(sack.len() >= all.len().min(3), "{again:?} of {options:?}");
     }
 });
