@@ -117,6 +117,14 @@ ran() {
     done
     rm -f "$scratch.ran"
 }
+# What every mode stands on.
+foundations() {
+    command -v python3 >/dev/null || need python3:python3
+    local each
+    for each in cargo cc python3; do
+        command -v "$each" >/dev/null || { printf 'ci.sh: %s is missing, and nothing runs without it: see README.md for Rust, apt install gcc libc6-dev python3 for the others\n' "$each" >&2; exit 2; }
+    done
+}
 nightly() { cargo +nightly --version >/dev/null 2>&1; }
 # Whether the nightly toolchain has a component, by a file of it.
 has() { [ -e "$(rustc +nightly --print sysroot 2>/dev/null)/$1" ]; }
@@ -271,6 +279,7 @@ drivers() {
 debian=(curl:curl wrk:wrk ab:apache2-utils ip:iproute2 ethtool:ethtool python3:python3 pgrep:procps cc:gcc c++:g++ clang:clang
     pkg-config:pkg-config make:make valgrind:valgrind memccapable:libmemcached-tools memcached:memcached)
 
+foundations
 case $mode in
     quick)
         lints
