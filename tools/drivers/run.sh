@@ -33,7 +33,7 @@ igb       new     zero-copy basic | restart kill flap reset rings channels mac v
 igb       new     zero-copy | igbvf
 igb       stable  copy      basic | kill flap first_syn key vlan=generic foreign_vlan bond=generic slave mtu3000
 igb       old     native    basic | restart kill flap reset mac vip first_syn key vlan=generic foreign_vlan bond=generic slave bridge=generic member jumbo mtu3000
-vmxnet3   new     copy      basic | restart kill flap key mac foreign_vlan jumbo=generic
+vmxnet3   new     copy      basic | restart kill flap mac foreign_vlan jumbo=generic
 virtio    new     copy      basic | kill flap mac foreign_vlan jumbo
 virtio-mq new     copy      basic | restart kill flap channels mac foreign_vlan jumbo first_syn key
 virtio-mq stable  copy      basic
