@@ -119,7 +119,8 @@ ran() {
 }
 # What every mode stands on.
 foundations() {
-    command -v python3 >/dev/null || need python3:python3
+    # g++ brings the C library's headers, which gcc only recommends.
+    need python3:python3 cc:g++
     local each
     for each in cargo cc python3; do
         command -v "$each" >/dev/null || { printf 'ci.sh: %s is missing, and nothing runs without it: see README.md for Rust, apt install gcc libc6-dev python3 for the others\n' "$each" >&2; exit 2; }
