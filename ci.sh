@@ -192,7 +192,13 @@ under_loom() {
 
 fuzzers() {
     step "fuzzing, ${1} s a target"
-    if nightly; then tools/fuzz.py --seconds "$1" "${@:2}"; else skip "fuzzing (needs a nightly toolchain: rustup toolchain install nightly)"; fi
+    if ! command -v c++ >/dev/null; then
+        skip "fuzzing (needs a C++ compiler: apt install g++)"
+    elif ! nightly; then
+        skip "fuzzing (needs a nightly toolchain: rustup toolchain install nightly)"
+    else
+        tools/fuzz.py --seconds "$1" "${@:2}"
+    fi
 }
 
 under_miri() { MIRIFLAGS="-Zmiri-disable-isolation" cargo +nightly miri test --locked --target-dir target/miri "$@"; }
@@ -243,6 +249,10 @@ as_tested() {
 # The installed command, libraries and C examples: as_tested, or "./install.sh $PWD/target/prefix", which builds a release.
 installed() {
     step "what is installed, and a demonstration"
+    local each
+    for each in make pkg-config; do
+        command -v $each >/dev/null || { skip "what is installed (needs $each: apt install make pkg-config)"; return; }
+    done
     "$@"
     make -s -C examples/c PREFIX="$PWD/target/prefix" OUT="$PWD/target/examples"
     target/prefix/bin/corelane demo --seconds 1 --json | grep '"ratio"'
