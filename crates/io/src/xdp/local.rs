@@ -162,7 +162,7 @@ mod tests {
     fn a_listener_ends_whoever_else_has_it() {
         let local = Local::new().unwrap();
         let held = match local.hold("127.0.0.1:0".parse().unwrap()) {
-            // Of the kernel's memory for programs there is no more for ordinary users (net.core.bpf_jit_limit).
+            // A kernel may refuse ordinary users the filter.
             Err(refused @ PortError::Permission { .. }) => return testing::skip(refused),
             held => held.unwrap(),
         };

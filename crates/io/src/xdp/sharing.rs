@@ -43,6 +43,12 @@ impl Placeholder {
             Some(libc::EADDRNOTAVAIL) => {
                 PortError::Invalid(format!("{} is no address of this machine: `ip addr` lists them", addr.ip()))
             }
+            // Not the port: an ordinary user is refused a filter where net.core.bpf_jit_limit leaves him none.
+            Some(libc::EPERM) => PortError::system(
+                format!("attaching a filter to the socket that holds TCP port {addr}"),
+                source,
+                &[Capability::Bpf],
+            ),
             _ => PortError::system(format!("holding TCP port {addr}"), source, &[Capability::NetBindService]),
         };
         let held = hold(addr, None, SUCCESSIONS.load(Ordering::Relaxed) > 0);
