@@ -287,7 +287,7 @@ drivers() {
 }
 
 # Every tool of the tests; the fuzzers' engine is C++.
-debian=(curl:curl wrk:wrk ab:apache2-utils ip:iproute2 ethtool:ethtool python3:python3 pgrep:procps cc:gcc c++:g++ clang:clang
+debian=(curl:curl wrk:wrk ab:apache2-utils ip:iproute2 ethtool:ethtool pgrep:procps c++:g++ clang:clang
     pkg-config:pkg-config make:make valgrind:valgrind memccapable:libmemcached-tools memcached:memcached)
 
 foundations
@@ -337,7 +337,7 @@ case $mode in
         ;;
     soak)
         step "what the soak needs"
-        need ip:iproute2 ethtool:ethtool python3:python3 curl:curl
+        need ip:iproute2 ethtool:ethtool curl:curl
         [ $root = yes ] || skip "the soak (network namespaces and AF_XDP need root)"
         if [ $root = yes ]; then
             step "building"
@@ -349,7 +349,7 @@ case $mode in
         ;;
     fuzz)
         step "what the fuzzers need"
-        need c++:g++ python3:python3
+        need c++:g++
         fuzzers "$(seconds_of "$1")"
         ;;
 esac
