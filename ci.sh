@@ -119,6 +119,7 @@ ran() {
 }
 # What every mode stands on.
 foundations() {
+    printf '%s, %s CPUs, descriptors: %s, locked memory: %s KiB\n' "$(uname -sr)" "$(nproc)" "$(ulimit -n)" "$(ulimit -l)"
     # g++ brings the C library's headers, which gcc only recommends.
     need python3:python3 cc:g++
     local each

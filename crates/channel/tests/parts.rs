@@ -275,7 +275,7 @@ fn parts_come_and_go() {
                 channel.unregister(part).unwrap();
                 n += 1;
             }
-            n
+            (n, channel.stats().dropped)
         });
         let clients = [0, 1].map(|cpu| {
             scope.spawn(move || {
@@ -290,12 +290,104 @@ fn parts_come_and_go() {
         }
         over.store(true, Ordering::Relaxed);
         connected.into_iter().for_each(Result::unwrap);
-        let n = ends.join().unwrap();
+        let (n, dropped) = ends.join().unwrap();
         assert!(n > 20, "{n}: nothing is shown");
+        assert_eq!(dropped, 0, "closed for want of somebody, or of a descriptor");
         assert_eq!(whole.join().unwrap(), 0);
         assert!(takes.join().unwrap() > 0, "nothing was taken");
     });
-    assert_eq!(accepted.load(Ordering::Relaxed), 2 * EACH);
+    let accepted = accepted.load(Ordering::Relaxed);
+    assert_eq!(accepted, 2 * EACH, "the kernel counted {}", what_the_kernel_counted());
+}
+
+/// What the kernel's TCP has counted in this thread's network.
+fn what_the_kernel_counted() -> String {
+    let all = std::fs::read_to_string("/proc/thread-self/net/netstat").unwrap_or_default();
+    let mut lines = all.lines();
+    let mut counted = Vec::new();
+    while let (Some(names), Some(values)) = (lines.next(), lines.next()) {
+        let both = names.split(' ').zip(values.split(' '));
+        counted.extend(both.filter(|(_, value)| *value != "0").map(|(name, value)| format!("{name} {value}")));
+    }
+    counted.join(", ")
+}
+
+/// Connections go to others by descriptors, of which there may be fewer than connections: they go some at a time.
+#[test]
+fn connections_go_to_others_where_descriptors_are_few() {
+    // Once more, in a process of its own: the limit is a process's.
+    const ALONE: &str = "CORELANE_TEST_FEW_DESCRIPTORS";
+    if std::env::var_os(ALONE).is_some() {
+        return a_part_ends_with_few_descriptors();
+    }
+    if !ring() {
+        return;
+    }
+    let mut test = std::process::Command::new(std::env::current_exe().unwrap());
+    test.args(["--exact", "connections_go_to_others_where_descriptors_are_few", "--nocapture"]).env(ALONE, "");
+    let out = test.output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&[out.stdout, out.stderr].concat()));
+}
+
+fn a_part_ends_with_few_descriptors() {
+    const CONNECTIONS: usize = 100;
+    // Of the connections, some are in the channel and the others in the kernel.
+    for ahead in [64, 4] {
+        let (fd, at) = listener("127.0.0.1:0");
+        let mut a = uring(Options { accept_ahead: ahead, ..usual() }).unwrap();
+        let part = a.register_part(fd.as_fd(), 0, CpuMask::one(0)).unwrap();
+        let (over, ready) = (&AtomicBool::new(false), &AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let fd = fd.try_clone().unwrap();
+            let others = scope.spawn(move || {
+                let (mut b, mut n) = (uring(usual()).unwrap(), 0);
+                let rest = b.register(fd, 1).unwrap();
+                accepting(&mut b, rest);
+                ready.store(true, Ordering::Release);
+                // Once more when all have been left to it.
+                for last in [false, true] {
+                    while last || !over.load(Ordering::Acquire) {
+                        match b.dispatch(Some(Duration::from_millis(if last { 20 } else { 1 }))).unwrap() {
+                            Some(event) => {
+                                light(event);
+                                n += 1;
+                            }
+                            None if last => break,
+                            None => {}
+                        }
+                    }
+                }
+                n
+            });
+            while !ready.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+            let _clients = connect_from(0, at, CONNECTIONS);
+            a.flush().unwrap();
+            // All numbers below the next one that is free are taken, so that there are 10.
+            let next = fd_of_next();
+            limit_descriptors(next + 10);
+            a.unregister(part).unwrap();
+            limit_descriptors(next + 1000);
+            over.store(true, Ordering::Release);
+            assert_eq!((others.join().unwrap(), a.stats().dropped), (CONNECTIONS, 0), "{ahead} accepted ahead");
+        });
+    }
+}
+
+/// The number that the next descriptor would have.
+fn fd_of_next() -> u64 {
+    std::fs::File::open("/dev/null").unwrap().as_raw_fd() as u64
+}
+
+fn limit_descriptors(most: u64) {
+    let mut now = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: both calls read or fill a structure of theirs.
+    unsafe {
+        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut now), 0);
+        now.rlim_cur = most.min(now.rlim_max);
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const now), 0);
+    }
 }
 
 #[test]

@@ -64,6 +64,16 @@ impl Ending {
     }
 }
 
+/// Connections that leave a registration that ends for the others of its listener.
+struct Leaving {
+    at: u32,
+    fds: Vec<OwnedFd>,
+    /// Those that nobody was there for.
+    nobodys: usize,
+    /// So long is waited for descriptors.
+    until: Instant,
+}
+
 impl Accept {
     pub fn new(fd: OwnedFd, member: Option<Membership>, kind: FileKind) -> Box<Accept> {
         let waiting = VecDeque::new();
@@ -254,7 +264,7 @@ impl Kernel {
     }
 
     /// Nothing is accepted any more when this returns; what was and is not asked for goes to other registrations of the
-    /// listener. It is closed, and counted, where there is none, or no descriptor to pass it on by.
+    /// listener. It is closed, and counted, where there is none, or for [`HANDSHAKES`] no descriptor to pass it on by.
     pub(super) fn stop_accepting(&mut self, core: &mut Core, at: u32) -> io::Result<()> {
         let number = tag(ACCEPT, core.entries.generation(at), at);
         if listening(core, at).is_some_and(|accept| accept.armed) {
@@ -268,8 +278,8 @@ impl Kernel {
         let Some(accept) = listening(core, at) else { return Ok(()) };
         let listener = accept.fd.as_raw_fd();
         let mut waiting = std::mem::take(&mut accept.waiting);
-        let (mut fds, others) = accept.member.as_ref().map(Membership::withdraw).unwrap_or_default();
-        let mut dropped = 0;
+        let (fds, others) = accept.member.as_ref().map(Membership::withdraw).unwrap_or_default();
+        let mut leaving = Leaving { at, fds, nobodys: 0, until: Instant::now() + HANDSHAKES };
         if others {
             let told = core.take_accepted(at).into_iter().filter_map(|socket| match socket {
                 Socket::Fd(fd) => Some(Raw::Fd(fd)),
@@ -282,11 +292,13 @@ impl Kernel {
         }
         for raw in waiting {
             match raw {
-                Raw::Fd(fd) => fds.push(fd),
+                Raw::Fd(fd) => leaving.fds.push(fd),
                 Raw::Slot(slot) => {
-                    match others.then(|| self.install(core, slot)) {
-                        Some(Ok(fd)) => fds.push(fd),
-                        Some(Err(_)) | None => dropped += 1,
+                    let fd =
+                        others.then(|| self.for_others(core, &mut leaving, |kernel, core| kernel.install(core, slot)));
+                    match fd {
+                        Some(Ok(fd)) => leaving.fds.push(fd),
+                        Some(Err(_)) | None => leaving.nobodys += 1,
                     }
                     self.close_slot(core, slot);
                 }
@@ -299,21 +311,55 @@ impl Kernel {
                 let mut handshakes = Ending::of(part);
                 loop {
                     let over = handshakes.over();
-                    fds.extend(std::iter::from_fn(|| self.next_left(core, listener)).take(MOST_LEFT));
+                    for _ in 0..MOST_LEFT {
+                        match self.for_others(core, &mut leaving, |kernel, core| kernel.next_left(core, listener)) {
+                            Ok(connection) => leaving.fds.push(connection),
+                            Err(_) => break,
+                        }
+                    }
                     if over {
                         break;
                     }
                     handshakes.pause();
                 }
             }
-            dropped += crate::sys::backlog(part).map_or(0, |(waits, _)| waits as usize);
+            leaving.nobodys += crate::sys::backlog(part).map_or(0, |(waits, _)| waits as usize);
         }
-        let Some(member) = listening(core, at).and_then(|accept| accept.member.as_ref()) else {
-            core.stats.dropped += (dropped + fds.len()) as u64;
+        self.hand_over(core, &mut leaving)?;
+        core.stats.dropped += leaving.nobodys as u64;
+        Ok(())
+    }
+
+    /// A descriptor by which a connection goes to others. Where there is none, they are given what there is, for they may need
+    /// less: until then, or for as long as is waited.
+    fn for_others(
+        &mut self,
+        core: &mut Core,
+        leaving: &mut Leaving,
+        mut make: impl FnMut(&mut Self, &mut Core) -> io::Result<OwnedFd>,
+    ) -> io::Result<OwnedFd> {
+        loop {
+            let error = match make(self, core) {
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => error,
+                made => return made,
+            };
+            if Instant::now() >= leaving.until {
+                return Err(error);
+            }
+            self.hand_over(core, leaving)?;
+            std::thread::sleep(LOOK_AGAIN[0]);
+        }
+    }
+
+    /// Gives the others what there is for them, and tells their rings.
+    fn hand_over(&mut self, core: &mut Core, leaving: &mut Leaving) -> io::Result<()> {
+        let fds = std::mem::take(&mut leaving.fds);
+        let Some(member) = listening(core, leaving.at).and_then(|accept| accept.member.as_ref()) else {
+            leaving.nobodys += fds.len();
             return Ok(());
         };
         let (rings, nobodys) = member.leave_to_others(fds);
-        core.stats.dropped += (dropped + nobodys) as u64;
+        leaving.nobodys += nobodys;
         for (ring, number) in rings {
             if ring == self.ring.as_raw_fd() {
                 self.left(core, number as u32, (number >> 32) as u32 & 0xff_ffff);
@@ -327,14 +373,13 @@ impl Kernel {
         self.flush(core)
     }
 
-    /// Of what waits at a part that ends, the next; `None` where there is none, or no descriptor for it.
-    fn next_left(&mut self, core: &mut Core, listener: RawFd) -> Option<OwnedFd> {
+    /// Of what waits at a part that ends, the next; ECANCELED where there is none.
+    fn next_left(&mut self, core: &mut Core, listener: RawFd) -> io::Result<OwnedFd> {
         loop {
             match self.accept_now(core, listener) {
-                Ok(connection) => return Some(connection),
                 Err(error) if matches!(error.raw_os_error(), Some(libc::ECONNABORTED | libc::EINTR | libc::EPROTO)) => {
                 }
-                Err(_) => return None,
+                other => return other,
             }
         }
     }
