@@ -23,6 +23,8 @@ struct World {
     hosts: [Machine; 2],
     socks: [Vec<SockId>; 2],
     epolls: [Vec<SockId>; 2],
+    /// Closed, and their numbers kept until the close has ended (SO_LINGER).
+    lingering: [Vec<SockId>; 2],
     /// Bytes written to and read from each end, by host and its two endpoints.
     written: HashMap<(Endpoint, Endpoint), u64>,
     read: HashMap<(Endpoint, Endpoint), u64>,
@@ -204,9 +206,13 @@ impl World {
                 if let Some(id) = id {
                     let s = self.hosts[h].sockets();
                     // A listener cannot be aborted, and stays.
-                    let done = if input.byte() & 3 == 0 { s.abort(id) } else { s.close(id) };
+                    let abort = input.byte() & 3 == 0;
+                    let done = if abort { s.abort(id) } else { s.close(id) };
                     if done.is_ok() {
                         self.socks[h].retain(|s| *s != id);
+                        if !abort {
+                            self.lingering[h].push(id);
+                        }
                     }
                 }
             }
@@ -263,6 +269,9 @@ impl World {
             }
         }
         self.exchange(input, 1, what & 0x80 == 0);
+        for (host, lingering) in self.hosts.iter_mut().zip(&mut self.lingering) {
+            lingering.retain(|id| host.sockets().linger_result(*id).is_none());
+        }
         self.check();
     }
 
@@ -273,10 +282,10 @@ impl World {
     /// Everything is closed, and more time passes than any timer runs.
     fn end(&mut self) {
         for h in 0..2 {
-            let all: Vec<_> = self.socks[h].drain(..).chain(self.epolls[h].drain(..)).collect();
-            for id in all {
-                let s = self.hosts[h].sockets();
-                let _ = s.close(id);
+            let s = self.hosts[h].sockets();
+            let all = self.socks[h].drain(..).chain(self.epolls[h].drain(..));
+            let closed: Vec<_> = all.inspect(|id| drop(s.close(*id))).collect();
+            for id in closed.into_iter().chain(self.lingering[h].drain(..)) {
                 if s.linger_result(id).is_none() {
                     s.linger_give_up(id);
                 }
@@ -305,6 +314,7 @@ fuzz_target!(|data: &[u8]| {
         hosts: [host(0), host(1)],
         socks: Default::default(),
         epolls: Default::default(),
+        lingering: Default::default(),
         written: HashMap::new(),
         read: HashMap::new(),
     };
