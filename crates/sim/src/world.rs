@@ -170,7 +170,8 @@ impl World {
         let elapsed = self.net.now.micros_since(self.start);
         // Whose patience is odd may wait for weeks.
         let longest = if self.scarce { 30 * LONGEST_US } else { LONGEST_US };
-        if elapsed > longest || self.steps > MOST_STEPS {
+        let most = if self.scarce { 30 * MOST_STEPS } else { MOST_STEPS };
+        if elapsed > longest || self.steps > most {
             let (frames, steps) = (self.net.delivered, self.steps);
             panic!("stuck after {elapsed} µs, {frames} frames, {steps} steps\n{}", self.dump());
         }
