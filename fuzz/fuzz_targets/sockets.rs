@@ -104,12 +104,13 @@ impl World {
         let s = self.hosts[h].sockets();
         let mut buf = vec![0; n];
         let ends = s.local(id).and_then(|l| s.remote(id).map(|r| (l, r)));
-        // Urgent bytes, peeks and bytes that are dropped are another reader's.
-        let plain = flags == 0;
+        // What is looked at stays.
+        const PEEK: i32 = 2;
+        let takes = flags & PEEK == 0;
         let got = s.recv(id, &mut buf, RecvFlags::from_bits(flags));
         let (Ok(n), Ok((local, remote))) = (got, ends) else { return };
         assert!(n <= buf.len());
-        if plain && n > 0 {
+        if takes && n > 0 {
             let at = self.read.entry((local, remote)).or_default();
             let wrong = (0..n).find(|i| buf[*i] != pattern(remote, *at + *i as u64));
             assert!(wrong.is_none(), "byte {wrong:?} of {n} at {at} differs");
