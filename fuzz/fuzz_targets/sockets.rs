@@ -285,7 +285,7 @@ impl World {
         for h in 0..2 {
             let s = self.hosts[h].sockets();
             let all = self.socks[h].drain(..).chain(self.epolls[h].drain(..));
-            let closed: Vec<_> = all.inspect(|id| drop(s.close(*id))).collect();
+            let closed: Vec<_> = all.inspect(|id| _ = s.close(*id)).collect();
             for id in closed.into_iter().chain(self.lingering[h].drain(..)) {
                 if s.linger_result(id).is_none() {
                     s.linger_give_up(id);
