@@ -103,8 +103,6 @@ const SOCK_STREAM: i32 = 1;
 const AF_INET: i32 = 2;
 const AF_INET6: i32 = 10;
 const IPPROTO_TCP: i32 = 6;
-/// Linux's TCP_FIN_TIMEOUT_MAX, seconds.
-const LINGER2_MAX: i32 = 120;
 const HOPS: u32 = 64;
 
 /// Options that live in a flag.
@@ -251,7 +249,7 @@ impl Sockets {
             SockOption::UserTimeout(ms) if ms <= i32::MAX as u32 => (ConnOption::UserTimeout, ms),
             SockOption::UserTimeout(_) => return Err(Errno::EINVAL),
             SockOption::SynCount(n) => (ConnOption::SynCount, within(n, 127)?),
-            SockOption::Linger2(n) => (ConnOption::Linger2, n.clamp(-1, LINGER2_MAX) as u32),
+            SockOption::Linger2(n) => (ConnOption::Linger2, n.clamp(-1, tcp::Tcb::MOST_LINGER2) as u32),
             SockOption::DeferAccept(n) => (ConnOption::DeferAccept, retransmissions(n)),
             SockOption::WindowClamp(0) if !closed => return Err(Errno::EINVAL),
             SockOption::WindowClamp(n) => (ConnOption::WindowClamp, if n == 0 { 0 } else { n.max(RECEIVE_MIN) }),

@@ -93,6 +93,9 @@ impl Tcb {
         self.knobs.get_or_insert_default()
     }
 
+    /// Longest TCP_LINGER2, seconds (Linux's TCP_FIN_TIMEOUT_MAX).
+    pub const MOST_LINGER2: i32 = 120;
+
     /// TCP_SYNCNT; 0 is the configured number.
     pub fn set_syn_retries(&mut self, retries: u8) {
         self.knobs_mut().syn_retries = retries;
@@ -103,9 +106,10 @@ impl Tcb {
         self.knobs.as_ref().map(|k| k.syn_retries).filter(|n| *n > 0).unwrap_or(config.syn_retries)
     }
 
-    /// TCP_LINGER2, seconds; 0 is the configured time, below 0 an orphan does not stay in FIN-WAIT-2 at all.
+    /// TCP_LINGER2, seconds, at most [`Tcb::MOST_LINGER2`]; 0 is the configured time, below 0 an orphan does not stay in FIN-WAIT-2
+    /// at all.
     pub fn set_linger2(&mut self, seconds: i32) {
-        self.knobs_mut().linger2 = seconds;
+        self.knobs_mut().linger2 = seconds.min(Tcb::MOST_LINGER2);
     }
 
     /// Times an orphan in FIN-WAIT-2 by TCP_LINGER2; to be called after whatever may have brought it there.

@@ -47,6 +47,15 @@ fn how_long_an_orphan_lingers() {
     p.inject(". 1:1(0) ack 2 win 20000");
     p.time_fin_wait_2();
     p.expect("R. 2:2(0) ack 1 win 0");
+    // Nobody waits for days.
+    let mut p = Peer::server();
+    p.set_linger2(189_000);
+    p.close();
+    p.drain();
+    p.inject(". 1:1(0) ack 2 win 20000");
+    p.time_fin_wait_2();
+    p.timer_ms(120_000);
+    assert_eq!(p.state(), State::Closed);
     // Zero is the configured time; a connection with an owner is not timed.
     let mut p = Peer::server();
     p.set_linger2(0);
