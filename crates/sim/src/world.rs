@@ -334,8 +334,8 @@ impl World {
                 let deadline = tcb.deadline();
                 let timed = deadline != Instant::FAR || !(info.unacked_bytes > 0 || unsent && !waits);
                 assert!(timed, "no timer: {id} {key:?} {tcb:#?}");
-                // The wheel ticks in milliseconds.
-                let armed = deadline == Instant::FAR || next <= deadline.plus_micros(1000);
+                // The wheel ticks in milliseconds, and what was due before its last tick is due now.
+                let armed = deadline == Instant::FAR || next <= deadline.plus_micros(1000) || next <= now;
                 assert!(armed, "the wheel wakes at {next:?}: {id} {key:?} {tcb:#?}");
             });
             // What is remembered of sent segments is what is outstanding, at any time.
