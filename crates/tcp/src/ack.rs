@@ -68,35 +68,35 @@ pub(crate) struct Round {
 impl Tcb {
     /// Sequence number of the first byte not yet queued.
     pub(crate) fn tx_end(&self) -> SeqNum {
-        self.base + self.tx.len() as u32
+        self.sender.base + self.sender.queue.len() as u32
     }
 
     /// Bytes of the application's that are not acknowledged, sent or not.
     pub fn unacknowledged(&self) -> usize {
-        self.tx.len()
+        self.sender.queue.len()
     }
 
     /// Records of segments sent and not acknowledged.
     pub fn sent_records(&self) -> u32 {
-        self.sent.len()
+        self.board.records.len()
     }
 
     /// Queued bytes never sent. `snd.nxt` lies before them (a SYN to come), among them, or behind them (FIN).
     #[inline]
     pub fn unsent(&self) -> u32 {
-        let left = self.tx_end().0.wrapping_sub(self.snd_nxt.0) as i32;
-        (left.max(0) as u32).min(self.tx.len() as u32)
+        let left = self.tx_end().0.wrapping_sub(self.snd.nxt.0) as i32;
+        (left.max(0) as u32).min(self.sender.queue.len() as u32)
     }
 
     fn round(&self) -> Round {
         Round {
             seen: 0,
-            prior_una: self.snd_una,
-            prior_fack: if self.sacked_out > 0 { self.recovery.fack } else { self.snd_una },
+            prior_una: self.snd.una,
+            prior_fack: if self.board.sacked_out > 0 { self.recovery.fack } else { self.snd.una },
             prior_in_flight: self.in_flight(),
             prior_delivered: self.recovery.delivered,
             prior_lost: self.recovery.lost,
-            reordered: self.snd_nxt,
+            reordered: self.snd.nxt,
             acked_segs: 0,
             first_at: None,
             last_at: None,
@@ -118,48 +118,48 @@ impl Tcb {
         let ack = seg.ack;
         let r = &self.recovery;
         let calm = r.phase == Phase::Open
-            && self.sacked_out | self.lost_out | self.retrans_out == 0
+            && self.board.sacked_out | self.board.lost_out | self.board.retrans_out == 0
             && r.probe_high.is_none()
             && r.undo_marker.is_none()
             && r.retrans_stamp.is_none()
             && !(r.rack.dsack_seen | r.head_due)
             && self.path_is_clear();
-        let plain = ack.after(self.snd_una)
+        let plain = ack.after(self.snd.una)
             && seg.options.sack.as_slice().is_empty()
             && self.flags & flag::SACK != 0
             && !seg.flags.contains(Flags::ECE);
-        if !calm || !plain || self.packets_out == 0 {
+        if !calm || !plain || self.board.packets_out == 0 {
             return false;
         }
-        let Some(run) = self.sent.pop_run(cx.sent, ack) else { return false };
+        let Some(run) = self.board.records.pop_run(cx.sent, ack) else { return false };
         let now = cx.now.micros() as u32;
         self.recovery.rack.delivered_in_order(&run, now);
-        let in_flight = self.packets_out;
-        self.packets_out -= run.segs;
+        let in_flight = self.board.packets_out;
+        self.board.packets_out -= run.segs;
         self.recovery.delivered = self.recovery.delivered.wrapping_add(run.segs);
-        self.retries = 0;
-        self.probes = 0;
-        self.zero_probes = 0;
+        self.timers.retries = 0;
+        self.timers.probes = 0;
+        self.timers.zero_probes = 0;
         self.update_window(seg);
-        self.snd_una = ack;
-        self.progress_at = cx.now;
-        self.acked_at = cx.now;
+        self.snd.una = ack;
+        self.timers.progress_at = cx.now;
+        self.sender.acked_at = cx.now;
         let limited = self.has(flag::CWND_LIMITED);
         // Linux: MSG_MORE holds until an acknowledgment; TCP_CORK does longer.
         self.set(flag::MORE, false);
         // RFC 6298 3.
         let (rtt, least) = (now.wrapping_sub(run.first_at), now.wrapping_sub(run.last_at));
         self.rtt.sample(rtt, Some(least), cx.config);
-        self.control.on_rtt(least, run.segs, ack, self.snd_nxt, &self.cc);
+        self.cc.control.on_rtt(least, run.segs, ack, self.snd.nxt, &self.cc.window);
         let sample = AckSample {
             acked: run.segs,
             in_flight,
             limited,
-            max_out: self.max_packets_out,
+            max_out: self.cc.max_out,
             now: cx.now,
             srtt: self.rtt.srtt,
         };
-        self.control.on_ack(&sample, &mut self.cc);
+        self.cc.control.on_ack(&sample, &mut self.cc.window);
         self.free_acknowledged(cx);
         self.set_transmit_timer(cx);
         self.expand_send_buffer(cx);
@@ -172,9 +172,9 @@ impl Tcb {
         if !seg.payload.is_empty() || seg.flags.contains(Flags::FIN) {
             r.seen |= seen::DATA;
         }
-        if ack.after(self.snd_una) {
+        if ack.after(self.snd.una) {
             r.seen |= seen::UNA_ADVANCED;
-            self.retries = 0;
+            self.timers.retries = 0;
         }
         if self.update_window(seg) {
             r.seen |= seen::WINDOW;
@@ -184,10 +184,10 @@ impl Tcb {
             r.seen |= seen::ECE;
         }
         if r.seen & seen::UNA_ADVANCED != 0 {
-            self.snd_una = ack;
-            self.progress_at = cx.now;
-            self.acked_at = cx.now;
-            self.zero_probes = 0;
+            self.snd.una = ack;
+            self.timers.progress_at = cx.now;
+            self.sender.acked_at = cx.now;
+            self.timers.zero_probes = 0;
             self.judge_black_hole(cx);
             // Linux: MSG_MORE holds until an acknowledgment; TCP_CORK does longer.
             self.set(flag::MORE, false);
@@ -196,8 +196,8 @@ impl Tcb {
         if self.has(flag::SACK) && !seg.options.sack.as_slice().is_empty() {
             self.take_sack(seg, &mut r, cx);
         }
-        self.probes = 0;
-        if self.packets_out == 0 {
+        self.timers.probes = 0;
+        if self.board.packets_out == 0 {
             if r.seen & seen::DSACK != 0 {
                 self.alert(&mut r, 0, cx);
             }
@@ -222,7 +222,7 @@ impl Tcb {
 
     /// An ACK older than `snd.una` moves nothing, but its SACK blocks may be news (RFC 2018 5).
     pub(crate) fn take_old_ack(&mut self, seg: &Segment, cx: &mut Context) {
-        if !self.has(flag::SACK) || seg.options.sack.as_slice().is_empty() || self.packets_out == 0 {
+        if !self.has(flag::SACK) || seg.options.sack.as_slice().is_empty() || self.board.packets_out == 0 {
             return;
         }
         let mut r = self.round();
@@ -233,21 +233,21 @@ impl Tcb {
     /// RFC 9293 3.10.7.4: SND.WL1 and SND.WL2 keep old segments from setting the window. Whether this one did: it is no
     /// duplicate then.
     fn update_window(&mut self, seg: &Segment) -> bool {
-        let shift = if seg.flags.contains(Flags::SYN) { 0 } else { self.snd_scale };
+        let shift = if seg.flags.contains(Flags::SYN) { 0 } else { self.options.snd_scale };
         let window = (seg.window as u32) << shift;
-        let newer = self.snd_wl1.before(seg.seq) || (self.snd_wl1 == seg.seq && self.snd_wl2.before_eq(seg.ack));
-        if !newer || seg.ack.before(self.snd_una) {
+        let newer = self.snd.wl1.before(seg.seq) || (self.snd.wl1 == seg.seq && self.snd.wl2.before_eq(seg.ack));
+        if !newer || seg.ack.before(self.snd.una) {
             return false;
         }
-        let told = seg.ack.after(self.snd_una) || self.snd_wl1.before(seg.seq) || window != self.snd_wnd;
-        self.snd_wl1 = seg.seq;
-        self.snd_wl2 = seg.ack;
-        self.snd_wnd = window;
-        self.max_wnd = self.max_wnd.max(window);
+        let told = seg.ack.after(self.snd.una) || self.snd.wl1.before(seg.seq) || window != self.snd.wnd;
+        self.snd.wl1 = seg.seq;
+        self.snd.wl2 = seg.ack;
+        self.snd.wnd = window;
+        self.snd.max_wnd = self.snd.max_wnd.max(window);
         // A window too small to use (MUST-38) leaves the timer alone: one that opens and closes by a byte would restart it
         // for ever, and neither the override nor a limit would ever come.
-        let useful = || (self.smss as u32).min(self.unsent()).min(self.max_wnd / 2).max(1);
-        if self.pending == Pending::Persist && window >= useful() {
+        let useful = || (self.options.smss as u32).min(self.unsent()).min(self.snd.max_wnd / 2).max(1);
+        if self.timers.pending == Pending::Persist && window >= useful() {
             self.set(flag::PROBE_NOW, false);
             self.rtt.backoff = 0;
             self.stop_transmit_timer();
@@ -257,11 +257,11 @@ impl Tcb {
 
     /// Frees what was acknowledged cumulatively and takes the round trip (RFC 6298 3, RFC 7323 4.1).
     fn clean(&mut self, r: &mut Round, seg: &Segment, cx: &mut Context) {
-        let una = self.snd_una;
+        let una = self.snd.una;
         let now = cx.now.micros() as u32;
         let mut head_at = None;
-        while let Some(i) = self.sent.head() {
-            let mut s = self.sent.get(cx.sent, i);
+        while let Some(i) = self.board.records.head() {
+            let mut s = self.board.records.get(cx.sent, i);
             if s.end().after(una) {
                 if !s.seq.before(una) {
                     head_at = Some(s.at);
@@ -272,16 +272,16 @@ impl Tcb {
                 }
                 // The front of a record: cut it off, so that what remains is counted right.
                 let before = s.segs as u32;
-                let j = self.sent.split(cx.sent, i, una.since(s.seq), self.smss as u32);
-                s = self.sent.get(cx.sent, i);
-                let rest = self.sent.get(cx.sent, j).segs as u32;
+                let j = self.board.records.split(cx.sent, i, una.since(s.seq), self.options.smss as u32);
+                s = self.board.records.get(cx.sent, i);
+                let rest = self.board.records.get(cx.sent, j).segs as u32;
                 self.recount(before, s.segs as u32 + rest, s.marks);
             }
-            self.sent.pop(cx.sent);
+            self.board.records.pop(cx.sent);
             let segs = s.segs as u32;
             if s.is(mark::AGAIN) {
                 if s.is(mark::RETRANS) {
-                    self.retrans_out = self.retrans_out.saturating_sub(segs);
+                    self.board.retrans_out = self.board.retrans_out.saturating_sub(segs);
                 }
                 r.seen |= seen::AGAIN_ACKED;
             } else if !s.is(mark::SACKED) {
@@ -295,15 +295,15 @@ impl Tcb {
                 }
             }
             if s.is(mark::SACKED) {
-                self.sacked_out = self.sacked_out.saturating_sub(segs);
+                self.board.sacked_out = self.board.sacked_out.saturating_sub(segs);
             } else if self.has(flag::SACK) {
                 self.recovery.delivered = self.recovery.delivered.wrapping_add(segs);
                 self.rack_advance(&s, now);
             }
             if s.is(mark::LOST) {
-                self.lost_out = self.lost_out.saturating_sub(segs);
+                self.board.lost_out = self.board.lost_out.saturating_sub(segs);
             }
-            self.packets_out = self.packets_out.saturating_sub(segs);
+            self.board.packets_out = self.board.packets_out.saturating_sub(segs);
             r.acked_segs += segs;
             r.seen |= seen::ACKED;
             if s.is(mark::SYN) {
@@ -318,7 +318,7 @@ impl Tcb {
         let measured = match (sample, seg.options.timestamps) {
             (Some(rtt), _) => Some(rtt),
             (None, Some(ts)) if self.has(flag::TIMESTAMPS) && ts.echo != 0 && r.seen & seen::ACKED != 0 => {
-                let sent_ms = ts.echo.wrapping_sub(self.ts_offset);
+                let sent_ms = ts.echo.wrapping_sub(self.options.ts_offset);
                 let rtt = (cx.now.millis() as u32).wrapping_sub(sent_ms);
                 // A clock of milliseconds: half of one is the least it can mean. An echo from the future means nothing.
                 (rtt < 1 << 21).then(|| (rtt * 1000).max(500))
@@ -327,7 +327,7 @@ impl Tcb {
         };
         if let Some(rtt) = measured {
             self.rtt.sample(rtt, least, cx.config);
-            self.control.on_rtt(least.unwrap_or(rtt), r.acked_segs, self.snd_una, self.snd_nxt, &self.cc);
+            self.cc.control.on_rtt(least.unwrap_or(rtt), r.acked_segs, self.snd.una, self.snd.nxt, &self.cc.window);
         }
         if r.seen & seen::ACKED != 0 {
             r.seen |= seen::SET_TIMER;
@@ -346,43 +346,44 @@ impl Tcb {
             // Linux: the timer moves only when the SACK is not for data sent after the head, or it would move for ever.
             r.seen |= seen::SET_TIMER;
         }
-        if self.packets_out == 0 {
-            self.sacked_out = 0;
-            self.lost_out = 0;
-            self.retrans_out = 0;
+        if self.board.packets_out == 0 {
+            self.board.sacked_out = 0;
+            self.board.lost_out = 0;
+            self.board.retrans_out = 0;
         }
     }
 
     /// A record's count of segments changed from `before` to `after`.
     pub(crate) fn recount(&mut self, before: u32, after: u32, marks: u8) {
         let fix = |n: &mut u32| *n = (*n + after).saturating_sub(before);
-        fix(&mut self.packets_out);
+        fix(&mut self.board.packets_out);
         if marks & mark::SACKED != 0 {
-            fix(&mut self.sacked_out);
+            fix(&mut self.board.sacked_out);
         }
         if marks & mark::LOST != 0 {
-            fix(&mut self.lost_out);
+            fix(&mut self.board.lost_out);
         }
         if marks & mark::RETRANS != 0 {
-            fix(&mut self.retrans_out);
+            fix(&mut self.board.retrans_out);
         }
     }
 
     /// Bytes that need not be kept any more.
     fn free_acknowledged(&mut self, cx: &mut Context) {
         // Behind the base lies a SYN, behind the end a FIN.
-        let data = (self.snd_una.0.wrapping_sub(self.base.0) as i32).max(0).min(self.tx.len() as i32) as u32;
+        let data =
+            (self.snd.una.0.wrapping_sub(self.sender.base.0) as i32).max(0).min(self.sender.queue.len() as i32) as u32;
         if data == 0 {
             return;
         }
-        self.tx.consume(cx.pool, data as usize);
-        self.base += data;
-        self.bytes_acked += data as u64;
-        self.unreported += data;
+        self.sender.queue.consume(cx.pool, data as usize);
+        self.sender.base += data;
+        self.stats.bytes_acked += data as u64;
+        self.sender.unreported += data;
         // Reported when it is worth an event: a quarter of the buffer, or of what can be had of one where memory is scarce.
-        let worth = self.unreported >= self.send_buffer / 4
+        let worth = self.sender.unreported >= self.sender.buffer / 4
             || self.has(flag::TELL_ACKED)
-            || self.unreported >= WORTH && self.unreported as usize >= cx.pool.share() / 4;
+            || self.sender.unreported >= WORTH && self.sender.unreported as usize >= cx.pool.share() / 4;
         if worth && !self.orphaned() {
             self.put_notice(Notice::ACKED);
         }
@@ -406,18 +407,18 @@ impl Tcb {
                 acked: delivered,
                 in_flight: r.prior_in_flight,
                 limited: was_limited,
-                max_out: self.max_packets_out,
+                max_out: self.cc.max_out,
                 now: cx.now,
                 srtt: self.rtt.srtt,
             };
-            self.control.on_ack(&sample, &mut self.cc);
+            self.cc.control.on_ack(&sample, &mut self.cc.window);
             self.expand_send_buffer(cx);
         }
     }
 
     /// Whether our FIN was sent and acknowledged.
     pub(crate) fn fin_acked(&self) -> bool {
-        self.has(flag::FIN_SENT) && self.snd_una == self.snd_nxt
+        self.has(flag::FIN_SENT) && self.snd.una == self.snd.nxt
     }
 
     /// Whether the connection exists for the application: past the handshake.

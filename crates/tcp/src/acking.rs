@@ -10,35 +10,35 @@ const QUICK: u32 = 16;
 impl Tcb {
     /// `segment` bytes came in one segment and are in order.
     pub(crate) fn schedule_ack(&mut self, segment: usize, cx: &mut Context) {
-        if segment >= self.rcv_mss as usize {
-            self.rcv_mss = segment.min(self.mss_clamp as usize) as u16;
+        if segment >= self.receiver.mss as usize {
+            self.receiver.mss = segment.min(self.receiver.mss_clamp as usize) as u16;
         }
-        let first = self.data_at == wire::Instant::ZERO;
-        let idle = cx.now.micros_since(self.data_at) > self.rtt.rto(cx.config) as u64;
+        let first = self.receiver.data_at == wire::Instant::ZERO;
+        let idle = cx.now.micros_since(self.receiver.data_at) > self.rtt.rto(cx.config) as u64;
         if first || (idle && !self.has(flag::PINGPONG)) {
             // Half a window of quick ACKs, as at the start.
-            let half = self.receive_buffer / (2 * self.rcv_mss.max(1) as u32);
-            self.quick_acks = self.quick_acks.max(half.clamp(2, QUICK) as u8);
+            let half = self.receiver.buffer / (2 * self.receiver.mss.max(1) as u32);
+            self.receiver.quick_acks = self.receiver.quick_acks.max(half.clamp(2, QUICK) as u8);
         }
-        self.data_at = cx.now;
-        let quick = self.quick_acks > 0 && !self.has(flag::PINGPONG);
+        self.receiver.data_at = cx.now;
+        let quick = self.receiver.quick_acks > 0 && !self.has(flag::PINGPONG);
         // SHLD-19: every second full-sized segment.
-        let second = self.unacked_in > self.rcv_mss as u32;
-        if second || self.ooo.is_some() {
+        let second = self.rcv.unacked > self.receiver.mss as u32;
+        if second || self.receiver.ooo.is_some() {
             self.set(flag::ACK_NOW, true);
         } else if quick {
             // The application is about to hear of it; its answer may be a turn away.
             self.set(flag::ACK_NOW | flag::ACK_LATER, true);
         } else if !self.has(flag::ACK_DELAYED) {
             self.set(flag::ACK_DELAYED, true);
-            self.ack_at = cx.now + cx.config.delayed_ack;
+            self.timers.ack_at = cx.now + cx.config.delayed_ack;
         }
     }
 
     /// Data goes out soon after data came in: the application answers.
     pub(crate) fn note_answer(&mut self, cx: &Context) {
         let delay = cx.config.delayed_ack.as_micros() as u64;
-        if self.data_at != wire::Instant::ZERO && cx.now.micros_since(self.data_at) < delay {
+        if self.receiver.data_at != wire::Instant::ZERO && cx.now.micros_since(self.receiver.data_at) < delay {
             self.set(flag::PINGPONG, true);
         }
     }
@@ -50,6 +50,6 @@ impl Tcb {
 
     /// An ACK goes out with this segment.
     pub(crate) fn acknowledged_now(&mut self) {
-        self.quick_acks = self.quick_acks.saturating_sub(1);
+        self.receiver.quick_acks = self.receiver.quick_acks.saturating_sub(1);
     }
 }

@@ -124,16 +124,16 @@ impl Tcb {
         cx.now = sent.unwrap_or(now);
         self.accept(open, &offer.segment(), cx);
         self.note_syn(cx);
-        self.segs_out = 1;
+        self.stats.segs_out = 1;
         cx.now = now;
-        self.heard_at = now;
+        self.timers.heard_at = now;
         if sent.is_none()
-            && let Some(s) = self.sent.front(cx.sent)
+            && let Some(s) = self.board.records.front(cx.sent)
         {
             // Karn: which SYN/ACK the ACK answers is not known.
             s.marks |= mark::AGAIN;
         }
-        self.retrans = retries as u32;
+        self.stats.retrans = retries as u32;
     }
 }
 

@@ -172,3 +172,16 @@ info! {
     /// How often segments were seen to overtake each other.
     reord_seen,
 }
+
+/// What one connection has counted.
+#[derive(Debug, Default)]
+pub(crate) struct Statistics {
+    pub segs_in: u32,
+    pub segs_out: u32,
+    pub retrans: u32,
+    pub ooo_in: u32,
+    pub bytes_acked: u64,
+    pub bytes_received: u64,
+    pub bytes_sent: u64,
+    pub bytes_retrans: u64,
+}

@@ -10,9 +10,11 @@ use crate::{State, reassembly::Reassembly};
 impl Tcb {
     /// Processes one segment of this connection. A `Reply` is a segment outside the connection's own flow (a RST).
     pub fn on_segment(&mut self, seg: &Segment, cx: &mut Context) -> Option<Reply> {
-        self.segs_in = self.segs_in.wrapping_add(seg.count());
-        self.echo = match seg.options.timestamps {
-            Some(ts) if ts.echo != 0 && self.has(flag::TIMESTAMPS) => Some(ts.echo.wrapping_sub(self.ts_offset)),
+        self.stats.segs_in = self.stats.segs_in.wrapping_add(seg.count());
+        self.receiver.echo = match seg.options.timestamps {
+            Some(ts) if ts.echo != 0 && self.has(flag::TIMESTAMPS) => {
+                Some(ts.echo.wrapping_sub(self.options.ts_offset))
+            }
             _ => None,
         };
         let reply = if self.predict(seg, cx) {
@@ -31,26 +33,26 @@ impl Tcb {
     /// Header prediction: the next segment of an established connection with nothing unusual about it.
     fn predict(&mut self, seg: &Segment, cx: &mut Context) -> bool {
         if self.state != State::Established
-            || seg.seq != self.rcv_nxt
+            || seg.seq != self.rcv.nxt
             || (seg.flags.bits() & !Flags::PSH.bits()) != Flags::ACK.bits()
-            || self.ooo.is_some()
-            || (seg.window as u32) << self.snd_scale != self.snd_wnd
-            || seg.ack.before(self.snd_una)
-            || seg.ack.after(self.snd_nxt)
+            || self.receiver.ooo.is_some()
+            || (seg.window as u32) << self.options.snd_scale != self.snd.wnd
+            || seg.ack.before(self.snd.una)
+            || seg.ack.after(self.snd.nxt)
             || self.orphaned()
-            || self.snd_wnd == 0
+            || self.snd.wnd == 0
             || !seg.options.sack.as_slice().is_empty()
         {
             return false;
         }
         let len = seg.payload.len() as u32;
-        if len > self.rcv_adv.since(self.rcv_nxt) || (len == 0 && seg.ack == self.snd_una) {
+        if len > self.rcv.adv.since(self.rcv.nxt) || (len == 0 && seg.ack == self.snd.una) {
             return false;
         }
         if self.has(flag::TIMESTAMPS) {
             match seg.options.timestamps {
-                Some(ts) if ts.value.wrapping_sub(self.ts_recent) as i32 >= 0 => {
-                    if seg.seq.before_eq(self.last_ack_sent) {
+                Some(ts) if ts.value.wrapping_sub(self.rcv.ts_recent) as i32 >= 0 => {
+                    if seg.seq.before_eq(self.rcv.last_ack_sent) {
                         self.take_ts(ts.value, cx.now);
                     }
                 }
@@ -59,7 +61,7 @@ impl Tcb {
         }
         cx.counters.predicted += 1;
         self.heard(cx);
-        if seg.ack.after(self.snd_una) {
+        if seg.ack.after(self.snd.una) {
             self.take_ack(seg, cx);
         }
         if len > 0 {
@@ -71,30 +73,30 @@ impl Tcb {
     /// Takes the text of a segment that says what the last one said, which was predicted, but for its text at `seq`: nothing
     /// of this connection has happened in between. `false`, and nothing is done, where it must go the whole way.
     pub fn on_following(&mut self, seq: SeqNum, text: &[u8], cx: &mut Context) -> bool {
-        let plain = self.state == State::Established && self.ooo.is_none() && !self.orphaned();
-        if !plain || seq != self.rcv_nxt || text.is_empty() || text.len() > self.rcv_adv.since(seq) as usize {
+        let plain = self.state == State::Established && self.receiver.ooo.is_none() && !self.orphaned();
+        if !plain || seq != self.rcv.nxt || text.is_empty() || text.len() > self.rcv.adv.since(seq) as usize {
             return false;
         }
-        self.segs_in = self.segs_in.wrapping_add(1);
+        self.stats.segs_in = self.stats.segs_in.wrapping_add(1);
         cx.counters.predicted += 1;
         self.take_in_order(text, text.len(), cx);
         true
     }
 
     fn heard(&mut self, cx: &Context) {
-        self.heard_at = cx.now;
-        self.keep_probes = 0;
+        self.timers.heard_at = cx.now;
+        self.timers.keep_probes = 0;
     }
 
     /// RFC 9293 3.10.7.3.
     fn in_syn_sent(&mut self, seg: &Segment, cx: &mut Context) -> Option<Reply> {
         let has_ack = seg.flags.contains(Flags::ACK);
-        let acceptable = has_ack && seg.ack.after(self.snd_una) && seg.ack.before_eq(self.snd_nxt);
+        let acceptable = has_ack && seg.ack.after(self.snd.una) && seg.ack.before_eq(self.snd.nxt);
         if has_ack && !acceptable {
             // The peer remembers an earlier connection of this tuple (TIME-WAIT); our RST ends its memory, so the SYN is
             // worth repeating at once rather than after a second (Linux's TCP_TIMEOUT_MIN).
-            if self.retries == 0 && !seg.flags.contains(Flags::RST) {
-                self.rto_at = cx.now.plus_micros(2_000);
+            if self.timers.retries == 0 && !seg.flags.contains(Flags::RST) {
+                self.timers.rto_at = cx.now.plus_micros(2_000);
             }
             return reset_for(seg);
         }
@@ -109,8 +111,8 @@ impl Tcb {
             return None;
         }
         // RFC 7323 5 as Linux has it: an echo that is none of ours is an old segment.
-        if let (true, Some(echo)) = (has_ack, self.echo) {
-            let since = echo.wrapping_sub(self.progress_at.millis() as u32) as i32;
+        if let (true, Some(echo)) = (has_ack, self.receiver.echo) {
+            let since = echo.wrapping_sub(self.timers.progress_at.millis() as u32) as i32;
             if since < 0 || (cx.now.millis() as u32).wrapping_sub(echo) as i32 <= -1 {
                 cx.counters.paws += 1;
                 return reset_for(seg);
@@ -118,9 +120,9 @@ impl Tcb {
         }
         self.heard(cx);
         self.take_syn(seg, cx);
-        self.snd_wnd = seg.window as u32;
-        self.max_wnd = self.snd_wnd;
-        self.snd_wl2 = seg.ack;
+        self.snd.wnd = seg.window as u32;
+        self.snd.max_wnd = self.snd.wnd;
+        self.snd.wl2 = seg.ack;
         if !has_ack {
             // Simultaneous open (RFC 9293 3.5, figure 8; MUST-10): SYN-RECEIVED, our SYN goes out again with ACK.
             self.state = State::SynReceived;
@@ -138,14 +140,14 @@ impl Tcb {
     }
 
     fn acknowledge_syn(&mut self, seg: &Segment, cx: &mut Context) {
-        let again = self.retrans;
+        let again = self.stats.retrans;
         self.take_ack(seg, cx);
         // RFC 6928 2, RFC 5681 3.1: several lost SYNs say that the path is bad; one may just have been slow.
-        self.cc = crate::congestion::Window::new(if again > 1 { 1 } else { self.initial_window(cx.config) });
+        self.cc.window = crate::congestion::Window::new(if again > 1 { 1 } else { self.initial_window(cx.config) });
         self.recovery.phase = crate::recovery::Phase::Open;
         self.recovery.undo_marker = None;
-        self.cwnd_stamp = cx.now;
-        self.cwnd_usage_seq = self.snd_nxt;
+        self.cc.stamp = cx.now;
+        self.cc.usage_seq = self.snd.nxt;
         if self.rtt.srtt == 0 {
             // RFC 6298 5.7.
             self.rtt.unmeasured(cx.config);
@@ -163,8 +165,8 @@ impl Tcb {
         // RFC 7323 5.3 R1: PAWS comes before the sequence check; RST is exempt, and a clock idle for 24 days is not
         // trusted (5.5).
         if let (true, Some(ts)) = (self.has(flag::TIMESTAMPS), seg.options.timestamps) {
-            let old = (ts.value.wrapping_sub(self.ts_recent) as i32) < 0;
-            let idle = ((cx.now.millis() / 1000) as u32).wrapping_sub(self.ts_recent_age);
+            let old = (ts.value.wrapping_sub(self.rcv.ts_recent) as i32) < 0;
+            let idle = ((cx.now.millis() / 1000) as u32).wrapping_sub(self.rcv.ts_recent_age);
             if old && !rst && !syn && idle < 24 * 86400 {
                 cx.counters.paws += 1;
                 self.answer_invalid(seg, cx);
@@ -173,8 +175,8 @@ impl Tcb {
         }
 
         // A SYN retransmitted by the peer: our SYN/ACK was lost or is on its way.
-        if self.state == State::SynReceived && syn && !rst && seg.seq == self.irs {
-            if seg.flags.contains(Flags::ACK) && !self.passive() && seg.ack == self.snd_nxt {
+        if self.state == State::SynReceived && syn && !rst && seg.seq == self.receiver.irs {
+            if seg.flags.contains(Flags::ACK) && !self.passive() && seg.ack == self.snd.nxt {
                 // The other half of a simultaneous open.
                 let rest = Segment { seq: seg.seq + 1, flags: Flags::ACK, ..*seg };
                 return self.in_synchronized(&rest, cx);
@@ -193,12 +195,12 @@ impl Tcb {
             if !rst {
                 // RFC 2883 4: what came again is reported.
                 let end = seg.seq + seg.payload.len() as u32;
-                if seg.seq.before(self.rcv_nxt) {
-                    self.note_duplicate(seg.seq, end.min(self.rcv_nxt));
+                if seg.seq.before(self.rcv.nxt) {
+                    self.note_duplicate(seg.seq, end.min(self.rcv.nxt));
                 }
                 self.answer_invalid(seg, cx);
                 // RFC 9293 MUST-66: with a zero window, RST and URG are looked at, and the acknowledgment still counts.
-                let zero_window = self.rcv_adv == self.rcv_nxt && seg.seq == self.rcv_nxt;
+                let zero_window = self.rcv.adv == self.rcv.nxt && seg.seq == self.rcv.nxt;
                 if zero_window && seg.flags.contains(Flags::ACK) && self.ack_ok(seg) && self.state != State::SynReceived
                 {
                     self.take_ack(seg, cx);
@@ -210,7 +212,7 @@ impl Tcb {
 
         if rst {
             // RFC 5961 3.2: exact match resets, anything else in the window is challenged.
-            if seg.seq != self.rcv_nxt {
+            if seg.seq != self.rcv.nxt {
                 self.challenge(cx);
                 return None;
             }
@@ -233,11 +235,11 @@ impl Tcb {
         }
 
         if self.state == State::SynReceived {
-            if !(seg.ack.after(self.snd_una) && seg.ack.before_eq(self.snd_nxt)) {
+            if !(seg.ack.after(self.snd.una) && seg.ack.before_eq(self.snd.nxt)) {
                 return reset_for(seg);
             }
             // RFC 9293 3.10.7.4: the window of the ACK counts from here on.
-            self.snd_wl1 = seg.seq - 1;
+            self.snd.wl1 = seg.seq - 1;
             self.acknowledge_syn(seg, cx);
         } else {
             if !self.ack_ok(seg) {
@@ -246,7 +248,7 @@ impl Tcb {
                 self.challenge(cx);
                 return None;
             }
-            match seg.ack.before(self.snd_una) {
+            match seg.ack.before(self.snd.una) {
                 true => self.take_old_ack(seg, cx),
                 false => self.take_ack(seg, cx),
             }
@@ -256,8 +258,8 @@ impl Tcb {
 
         // RFC 7323 4.3: TS.Recent follows what the last ACK covered.
         if let (true, Some(ts)) = (self.has(flag::TIMESTAMPS), seg.options.timestamps)
-            && seg.seq.before_eq(self.last_ack_sent)
-            && ts.value.wrapping_sub(self.ts_recent) as i32 >= 0
+            && seg.seq.before_eq(self.rcv.last_ack_sent)
+            && ts.value.wrapping_sub(self.rcv.ts_recent) as i32 >= 0
         {
             self.take_ts(ts.value, cx.now);
         }
@@ -273,19 +275,19 @@ impl Tcb {
     /// sends its ACKs with that number (SND.NXT = RCV.NXT + RCV.WND), and retransmits until they are heard; Linux and FreeBSD
     /// take them. RFC 5961 3.2 keeps RST out.
     fn acceptable(&self, seg: &Segment) -> bool {
-        let window = self.rcv_adv.since(self.rcv_nxt);
+        let window = self.rcv.adv.since(self.rcv.nxt);
         let len =
             seg.payload.len() as u32 + seg.flags.contains(Flags::FIN) as u32 + seg.flags.contains(Flags::SYN) as u32;
         match (len, window) {
-            (0, 0) => seg.seq == self.rcv_nxt,
+            (0, 0) => seg.seq == self.rcv.nxt,
             (0, _) => {
-                seg.seq.in_window(self.rcv_nxt, window) || (seg.seq == self.rcv_adv && !seg.flags.contains(Flags::RST))
+                seg.seq.in_window(self.rcv.nxt, window) || (seg.seq == self.rcv.adv && !seg.flags.contains(Flags::RST))
             }
             (_, 0) => false,
             _ => {
-                seg.seq.in_window(self.rcv_nxt, window) || (seg.seq + (len - 1)).in_window(self.rcv_nxt, window)
+                seg.seq.in_window(self.rcv.nxt, window) || (seg.seq + (len - 1)).in_window(self.rcv.nxt, window)
                     // A segment that covers the whole window and more.
-                    || (seg.seq.before(self.rcv_nxt) && (seg.seq + len).after(self.rcv_adv))
+                    || (seg.seq.before(self.rcv.nxt) && (seg.seq + len).after(self.rcv.adv))
             }
         }
     }
@@ -293,15 +295,15 @@ impl Tcb {
     /// Some stacks send the RST that follows their FIN with the FIN's own number; once they have, they answer nothing any
     /// more (Linux's tcp_reset_check).
     fn follows_fin(&self, seg: &Segment) -> bool {
-        seg.seq + 1 == self.rcv_nxt && matches!(self.state, State::CloseWait | State::LastAck | State::Closing)
+        seg.seq + 1 == self.rcv.nxt && matches!(self.state, State::CloseWait | State::LastAck | State::Closing)
     }
 
     /// RFC 5961 5.2: SND.UNA - MAX.SND.WND <= SEG.ACK <= SND.NXT. The lower bound does not reach below the first byte ever
     /// acknowledged: an ACK of what was never sent would otherwise pass as an old one, and let its text in (as Linux since
     /// 6.7: at most the bytes acknowledged).
     fn ack_ok(&self, seg: &Segment) -> bool {
-        let old = (self.max_wnd as u64).min(self.bytes_acked) as u32;
-        !seg.ack.after(self.snd_nxt) && !seg.ack.before(self.snd_una - old)
+        let old = (self.snd.max_wnd as u64).min(self.stats.bytes_acked) as u32;
+        !seg.ack.after(self.snd.nxt) && !seg.ack.before(self.snd.una - old)
     }
 
     /// What the acknowledgment of our FIN does to the state.
@@ -314,7 +316,7 @@ impl Tcb {
                 self.state = State::FinWait2;
                 // Only an orphan is timed: an application that half-closed may wait as long as it likes.
                 if self.orphaned() {
-                    self.life_at = cx.now + cx.config.fin_timeout;
+                    self.timers.life_at = cx.now + cx.config.fin_timeout;
                 }
             }
             State::Closing => self.enter_time_wait(),
@@ -334,7 +336,7 @@ impl Tcb {
             self.set(flag::ACK_NOW, true);
             return None;
         }
-        if self.orphaned() && !seg.payload.is_empty() && (seg.seq + seg.payload.len() as u32).after(self.rcv_nxt) {
+        if self.orphaned() && !seg.payload.is_empty() && (seg.seq + seg.payload.len() as u32).after(self.rcv.nxt) {
             // RFC 2525 2.17, RFC 9293 3.10.4: nobody will read it.
             cx.counters.data_after_close += 1;
             self.close_now(None, cx);
@@ -345,34 +347,34 @@ impl Tcb {
         let mut seq = seg.seq;
         let mut data = seg.payload;
         let end = seq + data.len() as u32;
-        if seq.before(self.rcv_nxt) {
-            let known = (self.rcv_nxt.since(seq) as usize).min(data.len());
+        if seq.before(self.rcv.nxt) {
+            let known = (self.rcv.nxt.since(seq) as usize).min(data.len());
             self.note_duplicate(seq, seq + known as u32);
             data = &data[known..];
             seq += known as u32;
             self.set(flag::ACK_NOW, true);
-            self.quick_acks = self.quick_acks.max(2);
+            self.receiver.quick_acks = self.receiver.quick_acks.max(2);
         }
-        let window = self.rcv_adv.since(self.rcv_nxt);
-        let beyond = (seq + data.len() as u32).since(self.rcv_nxt);
+        let window = self.rcv.adv.since(self.rcv.nxt);
+        let beyond = (seq + data.len() as u32).since(self.rcv.nxt);
         let mut fin = fin;
-        if seq.in_window(self.rcv_nxt, window.max(1)) && beyond > window {
+        if seq.in_window(self.rcv.nxt, window.max(1)) && beyond > window {
             cx.counters.beyond_window += 1;
             data = &data[..data.len() - ((beyond - window) as usize).min(data.len())];
             fin = false;
         }
 
-        if seq != self.rcv_nxt {
+        if seq != self.rcv.nxt {
             self.take_out_of_order(seq, data, fin.then_some(end), cx);
             return None;
         }
         if !data.is_empty() && !self.take_in_order(data, seg.longest().min(data.len()), cx) {
             return None;
         }
-        if self.ooo.is_some() {
+        if self.receiver.ooo.is_some() {
             self.drain_reassembly(cx);
         }
-        if fin && self.rcv_nxt == end {
+        if fin && self.rcv.nxt == end {
             self.take_fin(cx);
         }
         None
@@ -382,8 +384,8 @@ impl Tcb {
     fn take_in_order(&mut self, data: &[u8], segment: usize, cx: &mut Context) -> bool {
         // Where memory is short, whoever has much unread gets no more of it, so that others get through. An eighth of the
         // buffer an application may have read without saying so.
-        let hoards = self.occupied >= self.receive_buffer / 8 && !cx.pool.plenty();
-        let took = if hoards { 0 } else { self.rx.push_slice(cx.pool, data) };
+        let hoards = self.receiver.occupied >= self.receiver.buffer / 8 && !cx.pool.plenty();
+        let took = if hoards { 0 } else { self.receiver.queue.push_slice(cx.pool, data) };
         cx.counters.in_order += 1;
         self.accept_bytes(took as u32, segment, cx);
         if took < data.len() {
@@ -396,13 +398,13 @@ impl Tcb {
     }
 
     fn accept_bytes(&mut self, bytes: u32, segment: usize, cx: &mut Context) {
-        self.rcv_nxt += bytes;
-        if self.rcv_nxt.after(self.rcv_adv) {
-            self.rcv_adv = self.rcv_nxt;
+        self.rcv.nxt += bytes;
+        if self.rcv.nxt.after(self.rcv.adv) {
+            self.rcv.adv = self.rcv.nxt;
         }
-        self.occupied += bytes;
-        self.unacked_in += bytes;
-        self.bytes_received += bytes as u64;
+        self.receiver.occupied += bytes;
+        self.rcv.unacked += bytes;
+        self.stats.bytes_received += bytes as u64;
         self.put_notice(Notice::DATA);
         self.note_ce(cx);
         self.measure_as_receiver(segment, cx);
@@ -410,9 +412,9 @@ impl Tcb {
     }
 
     fn take_out_of_order(&mut self, seq: SeqNum, data: &[u8], fin: Option<SeqNum>, cx: &mut Context) {
-        self.ooo_in = self.ooo_in.wrapping_add(1);
+        self.stats.ooo_in = self.stats.ooo_in.wrapping_add(1);
         self.note_ce(cx);
-        let ooo = self.ooo.get_or_insert_with(Box::<Reassembly>::default);
+        let ooo = self.receiver.ooo.get_or_insert_with(Box::<Reassembly>::default);
         let mut kept = true;
         let mut duplicate = None;
         if !data.is_empty() {
@@ -434,23 +436,23 @@ impl Tcb {
     }
 
     fn drain_reassembly(&mut self, cx: &mut Context) {
-        let Some(mut ooo) = self.ooo.take() else { return };
+        let Some(mut ooo) = self.receiver.ooo.take() else { return };
         // RFC 2883 4: what fills the gap may bring again what lies above it; as Linux, the first such run.
-        if let (Some((left, right)), None) = (ooo.overlap(self.rcv_nxt), self.dsack) {
+        if let (Some((left, right)), None) = (ooo.overlap(self.rcv.nxt), self.receiver.dsack) {
             self.note_duplicate(left, right);
         }
-        while let Some(chain) = ooo.take(cx.pool, self.rcv_nxt) {
+        while let Some(chain) = ooo.take(cx.pool, self.rcv.nxt) {
             let bytes = chain.len();
-            self.rx.append(cx.pool, chain);
+            self.receiver.queue.append(cx.pool, chain);
             self.accept_bytes(bytes as u32, 0, cx);
         }
         // RFC 5681 4.2: a segment that fills a gap is acknowledged at once.
         self.set(flag::ACK_NOW, true);
-        if ooo.fin_at(self.rcv_nxt) {
+        if ooo.fin_at(self.rcv.nxt) {
             ooo.free(cx.pool);
             self.take_fin(cx);
         } else if !ooo.is_empty() {
-            self.ooo = Some(ooo);
+            self.receiver.ooo = Some(ooo);
         }
     }
 
@@ -459,9 +461,9 @@ impl Tcb {
         if self.has(flag::FIN_RECEIVED) {
             return;
         }
-        self.rcv_nxt += 1;
-        if self.rcv_nxt.after(self.rcv_adv) {
-            self.rcv_adv = self.rcv_nxt;
+        self.rcv.nxt += 1;
+        if self.rcv.nxt.after(self.rcv.adv) {
+            self.rcv.adv = self.rcv.nxt;
         }
         self.set(flag::FIN_RECEIVED | flag::ACK_NOW, true);
         if !self.orphaned() {
@@ -479,8 +481,8 @@ impl Tcb {
 
     fn enter_time_wait(&mut self) {
         self.state = State::TimeWait;
-        self.rto_at = wire::Instant::FAR;
-        self.life_at = wire::Instant::FAR;
+        self.timers.rto_at = wire::Instant::FAR;
+        self.timers.life_at = wire::Instant::FAR;
     }
 
     /// An ACK that only repeats (RFC 9293 3.10.7.4).
@@ -501,11 +503,11 @@ impl Tcb {
     fn may_answer(&mut self, cx: &mut Context) -> bool {
         let now = cx.now.millis() as u32;
         let wait = cx.config.invalid_ratelimit.as_millis() as u32;
-        if self.invalid_at.is_some_and(|at| now.wrapping_sub(at) < wait) {
+        if self.timers.invalid_at.is_some_and(|at| now.wrapping_sub(at) < wait) {
             cx.counters.acks_limited += 1;
             return false;
         }
-        self.invalid_at = Some(now);
+        self.timers.invalid_at = Some(now);
         true
     }
 

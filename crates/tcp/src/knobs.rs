@@ -120,7 +120,7 @@ impl Tcb {
         }
         k.lingers = true;
         match u64::try_from(k.linger2) {
-            Ok(seconds) => self.life_at = cx.now + Duration::from_secs(seconds),
+            Ok(seconds) => self.timers.life_at = cx.now + Duration::from_secs(seconds),
             // Linux: closed by a reset at once.
             Err(_) => self.abort(cx),
         }
@@ -130,13 +130,13 @@ impl Tcb {
     pub fn set_window_clamp(&mut self, bytes: u32) {
         self.knobs_mut().window_clamp = bytes;
         if bytes > 0 {
-            self.receive_buffer = self.receive_buffer.min(bytes);
+            self.receiver.buffer = self.receiver.buffer.min(bytes);
         }
     }
 
     /// TCP_CONGESTION: `algorithm` goes on from the present window.
     pub fn set_congestion(&mut self, algorithm: Algorithm) {
-        self.control = Controller::new(algorithm);
+        self.cc.control = Controller::new(algorithm);
     }
 
     /// TCP_NOTSENT_LOWAT, bytes; 0 is none.
@@ -166,15 +166,15 @@ impl Tcb {
 
     /// Bytes of a burst: whole segments, at most half of the largest window (Linux's `tcp_xmit_size_goal`).
     pub fn burst_bytes(&self) -> u32 {
-        let smss = self.smss.max(1) as u32;
-        (self.max_wnd / 2).min(65_215) / smss * smss
+        let smss = self.options.smss.max(1) as u32;
+        (self.snd.max_wnd / 2).min(65_215) / smss * smss
     }
 
     /// Bytes unsent up to the next end of a record: what the next segment may take of them.
     pub(crate) fn unsent_of_record(&self) -> u32 {
         let unsent = self.unsent();
         match self.knobs.as_ref().and_then(|k| k.records.front()) {
-            Some(end) => end.since(self.snd_nxt).min(unsent),
+            Some(end) => end.since(self.snd.nxt).min(unsent),
             None => unsent,
         }
     }
@@ -186,14 +186,14 @@ impl Tcb {
 
     /// The window as the field of a segment says it now.
     pub fn window_field(&self) -> u16 {
-        (self.rcv_adv.since(self.rcv_nxt) >> self.rcv_scale).min(0xffff) as u16
+        (self.rcv.adv.since(self.rcv.nxt) >> self.options.rcv_scale).min(0xffff) as u16
     }
 
     /// Bytes of the stream sent at least once, modulo 2^32.
     pub fn stream_sent(&self) -> u32 {
         match self.state {
             State::SynSent | State::SynReceived => 0,
-            _ => self.snd_nxt.since(self.iss + 1) - self.has(flag::FIN_SENT) as u32,
+            _ => self.snd.nxt.since(self.sender.iss + 1) - self.has(flag::FIN_SENT) as u32,
         }
     }
 }

@@ -21,14 +21,18 @@ mod parked;
 mod path;
 mod rack;
 mod reassembly;
+mod receiver;
 mod recovery;
 mod rtt;
 mod sack;
+mod scoreboard;
+mod sender;
 mod sent;
 mod tcb;
 mod timers;
 mod urgent;
 mod usage;
+mod variables;
 mod window;
 
 pub use config::{Config, Ecn};

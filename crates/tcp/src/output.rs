@@ -80,7 +80,9 @@ impl Tcb {
     pub fn wants_control(&self) -> bool {
         self.has(flag::RST_PENDING)
             || match self.state {
-                State::SynSent | State::SynReceived => self.snd_nxt == self.iss || self.lost_out > self.retrans_out,
+                State::SynSent | State::SynReceived => {
+                    self.snd.nxt == self.sender.iss || self.board.lost_out > self.board.retrans_out
+                }
                 _ => false,
             }
     }
@@ -106,7 +108,7 @@ impl Tcb {
         (self.flags & (flag::SHUTDOWN | flag::FIN_SENT)) == flag::SHUTDOWN
             || self.unsent() > 0
             || self.has(flag::PROBE_NOW)
-            || self.lost_out > self.retrans_out
+            || self.board.lost_out > self.board.retrans_out
             || self.recovery.head_due
             || self.recovery.probe_due
     }
@@ -156,7 +158,7 @@ impl Tcb {
                 return Some(out);
             }
             self.recovery.new_first = false;
-            self.recovery.frto = self.snd_nxt.after(self.recovery.high_seq);
+            self.recovery.frto = self.snd.nxt.after(self.recovery.high_seq);
         }
         self.retransmission(cx)
             .or_else(|| self.new_data(max, cx))
@@ -165,8 +167,8 @@ impl Tcb {
     }
 
     fn next_syn(&mut self, cx: &mut Context) -> Option<Outgoing> {
-        let first = self.snd_nxt == self.iss;
-        if !first && self.lost_out <= self.retrans_out {
+        let first = self.snd.nxt == self.sender.iss;
+        if !first && self.board.lost_out <= self.board.retrans_out {
             // RFC 9293 3.10.7.4: in SYN-RECEIVED an unacceptable segment is answered by an ACK.
             return if self.state == State::SynReceived { self.bare_ack(cx) } else { None };
         }
@@ -175,7 +177,7 @@ impl Tcb {
             self.note_syn(cx);
         } else {
             cx.counters.syn_retransmits += 1;
-            if let Some(i) = self.sent.head() {
+            if let Some(i) = self.board.records.head() {
                 self.count_retransmission(i, cx);
             }
             // RFC 3168 6.1.1.1: a SYN that asked for ECN may have been dropped for that.
@@ -187,23 +189,23 @@ impl Tcb {
             // RFC 3168 6.1.1.
             flags = flags | if self.state == State::SynSent { Flags::ECE | Flags::CWR } else { Flags::ECE };
         }
-        Some(self.segment(self.iss, flags, 0, 0, cx))
+        Some(self.segment(self.sender.iss, flags, 0, 0, cx))
     }
 
     /// Our SYN is on its way for the first time.
     pub(crate) fn note_syn(&mut self, cx: &mut Context) {
-        self.sent.push(cx.sent, self.iss, 1, 1, cx.now.micros() as u32, mark::SYN);
-        self.packets_out += 1;
-        self.snd_nxt = self.iss + 1;
-        self.progress_at = cx.now;
-        self.sent_at = cx.now;
+        self.board.records.push(cx.sent, self.sender.iss, 1, 1, cx.now.micros() as u32, mark::SYN);
+        self.board.packets_out += 1;
+        self.snd.nxt = self.sender.iss + 1;
+        self.timers.progress_at = cx.now;
+        self.sender.sent_at = cx.now;
         self.arm_rto(cx);
     }
 
     /// A segment marked lost, cut to the present segment size and to the peer's window (RFC 6675 5, RFC 5681 3.2).
     #[inline]
     fn retransmission(&mut self, cx: &mut Context) -> Option<Outgoing> {
-        if self.lost_out <= self.retrans_out && !self.recovery.head_due {
+        if self.board.lost_out <= self.board.retrans_out && !self.recovery.head_due {
             return None;
         }
         self.next_lost(cx)
@@ -211,37 +213,37 @@ impl Tcb {
 
     #[cold]
     fn next_lost(&mut self, cx: &mut Context) -> Option<Outgoing> {
-        let i = if core::mem::take(&mut self.recovery.head_due) && !self.sent.is_empty() {
+        let i = if core::mem::take(&mut self.recovery.head_due) && !self.board.records.is_empty() {
             // RFC 6298 5.4.
-            self.sent.head()?
+            self.board.records.head()?
         } else {
             // F-RTO waits for what its new data brings.
-            let frto = self.recovery.frto && self.snd_nxt.after(self.recovery.high_seq);
-            let held = self.lost_out <= self.retrans_out || self.cc.cwnd <= self.in_flight();
+            let frto = self.recovery.frto && self.snd.nxt.after(self.recovery.high_seq);
+            let held = self.board.lost_out <= self.board.retrans_out || self.cc.window.cwnd <= self.in_flight();
             if held || frto || self.paced_out(cx) {
                 return None;
             }
-            self.sent.next_retransmit(cx.sent)?
+            self.board.records.next_retransmit(cx.sent)?
         };
-        let s = self.sent.get(cx.sent, i);
-        let right = self.snd_una + self.snd_wnd;
+        let s = self.board.records.get(cx.sent, i);
+        let right = self.snd.una + self.snd.wnd;
         let smss = self.segment_size() as u32;
         let room = match s.seq.before(right) {
             true => right.since(s.seq).min(smss),
             // The first goes even into a closed window, as a probe (RFC 9293 3.8.6, SHLD-15's other side).
-            false if s.seq == self.snd_una => smss,
+            false if s.seq == self.snd.una => smss,
             false => return None,
         };
         if s.bytes() > room {
-            let j = self.sent.split(cx.sent, i, room, smss);
-            let after = self.sent.get(cx.sent, i).segs as u32 + self.sent.get(cx.sent, j).segs as u32;
+            let j = self.board.records.split(cx.sent, i, room, smss);
+            let after = self.board.records.get(cx.sent, i).segs as u32 + self.board.records.get(cx.sent, j).segs as u32;
             self.recount(s.segs as u32, after, s.marks);
         }
         match self.recovery.phase {
             crate::recovery::Phase::Loss => cx.counters.timeout_retransmits += 1,
             _ => cx.counters.fast_retransmits += 1,
         }
-        if Some(i) == self.sent.head() && self.pending != Pending::Reorder {
+        if Some(i) == self.board.records.head() && self.timers.pending != Pending::Reorder {
             self.arm_rto(cx);
         }
         self.count_retransmission(i, cx);
@@ -250,11 +252,11 @@ impl Tcb {
 
     /// Record `i` is sent again, and counts as under way.
     fn count_retransmission(&mut self, i: u32, cx: &mut Context) {
-        let s = self.sent.get_mut(cx.sent, i);
+        let s = self.board.records.get_mut(cx.sent, i);
         let segs = s.segs as u32;
         if !s.is(mark::RETRANS) {
             s.marks |= mark::RETRANS;
-            self.retrans_out += segs;
+            self.board.retrans_out += segs;
         }
         self.recovery.retrans_stamp.get_or_insert(cx.now.millis() as u32);
         self.recovery.undo_retrans = self.recovery.undo_retrans.max(0) + segs as i32;
@@ -265,20 +267,20 @@ impl Tcb {
     }
 
     fn sent_again(&mut self, i: u32, cx: &mut Context) {
-        let s = self.sent.get_mut(cx.sent, i);
+        let s = self.board.records.get_mut(cx.sent, i);
         s.marks |= mark::AGAIN;
         s.at = cx.now.micros() as u32;
         let (segs, bytes) = (s.segs as u32, s.bytes());
-        self.sent.sent_last(cx.sent, i);
-        self.retrans = self.retrans.wrapping_add(segs);
-        self.bytes_retrans += bytes as u64;
-        self.bytes_sent += bytes as u64;
-        self.sent_at = cx.now;
+        self.board.records.sent_last(cx.sent, i);
+        self.stats.retrans = self.stats.retrans.wrapping_add(segs);
+        self.stats.bytes_retrans += bytes as u64;
+        self.stats.bytes_sent += bytes as u64;
+        self.sender.sent_at = cx.now;
     }
 
     /// The segment of record `i`.
     fn again(&mut self, i: u32, cx: &mut Context) -> Outgoing {
-        let s = self.sent.get(cx.sent, i);
+        let s = self.board.records.get(cx.sent, i);
         let mut flags = Flags::ACK;
         if s.is(mark::FIN) {
             flags = flags | Flags::FIN;
@@ -288,12 +290,12 @@ impl Tcb {
         }
         self.paced(s.bytes(), cx);
         // RFC 3168 6.1.5: retransmissions are not ECN-capable.
-        self.segment(s.seq, flags, s.seq.since(self.base), s.bytes(), cx)
+        self.segment(s.seq, flags, s.seq.since(self.sender.base), s.bytes(), cx)
     }
 
     /// RFC 8985 7.3: new data if there is some and the peer takes it, whatever the window says; else the last segment.
     fn tail_probe(&mut self, cx: &mut Context) -> Option<Outgoing> {
-        if !core::mem::take(&mut self.recovery.probe_due) || self.packets_out == 0 {
+        if !core::mem::take(&mut self.recovery.probe_due) || self.board.packets_out == 0 {
             return None;
         }
         self.send_probe(cx)
@@ -302,7 +304,7 @@ impl Tcb {
     #[cold]
     fn send_probe(&mut self, cx: &mut Context) -> Option<Outgoing> {
         let smss = self.segment_size() as u32;
-        let room = self.snd_wnd.saturating_sub(self.snd_nxt.since(self.snd_una));
+        let room = self.snd.wnd.saturating_sub(self.snd.nxt.since(self.snd.una));
         let len = self.unsent_of_record().min(smss);
         let out = if len > 0 && len <= room {
             let fin = self.has(flag::SHUTDOWN) && !self.has(flag::FIN_SENT) && len == self.unsent() && len < room;
@@ -312,12 +314,13 @@ impl Tcb {
             self.set(flag::SENT_NEW, false);
             out
         } else {
-            let mut i = self.sent.tail()?;
-            let s = self.sent.get(cx.sent, i);
+            let mut i = self.board.records.tail()?;
+            let s = self.board.records.get(cx.sent, i);
             let front = s.bytes().saturating_sub(1) / smss * smss;
             if front > 0 {
-                let j = self.sent.split(cx.sent, i, front, smss);
-                let after = self.sent.get(cx.sent, i).segs as u32 + self.sent.get(cx.sent, j).segs as u32;
+                let j = self.board.records.split(cx.sent, i, front, smss);
+                let after =
+                    self.board.records.get(cx.sent, i).segs as u32 + self.board.records.get(cx.sent, j).segs as u32;
                 self.recount(s.segs as u32, after, s.marks);
                 i = j;
             }
@@ -326,8 +329,8 @@ impl Tcb {
             self.again(i, cx)
         };
         cx.counters.loss_probes += 1;
-        self.recovery.probe_high = Some(self.snd_nxt);
-        self.pending = Pending::None;
+        self.recovery.probe_high = Some(self.snd.nxt);
+        self.timers.pending = Pending::None;
         self.rearm_rto(cx);
         Some(out)
     }
@@ -342,7 +345,7 @@ impl Tcb {
     }
 
     fn end_burst(&mut self, cx: &mut Context) {
-        self.burst = 0;
+        self.sender.burst = 0;
         if self.has(flag::SENT_NEW) {
             self.set(flag::SENT_NEW, false);
             self.judge_window(cx);
@@ -360,9 +363,9 @@ impl Tcb {
             return None;
         }
         let smss = self.segment_size() as u32;
-        let outstanding = self.snd_nxt.since(self.snd_una);
-        let peer_room = self.snd_wnd.saturating_sub(outstanding);
-        if self.packets_out == 0 {
+        let outstanding = self.snd.nxt.since(self.snd.una);
+        let peer_room = self.snd.wnd.saturating_sub(outstanding);
+        if self.board.packets_out == 0 {
             self.restart_after_idle(cx);
         }
         if unsent == 0 {
@@ -377,13 +380,13 @@ impl Tcb {
             cx.counters.records_full += 1;
             return None;
         }
-        let quota = self.cc.cwnd.saturating_sub(self.in_flight());
+        let quota = self.cc.window.cwnd.saturating_sub(self.in_flight());
         if quota == 0 {
             self.set(flag::CWND_LIMITED, true);
             return None;
         }
         // A burst is paced as a whole.
-        if self.burst == 0 && self.paced_out(cx) {
+        if self.sender.burst == 0 && self.paced_out(cx) {
             return None;
         }
         // A record's last segment takes nothing of the next, and waits for nothing.
@@ -392,7 +395,7 @@ impl Tcb {
             max.min(smss)
         } else {
             // No longer than the burst that the last of them ends.
-            let max = max.min(self.burst_goal(cx.config).saturating_sub(self.burst).max(1).saturating_mul(smss));
+            let max = max.min(self.burst_goal(cx.config).saturating_sub(self.sender.burst).max(1).saturating_mul(smss));
             // CWR belongs on one segment, so that one goes alone.
             if self.has(flag::CWR) { max.min(smss) } else { max }
         };
@@ -411,12 +414,12 @@ impl Tcb {
             let last = len == unsent;
             if last {
                 if !self.may_send_partial(len, fin_due) {
-                    if self.has(flag::CORK | flag::MORE) && self.cork_at == Instant::FAR {
-                        self.cork_at = cx.now + cx.config.cork_limit;
+                    if self.has(flag::CORK | flag::MORE) && self.timers.cork_at == Instant::FAR {
+                        self.timers.cork_at = cx.now + cx.config.cork_limit;
                     }
                     return None;
                 }
-            } else if len < self.max_wnd / 2 {
+            } else if len < self.snd.max_wnd / 2 {
                 // RFC 9293 3.8.6.2.1 (MUST-38): a window too small for a segment waits for more, or for the override.
                 self.wait_for_window(outstanding, cx);
                 return None;
@@ -427,7 +430,7 @@ impl Tcb {
     }
 
     fn wait_for_window(&mut self, outstanding: u32, cx: &mut Context) {
-        if outstanding == 0 && self.pending != Pending::Persist {
+        if outstanding == 0 && self.timers.pending != Pending::Persist {
             self.arm_persist(cx);
         }
     }
@@ -441,12 +444,12 @@ impl Tcb {
         if self.has(flag::CORK | flag::MORE) {
             return false;
         }
-        self.has(flag::NO_DELAY) || self.packets_out == 0 || !self.snd_sml.after(self.snd_una)
+        self.has(flag::NO_DELAY) || self.board.packets_out == 0 || !self.sender.sml.after(self.snd.una)
     }
 
     fn send(&mut self, len: u32, fin: bool, cx: &mut Context) -> Outgoing {
-        let seq = self.snd_nxt;
-        let offset = seq.since(self.base);
+        let seq = self.snd.nxt;
+        let offset = seq.since(self.sender.base);
         let smss = self.segment_size() as u32;
         let mut flags = Flags::ACK;
         let mut marks = 0;
@@ -457,23 +460,23 @@ impl Tcb {
                 marks |= mark::PSH;
             }
             self.set(flag::PUSH_NOW, false);
-            self.cork_at = Instant::FAR;
+            self.timers.cork_at = Instant::FAR;
         }
         if len > 0 && self.record_ends(seq + len) {
             flags = flags | Flags::PSH;
             marks |= mark::PSH;
         }
         let segs = count(len, smss);
-        self.burst += segs;
+        self.sender.burst += segs;
         if !fin && !flags.contains(Flags::PSH) && self.burst_ends(len, segs, cx.config) {
-            if self.burst > 1 {
+            if self.sender.burst > 1 {
                 // Not remembered: it says nothing about the data.
                 flags = flags | Flags::PSH;
             }
-            self.burst = 0;
+            self.sender.burst = 0;
         }
         if flags.contains(Flags::PSH) {
-            self.burst = 0;
+            self.sender.burst = 0;
         }
         if fin {
             flags = flags | Flags::FIN;
@@ -484,32 +487,39 @@ impl Tcb {
                 _ => State::FinWait1,
             };
             if self.orphaned() {
-                self.life_at = Instant::FAR;
+                self.timers.life_at = Instant::FAR;
             }
         }
         let occupied = len + fin as u32;
-        if self.sent.is_empty() {
-            self.progress_at = cx.now;
+        if self.board.records.is_empty() {
+            self.timers.progress_at = cx.now;
         }
-        self.sent.push(cx.sent, seq, occupied, segs.min(u16::MAX as u32) as u16, cx.now.micros() as u32, marks);
-        let first = self.packets_out == 0;
-        if first && self.bytes_sent > 0 {
+        self.board.records.push(
+            cx.sent,
+            seq,
+            occupied,
+            segs.min(u16::MAX as u32) as u16,
+            cx.now.micros() as u32,
+            marks,
+        );
+        let first = self.board.packets_out == 0;
+        if first && self.stats.bytes_sent > 0 {
             // Waiting for acknowledgments is no idleness.
-            let idle = cx.now.micros_since(self.sent_at.max(self.acked_at));
-            self.control.on_restart(cx.now, idle);
+            let idle = cx.now.micros_since(self.sender.sent_at.max(self.sender.acked_at));
+            self.cc.control.on_restart(cx.now, idle);
         }
-        self.packets_out += segs;
-        self.snd_nxt += occupied;
+        self.board.packets_out += segs;
+        self.snd.nxt += occupied;
         if if len < smss { len > 0 } else { !len.is_multiple_of(smss) } {
-            self.snd_sml = self.snd_nxt;
+            self.sender.sml = self.snd.nxt;
         }
-        self.bytes_sent += len as u64;
-        self.sent_at = cx.now;
+        self.stats.bytes_sent += len as u64;
+        self.sender.sent_at = cx.now;
         self.set(flag::SENT_NEW, true);
         if self.recovery.reducing() {
             self.recovery.prr_out += segs;
         }
-        if first || matches!(self.pending, Pending::Probe | Pending::Persist | Pending::None) {
+        if first || matches!(self.timers.pending, Pending::Probe | Pending::Persist | Pending::None) {
             self.rearm_rto(cx);
         }
         self.note_answer(cx);
@@ -532,16 +542,19 @@ impl Tcb {
     /// A burst is what a millisecond of the path takes, at least two segments, at most half of either window. `len` bytes
     /// are about to go as `segs` segments.
     fn burst_ends(&self, len: u32, segs: u32, config: &Config) -> bool {
-        let smss = self.smss as u32;
+        let smss = self.options.smss as u32;
         let left = self.unsent() - len;
-        let room = self.snd_wnd.saturating_sub(self.snd_nxt.since(self.snd_una) + len);
-        let quota = self.cc.cwnd.saturating_sub(self.in_flight() + segs);
-        self.burst >= self.burst_goal(config) || quota == 0 || room < left.min(smss)
+        let room = self.snd.wnd.saturating_sub(self.snd.nxt.since(self.snd.una) + len);
+        let quota = self.cc.window.cwnd.saturating_sub(self.in_flight() + segs);
+        self.sender.burst >= self.burst_goal(config) || quota == 0 || room < left.min(smss)
     }
 
     /// Segments of a burst.
     fn burst_goal(&self, config: &Config) -> u32 {
-        (self.cc.cwnd / 2).min(self.max_wnd / 2 / self.smss as u32).min(self.burst_segments(config)).max(1)
+        (self.cc.window.cwnd / 2)
+            .min(self.snd.max_wnd / 2 / self.options.smss as u32)
+            .min(self.burst_segments(config))
+            .max(1)
     }
 
     /// A zero-window or keepalive probe: one sequence number below the window, as Linux sends it, so that any answer
@@ -551,15 +564,15 @@ impl Tcb {
             return None;
         }
         self.set(flag::PROBE_NOW, false);
-        let persist = self.pending == Pending::Persist;
+        let persist = self.timers.pending == Pending::Persist;
         cx.counters.window_probes += persist as u64;
         // RFC 9293 3.8.6.2.1: the override timeout sends what a small window takes.
-        let room = self.snd_wnd.saturating_sub(self.snd_nxt.since(self.snd_una)).min(self.segment_size() as u32);
+        let room = self.snd.wnd.saturating_sub(self.snd.nxt.since(self.snd.una)).min(self.segment_size() as u32);
         let len = room.min(self.unsent_of_record());
-        if persist && len > 0 && self.sent.is_empty() {
+        if persist && len > 0 && self.board.records.is_empty() {
             return Some(self.send(len, false, cx));
         }
-        Some(self.segment(self.snd_una - 1, Flags::ACK, 0, 0, cx))
+        Some(self.segment(self.snd.una - 1, Flags::ACK, 0, 0, cx))
     }
 
     fn bare_ack(&mut self, cx: &mut Context) -> Option<Outgoing> {
@@ -573,26 +586,26 @@ impl Tcb {
     /// drop the segment, acknowledgment and all (RFC 9293 3.8.6, SHLD-15; Linux's tcp_acceptable_seq). Less than a unit of the
     /// window field is rounding.
     fn acceptable_seq(&self) -> SeqNum {
-        let right = self.snd_una + self.snd_wnd;
-        let shrunk = self.snd_nxt.after(right) && self.snd_nxt.since(right) >= 1 << self.snd_scale;
-        if shrunk { right } else { self.snd_nxt }
+        let right = self.snd.una + self.snd.wnd;
+        let shrunk = self.snd.nxt.after(right) && self.snd.nxt.since(right) >= 1 << self.options.snd_scale;
+        if shrunk { right } else { self.snd.nxt }
     }
 
     fn segment(&mut self, seq: SeqNum, mut flags: Flags, offset: u32, len: u32, cx: &mut Context) -> Outgoing {
         let syn = flags.contains(Flags::SYN);
         let window = self.offer_window(syn, cx);
-        let ack = if flags.contains(Flags::ACK) { self.rcv_nxt } else { SeqNum(0) };
+        let ack = if flags.contains(Flags::ACK) { self.rcv.nxt } else { SeqNum(0) };
         if flags.contains(Flags::ACK) {
             // Everything received is acknowledged by this (RFC 9293 3.8.6.3).
             self.set(flag::ACK_NOW | flag::ACK_DELAYED | flag::ACK_LATER, false);
-            self.ack_at = Instant::FAR;
-            if self.unacked_in > 0 {
+            self.timers.ack_at = Instant::FAR;
+            if self.rcv.unacked > 0 {
                 self.acknowledged_now();
             }
-            self.unacked_in = 0;
-            self.last_ack_sent = self.rcv_nxt;
+            self.rcv.unacked = 0;
+            self.rcv.last_ack_sent = self.rcv.nxt;
         }
-        self.segs_out = self.segs_out.wrapping_add(count(len, self.smss as u32));
+        self.stats.segs_out = self.stats.segs_out.wrapping_add(count(len, self.options.smss as u32));
         let options = self.options(syn, cx);
         // RFC 3168 6.1.3.
         if self.has(flag::ECE) && !syn && !flags.contains(Flags::RST) {
@@ -604,8 +617,8 @@ impl Tcb {
     /// Copies the payload of `out` into `to`, which has its length.
     pub fn copy_payload(&mut self, out: &Outgoing, to: &mut [u8], pool: &Side) {
         match out.fresh {
-            true => self.tx.copy_from(pool, &mut self.cursor, out.offset as usize, to),
-            false => self.tx.copy_at(pool, out.offset as usize, to),
+            true => self.sender.queue.copy_from(pool, &mut self.sender.cursor, out.offset as usize, to),
+            false => self.sender.queue.copy_at(pool, out.offset as usize, to),
         };
     }
 
@@ -613,30 +626,35 @@ impl Tcb {
     /// sent again, or in more parts.
     pub fn gather_payload<'a>(&'a mut self, out: &Outgoing, pool: &'a Side, parts: &mut [&'a [u8]]) -> Option<usize> {
         let (offset, len) = (out.offset as usize, out.len as usize);
-        out.fresh.then(|| self.tx.gather(pool, &mut self.cursor, offset, len, parts))?
+        out.fresh.then(|| self.sender.queue.gather(pool, &mut self.sender.cursor, offset, len, parts))?
     }
 
     /// SMSS (RFC 5681 2), bytes of payload beside timestamps.
     pub fn smss(&self) -> u16 {
-        self.smss
+        self.options.smss
     }
 
     /// Most bytes of payload of the next segment: what its SACK blocks take is missing (RFC 9293 3.7.1, MUST-16; RFC 6691).
     #[inline(always)]
     pub fn segment_size(&self) -> u16 {
-        if self.ooo.is_none() && self.dsack.is_none() { self.smss } else { self.size_beside_blocks() }
+        if self.receiver.ooo.is_none() && self.receiver.dsack.is_none() {
+            self.options.smss
+        } else {
+            self.size_beside_blocks()
+        }
     }
 
     #[inline(never)]
     fn size_beside_blocks(&self) -> u16 {
         if !self.has(flag::SACK) {
-            return self.smss;
+            return self.options.smss;
         }
         let most = if self.has(flag::TIMESTAMPS) { 3 } else { 4 };
-        let blocks = self.ooo.as_ref().map_or(0, |o| o.blocks().count()) + self.dsack.is_some() as usize;
+        let blocks =
+            self.receiver.ooo.as_ref().map_or(0, |o| o.blocks().count()) + self.receiver.dsack.is_some() as usize;
         match blocks.min(most) as u16 {
-            0 => self.smss,
-            n => self.smss.saturating_sub(4 + 8 * n).max(8),
+            0 => self.options.smss,
+            n => self.options.smss.saturating_sub(4 + 8 * n).max(8),
         }
     }
 }

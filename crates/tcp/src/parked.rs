@@ -7,9 +7,9 @@ use crate::congestion::{Controller, Window};
 use crate::knobs::Knobs;
 use crate::recovery::{Phase, Recovery};
 use crate::rtt::Rtt;
-use crate::sent::SentList;
-use crate::tcb::{Notice, Tcb, flag};
+use crate::tcb::{Notice, Open, Tcb, flag};
 use crate::timers::Pending;
+use crate::variables::{Rcv, Snd};
 use crate::window::Autotune;
 use crate::{Config, State};
 
@@ -34,13 +34,9 @@ pub struct Parked {
     knobs: Option<Box<Knobs>>,
     life_at: Instant,
     flags: u32,
-    rcv_nxt: SeqNum,
-    rcv_adv: SeqNum,
+    rcv: Rcv,
     occupied: u32,
     receive_buffer: u32,
-    ts_recent: u32,
-    ts_recent_age: u32,
-    last_ack_sent: SeqNum,
     snd_una: SeqNum,
     snd_wnd: u32,
     max_wnd: u32,
@@ -114,12 +110,15 @@ impl Tcb {
     /// Whether nothing is under way: cheap, and mostly right about [`Tcb::park`].
     #[inline]
     pub fn is_idle(&self) -> bool {
-        self.state == State::Established && self.packets_out == 0 && self.flags & UNDER_WAY == 0 && self.tx.is_empty()
+        self.state == State::Established
+            && self.board.packets_out == 0
+            && self.flags & UNDER_WAY == 0
+            && self.sender.queue.is_empty()
     }
 
     /// When something was last heard or sent.
     pub fn last_active(&self) -> Instant {
-        self.heard_at.max(self.sent_at)
+        self.timers.heard_at.max(self.sender.sent_at)
     }
 
     /// What is needed to go on later with a connection that is idle; `None` where there is more to remember. The window is at
@@ -131,19 +130,23 @@ impl Tcb {
             && self.notice == Notice::default()
             && self.error.is_none()
             && self.soft_error.is_none()
-            && self.pending == Pending::None
-            && [self.rto_at, self.ack_at, self.pace_at, self.cork_at].iter().all(|at| *at == Instant::FAR)
-            && self.unacked_in == 0
-            && self.rx.is_empty()
-            && self.ooo.is_none()
-            && self.dsack.is_none()
-            && self.sent.is_empty()
-            && self.snd_una == self.snd_nxt
-            && self.base == self.snd_nxt
-            && [self.retries, self.probes, self.zero_probes] == [0; 3]
-            && self.invalid_at.is_none()
-            && self.retrans == 0
-            && [self.bytes_acked, self.bytes_received, self.bytes_sent].iter().all(|n| *n <= u32::MAX as u64);
+            && self.timers.pending == Pending::None
+            && [self.timers.rto_at, self.timers.ack_at, self.timers.pace_at, self.timers.cork_at]
+                .iter()
+                .all(|at| *at == Instant::FAR)
+            && self.rcv.unacked == 0
+            && self.receiver.queue.is_empty()
+            && self.receiver.ooo.is_none()
+            && self.receiver.dsack.is_none()
+            && self.board.records.is_empty()
+            && self.snd.una == self.snd.nxt
+            && self.sender.base == self.snd.nxt
+            && [self.timers.retries, self.timers.probes, self.timers.zero_probes] == [0; 3]
+            && self.timers.invalid_at.is_none()
+            && self.stats.retrans == 0
+            && [self.stats.bytes_acked, self.stats.bytes_received, self.stats.bytes_sent]
+                .iter()
+                .all(|n| *n <= u32::MAX as u64);
         let calm = r.phase == Phase::Open
             && r.lost | r.dsack_dups | (r.reordering_seen as u32) == 0
             && r.reordering == 3
@@ -151,168 +154,119 @@ impl Tcb {
             && r.undo_marker.is_none()
             && r.retrans_stamp.is_none()
             && r.probe_high.is_none();
-        let slow = self.cc.cwnd <= config.initial_window
-            && self.control.is_fresh(config.congestion)
-            && self.max_pacing == u64::MAX;
+        let slow = self.cc.window.cwnd <= config.initial_window
+            && self.cc.control.is_fresh(config.congestion)
+            && self.sender.max_pacing == u64::MAX;
         if !(plain && calm && slow) {
             return None;
         }
-        let tune = &self.tune;
+        let tune = &self.receiver.tune;
         Some(Parked {
             knobs: self.knobs.take(),
-            life_at: self.life_at,
+            life_at: self.timers.life_at,
             flags: self.flags,
-            rcv_nxt: self.rcv_nxt,
-            rcv_adv: self.rcv_adv,
-            occupied: self.occupied,
-            receive_buffer: self.receive_buffer,
-            ts_recent: self.ts_recent,
-            ts_recent_age: self.ts_recent_age,
-            last_ack_sent: self.last_ack_sent,
-            snd_una: self.snd_una,
-            snd_wnd: self.snd_wnd,
-            max_wnd: self.max_wnd,
-            snd_wl1: self.snd_wl1,
-            snd_wl2: self.snd_wl2,
-            unreported: self.unreported,
-            send_buffer: self.send_buffer,
+            rcv: self.rcv,
+            occupied: self.receiver.occupied,
+            receive_buffer: self.receiver.buffer,
+            snd_una: self.snd.una,
+            snd_wnd: self.snd.wnd,
+            max_wnd: self.snd.max_wnd,
+            snd_wl1: self.snd.wl1,
+            snd_wl2: self.snd.wl2,
+            unreported: self.sender.unreported,
+            send_buffer: self.sender.buffer,
             rtt: self.rtt.clone(),
-            cc: self.cc,
+            cc: self.cc.window,
             delivered: r.delivered,
             tune_copied: tune.copied,
             tune_space: tune.space,
             tune_rtt: tune.rtt,
             tune_echo: tune.echo,
             tune_round: Stamp::of(tune.round),
-            data_at: (self.data_at != Instant::ZERO).then(|| Stamp::of(self.data_at)),
-            sent_at: Stamp::of(self.sent_at),
-            acked_at: Stamp::of(self.acked_at),
-            heard_at: Stamp::of(self.heard_at),
-            progress_at: Stamp::of(self.progress_at),
-            ts_offset: self.ts_offset,
-            user_timeout: self.user_timeout,
-            iss: self.iss,
-            irs: self.irs,
-            segs_in: self.segs_in,
-            segs_out: self.segs_out,
-            ooo_in: self.ooo_in,
-            bytes_acked: self.bytes_acked as u32,
-            bytes_received: self.bytes_received as u32,
-            bytes_sent: self.bytes_sent as u32,
-            rcv_mss: self.rcv_mss,
-            smss: self.smss,
-            mss_clamp: self.mss_clamp,
-            headers: self.headers,
-            keep_idle: self.keep_idle,
-            keep_interval: self.keep_interval,
-            rcv_scale: self.rcv_scale,
-            snd_scale: self.snd_scale,
-            quick_acks: self.quick_acks,
-            keep_probes: self.keep_probes,
-            keep_count: self.keep_count,
+            data_at: (self.receiver.data_at != Instant::ZERO).then(|| Stamp::of(self.receiver.data_at)),
+            sent_at: Stamp::of(self.sender.sent_at),
+            acked_at: Stamp::of(self.sender.acked_at),
+            heard_at: Stamp::of(self.timers.heard_at),
+            progress_at: Stamp::of(self.timers.progress_at),
+            ts_offset: self.options.ts_offset,
+            user_timeout: self.timers.user_timeout,
+            iss: self.sender.iss,
+            irs: self.receiver.irs,
+            segs_in: self.stats.segs_in,
+            segs_out: self.stats.segs_out,
+            ooo_in: self.stats.ooo_in,
+            bytes_acked: self.stats.bytes_acked as u32,
+            bytes_received: self.stats.bytes_received as u32,
+            bytes_sent: self.stats.bytes_sent as u32,
+            rcv_mss: self.receiver.mss,
+            smss: self.options.smss,
+            mss_clamp: self.receiver.mss_clamp,
+            headers: self.sender.headers,
+            keep_idle: self.timers.keep_idle,
+            keep_interval: self.timers.keep_interval,
+            rcv_scale: self.options.rcv_scale,
+            snd_scale: self.options.snd_scale,
+            quick_acks: self.receiver.quick_acks,
+            keep_probes: self.timers.keep_probes,
+            keep_count: self.timers.keep_count,
         })
     }
 
-    /// The connection again.
+    /// The connection again: as one that begins, but for what was kept.
     pub fn unpark(p: Parked, now: Instant, config: &Config) -> Tcb {
-        let una = p.snd_una;
-        let mut recovery = Recovery::new(una);
-        recovery.delivered = p.delivered;
-        let tx = mem::Chain::default();
-        let sent_at = p.sent_at.at(now);
-        Tcb {
-            state: State::Established,
-            notice: Notice::default(),
-            error: None,
-            pending: Pending::None,
-            flags: p.flags,
-            rcv_nxt: p.rcv_nxt,
-            rcv_adv: p.rcv_adv,
-            occupied: p.occupied,
-            receive_buffer: p.receive_buffer,
-            unacked_in: 0,
-            ts_recent: p.ts_recent,
-            ts_recent_age: p.ts_recent_age,
-            last_ack_sent: p.last_ack_sent,
-            rcv_scale: p.rcv_scale,
-            snd_scale: p.snd_scale,
-            quick_acks: p.quick_acks,
-            keep_probes: p.keep_probes,
-            rcv_mss: p.rcv_mss,
-            rx: mem::Chain::default(),
-            ooo: None,
-            dsack: None,
-            tune: Autotune {
-                copied: p.tune_copied,
-                space: p.tune_space,
-                round: p.tune_round.at(now),
-                rtt: p.tune_rtt,
-                timed: None,
-                echo: p.tune_echo,
-            },
-            data_at: p.data_at.map_or(Instant::ZERO, |at| at.at(now)),
-            snd_una: una,
-            snd_nxt: una,
-            snd_wnd: p.snd_wnd,
-            max_wnd: p.max_wnd,
-            snd_wl1: p.snd_wl1,
-            snd_wl2: p.snd_wl2,
-            snd_sml: una,
-            base: una,
-            cursor: tx.cursor(),
-            tx,
-            sent: SentList::new(),
-            burst: 0,
-            packets_out: 0,
-            sacked_out: 0,
-            lost_out: 0,
-            retrans_out: 0,
-            max_packets_out: 0,
-            cwnd_usage_seq: una,
-            cwnd_used: 0,
-            cwnd_stamp: sent_at,
-            echo: None,
-            smss: p.smss,
-            mss_clamp: p.mss_clamp,
-            path_mss: p.mss_clamp,
-            headers: p.headers,
-            retries: 0,
-            probes: 0,
-            zero_probes: 0,
-            soft_error: None,
-            unreported: p.unreported,
-            send_buffer: p.send_buffer,
-            recovery,
-            control: Controller::resumed(config.congestion, p.rtt.min),
-            rtt: p.rtt,
-            cc: p.cc,
-            sent_at,
-            acked_at: p.acked_at.at(now),
-            max_pacing: u64::MAX,
-            rto_at: Instant::FAR,
-            ack_at: Instant::FAR,
-            pace_at: Instant::FAR,
-            cork_at: Instant::FAR,
-            life_at: p.life_at,
-            heard_at: p.heard_at.at(now),
-            progress_at: p.progress_at.at(now),
-            ts_offset: p.ts_offset,
-            user_timeout: p.user_timeout,
-            keep_idle: p.keep_idle,
-            keep_interval: p.keep_interval,
-            keep_count: p.keep_count,
-            invalid_at: None,
-            knobs: p.knobs,
+        let open = Open {
             iss: p.iss,
-            irs: p.irs,
-            segs_in: p.segs_in,
-            segs_out: p.segs_out,
-            retrans: 0,
-            ooo_in: p.ooo_in,
-            bytes_acked: p.bytes_acked as u64,
-            bytes_received: p.bytes_received as u64,
-            bytes_sent: p.bytes_sent as u64,
-            bytes_retrans: 0,
-        }
+            ts_offset: p.ts_offset,
+            mss: p.mss_clamp,
+            path_mss: p.mss_clamp,
+            receive_buffer: 0,
+            headers: p.headers,
+        };
+        let mut tcb = Tcb::opened(State::Established, &open, config);
+        let (una, sent_at) = (p.snd_una, p.sent_at.at(now));
+        tcb.flags = p.flags;
+        tcb.rcv = p.rcv;
+        tcb.snd = Snd { una, nxt: una, wnd: p.snd_wnd, max_wnd: p.max_wnd, wl1: p.snd_wl1, wl2: p.snd_wl2 };
+        tcb.options.smss = p.smss;
+        (tcb.options.rcv_scale, tcb.options.snd_scale) = (p.rcv_scale, p.snd_scale);
+        let receiver = &mut tcb.receiver;
+        receiver.occupied = p.occupied;
+        receiver.buffer = p.receive_buffer;
+        receiver.data_at = p.data_at.map_or(Instant::ZERO, |at| at.at(now));
+        receiver.mss = p.rcv_mss;
+        receiver.quick_acks = p.quick_acks;
+        receiver.irs = p.irs;
+        receiver.tune = Autotune {
+            copied: p.tune_copied,
+            space: p.tune_space,
+            round: p.tune_round.at(now),
+            rtt: p.tune_rtt,
+            timed: None,
+            echo: p.tune_echo,
+        };
+        let sender = &mut tcb.sender;
+        (sender.base, sender.sml) = (una, una);
+        sender.unreported = p.unreported;
+        sender.buffer = p.send_buffer;
+        (sender.sent_at, sender.acked_at) = (sent_at, p.acked_at.at(now));
+        let timers = &mut tcb.timers;
+        timers.life_at = p.life_at;
+        (timers.heard_at, timers.progress_at) = (p.heard_at.at(now), p.progress_at.at(now));
+        timers.user_timeout = p.user_timeout;
+        (timers.keep_idle, timers.keep_interval) = (p.keep_idle, p.keep_interval);
+        (timers.keep_count, timers.keep_probes) = (p.keep_count, p.keep_probes);
+        tcb.recovery = Recovery::new(una);
+        tcb.recovery.delivered = p.delivered;
+        tcb.cc.window = p.cc;
+        tcb.cc.control = Controller::resumed(config.congestion, p.rtt.min);
+        (tcb.cc.usage_seq, tcb.cc.stamp) = (una, sent_at);
+        tcb.rtt = p.rtt;
+        let stats = &mut tcb.stats;
+        (stats.segs_in, stats.segs_out, stats.ooo_in) = (p.segs_in, p.segs_out, p.ooo_in);
+        stats.bytes_acked = p.bytes_acked.into();
+        stats.bytes_received = p.bytes_received.into();
+        stats.bytes_sent = p.bytes_sent.into();
+        tcb.knobs = p.knobs;
+        tcb
     }
 }

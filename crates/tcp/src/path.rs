@@ -39,7 +39,7 @@ fn found(doubt: Doubt, now: Instant) -> Hole {
 impl Tcb {
     /// RFC 5927 4.1: the quoted sequence number must be one that is in flight, SND.UNA <= SEG.SEQ < SND.NXT.
     fn quoted_ours(&self, seq: Option<SeqNum>) -> bool {
-        seq.is_none_or(|seq| !seq.before(self.snd_una) && seq.before(self.snd_nxt))
+        seq.is_none_or(|seq| !seq.before(self.snd.una) && seq.before(self.snd.nxt))
     }
 
     /// An ICMP error about it: fatal while being opened where it is `hard`, else only remembered (RFC 9293 3.9.2.2,
@@ -62,10 +62,10 @@ impl Tcb {
             return false;
         }
         // What our SYN offers is what we can receive, which is not this path's matter (RFC 9293 3.7.1, MUST-67; RFC 8201 5.4).
-        let known = mss < self.path_mss && !self.established();
-        self.path_mss = self.path_mss.min(mss.max(48));
+        let known = mss < self.sender.path_mss && !self.established();
+        self.sender.path_mss = self.sender.path_mss.min(mss.max(48));
         let mss = if self.has(flag::TIMESTAMPS) { mss.saturating_sub(12) } else { mss }.max(36);
-        if mss >= self.smss {
+        if mss >= self.options.smss {
             // Small only because longer ones may be lost: what is tried again fits as well.
             self.limit_doubt(mss);
             return known;
@@ -78,28 +78,28 @@ impl Tcb {
     }
 
     fn lower_mss(&mut self, mss: u16, cx: &mut Context) {
-        let old = core::mem::replace(&mut self.smss, mss) as u32;
+        let old = core::mem::replace(&mut self.options.smss, mss) as u32;
         self.forget_reported();
         // Each record is counted in segments of the new size; what was too big is lost for certain and goes again at
         // once, smaller, without being taken for congestion (RFC 1191 6.4).
-        let mut at = self.sent.head();
+        let mut at = self.board.records.head();
         while let Some(i) = at {
-            let s = self.sent.get(cx.sent, i);
-            at = self.sent.next(cx.sent, i);
+            let s = self.board.records.get(cx.sent, i);
+            at = self.board.records.next(cx.sent, i);
             // Of several segments the last may have been short, the others were full.
             let largest = if s.segs > 1 { s.bytes().min(old) } else { s.bytes() };
             let too_big = largest > mss as u32;
             let segs = s.bytes().div_ceil(mss as u32).max(1);
             self.recount(s.segs as u32, segs, s.marks);
-            self.sent.get_mut(cx.sent, i).segs = segs.min(u16::MAX as u32) as u16;
+            self.board.records.get_mut(cx.sent, i).segs = segs.min(u16::MAX as u32) as u16;
             if too_big {
                 self.mark_lost(i, cx);
             }
         }
-        if self.lost_out > 0 && self.recovery.phase < crate::recovery::Phase::Recovery {
+        if self.board.lost_out > 0 && self.recovery.phase < crate::recovery::Phase::Recovery {
             // Linux: Loss without a reduction, so that what is sent again is clocked out.
-            self.recovery.high_seq = self.snd_nxt;
-            self.cc.ssthresh = self.cc.borne();
+            self.recovery.high_seq = self.snd.nxt;
+            self.cc.window.ssthresh = self.cc.window.borne();
             self.recovery.prior_ssthresh = 0;
             self.recovery.undo_marker = None;
             self.recovery.phase = crate::recovery::Phase::Loss;
@@ -112,25 +112,25 @@ impl Tcb {
     /// decide. A segment that arrives and is as long as those that were lost clears the path.
     pub(crate) fn detect_black_hole(&mut self, cx: &mut Context) {
         let after = cx.config.black_hole_timeouts;
-        let least = if self.headers >= 60 { LEAST_V6 } else { LEAST_V4 };
-        let floor = least - self.headers - if self.has(flag::TIMESTAMPS) { 12 } else { 0 };
-        let head = self.sent.front(cx.sent).map_or(0, |s| s.bytes());
+        let least = if self.sender.headers >= 60 { LEAST_V6 } else { LEAST_V4 };
+        let floor = least - self.sender.headers - if self.has(flag::TIMESTAMPS) { 12 } else { 0 };
+        let head = self.board.records.front(cx.sent).map_or(0, |s| s.bytes());
         if after == 0 || !self.established() || head <= floor as u32 {
             return;
         }
-        let (nxt, smaller) = (self.snd_nxt, (self.smss / 2).max(floor));
-        let lost = head.min(self.smss as u32) as u16;
+        let (nxt, smaller) = (self.snd.nxt, (self.options.smss / 2).max(floor));
+        let lost = head.min(self.options.smss as u32) as u16;
         let hole = self.knobs.as_ref().map_or(Hole::None, |k| k.hole);
         let next = match hole {
-            Hole::None if self.retries >= after && self.smss > floor => {
-                let (full, small) = (self.smss, smaller);
+            Hole::None if self.timers.retries >= after && self.options.smss > floor => {
+                let (full, small) = (self.options.smss, smaller);
                 let doubt =
                     Doubt { full, small, lost, rounds: 0, raises: 0, from: nxt, to: nxt, end: None, at: Instant::ZERO };
                 // What has been SACKed may have arrived before the path became narrower, so it does not speak against it.
                 Hole::Suspected(doubt)
             }
             // Nothing gets through: perhaps it is an outage, perhaps even these are too large.
-            Hole::Suspected(doubt) if self.smss > floor => Hole::Suspected(Doubt { small: smaller, ..doubt }),
+            Hole::Suspected(doubt) if self.options.smss > floor => Hole::Suspected(Doubt { small: smaller, ..doubt }),
             Hole::Trying(doubt) if head > doubt.small as u32 => {
                 let (lost, arrived) = (lost.min(doubt.lost), self.longest_arrived(&doubt, true, cx));
                 if arrived >= lost {
@@ -147,14 +147,14 @@ impl Tcb {
                 }
             }
             // The path has become narrower still, or nothing gets through.
-            Hole::Found(doubt) if self.retries >= after && self.smss > floor => {
+            Hole::Found(doubt) if self.timers.retries >= after && self.options.smss > floor => {
                 let lost = lost.min(doubt.lost);
                 Hole::Suspected(Doubt { small: smaller, lost, rounds: 0, from: nxt, to: nxt, end: None, ..doubt })
             }
             _ => return,
         };
         if let Hole::Suspected(doubt) | Hole::Found(doubt) = next
-            && doubt.small < self.smss
+            && doubt.small < self.options.smss
         {
             self.lower_mss(doubt.small, cx);
         }
@@ -176,7 +176,7 @@ impl Tcb {
 
     #[cold]
     fn judge(&mut self, cx: &Context) {
-        let (una, nxt) = (self.snd_una, self.snd_nxt);
+        let (una, nxt) = (self.snd.una, self.snd.nxt);
         let Some(k) = &self.knobs else { return };
         let hole = k.hole;
         let (Hole::Suspected(doubt) | Hole::Trying(doubt) | Hole::Found(doubt)) = hole else { return };
@@ -198,7 +198,7 @@ impl Tcb {
                 None if self.full_sent(&known, cx) => (Hole::Trying(Doubt { end: Some(nxt), ..known }), known.small),
                 None => return,
             },
-            Hole::Trying(_) => (Hole::Trying(known), self.smss),
+            Hole::Trying(_) => (Hole::Trying(known), self.options.smss),
             // RFC 4821 7.7, RFC 8899 4.3: the path may have changed.
             Hole::Found(d) if d.at <= cx.now => {
                 let raises = d.raises.saturating_add(1);
@@ -206,26 +206,26 @@ impl Tcb {
             }
             _ => return,
         };
-        self.smss = size;
+        self.options.smss = size;
         self.knobs_mut().hole = next;
     }
 
     fn clear_hole(&mut self, full: u16) {
-        self.smss = full;
+        self.options.smss = full;
         self.knobs_mut().hole = Hole::None;
     }
 
     /// The longest segment, of those that were not sent again in small ones since, that has arrived: SACKed, where `sacked`, or
     /// acknowledged cumulatively. 0 where none has.
     fn longest_arrived(&self, doubt: &Doubt, sacked: bool, cx: &Context) -> u16 {
-        let (mut at, mut longest) = (self.sent.head(), 0);
+        let (mut at, mut longest) = (self.board.records.head(), 0);
         while let Some(i) = at {
-            let s = self.sent.get(cx.sent, i);
-            at = self.sent.next(cx.sent, i);
-            let acked = if s.end().after(self.snd_una) { self.snd_una.since(s.seq) } else { s.bytes() };
+            let s = self.board.records.get(cx.sent, i);
+            at = self.board.records.next(cx.sent, i);
+            let acked = if s.end().after(self.snd.una) { self.snd.una.since(s.seq) } else { s.bytes() };
             let arrived = match sacked {
                 true if s.is(mark::SACKED) => s.bytes(),
-                false if s.seq.before(self.snd_una) => acked,
+                false if s.seq.before(self.snd.una) => acked,
                 true => 0,
                 false => break,
             };
@@ -238,13 +238,13 @@ impl Tcb {
 
     /// Whether something longer than a small segment has been sent since full ones are tried.
     fn full_sent(&self, doubt: &Doubt, cx: &Context) -> bool {
-        let mut at = self.sent.head();
+        let mut at = self.board.records.head();
         while let Some(i) = at {
-            let s = self.sent.get(cx.sent, i);
+            let s = self.board.records.get(cx.sent, i);
             if s.bytes() > doubt.small as u32 && doubt.counts(s.seq) {
                 return true;
             }
-            at = self.sent.next(cx.sent, i);
+            at = self.board.records.next(cx.sent, i);
         }
         false
     }
@@ -252,7 +252,7 @@ impl Tcb {
     /// TCP_MAXSEG: clamps what is sent.
     pub fn clamp_mss(&mut self, mss: u16) {
         if mss > 0 {
-            self.smss = self.smss.min(mss.max(36));
+            self.options.smss = self.options.smss.min(mss.max(36));
             self.limit_doubt(mss.max(36));
         }
     }

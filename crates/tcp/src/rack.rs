@@ -72,7 +72,7 @@ impl Tcb {
             if self.recovery.phase >= Phase::Recovery {
                 return 0;
             }
-            if self.sacked_out >= self.recovery.reordering as u32 {
+            if self.board.sacked_out >= self.recovery.reordering as u32 {
                 return 0;
             }
         }
@@ -84,7 +84,7 @@ impl Tcb {
     /// RFC 8985 6.2 step 4: D-SACKs say that the window is too small; once a round trip.
     pub(crate) fn update_reorder_window(&mut self) {
         let delivered = self.recovery.delivered;
-        let una_delivered = delivered.wrapping_sub(self.packets_out);
+        let una_delivered = delivered.wrapping_sub(self.board.packets_out);
         let rack = &mut self.recovery.rack;
         if (una_delivered.wrapping_sub(rack.widened_at) as i32) < 0 {
             rack.dsack_seen = false;
@@ -114,13 +114,13 @@ impl Tcb {
             (r.at, r.end, r.rtt, r.valid)
         };
         let mut wait = None;
-        let mut next = self.sent.oldest();
+        let mut next = self.board.records.oldest();
         while let Some(i) = next {
-            let s = self.sent.get(cx.sent, i);
+            let s = self.board.records.get(cx.sent, i);
             if !valid || !sent_after(at, end, s.at, s.end()) {
                 break;
             }
-            next = self.sent.newer(cx.sent, i);
+            next = self.board.records.newer(cx.sent, i);
             let left = (rtt.wrapping_add(window)).wrapping_sub(now.wrapping_sub(s.at)) as i32;
             if left <= 0 {
                 self.mark_lost(i, cx);
@@ -160,7 +160,7 @@ impl Tcb {
             let lost = self.recovery.lost.wrapping_sub(lost);
             self.reduce_window(1, lost, 0);
         }
-        if self.pending == Pending::None && self.packets_out > 0 {
+        if self.timers.pending == Pending::None && self.board.packets_out > 0 {
             self.arm_rto(cx);
         }
     }
@@ -168,7 +168,7 @@ impl Tcb {
     /// RFC 8985 7.2: schedules a tail loss probe; `false` when none applies. `fresh` when the RTO starts anew as well.
     pub(crate) fn schedule_probe(&mut self, fresh: bool, cx: &mut Context) -> bool {
         if !cx.config.tail_loss_probe
-            || self.packets_out == 0
+            || self.board.packets_out == 0
             || !self.sack_on()
             || !self.established()
             || !matches!(self.recovery.phase, Phase::Open | Phase::Cwr)
@@ -177,7 +177,7 @@ impl Tcb {
         }
         let mut wait = match self.rtt.srtt {
             0 => cx.config.initial_rto.as_micros() as u32,
-            srtt if self.packets_out == 1 => {
+            srtt if self.board.packets_out == 1 => {
                 srtt.saturating_mul(2).saturating_add(cx.config.min_rto.as_micros() as u32)
             }
             srtt => srtt.saturating_mul(2).saturating_add(SMALLEST_TIMER),

@@ -108,12 +108,12 @@ impl Recovery {
 impl Tcb {
     /// Segments believed to be in the network (RFC 6675's `pipe`).
     pub(crate) fn in_flight(&self) -> u32 {
-        (self.packets_out + self.retrans_out).saturating_sub(self.sacked_out + self.lost_out)
+        (self.board.packets_out + self.board.retrans_out).saturating_sub(self.board.sacked_out + self.board.lost_out)
     }
 
     /// Marks record `i` lost, again where its retransmission was lost too.
     pub(crate) fn mark_lost(&mut self, i: u32, cx: &mut Context) {
-        let s = self.sent.get_mut(cx.sent, i);
+        let s = self.board.records.get_mut(cx.sent, i);
         if s.is(mark::SACKED) {
             return;
         }
@@ -123,27 +123,27 @@ impl Tcb {
                 return;
             }
             s.marks &= !mark::RETRANS;
-            self.retrans_out = self.retrans_out.saturating_sub(segs);
+            self.board.retrans_out = self.board.retrans_out.saturating_sub(segs);
             cx.counters.lost_retransmits += 1;
         } else {
             s.marks |= mark::LOST;
             if s.is(mark::RETRANS) {
                 s.marks &= !mark::RETRANS;
-                self.retrans_out = self.retrans_out.saturating_sub(segs);
+                self.board.retrans_out = self.board.retrans_out.saturating_sub(segs);
             }
-            self.lost_out += segs;
+            self.board.lost_out += segs;
         }
         self.recovery.lost = self.recovery.lost.wrapping_add(segs);
-        self.sent.forget_time(cx.sent, i);
-        self.sent.wants_retransmit(cx.sent, i);
+        self.board.records.forget_time(cx.sent, i);
+        self.board.records.wants_retransmit(cx.sent, i);
     }
 
     /// Every record not SACKed, and those that `pick` accepts.
     pub(crate) fn mark_all_lost(&mut self, cx: &mut Context, mut pick: impl FnMut(&crate::sent::Sent) -> bool) {
-        let mut at = self.sent.head();
+        let mut at = self.board.records.head();
         while let Some(i) = at {
-            let s = self.sent.get(cx.sent, i);
-            at = self.sent.next(cx.sent, i);
+            let s = self.board.records.get(cx.sent, i);
+            at = self.board.records.next(cx.sent, i);
             if pick(&s) {
                 self.mark_lost(i, cx);
             }
@@ -152,14 +152,14 @@ impl Tcb {
 
     /// Whether anything outstanding was sent again.
     fn any_sent_again(&self, cx: &mut Context) -> bool {
-        self.retrans_out > 0 || self.sent.front(cx.sent).is_some_and(|s| s.is(mark::AGAIN))
+        self.board.retrans_out > 0 || self.board.records.front(cx.sent).is_some_and(|s| s.is(mark::AGAIN))
     }
 
     /// Linux's `tcp_current_ssthresh`: what growth has shown the path to bear.
     fn borne(&self) -> u32 {
         match self.recovery.reducing() {
-            true => self.cc.ssthresh,
-            false => self.cc.borne(),
+            true => self.cc.window.ssthresh,
+            false => self.cc.window.borne(),
         }
     }
 
@@ -169,18 +169,18 @@ impl Tcb {
         if dups == 0 {
             return;
         }
-        let before = self.sacked_out;
-        self.sacked_out += dups;
+        let before = self.board.sacked_out;
+        self.board.sacked_out += dups;
         self.limit_reno_sacks();
-        let delivered = self.sacked_out.saturating_sub(before);
+        let delivered = self.board.sacked_out.saturating_sub(before);
         self.recovery.delivered = self.recovery.delivered.wrapping_add(delivered);
     }
 
     /// No more than can have been delivered: what is left out less the hole.
     fn limit_reno_sacks(&mut self) {
-        let holes = self.lost_out.max(1).min(self.packets_out);
-        if self.sacked_out + holes > self.packets_out {
-            self.sacked_out = self.packets_out - holes;
+        let holes = self.board.lost_out.max(1).min(self.board.packets_out);
+        if self.board.sacked_out + holes > self.board.packets_out {
+            self.board.sacked_out = self.board.packets_out - holes;
         }
     }
 
@@ -188,33 +188,33 @@ impl Tcb {
     pub(crate) fn remove_reno_sacks(&mut self, r: &Round) {
         let acked = r.acked_segs;
         if acked > 0 {
-            let delivered = (acked as i64 - self.sacked_out as i64).max(1) as u32;
+            let delivered = (acked as i64 - self.board.sacked_out as i64).max(1) as u32;
             self.recovery.delivered = self.recovery.delivered.wrapping_add(delivered);
-            self.sacked_out = self.sacked_out.saturating_sub(acked - 1);
+            self.board.sacked_out = self.board.sacked_out.saturating_sub(acked - 1);
         }
         self.limit_reno_sacks();
     }
 
     fn reset_reno_sacks(&mut self) {
         if !self.sack_on() {
-            self.sacked_out = 0;
+            self.board.sacked_out = 0;
         }
     }
 
     /// RFC 6582 3.2 steps 2 and 3: the first segment, at the third duplicate and at each partial acknowledgment.
     fn newreno_mark_lost(&mut self, advanced: bool, cx: &mut Context) {
         let phase = self.recovery.phase;
-        let due = (phase < Phase::Recovery && self.sacked_out >= self.recovery.reordering as u32)
+        let due = (phase < Phase::Recovery && self.board.sacked_out >= self.recovery.reordering as u32)
             || (phase == Phase::Recovery && advanced);
-        let Some(i) = self.sent.head().filter(|_| due) else { return };
-        let s = self.sent.get(cx.sent, i);
+        let Some(i) = self.board.records.head().filter(|_| due) else { return };
+        let s = self.board.records.get(cx.sent, i);
         if s.is(mark::LOST) {
             return;
         }
-        let keep = self.smss as u32 + s.is(mark::SYN) as u32;
+        let keep = self.options.smss as u32 + s.is(mark::SYN) as u32;
         if s.segs > 1 && s.len > keep {
-            let j = self.sent.split(cx.sent, i, keep, self.smss as u32);
-            let after = self.sent.get(cx.sent, i).segs as u32 + self.sent.get(cx.sent, j).segs as u32;
+            let j = self.board.records.split(cx.sent, i, keep, self.options.smss as u32);
+            let after = self.board.records.get(cx.sent, i).segs as u32 + self.board.records.get(cx.sent, j).segs as u32;
             self.recount(s.segs as u32, after, s.marks);
         }
         self.mark_lost(i, cx);
@@ -226,8 +226,8 @@ impl Tcb {
     pub(crate) fn alert(&mut self, r: &mut Round, dups: u32, cx: &mut Context) {
         let ece = r.seen & seen::ECE != 0;
         let advanced = r.seen & seen::UNA_ADVANCED != 0;
-        if self.packets_out == 0 {
-            self.sacked_out = 0;
+        if self.board.packets_out == 0 {
+            self.board.sacked_out = 0;
         }
         if ece {
             self.recovery.prior_ssthresh = 0;
@@ -241,10 +241,10 @@ impl Tcb {
         }
         match self.recovery.phase {
             Phase::Open => self.recovery.retrans_stamp = None,
-            _ if self.snd_una.before(self.recovery.high_seq) => {}
+            _ if self.snd.una.before(self.recovery.high_seq) => {}
             Phase::Cwr => {
                 // Something above `high_seq` must be acknowledged, or one ECE would reduce twice.
-                if self.snd_una != self.recovery.high_seq {
+                if self.snd.una != self.recovery.high_seq {
                     self.end_reduction();
                     self.recovery.phase = Phase::Open;
                 }
@@ -272,7 +272,7 @@ impl Tcb {
                 }
                 self.find_losses(r, cx);
                 if self.recovery.phase != Phase::Recovery {
-                    if self.lost_out == 0 {
+                    if self.board.lost_out == 0 {
                         return;
                     }
                     self.enter_recovery(ece, cx);
@@ -302,7 +302,7 @@ impl Tcb {
             self.undo_by_dsack(cx);
         }
         self.find_losses(r, cx);
-        if self.lost_out == 0 {
+        if self.board.lost_out == 0 {
             self.try_to_open(ece, cx);
         } else {
             self.enter_recovery(ece, cx);
@@ -310,18 +310,18 @@ impl Tcb {
     }
 
     fn find_losses(&mut self, r: &mut Round, cx: &mut Context) {
-        if self.sent.is_empty() {
+        if self.board.records.is_empty() {
             return;
         }
         if !self.sack_on() {
             self.newreno_mark_lost(r.seen & seen::UNA_ADVANCED != 0, cx);
             return;
         }
-        let before = self.retrans_out;
+        let before = self.board.retrans_out;
         if self.rack_mark_lost(cx) {
             r.seen &= !seen::SET_TIMER;
         }
-        if before > self.retrans_out {
+        if before > self.board.retrans_out {
             r.seen |= seen::LOST_AGAIN;
         }
     }
@@ -340,23 +340,23 @@ impl Tcb {
 
     /// Open where nothing is odd, else Disorder.
     pub(crate) fn keep_open(&mut self, cx: &mut Context) {
-        let odd = self.sacked_out + self.lost_out > 0 || self.any_sent_again(cx);
+        let odd = self.board.sacked_out + self.board.lost_out > 0 || self.any_sent_again(cx);
         let phase = if odd { Phase::Disorder } else { Phase::Open };
         if self.recovery.phase != phase {
             self.recovery.phase = phase;
-            self.recovery.high_seq = self.snd_nxt;
+            self.recovery.high_seq = self.snd.nxt;
         }
     }
 
     /// RFC 6937 3, RFC 5681 3.2, RFC 3168 6.1.2: the new threshold; the window follows as data is delivered.
     pub(crate) fn begin_reduction(&mut self) {
-        self.recovery.high_seq = self.snd_nxt;
+        self.recovery.high_seq = self.snd.nxt;
         self.recovery.probe_high = None;
-        self.cc.counted = 0;
-        self.recovery.prior_cwnd = self.cc.cwnd;
+        self.cc.window.counted = 0;
+        self.recovery.prior_cwnd = self.cc.window.cwnd;
         self.recovery.prr_delivered = 0;
         self.recovery.prr_out = 0;
-        self.cc.ssthresh = self.control.ssthresh(&self.cc);
+        self.cc.window.ssthresh = self.cc.control.ssthresh(&self.cc.window);
         self.queue_cwr();
     }
 
@@ -366,7 +366,7 @@ impl Tcb {
         if delivered == 0 || prior == 0 {
             return;
         }
-        let ssthresh = self.cc.ssthresh;
+        let ssthresh = self.cc.window.ssthresh;
         let in_flight = self.in_flight();
         self.recovery.prr_delivered += delivered;
         let (done, out) = (self.recovery.prr_delivered, self.recovery.prr_out);
@@ -383,12 +383,14 @@ impl Tcb {
         };
         // The first retransmission goes at once.
         let count = count.max((out == 0) as i64).max(0) as u32;
-        self.cc.cwnd = in_flight + count;
+        self.cc.window.cwnd = in_flight + count;
     }
 
     pub(crate) fn end_reduction(&mut self) {
-        if self.cc.ssthresh < u32::MAX && (self.recovery.phase == Phase::Cwr || self.recovery.undo_marker.is_some()) {
-            self.cc.cwnd = self.cc.ssthresh;
+        if self.cc.window.ssthresh < u32::MAX
+            && (self.recovery.phase == Phase::Cwr || self.recovery.undo_marker.is_some())
+        {
+            self.cc.window.cwnd = self.cc.window.ssthresh;
         }
     }
 
@@ -403,8 +405,8 @@ impl Tcb {
     }
 
     fn remember_for_undo(&mut self) {
-        self.recovery.undo_marker = Some(self.snd_una);
-        self.recovery.undo_retrans = match self.retrans_out {
+        self.recovery.undo_marker = Some(self.snd.una);
+        self.recovery.undo_retrans = match self.board.retrans_out {
             0 => -1,
             n => n as i32,
         };
@@ -427,21 +429,21 @@ impl Tcb {
     pub(crate) fn enter_loss(&mut self, cx: &mut Context) {
         cx.counters.timeouts += 1;
         let fresh = self.recovery.phase < Phase::Recovery;
-        let reneged = self.sent.front(cx.sent).is_some_and(|s| s.is(mark::SACKED));
+        let reneged = self.board.records.front(cx.sent).is_some_and(|s| s.is(mark::SACKED));
         if reneged {
             // RFC 2018 8: what was SACKed must be sent again after a timeout.
             cx.counters.reneged += 1;
-            self.sacked_out = 0;
+            self.board.sacked_out = 0;
             self.forget_reported();
         } else {
             self.reset_reno_sacks();
         }
         let now = cx.now.micros() as u32;
-        let head = self.sent.head();
+        let head = self.board.records.head();
         let mut at = head;
         while let Some(i) = at {
-            at = self.sent.next(cx.sent, i);
-            let s = self.sent.get_mut(cx.sent, i);
+            at = self.board.records.next(cx.sent, i);
+            let s = self.board.records.get_mut(cx.sent, i);
             let sent_at = s.at;
             if reneged {
                 s.marks &= !mark::SACKED;
@@ -452,34 +454,34 @@ impl Tcb {
             self.mark_lost(i, cx);
         }
         if self.recovery.phase <= Phase::Disorder
-            || !self.recovery.high_seq.after(self.snd_una)
-            || (self.recovery.phase == Phase::Loss && self.retries == 0)
+            || !self.recovery.high_seq.after(self.snd.una)
+            || (self.recovery.phase == Phase::Loss && self.timers.retries == 0)
         {
             self.recovery.prior_ssthresh = self.borne();
-            self.recovery.prior_cwnd = self.cc.cwnd;
-            self.cc.ssthresh = self.control.ssthresh(&self.cc);
-            self.control.on_timeout();
+            self.recovery.prior_cwnd = self.cc.window.cwnd;
+            self.cc.window.ssthresh = self.cc.control.ssthresh(&self.cc.window);
+            self.cc.control.on_timeout();
             self.remember_for_undo();
         }
-        self.cc.cwnd = self.in_flight() + 1;
-        self.cc.counted = 0;
-        if self.recovery.phase <= Phase::Disorder && self.sacked_out >= 3 {
+        self.cc.window.cwnd = self.in_flight() + 1;
+        self.cc.window.counted = 0;
+        if self.recovery.phase <= Phase::Disorder && self.board.sacked_out >= 3 {
             self.recovery.reordering = self.recovery.reordering.min(3);
         }
         self.recovery.phase = Phase::Loss;
-        self.recovery.high_seq = self.snd_nxt;
+        self.recovery.high_seq = self.snd.nxt;
         self.recovery.probe_high = None;
         self.recovery.probe_due = false;
         self.queue_cwr();
         // RFC 5682 2.1 step 1: not while an earlier recovery is under way.
-        self.recovery.frto = cx.config.frto && (fresh || self.retries > 0);
+        self.recovery.frto = cx.config.frto && (fresh || self.timers.retries > 0);
         self.recovery.new_first = false;
         self.recovery.head_due = true;
     }
 
     /// RFC 5682 2.1 and 3.1.
     fn process_loss(&mut self, r: &Round, dups: u32, cx: &mut Context) {
-        let recovered = !self.snd_una.before(self.recovery.high_seq);
+        let recovered = !self.snd.una.before(self.recovery.high_seq);
         let advanced = r.seen & seen::UNA_ADVANCED != 0;
         if advanced && self.undo_loss(false, cx) {
             return;
@@ -489,15 +491,15 @@ impl Tcb {
             if r.seen & seen::ORIGINAL != 0 && self.undo_loss(true, cx) {
                 return;
             }
-            if self.snd_nxt.after(self.recovery.high_seq) {
+            if self.snd.nxt.after(self.recovery.high_seq) {
                 if r.seen & seen::SACKED != 0 || dups > 0 {
                     // Step 3.a: the loss was real.
                     self.recovery.frto = false;
                 }
             } else if advanced && !recovered {
-                self.recovery.high_seq = self.snd_nxt;
+                self.recovery.high_seq = self.snd.nxt;
                 // Step 2.b: new data, if there is any and the window takes it.
-                let room = self.snd_wnd > self.snd_nxt.since(self.snd_una);
+                let room = self.snd.wnd > self.snd.nxt.since(self.snd.una);
                 if self.unsent() > 0 && room {
                     self.recovery.new_first = true;
                     return;
@@ -511,7 +513,7 @@ impl Tcb {
             return;
         }
         if !self.sack_on() {
-            if self.snd_nxt.after(self.recovery.high_seq) && dups > 0 {
+            if self.snd.nxt.after(self.recovery.high_seq) && dups > 0 {
                 self.add_reno_sack(dups);
             } else if advanced {
                 self.reset_reno_sacks();
@@ -523,7 +525,7 @@ impl Tcb {
 
     /// RFC 3522: the acknowledgment echoes a timestamp from before the first retransmission.
     fn delayed_not_lost(&self) -> bool {
-        match (self.recovery.retrans_stamp, self.echo) {
+        match (self.recovery.retrans_stamp, self.receiver.echo) {
             (Some(stamp), Some(echo)) => (echo.wrapping_sub(stamp) as i32) < 0,
             _ => false,
         }
@@ -536,23 +538,23 @@ impl Tcb {
     fn undo_reduction(&mut self, unmark: bool, cx: &mut Context) {
         cx.counters.undone += 1;
         if unmark {
-            let mut at = self.sent.head();
+            let mut at = self.board.records.head();
             while let Some(i) = at {
-                at = self.sent.next(cx.sent, i);
-                let s = self.sent.get_mut(cx.sent, i);
+                at = self.board.records.next(cx.sent, i);
+                let s = self.board.records.get_mut(cx.sent, i);
                 if s.is(mark::LOST) {
                     s.marks &= !mark::LOST;
                     if !s.is(mark::TIMED | mark::SACKED) {
-                        self.sent.sent_last(cx.sent, i);
+                        self.board.records.sent_last(cx.sent, i);
                     }
                 }
             }
-            self.lost_out = 0;
+            self.board.lost_out = 0;
         }
         if self.recovery.prior_ssthresh > 0 {
-            self.cc.cwnd = self.cc.cwnd.max(self.recovery.prior_cwnd);
-            self.cc.ssthresh = self.cc.ssthresh.max(self.recovery.prior_ssthresh);
-            self.control.on_undo();
+            self.cc.window.cwnd = self.cc.window.cwnd.max(self.recovery.prior_cwnd);
+            self.cc.window.ssthresh = self.cc.window.ssthresh.max(self.recovery.prior_ssthresh);
+            self.cc.control.on_undo();
             self.withdraw_cwr();
         }
         self.recovery.undo_marker = None;
@@ -562,7 +564,7 @@ impl Tcb {
     /// Without SACK the phase is kept until something above `high_seq` is acknowledged, or old duplicates would start
     /// another recovery (RFC 6582 3.2 step 2).
     fn must_stay(&self) -> bool {
-        self.snd_una == self.recovery.high_seq && !self.sack_on()
+        self.snd.una == self.recovery.high_seq && !self.sack_on()
     }
 
     fn undo_recovery(&mut self, cx: &mut Context) -> bool {
@@ -598,7 +600,7 @@ impl Tcb {
         }
         self.undo_reduction(true, cx);
         cx.counters.spurious_timeouts += 1;
-        self.retries = 0;
+        self.timers.retries = 0;
         if self.must_stay() {
             return true;
         }
@@ -614,7 +616,7 @@ impl Tcb {
             return false;
         }
         self.note_reordering(r.prior_una);
-        if self.retrans_out > 0 {
+        if self.board.retrans_out > 0 {
             return true;
         }
         if !self.any_sent_again(cx) {

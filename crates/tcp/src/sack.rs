@@ -11,12 +11,12 @@ impl Tcb {
     /// Takes the blocks of an acceptable segment; `snd.una` is already what it acknowledges.
     pub(crate) fn take_sack(&mut self, seg: &Segment, r: &mut Round, cx: &mut Context) {
         let blocks = seg.options.sack.as_slice();
-        if self.sacked_out == 0 {
-            self.recovery.fack = self.snd_una;
+        if self.board.sacked_out == 0 {
+            self.recovery.fack = self.snd.una;
             self.forget_reported();
         }
         let dsack = self.take_dsack(seg.ack, blocks, r, cx);
-        if self.packets_out == 0 {
+        if self.board.packets_out == 0 {
             return;
         }
         let mut todo = [(SeqNum(0), SeqNum(0), false); 4];
@@ -24,7 +24,7 @@ impl Tcb {
         for (i, (left, right)) in blocks.iter().enumerate() {
             let duplicate = i == 0 && dsack;
             if !self.block_valid(duplicate, *left, *right) {
-                if !(duplicate && right.before_eq(self.snd_una)) {
+                if !(duplicate && right.before_eq(self.snd.una)) {
                     cx.counters.sack_discarded += 1;
                 }
                 continue;
@@ -58,24 +58,24 @@ impl Tcb {
                 self.recovery.reported[place] = (*left, *right);
             }
         }
-        if r.reordered != self.snd_nxt {
+        if r.reordered != self.snd.nxt {
             self.note_reordering(r.reordered);
         }
     }
 
     /// RFC 2018 8, RFC 2883 4: a block must lie in what is outstanding, or be a plausible report of a duplicate.
     fn block_valid(&self, duplicate: bool, left: SeqNum, right: SeqNum) -> bool {
-        if right.after(self.snd_nxt) || !left.before(right) {
+        if right.after(self.snd.nxt) || !left.before(right) {
             return false;
         }
-        if left.after(self.snd_una) {
+        if left.after(self.snd.una) {
             return true;
         }
         let Some(marker) = self.recovery.undo_marker.filter(|_| duplicate) else { return false };
-        if right.after(self.snd_una) {
+        if right.after(self.snd.una) {
             return false;
         }
-        !left.before(marker) || (right.after(marker) && !left.before(right - self.max_wnd))
+        !left.before(marker) || (right.after(marker) && !left.before(right - self.snd.max_wnd))
     }
 
     /// RFC 2883 4: the first block reports a duplicate when it lies below the acknowledgment or inside the second block.
@@ -85,18 +85,18 @@ impl Tcb {
         if !left.before(ack) && !inside {
             return false;
         }
-        if !left.before(right) || right.since(left) > self.max_wnd {
+        if !left.before(right) || right.since(left) > self.snd.max_wnd {
             return false;
         }
         let bytes = right.since(left);
-        let smss = self.smss as u32;
+        let smss = self.options.smss as u32;
         let segs = bytes.div_ceil(smss).max(1);
         if bytes <= smss && self.recovery.probe_high == Some(right) {
             r.seen |= seen::DSACK_TLP;
         }
         self.recovery.dsack_dups = self.recovery.dsack_dups.saturating_add(segs);
         // The network duplicates too: more than was ever sent again is not about retransmissions.
-        if self.recovery.dsack_dups > self.retrans {
+        if self.recovery.dsack_dups > self.stats.retrans {
             return false;
         }
         cx.counters.dsacks_in += 1;
@@ -117,7 +117,7 @@ impl Tcb {
 
     /// What is marked as SACKed may not be so any more, or is counted anew.
     pub(crate) fn forget_reported(&mut self) {
-        self.recovery.reported = [(self.snd_una, self.snd_una); 3];
+        self.recovery.reported = [(self.snd.una, self.snd.una); 3];
     }
 
     fn take_block(
@@ -129,19 +129,19 @@ impl Tcb {
         r: &mut Round,
         cx: &mut Context,
     ) {
-        let smss = self.smss as u32;
-        let mut at = self.sent.sack_start(cx.sent, left, known);
+        let smss = self.options.smss as u32;
+        let mut at = self.board.records.sack_start(cx.sent, left, known);
         while let Some(i) = at {
-            let s = self.sent.get(cx.sent, i);
+            let s = self.board.records.get(cx.sent, i);
             if !s.seq.before(right) {
                 break;
             }
-            at = self.sent.next(cx.sent, i);
+            at = self.board.records.next(cx.sent, i);
             if !s.end().after(left) {
                 continue;
             }
             if s.is(mark::SACKED) && !duplicate {
-                self.sent.set_sack_hint(i);
+                self.board.records.set_sack_hint(i);
                 continue;
             }
             let mut i = i;
@@ -157,11 +157,11 @@ impl Tcb {
                 }
                 let j = self.cut(i, keep, cx);
                 at = Some(j);
-                if self.sent.get(cx.sent, j).end().after(right) {
+                if self.board.records.get(cx.sent, j).end().after(right) {
                     continue;
                 }
                 i = j;
-                at = self.sent.next(cx.sent, j);
+                at = self.board.records.next(cx.sent, j);
             } else if s.end().after(right) {
                 let keep = right.since(s.seq) / smss * smss;
                 if keep == 0 || keep >= s.len {
@@ -170,21 +170,21 @@ impl Tcb {
                 at = Some(self.cut(i, keep, cx));
             }
             self.mark_sacked(i, duplicate, r, cx);
-            self.sent.set_sack_hint(i);
+            self.board.records.set_sack_hint(i);
         }
     }
 
     fn cut(&mut self, i: u32, keep: u32, cx: &mut Context) -> u32 {
-        let before = self.sent.get(cx.sent, i);
-        let j = self.sent.split(cx.sent, i, keep, self.smss as u32);
-        let after = self.sent.get(cx.sent, i).segs as u32 + self.sent.get(cx.sent, j).segs as u32;
+        let before = self.board.records.get(cx.sent, i);
+        let j = self.board.records.split(cx.sent, i, keep, self.options.smss as u32);
+        let after = self.board.records.get(cx.sent, i).segs as u32 + self.board.records.get(cx.sent, j).segs as u32;
         self.recount(before.segs as u32, after, before.marks);
         j
     }
 
     /// One whole record is reported.
     fn mark_sacked(&mut self, i: u32, duplicate: bool, r: &mut Round, cx: &mut Context) {
-        let s = self.sent.get(cx.sent, i);
+        let s = self.board.records.get(cx.sent, i);
         let segs = s.segs as u32;
         if duplicate && s.is(mark::AGAIN) {
             if let Some(marker) = self.recovery.undo_marker
@@ -197,7 +197,7 @@ impl Tcb {
                 r.reordered = s.seq;
             }
         }
-        if !s.end().after(self.snd_una) {
+        if !s.end().after(self.snd.una) {
             return;
         }
         let now = cx.now.micros() as u32;
@@ -216,16 +216,16 @@ impl Tcb {
             }
             // RFC 6675 4: what the peer has is in no pipe, neither as lost nor as sent again.
             if s.is(mark::LOST) {
-                self.lost_out = self.lost_out.saturating_sub(segs);
+                self.board.lost_out = self.board.lost_out.saturating_sub(segs);
             }
             if s.is(mark::RETRANS) {
-                self.retrans_out = self.retrans_out.saturating_sub(segs);
+                self.board.retrans_out = self.board.retrans_out.saturating_sub(segs);
             }
-            self.sent.forget_time(cx.sent, i);
-            let record = self.sent.get_mut(cx.sent, i);
+            self.board.records.forget_time(cx.sent, i);
+            let record = self.board.records.get_mut(cx.sent, i);
             record.marks = (record.marks & !(mark::LOST | mark::RETRANS)) | mark::SACKED;
             r.seen |= seen::SACKED;
-            self.sacked_out += segs;
+            self.board.sacked_out += segs;
             self.recovery.delivered = self.recovery.delivered.wrapping_add(segs);
             if s.end().after(self.recovery.fack) {
                 self.recovery.fack = s.end();
@@ -236,11 +236,11 @@ impl Tcb {
     /// Data from `low` on came after `recovery.fack`: the degree of reordering grows to it (RFC 8985 4 uses that it was
     /// seen; NewReno's threshold uses how much).
     pub(crate) fn note_reordering(&mut self, low: SeqNum) {
-        let fack = if self.sacked_out > 0 { self.recovery.fack } else { self.snd_una };
+        let fack = if self.board.sacked_out > 0 { self.recovery.fack } else { self.snd.una };
         if !low.before(fack) {
             return;
         }
-        let segs = fack.since(low).div_ceil(self.smss.max(1) as u32);
+        let segs = fack.since(low).div_ceil(self.options.smss.max(1) as u32);
         if segs > self.recovery.reordering as u32 {
             self.recovery.reordering = segs.min(300) as u16;
         }

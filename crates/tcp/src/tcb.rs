@@ -1,19 +1,22 @@
 //! The transmission control block (RFC 9293 3.3.1): one connection's variables, how it is opened, and what the
 //! application may ask of it.
 
-use mem::{Chain, Cursor, Side};
+use mem::{Chain, Side};
 use wire::tcp::Options;
 use wire::{Instant, SeqNum};
 
 use crate::config::Ecn;
-use crate::congestion::{Controller, Window};
+use crate::info::Statistics;
 use crate::knobs::Knobs;
-use crate::reassembly::Reassembly;
+use crate::receiver::Receiver;
 use crate::recovery::Recovery;
 use crate::rtt::Rtt;
-use crate::sent::SentList;
-use crate::timers::Pending;
-use crate::window::{self, Autotune, scale_for};
+use crate::scoreboard::Scoreboard;
+use crate::sender::Sender;
+use crate::timers::Timers;
+use crate::usage::Congestion;
+use crate::variables::{Negotiated, Rcv, Snd};
+use crate::window::{self, scale_for};
 use crate::{Config, Limits, SentPool, State, TcpInfo};
 
 /// What every call needs from outside.
@@ -252,251 +255,87 @@ impl Open {
     }
 }
 
-/// One connection.
+/// One connection. What every segment touches comes first and is one cache line; the receive and the send half follow.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct Tcb {
     pub(crate) state: State,
     pub(crate) notice: Notice,
     pub(crate) error: Option<Error>,
-    pub(crate) pending: Pending,
     pub(crate) flags: u32,
+    pub(crate) rcv: Rcv,
+    pub(crate) snd: Snd,
+    pub(crate) options: Negotiated,
 
-    // Receive half.
-    pub(crate) rcv_nxt: SeqNum,
-    /// Right edge of the window offered last; never moves left (RFC 9293 3.8.6, MUST "do not shrink").
-    pub(crate) rcv_adv: SeqNum,
-    /// In-order bytes that the application has not reported as read.
-    pub(crate) occupied: u32,
-    pub(crate) receive_buffer: u32,
-    /// In-order bytes since the last ACK we sent.
-    pub(crate) unacked_in: u32,
-    pub(crate) ts_recent: u32,
-    pub(crate) ts_recent_age: u32,
-    pub(crate) last_ack_sent: SeqNum,
-    pub(crate) rcv_scale: u8,
-    pub(crate) snd_scale: u8,
-    pub(crate) quick_acks: u8,
-    pub(crate) keep_probes: u8,
-    pub(crate) rcv_mss: u16,
-    /// In order, not yet handed to the application.
-    pub(crate) rx: Chain,
-    pub(crate) ooo: Option<Box<Reassembly>>,
-    /// What came twice and has not been reported (RFC 2883).
-    pub(crate) dsack: Option<(SeqNum, SeqNum)>,
-    pub(crate) tune: Autotune,
-    /// When data arrived last.
-    pub(crate) data_at: Instant,
-
-    // Send half.
-    pub(crate) snd_una: SeqNum,
-    pub(crate) snd_nxt: SeqNum,
-    pub(crate) snd_wnd: u32,
-    pub(crate) max_wnd: u32,
-    pub(crate) snd_wl1: SeqNum,
-    pub(crate) snd_wl2: SeqNum,
-    /// End of the last partial segment sent, for Nagle as Minshall amended it.
-    pub(crate) snd_sml: SeqNum,
-    /// Sequence number of the first byte in `tx`.
-    pub(crate) base: SeqNum,
-    pub(crate) tx: Chain,
-    pub(crate) cursor: Cursor,
-    pub(crate) sent: SentList,
-    /// Segments of the burst being sent, for PSH.
-    pub(crate) burst: u32,
-    /// Segments sent and not acknowledged cumulatively; of these those SACKed, judged lost, and sent again.
-    pub(crate) packets_out: u32,
-    pub(crate) sacked_out: u32,
-    pub(crate) lost_out: u32,
-    pub(crate) retrans_out: u32,
-    /// Most segments out at once in the present window, which began below `cwnd_usage_seq` (RFC 7661).
-    pub(crate) max_packets_out: u32,
-    pub(crate) cwnd_usage_seq: SeqNum,
-    pub(crate) cwnd_used: u32,
-    pub(crate) cwnd_stamp: Instant,
-    /// The timestamp that the segment being worked on echoes, in our clock, ms.
-    pub(crate) echo: Option<u32>,
-    pub(crate) smss: u16,
-    /// The MSS that our SYN offers.
-    pub(crate) mss_clamp: u16,
-    /// What the path takes, as far as it is known before the peer's SYN is there; `smss` counts afterwards.
-    pub(crate) path_mss: u16,
-    pub(crate) headers: u16,
-    pub(crate) retries: u8,
-    pub(crate) probes: u8,
-    /// Probes into closed windows since something was acknowledged, answered or not.
-    pub(crate) zero_probes: u8,
+    pub(crate) receiver: Receiver,
+    pub(crate) sender: Sender,
+    pub(crate) timers: Timers,
+    pub(crate) rtt: Rtt,
+    pub(crate) board: Scoreboard,
+    pub(crate) recovery: Recovery,
+    pub(crate) cc: Congestion,
+    pub(crate) stats: Statistics,
+    pub(crate) knobs: Option<Box<Knobs>>,
     /// An ICMP error that counts only if the connection fails anyhow (RFC 9293 3.9.2.2).
     pub(crate) soft_error: Option<Error>,
-    /// Acknowledged bytes not reported to the application.
-    pub(crate) unreported: u32,
-    pub(crate) send_buffer: u32,
-    pub(crate) recovery: Recovery,
-    pub(crate) rtt: Rtt,
-    pub(crate) cc: Window,
-    pub(crate) control: Controller,
-    /// When data was sent last, and when some was acknowledged last.
-    pub(crate) sent_at: Instant,
-    pub(crate) acked_at: Instant,
-    /// Most bytes a second, SO_MAX_PACING_RATE; `u64::MAX`: no limit.
-    pub(crate) max_pacing: u64,
-
-    // Timers.
-    pub(crate) rto_at: Instant,
-    pub(crate) ack_at: Instant,
-    pub(crate) pace_at: Instant,
-    /// When a corked partial segment goes after all.
-    pub(crate) cork_at: Instant,
-    /// FIN-WAIT-2, keepalive or cork.
-    pub(crate) life_at: Instant,
-    pub(crate) heard_at: Instant,
-    pub(crate) progress_at: Instant,
-    pub(crate) ts_offset: u32,
-    pub(crate) user_timeout: u32,
-    pub(crate) keep_idle: u16,
-    pub(crate) keep_interval: u16,
-    pub(crate) keep_count: u8,
-    /// When a segment out of the window was answered last, ms, low bits (Linux's tcp_invalid_ratelimit).
-    pub(crate) invalid_at: Option<u32>,
-    pub(crate) knobs: Option<Box<Knobs>>,
-
-    // Statistics.
-    pub(crate) iss: SeqNum,
-    pub(crate) irs: SeqNum,
-    pub(crate) segs_in: u32,
-    pub(crate) segs_out: u32,
-    pub(crate) retrans: u32,
-    pub(crate) ooo_in: u32,
-    pub(crate) bytes_acked: u64,
-    pub(crate) bytes_received: u64,
-    pub(crate) bytes_sent: u64,
-    pub(crate) bytes_retrans: u64,
-}
-
-/// A block of these fields, or these fields of a block that is used again: written where it lies, for a copy of one costs as
-/// much as what is written.
-macro_rules! block {
-    (new, $($field:ident: $value:expr),* $(,)?) => {
-        Tcb { $($field: $value),* }
-    };
-    ($old:ident, $($field:ident: $value:expr),* $(,)?) => {{
-        let Tcb { $($field),* } = $old;
-        $(*$field = $value;)*
-    }};
-}
-
-/// What a connection that is being opened holds.
-macro_rules! opening {
-    ($block:ident, $state:expr, $open:expr, $config:expr) => {{
-        let (open, config): (&Open, &Config) = ($open, $config);
-        let queue = Chain::default();
-        let flags_set = if open.receive_buffer > 0 { flag::RCVBUF_LOCKED } else { 0 };
-        let (buffer, size) = (open.buffer(config), open.mss.min(536));
-        block! {
-            $block,
-            state: $state,
-            notice: Notice::default(),
-            error: None,
-            pending: Pending::None,
-            flags: flags_set,
-            rcv_nxt: SeqNum(0),
-            rcv_adv: SeqNum(0),
-            occupied: 0,
-            receive_buffer: buffer,
-            unacked_in: 0,
-            ts_recent: 0,
-            ts_recent_age: 0,
-            last_ack_sent: SeqNum(0),
-            rcv_scale: open.scale(config),
-            snd_scale: 0,
-            quick_acks: 0,
-            keep_probes: 0,
-            rcv_mss: size,
-            rx: Chain::default(),
-            ooo: None,
-            dsack: None,
-            tune: Autotune::default(),
-            data_at: Instant::ZERO,
-            snd_una: open.iss,
-            snd_nxt: open.iss,
-            snd_wnd: 0,
-            max_wnd: 0,
-            snd_wl1: SeqNum(0),
-            snd_wl2: SeqNum(0),
-            snd_sml: open.iss,
-            base: open.iss + 1,
-            cursor: queue.cursor(),
-            tx: queue,
-            sent: SentList::new(),
-            burst: 0,
-            packets_out: 0,
-            sacked_out: 0,
-            lost_out: 0,
-            retrans_out: 0,
-            max_packets_out: 0,
-            cwnd_usage_seq: open.iss,
-            cwnd_used: 0,
-            cwnd_stamp: Instant::ZERO,
-            echo: None,
-            smss: size,
-            mss_clamp: open.mss,
-            path_mss: open.path_mss.min(open.mss),
-            headers: open.headers,
-            retries: 0,
-            probes: 0,
-            zero_probes: 0,
-            soft_error: None,
-            unreported: 0,
-            send_buffer: config.send_buffer,
-            recovery: Recovery::new(open.iss),
-            rtt: Rtt::new(config),
-            cc: Window::new(config.initial_window),
-            control: Controller::new(config.congestion),
-            sent_at: Instant::ZERO,
-            acked_at: Instant::ZERO,
-            max_pacing: u64::MAX,
-            rto_at: Instant::FAR,
-            pace_at: Instant::FAR,
-            cork_at: Instant::FAR,
-            ack_at: Instant::FAR,
-            life_at: Instant::FAR,
-            heard_at: Instant::ZERO,
-            progress_at: Instant::ZERO,
-            ts_offset: open.ts_offset,
-            user_timeout: 0,
-            keep_idle: config.keep_idle.as_secs() as u16,
-            keep_interval: config.keep_interval.as_secs() as u16,
-            keep_count: config.keep_count,
-            invalid_at: None,
-            knobs: Knobs::of(config),
-            iss: open.iss,
-            irs: SeqNum(0),
-            segs_in: 0,
-            segs_out: 0,
-            retrans: 0,
-            ooo_in: 0,
-            bytes_acked: 0,
-            bytes_received: 0,
-            bytes_sent: 0,
-            bytes_retrans: 0,
-        }
-    }};
 }
 
 impl Tcb {
     /// A block for [`Tcb::connect`] or [`Tcb::resume`] to open a connection in.
     pub fn new(config: &Config) -> Tcb {
         let open = Open { iss: SeqNum(0), ts_offset: 0, mss: 536, path_mss: 536, receive_buffer: 0, headers: 40 };
-        opening!(new, State::Closed, &open, config)
+        Tcb::opened(State::Closed, &open, config)
     }
 
+    /// A block as it is when a connection begins.
+    #[inline(always)]
+    pub(crate) fn opened(state: State, open: &Open, config: &Config) -> Tcb {
+        Tcb {
+            state,
+            notice: Notice::default(),
+            error: None,
+            flags: if open.receive_buffer > 0 { flag::RCVBUF_LOCKED } else { 0 },
+            rcv: Rcv::default(),
+            snd: Snd::new(open.iss),
+            options: Negotiated::new(open, config),
+            receiver: Receiver::new(open, config),
+            sender: Sender::new(open, config),
+            timers: Timers::new(config),
+            rtt: Rtt::new(config),
+            board: Scoreboard::new(),
+            recovery: Recovery::new(open.iss),
+            cc: Congestion::new(open.iss, config),
+            stats: Statistics::default(),
+            knobs: Knobs::of(config),
+            soft_error: None,
+        }
+    }
+
+    /// The block is used again: written part by part where it lies, for a copy of it costs as much as what is written.
     fn renew(&mut self, state: State, open: &Open, config: &Config) {
-        opening!(self, state, open, config);
+        self.state = state;
+        self.notice = Notice::default();
+        self.error = None;
+        self.flags = if open.receive_buffer > 0 { flag::RCVBUF_LOCKED } else { 0 };
+        self.rcv = Rcv::default();
+        self.snd = Snd::new(open.iss);
+        self.options = Negotiated::new(open, config);
+        self.receiver = Receiver::new(open, config);
+        self.sender = Sender::new(open, config);
+        self.timers = Timers::new(config);
+        self.rtt = Rtt::new(config);
+        self.board = Scoreboard::new();
+        self.recovery = Recovery::new(open.iss);
+        self.cc = Congestion::new(open.iss, config);
+        self.stats = Statistics::default();
+        self.knobs = Knobs::of(config);
+        self.soft_error = None;
     }
 
     /// Active open (RFC 9293 3.10.1): SYN-SENT; [`Tcb::next_segment`] gives the SYN.
     pub fn connect(&mut self, open: &Open, cx: &mut Context) {
         self.renew(State::SynSent, open, cx.config);
-        self.heard_at = cx.now;
+        self.timers.heard_at = cx.now;
         // What the SYN will ask for; a SYN/ACK without the option switches it off again.
         self.set(flag::TIMESTAMPS, cx.config.timestamps);
         self.set(flag::SCALED, cx.config.window_scaling);
@@ -507,33 +346,33 @@ impl Tcb {
     /// Passive open (RFC 9293 3.10.7.2): SYN-RECEIVED from a segment with SYN; [`Tcb::next_segment`] gives the SYN/ACK.
     pub fn accept(&mut self, open: &Open, syn: &wire::tcp::Segment, cx: &mut Context) {
         self.renew(State::SynReceived, open, cx.config);
-        self.heard_at = cx.now;
+        self.timers.heard_at = cx.now;
         self.flags |= flag::PASSIVE;
         self.set(flag::TIMESTAMPS, cx.config.timestamps);
         self.set(flag::SCALED, cx.config.window_scaling);
         self.set(flag::SACK, cx.config.sack);
         self.set(flag::ECN, cx.config.ecn != Ecn::Never);
         self.take_syn(syn, cx);
-        self.snd_wnd = syn.window as u32;
-        self.max_wnd = self.snd_wnd;
+        self.snd.wnd = syn.window as u32;
+        self.snd.max_wnd = self.snd.wnd;
     }
 
     /// IRS, and what the peer's SYN offers (RFC 9293 3.7.1; RFC 7323 1.3: an option is on only if both SYNs had it).
     pub(crate) fn take_syn(&mut self, syn: &wire::tcp::Segment, cx: &mut Context) {
         let o: &Options = &syn.options;
-        self.irs = syn.seq;
-        self.rcv_nxt = syn.seq + 1;
-        self.rcv_adv = self.rcv_nxt + window::initial(self.receive_buffer, self.mss_clamp);
-        self.last_ack_sent = self.rcv_nxt;
-        self.snd_wl1 = syn.seq;
-        self.snd_wl2 = self.snd_una;
+        self.receiver.irs = syn.seq;
+        self.rcv.nxt = syn.seq + 1;
+        self.rcv.adv = self.rcv.nxt + window::initial(self.receiver.buffer, self.receiver.mss_clamp);
+        self.rcv.last_ack_sent = self.rcv.nxt;
+        self.snd.wl1 = syn.seq;
+        self.snd.wl2 = self.snd.una;
         match (self.has(flag::SCALED), o.window_scale) {
             // RFC 7323 2.3: a shift above 14 counts as 14.
-            (true, Some(shift)) => self.snd_scale = shift.min(14),
+            (true, Some(shift)) => self.options.snd_scale = shift.min(14),
             _ => {
                 self.set(flag::SCALED, false);
-                self.rcv_scale = 0;
-                self.snd_scale = 0;
+                self.options.rcv_scale = 0;
+                self.options.snd_scale = 0;
             }
         }
         match (self.has(flag::TIMESTAMPS), o.timestamps) {
@@ -544,18 +383,18 @@ impl Tcb {
         self.set(flag::SACK, sack);
         self.negotiate_ecn(syn);
         // RFC 9293 3.7.1, MUST-15: without the option the default is 536 (IPv6: 1220, RFC 8200 8.3).
-        let default = if self.headers >= 60 { 1220 } else { 536 };
+        let default = if self.sender.headers >= 60 { 1220 } else { 536 };
         // Tiny offers would make every byte a packet; Linux's floor of 48 bytes holds.
         let offered = o.mss.unwrap_or(default).max(48);
-        self.smss = offered.min(self.path_mss);
+        self.options.smss = offered.min(self.sender.path_mss);
         if self.has(flag::TIMESTAMPS) {
-            self.smss = self.smss.saturating_sub(12).max(36);
+            self.options.smss = self.options.smss.saturating_sub(12).max(36);
         }
     }
 
     pub(crate) fn take_ts(&mut self, value: u32, now: Instant) {
-        self.ts_recent = value;
-        self.ts_recent_age = (now.millis() / 1000) as u32;
+        self.rcv.ts_recent = value;
+        self.rcv.ts_recent_age = (now.millis() / 1000) as u32;
     }
 
     pub(crate) fn has(&self, flag: u32) -> bool {
@@ -593,24 +432,24 @@ impl Tcb {
 
     /// In-order bytes for the application.
     pub fn take_received(&mut self) -> Chain {
-        core::mem::take(&mut self.rx)
+        core::mem::take(&mut self.receiver.queue)
     }
 
     /// Puts back bytes that could not be delivered (nothing may have arrived in between).
     pub fn put_received(&mut self, chain: Chain) {
-        self.rx = chain;
+        self.receiver.queue = chain;
     }
 
     /// Bytes acknowledged since the last call.
     pub fn take_acked(&mut self) -> u32 {
         self.set(flag::TELL_ACKED, false);
-        core::mem::take(&mut self.unreported)
+        core::mem::take(&mut self.sender.unreported)
     }
 
     /// The application waits for every acknowledged byte: what it has not heard of is reported, once there is some.
     pub fn tell_acked(&mut self) {
         self.set(flag::TELL_ACKED, true);
-        if self.unreported > 0 {
+        if self.sender.unreported > 0 {
             self.put_notice(Notice::ACKED);
         }
     }
@@ -627,27 +466,27 @@ impl Tcb {
 
     /// `rcv.nxt`, for TIME-WAIT records.
     pub fn rcv_nxt(&self) -> SeqNum {
-        self.rcv_nxt
+        self.rcv.nxt
     }
 
     /// `snd.nxt`, for TIME-WAIT records.
     pub fn snd_nxt(&self) -> SeqNum {
-        self.snd_nxt
+        self.snd.nxt
     }
 
     /// Segments sent, modulo 2^32.
     pub fn segments_sent(&self) -> u32 {
-        self.segs_out
+        self.stats.segs_out
     }
 
     /// `snd.una`.
     pub fn snd_una(&self) -> SeqNum {
-        self.snd_una
+        self.snd.una
     }
 
     /// Negotiated timestamps: (our clock's offset, `TS.Recent`).
     pub fn timestamps(&self) -> Option<(u32, u32)> {
-        self.has(flag::TIMESTAMPS).then_some((self.ts_offset, self.ts_recent))
+        self.has(flag::TIMESTAMPS).then_some((self.options.ts_offset, self.rcv.ts_recent))
     }
 
     /// SEND (RFC 9293 3.10.2). The chain is freed when the connection can send no more.
@@ -658,7 +497,7 @@ impl Tcb {
             return;
         }
         self.begin_to_wait(cx);
-        self.tx.append(cx.pool, chain);
+        self.sender.queue.append(cx.pool, chain);
         self.set(flag::MORE | flag::UNPUSHED, more);
     }
 
@@ -686,8 +525,8 @@ impl Tcb {
 
     /// The user timeout counts from here if nothing waited before (RFC 5482 3.1): however long the connection was idle.
     fn begin_to_wait(&mut self, cx: &Context) {
-        if self.tx.is_empty() && self.sent.is_empty() {
-            self.progress_at = cx.now;
+        if self.sender.queue.is_empty() && self.board.records.is_empty() {
+            self.timers.progress_at = cx.now;
         }
     }
 
@@ -695,8 +534,8 @@ impl Tcb {
     pub fn close(&mut self, unread: bool, cx: &mut Context) {
         self.set(flag::ORPHAN, true);
         self.notice = Notice::default();
-        let unread = unread || !self.rx.is_empty();
-        core::mem::take(&mut self.rx).free(cx.pool);
+        let unread = unread || !self.receiver.queue.is_empty();
+        core::mem::take(&mut self.receiver.queue).free(cx.pool);
         if unread && !matches!(self.state, State::Closed | State::TimeWait) {
             // RFC 2525 2.17 and RFC 9293 3.10.4: the peer must learn that data was lost.
             self.abort(cx);
@@ -704,7 +543,7 @@ impl Tcb {
         }
         self.shutdown(cx);
         if self.state == State::FinWait2 {
-            self.life_at = cx.now + cx.config.fin_timeout;
+            self.timers.life_at = cx.now + cx.config.fin_timeout;
         }
     }
 
@@ -725,10 +564,10 @@ impl Tcb {
         self.state = State::Closed;
         self.flags &= flag::ORPHAN | flag::PASSIVE | flag::TIMESTAMPS | flag::SCALED | flag::SACK | flag::ECN;
         self.stop_transmit_timer();
-        self.ack_at = Instant::FAR;
-        self.life_at = Instant::FAR;
-        self.cork_at = Instant::FAR;
-        (self.packets_out, self.sacked_out, self.lost_out, self.retrans_out) = (0, 0, 0, 0);
+        self.timers.ack_at = Instant::FAR;
+        self.timers.life_at = Instant::FAR;
+        self.timers.cork_at = Instant::FAR;
+        (self.board.packets_out, self.board.sacked_out, self.board.lost_out, self.board.retrans_out) = (0, 0, 0, 0);
         self.recovery.probe_due = false;
         self.recovery.head_due = false;
         self.drop_queues(cx);
@@ -743,14 +582,14 @@ impl Tcb {
     /// Gives back everything it holds; the last call on a connection.
     pub fn release(&mut self, cx: &mut Context) {
         self.drop_queues(cx);
-        core::mem::take(&mut self.rx).free(cx.pool);
+        core::mem::take(&mut self.receiver.queue).free(cx.pool);
     }
 
     /// What waits to be acknowledged, and what came out of order.
     fn drop_queues(&mut self, cx: &mut Context) {
-        self.sent.clear(cx.sent);
-        core::mem::take(&mut self.tx).free(cx.pool);
-        if let Some(ooo) = self.ooo.take() {
+        self.board.records.clear(cx.sent);
+        core::mem::take(&mut self.sender.queue).free(cx.pool);
+        if let Some(ooo) = self.receiver.ooo.take() {
             ooo.free(cx.pool);
         }
     }
@@ -759,51 +598,57 @@ impl Tcb {
     pub fn info(&self, now: Instant, config: &Config) -> TcpInfo {
         let ms_since = |at: Instant| now.micros_since(at) / 1000;
         // Where no data has come, Linux counts from the handshake, the last we heard of the peer.
-        let data_at = if self.data_at == Instant::ZERO { self.heard_at } else { self.data_at };
+        let data_at = if self.receiver.data_at == Instant::ZERO { self.timers.heard_at } else { self.receiver.data_at };
         TcpInfo {
             state: self.state,
             options: self.has(flag::TIMESTAMPS) as u64
                 | (self.has(flag::SACK) as u64) << 1
                 | (self.has(flag::SCALED) as u64) << 2
                 | (self.has(flag::ECN) as u64) << 3,
-            window_scale: (self.rcv_scale as u64) << 4 | self.snd_scale as u64,
+            window_scale: (self.options.rcv_scale as u64) << 4 | self.options.snd_scale as u64,
             ca_state: self.recovery.phase as u64,
             backoff: self.rtt.backoff as u64,
             rto_us: self.rtt.rto(config) as u64,
             srtt_us: self.rtt.srtt as u64,
             rttvar_us: self.rtt.rttvar as u64,
             min_rtt_us: if self.rtt.min == u32::MAX { 0 } else { self.rtt.min as u64 },
-            snd_mss: self.smss as u64,
-            rcv_mss: self.rcv_mss as u64,
-            pmtu: self.smss as u64 + self.headers as u64 + if self.has(flag::TIMESTAMPS) { 12 } else { 0 },
-            snd_cwnd: self.cc.cwnd as u64,
-            snd_ssthresh: if self.cc.ssthresh == u32::MAX { 0x7fff_ffff } else { self.cc.ssthresh as u64 },
-            snd_wnd: self.snd_wnd as u64,
-            rcv_wnd: self.rcv_adv.since(self.rcv_nxt) as u64,
-            unacked_bytes: self.snd_nxt.since(self.snd_una) as u64,
+            snd_mss: self.options.smss as u64,
+            rcv_mss: self.receiver.mss as u64,
+            pmtu: self.options.smss as u64
+                + self.sender.headers as u64
+                + if self.has(flag::TIMESTAMPS) { 12 } else { 0 },
+            snd_cwnd: self.cc.window.cwnd as u64,
+            snd_ssthresh: if self.cc.window.ssthresh == u32::MAX {
+                0x7fff_ffff
+            } else {
+                self.cc.window.ssthresh as u64
+            },
+            snd_wnd: self.snd.wnd as u64,
+            rcv_wnd: self.rcv.adv.since(self.rcv.nxt) as u64,
+            unacked_bytes: self.snd.nxt.since(self.snd.una) as u64,
             notsent_bytes: self.unsent() as u64,
-            bytes_acked: self.bytes_acked,
-            bytes_received: self.bytes_received,
-            bytes_sent: self.bytes_sent,
-            bytes_retrans: self.bytes_retrans,
-            segs_out: self.segs_out as u64,
-            segs_in: self.segs_in as u64,
-            total_retrans: self.retrans as u64,
-            rcv_ooopack: self.ooo_in as u64,
-            unacked: self.packets_out as u64,
-            sacked: self.sacked_out as u64,
-            lost: self.lost_out as u64,
-            retrans: self.retrans_out as u64,
+            bytes_acked: self.stats.bytes_acked,
+            bytes_received: self.stats.bytes_received,
+            bytes_sent: self.stats.bytes_sent,
+            bytes_retrans: self.stats.bytes_retrans,
+            segs_out: self.stats.segs_out as u64,
+            segs_in: self.stats.segs_in as u64,
+            total_retrans: self.stats.retrans as u64,
+            rcv_ooopack: self.stats.ooo_in as u64,
+            unacked: self.board.packets_out as u64,
+            sacked: self.board.sacked_out as u64,
+            lost: self.board.lost_out as u64,
+            retrans: self.board.retrans_out as u64,
             reordering: self.recovery.reordering as u64,
-            retransmits: self.retries as u64,
-            probes: self.probes as u64,
-            rcv_space: self.receive_buffer as u64,
+            retransmits: self.timers.retries as u64,
+            probes: self.timers.probes as u64,
+            rcv_space: self.receiver.buffer as u64,
             delivered: self.recovery.delivered as u64,
             dsack_dups: self.recovery.dsack_dups as u64,
-            advmss: self.mss_clamp as u64,
-            last_data_sent_ms: ms_since(self.sent_at),
+            advmss: self.receiver.mss_clamp as u64,
+            last_data_sent_ms: ms_since(self.sender.sent_at),
             last_data_recv_ms: ms_since(data_at),
-            last_ack_recv_ms: ms_since(self.heard_at),
+            last_ack_recv_ms: ms_since(self.timers.heard_at),
             reord_seen: self.recovery.reordering_seen as u64,
         }
     }

@@ -5,8 +5,8 @@ use core::time::Duration;
 
 use wire::Instant;
 
-use crate::State;
 use crate::tcb::{Context, Error, Notice, Tcb, flag};
+use crate::{Config, State};
 
 /// What the timer in `rto_at` is for; a connection runs one of these at a time (as Linux does).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,22 +23,75 @@ pub(crate) enum Pending {
     Reorder,
 }
 
+/// The timers of one connection, how often they expired, and what they are measured from.
+#[derive(Debug)]
+pub(crate) struct Timers {
+    /// What `rto_at` is for.
+    pub pending: Pending,
+    pub retries: u8,
+    pub probes: u8,
+    /// Probes into closed windows since something was acknowledged, answered or not.
+    pub zero_probes: u8,
+    pub keep_probes: u8,
+    pub keep_count: u8,
+    pub keep_idle: u16,
+    pub keep_interval: u16,
+    /// TCP_USER_TIMEOUT, ms; 0 is off.
+    pub user_timeout: u32,
+    /// When a segment out of the window was answered last, ms, low bits (Linux's tcp_invalid_ratelimit).
+    pub invalid_at: Option<u32>,
+    pub rto_at: Instant,
+    pub ack_at: Instant,
+    pub pace_at: Instant,
+    /// When a corked partial segment goes after all.
+    pub cork_at: Instant,
+    /// FIN-WAIT-2, keepalive or cork.
+    pub life_at: Instant,
+    pub heard_at: Instant,
+    pub progress_at: Instant,
+}
+
+impl Timers {
+    #[inline(always)]
+    pub fn new(config: &Config) -> Timers {
+        Timers {
+            pending: Pending::None,
+            retries: 0,
+            probes: 0,
+            zero_probes: 0,
+            keep_probes: 0,
+            keep_count: config.keep_count,
+            keep_idle: config.keep_idle.as_secs() as u16,
+            keep_interval: config.keep_interval.as_secs() as u16,
+            user_timeout: 0,
+            invalid_at: None,
+            rto_at: Instant::FAR,
+            ack_at: Instant::FAR,
+            pace_at: Instant::FAR,
+            cork_at: Instant::FAR,
+            life_at: Instant::FAR,
+            heard_at: Instant::ZERO,
+            progress_at: Instant::ZERO,
+        }
+    }
+}
+
 impl Tcb {
     /// When [`Tcb::on_timer`] must be called at the latest.
     pub fn deadline(&self) -> Instant {
-        let at = self.rto_at.min(self.ack_at).min(self.life_at).min(self.cork_at);
-        if self.has(flag::PACED) { at.min(self.pace_at) } else { at }
+        let at = self.timers.rto_at.min(self.timers.ack_at).min(self.timers.life_at).min(self.timers.cork_at);
+        if self.has(flag::PACED) { at.min(self.timers.pace_at) } else { at }
     }
 
     /// Runs `pending` for `micros` from now.
     pub(crate) fn set_timer(&mut self, pending: Pending, micros: u32, cx: &Context) {
-        self.pending = pending;
-        self.rto_at = cx.now.plus_micros(micros.max(1) as u64);
+        self.timers.pending = pending;
+        self.timers.rto_at = cx.now.plus_micros(micros.max(1) as u64);
     }
 
     pub(crate) fn stop_transmit_timer(&mut self) {
-        self.pending = Pending::None;
-        self.rto_at = Instant::FAR;
+        self.timers.pending = Pending::None;
+        self.timers.rto_at = Instant::FAR;
     }
 
     /// RFC 6298 5.1, 5.3: the timeout starts anew.
@@ -49,10 +102,11 @@ impl Tcb {
 
     /// RFC 5482 3.1: the connection ends at its user timeout, not at the next RTO after it.
     fn clamp_to_user_timeout(&self, rto: u32, cx: &Context) -> u32 {
-        if self.user_timeout == 0 || self.retries == 0 {
+        if self.timers.user_timeout == 0 || self.timers.retries == 0 {
             return rto;
         }
-        let left = (self.user_timeout as u64 * 1000).saturating_sub(cx.now.micros_since(self.progress_at));
+        let left =
+            (self.timers.user_timeout as u64 * 1000).saturating_sub(cx.now.micros_since(self.timers.progress_at));
         (rto as u64).min(left.max(1000)) as u32
     }
 
@@ -60,18 +114,18 @@ impl Tcb {
     pub(crate) fn rto_left(&self, cx: &mut Context) -> Option<u32> {
         let now = cx.now.micros() as u32;
         let rto = self.rtt.rto(cx.config);
-        let at = self.sent.front(cx.sent)?.at;
+        let at = self.board.records.front(cx.sent)?.at;
         let left = at.wrapping_add(rto).wrapping_sub(now) as i32;
         (left > 0).then_some(left as u32)
     }
 
     /// The RTO takes the place of whatever was pending; a probe's or reordering timer's time counts towards it.
     pub(crate) fn rearm_rto(&mut self, cx: &mut Context) {
-        if self.packets_out == 0 {
+        if self.board.packets_out == 0 {
             self.stop_transmit_timer();
             return;
         }
-        let rto = match self.pending {
+        let rto = match self.timers.pending {
             Pending::Probe | Pending::Reorder => self.rto_left(cx).unwrap_or(1),
             _ => self.rtt.rto(cx.config),
         };
@@ -81,7 +135,7 @@ impl Tcb {
 
     /// After progress: a tail loss probe where one may help, else the RTO.
     pub(crate) fn set_transmit_timer(&mut self, cx: &mut Context) {
-        if self.packets_out == 0 {
+        if self.board.packets_out == 0 {
             self.stop_transmit_timer();
         } else if !self.schedule_probe(true, cx) {
             self.rearm_rto(cx);
@@ -96,15 +150,15 @@ impl Tcb {
 
     pub(crate) fn arm_keepalive(&mut self, cx: &Context) {
         if self.has(flag::KEEPALIVE) && matches!(self.state, State::Established | State::CloseWait) {
-            self.life_at = cx.now + Duration::from_secs(self.keep_idle as u64);
+            self.timers.life_at = cx.now + Duration::from_secs(self.timers.keep_idle as u64);
         }
     }
 
     /// Does what is due.
     pub fn on_timer(&mut self, cx: &mut Context) {
         let now = cx.now;
-        if self.ack_at <= now {
-            self.ack_at = Instant::FAR;
+        if self.timers.ack_at <= now {
+            self.timers.ack_at = Instant::FAR;
             if self.has(flag::ACK_DELAYED) {
                 cx.counters.delayed_acks += 1;
                 self.set(flag::ACK_DELAYED, false);
@@ -112,31 +166,31 @@ impl Tcb {
                 self.delayed_ack_expired();
             }
         }
-        if self.pace_at <= now {
+        if self.timers.pace_at <= now {
             self.set(flag::PACED, false);
         }
-        if self.rto_at <= now {
-            self.rto_at = Instant::FAR;
-            match core::mem::take(&mut self.pending) {
+        if self.timers.rto_at <= now {
+            self.timers.rto_at = Instant::FAR;
+            match core::mem::take(&mut self.timers.pending) {
                 Pending::None => {}
                 Pending::Rto => self.rto_expired(cx),
                 Pending::Persist => self.persist_expired(cx),
                 Pending::Probe => {
                     // So that the RTO that follows is counted from the transmission, not from now.
-                    self.pending = Pending::Probe;
+                    self.timers.pending = Pending::Probe;
                     self.on_probe_timer(cx);
                 }
                 Pending::Reorder => self.on_reorder_timer(cx),
             }
         }
-        if self.cork_at <= now {
+        if self.timers.cork_at <= now {
             // Linux: what is corked waits 200 ms at most.
-            self.cork_at = Instant::FAR;
+            self.timers.cork_at = Instant::FAR;
             self.set(flag::PUSH_NOW, self.unsent() > 0);
             self.set(flag::UNPUSHED, false);
         }
-        if self.life_at <= now {
-            self.life_at = Instant::FAR;
+        if self.timers.life_at <= now {
+            self.timers.life_at = Instant::FAR;
             self.life_expired(cx);
         }
     }
@@ -151,11 +205,12 @@ impl Tcb {
 
     fn user_timed_out(&self, now: Instant) -> bool {
         // RFC 5482 3, RFC 9293 3.8.3.
-        self.user_timeout > 0 && now.micros_since(self.progress_at) >= self.user_timeout as u64 * 1000
+        self.timers.user_timeout > 0
+            && now.micros_since(self.timers.progress_at) >= self.timers.user_timeout as u64 * 1000
     }
 
     fn rto_expired(&mut self, cx: &mut Context) {
-        if self.sent.is_empty() {
+        if self.board.records.is_empty() {
             return;
         }
         // RFC 9293 3.8.3 (MUST-20, MUST-21): R2 closes the connection; a SYN has its own limit (MUST-23).
@@ -166,23 +221,23 @@ impl Tcb {
             _ if self.orphaned() => cx.config.orphan_retries,
             _ => cx.config.retries,
         };
-        if self.snd_wnd == 0 && self.established() && !self.orphaned() {
+        if self.snd.wnd == 0 && self.established() && !self.orphaned() {
             // The peer shrank its window to nothing over what we had sent: these are probes (RFC 9293 3.8.6, SHLD-15), and
             // the connection stays while it answers (3.8.6.1, MUST-37), unless nobody is left to wait.
-            let silent = cx.now.micros_since(self.heard_at) > cx.config.max_rto.as_micros() as u64;
-            if (silent && self.retries >= limit) || self.user_timed_out(cx.now) || self.hoards(cx) {
+            let silent = cx.now.micros_since(self.timers.heard_at) > cx.config.max_rto.as_micros() as u64;
+            if (silent && self.timers.retries >= limit) || self.user_timed_out(cx.now) || self.hoards(cx) {
                 self.give_up(cx);
                 return;
             }
-        } else if self.retries >= limit || self.user_timed_out(cx.now) {
+        } else if self.timers.retries >= limit || self.user_timed_out(cx.now) {
             self.give_up(cx);
             return;
         }
         self.detect_black_hole(cx);
         self.enter_loss(cx);
-        self.retries = self.retries.saturating_add(1);
+        self.timers.retries = self.timers.retries.saturating_add(1);
         // Linux: the first SYNs go at a steady pace, so that one lost on the way costs little.
-        if !(self.state == State::SynSent && self.retries <= cx.config.syn_linear_timeouts) {
+        if !(self.state == State::SynSent && self.timers.retries <= cx.config.syn_linear_timeouts) {
             self.rtt.backoff = self.rtt.backoff.saturating_add(1);
         }
         self.arm_rto(cx);
@@ -194,7 +249,7 @@ impl Tcb {
     fn hoards(&self, cx: &mut Context) -> bool {
         const PATIENCE_US: u64 = 60_000_000;
         const DRY_US: u64 = 2_000_000;
-        let stands = cx.now.micros_since(self.progress_at);
+        let stands = cx.now.micros_since(self.timers.progress_at);
         let hoards = match self.orphaned() {
             true => !cx.pool.plenty(),
             false => stands >= PATIENCE_US && cx.pool.scarce() || stands >= DRY_US && cx.pool.dry(),
@@ -206,16 +261,16 @@ impl Tcb {
     fn persist_expired(&mut self, cx: &mut Context) {
         // RFC 9293 3.8.6.1 (MUST-37): as long as the peer answers probes, the connection stays; an orphan is not kept
         // for ever.
-        let silent = self.probes >= cx.config.retries
-            && cx.now.micros_since(self.heard_at) > cx.config.max_rto.as_micros() as u64;
-        let forsaken = self.orphaned() && self.zero_probes >= cx.config.orphan_retries;
+        let silent = self.timers.probes >= cx.config.retries
+            && cx.now.micros_since(self.timers.heard_at) > cx.config.max_rto.as_micros() as u64;
+        let forsaken = self.orphaned() && self.timers.zero_probes >= cx.config.orphan_retries;
         if silent || forsaken || self.user_timed_out(cx.now) || self.hoards(cx) {
             cx.counters.persist_timeouts += 1;
             self.give_up(cx);
             return;
         }
-        self.probes = self.probes.saturating_add(1);
-        self.zero_probes = self.zero_probes.saturating_add(1);
+        self.timers.probes = self.timers.probes.saturating_add(1);
+        self.timers.zero_probes = self.timers.zero_probes.saturating_add(1);
         self.rtt.backoff = self.rtt.backoff.saturating_add(1);
         self.set(flag::PROBE_NOW, true);
         self.arm_persist(cx);
@@ -240,29 +295,29 @@ impl Tcb {
         if !self.has(flag::KEEPALIVE) {
             return;
         }
-        let idle = cx.now.micros_since(self.heard_at);
-        let wait = self.keep_idle as u64 * 1_000_000;
+        let idle = cx.now.micros_since(self.timers.heard_at);
+        let wait = self.timers.keep_idle as u64 * 1_000_000;
         if idle < wait {
-            self.life_at = self.heard_at.plus_micros(wait);
+            self.timers.life_at = self.timers.heard_at.plus_micros(wait);
             return;
         }
-        let interval = Duration::from_secs(self.keep_interval as u64);
-        if !self.sent.is_empty() || !self.tx.is_empty() {
-            self.life_at = cx.now + interval;
+        let interval = Duration::from_secs(self.timers.keep_interval as u64);
+        if !self.board.records.is_empty() || !self.sender.queue.is_empty() {
+            self.timers.life_at = cx.now + interval;
             return;
         }
-        let out = match self.user_timeout {
-            0 => self.keep_probes >= self.keep_count,
-            ms => idle >= ms as u64 * 1000 && self.keep_probes > 0,
+        let out = match self.timers.user_timeout {
+            0 => self.timers.keep_probes >= self.timers.keep_count,
+            ms => idle >= ms as u64 * 1000 && self.timers.keep_probes > 0,
         };
         if out {
             self.give_up(cx);
             return;
         }
-        self.keep_probes = self.keep_probes.saturating_add(1);
+        self.timers.keep_probes = self.timers.keep_probes.saturating_add(1);
         cx.counters.keepalives += 1;
         self.set(flag::PROBE_NOW, true);
-        self.life_at = cx.now + interval;
+        self.timers.life_at = cx.now + interval;
     }
 
     /// SO_KEEPALIVE and its times; `None` leaves one as it is. Idle and interval in seconds.
@@ -277,15 +332,15 @@ impl Tcb {
         if let Some(on) = on {
             self.set(flag::KEEPALIVE, on);
         }
-        self.keep_idle = idle.unwrap_or(self.keep_idle).max(1);
-        self.keep_interval = interval.unwrap_or(self.keep_interval).max(1);
-        self.keep_count = count.unwrap_or(self.keep_count).max(1);
+        self.timers.keep_idle = idle.unwrap_or(self.timers.keep_idle).max(1);
+        self.timers.keep_interval = interval.unwrap_or(self.timers.keep_interval).max(1);
+        self.timers.keep_count = count.unwrap_or(self.timers.keep_count).max(1);
         self.arm_keepalive(cx);
     }
 
     /// TCP_USER_TIMEOUT, ms; 0 is off.
     pub fn set_user_timeout(&mut self, ms: u32) {
-        self.user_timeout = ms;
+        self.timers.user_timeout = ms;
     }
 
     /// TCP_NODELAY.
@@ -308,7 +363,7 @@ impl Tcb {
     pub fn set_cork(&mut self, on: bool) {
         self.set(flag::CORK, on);
         if !on {
-            self.cork_at = Instant::FAR;
+            self.timers.cork_at = Instant::FAR;
         }
     }
 

@@ -44,53 +44,58 @@ impl Tcb {
     /// RFC 9293 3.8.6.2.2 (MUST-39): the edge moves only by min(half the buffer, one segment) or more; it never moves
     /// left (SHLD-14).
     pub(crate) fn offer_window(&mut self, syn: bool, cx: &Context) -> u16 {
-        let offered = self.rcv_adv.since(self.rcv_nxt);
+        let offered = self.rcv.adv.since(self.rcv.nxt);
         if syn {
             // RFC 7323 2.2: the window of a segment with SYN is not scaled; of a SYN/ACK it is as when the SYN was taken.
             return match self.state {
-                State::SynSent => initial(self.receive_buffer, self.mss_clamp) as u16,
+                State::SynSent => initial(self.receiver.buffer, self.receiver.mss_clamp) as u16,
                 _ => offered.min(0xffff) as u16,
             };
         }
-        let free = self.receive_buffer.saturating_sub(self.occupied).min(self.ahead(cx));
-        let step = (self.receive_buffer / 2).min(self.mss_clamp as u32);
-        let limit = 0xffff << self.rcv_scale;
+        let free = self.receiver.buffer.saturating_sub(self.receiver.occupied).min(self.ahead(cx));
+        let step = (self.receiver.buffer / 2).min(self.receiver.mss_clamp as u32);
+        let limit = 0xffff << self.options.rcv_scale;
         let mut window = offered;
         if free > offered && free - offered >= step {
             window = free.min(limit);
         }
         // Rounding up never pulls the edge back.
-        let shift = self.rcv_scale;
+        let shift = self.options.rcv_scale;
         let field = (window.saturating_add((1 << shift) - 1) >> shift).min(0xffff);
         if field << shift > offered {
-            self.rcv_adv = self.rcv_nxt + (field << shift);
+            self.rcv.adv = self.rcv.nxt + (field << shift);
         }
         field as u16
     }
 
     /// Bytes by which the right edge may be ahead of what was received, as far as the lane keeps up.
     fn ahead(&self, cx: &Context) -> u32 {
-        cx.limits.window.saturating_mul(self.mss_clamp as u32)
+        cx.limits.window.saturating_mul(self.receiver.mss_clamp as u32)
     }
 
     /// The application read `bytes`: tell the peer when the window opens by a useful step.
     pub fn consumed(&mut self, bytes: u32, cx: &mut Context) {
-        self.occupied = self.occupied.saturating_sub(bytes);
+        self.receiver.occupied = self.receiver.occupied.saturating_sub(bytes);
         if !matches!(self.state, State::Established | State::FinWait1 | State::FinWait2) {
             return;
         }
         self.autotune(bytes, cx);
-        let free = self.receive_buffer.saturating_sub(self.occupied).min(self.ahead(cx)).min(0xffff << self.rcv_scale);
-        let offered = self.rcv_adv.since(self.rcv_nxt);
+        let free = self
+            .receiver
+            .buffer
+            .saturating_sub(self.receiver.occupied)
+            .min(self.ahead(cx))
+            .min(0xffff << self.options.rcv_scale);
+        let offered = self.rcv.adv.since(self.rcv.nxt);
         // Linux's habit: an unsolicited update when the window at least doubles, or opens from nothing.
-        let step = (self.receive_buffer / 2).min(2 * self.mss_clamp as u32).min(self.ahead(cx) / 2);
+        let step = (self.receiver.buffer / 2).min(2 * self.receiver.mss_clamp as u32).min(self.ahead(cx) / 2);
         if free >= offered.saturating_mul(2).max(offered + step.max(1)) {
             self.set(flag::ACK_NOW, true);
         }
     }
 
     fn autotune(&mut self, bytes: u32, cx: &mut Context) {
-        let t = &mut self.tune;
+        let t = &mut self.receiver.tune;
         t.copied = t.copied.saturating_add(bytes);
         if t.rtt == 0 || cx.now.micros_since(t.round) < t.rtt as u64 {
             return;
@@ -102,18 +107,18 @@ impl Tcb {
             return;
         }
         t.space = copied;
-        if self.has(flag::RCVBUF_LOCKED) || copied < self.receive_buffer / 8 {
+        if self.has(flag::RCVBUF_LOCKED) || copied < self.receiver.buffer / 8 {
             return;
         }
         // Twice what was read, and the growth once more: the sender doubles each round trip.
-        let mut want = copied as u64 * 2 + 16 * self.mss_clamp as u64;
+        let mut want = copied as u64 * 2 + 16 * self.receiver.mss_clamp as u64;
         want += want * (copied - space).min(space) as u64 / space as u64;
         let clamp = self.knobs.as_ref().map_or(0, |k| k.window_clamp);
         let most = if clamp > 0 { clamp.min(cx.config.receive_buffer_max) } else { cx.config.receive_buffer_max };
         let want = want.min(most as u64) as u32;
         // Not while memory is short: what one connection gains all would pay for.
-        if want > self.receive_buffer && cx.pool.plenty() {
-            self.receive_buffer = want;
+        if want > self.receiver.buffer && cx.pool.plenty() {
+            self.receiver.buffer = want;
         }
     }
 
@@ -121,55 +126,55 @@ impl Tcb {
     /// how long a window takes.
     pub(crate) fn measure_as_receiver(&mut self, len: usize, cx: &Context) {
         let now = cx.now;
-        if let Some(echo) = self.echo {
-            if echo == self.tune.echo || len < self.rcv_mss as usize {
+        if let Some(echo) = self.receiver.echo {
+            if echo == self.receiver.tune.echo || len < self.receiver.mss as usize {
                 return;
             }
-            self.tune.echo = echo;
+            self.receiver.tune.echo = echo;
             let ms = (now.millis() as u32).wrapping_sub(echo);
             if ms < 1 << 20 {
-                self.tune.take(ms.max(1) * 1000, false);
+                self.receiver.tune.take(ms.max(1) * 1000, false);
             }
             return;
         }
-        match self.tune.timed {
-            Some((end, since)) if !self.rcv_nxt.before(end) => {
+        match self.receiver.tune.timed {
+            Some((end, since)) if !self.rcv.nxt.before(end) => {
                 let rtt = now.micros_since(since).clamp(1, 1 << 30) as u32;
-                self.tune.take(rtt, true);
+                self.receiver.tune.take(rtt, true);
             }
             Some(_) => return,
             None => {}
         }
-        self.tune.timed = Some((self.rcv_nxt + self.rcv_adv.since(self.rcv_nxt).max(1), now));
+        self.receiver.tune.timed = Some((self.rcv.nxt + self.rcv.adv.since(self.rcv.nxt).max(1), now));
     }
 
     /// SO_RCVBUF: a smaller buffer takes effect as data arrives; the window does not shrink, and no longer grows by itself.
     pub fn set_receive_buffer(&mut self, bytes: u32) {
-        self.receive_buffer = bytes.clamp(2048, Config::MOST_BYTES);
+        self.receiver.buffer = bytes.clamp(2048, Config::MOST_BYTES);
         self.set(flag::RCVBUF_LOCKED, true);
     }
 
     /// SO_SNDBUF, for the rhythm of reports; it no longer grows by itself.
     pub fn set_send_buffer(&mut self, bytes: u32) {
-        self.send_buffer = bytes.clamp(2048, Config::MOST_BYTES);
+        self.sender.buffer = bytes.clamp(2048, Config::MOST_BYTES);
         self.set(flag::SNDBUF_LOCKED, true);
     }
 
     /// Bytes that the application should queue at most.
     pub fn send_buffer(&self) -> u32 {
-        self.send_buffer
+        self.sender.buffer
     }
 
     /// Send-buffer autotuning: two windows, so that one can be acknowledged while the next is queued (Linux's
     /// `tcp_sndbuf_expand`).
     pub(crate) fn expand_send_buffer(&mut self, cx: &Context) {
-        let want = 2 * self.cc.cwnd as u64 * self.smss as u64;
+        let want = 2 * self.cc.window.cwnd as u64 * self.options.smss as u64;
         let want = want.min(cx.config.send_buffer_max as u64) as u32;
         // In steps of an eighth: each is an event.
-        if want <= self.send_buffer + self.send_buffer / 8 || self.has(flag::SNDBUF_LOCKED) || !cx.pool.plenty() {
+        if want <= self.sender.buffer + self.sender.buffer / 8 || self.has(flag::SNDBUF_LOCKED) || !cx.pool.plenty() {
             return;
         }
-        self.send_buffer = want;
+        self.sender.buffer = want;
         if !self.orphaned() {
             self.put_notice(Notice::ROOM);
         }
@@ -179,21 +184,21 @@ impl Tcb {
     #[inline]
     pub(crate) fn options(&mut self, syn: bool, cx: &mut Context) -> Options {
         let timestamps = self.has(flag::TIMESTAMPS).then(|| {
-            let value = (cx.now.millis() as u32).wrapping_add(self.ts_offset);
+            let value = (cx.now.millis() as u32).wrapping_add(self.options.ts_offset);
             // RFC 7323 3.2: TSecr is zero while ACK is not set.
-            let echo = if self.state == State::SynSent { 0 } else { self.ts_recent };
+            let echo = if self.state == State::SynSent { 0 } else { self.rcv.ts_recent };
             wire::tcp::Timestamps { value, echo }
         });
         if syn {
             return Options {
-                mss: Some(self.mss_clamp),
-                window_scale: self.has(flag::SCALED).then_some(self.rcv_scale),
+                mss: Some(self.receiver.mss_clamp),
+                window_scale: self.has(flag::SCALED).then_some(self.options.rcv_scale),
                 sack_permitted: self.has(flag::SACK),
                 timestamps,
                 ..Options::default()
             };
         }
-        let sack = match self.dsack.is_some() || self.ooo.is_some() {
+        let sack = match self.receiver.dsack.is_some() || self.receiver.ooo.is_some() {
             true => self.sack_blocks(cx),
             false => SackBlocks::default(),
         };
@@ -205,11 +210,11 @@ impl Tcb {
         let mut blocks = SackBlocks::default();
         if self.has(flag::SACK) {
             // RFC 2883 4: a duplicate is reported once, first.
-            if let Some((left, right)) = self.dsack.take() {
+            if let Some((left, right)) = self.receiver.dsack.take() {
                 cx.counters.dsacks_out += 1;
                 blocks.push(left, right);
             }
-            if let Some(ooo) = &self.ooo {
+            if let Some(ooo) = &self.receiver.ooo {
                 for (left, right) in ooo.blocks() {
                     blocks.push(left, right);
                 }
@@ -221,7 +226,7 @@ impl Tcb {
     /// `left..right` came twice (RFC 2883 4).
     pub(crate) fn note_duplicate(&mut self, left: SeqNum, right: SeqNum) {
         if self.has(flag::SACK) && left.before(right) {
-            self.dsack = Some((left, right));
+            self.receiver.dsack = Some((left, right));
         }
     }
 }
