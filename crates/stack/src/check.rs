@@ -8,7 +8,7 @@ use core::fmt::Arguments;
 
 use std::collections::HashMap;
 
-use wire::Addr;
+use wire::{Addr, Instant};
 
 use crate::Route;
 use crate::conn::{Conn, Stage};
@@ -33,17 +33,21 @@ pub(crate) struct Scratch {
     held: Vec<u32>,
     /// Handshakes and ready connections by listener.
     of: HashMap<u32, (usize, usize)>,
+    /// When each young connection is woken; `FAR` of the others.
+    young: Vec<Instant>,
 }
 
 impl Scratch {
     /// Nothing of so many connections.
     fn clear(&mut self, slots: usize) {
-        let Scratch { lists, notify, resting, hops, held, of } = self;
+        let Scratch { lists, notify, resting, hops, held, of, young } = self;
         for seen in lists.iter_mut().chain([notify, resting, hops, held]) {
             seen.clear();
             seen.resize(slots, 0);
         }
         of.clear();
+        young.clear();
+        young.resize(slots, Instant::FAR);
     }
 }
 
@@ -64,7 +68,7 @@ impl Stack {
         self.check_ways();
         self.check_hops();
         self.check_flows();
-        self.check_timers();
+        self.check_timers(scratch);
         self.check_counts(scratch);
     }
 
@@ -276,19 +280,21 @@ impl Stack {
     }
 
     /// Whoever waits for a time is on the wheel, and no number of a connection that is over is.
-    fn check_timers(&self) {
+    fn check_timers(&self, Scratch { young, .. }: &mut Scratch) {
+        self.alarms.each_young(&self.queues, |id, at| young[id as usize] = at);
         for id in 0..self.conns.slots() {
             let deadline = match self.conns.whole(id) {
                 Some(c) if c.linked => c.tcb.deadline(),
                 // In TIME-WAIT its record has the time.
                 Some(_) => continue,
-                None => self.conns.parked_until(id).unwrap_or(wire::Instant::FAR),
+                None => self.conns.parked_until(id).unwrap_or(Instant::FAR),
             };
             // Who has something to send looks for his time when he has sent it.
-            let woken = self.queues[id].has(queued::SEND) || self.wheel.wakes(id, deadline);
+            let grows = young[id as usize] <= deadline;
+            let woken = self.queues[id].has(queued::SEND) || grows || self.alarms.wheel.wakes(id, deadline);
             assert!(woken, "connection {id} waits for {deadline:?}, and is not woken");
             let there = self.conns.key(id).is_some();
-            assert!(there || !self.wheel.has(id), "number {id} is free and on the wheel");
+            assert!(there || !self.alarms.wheel.has(id), "number {id} is free and on the wheel");
         }
     }
 

@@ -25,8 +25,10 @@ pub(crate) struct Conn {
     pub tcb: Tcb,
     pub key: FlowKey,
     pub hash: u32,
-    /// When the wheel wakes it, or earlier than it does; `FAR`: the wheel does not have it.
+    /// When it is woken at the latest; `FAR`: nobody wakes it.
     pub wheel_at: Instant,
+    /// The wheel may have it.
+    pub on_wheel: bool,
     /// Index of the neighbour that frames go to; `NO_NEIGHBOR` while none was asked for.
     pub neighbor: u32,
     /// `Neighbors::epoch` when `neighbor` was looked up.
@@ -75,6 +77,7 @@ impl Conn {
             key,
             hash,
             wheel_at: Instant::FAR,
+            on_wheel: false,
             neighbor,
             epoch,
             listener,
@@ -99,6 +102,7 @@ impl Conn {
             key,
             hash,
             wheel_at,
+            on_wheel,
             neighbor,
             epoch,
             listener,
@@ -113,7 +117,7 @@ impl Conn {
             linked,
         } = self;
         (*key, *hash) = (birth.key, birth.hash);
-        *wheel_at = Instant::FAR;
+        (*wheel_at, *on_wheel) = (Instant::FAR, false);
         (*neighbor, *epoch) = birth.hop;
         (*listener, *came_from, *stage) = (birth.listener, birth.came_from, birth.stage);
         (*traffic_class, *hop_limit, *fragments, *cut) = (0, 0, false, false);

@@ -245,6 +245,7 @@ impl Idle {
             hash: self.hash,
             // Whatever the wheel still has comes to nothing.
             wheel_at: Instant::FAR,
+            on_wheel: true,
             neighbor: self.neighbor,
             epoch: self.epoch,
             listener: u32::MAX,

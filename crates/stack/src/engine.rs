@@ -8,6 +8,7 @@ use mem::spsc::{Consumer, Producer};
 use tcp::{SentPool, Tcb};
 use wire::{Addr, Instant, MacAddr, SeqNum};
 
+use crate::alarms::Alarms;
 use crate::autoconf::Conflict;
 use crate::channel::Endpoint;
 use crate::conn::Birth;
@@ -31,7 +32,7 @@ use crate::route::Routes;
 use crate::sources::Sources;
 use crate::syn_cache::SynCache;
 use crate::time_wait::TimeWaits;
-use crate::wheel::Wheel;
+
 use crate::{InterfaceConfig, InterfaceId, Mode, Route, StackConfig, SynCookies};
 
 /// Flow-table values with this bit name TIME-WAIT records.
@@ -86,7 +87,7 @@ pub struct Stack {
     hand: u32,
     pub(crate) ports: LocalPorts,
     pub(crate) sources: Sources,
-    pub(crate) wheel: Wheel,
+    pub(crate) alarms: Alarms,
     pub(crate) due: Vec<u32>,
     /// Connections that were idle at some time, in its order.
     pub(crate) resting: Queue<Rest>,
@@ -163,7 +164,7 @@ impl Stack {
             hand: 0,
             ports: LocalPorts::new(config.ports, secret, config.ports_start),
             sources: Sources::default(),
-            wheel: Wheel::new(Instant::ZERO),
+            alarms: Alarms::new(Instant::ZERO),
             due: Vec::with_capacity(256),
             resting: Queue::with_capacity(0),
             notify: Queue::with_capacity(256),
@@ -423,6 +424,9 @@ impl Stack {
         open(&mut conn.tcb, &mut context!(self, now));
         let id = self.conns.insert(conn);
         self.queues.reach(id);
+        if let Some(c) = self.conns.whole_mut(id) {
+            c.wheel_at = self.alarms.born(now, self.queues[id].entry(id));
+        }
         if !instead.is_some_and(|value| self.flows.replace(hash, value, id)) {
             self.flows.insert(hash, id);
         }
@@ -433,7 +437,7 @@ impl Stack {
     pub fn expire(&mut self, now: Instant) {
         self.conns.now = now;
         let mut due = core::mem::take(&mut self.due);
-        self.wheel.expire(now, &mut due);
+        self.alarms.expire(now, &self.queues, &mut due);
         for n in 0..due.len() {
             if let Some(later) = due.get(n + AHEAD) {
                 self.conns.prefetch(*later);
@@ -441,11 +445,12 @@ impl Stack {
             let id = due[n];
             if let Some(at) = self.conns.parked_until(id).filter(|at| *at > now) {
                 if at != Instant::FAR {
-                    self.wheel.schedule(id, at);
+                    self.alarms.wheel.schedule(id, at);
                 }
                 continue;
             }
             let Some(c) = self.conns.get_mut(id) else { continue };
+            // Where the wheel still has it, for later, that comes to nothing.
             c.wheel_at = Instant::FAR;
             if c.tcb.deadline() <= now {
                 let mut cx = context!(self, now);
@@ -542,7 +547,7 @@ impl Stack {
         let at = self.neighbors.next().min(self.configure_at);
         let neighbors = (at != Instant::FAR).then_some(at);
         let parking = self.resting.front().map(|r| r.since + self.config.park_after);
-        [parking, self.wheel.next(), self.syns.next(), self.time_waits.next(), self.reassembler.next(), neighbors]
+        [parking, self.alarms.next(), self.syns.next(), self.time_waits.next(), self.reassembler.next(), neighbors]
             .into_iter()
             .flatten()
             .min()

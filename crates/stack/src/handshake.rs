@@ -1,7 +1,7 @@
 //! Passive opens (RFC 9293 3.10.7.2, RFC 4987): from a SYN by way of a record, or of a cookie, to a connection.
 
-use tcp::{Offer, Open, Tcb, reset_for};
-use wire::tcp::{Flags, Options, Segment, Timestamps};
+use tcp::{Offer, Open, Outgoing, Tcb, reset_for};
+use wire::tcp::{Flags, Options, Ordinary, Segment, Syn, Timestamps};
 use wire::{Instant, MacAddr, SeqNum};
 
 use crate::InterfaceId;
@@ -21,6 +21,42 @@ impl Stack {
     /// Handshakes under way that have no connection yet.
     pub fn half_open(&self) -> usize {
         self.syns.len()
+    }
+
+    /// The straight path of a handshake's beginning: an ordinary SYN of a tuple that nobody has, for a listener with room and without
+    /// options, while there is room among the handshakes. `false`, with nothing done, where it is not so simple.
+    #[inline(always)]
+    pub(crate) fn take_syn_straight(
+        &mut self,
+        now: Instant,
+        source: Source,
+        key: FlowKey,
+        hash: u32,
+        syn: &Syn,
+    ) -> bool {
+        let Some(listener) = self.listeners.find(&key) else { return false };
+        let most = self.config.syn_backlog;
+        let room = self.syns.len() < self.config.max_half_open as usize;
+        let cookies = self.config.syn_cookies == SynCookies::Always;
+        let Some(l) = self.listeners.get(listener) else { return false };
+        if l.ready > l.backlog || l.embryos >= l.backlog.min(most) || !l.options.is_empty() || !room || cookies {
+            return false;
+        }
+        let receive_buffer = l.receive_buffer;
+        let (mss, _) = self.offered_mss(source.interface, &key);
+        let (iss, ts_offset) = self.initial_sequence(now, &key);
+        let mut embryo = Embryo::of(key, hash, syn, listener, (source.mac, source.interface));
+        (embryo.iss, embryo.ts_offset) = (iss, ts_offset);
+        (embryo.mss, embryo.receive_buffer) = (mss, receive_buffer);
+        let Some(id) = self.syns.insert(now, embryo) else { return false };
+        self.flows.insert(hash, id | EMBRYO);
+        if let Some(l) = self.listeners.get(listener) {
+            l.embryos += 1;
+        }
+        self.counters.segments_in += 1;
+        self.counters.passive_opens += 1;
+        self.push_raw(source.interface, Raw::SynAck { handshake: id });
+        true
     }
 
     /// A SYN for `listener`. `after` is the sequence number that an earlier connection of the same tuple reached.
@@ -63,7 +99,7 @@ impl Stack {
             };
             (open.iss, _) = self.cookies.make(now, &key, offer.seq, mss.min(open.path_mss));
             self.counters.cookies_sent += 1;
-            self.send_syn_ack(now, (source.interface, source.mac), key, &open, &offer, listener, true);
+            self.send_cookie(now, (source.interface, source.mac), key, &open, &offer, listener);
             return Ok(());
         }
         if let Some(after) = after {
@@ -81,7 +117,7 @@ impl Stack {
         if let Some(l) = self.listeners.get(listener) {
             l.embryos += 1;
         }
-        self.send_syn_ack(now, (source.interface, source.mac), key, &open, &offer, listener, false);
+        self.push_raw(source.interface, Raw::SynAck { handshake: id });
         Ok(())
     }
 
@@ -109,9 +145,8 @@ impl Stack {
         (open.first_window(&self.config.tcp), if scaled { open.scale(&self.config.tcp) } else { 0 })
     }
 
-    /// Sends a SYN/ACK back the way the SYN came.
-    #[allow(clippy::too_many_arguments)]
-    fn send_syn_ack(
+    /// Sends a SYN/ACK that carries a cookie back the way the SYN came.
+    fn send_cookie(
         &mut self,
         now: Instant,
         (interface, mac): (InterfaceId, MacAddr),
@@ -119,28 +154,30 @@ impl Stack {
         open: &Open,
         offer: &Offer,
         listener: u32,
-        cookie: bool,
     ) {
-        let out = Tcb::syn_ack(open, offer, &context!(self, now));
+        let out = Tcb::syn_ack(open, offer, now, &self.config.tcp);
         let mut header = out.header(key.local_port, key.remote_port);
-        if let (true, Some(ts)) = (cookie, &mut header.options.timestamps) {
+        if let Some(ts) = &mut header.options.timestamps {
             let clock = ts.value.wrapping_sub(open.ts_offset);
             ts.value = tcp::stamp(clock, offer.to_bits()).wrapping_add(open.ts_offset);
         }
-        let option = |l: &crate::listener::Listener, o| l.options.get(o);
-        let l = self.listeners.get(listener);
-        let class = l.as_ref().and_then(|l| option(l, ConnOption::TrafficClass)).unwrap_or(0) as u8 & !3;
-        let hops = l.and_then(|l| option(l, ConnOption::HopLimit)).unwrap_or(0) as u8;
+        let (class, hops) = self.listeners.get(listener).map_or((0, 0), |l| l.class_and_hops());
         self.push_raw(interface, Raw::Tcp { mac, key, header, class, hops });
     }
 
-    fn repeat_syn_ack(&mut self, now: Instant, id: u32) {
+    /// The SYN/ACK of a record, and its class and hop limit.
+    #[inline(always)]
+    pub(crate) fn syn_ack_of(&mut self, now: Instant, e: &Embryo) -> (Outgoing, u8, u8) {
+        let (class, hops) = self.listeners.get(e.listener).map_or((0, 0), |l| l.class_and_hops());
+        (Tcb::syn_ack(&Self::open_of(e, e.mss), &e.offer(), now, &self.config.tcp), class, hops)
+    }
+
+    fn repeat_syn_ack(&mut self, id: u32) {
         let Some(e) = self.syns.get_mut(id) else { return };
         e.set_again();
-        let e = *e;
-        let open = Self::open_of(&e, e.mss);
+        let interface = e.interface;
         self.counters.tcp.syn_retransmits += 1;
-        self.send_syn_ack(now, (e.interface, e.mac), e.key, &open, &e.offer(), e.listener, false);
+        self.push_raw(interface, Raw::SynAck { handshake: id });
     }
 
     /// Whether a segment out of order is answered again: not more often than the limit (Linux's tcp_invalid_ratelimit).
@@ -173,7 +210,7 @@ impl Stack {
             // Our SYN/ACK was lost, or is on its way.
             if self.may_answer(now, id) {
                 self.syns.rearm(id, now, e.timeouts);
-                self.repeat_syn_ack(now, id);
+                self.repeat_syn_ack(id);
             }
             return Ok(());
         }
@@ -239,6 +276,33 @@ impl Stack {
         self.syns.remove(id);
         self.first_segment(now, source, seg, new);
         Ok(())
+    }
+
+    /// The straight path of a handshake's end: the ACK of a SYN/ACK that went out once, by a listener that has room and asks for
+    /// nothing special, becomes a connection at once. `false`, with nothing done, where it is not so simple.
+    pub(crate) fn open_straight(&mut self, now: Instant, source: Source, seg: &Ordinary, hash: u32, id: u32) -> bool {
+        let Some(&e) = self.syns.get(id) else { return false };
+        let (mss, headers) = self.offered_mss(e.key.interface, &e.key);
+        let plain = self.listeners.get(e.listener).is_some_and(|l| l.ready <= l.backlog && l.options.is_empty());
+        if !plain || e.timeouts != 0 || e.again() || e.mss > mss || !self.paths.is_empty() {
+            return false;
+        }
+        let Embryo { iss, ts_offset, mss, receive_buffer, listener, key, .. } = e;
+        let open = Open { iss, ts_offset, mss, path_mss: mss, receive_buffer, headers };
+        let offer = e.offer();
+        if !Tcb::may_establish(&open, &offer, seg, &context!(self, now)) {
+            return false;
+        }
+        let sent = e.due.micros().saturating_sub(self.syns.timeout(0).as_micros() as u64);
+        let sent = Instant::from_micros(sent);
+        let hop = self.passive_hop(source.interface, key.remote);
+        let birth = Birth { key, hash, hop, came_from: Some(source.mac), listener, stage: Stage::Embryo };
+        let establish = |tcb: &mut Tcb, cx: &mut tcp::Context| tcb.establish(&open, &offer, sent, seg, cx);
+        let Some(new) = self.admit(now, birth, Some(id | EMBRYO), establish) else { return false };
+        self.syns.remove(id);
+        self.counters.segments_in += seg.count() as u64;
+        self.settle_straight(now, new);
+        true
     }
 
     /// An ACK outside any connection: it may carry a cookie. `None` where it does not.
@@ -381,7 +445,7 @@ impl Stack {
             }
             self.syns.rearm(id, now, timeouts + 1);
             if resend {
-                self.repeat_syn_ack(now, id);
+                self.repeat_syn_ack(id);
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use tcp::State;
 use wire::burst::{RxBurst, RxChecksum, RxFrame};
-use wire::tcp::{Flags, Header, Options, Segment};
+use wire::tcp::{Flags, Header, Options, Ordinary, Segment, Syn};
 use wire::{Addr, Instant, MacAddr, Malformed, SeqNum, arp, ethernet, ipv4, ipv6};
 
 use crate::Mode;
@@ -206,9 +206,27 @@ impl Stack {
         if !sum_ok(src, dst, segment, frame) {
             return Some(Err(DropReason::TcpChecksum));
         }
+        let source = Source { interface, mac, src, dst, ecn: tos & 3 };
+        let mut hash = hash;
+        if let Some((ports, seg)) = Ordinary::read(segment, frame.mss)
+            && self.take_straight(now, source, ports, &seg, &mut hash)
+        {
+            return Some(Ok(Fate::Taken));
+        }
+        if let Some(((src_port, dst_port), syn)) = Syn::read(segment) {
+            let key = source.key(dst_port, src_port);
+            let hash = *hash.get_or_insert_with(|| self.flows.hash(&key));
+            if self.find_flow(&key, hash).is_none() {
+                if !ours && ask(self, RxFrame { checksum: RxChecksum::Verified, ..*frame }, Sought::InVain) {
+                    return Some(Ok(Fate::Given));
+                }
+                if self.take_syn_straight(now, source, key, hash, &syn) {
+                    return Some(Ok(Fate::Taken));
+                }
+            }
+        }
         let Ok(header) = Segment::header(segment) else { return Some(Err(DropReason::Malformed)) };
         let seg = Segment::behind(segment, header, frame.mss);
-        let source = Source { interface, mac, src, dst, ecn: tos & 3 };
         let mut taken = self.take_common(now, source, &seg, hash, ours);
         if let Ok(Fate::Unknown(hash)) = taken {
             if ask(self, RxFrame { checksum: RxChecksum::Verified, ..*frame }, Sought::InVain) {
@@ -339,8 +357,14 @@ impl Stack {
             // RFC 9293 3.1, MUST-3.
             return Err(DropReason::TcpChecksum);
         }
+        let mut hash = None;
+        if let Some((ports, seg)) = Ordinary::read(bytes, frame.mss)
+            && self.take_straight(now, source, ports, &seg, &mut hash)
+        {
+            return Ok(());
+        }
         let seg = Segment::parse_merged(bytes, frame.mss).map_err(|_| DropReason::Malformed)?;
-        self.take_segment(now, source, &seg, None, true).map(|_| ())
+        self.take_segment(now, source, &seg, hash, true).map(|_| ())
     }
 
     /// [`Stack::take_common`] where a call does not matter.
@@ -377,38 +401,75 @@ impl Stack {
         let taken = match found {
             Some(value) if value & TIME_WAIT != 0 => self.in_time_wait(now, source, seg, key, hash, value),
             Some(value) if value & EMBRYO != 0 => self.in_handshake(now, source, seg, hash, value & !EMBRYO),
-            Some(id) => {
-                let Some(Conn { tcb, .. }) = self.conns.get_mut(id) else { return Err(DropReason::NoSocket) };
-                if source.ecn == CE {
-                    tcb.congestion_experienced();
-                }
-                if seg.flags.intersects(Flags::URG | Flags::SYN) {
-                    if seg.flags.contains(Flags::URG) {
-                        tcb.note_urgent(seg);
-                    }
-                    if let (Some(learning), Some(lane)) = (&mut self.learning, self.came_by)
-                        && tcb.state() == State::SynSent
-                    {
-                        learning.answered(&key, lane, lane == self.config.lane, &mut self.counters);
-                    }
-                }
-                let mut cx = context!(self, now);
-                let predicted = cx.counters.predicted;
-                let reply = tcb.on_segment(seg, &mut cx);
-                if let Some(reply) = reply {
-                    self.reply(source, seg, reply);
-                }
-                if self.counters.tcp.predicted != predicted && !seg.payload.is_empty() {
-                    // What follows it may be more of the same.
-                    self.leading = Some(id);
-                } else {
-                    self.settle(now, id);
-                }
-                Ok(())
-            }
+            Some(id) => self.take_odd(now, source, seg, &key, id),
             None => self.without_connection(now, source, seg, key, hash, None),
         };
         taken.map(|()| Fate::Taken)
+    }
+
+    /// The straight path: an ordinary segment of a connection, or of a handshake that it ends, from `ports` to ours. `false`, with
+    /// nothing done but that the tuple's `hash` is known, where it is neither, or not ready for it.
+    #[inline(always)]
+    fn take_straight(
+        &mut self,
+        now: Instant,
+        source: Source,
+        (src_port, dst_port): (u16, u16),
+        seg: &Ordinary,
+        hash: &mut Option<u32>,
+    ) -> bool {
+        let key = source.key(dst_port, src_port);
+        let hash = *hash.get_or_insert_with(|| self.flows.hash(&key));
+        let Some(id) = self.find_flow(&key, hash).filter(|value| value & TIME_WAIT == 0 && source.ecn != CE) else {
+            return false;
+        };
+        if id & EMBRYO != 0 {
+            return self.open_straight(now, source, seg, hash, id & !EMBRYO);
+        }
+        let Some(c) = self.conns.get_mut(id) else { return false };
+        if !c.tcb.straight(seg, &mut context!(self, now)) {
+            return false;
+        }
+        self.counters.segments_in += seg.count() as u64;
+        if !seg.payload.is_empty() && !seg.fin {
+            // What follows it may be more of the same.
+            self.leading = Some(id);
+        } else {
+            self.settle_straight(now, id);
+        }
+        true
+    }
+
+    /// Any segment of connection `id`.
+    #[inline(never)]
+    fn take_odd(
+        &mut self,
+        now: Instant,
+        source: Source,
+        seg: &Segment,
+        key: &FlowKey,
+        id: u32,
+    ) -> Result<(), DropReason> {
+        let Some(Conn { tcb, .. }) = self.conns.get_mut(id) else { return Err(DropReason::NoSocket) };
+        if source.ecn == CE {
+            tcb.congestion_experienced();
+        }
+        if seg.flags.intersects(Flags::URG | Flags::SYN) {
+            if seg.flags.contains(Flags::URG) {
+                tcb.note_urgent(seg);
+            }
+            if let (Some(learning), Some(lane)) = (&mut self.learning, self.came_by)
+                && tcb.state() == State::SynSent
+            {
+                learning.answered(key, lane, lane == self.config.lane, &mut self.counters);
+            }
+        }
+        let reply = tcb.on_segment(seg, &mut context!(self, now));
+        if let Some(reply) = reply {
+            self.reply(source, seg, reply);
+        }
+        self.settle(now, id);
+        Ok(())
     }
 
     /// RFC 9293 3.10.7.1 and 3.10.7.2: CLOSED and LISTEN. `after` is the sequence number that an earlier connection of the
@@ -453,8 +514,8 @@ impl Stack {
         value: u32,
     ) -> Result<(), DropReason> {
         let t = value & !TIME_WAIT;
-        let Some(record) = self.time_waits.get(t) else { return Err(DropReason::NoSocket) };
-        let TimeWait { snd_nxt, rcv_nxt, window, challenged, .. } = *record;
+        let Some(&record) = self.time_waits.get(t) else { return Err(DropReason::NoSocket) };
+        let TimeWait { snd_nxt, rcv_nxt, challenged, .. } = record;
         let ts = record.ts();
         let has = |flag| seg.flags.contains(flag);
         if has(Flags::RST) {
@@ -494,11 +555,7 @@ impl Stack {
             self.counters.tcp.acks_limited += 1;
             return Ok(());
         }
-        let (_, offset) = self.initial_sequence(now, &key);
-        let value = (now.millis() as u32).wrapping_add(offset);
-        let options =
-            Options { timestamps: ts.map(|echo| wire::tcp::Timestamps { value, echo }), ..Options::default() };
-        let header = bare(&key, snd_nxt, rcv_nxt, Flags::ACK, window, options);
+        let header = record.ack(now);
         self.push_raw(source.interface, Raw::Tcp { mac: source.mac, key, header, class: 0, hops: 0 });
         Ok(())
     }

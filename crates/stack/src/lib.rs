@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod ahead;
+mod alarms;
 mod arp;
 mod autoconf;
 pub mod channel;

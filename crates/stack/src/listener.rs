@@ -4,7 +4,7 @@ use foldhash::{HashMap, HashSet};
 use wire::Addr;
 
 use crate::InterfaceId;
-use crate::channel::Endpoint;
+use crate::channel::{ConnOption, Endpoint};
 use crate::flows::FlowKey;
 use crate::keyed::Keyed;
 use crate::options::Options;
@@ -33,6 +33,17 @@ pub(crate) struct Listeners {
     /// Where there were any since this was taken, and whether of a wildcard for IPv6 alone.
     pub changed: HashSet<(Endpoint, bool)>,
     chooser: Keyed,
+}
+
+impl Listener {
+    /// Traffic class (without the ECN bits) and hop limit of its handshakes; 0 is the default.
+    pub fn class_and_hops(&self) -> (u8, u8) {
+        if self.options.is_empty() {
+            return (0, 0);
+        }
+        let option = |o| self.options.get(o).unwrap_or(0) as u8;
+        (option(ConnOption::TrafficClass) & !3, option(ConnOption::HopLimit))
+    }
 }
 
 impl Listeners {

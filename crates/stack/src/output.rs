@@ -5,7 +5,7 @@ use tcp::Outgoing;
 use wire::burst::{Gso, PARTS, PartialChecksum, TxCaps, TxOffload, TxSink};
 use wire::quick::Headers;
 use wire::tcp::{Flags, Header};
-use wire::{Addr, Instant, MacAddr, arp, ethernet, ipv4, ipv6};
+use wire::{Addr, Instant, MacAddr, SeqNum, arp, ethernet, ipv4, ipv6};
 
 use crate::channel::Failure;
 use crate::conn::Conn;
@@ -16,6 +16,7 @@ use crate::interface::{Interface, InterfaceConfig};
 use crate::neighbor::{Hop, Neighbors};
 use crate::queues::{Entry, queued};
 use crate::route::{InterfaceId, Routes};
+use crate::settle::watch;
 
 /// Most replies that wait outside connections.
 const RAW_LIMIT: usize = 512;
@@ -36,15 +37,29 @@ pub(crate) const TTL: u8 = 64;
 
 /// A frame outside any connection.
 pub(crate) enum Raw {
-    /// A bare TCP segment: a handshake's SYN/ACK, a RST, an ACK for TIME-WAIT.
+    /// A bare TCP segment: a SYN/ACK with a cookie, a RST, an ACK for TIME-WAIT.
     /// `hops` of 0 is the default.
     Tcp { mac: MacAddr, key: FlowKey, header: Header, class: u8, hops: u8 },
+    /// The SYN/ACK of a handshake's record, if that is still there.
+    SynAck { handshake: u32 },
+    /// The ACK of a TIME-WAIT record, if that is still there.
+    TimeWait { record: u32, mac: MacAddr },
     /// Who has `target`?
     Solicit { target: Addr, source: Addr, unicast: Option<MacAddr> },
     /// An ARP reply.
     Arp { mac: MacAddr, packet: arp::Packet },
     /// A whole IP packet.
     Packet { mac: MacAddr, ethertype: u16, bytes: Vec<u8> },
+}
+
+/// What the straight path did for a connection.
+enum Straight {
+    /// It sent all that there was.
+    Sent,
+    /// The port takes no more frames.
+    Full,
+    /// Nothing: it is for the general way.
+    Not,
 }
 
 enum Progress {
@@ -80,7 +95,7 @@ impl Stack {
         }
         let before = self.counters.frames_out;
         let caps = sink.caps();
-        let mut full = self.drain_raw(interface, sink, caps);
+        let mut full = self.drain_raw(now, interface, sink, caps);
         if !full {
             let via = Via::new(&self.interfaces[i], interface, caps, sink.gathers());
             full = [queued::CONTROL, queued::ACK, queued::DATA].iter().any(|bit| self.drain(now, *bit, &via, sink));
@@ -88,7 +103,7 @@ impl Stack {
         if !full && !self.neighbors.questions.is_empty() {
             // Hops that turned out to be unknown are asked for at once.
             self.ask_neighbors(now);
-            self.drain_raw(interface, sink, caps);
+            self.drain_raw(now, interface, sink, caps);
         }
         let i = &mut self.interfaces[i];
         i.acks.append(&mut i.later);
@@ -96,10 +111,21 @@ impl Stack {
     }
 
     /// The replies; whether the port is full.
-    fn drain_raw<S: TxSink + ?Sized>(&mut self, interface: InterfaceId, sink: &mut S, caps: TxCaps) -> bool {
+    fn drain_raw<S: TxSink + ?Sized>(
+        &mut self,
+        now: Instant,
+        interface: InterfaceId,
+        sink: &mut S,
+        caps: TxCaps,
+    ) -> bool {
         let i = interface.index();
         while let Some(raw) = self.interfaces[i].raw.pop_front() {
-            if !self.send_raw(interface, &raw, sink, caps) {
+            let sent = match raw {
+                Raw::SynAck { handshake } => self.send_syn_ack(now, interface, handshake, sink, caps),
+                Raw::TimeWait { record, mac } => self.send_last_ack(now, interface, (record, mac), sink, caps),
+                _ => self.send_raw(interface, &raw, sink, caps),
+            };
+            if !sent {
                 self.interfaces[i].raw.push_front(raw);
                 return true;
             }
@@ -177,6 +203,14 @@ impl Stack {
                 self.interfaces[i].later.push(entry);
                 return true;
             }
+        }
+        match self.send_straight(now, id, via, sink) {
+            Straight::Sent => return true,
+            Straight::Full => {
+                self.queues[id].insert(bit);
+                return false;
+            }
+            Straight::Not => {}
         }
         match self.send_conn(now, id, via, share, sink) {
             Progress::Idle => self.settle_sent(now, id),
@@ -263,6 +297,43 @@ impl Stack {
         }
     }
 
+    /// The straight path: one ordinary segment, in a frame of the common shape, to a neighbour that is known.
+    #[inline(always)]
+    fn send_straight<S: TxSink + ?Sized>(&mut self, now: Instant, id: u32, via: &Via, sink: &mut S) -> Straight {
+        let Some(c) = self.conns.whole_mut(id) else { return Straight::Not };
+        let plain = via.plain && c.epoch == self.neighbors.epoch && !(c.fragments | c.cut) && c.key.remote.is_v4();
+        if !plain {
+            return Straight::Not;
+        }
+        let Hop::Known(to) = self.neighbors.hop(now, c.neighbor) else { return Straight::Not };
+        let Some(buf) = sink.reserve(via.room) else { return Straight::Full };
+        let Some(head) = buf.first_chunk_mut() else { return Straight::Not };
+        let mut cx = context!(self, now);
+        let Some(out) = c.tcb.send_straight(&mut cx) else { return Straight::Not };
+        let FlowKey { local: src, remote: dst, local_port: src_port, remote_port: dst_port, .. } = c.key;
+        let (tos, ttl) = (c.traffic_class | out.ecn, if c.hop_limit == 0 { TTL } else { c.hop_limit });
+        let tcp::Simple { seq, ack, flags, window, timestamps, len, .. } = out;
+        let headers = Headers { to, from: via.mac, src, dst, tos, ttl, src_port, dst_port, seq, ack, flags, window };
+        let text = headers.write_ordinary(head, timestamps, len as usize);
+        let end = text + len as usize;
+        if len > 0 {
+            c.tcb.copy_text(&out, &mut buf[text..end], cx.pool);
+        }
+        let offload = finish_bare(&mut buf[..end], via.caps);
+        sink.commit(end, offload);
+        self.counters.frames_out += 1;
+        self.counters.bytes_out += end as u64;
+        self.counters.segments_out += 1;
+        // Sending brings no news; when to look again is all that it can have changed, unless the connection is over.
+        if c.tcb.is_over() || c.tcb.has_knobs() {
+            self.settle_sent(now, id);
+        } else {
+            let idle = c.tcb.is_idle();
+            watch(now, id, c, idle, &mut self.queues[id], &mut self.alarms, &mut self.resting);
+        }
+        Straight::Sent
+    }
+
     #[inline(always)]
     fn send_conn<S: TxSink + ?Sized>(
         &mut self,
@@ -341,10 +412,98 @@ impl Stack {
         Progress::More
     }
 
+    /// The SYN/ACK of a handshake; `false` where the port is full.
+    #[inline(always)]
+    fn send_syn_ack<S: TxSink + ?Sized>(
+        &mut self,
+        now: Instant,
+        interface: InterfaceId,
+        handshake: u32,
+        sink: &mut S,
+        caps: TxCaps,
+    ) -> bool {
+        let Some(&e) = self.syns.get(handshake).filter(|e| e.interface == interface) else { return true };
+        let (out, class, hops) = self.syn_ack_of(now, &e);
+        let i = &self.interfaces[interface.index()];
+        if e.key.remote.is_v4() && i.config.vlan.is_none() {
+            let Some(buf) = sink.reserve(128) else { return false };
+            let ttl = if hops == 0 { TTL } else { hops };
+            let headers =
+                headers_of(&e.key, (e.mac, i.config.mac), (class, ttl), (out.seq, out.ack, out.flags, out.window));
+            if let Some(end) = headers.write_syn(buf, &out.options) {
+                let offload = finish_bare(&mut buf[..end], caps);
+                sink.commit(end, offload);
+                self.count_bare(end);
+                return true;
+            }
+        }
+        let header = out.header(e.key.local_port, e.key.remote_port);
+        self.send_bare(interface, (e.mac, &e.key), &header, (class, hops), sink, caps)
+    }
+
+    /// The ACK of a TIME-WAIT record; `false` where the port is full.
+    #[inline(always)]
+    fn send_last_ack<S: TxSink + ?Sized>(
+        &mut self,
+        now: Instant,
+        interface: InterfaceId,
+        (record, mac): (u32, MacAddr),
+        sink: &mut S,
+        caps: TxCaps,
+    ) -> bool {
+        let Some(r) = self.time_waits.get(record).filter(|r| r.key.interface == interface) else { return true };
+        let i = &self.interfaces[interface.index()];
+        if r.key.remote.is_v4() && i.config.vlan.is_none() {
+            let Some(buf) = sink.reserve(128) else { return false };
+            let Some(head) = buf.first_chunk_mut() else { return false };
+            let headers =
+                headers_of(&r.key, (mac, i.config.mac), (0, TTL), (r.snd_nxt, r.rcv_nxt, Flags::ACK, r.window));
+            let end = headers.write_ordinary(head, r.stamps(now), 0);
+            let offload = finish_bare(&mut buf[..end], caps);
+            sink.commit(end, offload);
+            self.count_bare(end);
+            return true;
+        }
+        let (key, header) = (r.key, r.ack(now));
+        self.send_bare(interface, (mac, &key), &header, (0, 0), sink, caps)
+    }
+
+    fn count_bare(&mut self, bytes: usize) {
+        self.counters.segments_out += 1;
+        self.counters.frames_out += 1;
+        self.counters.bytes_out += bytes as u64;
+    }
+
+    /// A segment outside any connection; `false` where the port is full.
+    #[inline(always)]
+    fn send_bare<S: TxSink + ?Sized>(
+        &mut self,
+        interface: InterfaceId,
+        (mac, key): (MacAddr, &FlowKey),
+        header: &Header,
+        (class, hops): (u8, u8),
+        sink: &mut S,
+        caps: TxCaps,
+    ) -> bool {
+        let i = &self.interfaces[interface.index()];
+        let (our_mac, vlan, suggested) = (i.config.mac, i.config.vlan, i.auto.hop_limit);
+        let Some(buf) = sink.reserve(128) else { return false };
+        let tcp_at = link(vlan) + if key.remote.is_v4() { 20 } else { 40 };
+        let end = emit_raw(buf, (mac, our_mac, vlan), key, header, class, hop_limit(key, hops, suggested));
+        let offload = if caps.checksum {
+            TxOffload { checksum: Some(PartialChecksum { start: tcp_at as u16, offset: 16 }), gso: None }
+        } else {
+            wire::tcp::finish_checksum(&mut buf[tcp_at..end], crate::input::sum);
+            TxOffload::default()
+        };
+        sink.commit(end, offload);
+        self.count_bare(end);
+        true
+    }
+
     fn send_raw<S: TxSink + ?Sized>(&mut self, interface: InterfaceId, raw: &Raw, sink: &mut S, caps: TxCaps) -> bool {
         let config = &self.interfaces[interface.index()].config;
         let (our_mac, vlan) = (config.mac, config.vlan);
-        let suggested = self.interfaces[interface.index()].auto.hop_limit;
         let room = match raw {
             Raw::Packet { bytes, .. } => 18 + bytes.len(),
             _ => 128,
@@ -356,17 +515,10 @@ impl Stack {
         let Some(buf) = sink.reserve(room) else { return false };
         let (end, offload) = match raw {
             Raw::Tcp { mac, key, header, class, hops } => {
-                let tcp_at = link(vlan) + if key.remote.is_v4() { 20 } else { 40 };
-                let end = emit_raw(buf, (*mac, our_mac, vlan), key, header, *class, hop_limit(key, *hops, suggested));
-                self.counters.segments_out += 1;
-                if caps.checksum {
-                    let checksum = Some(PartialChecksum { start: tcp_at as u16, offset: 16 });
-                    (end, TxOffload { checksum, gso: None })
-                } else {
-                    wire::tcp::finish_checksum(&mut buf[tcp_at..end], crate::input::sum);
-                    (end, TxOffload::default())
-                }
+                return self.send_bare(interface, (*mac, key), header, (*class, *hops), sink, caps);
             }
+            // By `drain_raw`.
+            Raw::SynAck { .. } | Raw::TimeWait { .. } => return true,
             Raw::Solicit { target, source, unicast } => {
                 (crate::ndp::solicit(buf, our_mac, vlan, *target, *source, *unicast), TxOffload::default())
             }
@@ -386,6 +538,28 @@ impl Stack {
         self.counters.bytes_out += end as u64;
         true
     }
+}
+
+/// What [`Headers`] needs of a segment outside any connection.
+#[inline(always)]
+fn headers_of(
+    key: &FlowKey,
+    (to, from): (MacAddr, MacAddr),
+    (tos, ttl): (u8, u8),
+    (seq, ack, flags, window): (SeqNum, SeqNum, Flags, u16),
+) -> Headers {
+    let &FlowKey { local: src, remote: dst, local_port: src_port, remote_port: dst_port, .. } = key;
+    Headers { to, from, src, dst, tos, ttl, src_port, dst_port, seq, ack, flags, window }
+}
+
+/// The checksum of a frame of the common shape, which is finished here or left to the port.
+#[inline(always)]
+fn finish_bare(frame: &mut [u8], caps: TxCaps) -> TxOffload {
+    if caps.checksum {
+        return TxOffload { checksum: Some(PartialChecksum { start: 34, offset: 16 }), gso: None };
+    }
+    wire::tcp::finish_checksum(&mut frame[34..], crate::input::sum);
+    TxOffload::default()
 }
 
 /// The IP header in front of `payload` bytes of `protocol`; `hops` is IPv6's hop limit, which routers may suggest.
@@ -428,6 +602,8 @@ struct Via {
     gathers: bool,
     /// For the largest segment that the link takes, options included.
     room: usize,
+    /// The straight path may be taken: no tag, room for its headers, and no address is asked for.
+    plain: bool,
 }
 
 impl Via {
@@ -442,6 +618,7 @@ impl Via {
             caps,
             gathers: caps.checksum && gathers,
             room: link(vlan) + mtu as usize,
+            plain: vlan.is_none() && !i.auto.asking && mtu as usize >= wire::quick::LONGEST,
         }
     }
 }

@@ -4,15 +4,17 @@ use tcp::State;
 use wire::Instant;
 
 use crate::InterfaceId;
+use crate::alarms::Alarms;
 use crate::conn::{Conn, Stage};
 use crate::counters::Counters;
 use crate::engine::{Stack, TIME_WAIT, context};
 use crate::flows::FlowTable;
 use crate::interface::Interface;
 use crate::listener::Listeners;
+use crate::neighbor::Hop;
+use crate::output::Raw;
 use crate::queues::{Entry, Queue, Queues, Rest, Word, queued};
 use crate::time_wait::{TimeWait, TimeWaits};
-use crate::wheel::Wheel;
 
 impl Stack {
     /// After anything happened to a connection: which lists it belongs to, when it must be looked at again, whether it is
@@ -33,8 +35,49 @@ impl Stack {
         if matches!(c.tcb.state(), State::Closed | State::TimeWait) {
             return self.settle_over(now, id, wants, but);
         }
-        let Stack { queues, wheel, resting, listeners, interfaces, notify, .. } = self;
-        Lists { queues, wheel, resting, listeners, interfaces, notify }.place(now, id, c, wants, but);
+        let Stack { queues, alarms, resting, listeners, interfaces, notify, .. } = self;
+        Lists { queues, alarms, resting, listeners, interfaces, notify }.place(now, id, c, wants, but);
+    }
+
+    /// [`Stack::settle`] after an ordinary segment.
+    #[inline(always)]
+    pub(crate) fn settle_straight(&mut self, now: Instant, id: u32) {
+        let Stack { conns, queues, alarms, resting, listeners, interfaces, notify, .. } = self;
+        let Some(c) = conns.whole_mut(id) else { return };
+        if c.tcb.is_over() {
+            return self.end_straight(now, id);
+        }
+        if c.tcb.has_knobs() {
+            return self.settle(now, id);
+        }
+        let wants = c.tcb.wants_straight();
+        Lists { queues, alarms, resting, listeners, interfaces, notify }.place(now, id, c, wants, 0);
+    }
+
+    /// A connection that an ordinary segment has brought to CLOSED or TIME-WAIT. Where the application has closed it, it goes at
+    /// once: its last ACK is its record's.
+    fn end_straight(&mut self, now: Instant, id: u32) {
+        let Some(c) = self.conns.whole_mut(id) else { return };
+        let wants = c.tcb.wants();
+        if c.stage != Stage::Released || !c.linked {
+            return self.settle(now, id);
+        }
+        if c.tcb.state() == State::Closed {
+            return if wants == 0 { self.free(now, id) } else { self.settle(now, id) };
+        }
+        let plain = wants == queued::ACK && c.traffic_class | c.hop_limit == 0 && c.epoch == self.neighbors.epoch;
+        let interface = c.key.interface;
+        if !plain || self.interfaces[interface.index()].auto.asking {
+            return self.settle(now, id);
+        }
+        let Hop::Known(mac) = self.neighbors.hop(now, c.neighbor) else { return self.settle(now, id) };
+        c.linked = false;
+        let record = record_of(now, c);
+        let Some(t) = remember(now, id, record, &mut self.time_waits, &mut self.flows, &mut self.counters) else {
+            return self.free(now, id);
+        };
+        self.push_raw(interface, Raw::TimeWait { record: t, mac });
+        self.free(now, id);
     }
 
     /// A connection in CLOSED or TIME-WAIT: a record takes its place in the flow table, or nothing, and nobody keeps what
@@ -48,7 +91,7 @@ impl Stack {
             counters,
             sources,
             queues,
-            wheel,
+            alarms,
             resting,
             listeners,
             interfaces,
@@ -58,19 +101,7 @@ impl Stack {
         let Some(c) = conns.whole_mut(id) else { return };
         if c.linked && c.tcb.state() == State::TimeWait {
             c.linked = false;
-            let stamps = c.tcb.timestamps();
-            let record = TimeWait {
-                key: c.key,
-                hash: c.hash,
-                snd_nxt: c.tcb.snd_nxt(),
-                rcv_nxt: c.tcb.rcv_nxt(),
-                ts_recent: stamps.map_or(0, |(_, recent)| recent),
-                stamped: stamps.is_some(),
-                window: c.tcb.window_field(),
-                answered: 0,
-                until: now,
-                challenged: false,
-            };
+            let record = record_of(now, c);
             remember(now, id, record, time_waits, flows, counters);
         }
         let unknown = matches!(c.stage, Stage::Embryo | Stage::Ready | Stage::Released);
@@ -82,18 +113,18 @@ impl Stack {
             flows.remove(c.hash, id);
             sources.freed(&c.key);
         }
-        Lists { queues, wheel, resting, listeners, interfaces, notify }.place(now, id, c, wants, but);
+        Lists { queues, alarms, resting, listeners, interfaces, notify }.place(now, id, c, wants, but);
     }
 
     /// After sending: what it could not send now waits for an ACK, a timer or the application, not for the list.
     pub(crate) fn settle_sent(&mut self, now: Instant, id: u32) {
-        let Stack { conns, queues, wheel, resting, .. } = self;
+        let Stack { conns, queues, alarms, resting, .. } = self;
         let Some(c) = conns.whole_mut(id) else { return };
         let over = matches!(c.tcb.state(), State::Closed | State::TimeWait);
         if !over && !c.tcb.has_knobs() {
             // Sending brings no news; when to look again is all that it can have changed.
             let idle = c.tcb.is_idle();
-            return watch(now, id, c, idle, &mut queues[id], wheel, resting);
+            return watch(now, id, c, idle, &mut queues[id], alarms, resting);
         }
         let wants = c.tcb.wants();
         if over && wants == 0 && !c.tcb.has_knobs() {
@@ -116,7 +147,9 @@ impl Stack {
             self.flows.remove(c.hash, id);
             self.sources.freed(&c.key);
         }
-        self.wheel.cancel(id);
+        if c.on_wheel {
+            self.alarms.wheel.cancel(id);
+        }
         match c.stage {
             Stage::Embryo => self.listeners.get(c.listener).into_iter().for_each(|l| l.embryos -= 1),
             Stage::Ready => self.listeners.get(c.listener).into_iter().for_each(|l| l.ready -= 1),
@@ -158,7 +191,26 @@ impl Stack {
     }
 }
 
-/// A TIME-WAIT record takes a connection's place in the flow table.
+/// What is remembered of a connection in TIME-WAIT.
+#[inline(always)]
+fn record_of(now: Instant, c: &mut Conn) -> TimeWait {
+    let stamps = c.tcb.timestamps();
+    TimeWait {
+        key: c.key,
+        hash: c.hash,
+        snd_nxt: c.tcb.snd_nxt(),
+        rcv_nxt: c.tcb.rcv_nxt(),
+        ts_recent: stamps.map_or(0, |(_, recent)| recent),
+        ts_offset: stamps.map_or(0, |(offset, _)| offset),
+        stamped: stamps.is_some(),
+        window: c.tcb.window_field(),
+        answered: 0,
+        until: now,
+        challenged: false,
+    }
+}
+
+/// A TIME-WAIT record takes a connection's place in the flow table; its number, where there is room.
 fn remember(
     now: Instant,
     id: u32,
@@ -166,11 +218,11 @@ fn remember(
     time_waits: &mut TimeWaits,
     flows: &mut FlowTable,
     counters: &mut Counters,
-) {
+) -> Option<u32> {
     let hash = record.hash;
     let Some((t, evicted)) = time_waits.insert(now, record) else {
         flows.remove(hash, id);
-        return;
+        return None;
     };
     counters.time_waits += 1;
     if let Some((old, gone)) = evicted {
@@ -178,23 +230,24 @@ fn remember(
         flows.remove(gone.hash, old | TIME_WAIT);
     }
     flows.replace(hash, id, t | TIME_WAIT);
+    Some(t)
 }
 
 /// When a connection must be looked at again: by its timers, and, where it has become idle, to be parked.
 #[inline(always)]
-fn watch(
+pub(crate) fn watch(
     now: Instant,
     id: u32,
     c: &mut Conn,
     idle: bool,
     word: &mut Word,
-    wheel: &mut Wheel,
+    alarms: &mut Alarms,
     resting: &mut Queue<Rest>,
 ) {
     let deadline = c.tcb.deadline();
     if deadline < c.wheel_at {
-        c.wheel_at = deadline;
-        wheel.schedule(id, deadline);
+        (c.wheel_at, c.on_wheel) = (deadline, true);
+        alarms.wheel.schedule(id, deadline);
     }
     if idle && !word.has(queued::RESTING) {
         word.insert(queued::RESTING);
@@ -205,7 +258,7 @@ fn watch(
 /// What a connection has its places in.
 struct Lists<'a> {
     queues: &'a mut Queues,
-    wheel: &'a mut Wheel,
+    alarms: &'a mut Alarms,
     resting: &'a mut Queue<Rest>,
     listeners: &'a mut Listeners,
     interfaces: &'a mut Vec<Interface>,
@@ -233,7 +286,7 @@ impl Lists<'_> {
         };
         let word = &mut self.queues[id];
         let idle = wants == 0 && !news && c.tcb.is_idle();
-        watch(now, id, c, idle, word, self.wheel, self.resting);
+        watch(now, id, c, idle, word, self.alarms, self.resting);
         // Membership of the lists that are wanted and do not have it yet.
         let add = (wants & !but | if news { queued::NOTIFY } else { 0 }) & !word.bits();
         if add == 0 {

@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use tcp::Offer;
+use wire::tcp::Syn;
 use wire::{Instant, MacAddr, SeqNum};
 
 use crate::InterfaceId;
@@ -48,6 +49,7 @@ const AGAIN: u8 = 8;
 
 impl Embryo {
     /// A record of `offer`; the fields beyond it are the caller's to fill.
+    #[inline(always)]
     pub fn new(key: FlowKey, hash: u32, offer: &Offer, listener: u32, mac: MacAddr, interface: InterfaceId) -> Embryo {
         Embryo {
             key,
@@ -74,6 +76,22 @@ impl Embryo {
         }
     }
 
+    /// The same of an ordinary SYN.
+    #[inline(always)]
+    pub fn of(key: FlowKey, hash: u32, syn: &Syn, listener: u32, (mac, interface): (MacAddr, InterfaceId)) -> Embryo {
+        let &Syn { seq, window, mss, scale, timestamp } = syn;
+        let (scale, timestamp) = (Some(scale), Some(timestamp));
+        Embryo::new(
+            key,
+            hash,
+            &Offer { seq, window, mss, scale, timestamp, sack: true, ecn: false },
+            listener,
+            mac,
+            interface,
+        )
+    }
+
+    #[inline(always)]
     pub fn offer(&self) -> Offer {
         Offer {
             seq: self.irs,

@@ -2,9 +2,11 @@
 
 use core::time::Duration;
 
+use wire::tcp::{Flags, Header, Options, Timestamps};
 use wire::{Instant, SeqNum};
 
 use crate::flows::FlowKey;
+use crate::input::bare;
 use crate::slab::Slab;
 
 /// What must be known of a connection that is gone.
@@ -15,8 +17,9 @@ pub(crate) struct TimeWait {
     pub hash: u32,
     pub snd_nxt: SeqNum,
     pub rcv_nxt: SeqNum,
-    /// TS.Recent.
+    /// TS.Recent, and the offset of our timestamp clock.
     pub ts_recent: u32,
+    pub ts_offset: u32,
     /// Timestamps were on.
     pub stamped: bool,
     /// The window field as it was sent last.
@@ -29,6 +32,19 @@ pub(crate) struct TimeWait {
 }
 
 impl TimeWait {
+    /// The acknowledgment that answers what comes late (RFC 9293 3.10.7.4), and the FIN.
+    pub fn ack(&self, now: Instant) -> Header {
+        let options = Options { timestamps: self.stamps(now), ..Options::default() };
+        bare(&self.key, self.snd_nxt, self.rcv_nxt, Flags::ACK, self.window, options)
+    }
+
+    /// The timestamps of its ACK.
+    #[inline(always)]
+    pub fn stamps(&self, now: Instant) -> Option<Timestamps> {
+        let value = (now.millis() as u32).wrapping_add(self.ts_offset);
+        self.ts().map(|echo| Timestamps { value, echo })
+    }
+
     /// TS.Recent, where timestamps were on.
     pub fn ts(&self) -> Option<u32> {
         self.stamped.then_some(self.ts_recent)
@@ -174,6 +190,7 @@ mod tests {
             snd_nxt: SeqNum(1),
             rcv_nxt: SeqNum(2),
             ts_recent: 0,
+            ts_offset: 0,
             stamped: false,
             window: 0,
             answered: 0,
@@ -199,7 +216,7 @@ mod tests {
         assert_eq!(ended, [0]);
         t.expire(at(71), |_, r| ended.push(r.key.local_port));
         assert_eq!((ended, t.len(), t.next()), (vec![0, 3], 0, None));
-        assert!(size_of::<Node>() <= 80, "a record and its links");
+        assert!(size_of::<Node>() <= 88, "a record and its links");
     }
 
     #[test]

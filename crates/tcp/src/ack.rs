@@ -7,7 +7,7 @@ use wire::tcp::{Flags, Segment};
 use crate::State;
 use crate::congestion::{AckSample, CongestionControl};
 use crate::recovery::Phase;
-use crate::sent::mark;
+use crate::sent::{Run, mark};
 use crate::tcb::{Context, Notice, Tcb, flag};
 use crate::timers::Pending;
 
@@ -115,32 +115,51 @@ impl Tcb {
     /// New data is acknowledged and nothing is amiss: what [`Tcb::take_any_ack`] comes to then. `false` otherwise, with
     /// nothing done.
     fn take_plain_ack(&mut self, seg: &Segment, cx: &mut Context) -> bool {
-        let ack = seg.ack;
-        let r = &self.recovery;
-        let calm = r.phase == Phase::Open
-            && self.board.sacked_out | self.board.lost_out | self.board.retrans_out == 0
+        let plain = seg.ack.after(self.snd.una)
+            && seg.options.sack.as_slice().is_empty()
+            && !seg.flags.contains(Flags::ECE)
+            && self.has(flag::SACK)
+            && self.undisturbed();
+        if !plain {
+            return false;
+        }
+        let Some(run) = self.board.records.pop_run(cx.sent, seg.ack) else { return false };
+        self.take_run((seg.seq, seg.ack, self.scaled(seg)), &run, cx);
+        true
+    }
+
+    /// Notes whether anything stands in the way of the straight path; to be called where what [`Tcb::undisturbed`] asks for may
+    /// have changed.
+    pub(crate) fn judge_disturbance(&mut self) {
+        let disturbed = !self.undisturbed();
+        self.set(flag::DISTURBED, disturbed);
+    }
+
+    /// Nothing was lost, reordered, probed for or marked in either direction, as far as we know, since the last trouble was over.
+    pub(crate) fn undisturbed(&self) -> bool {
+        let (r, board) = (&self.recovery, &self.board);
+        r.phase == Phase::Open
+            && board.sacked_out | board.lost_out | board.retrans_out == 0
             && r.probe_high.is_none()
             && r.undo_marker.is_none()
             && r.retrans_stamp.is_none()
             && !(r.rack.dsack_seen | r.head_due)
-            && self.path_is_clear();
-        let plain = ack.after(self.snd.una)
-            && seg.options.sack.as_slice().is_empty()
-            && self.flags & flag::SACK != 0
-            && !seg.flags.contains(Flags::ECE);
-        if !calm || !plain || self.board.packets_out == 0 {
-            return false;
-        }
-        let Some(run) = self.board.records.pop_run(cx.sent, ack) else { return false };
+            && self.receiver.ooo.is_none()
+            && self.path_is_clear()
+    }
+
+    /// The records of `run` are acknowledged by `seg`, where nothing is amiss.
+    #[inline(always)]
+    pub(crate) fn take_run(&mut self, (seq, ack, window): (SeqNum, SeqNum, u32), run: &Run, cx: &mut Context) {
         let now = cx.now.micros() as u32;
-        self.recovery.rack.delivered_in_order(&run, now);
+        self.recovery.rack.delivered_in_order(run, now);
         let in_flight = self.board.packets_out;
         self.board.packets_out -= run.segs;
         self.recovery.delivered = self.recovery.delivered.wrapping_add(run.segs);
         self.timers.retries = 0;
         self.timers.probes = 0;
         self.timers.zero_probes = 0;
-        self.update_window(seg);
+        self.update_window(seq, ack, window);
         self.snd.una = ack;
         self.timers.progress_at = cx.now;
         self.sender.acked_at = cx.now;
@@ -163,7 +182,6 @@ impl Tcb {
         self.free_acknowledged(cx);
         self.set_transmit_timer(cx);
         self.expand_send_buffer(cx);
-        true
     }
 
     fn take_any_ack(&mut self, seg: &Segment, cx: &mut Context) {
@@ -176,7 +194,7 @@ impl Tcb {
             r.seen |= seen::UNA_ADVANCED;
             self.timers.retries = 0;
         }
-        if self.update_window(seg) {
+        if self.update_window(seg.seq, ack, self.scaled(seg)) {
             r.seen |= seen::WINDOW;
         }
         // RFC 3168 6.1.2; the SYN's bits mean something else.
@@ -230,18 +248,23 @@ impl Tcb {
         self.alert(&mut r, 0, cx);
     }
 
+    /// The window that a segment offers; that of a SYN is not scaled (RFC 7323 2.2).
+    fn scaled(&self, seg: &Segment) -> u32 {
+        let shift = if seg.flags.contains(Flags::SYN) { 0 } else { self.options.snd_scale };
+        (seg.window as u32) << shift
+    }
+
     /// RFC 9293 3.10.7.4: SND.WL1 and SND.WL2 keep old segments from setting the window. Whether this one did: it is no
     /// duplicate then.
-    fn update_window(&mut self, seg: &Segment) -> bool {
-        let shift = if seg.flags.contains(Flags::SYN) { 0 } else { self.options.snd_scale };
-        let window = (seg.window as u32) << shift;
-        let newer = self.snd.wl1.before(seg.seq) || (self.snd.wl1 == seg.seq && self.snd.wl2.before_eq(seg.ack));
-        if !newer || seg.ack.before(self.snd.una) {
+    #[inline]
+    pub(crate) fn update_window(&mut self, seq: SeqNum, ack: SeqNum, window: u32) -> bool {
+        let newer = self.snd.wl1.before(seq) || (self.snd.wl1 == seq && self.snd.wl2.before_eq(ack));
+        if !newer || ack.before(self.snd.una) {
             return false;
         }
-        let told = seg.ack.after(self.snd.una) || self.snd.wl1.before(seg.seq) || window != self.snd.wnd;
-        self.snd.wl1 = seg.seq;
-        self.snd.wl2 = seg.ack;
+        let told = ack.after(self.snd.una) || self.snd.wl1.before(seq) || window != self.snd.wnd;
+        self.snd.wl1 = seq;
+        self.snd.wl2 = ack;
         self.snd.wnd = window;
         self.snd.max_wnd = self.snd.max_wnd.max(window);
         // A window too small to use (MUST-38) leaves the timer alone: one that opens and closes by a byte would restart it

@@ -97,14 +97,15 @@ pub fn stamp(now: u32, bits: u32) -> u32 {
 
 impl Tcb {
     /// The SYN/ACK for a SYN; nothing is kept. It is what the connection of [`Tcb::resume`] would send.
-    pub fn syn_ack(open: &Open, offer: &Offer, cx: &Context) -> Outgoing {
-        let (config, offset) = (cx.config, open.ts_offset);
+    #[inline]
+    pub fn syn_ack(open: &Open, offer: &Offer, now: Instant, config: &Config) -> Outgoing {
+        let offset = open.ts_offset;
         let timestamp = offer.timestamp.filter(|_| config.timestamps);
         let options = Options {
             mss: Some(open.mss),
             window_scale: offer.scale.filter(|_| config.window_scaling).map(|_| open.scale(config)),
             sack_permitted: config.sack && offer.sack,
-            timestamps: timestamp.map(|echo| Timestamps { value: (cx.now.millis() as u32).wrapping_add(offset), echo }),
+            timestamps: timestamp.map(|echo| Timestamps { value: (now.millis() as u32).wrapping_add(offset), echo }),
             ..Options::default()
         };
         let mut flags = Flags::SYN | Flags::ACK;

@@ -1,7 +1,7 @@
 //! SEGMENT ARRIVES (RFC 9293 3.10.7): what a segment does to a connection, in the RFC's order.
 
 use wire::SeqNum;
-use wire::tcp::{Flags, Segment};
+use wire::tcp::{Flags, Ordinary, Segment};
 
 use crate::output::{Reply, reset_for};
 use crate::tcb::{Context, Error, Notice, Tcb, flag};
@@ -10,6 +10,28 @@ use crate::{State, reassembly::Reassembly};
 impl Tcb {
     /// Processes one segment of this connection. A `Reply` is a segment outside the connection's own flow (a RST).
     pub fn on_segment(&mut self, seg: &Segment, cx: &mut Context) -> Option<Reply> {
+        match Ordinary::of(seg) {
+            Some(ordinary) if !self.has(flag::CE_NOW) && self.straight(&ordinary, cx) => None,
+            _ => self.general(seg, cx),
+        }
+    }
+
+    /// The same of a segment that was not ordinary.
+    #[inline(never)]
+    pub fn general(&mut self, seg: &Segment, cx: &mut Context) -> Option<Reply> {
+        self.note_arrival(seg);
+        let reply = match self.state {
+            State::Closed | State::TimeWait | State::Listen => reset_for(seg),
+            State::SynSent => self.in_syn_sent(seg, cx),
+            _ => self.in_synchronized(seg, cx),
+        };
+        self.set(flag::CE_NOW, false);
+        self.judge_disturbance();
+        reply
+    }
+
+    #[inline(always)]
+    pub(crate) fn note_arrival(&mut self, seg: &Segment) {
         self.stats.segs_in = self.stats.segs_in.wrapping_add(seg.count());
         self.receiver.echo = match seg.options.timestamps {
             Some(ts) if ts.echo != 0 && self.has(flag::TIMESTAMPS) => {
@@ -17,57 +39,6 @@ impl Tcb {
             }
             _ => None,
         };
-        let reply = if self.predict(seg, cx) {
-            None
-        } else {
-            match self.state {
-                State::Closed | State::TimeWait | State::Listen => reset_for(seg),
-                State::SynSent => self.in_syn_sent(seg, cx),
-                _ => self.in_synchronized(seg, cx),
-            }
-        };
-        self.set(flag::CE_NOW, false);
-        reply
-    }
-
-    /// Header prediction: the next segment of an established connection with nothing unusual about it.
-    fn predict(&mut self, seg: &Segment, cx: &mut Context) -> bool {
-        if self.state != State::Established
-            || seg.seq != self.rcv.nxt
-            || (seg.flags.bits() & !Flags::PSH.bits()) != Flags::ACK.bits()
-            || self.receiver.ooo.is_some()
-            || (seg.window as u32) << self.options.snd_scale != self.snd.wnd
-            || seg.ack.before(self.snd.una)
-            || seg.ack.after(self.snd.nxt)
-            || self.orphaned()
-            || self.snd.wnd == 0
-            || !seg.options.sack.as_slice().is_empty()
-        {
-            return false;
-        }
-        let len = seg.payload.len() as u32;
-        if len > self.rcv.adv.since(self.rcv.nxt) || (len == 0 && seg.ack == self.snd.una) {
-            return false;
-        }
-        if self.has(flag::TIMESTAMPS) {
-            match seg.options.timestamps {
-                Some(ts) if ts.value.wrapping_sub(self.rcv.ts_recent) as i32 >= 0 => {
-                    if seg.seq.before_eq(self.rcv.last_ack_sent) {
-                        self.take_ts(ts.value, cx.now);
-                    }
-                }
-                _ => return false,
-            }
-        }
-        cx.counters.predicted += 1;
-        self.heard(cx);
-        if seg.ack.after(self.snd.una) {
-            self.take_ack(seg, cx);
-        }
-        if len > 0 {
-            self.take_in_order(seg.payload, seg.longest(), cx);
-        }
-        true
     }
 
     /// Takes the text of a segment that says what the last one said, which was predicted, but for its text at `seq`: nothing
@@ -83,7 +54,7 @@ impl Tcb {
         true
     }
 
-    fn heard(&mut self, cx: &Context) {
+    pub(crate) fn heard(&mut self, cx: &Context) {
         self.timers.heard_at = cx.now;
         self.timers.keep_probes = 0;
     }
@@ -307,7 +278,7 @@ impl Tcb {
     }
 
     /// What the acknowledgment of our FIN does to the state.
-    fn after_ack(&mut self, cx: &mut Context) {
+    pub(crate) fn after_ack(&mut self, cx: &mut Context) {
         if !self.fin_acked() {
             return;
         }
@@ -381,7 +352,7 @@ impl Tcb {
     }
 
     /// Appends in-order bytes, which came in segments of `segment`; `false` when some did not fit into memory.
-    fn take_in_order(&mut self, data: &[u8], segment: usize, cx: &mut Context) -> bool {
+    pub(crate) fn take_in_order(&mut self, data: &[u8], segment: usize, cx: &mut Context) -> bool {
         // Where memory is short, whoever has much unread gets no more of it, so that others get through. An eighth of the
         // buffer an application may have read without saying so.
         let hoards = self.receiver.occupied >= self.receiver.buffer / 8 && !cx.pool.plenty();
@@ -457,7 +428,7 @@ impl Tcb {
     }
 
     /// RFC 9293 3.10.7.4, eighth: the FIN.
-    fn take_fin(&mut self, cx: &mut Context) {
+    pub(crate) fn take_fin(&mut self, cx: &mut Context) {
         if self.has(flag::FIN_RECEIVED) {
             return;
         }

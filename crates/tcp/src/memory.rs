@@ -9,6 +9,7 @@ impl Tcb {
         let Some(ooo) = self.receiver.ooo.take() else { return 0 };
         let bytes = ooo.bytes();
         ooo.free(cx.pool);
+        self.judge_disturbance();
         bytes
     }
 }

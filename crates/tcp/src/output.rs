@@ -247,6 +247,7 @@ impl Tcb {
             self.arm_rto(cx);
         }
         self.count_retransmission(i, cx);
+        self.judge_disturbance();
         Some(self.again(i, cx))
     }
 
@@ -330,6 +331,7 @@ impl Tcb {
         };
         cx.counters.loss_probes += 1;
         self.recovery.probe_high = Some(self.snd.nxt);
+        self.judge_disturbance();
         self.timers.pending = Pending::None;
         self.rearm_rto(cx);
         Some(out)

@@ -164,7 +164,7 @@ impl Tcb {
         Some(Parked {
             knobs: self.knobs.take(),
             life_at: self.timers.life_at,
-            flags: self.flags,
+            flags: self.flags & !flag::DISTURBED,
             rcv: self.rcv,
             occupied: self.receiver.occupied,
             receive_buffer: self.receiver.buffer,

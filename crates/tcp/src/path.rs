@@ -104,6 +104,7 @@ impl Tcb {
             self.recovery.undo_marker = None;
             self.recovery.phase = crate::recovery::Phase::Loss;
         }
+        self.judge_disturbance();
     }
 
     /// A timeout has come. Where full segments are lost time after time while small ones get through, the path has a smaller MTU

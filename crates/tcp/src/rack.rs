@@ -14,7 +14,7 @@ pub(crate) const SMALLEST_TIMER: u32 = 2_000;
 const PERSIST: u8 = 16;
 
 /// RFC 8985 5.2's variables of a connection. Times are µs, low bits.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Rack {
     /// When the segment delivered last, in the order of transmission, was sent: `RACK.xmit_ts`.
     at: u32,
@@ -35,6 +35,20 @@ pub(crate) struct Rack {
 }
 
 impl Rack {
+    pub const fn new() -> Rack {
+        Rack {
+            at: 0,
+            end: SeqNum(0),
+            rtt: 0,
+            advanced: false,
+            dsack_seen: false,
+            steps: 1,
+            persist: 0,
+            widened_at: 0,
+            valid: false,
+        }
+    }
+
     /// RFC 8985 6.2 step 2, where `last` of what was delivered was sent last and only once.
     #[inline]
     pub fn delivered_in_order(&mut self, last: &Run, now: u32) {

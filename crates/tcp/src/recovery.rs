@@ -95,7 +95,7 @@ impl Recovery {
             probe_high: None,
             probe_again: false,
             probe_due: false,
-            rack: Rack::default(),
+            rack: Rack::new(),
         }
     }
 

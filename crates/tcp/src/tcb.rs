@@ -191,6 +191,8 @@ pub(crate) mod flag {
     pub const PROBE_NOW: u32 = 1 << 13;
     pub const KEEPALIVE: u32 = 1 << 14;
     pub const PASSIVE: u32 = 1 << 15;
+    /// Something is amiss: no segment takes the straight path ([`Tcb::judge_disturbance`](super::Tcb::judge_disturbance)).
+    pub const DISTURBED: u32 = 1 << 16;
     pub const CWND_LIMITED: u32 = 1 << 17;
     /// A partial segment may go although TCP_CORK or MSG_MORE is on: its limit passed.
     pub const PUSH_NOW: u32 = 1 << 18;
@@ -312,7 +314,8 @@ impl Tcb {
     }
 
     /// The block is used again: written part by part where it lies, for a copy of it costs as much as what is written.
-    fn renew(&mut self, state: State, open: &Open, config: &Config) {
+    #[inline(always)]
+    pub(crate) fn renew(&mut self, state: State, open: &Open, config: &Config) {
         self.state = state;
         self.notice = Notice::default();
         self.error = None;
@@ -382,14 +385,17 @@ impl Tcb {
         let sack = self.has(flag::SACK) && o.sack_permitted;
         self.set(flag::SACK, sack);
         self.negotiate_ecn(syn);
+        self.options.smss = self.smss_for(o.mss);
+    }
+
+    /// SMSS towards a peer that offers `mss`.
+    #[inline(always)]
+    pub(crate) fn smss_for(&self, mss: Option<u16>) -> u16 {
         // RFC 9293 3.7.1, MUST-15: without the option the default is 536 (IPv6: 1220, RFC 8200 8.3).
         let default = if self.sender.headers >= 60 { 1220 } else { 536 };
         // Tiny offers would make every byte a packet; Linux's floor of 48 bytes holds.
-        let offered = o.mss.unwrap_or(default).max(48);
-        self.options.smss = offered.min(self.sender.path_mss);
-        if self.has(flag::TIMESTAMPS) {
-            self.options.smss = self.options.smss.saturating_sub(12).max(36);
-        }
+        let smss = mss.unwrap_or(default).max(48).min(self.sender.path_mss);
+        if self.has(flag::TIMESTAMPS) { smss.saturating_sub(12).max(36) } else { smss }
     }
 
     pub(crate) fn take_ts(&mut self, value: u32, now: Instant) {
@@ -408,6 +414,17 @@ impl Tcb {
     /// The state of RFC 9293 3.3.2.
     pub fn state(&self) -> State {
         self.state
+    }
+
+    /// Segments were lost, reordered or marked, or that is feared: none takes the straight path.
+    pub fn is_disturbed(&self) -> bool {
+        self.has(flag::DISTURBED)
+    }
+
+    /// CLOSED or TIME-WAIT.
+    #[inline(always)]
+    pub fn is_over(&self) -> bool {
+        matches!(self.state, State::Closed | State::TimeWait)
     }
 
     /// What the application has not been told, and forgets it.

@@ -156,6 +156,11 @@ impl Tcb {
 
     /// Does what is due.
     pub fn on_timer(&mut self, cx: &mut Context) {
+        self.run_timers(cx);
+        self.judge_disturbance();
+    }
+
+    fn run_timers(&mut self, cx: &mut Context) {
         let now = cx.now;
         if self.timers.ack_at <= now {
             self.timers.ack_at = Instant::FAR;

@@ -46,6 +46,7 @@ impl Tcb {
     }
 
     /// A burst of new data has ended: was the window or the application the limit?
+    #[inline]
     pub(crate) fn judge_window(&mut self, cx: &mut Context) {
         let limited = self.in_flight() >= self.cc.window.cwnd;
         if !self.snd.una.before(self.cc.usage_seq)

@@ -1,7 +1,7 @@
 //! The shape that nearly every frame has, read and written in one go: TCP over IPv4 without VLAN tag, IP options or
 //! fragmentation. Whatever differs is refused here and goes the general way; what is accepted means the same there.
 
-use crate::tcp::{Flags, Options};
+use crate::tcp::{Flags, Options, Timestamps};
 use crate::{Addr, MacAddr, SeqNum, ethernet, ipv4};
 
 /// A segment whose Ethernet and IPv4 headers are sound.
@@ -124,14 +124,23 @@ impl Headers {
         {
             return None;
         }
-        let tcp = if options.timestamps.is_some() { 32u16 } else { 20 };
-        self.begin(b.first_chunk_mut()?, tcp, tcp + payload as u16);
-        if let Some(ts) = options.timestamps {
+        Some(self.write_ordinary(b, options.timestamps, payload))
+    }
+
+    /// The same where there is room, and no other option.
+    #[inline(always)]
+    pub fn write_ordinary(&self, b: &mut [u8; LONGEST], timestamps: Option<Timestamps>, payload: usize) -> usize {
+        let tcp = if timestamps.is_some() { 32u16 } else { 20 };
+        let (head, _) = b.split_at_mut(54);
+        if let Ok(head) = head.try_into() {
+            self.begin(head, tcp, tcp + payload as u16);
+        }
+        if let Some(ts) = timestamps {
             b[54..58].copy_from_slice(&[1, 1, 8, 10]);
             b[58..62].copy_from_slice(&ts.value.to_be_bytes());
             b[62..66].copy_from_slice(&ts.echo.to_be_bytes());
         }
-        Some(34 + tcp as usize)
+        34 + tcp as usize
     }
 
     /// The same of a SYN or SYN/ACK without text that has all four options of Linux's, in its layout; `buf` has [`SYN`] bytes.

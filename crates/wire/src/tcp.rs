@@ -152,6 +152,131 @@ impl<'a> Segment<'a> {
     }
 }
 
+/// A segment as nearly all are between SYN and the end: its flags are ACK, with PSH, FIN, both or neither, and its options
+/// timestamps or none.
+#[derive(Clone, Copy, Debug)]
+pub struct Ordinary<'a> {
+    /// `seg.seq`.
+    pub seq: SeqNum,
+    /// `seg.ack`.
+    pub ack: SeqNum,
+    /// `seg.wnd`, not scaled.
+    pub window: u16,
+    /// It has FIN.
+    pub fin: bool,
+    /// Timestamps.
+    pub timestamps: Option<Timestamps>,
+    /// Text.
+    pub payload: &'a [u8],
+    /// As [`Segment::mss`].
+    pub mss: u16,
+}
+
+impl<'a> Ordinary<'a> {
+    const FLAGS: u16 = Flags::ACK.0 | Flags::PSH.0 | Flags::FIN.0;
+
+    /// What the header of such a segment says, and its ports, from and to; `None` where it is another. `mss` as
+    /// [`Segment::mss`].
+    #[inline(always)]
+    pub fn read(b: &'a [u8], mss: u16) -> Option<((u16, u16), Ordinary<'a>)> {
+        let (h, rest) = b.split_first_chunk::<20>()?;
+        let word = |at: usize| u32::from_be_bytes([h[at], h[at + 1], h[at + 2], h[at + 3]]);
+        // Length of the header and flags.
+        let (shape, window) = (word(12) >> 16, word(12) as u16);
+        let flags = shape as u16 & 0x1ff;
+        if flags & !(Flags::PSH.0 | Flags::FIN.0) != Flags::ACK.0 {
+            return None;
+        }
+        let (timestamps, payload) = match shape >> 12 {
+            5 => (None, rest),
+            8 => {
+                let (o, text) = rest.split_first_chunk::<12>()?;
+                if o[..4] != [1, 1, 8, 10] {
+                    return None;
+                }
+                let word = |at: usize| u32::from_be_bytes([o[at], o[at + 1], o[at + 2], o[at + 3]]);
+                (Some(Timestamps { value: word(4), echo: word(8) }), text)
+            }
+            _ => return None,
+        };
+        let (seq, ack) = (SeqNum(word(4)), SeqNum(word(8)));
+        let fin = flags & Flags::FIN.0 != 0;
+        let ports = ((word(0) >> 16) as u16, word(0) as u16);
+        Some((ports, Ordinary { seq, ack, window, fin, timestamps, payload, mss }))
+    }
+
+    /// The same of a segment that was read.
+    #[inline(always)]
+    pub fn of(seg: &Segment<'a>) -> Option<Ordinary<'a>> {
+        let &Segment { seq, ack, flags, window, ref options, payload, mss, .. } = seg;
+        let plain = flags.0 & !Ordinary::FLAGS == 0 && flags.contains(Flags::ACK);
+        let usual = options.mss.is_none()
+            && options.window_scale.is_none()
+            && !options.sack_permitted
+            && options.sack.as_slice().is_empty();
+        let (fin, timestamps) = (flags.contains(Flags::FIN), options.timestamps);
+        (plain && usual).then_some(Ordinary { seq, ack, window, fin, timestamps, payload, mss })
+    }
+
+    /// The whole segment, but for its ports.
+    pub fn segment(&self) -> Segment<'a> {
+        let &Ordinary { seq, ack, window, fin, timestamps, payload, mss } = self;
+        let flags = if fin { Flags::ACK | Flags::FIN } else { Flags::ACK };
+        let options = Options { timestamps, ..Options::default() };
+        Segment { src_port: 0, dst_port: 0, seq, ack, flags, window, urgent: 0, options, payload, mss }
+    }
+
+    /// As [`Segment::longest`].
+    #[inline(always)]
+    pub fn longest(&self) -> usize {
+        match self.mss {
+            0 => self.payload.len(),
+            mss => self.payload.len().min(mss as usize),
+        }
+    }
+
+    /// As [`Segment::count`].
+    #[inline(always)]
+    pub fn count(&self) -> u32 {
+        match self.mss {
+            0 => 1,
+            mss => self.payload.len().div_ceil(mss as usize).max(1) as u32,
+        }
+    }
+}
+
+/// A SYN as nearly all are: without text, with the options of Linux in its layout, and no other flag.
+#[derive(Clone, Copy, Debug)]
+pub struct Syn {
+    /// `seg.seq`.
+    pub seq: SeqNum,
+    /// `seg.wnd`.
+    pub window: u16,
+    /// Maximum segment size.
+    pub mss: u16,
+    /// Window scale shift.
+    pub scale: u8,
+    /// TSval.
+    pub timestamp: u32,
+}
+
+impl Syn {
+    /// What such a SYN says, and its ports, from and to; `None` where it is another segment.
+    #[inline(always)]
+    pub fn read(b: &[u8]) -> Option<((u16, u16), Syn)> {
+        let h: &[u8; 40] = b.try_into().ok()?;
+        let word = |at: usize| u32::from_be_bytes([h[at], h[at + 1], h[at + 2], h[at + 3]]);
+        // Ten words, SYN alone; MSS; SACK permitted and timestamps; NOP and window scale.
+        let usual = word(12) >> 16 & 0xf1ff == 0xa002
+            && word(20) >> 16 == 0x0204
+            && word(24) == 0x0402_080a
+            && word(36) >> 8 == 0x01_0303;
+        let ports = ((word(0) >> 16) as u16, word(0) as u16);
+        let (seq, window, mss) = (SeqNum(word(4)), word(12) as u16, word(20) as u16);
+        usual.then_some((ports, Syn { seq, window, mss, scale: word(36) as u8, timestamp: word(28) }))
+    }
+}
+
 /// A header to write.
 #[derive(Clone, Copy, Debug)]
 pub struct Header {

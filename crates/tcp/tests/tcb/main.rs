@@ -25,6 +25,7 @@ mod reset;
 mod rto;
 mod sack;
 mod sequence;
+mod straight;
 mod timestamps;
 mod undo;
 mod window;

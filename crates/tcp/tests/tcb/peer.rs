@@ -185,7 +185,7 @@ impl Peer {
 
     /// The SYN/ACK that needs no connection.
     pub fn syn_ack(&mut self, offer: &Offer) -> String {
-        let out = Tcb::syn_ack(&open(), offer, &cx!(self));
+        let out = Tcb::syn_ack(&open(), offer, self.now, &self.config);
         shown(&out, out.flags)
     }
 

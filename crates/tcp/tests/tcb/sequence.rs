@@ -310,7 +310,7 @@ fn prediction_counts_the_usual_and_leaves_the_rest() {
     p.drain();
     for text in [
         ". 201:201(0) ack 1 win 20000",
-        ". 201:301(100) ack 1 win 19999",
+        "E. 201:301(100) ack 1 win 19999",
         ". 302:303(1) ack 1 win 19999",
         ". 301:302(1) ack 1 win 19999",
         "U. 303:304(1) ack 1 win 19999",
@@ -326,10 +326,11 @@ fn prediction_counts_the_usual_and_leaves_the_rest() {
     p.write(1000);
     p.drain();
     p.inject(". 307:307(0) ack 1001 win 19999");
-    assert_eq!((p.counters.predicted, p.info().unacked_bytes), (4, 0));
+    // Without SACK nothing of it is undisturbed enough.
+    assert_eq!((p.counters.predicted, p.info().unacked_bytes), (3, 0));
     p.inject("P. 307:308(1) ack 1002 win 19999");
     p.inject("P. 307:308(1) ack 1000 win 19999");
-    assert_eq!(p.counters.predicted, 4);
+    assert_eq!(p.counters.predicted, 3);
     p.drain();
 }
 
@@ -345,7 +346,7 @@ fn prediction_at_the_edges() {
     }
     assert_eq!(p.counters.predicted, 3);
     p.inject("P. 31:41(10) ack 1 win 2499");
-    assert_eq!((p.counters.predicted, p.info().snd_wnd), (3, 19_992));
+    assert_eq!((p.counters.predicted, p.info().snd_wnd), (4, 19_992));
     p.drain();
     let mut p = Peer::server();
     p.inject("P. 1:20001(20000) ack 1 win 20000");

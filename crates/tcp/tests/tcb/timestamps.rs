@@ -81,14 +81,14 @@ fn what_is_echoed() {
 #[test]
 fn the_slow_path_follows_the_same_rule() {
     let mut p = established();
-    p.inject("P. 1:601(600) ack 1 win 19999 <TS val 105 ecr 1020>");
+    p.inject("EP. 1:601(600) ack 1 win 19999 <TS val 105 ecr 1020>");
     p.drain();
-    p.inject("P. 601:611(10) ack 1 win 19998 <TS val 110 ecr 1020>");
-    p.inject("P. 611:621(10) ack 1 win 19997 <TS val 120 ecr 1020>");
+    p.inject("EP. 601:611(10) ack 1 win 19998 <TS val 110 ecr 1020>");
+    p.inject("EP. 611:621(10) ack 1 win 19997 <TS val 120 ecr 1020>");
     assert_eq!(p.counters.predicted, 0);
     assert_eq!(p.timestamps().unwrap().1, 110);
     p.drain();
-    p.inject("P. 621:631(10) ack 1 win 19996 <TS val 120 ecr 1020>");
+    p.inject("EP. 621:631(10) ack 1 win 19996 <TS val 120 ecr 1020>");
     assert_eq!(p.timestamps().unwrap().1, 120);
     // Equal is not older.
     p.inject("P. 631:641(10) ack 1 win 19996 <TS val 120 ecr 1020>");

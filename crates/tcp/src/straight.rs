@@ -1,0 +1,354 @@
+//! The straight path: the segment that nearly every one is, taken in one go.
+//!
+//! An ordinary segment is the next one in order of a synchronised connection, acknowledges nothing, or new data, and brings
+//! nothing, text, a FIN, or both; nothing was lost or reordered on its connection. It is taken here as [`Tcb::on_segment`]
+//! would take it in the RFC's order. What is not ordinary is left to that, with nothing done.
+
+use mem::Side;
+use wire::tcp::{Flags, Ordinary, Timestamps};
+use wire::{Instant, SeqNum};
+
+use crate::congestion::{CongestionControl, Window};
+use crate::output::wants;
+use crate::sent::{Run, mark};
+use crate::tcb::{Context, Notice, Open, Tcb, flag};
+use crate::timers::Pending;
+use crate::{Ecn, Offer, State};
+
+/// States in which text and FIN are taken, and those in which the peer has sent its FIN.
+const OPEN: u32 = 1 << State::Established as u32 | 1 << State::FinWait1 as u32 | 1 << State::FinWait2 as u32;
+const SHUT: u32 = 1 << State::CloseWait as u32 | 1 << State::LastAck as u32;
+
+/// States in which there is nothing to send but acknowledgments.
+const OVER: u32 = 1 << State::Closing as u32 | 1 << State::TimeWait as u32;
+
+/// Nothing of this may be under way where an ordinary segment is sent: what is listed here is asked for before text.
+const HELD: u32 = flag::DISTURBED
+    | flag::RST_PENDING
+    | flag::PROBE_NOW
+    | flag::CORK
+    | flag::MORE
+    | flag::UNPUSHED
+    | flag::FIN_SENT
+    | flag::CWR
+    | flag::PACED;
+
+/// An ordinary segment to send: its options are timestamps or none, its text, if it has any, is the queue's.
+#[derive(Clone, Copy, Debug)]
+pub struct Simple {
+    /// `seg.seq`.
+    pub seq: SeqNum,
+    /// `seg.ack`.
+    pub ack: SeqNum,
+    /// Control bits.
+    pub flags: Flags,
+    /// The window field as it goes on the wire.
+    pub window: u16,
+    /// The two ECN bits of the IP header (RFC 3168 5): 0, or 2 for ECT(0).
+    pub ecn: u8,
+    /// Timestamps.
+    pub timestamps: Option<Timestamps>,
+    /// Bytes of text.
+    pub len: u32,
+}
+
+impl Tcb {
+    /// What [`Tcb::next_segment`] would give, and all that it would, of a connection with nothing under way, one segment to send,
+    /// and nothing in the way of it: some text, a FIN, or both; or an acknowledgment alone. `None`, with nothing done, where it is
+    /// not so. No other segment waits then.
+    #[inline(always)]
+    pub fn send_straight(&mut self, cx: &mut Context) -> Option<Simple> {
+        let state = 1u32 << self.state as u32;
+        let fin = self.has(flag::SHUTDOWN);
+        let unsent = self.unsent();
+        let sends = state & (OPEN | SHUT) != 0 && self.flags & flag::FIN_SENT == 0 && unsent + fin as u32 > 0;
+        if !sends {
+            let alone = state & (OPEN | SHUT | OVER) != 0
+                && self.flags & (flag::DISTURBED | flag::RST_PENDING | flag::PROBE_NOW | flag::SENT_NEW) == 0
+                && self.flags & flag::ACK_NOW != 0
+                && unsent == 0
+                && !self.recovery.probe_due
+                && self.receiver.dsack.is_none()
+                && self.snd.nxt.since(self.snd.una) <= self.snd.wnd;
+            return alone.then(|| self.simple(self.snd.nxt, Flags::ACK, 0, cx));
+        }
+        let may = self.flags & HELD == 0
+            && self.board.packets_out == 0
+            && unsent <= self.options.smss as u32
+            && unsent + fin as u32 <= self.snd.wnd
+            && self.timers.pending == Pending::None
+            && self.receiver.dsack.is_none()
+            && self.knobs.is_none()
+            && !cx.config.pacing
+            && self.sender.max_pacing == u64::MAX;
+        if !may {
+            return None;
+        }
+        Some(self.send_first(unsent, fin, cx))
+    }
+
+    /// [`Tcb::wants`] after an ordinary segment was taken.
+    #[inline(always)]
+    pub fn wants_straight(&self) -> u8 {
+        let ack = if self.flags & flag::ACK_NOW != 0 { wants::ACK } else { 0 };
+        let fin = self.flags & (flag::SHUTDOWN | flag::FIN_SENT) == flag::SHUTDOWN;
+        let data = fin
+            || self.unsent() > 0
+            || self.flags & flag::PROBE_NOW != 0
+            || self.recovery.probe_due
+            || self.flags & flag::DISTURBED != 0 && self.wants_data();
+        ack | if data { wants::DATA } else { 0 }
+    }
+
+    /// `len` bytes, all that there are, and a FIN where `fin`: the first of a flight.
+    #[inline(always)]
+    fn send_first(&mut self, len: u32, fin: bool, cx: &mut Context) -> Simple {
+        let seq = self.snd.nxt;
+        let (mut flags, mut marks) = (Flags::ACK, 0);
+        if self.stats.bytes_sent > 0 {
+            self.restart_after_idle(cx);
+            // Waiting for acknowledgments is no idleness.
+            let idle = cx.now.micros_since(self.sender.sent_at.max(self.sender.acked_at));
+            self.cc.control.on_restart(cx.now, idle);
+        }
+        if len > 0 {
+            // RFC 9293 3.9.1 (SHLD-27).
+            flags = flags | Flags::PSH;
+            marks |= mark::PSH;
+            self.set(flag::PUSH_NOW, false);
+            self.timers.cork_at = Instant::FAR;
+        }
+        if fin {
+            flags = flags | Flags::FIN;
+            marks |= mark::FIN;
+            self.set(flag::FIN_SENT, true);
+            self.state = if self.state == State::CloseWait { State::LastAck } else { State::FinWait1 };
+            if self.orphaned() {
+                self.timers.life_at = Instant::FAR;
+            }
+        }
+        let occupied = len + fin as u32;
+        self.timers.progress_at = cx.now;
+        self.board.records.push(cx.sent, seq, occupied, 1, cx.now.micros() as u32, marks);
+        self.board.packets_out = 1;
+        self.snd.nxt += occupied;
+        if len > 0 && len < self.options.smss as u32 {
+            self.sender.sml = self.snd.nxt;
+        }
+        self.stats.bytes_sent += len as u64;
+        self.sender.sent_at = cx.now;
+        self.sender.burst = 0;
+        self.note_answer(cx);
+        self.judge_window(cx);
+        if !self.schedule_probe(true, cx) {
+            self.arm_rto(cx);
+        }
+        let mut out = self.simple(seq, flags, len, cx);
+        // RFC 3168 6.1.4, 6.1.5: data sent for the first time, not bare ACKs.
+        out.ecn = if len > 0 && self.has(flag::ECN) { 2 } else { 0 };
+        out
+    }
+
+    /// The header of an ordinary segment; it acknowledges all that has come (RFC 9293 3.8.6.3).
+    #[inline(always)]
+    fn simple(&mut self, seq: SeqNum, mut flags: Flags, len: u32, cx: &mut Context) -> Simple {
+        let window = self.offer_window(false, cx);
+        self.set(flag::ACK_NOW | flag::ACK_DELAYED | flag::ACK_LATER, false);
+        self.timers.ack_at = Instant::FAR;
+        if self.rcv.unacked > 0 {
+            self.acknowledged_now();
+        }
+        self.rcv.unacked = 0;
+        self.rcv.last_ack_sent = self.rcv.nxt;
+        self.stats.segs_out = self.stats.segs_out.wrapping_add(1);
+        // RFC 3168 6.1.3.
+        if self.has(flag::ECE) {
+            flags = flags | Flags::ECE;
+        }
+        let value = (cx.now.millis() as u32).wrapping_add(self.options.ts_offset);
+        let timestamps = self.has(flag::TIMESTAMPS).then_some(Timestamps { value, echo: self.rcv.ts_recent });
+        Simple { seq, ack: self.rcv.nxt, flags, window, ecn: 0, timestamps, len }
+    }
+
+    /// Copies the text of `out`, which was just given, into `to`, which has its length.
+    #[inline(always)]
+    pub fn copy_text(&mut self, out: &Simple, to: &mut [u8], pool: &Side) {
+        let offset = out.seq.since(self.sender.base);
+        self.sender.queue.copy_from(pool, &mut self.sender.cursor, offset as usize, to);
+    }
+
+    /// Takes an ordinary segment; `false`, with nothing done, where it or the connection is not.
+    #[inline(always)]
+    pub fn straight(&mut self, seg: &Ordinary, cx: &mut Context) -> bool {
+        debug_assert!(self.has(flag::DISTURBED) || self.undisturbed(), "{self:?}");
+        let state = 1u32 << self.state as u32;
+        let len = seg.payload.len() as u32;
+        let brings = len + seg.fin as u32;
+        let ordinary = seg.seq == self.rcv.nxt
+            && (state & OPEN != 0 || state & SHUT != 0 && brings == 0)
+            // SND.UNA <= SEG.ACK <= SND.NXT.
+            && seg.ack.since(self.snd.una) <= self.snd.nxt.since(self.snd.una)
+            && brings <= self.rcv.adv.since(self.rcv.nxt)
+            && self.flags & flag::DISTURBED == 0
+            // RFC 2525 2.17: what nobody will read is answered by a RST.
+            && (len == 0 || !self.orphaned())
+            && self.snd.wnd != 0;
+        if !ordinary {
+            return self.has(flag::DISTURBED) && self.take_text_in_trouble(seg, cx);
+        }
+        let stamp = match (self.has(flag::TIMESTAMPS), seg.timestamps) {
+            (false, _) => None,
+            (true, Some(ts)) if ts.value.wrapping_sub(self.rcv.ts_recent) as i32 >= 0 => Some(ts),
+            (true, _) => return false,
+        };
+        if seg.ack != self.snd.una {
+            if !self.has(flag::SACK) {
+                return false;
+            }
+            let Some(run) = self.board.records.pop_run(cx.sent, seg.ack) else { return false };
+            self.take_run((seg.seq, seg.ack, (seg.window as u32) << self.options.snd_scale), &run, cx);
+        } else if brings > 0 {
+            self.update_window(seg.seq, seg.ack, (seg.window as u32) << self.options.snd_scale);
+            self.timers.probes = 0;
+        } else {
+            return false;
+        }
+        cx.counters.predicted += 1;
+        self.stats.segs_in = self.stats.segs_in.wrapping_add(seg.count());
+        self.heard(cx);
+        self.receiver.echo = stamp.filter(|ts| ts.echo != 0).map(|ts| ts.echo.wrapping_sub(self.options.ts_offset));
+        // RFC 7323 4.3: TS.Recent follows what the last ACK covered.
+        if let Some(ts) = stamp.filter(|_| seg.seq.before_eq(self.rcv.last_ack_sent)) {
+            self.take_ts(ts.value, cx.now);
+        }
+        if self.has(flag::FIN_SENT) {
+            self.after_ack(cx);
+            if self.state == State::Closed {
+                return true;
+            }
+        }
+        self.take_ordinary_text(seg, cx);
+        true
+    }
+
+    /// Header prediction for a connection whose own segments are in trouble: text in order of a segment that changes nothing else,
+    /// or acknowledges something, is taken as such. `false`, with nothing done, where it is another.
+    #[cold]
+    #[inline(never)]
+    fn take_text_in_trouble(&mut self, seg: &Ordinary, cx: &mut Context) -> bool {
+        let len = seg.payload.len() as u32;
+        let predicted = self.state == State::Established
+            && seg.seq == self.rcv.nxt
+            && self.receiver.ooo.is_none()
+            && !self.orphaned()
+            && !seg.fin
+            && len > 0
+            && len <= self.rcv.adv.since(self.rcv.nxt)
+            && seg.ack.since(self.snd.una) <= self.snd.nxt.since(self.snd.una)
+            && self.snd.wnd != 0
+            && (seg.window as u32) << self.options.snd_scale == self.snd.wnd;
+        let fresh = match (self.has(flag::TIMESTAMPS), seg.timestamps) {
+            (false, _) => true,
+            (true, Some(ts)) => ts.value.wrapping_sub(self.rcv.ts_recent) as i32 >= 0,
+            (true, None) => false,
+        };
+        if !predicted || !fresh {
+            return false;
+        }
+        let seg = seg.segment();
+        cx.counters.predicted += 1;
+        self.note_arrival(&seg);
+        if let Some(ts) = seg.options.timestamps.filter(|_| self.has(flag::TIMESTAMPS))
+            && seg.seq.before_eq(self.rcv.last_ack_sent)
+        {
+            self.take_ts(ts.value, cx.now);
+        }
+        self.heard(cx);
+        if seg.ack != self.snd.una {
+            self.take_ack(&seg, cx);
+        }
+        self.take_in_order(seg.payload, seg.longest(), cx);
+        self.judge_disturbance();
+        true
+    }
+
+    /// Text and FIN, if there are any, of a segment that is in order and fits the window.
+    #[inline(always)]
+    fn take_ordinary_text(&mut self, seg: &Ordinary, cx: &mut Context) {
+        // Where memory is short, the peer sends it again, and its FIN.
+        let taken = seg.payload.is_empty() || self.take_in_order(seg.payload, seg.longest(), cx);
+        if seg.fin && taken {
+            self.take_fin(cx);
+        }
+    }
+
+    /// Whether [`Tcb::establish`] may take the acknowledgment `seg` of the SYN/ACK that answered `offer`.
+    #[inline(always)]
+    pub fn may_establish(open: &Open, offer: &Offer, seg: &Ordinary, cx: &Context) -> bool {
+        // RFC 7323 3.2: with timestamps on both sides every segment has one; 5.3 R1: none is older.
+        let stamped = match (offer.timestamp, seg.timestamps) {
+            (None, _) => true,
+            (Some(recent), Some(ts)) => ts.value.wrapping_sub(recent) as i32 >= 0,
+            (Some(_), None) => false,
+        };
+        seg.ack == open.iss + 1
+            && seg.seq == offer.seq + 1
+            && stamped
+            && offer.sack
+            && cx.config.sack
+            && seg.payload.len() as u32 + seg.fin as u32 <= open.first_window(cx.config)
+    }
+
+    /// The connection of a handshake that `seg` ends: as [`Tcb::resume`] and [`Tcb::on_segment`] open it, but without its
+    /// SYN-RECEIVED. Its SYN/ACK went out once, at `sent`. [`Tcb::may_establish`] was asked.
+    #[inline(always)]
+    pub fn establish(&mut self, open: &Open, offer: &Offer, sent: Instant, seg: &Ordinary, cx: &mut Context) {
+        self.renew(State::Established, open, cx.config);
+        let timestamps = offer.timestamp.filter(|_| cx.config.timestamps);
+        self.flags |= flag::PASSIVE | flag::SACK;
+        self.set(flag::TIMESTAMPS, timestamps.is_some());
+        self.set(flag::ECN, offer.ecn && cx.config.ecn != Ecn::Never);
+        match offer.scale {
+            Some(shift) if cx.config.window_scaling => {
+                self.flags |= flag::SCALED;
+                // RFC 7323 2.3: a shift above 14 counts as 14.
+                self.options.snd_scale = shift.min(14);
+            }
+            _ => self.options.rcv_scale = 0,
+        }
+        self.options.smss = self.smss_for(Some(offer.mss).filter(|mss| *mss > 0));
+        self.receiver.irs = offer.seq;
+        self.rcv.nxt = seg.seq;
+        self.rcv.adv = seg.seq + open.first_window(cx.config);
+        self.rcv.last_ack_sent = seg.seq;
+        if let Some(recent) = timestamps {
+            let value = seg.timestamps.map_or(recent, |ts| ts.value);
+            self.take_ts(value, cx.now);
+            let echo = seg.timestamps.map_or(0, |ts| ts.echo);
+            self.receiver.echo = (echo != 0).then(|| echo.wrapping_sub(open.ts_offset));
+        }
+        self.snd.una = seg.ack;
+        self.snd.nxt = seg.ack;
+        (self.snd.wl1, self.snd.wl2) = (seg.seq, seg.ack);
+        self.snd.wnd = (seg.window as u32) << self.options.snd_scale;
+        self.snd.max_wnd = self.snd.wnd.max(offer.window as u32);
+        (self.stats.segs_in, self.stats.segs_out) = (seg.count(), 1);
+        let at = sent.micros() as u32;
+        let rtt = (cx.now.micros() as u32).wrapping_sub(at);
+        self.recovery
+            .rack
+            .delivered_in_order(&Run { first_at: at, last_at: at, last_end: seg.ack, segs: 1 }, cx.now.micros() as u32);
+        self.recovery.delivered = 1;
+        self.rtt.sample(rtt, Some(rtt), cx.config);
+        self.cc.control.on_rtt(rtt, 1, seg.ack, seg.ack, &self.cc.window);
+        self.cc.window = Window::new(self.initial_window(cx.config));
+        self.cc.stamp = cx.now;
+        self.cc.usage_seq = seg.ack;
+        self.sender.sent_at = sent;
+        self.sender.acked_at = cx.now;
+        self.timers.progress_at = cx.now;
+        self.timers.heard_at = cx.now;
+        self.put_notice(Notice::CONNECTED);
+        self.take_ordinary_text(seg, cx);
+    }
+}
