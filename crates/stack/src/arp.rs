@@ -5,7 +5,7 @@ use wire::{Addr, Instant, arp};
 use crate::counters::DropReason;
 use crate::engine::Stack;
 use crate::neighbor::{Claim, Strength};
-use crate::output::Raw;
+use crate::replies::Raw;
 use crate::route::InterfaceId;
 
 impl Stack {

@@ -14,8 +14,8 @@ use crate::engine::Stack;
 use crate::input::Source;
 use crate::interface::{Address, Phase, network};
 use crate::neighbor::{Claim, Lost, Strength, Waiter};
-use crate::output::Raw;
 use crate::queues::{Waiters, queued};
+use crate::replies::Raw;
 use crate::{InterfaceId, Mode, Route};
 
 /// RetransTimer, RFC 4861 10; PROBE_MIN, RFC 5227 1.1.
@@ -74,7 +74,7 @@ impl Default for Autoconf {
     fn default() -> Autoconf {
         Autoconf {
             mtu: u16::MAX,
-            hop_limit: crate::output::TTL,
+            hop_limit: crate::replies::TTL,
             held: Waiters::default(),
             asking: false,
             defend_at: Instant::ZERO,

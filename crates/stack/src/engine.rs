@@ -593,7 +593,7 @@ impl Stack {
     fn ask(&mut self, q: &Question) {
         let i = &self.interfaces[q.interface.index()];
         let Some(source) = i.source_for(q.addr).filter(|a| i.has(*a)) else { return };
-        self.push_raw(q.interface, crate::output::Raw::Solicit { target: q.addr, source, unicast: q.unicast });
+        self.push_raw(q.interface, crate::replies::Raw::Solicit { target: q.addr, source, unicast: q.unicast });
     }
 
     /// Connections whose next hop is known now, or may be another one, are sent again.

@@ -13,7 +13,7 @@ use crate::engine::{EMBRYO, Stack, context};
 use crate::flows::FlowKey;
 use crate::input::{CE, Source, bare};
 use crate::jobs::beyond;
-use crate::output::Raw;
+use crate::replies::Raw;
 use crate::syn_cache::Embryo;
 use crate::time_wait::answer;
 

@@ -9,7 +9,7 @@ use crate::counters::DropReason;
 use crate::engine::Stack;
 use crate::icmp_tcp::{self, Trouble};
 use crate::input::Source;
-use crate::output::{Raw, emit_ip};
+use crate::replies::{Raw, emit_ip};
 use crate::route::InterfaceId;
 
 /// ICMP messages that may be sent: 1,000 a second, 50 at once (RFC 1812 4.3.2.8, RFC 4443 2.4 f).

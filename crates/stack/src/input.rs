@@ -12,7 +12,7 @@ use crate::counters::DropReason;
 use crate::engine::{EMBRYO, Stack, TIME_WAIT, context};
 use crate::flows::FlowKey;
 use crate::fragments::Fragment;
-use crate::output::Raw;
+use crate::replies::Raw;
 use crate::route::InterfaceId;
 use crate::time_wait::TimeWait;
 use crate::train::Train;

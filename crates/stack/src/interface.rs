@@ -9,8 +9,8 @@ use wire::{Addr, Instant, MacAddr};
 
 use crate::InterfaceId;
 use crate::autoconf::Autoconf;
-use crate::output::Raw;
 use crate::queues::{Entry, Queues, Stale};
+use crate::replies::Raw;
 
 /// Who answers for the interface's addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

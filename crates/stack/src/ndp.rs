@@ -9,7 +9,7 @@ use crate::engine::Stack;
 use crate::input::Source;
 use crate::interface::Phase;
 use crate::neighbor::{Claim, Strength};
-use crate::output::Raw;
+use crate::replies::Raw;
 
 impl Stack {
     pub(crate) fn take_ndp(&mut self, now: Instant, source: Source, message: &Message) -> Result<(), DropReason> {

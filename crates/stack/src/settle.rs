@@ -12,8 +12,8 @@ use crate::flows::FlowTable;
 use crate::interface::Interface;
 use crate::listener::Listeners;
 use crate::neighbor::Hop;
-use crate::output::Raw;
 use crate::queues::{Entry, Queue, Queues, Rest, Word, queued};
+use crate::replies::Raw;
 use crate::time_wait::{TimeWait, TimeWaits};
 
 impl Stack {
