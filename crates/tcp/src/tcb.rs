@@ -53,7 +53,7 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Segments that took the header-prediction path.
+    /// Ordinary segments, taken by the straight path.
     predicted,
     /// Segments with data in order.
     in_order,
