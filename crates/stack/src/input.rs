@@ -216,13 +216,20 @@ impl Stack {
         if let Some(((src_port, dst_port), syn)) = Syn::read(segment) {
             let key = source.key(dst_port, src_port);
             let hash = *hash.get_or_insert_with(|| self.flows.hash(&key));
-            if self.find_flow(&key, hash).is_none() {
-                if !ours && ask(self, RxFrame { checksum: RxChecksum::Verified, ..*frame }, Sought::InVain) {
-                    return Some(Ok(Fate::Given));
+            let taken = match (self.find_flow(&key, hash), syn.ack) {
+                (None, None) => {
+                    if !ours && ask(self, RxFrame { checksum: RxChecksum::Verified, ..*frame }, Sought::InVain) {
+                        return Some(Ok(Fate::Given));
+                    }
+                    self.take_syn_straight(now, source, key, hash, &syn)
                 }
-                if self.take_syn_straight(now, source, key, hash, &syn) {
-                    return Some(Ok(Fate::Taken));
+                (Some(id), Some(_)) if id & (EMBRYO | TIME_WAIT) == 0 => {
+                    self.take_syn_ack_straight(now, source, &syn, id)
                 }
+                _ => false,
+            };
+            if taken {
+                return Some(Ok(Fate::Taken));
             }
         }
         let Ok(header) = Segment::header(segment) else { return Some(Err(DropReason::Malformed)) };
@@ -437,6 +444,18 @@ impl Stack {
         } else {
             self.settle_straight(now, id);
         }
+        true
+    }
+
+    /// The straight path of an active open's end; `false`, with nothing done, where it is not so simple.
+    #[inline(always)]
+    fn take_syn_ack_straight(&mut self, now: Instant, source: Source, syn: &Syn, id: u32) -> bool {
+        let Some(c) = self.conns.whole_mut(id) else { return false };
+        if source.ecn == CE || self.learning.is_some() || !c.tcb.connect_straight(syn, &mut context!(self, now)) {
+            return false;
+        }
+        self.counters.segments_in += 1;
+        self.settle_straight(now, id);
         true
     }
 

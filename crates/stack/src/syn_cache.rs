@@ -79,8 +79,8 @@ impl Embryo {
     /// The same of an ordinary SYN.
     #[inline(always)]
     pub fn of(key: FlowKey, hash: u32, syn: &Syn, listener: u32, (mac, interface): (MacAddr, InterfaceId)) -> Embryo {
-        let &Syn { seq, window, mss, scale, timestamp } = syn;
-        let (scale, timestamp) = (Some(scale), Some(timestamp));
+        let &Syn { seq, window, mss, scale, timestamps, .. } = syn;
+        let (scale, timestamp) = (Some(scale), Some(timestamps.value));
         Embryo::new(
             key,
             hash,

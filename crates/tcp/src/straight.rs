@@ -5,7 +5,7 @@
 //! would take it in the RFC's order. What is not ordinary is left to that, with nothing done.
 
 use mem::Side;
-use wire::tcp::{Flags, Ordinary, Timestamps};
+use wire::tcp::{Flags, Ordinary, Syn, Timestamps};
 use wire::{Instant, SeqNum};
 
 use crate::congestion::{CongestionControl, Window};
@@ -228,6 +228,56 @@ impl Tcb {
             }
         }
         self.take_ordinary_text(seg, cx);
+        true
+    }
+
+    /// The SYN/ACK that answers our SYN, which was sent once and asked for all options that it has: the connection is established as
+    /// [`Tcb::on_segment`] would do it. `false`, with nothing done, where it is another.
+    #[inline(always)]
+    pub fn connect_straight(&mut self, syn: &Syn, cx: &mut Context) -> bool {
+        const ASKED: u32 = flag::TIMESTAMPS | flag::SCALED | flag::SACK;
+        let clock = cx.now.millis() as u32;
+        let echo = syn.timestamps.echo.wrapping_sub(self.options.ts_offset);
+        let since = echo.wrapping_sub(self.timers.progress_at.millis() as u32) as i32;
+        let ordinary = self.state == State::SynSent
+            && self.flags & (ASKED | flag::DISTURBED | flag::CE_NOW) == ASKED
+            && syn.ack == Some(self.snd.nxt)
+            && self.snd.nxt == self.sender.iss + 1
+            && self.stats.retrans == 0
+            // An echo that is none of ours is of an old segment.
+            && syn.timestamps.echo != 0
+            && since >= 0
+            && clock.wrapping_sub(echo) as i32 >= 0;
+        if !ordinary {
+            return false;
+        }
+        let ack = self.snd.nxt;
+        let Some(run) = self.board.records.pop_run(cx.sent, ack) else { return false };
+        self.stats.segs_in = self.stats.segs_in.wrapping_add(1);
+        self.receiver.echo = Some(echo);
+        self.heard(cx);
+        self.receiver.irs = syn.seq;
+        self.rcv.nxt = syn.seq + 1;
+        self.rcv.adv = self.rcv.nxt + crate::window::initial(self.receiver.buffer, self.receiver.mss_clamp);
+        self.rcv.last_ack_sent = self.rcv.nxt;
+        // RFC 7323 2.3: a shift above 14 counts as 14.
+        self.options.snd_scale = syn.scale.min(14);
+        self.take_ts(syn.timestamps.value, cx.now);
+        // RFC 3168 6.1.1: a SYN/ACK without ECE declines.
+        self.set(flag::ECN, false);
+        self.options.smss = self.smss_for(Some(syn.mss));
+        // RFC 7323 2.2: the window of a SYN is not scaled.
+        let window = syn.window as u32;
+        (self.snd.wnd, self.snd.max_wnd) = (window, window);
+        (self.snd.wl1, self.snd.wl2) = (syn.seq, ack);
+        self.take_run((syn.seq, ack, window), &run, cx);
+        self.cc.window = Window::new(self.initial_window(cx.config));
+        self.cc.stamp = cx.now;
+        self.cc.usage_seq = self.snd.nxt;
+        self.state = State::Established;
+        self.put_notice(Notice::CONNECTED);
+        self.arm_keepalive(cx);
+        self.set(flag::ACK_NOW | flag::ACK_LATER, true);
         true
     }
 

@@ -245,35 +245,39 @@ impl<'a> Ordinary<'a> {
     }
 }
 
-/// A SYN as nearly all are: without text, with the options of Linux in its layout, and no other flag.
+/// A SYN or SYN/ACK as nearly all are: without text, with the options of Linux in its layout, and no other flag.
 #[derive(Clone, Copy, Debug)]
 pub struct Syn {
     /// `seg.seq`.
     pub seq: SeqNum,
+    /// `seg.ack` of a SYN/ACK.
+    pub ack: Option<SeqNum>,
     /// `seg.wnd`.
     pub window: u16,
     /// Maximum segment size.
     pub mss: u16,
     /// Window scale shift.
     pub scale: u8,
-    /// TSval.
-    pub timestamp: u32,
+    /// TSval and TSecr.
+    pub timestamps: Timestamps,
 }
 
 impl Syn {
-    /// What such a SYN says, and its ports, from and to; `None` where it is another segment.
+    /// What such a segment says, and its ports, from and to; `None` where it is another segment.
     #[inline(always)]
     pub fn read(b: &[u8]) -> Option<((u16, u16), Syn)> {
         let h: &[u8; 40] = b.try_into().ok()?;
         let word = |at: usize| u32::from_be_bytes([h[at], h[at + 1], h[at + 2], h[at + 3]]);
-        // Ten words, SYN alone; MSS; SACK permitted and timestamps; NOP and window scale.
-        let usual = word(12) >> 16 & 0xf1ff == 0xa002
+        // Ten words, SYN without or with ACK; MSS; SACK permitted and timestamps; NOP and window scale.
+        let usual = word(12) >> 16 & 0xf1ef == 0xa002
             && word(20) >> 16 == 0x0204
             && word(24) == 0x0402_080a
             && word(36) >> 8 == 0x01_0303;
         let ports = ((word(0) >> 16) as u16, word(0) as u16);
+        let ack = (h[13] & Flags::ACK.0 as u8 != 0).then(|| SeqNum(word(8)));
         let (seq, window, mss) = (SeqNum(word(4)), word(12) as u16, word(20) as u16);
-        usual.then_some((ports, Syn { seq, window, mss, scale: word(36) as u8, timestamp: word(28) }))
+        let timestamps = Timestamps { value: word(28), echo: word(32) };
+        usual.then_some((ports, Syn { seq, ack, window, mss, scale: word(36) as u8, timestamps }))
     }
 }
 
