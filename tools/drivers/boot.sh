@@ -8,6 +8,8 @@
 # The hardware addresses end in 01 (the client's interface) and 02 (the server's).
 set -euo pipefail
 kernel=$1 device=$2 script=$3 rows=$4 limit=${5:-540}
+# Seconds until a guest begins its script, at most; some 15 where nothing else runs.
+BOOT=${BOOT:-240}
 nic=()
 prefix=()
 mac=52:54:00:00:00:0
@@ -39,6 +41,27 @@ virtio-mq | virtio-zc)
 esac
 # Always the emulator, so that all machines see the same; times mean nothing in it.
 accel=tcg,thread=multi
-"${prefix[@]}" timeout "$limit" qemu-system-x86_64 -M q35 -accel "$accel" -cpu max -smp 2 -m 3G -nographic -no-reboot -kernel "$kernel/vmlinuz" \
-    -initrd "$kernel/initramfs" -append "console=ttyS0 quiet panic=-1 oops=panic net.ifnames=0 script=$script rows=$rows" \
-    -virtfs local,path=/,mount_tag=root,security_model=passthrough,readonly=on,multidevs=remap -nodefaults -serial stdio -monitor none "${nic[@]}" </dev/null
+guest() {
+    exec "${prefix[@]}" timeout "$limit" qemu-system-x86_64 -M q35 -accel "$accel" -cpu max -smp 2 -m 3G -nographic -no-reboot -kernel "$kernel/vmlinuz" \
+        -initrd "$kernel/initramfs" -append "console=ttyS0 quiet panic=-1 oops=panic net.ifnames=0 script=$script rows=$rows" \
+        -virtfs local,path=/,mount_tag=root,security_model=passthrough,readonly=on,multidevs=remap -nodefaults -serial stdio -monitor none "${nic[@]}" </dev/null
+}
+# On a busy machine the emulator may give an old kernel no timer while it boots, and the guest stands still for ever ("rcu_preempt kthread
+# timer wakeup didn't happen"). One that has not come to its script after a while is ended, and another one started.
+for try in 1 2 3; do
+    exec {out}< <(guest 2>&1)
+    pid=$! begun='' end=$((SECONDS + BOOT)) wait=$BOOT
+    while IFS= read -r -t "$wait" line <&"$out"; do
+        printf '%s\n' "$line"
+        case $line in BEGUN*) begun=yes ;; esac
+        wait=$((end - SECONDS))
+        [ -z "$begun" ] || wait=$limit
+        [ "$wait" -ge 1 ] || wait=1
+    done
+    if [ -z "$begun" ] && kill "$pid" 2>/dev/null; then
+        echo "the guest did not begin its script in $BOOT s (try $try of 3)"
+    fi
+    exec {out}<&-
+    wait "$pid" || true
+    [ -z "$begun" ] || break
+done

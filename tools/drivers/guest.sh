@@ -5,6 +5,7 @@
 # A row is a function `row_NAME`. It ends with `served DETAIL`, `refused SENTENCE`, `absent WHY` (the guest has no such thing) or
 # `failed WHY`; these lines are what run.sh reads. Every row leaves the interfaces as it found them (`plain` makes sure).
 set -u
+echo BEGUN
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/bin HOME=/root LC_ALL=C.UTF-8
 here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck disable=SC1091 # written by run.sh: where the binaries are
