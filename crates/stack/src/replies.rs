@@ -11,6 +11,7 @@ use crate::engine::Stack;
 use crate::flows::FlowKey;
 use crate::framing::{emit_tcp_ip, link};
 use crate::route::InterfaceId;
+use crate::time_wait::TimeWait;
 
 /// Most replies that wait outside connections.
 const RAW_LIMIT: usize = 512;
@@ -24,7 +25,8 @@ pub(crate) enum Raw {
     /// The SYN/ACK of a handshake's record, if that is still there.
     SynAck { handshake: u32 },
     /// The ACK of a TIME-WAIT record, if that is still there.
-    TimeWait { record: u32, mac: MacAddr },
+    /// Numbers are given out again, so the tuple's hash must be the record's still: the next hop is that tuple's.
+    TimeWait { record: u32, hash: u32, mac: MacAddr },
     /// Who has `target`?
     Solicit { target: Addr, source: Addr, unicast: Option<MacAddr> },
     /// An ARP reply.
@@ -61,7 +63,9 @@ impl Stack {
         while let Some(raw) = self.interfaces[i].raw.pop_front() {
             let sent = match raw {
                 Raw::SynAck { handshake } => self.send_syn_ack(now, interface, handshake, sink, caps),
-                Raw::TimeWait { record, mac } => self.send_last_ack(now, interface, (record, mac), sink, caps),
+                Raw::TimeWait { record, hash, mac } => {
+                    self.send_last_ack(now, interface, (record, hash, mac), sink, caps)
+                }
                 _ => self.send_raw(interface, &raw, sink, caps),
             };
             if !sent {
@@ -107,11 +111,12 @@ impl Stack {
         &mut self,
         now: Instant,
         interface: InterfaceId,
-        (record, mac): (u32, MacAddr),
+        (record, hash, mac): (u32, u32, MacAddr),
         sink: &mut S,
         caps: TxCaps,
     ) -> bool {
-        let Some(r) = self.time_waits.get(record).filter(|r| r.key.interface == interface) else { return true };
+        let mine = |r: &&TimeWait| r.hash == hash && r.key.interface == interface;
+        let Some(r) = self.time_waits.get(record).filter(mine) else { return true };
         let i = &self.interfaces[interface.index()];
         if r.key.remote.is_v4() && i.config.vlan.is_none() {
             let Some(buf) = sink.reserve(128) else { return false };

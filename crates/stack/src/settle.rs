@@ -73,10 +73,11 @@ impl Stack {
         let Hop::Known(mac) = self.neighbors.hop(now, c.neighbor) else { return self.settle(now, id) };
         c.linked = false;
         let record = record_of(now, c);
+        let hash = record.hash;
         let Some(t) = remember(now, id, record, &mut self.time_waits, &mut self.flows, &mut self.counters) else {
             return self.free(now, id);
         };
-        self.push_raw(interface, Raw::TimeWait { record: t, mac });
+        self.push_raw(interface, Raw::TimeWait { record: t, hash, mac });
         self.free(now, id);
     }
 
