@@ -207,7 +207,7 @@ impl Stack {
             return Some(Err(DropReason::TcpChecksum));
         }
         let source = Source { interface, mac, src, dst, ecn: tos & 3 };
-        let mut hash = hash;
+        let (mut hash, mut ours) = (hash, ours);
         if let Some((ports, seg)) = Ordinary::read(segment, frame.mss)
             && self.take_straight(now, source, ports, &seg, &mut hash)
         {
@@ -221,6 +221,8 @@ impl Stack {
                     if !ours && ask(self, RxFrame { checksum: RxChecksum::Verified, ..*frame }, Sought::InVain) {
                         return Some(Ok(Fate::Given));
                     }
+                    // Nobody is asked twice.
+                    ours = true;
                     self.take_syn_straight(now, source, key, hash, &syn)
                 }
                 (Some(id), Some(_)) if id & (EMBRYO | TIME_WAIT) == 0 => {
