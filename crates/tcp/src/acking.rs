@@ -48,8 +48,15 @@ impl Tcb {
         self.set(flag::PINGPONG, false);
     }
 
-    /// An ACK goes out with this segment.
+    /// An ACK goes out with this segment: everything received is acknowledged by it (RFC 9293 3.8.6.3).
+    #[inline(always)]
     pub(crate) fn acknowledged_now(&mut self) {
-        self.receiver.quick_acks = self.receiver.quick_acks.saturating_sub(1);
+        self.set(flag::ACK_NOW | flag::ACK_DELAYED | flag::ACK_LATER, false);
+        self.timers.ack_at = wire::Instant::FAR;
+        if self.rcv.unacked > 0 {
+            self.receiver.quick_acks = self.receiver.quick_acks.saturating_sub(1);
+        }
+        self.rcv.unacked = 0;
+        self.rcv.last_ack_sent = self.rcv.nxt;
     }
 }

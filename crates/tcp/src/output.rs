@@ -598,14 +598,7 @@ impl Tcb {
         let window = self.offer_window(syn, cx);
         let ack = if flags.contains(Flags::ACK) { self.rcv.nxt } else { SeqNum(0) };
         if flags.contains(Flags::ACK) {
-            // Everything received is acknowledged by this (RFC 9293 3.8.6.3).
-            self.set(flag::ACK_NOW | flag::ACK_DELAYED | flag::ACK_LATER, false);
-            self.timers.ack_at = Instant::FAR;
-            if self.rcv.unacked > 0 {
-                self.acknowledged_now();
-            }
-            self.rcv.unacked = 0;
-            self.rcv.last_ack_sent = self.rcv.nxt;
+            self.acknowledged_now();
         }
         self.stats.segs_out = self.stats.segs_out.wrapping_add(count(len, self.options.smss as u32));
         let options = self.options(syn, cx);

@@ -153,13 +153,7 @@ impl Tcb {
     #[inline(always)]
     fn simple(&mut self, seq: SeqNum, mut flags: Flags, len: u32, cx: &mut Context) -> Simple {
         let window = self.offer_window(false, cx);
-        self.set(flag::ACK_NOW | flag::ACK_DELAYED | flag::ACK_LATER, false);
-        self.timers.ack_at = Instant::FAR;
-        if self.rcv.unacked > 0 {
-            self.acknowledged_now();
-        }
-        self.rcv.unacked = 0;
-        self.rcv.last_ack_sent = self.rcv.nxt;
+        self.acknowledged_now();
         self.stats.segs_out = self.stats.segs_out.wrapping_add(1);
         // RFC 3168 6.1.3.
         if self.has(flag::ECE) {

@@ -107,6 +107,8 @@ macro_rules! cx {
     };
 }
 
+pub(crate) use cx;
+
 impl Deref for Peer {
     type Target = Tcb;
     fn deref(&self) -> &Tcb {

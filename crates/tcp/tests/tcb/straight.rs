@@ -7,6 +7,8 @@ use tcp::{Config, Context, Counters, Ecn, Limits, Offer, Open, SentPool, State, 
 use wire::tcp::{Flags, Options, Ordinary, Segment, Syn, Timestamps};
 use wire::{Instant, SeqNum};
 
+use crate::peer::cx;
+
 /// A connection and what it needs.
 struct Half {
     tcb: Tcb,
@@ -20,19 +22,6 @@ struct Half {
     sent: SentPool,
     /// Segments that the straight path took or gave.
     taken: u32,
-}
-
-macro_rules! cx {
-    ($p:expr) => {
-        Context {
-            now: $p.now,
-            pool: &mut $p.pool,
-            sent: &mut $p.sent,
-            config: &$p.config,
-            counters: &mut $p.counters,
-            limits: &mut $p.limits,
-        }
-    };
 }
 
 /// A segment as it is sent: numbers, flags, window, ECN, timestamps, text.
