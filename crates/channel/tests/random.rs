@@ -151,14 +151,10 @@ fn compare(w: &mut World, who: Who, event: Event, pairs: &[(Handle, Handle)], fl
 
 #[test]
 fn whatever_is_asked_for_in_whatever_order() {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let seeds = match number("CORELANE_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("CORELANE_SEEDS").unwrap_or(10),
-    };
-    for seed in seeds {
-        eprintln!("CORELANE_SEED={seed}");
+    // A history waits for the kernel most of its time.
+    let threads = if std::env::var_os("CORELANE_SEEDS").is_some() { 4 * testing::cores() } else { 1 };
+    testing::seeds("channel --test random", 10, threads, |seed| {
         let options = Options { buffers: 4, buffer_size: 1024, batch: 1 + seed as u32 % 40, ..usual() };
         on_engines("", Capabilities::KERNEL, options, |mut w| run(&mut w, seed));
-    }
+    });
 }

@@ -4,7 +4,6 @@
 //! `CORELANE_SEED=S` replays one.
 
 use core::time::Duration;
-use std::panic::{catch_unwind, resume_unwind};
 
 use io::impair::Random;
 use sim::plan::Plan;
@@ -78,22 +77,12 @@ fn run(seed: u64) -> Report {
 
 #[test]
 fn no_parameter_does_harm() {
-    let number = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
-    if let Some(seed) = number("CORELANE_SEED") {
-        println!("{:?}", run(seed));
-        return;
-    }
-    let mut total = Report::default();
-    let seeds = number("CORELANE_SEEDS").unwrap_or(600);
-    for seed in 0..seeds {
-        match catch_unwind(|| run(seed)) {
-            Ok(report) => total += report,
-            Err(cause) => {
-                eprintln!("replay with: CORELANE_SEED={seed} cargo test -p sim --test extremes");
-                resume_unwind(cause);
-            }
-        }
-    }
+    let reports = testing::seeds("sim --test extremes", 600, testing::cores(), run);
+    let seeds = reports.len() as u64;
+    let total = reports.into_iter().fold(Report::default(), |mut total, report| {
+        total += report;
+        total
+    });
     // Most connections come through all the same.
     println!("{total:?}");
     assert!(seeds < 100 || total.complete as u64 > seeds * 5 / 3, "{total:?}");

@@ -7,7 +7,6 @@ mod common;
 use common::*;
 use core::time::Duration;
 use std::collections::HashMap;
-use std::panic::{catch_unwind, resume_unwind};
 
 use common::families::{Family, Packet, Resolution, answer};
 use io::impair::Random;
@@ -328,14 +327,5 @@ fn run(seed: u64) {
 
 #[test]
 fn nobody_waits_for_the_hop_of_another() {
-    let number = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
-    if let Some(seed) = number("CORELANE_SEED") {
-        return run(seed);
-    }
-    for seed in 0..number("CORELANE_SEEDS").unwrap_or(400) {
-        if let Err(cause) = catch_unwind(|| run(seed)) {
-            eprintln!("replay with: CORELANE_SEED={seed} cargo test -p sim --test hops");
-            resume_unwind(cause);
-        }
-    }
+    testing::seeds("sim --test hops", 400, testing::cores(), run);
 }

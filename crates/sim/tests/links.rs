@@ -8,7 +8,6 @@
 
 mod common;
 use std::collections::BTreeMap;
-use std::panic::{catch_unwind, resume_unwind};
 
 use common::families::{Family, Packet, Resolution, answer, error, told_mtu};
 use io::impair::Random;
@@ -632,21 +631,7 @@ fn rewrite(frame: &[u8], to: MacAddr, from: MacAddr) -> Vec<u8> {
 
 #[test]
 fn every_stream_goes_its_own_way() {
-    let number = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
-    if let Some(seed) = number("CORELANE_SEED") {
-        println!("{} streams", World::new(seed).run());
-        return;
-    }
-    let seeds = number("CORELANE_SEEDS").unwrap_or(120);
-    let mut complete = 0;
-    for seed in 0..seeds {
-        match catch_unwind(|| World::new(seed).run()) {
-            Ok(streams) => complete += streams,
-            Err(cause) => {
-                eprintln!("replay with: CORELANE_SEED={seed} cargo test -p sim --test links");
-                resume_unwind(cause);
-            }
-        }
-    }
-    assert!(complete as u64 > 5 * seeds, "{complete} streams of {seeds} seeds");
+    let streams = testing::seeds("sim --test links", 120, testing::cores(), |seed| World::new(seed).run());
+    let (seeds, complete) = (streams.len(), streams.iter().sum::<usize>());
+    assert!(seeds == 1 || complete > 5 * seeds, "{complete} streams of {seeds} seeds");
 }

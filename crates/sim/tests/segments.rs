@@ -9,7 +9,6 @@ mod common;
 use common::*;
 use core::time::Duration;
 use std::collections::HashMap;
-use std::panic::{catch_unwind, resume_unwind};
 
 use io::impair::Random;
 use stack::channel::{CloseMode, ConnId, Endpoint, Failure, Job, Token};
@@ -535,14 +534,5 @@ fn run(seed: u64) {
 
 #[test]
 fn a_segment_does_what_the_rfcs_say() {
-    let number = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
-    if let Some(seed) = number("CORELANE_SEED") {
-        return run(seed);
-    }
-    for seed in 0..number("CORELANE_SEEDS").unwrap_or(60) {
-        if let Err(cause) = catch_unwind(|| run(seed)) {
-            eprintln!("replay with: CORELANE_SEED={seed} cargo test -p sim --test segments");
-            resume_unwind(cause);
-        }
-    }
+    testing::seeds("sim --test segments", 60, testing::cores(), run);
 }

@@ -1,9 +1,12 @@
-//! What all tests share: how one is skipped.
+//! What all tests share: how one is skipped, and how one is run for many seeds.
 //!
 //! A test that passes says nothing: what it has printed is thrown away. So where `CI=true` says that everything is to be tested,
 //! a skip is a failure.
 
 use std::fmt::Display;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Says that a test, or a part of one, is skipped, and why; fails with `CI=true`.
 #[track_caller]
@@ -15,6 +18,47 @@ pub fn skip(why: impl Display) {
 /// The same for what is right to be skipped on some machines of CI, too. Each caller says which those are.
 pub fn skip_in_ci_too(why: impl Display) {
     eprintln!("SKIPPED: {why}");
+}
+
+/// Threads for what computes: one for each core.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get())
+}
+
+/// Runs a test for `CORELANE_SEEDS` seeds, or as many as `usual`, on so many `threads`; for `CORELANE_SEED` alone, if that is set. What the runs
+/// gave, in no order. The first that fails ends the test, and says how it is replayed; `test` is how cargo calls it: `sim --test lossy`.
+pub fn seeds<T: Send>(test: &str, usual: u64, threads: usize, run: impl Fn(u64) -> T + Sync) -> Vec<T> {
+    let number = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
+    if let Some(seed) = number("CORELANE_SEED") {
+        return vec![run(seed)];
+    }
+    each_seed(test, number("CORELANE_SEEDS").unwrap_or(usual), threads, run)
+}
+
+fn each_seed<T: Send>(test: &str, seeds: u64, threads: usize, run: impl Fn(u64) -> T + Sync) -> Vec<T> {
+    let next = AtomicU64::new(0);
+    let results = Mutex::new(Vec::new());
+    let work = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds {
+                return;
+            }
+            match catch_unwind(AssertUnwindSafe(|| run(seed))) {
+                Ok(result) => results.lock().expect("nobody panics with it").push(result),
+                Err(cause) => {
+                    next.store(seeds, Ordering::Relaxed);
+                    eprintln!("replay with: CORELANE_SEED={seed} cargo test -p {test}");
+                    resume_unwind(cause);
+                }
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let all: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(work)).collect();
+        all.into_iter().for_each(|thread| thread.join().unwrap_or_else(|cause| resume_unwind(cause)));
+    });
+    results.into_inner().expect("nobody panics with it")
 }
 
 #[cfg(test)]
@@ -36,6 +80,23 @@ mod tests {
             let said = String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned();
             assert!(said.contains("SKIPPED: there is no moon") && said.contains("running 1 test"), "{said}");
             assert_eq!(out.status.success(), passes, "CI={ci:?}: {said}");
+        }
+    }
+
+    #[test]
+    fn each_seed_is_run_once_and_one_that_fails_ends_it() {
+        for threads in [1, 3] {
+            let mut all = each_seed("", 100, threads, |seed| seed);
+            all.sort_unstable();
+            assert_eq!(all, (0..100).collect::<Vec<_>>());
+            let last = AtomicU64::new(0);
+            let run = |seed| {
+                last.fetch_max(seed, Ordering::Relaxed);
+                assert_ne!(seed, 7, "the seventh");
+            };
+            let cause = catch_unwind(AssertUnwindSafe(|| each_seed("", 100_000_000, threads, run))).unwrap_err();
+            assert!(cause.downcast_ref::<String>().is_some_and(|said| said.contains("the seventh")));
+            assert!(last.into_inner() < 100_000_000);
         }
     }
 }
