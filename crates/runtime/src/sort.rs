@@ -1,6 +1,6 @@
 //! Whose a received frame is: another lane's is given to it.
 
-use stack::{Asked, InterfaceId, Sought, Stack, Steering, Strangers};
+use stack::{Asked, InterfaceId, OtherLanes, Sought, Stack, Steering};
 use wire::burst::RxFrame;
 
 use crate::fallback::Fallback;
@@ -60,7 +60,7 @@ impl Sort<'_> {
     }
 }
 
-impl Strangers for Sort<'_> {
+impl OtherLanes for Sort<'_> {
     fn asked(&self) -> Asked {
         match self.handed {
             _ if self.fallback.is_needed() => Asked::First,

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use sim::{Host, HostConfig};
 use stack::channel::{ConnId, Endpoint, Event, Failure, Job, Token};
-use stack::{Asked, Sought, Stack, Steering, Strangers};
+use stack::{Asked, OtherLanes, Sought, Stack, Steering};
 use wire::burst::RxFrame;
 use wire::tcp::{Flags, Header, Options, Segment};
 use wire::{Addr, Instant, MacAddr, Ports, SeqNum, ethernet, ipv4, ipv6};
@@ -126,7 +126,7 @@ impl Bench {
 /// A burst of one frame that came by some lane's queue.
 struct By(u16);
 
-impl Strangers for By {
+impl OtherLanes for By {
     fn asked(&self) -> Asked {
         Asked::Unknown
     }

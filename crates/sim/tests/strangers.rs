@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use common::*;
 use stack::channel::{CloseMode, Job};
-use stack::{Asked, DropReason, FlowKey, InterfaceId, Sought, Stack, Steering, Strangers};
+use stack::{Asked, DropReason, FlowKey, InterfaceId, OtherLanes, Sought, Stack, Steering};
 use wire::burst::{RxBurst, RxChecksum, RxFrame};
 use wire::tcp::Options;
 use wire::{MacAddr, arp, ethernet, ipv4};
@@ -37,7 +37,7 @@ struct Others {
     given: Vec<(usize, u16, RxChecksum)>,
 }
 
-impl Strangers for Others {
+impl OtherLanes for Others {
     fn asked(&self) -> Asked {
         self.when
     }

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use wire::Ports;
 
-use crate::{FragmentLimits, Steering};
+use crate::Steering;
 
 /// When SYNs are answered by cookies (RFC 4987 3.6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -100,5 +100,22 @@ impl Default for StackConfig {
             abort_on_overflow: false,
             max_neighbors: 4096,
         }
+    }
+}
+
+/// Limits of reassembly.
+#[derive(Clone, Debug)]
+pub struct FragmentLimits {
+    /// Datagrams under way at once.
+    pub datagrams: usize,
+    /// Memory held by all of them, bytes; each piece is charged 64 beside its data.
+    pub bytes: usize,
+    /// How long the rest of a datagram may take (RFC 1122 3.3.2; Linux's 30 s).
+    pub timeout: Duration,
+}
+
+impl Default for FragmentLimits {
+    fn default() -> FragmentLimits {
+        FragmentLimits { datagrams: 64, bytes: 4 << 20, timeout: Duration::from_secs(30) }
     }
 }

@@ -1,12 +1,16 @@
-//! The connections by number. Those with something going on are whole and lie in boxes that are used again; idle ones are
+//! The connections by number. Those with something going on are active and lie in boxes that are used again; idle ones are
 //! parked: what is needed to go on with them, and nothing more.
+
+pub(crate) mod conn;
+pub(crate) mod options;
 
 use tcp::{Config, Parked, Tcb};
 use wire::Instant;
 
-use crate::conn::{Birth, Conn, Stage};
-use crate::engine::HANDSHAKE;
-use crate::flows::FlowKey;
+use crate::FlowKey;
+use crate::conns::conn::{Birth, Conn, Stage};
+use crate::link::hop::HANDSHAKE;
+use crate::schedule::alarms::Alarm;
 use crate::slab::Slab;
 
 /// A parked connection: one that the application knows, with no trouble and in the flow table.
@@ -23,7 +27,7 @@ struct Idle {
 
 #[allow(clippy::large_enum_variant, reason = "the large one is the common one")]
 enum Body {
-    Whole(Box<Conn>),
+    Active(Box<Conn>),
     Parked(Idle),
 }
 
@@ -115,13 +119,13 @@ impl Conns {
     #[inline(always)]
     pub fn insert(&mut self, conn: Box<Conn>) -> u32 {
         let key = conn.key;
-        self.slots.insert_with(|| Slot { key, body: Body::Whole(conn) }).expect("there is room")
+        self.slots.insert_with(|| Slot { key, body: Body::Active(conn) }).expect("there is room")
     }
 
     /// The connection is over.
     pub fn remove(&mut self, id: u32) {
         match self.slots.remove(id).map(|slot| slot.body) {
-            Some(Body::Whole(conn)) => self.keep(conn),
+            Some(Body::Active(conn)) => self.keep(conn),
             Some(Body::Parked(_)) => self.parked -= 1,
             None => {}
         }
@@ -133,10 +137,10 @@ impl Conns {
         self.slots.prefetch(id);
     }
 
-    /// The same for the whole connection, whose place has come.
+    /// The same for the active connection, whose place has come.
     #[inline]
-    pub fn prefetch_whole(&self, id: u32) {
-        if let Some(Slot { body: Body::Whole(conn), .. }) = self.slots.get(id) {
+    pub fn prefetch_active(&self, id: u32) {
+        if let Some(Slot { body: Body::Active(conn), .. }) = self.slots.get(id) {
             mem::prefetch::whole(&**conn);
         }
     }
@@ -148,29 +152,29 @@ impl Conns {
 
     /// The connection if it is not parked.
     #[inline]
-    pub fn whole(&self, id: u32) -> Option<&Conn> {
+    pub fn active(&self, id: u32) -> Option<&Conn> {
         match &self.slots.get(id)?.body {
-            Body::Whole(conn) => Some(conn),
+            Body::Active(conn) => Some(conn),
             Body::Parked(_) => None,
         }
     }
 
     /// The same, to change.
     #[inline]
-    pub fn whole_mut(&mut self, id: u32) -> Option<&mut Conn> {
+    pub fn active_mut(&mut self, id: u32) -> Option<&mut Conn> {
         match &mut self.slots.get_mut(id)?.body {
-            Body::Whole(conn) => Some(conn),
+            Body::Active(conn) => Some(conn),
             Body::Parked(_) => None,
         }
     }
 
-    /// The connection, made whole.
+    /// The connection, made active.
     #[inline]
     pub fn get_mut(&mut self, id: u32) -> Option<&mut Conn> {
         if let Body::Parked(_) = self.slots.get(id)?.body {
             self.unpark(id);
         }
-        self.whole_mut(id)
+        self.active_mut(id)
     }
 
     #[cold]
@@ -178,17 +182,17 @@ impl Conns {
     fn unpark(&mut self, id: u32) {
         let Some(Slot { key, body: Body::Parked(idle) }) = self.slots.get(id) else { return };
         let (key, idle) = (*key, idle.clone());
-        let whole = self.boxed(idle.whole(key, self.now, &self.config));
+        let active = self.boxed(idle.active(key, self.now, &self.config));
         self.parked -= 1;
         if let Some(slot) = self.slots.get_mut(id) {
-            slot.body = Body::Whole(whole);
+            slot.body = Body::Active(active);
         }
     }
 
     /// Parks a connection that has nothing to do; whether it could be.
     pub fn park(&mut self, id: u32) -> bool {
         let Some(Slot { body, .. }) = self.slots.get_mut(id) else { return false };
-        let Body::Whole(c) = body else { return false };
+        let Body::Active(c) = body else { return false };
         // What a parked one does not keep: trouble, and where a handshake came from, where that is the way back.
         let kept = c.trouble.is_none() && c.neighbor != HANDSHAKE;
         if c.stage != Stage::Owned || !c.linked || c.orphan || !kept {
@@ -204,7 +208,7 @@ impl Conns {
             hop_limit: c.hop_limit,
             fragments: c.fragments,
         };
-        if let Body::Whole(old) = core::mem::replace(body, Body::Parked(idle)) {
+        if let Body::Active(old) = core::mem::replace(body, Body::Parked(idle)) {
             self.keep(old);
         }
         self.parked += 1;
@@ -214,7 +218,7 @@ impl Conns {
     /// The next hop of a connection, parked or not: its index, and the epoch of that.
     pub fn hop(&self, id: u32) -> Option<(u32, u32)> {
         Some(match &self.slots.get(id)?.body {
-            Body::Whole(conn) => (conn.neighbor, conn.epoch),
+            Body::Active(conn) => (conn.neighbor, conn.epoch),
             Body::Parked(idle) => (idle.neighbor, idle.epoch),
         })
     }
@@ -223,14 +227,14 @@ impl Conns {
     pub fn parked_until(&self, id: u32) -> Option<Instant> {
         match &self.slots.get(id)?.body {
             Body::Parked(idle) => Some(idle.tcb.deadline()),
-            Body::Whole(_) => None,
+            Body::Active(_) => None,
         }
     }
 
     /// Gives key and control block of a connection to `f`, a parked one's as it would be.
     pub fn view(&self, id: u32, f: impl FnOnce(&FlowKey, &Tcb)) {
         match self.slots.get(id).map(|slot| (&slot.key, &slot.body)) {
-            Some((key, Body::Whole(conn))) => f(key, &conn.tcb),
+            Some((key, Body::Active(conn))) => f(key, &conn.tcb),
             Some((key, Body::Parked(idle))) => f(key, &Tcb::unpark(idle.tcb.clone(), self.now, &self.config)),
             None => {}
         }
@@ -238,14 +242,12 @@ impl Conns {
 }
 
 impl Idle {
-    fn whole(self, key: FlowKey, now: Instant, config: &Config) -> Conn {
+    fn active(self, key: FlowKey, now: Instant, config: &Config) -> Conn {
         Conn {
             tcb: Tcb::unpark(self.tcb, now, config),
             key,
             hash: self.hash,
-            // Whatever the wheel still has comes to nothing.
-            wheel_at: Instant::FAR,
-            on_wheel: true,
+            alarm: Alarm::PASSED,
             neighbor: self.neighbor,
             epoch: self.epoch,
             listener: u32::MAX,

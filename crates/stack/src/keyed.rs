@@ -1,7 +1,7 @@
 //! SipHash-1-3 (Aumasson and Bernstein, 2012) of a connection's tuple, unrolled for its two lengths: the general crate
 //! spends as much on bookkeeping as on mixing.
 
-use crate::flows::FlowKey;
+use crate::FlowKey;
 
 /// A key.
 #[derive(Clone, Copy)]

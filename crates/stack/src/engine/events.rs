@@ -1,0 +1,142 @@
+//! Events for the application, one batch a turn (mTCP 3.2: the event queue is flushed once).
+
+use mem::Chain;
+use tcp::{Notice, State};
+
+use crate::channel::{ConnId, Endpoint, Event, ListenerId};
+use crate::conns::conn::Stage;
+use crate::engine::Stack;
+use crate::schedule::queues::queued;
+use wire::Instant;
+
+impl Stack {
+    /// Emits what the ring takes and publishes it; how many events there were.
+    pub fn flush_events(&mut self, now: Instant) -> usize {
+        self.pool.supply_peer(LOW_SUPPLY);
+        if self.schedule.notify.is_empty() && self.answers.is_empty() {
+            return 0;
+        }
+        let mut emitted = 0;
+        while let Some(answer) = self.answers.pop_front() {
+            match self.emit(answer) {
+                Ok(()) => emitted += 1,
+                Err(back) => {
+                    self.answers.push_front(back);
+                    break;
+                }
+            }
+        }
+        // A connection's first event must follow the answer that names it.
+        if self.answers.is_empty() {
+            for _ in 0..self.schedule.notify.len() {
+                let Some(entry) = self.schedule.notify.pop_front() else { break };
+                let id = entry.id;
+                if self.schedule.take(entry, queued::NOTIFY).is_none() {
+                    continue;
+                }
+                let (count, full) = self.tell(now, id);
+                emitted += count;
+                if full {
+                    self.counters.events_held += 1;
+                    self.schedule.stay(id, queued::NOTIFY);
+                    self.schedule.notify.push_front(entry);
+                    break;
+                }
+            }
+        }
+        self.events.publish();
+        self.counters.events += emitted as u64;
+        emitted
+    }
+
+    fn emit(&mut self, event: Event) -> Result<(), Event> {
+        self.events.push(event.into_message()).map_err(|m| match Event::from_message(m) {
+            Ok(event) => event,
+            // A message that was just encoded decodes.
+            Err(chain) => Event::Info { conn: ConnId(u32::MAX), token: crate::channel::Token(u32::MAX), chain },
+        })
+    }
+
+    /// All news of one connection in order; whether the ring was full before all was told.
+    fn tell(&mut self, now: Instant, id: u32) -> (usize, bool) {
+        let Some(c) = self.conns.get_mut(id) else { return (0, false) };
+        let conn = ConnId(id);
+        let mut count = 0;
+        // Room for everything that one connection may have to say, so that nothing needs to be put back half-told.
+        if !self.events.has_room(MOST_NEWS) {
+            return (0, true);
+        }
+        let mut say = |event: Event| {
+            count += 1;
+            self.events.push(event.into_message()).is_ok()
+        };
+        let told = match c.stage {
+            Stage::Released | Stage::Embryo => true,
+            Stage::Lingering => {
+                if c.lingered() {
+                    c.stage = Stage::Released;
+                    say(Event::Closed { conn, failure: c.failure() })
+                } else {
+                    true
+                }
+            }
+            Stage::Ready | Stage::Owned => {
+                let mut told = true;
+                let notice = c.tcb.take_notice();
+                if c.stage == Stage::Ready {
+                    let local = Endpoint { addr: c.key.local, port: c.key.local_port };
+                    let remote = Endpoint { addr: c.key.remote, port: c.key.remote_port };
+                    let listener = ListenerId(c.listener);
+                    // What is urgent is told before the bytes that it lies among.
+                    let first = notice.has(Notice::DATA) && !notice.has(Notice::URGENT);
+                    let chain = if first { c.tcb.take_received() } else { Chain::default() };
+                    told &= say(Event::Accepted { listener, conn, local, remote, chain });
+                    // The listener's count of ready ones stays until the application reports it taken.
+                    c.stage = Stage::Owned;
+                    c.listener = u32::MAX;
+                }
+                if notice.has(Notice::CONNECTED) && !c.tcb.passive() {
+                    told &= say(Event::Connected { conn });
+                }
+                if notice.has(Notice::ACKED) {
+                    told &= say(Event::Acked { conn, bytes: c.tcb.take_acked() });
+                }
+                if notice.has(Notice::ROOM) {
+                    told &= say(Event::Room { conn, bytes: c.tcb.send_buffer() });
+                }
+                if notice.has(Notice::SENT) {
+                    told &= say(Event::Sent { conn, total: c.tcb.stream_sent(), burst: c.tcb.burst_bytes() });
+                }
+                if notice.has(Notice::URGENT)
+                    && let Some(beyond) = c.tcb.urgent_in()
+                {
+                    told &= say(Event::Urgent { conn, beyond });
+                }
+                let chain = if notice.has(Notice::DATA) { c.tcb.take_received() } else { Chain::default() };
+                let fin = notice.has(Notice::FIN);
+                if !chain.is_empty() {
+                    told &= say(Event::Data { conn, chain, fin });
+                } else if fin {
+                    told &= say(Event::Fin { conn });
+                }
+                if notice.has(Notice::FAILED)
+                    && let Some(failure) = c.failure()
+                {
+                    told &= say(Event::Failed { conn, failure });
+                }
+                told
+            }
+        };
+        debug_assert!(told, "room was checked");
+        // Telling changes nothing that lists or timers go by, but who has been told of the end may go.
+        if matches!(c.tcb.state(), State::Closed | State::TimeWait) {
+            self.settle(now, id);
+        }
+        (count, false)
+    }
+}
+
+/// Events that one connection may have at once.
+const MOST_NEWS: usize = 9;
+/// Chunks that the application's side should find waiting.
+const LOW_SUPPLY: u32 = 512;
