@@ -20,7 +20,7 @@ use wire::{Instant, SeqNum};
 use crate::conns::Conns;
 use crate::counters::Counters;
 use crate::demux::cookies::Cookies;
-use crate::demux::flows::FlowTable;
+use crate::demux::flows::{FlowTable, Place};
 use crate::demux::learning::Learning;
 use crate::demux::listener::{Listener, Listeners};
 use crate::demux::ports::LocalPorts;
@@ -119,20 +119,20 @@ impl Demux {
         self.flows.hash(key)
     }
 
-    /// Who has the tuple `key`, whose hash it is.
+    /// Who has the tuple `key`, whose hash it is, and where the flow table has that.
     #[inline(always)]
-    pub fn find(&self, conns: &Conns, key: &FlowKey, hash: u32) -> Option<Owner> {
+    pub fn find(&self, conns: &Conns, key: &FlowKey, hash: u32) -> Option<(Owner, Place)> {
         let found = self.flows.find(hash, |value| match Owner::of(value) {
             Owner::TimeWait(id) => self.time_waits.get(id).is_some_and(|t| t.key == *key),
             Owner::Handshake(id) => self.handshakes.get(id).is_some_and(|e| e.key == *key),
             Owner::Connection(id) => conns.key(id) == Some(key),
         });
-        found.map(Owner::of)
+        found.map(|(value, place)| (Owner::of(value), place))
     }
 
     /// [`Demux::find`] without the hash.
     pub fn look_up(&self, conns: &Conns, key: &FlowKey) -> Option<Owner> {
-        self.find(conns, key, self.hash(key))
+        self.find(conns, key, self.hash(key)).map(|(owner, _)| owner)
     }
 
     /// Hints that `hash` is looked up soon.
@@ -145,7 +145,7 @@ impl Demux {
     #[inline]
     pub fn prefetch_owner(&self, hash: u32, conns: &Conns) -> Option<u32> {
         // The first value under the hash is nearly always the one.
-        match self.flows.find(hash, |_| true).map(Owner::of)? {
+        match self.flows.find(hash, |_| true).map(|(value, _)| Owner::of(value))? {
             Owner::TimeWait(id) => self.time_waits.prefetch(id),
             Owner::Handshake(id) => self.handshakes.prefetch(id),
             Owner::Connection(id) => {
@@ -158,8 +158,9 @@ impl Demux {
 
     /// A new connection is found under `hash` from now on, in the place of its handshake, if there was a record of it.
     #[inline(always)]
-    pub fn add(&mut self, hash: u32, id: u32, handshake: Option<u32>) {
-        if !handshake.is_some_and(|h| self.flows.replace(hash, Owner::Handshake(h).value(), id)) {
+    pub fn add(&mut self, hash: u32, id: u32, handshake: Option<(u32, Place)>) {
+        let replaces = |(h, place): (u32, Place)| self.flows.replace(hash, Owner::Handshake(h).value(), id, place);
+        if !handshake.is_some_and(replaces) {
             self.flows.insert(hash, id);
         }
     }
@@ -257,18 +258,25 @@ impl Demux {
 
     /// A record takes the place of connection `id` in the flow table; its number, where there is room.
     #[inline(always)]
-    pub fn remember(&mut self, now: Instant, id: u32, record: TimeWait, counters: &mut Counters) -> Option<u32> {
+    pub fn remember(
+        &mut self,
+        now: Instant,
+        id: u32,
+        place: Place,
+        record: TimeWait,
+        counters: &mut Counters,
+    ) -> Option<u32> {
         let hash = record.hash;
         let Some((t, evicted)) = self.time_waits.insert(now, record) else {
             self.flows.remove(hash, id);
             return None;
         };
         counters.time_waits += 1;
+        self.flows.replace(hash, id, Owner::TimeWait(t).value(), place);
         if let Some((old, gone)) = evicted {
             counters.time_wait_evicted += 1;
             self.flows.remove(gone.hash, Owner::TimeWait(old).value());
         }
-        self.flows.replace(hash, id, Owner::TimeWait(t).value());
         Some(t)
     }
 
@@ -281,6 +289,7 @@ impl Demux {
 
     /// TIME-WAIT is over for some.
     pub fn expire(&mut self, now: Instant) {
+        self.flows.step();
         let Demux { flows, sources, time_waits, .. } = self;
         time_waits.expire(now, |t, record| {
             flows.remove(record.hash, Owner::TimeWait(t).value());

@@ -43,6 +43,7 @@ use crate::conns::Conns;
 use crate::conns::conn::Birth;
 use crate::conns::options::Options;
 use crate::counters::Counters;
+use crate::demux::flows::Place;
 use crate::demux::{Demux, MOST};
 use crate::link::Link;
 use crate::link::autoconf::Conflict;
@@ -278,7 +279,7 @@ impl Stack {
         &mut self,
         now: Instant,
         birth: Birth,
-        handshake: Option<u32>,
+        handshake: Option<(u32, Place)>,
         open: impl FnOnce(&mut Tcb, &mut tcp::Context),
     ) -> Option<u32> {
         let hash = birth.hash;

@@ -402,6 +402,7 @@ impl Link {
     }
 
     /// A check after each turn takes longer by so many places.
+    #[cfg(debug_assertions)]
     pub fn places(&self) -> (usize, usize) {
         (self.neighbors.len(), self.routes.iter().count())
     }

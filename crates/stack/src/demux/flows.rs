@@ -27,6 +27,15 @@ impl Slot {
     }
 }
 
+/// Where an entry lies, until the next change of the table: a shorter way to it than by its hash.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place(u32);
+
+impl Place {
+    /// It is to be looked for.
+    pub const UNKNOWN: Place = Place(u32::MAX);
+}
+
 const START: usize = 1024;
 /// Old slots looked at for each change while growing: more than one for each new entry, so growing ends in time.
 const STEP: usize = 8;
@@ -119,20 +128,20 @@ impl FlowTable {
         mem::prefetch::read(&self.now.slots[hash as usize & self.now.mask()]);
     }
 
-    /// The value under `hash` that `is` accepts.
+    /// The value under `hash` that `is` accepts, and its place.
     #[inline(always)]
-    pub fn find(&self, hash: u32, mut is: impl FnMut(u32) -> bool) -> Option<u32> {
+    pub fn find(&self, hash: u32, mut is: impl FnMut(u32) -> bool) -> Option<(u32, Place)> {
         match self.now.find(hash, &mut is) {
-            Some((_, value)) => Some(value),
+            Some((at, value)) => Some((value, Place(at as u32))),
             None if self.old.is_none() => None,
             None => self.find_old(hash, &mut is),
         }
     }
 
     #[inline(never)]
-    fn find_old(&self, hash: u32, is: &mut dyn FnMut(u32) -> bool) -> Option<u32> {
+    fn find_old(&self, hash: u32, is: &mut dyn FnMut(u32) -> bool) -> Option<(u32, Place)> {
         let (old, _) = self.old.as_ref()?;
-        old.find(hash, is).map(|(_, value)| value)
+        old.find(hash, is).map(|(_, value)| (value, Place::UNKNOWN))
     }
 
     /// Adds a value that is not there and is not `u32::MAX`.
@@ -146,9 +155,10 @@ impl FlowTable {
         self.step();
     }
 
-    /// Moves a few entries out of the old table.
+    /// Moves a few entries out of the old table, if there is one. Changes do so; where there are none for long, somebody must, since
+    /// as long as there are two tables both are looked into.
     #[inline]
-    fn step(&mut self) {
+    pub fn step(&mut self) {
         if self.old.is_some() {
             self.step_on();
         }
@@ -183,8 +193,20 @@ impl FlowTable {
         removed
     }
 
-    /// Puts `new` in the place of `value`; whether that was there.
-    pub fn replace(&mut self, hash: u32, value: u32, new: u32) -> bool {
+    /// Puts `new` in the place of `value`, which is at `place`; whether that was there.
+    #[inline(always)]
+    pub fn replace(&mut self, hash: u32, value: u32, new: u32, place: Place) -> bool {
+        if let Some(word) = self.now.slots.get_mut(place.0 as usize)
+            && *word == (Slot { hash, value }).pack()
+        {
+            *word = Slot { hash, value: new }.pack();
+            return true;
+        }
+        self.replace_found(hash, value, new)
+    }
+
+    #[inline(never)]
+    fn replace_found(&mut self, hash: u32, value: u32, new: u32) -> bool {
         self.with(hash, value, |table, at| table.replace_at(at, hash, new))
     }
 
@@ -219,6 +241,10 @@ mod tests {
     use super::*;
     use crate::InterfaceId;
 
+    fn value_of(t: &FlowTable, hash: u32, value: u32) -> Option<u32> {
+        t.find(hash, |v| v == value).map(|(value, _)| value)
+    }
+
     #[test]
     fn grows_without_losing_anything() {
         let mut t = FlowTable::new([7; 16]);
@@ -232,7 +258,7 @@ mod tests {
         for n in 0..100_000 {
             t.insert(t.hash(&key(n)), n);
             let probe = n / 2;
-            assert_eq!(t.find(t.hash(&key(probe)), |v| v == probe), Some(probe));
+            assert_eq!(value_of(&t, t.hash(&key(probe)), probe), Some(probe));
         }
         assert_eq!(t.len(), 100_000);
         for n in 0..100_000 {
@@ -302,13 +328,19 @@ mod tests {
                         let (h, v) = model[at];
                         let new = fresh | 1 << 31;
                         fresh += 1;
-                        prop_assert!(t.replace(h, v, new));
-                        prop_assert!(!t.replace(h, v, 1 << 30));
+                        // A place that is known, one that is another's by now, or none.
+                        let place = match x % 3 {
+                            0 => t.find(h, |w| w == v).expect("it is there").1,
+                            1 => Place(x as u32),
+                            _ => Place::UNKNOWN,
+                        };
+                        prop_assert!(t.replace(h, v, new, place));
+                        prop_assert!(!t.replace(h, v, 1 << 30, place));
                         model[at].1 = new;
                     }
                     _ if !model.is_empty() => {
                         let (h, v) = model[at];
-                        prop_assert_eq!(t.find(h, |w| w == v), Some(v));
+                        prop_assert_eq!(value_of(&t, h, v), Some(v));
                     }
                     _ => {}
                 }
@@ -342,14 +374,14 @@ mod tests {
                     }
                     _ => {
                         let hash = model.get(&value).copied();
-                        let found = hash.and_then(|h| t.find(h, |v| v == value));
+                        let found = hash.and_then(|h| value_of(&t, h, value));
                         prop_assert_eq!(found, hash.map(|_| value));
                     }
                 }
             }
             prop_assert_eq!(t.len(), model.len());
             for (value, hash) in model {
-                prop_assert_eq!(t.find(hash, |v| v == value), Some(value));
+                prop_assert_eq!(value_of(&t, hash, value), Some(value));
             }
         }
     }

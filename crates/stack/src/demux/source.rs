@@ -160,7 +160,7 @@ impl Demux {
         let hash = self.hash(&key);
         let reuses = match self.find(conns, &key, hash) {
             None => None,
-            Some(Owner::TimeWait(id)) if self.is_reusable(now, id) => Some(id),
+            Some((Owner::TimeWait(id), _)) if self.is_reusable(now, id) => Some(id),
             Some(_) => return None,
         };
         Some(Chosen { key, hash, reuses })

@@ -8,6 +8,7 @@ use crate::channel::ConnOption;
 use crate::config::SynCookies;
 use crate::conns::conn::{Birth, Stage};
 use crate::counters::DropReason;
+use crate::demux::flows::Place;
 use crate::demux::syn_cache::Embryo;
 use crate::demux::time_wait::answer;
 use crate::engine::input::CE;
@@ -285,7 +286,8 @@ impl Stack {
         let hop = self.link.passive_hop(source.interface, key.remote);
         let birth = Birth { key, hash, hop, came_from: Some(source.mac), listener, stage: Stage::Embryo };
         let resume = |tcb: &mut Tcb, cx: &mut tcp::Context| tcb.resume(open, offer, sent, retries, cx);
-        let id = self.admit(now, birth, handshake, resume).ok_or(DropReason::NoConnection)?;
+        let id =
+            self.admit(now, birth, handshake.map(|h| (h, Place::UNKNOWN)), resume).ok_or(DropReason::NoConnection)?;
         if let Some(l) = self.demux.listeners.get(listener)
             && !l.options.is_empty()
             && let Some(c) = self.conns.get_mut(id)

@@ -10,10 +10,11 @@ use crate::InterfaceId;
 use crate::conns::conn::Conn;
 use crate::counters::DropReason;
 use crate::demux::Owner;
+use crate::demux::flows::Place;
 use crate::demux::time_wait::TimeWait;
 use crate::engine::ahead::GROUP;
 use crate::engine::headers::sum;
-use crate::engine::train::Train;
+use crate::engine::train::{Train, may_follow};
 use crate::engine::{Stack, context};
 use crate::link::Source;
 use crate::link::replies::Raw;
@@ -163,7 +164,11 @@ impl Stack {
             self.counters.frames_in += 1;
             self.counters.bytes_in += frame.data.len() as u64;
             if let Some(id) = self.burst.unsettled.take() {
-                train = Some(Train::new(id, &frame));
+                if i + 1 < burst.len() && may_follow(&frame, &burst.frame(i + 1)) {
+                    train = Some(Train::new(id, &frame));
+                } else {
+                    self.settle_straight(now, id, Place::UNKNOWN);
+                }
             }
         }
         if let Some(t) = train {
@@ -324,7 +329,7 @@ impl Stack {
     ) -> Result<Fate, DropReason> {
         let key = source.key(seg.dst_port, seg.src_port);
         let hash = hash.unwrap_or_else(|| self.demux.hash(&key));
-        let found = self.demux.find(&self.conns, &key, hash);
+        let found = self.demux.find(&self.conns, &key, hash).map(|(owner, _)| owner);
         // What is remembered of a connection may be older than one that another lane has.
         if !ours && found.is_none_or(Owner::is_over) {
             return Ok(Fate::Unknown(hash));

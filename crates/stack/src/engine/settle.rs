@@ -6,6 +6,7 @@ use wire::Instant;
 use crate::InterfaceId;
 use crate::conns::conn::{Conn, Stage};
 use crate::demux::Demux;
+use crate::demux::flows::Place;
 use crate::demux::time_wait::TimeWait;
 use crate::engine::wait::waits_for;
 use crate::engine::{Stack, context};
@@ -36,12 +37,12 @@ impl Stack {
         place(now, id, c, wants, but, &mut self.schedule, &mut self.demux);
     }
 
-    /// [`Stack::settle`] after an ordinary segment.
+    /// [`Stack::settle`] after an ordinary segment of a connection that the flow table has `at` this place.
     #[inline(always)]
-    pub(super) fn settle_straight(&mut self, now: Instant, id: u32) {
+    pub(super) fn settle_straight(&mut self, now: Instant, id: u32, at: Place) {
         let Some(c) = self.conns.active_mut(id) else { return };
         if c.tcb.is_over() {
-            return self.end_straight(now, id);
+            return self.end_straight(now, id, at);
         }
         if c.tcb.has_knobs() {
             return self.settle(now, id);
@@ -52,7 +53,7 @@ impl Stack {
 
     /// A connection that an ordinary segment has brought to CLOSED or TIME-WAIT. Where the application has closed it, it goes at
     /// once: its last ACK is its record's.
-    fn end_straight(&mut self, now: Instant, id: u32) {
+    fn end_straight(&mut self, now: Instant, id: u32, at: Place) {
         let Some(c) = self.conns.active_mut(id) else { return };
         let wants = c.tcb.wants();
         if c.stage != Stage::Released || !c.linked {
@@ -70,7 +71,7 @@ impl Stack {
         c.linked = false;
         let record = record_of(now, c);
         let hash = record.hash;
-        let Some(t) = self.demux.remember(now, id, record, &mut self.counters) else {
+        let Some(t) = self.demux.remember(now, id, at, record, &mut self.counters) else {
             return self.free(now, id);
         };
         self.link.answer(interface, Reply::TimeWait { record: t, hash, mac }, &mut self.counters);
@@ -85,7 +86,7 @@ impl Stack {
         if c.linked && c.tcb.state() == State::TimeWait {
             c.linked = false;
             let record = record_of(now, c);
-            self.demux.remember(now, id, record, &mut self.counters);
+            self.demux.remember(now, id, Place::UNKNOWN, record, &mut self.counters);
         }
         let unknown = matches!(c.stage, Stage::Embryo | Stage::Ready | Stage::Released);
         if unknown && wants & (queued::CONTROL | queued::ACK) == 0 {

@@ -10,6 +10,7 @@ use wire::tcp::{Ordinary, Segment, Syn};
 use crate::conns::conn::{Birth, Stage};
 use crate::counters::DropReason;
 use crate::demux::Owner;
+use crate::demux::flows::Place;
 use crate::demux::syn_cache::Embryo;
 use crate::engine::input::{CE, Fate, Sought, sum_ok};
 use crate::engine::{Stack, context};
@@ -57,7 +58,7 @@ impl Stack {
                     ours = true;
                     self.take_syn_straight(now, source, key, hash, &syn)
                 }
-                (Some(Owner::Connection(id)), Some(_)) => self.take_syn_ack_straight(now, source, &syn, id),
+                (Some((Owner::Connection(id), _)), Some(_)) => self.take_syn_ack_straight(now, source, &syn, id),
                 _ => false,
             };
             if taken {
@@ -92,10 +93,10 @@ impl Stack {
         if source.ecn == CE {
             return false;
         }
-        let id = match self.demux.find(&self.conns, &key, hash) {
-            Some(Owner::Connection(id)) => id,
-            Some(Owner::Handshake(id)) => return self.open_straight(now, source, seg, hash, id),
-            Some(Owner::TimeWait(_)) | None => return false,
+        let (id, place) = match self.demux.find(&self.conns, &key, hash) {
+            Some((Owner::Connection(id), place)) => (id, place),
+            Some((Owner::Handshake(id), place)) => return self.open_straight(now, source, seg, hash, id, place),
+            Some((Owner::TimeWait(_), _)) | None => return false,
         };
         let Some(c) = self.conns.get_mut(id) else { return false };
         if !c.tcb.straight(seg, &mut context!(self, now)) {
@@ -106,7 +107,7 @@ impl Stack {
             // What follows it may be more of the same.
             self.burst.unsettled = Some(id);
         } else {
-            self.settle_straight(now, id);
+            self.settle_straight(now, id, place);
         }
         true
     }
@@ -119,7 +120,7 @@ impl Stack {
             return false;
         }
         self.counters.segments_in += 1;
-        self.settle_straight(now, id);
+        self.settle_straight(now, id, Place::UNKNOWN);
         true
     }
 
@@ -156,7 +157,15 @@ impl Stack {
 
     /// The straight path of a handshake's end: the ACK of a SYN/ACK that went out once, by a listener that has room and asks for
     /// nothing special, becomes a connection at once. `false`, with nothing done, where it is not so simple.
-    pub(super) fn open_straight(&mut self, now: Instant, source: Source, seg: &Ordinary, hash: u32, id: u32) -> bool {
+    pub(super) fn open_straight(
+        &mut self,
+        now: Instant,
+        source: Source,
+        seg: &Ordinary,
+        hash: u32,
+        id: u32,
+        place: Place,
+    ) -> bool {
         let Some(&e) = self.demux.handshake(id) else { return false };
         let (mss, headers) = self.link.offered_mss(&e.key);
         let plain = self.demux.listeners.get(e.listener).is_some_and(|l| l.ready <= l.backlog && l.options.is_empty());
@@ -174,10 +183,10 @@ impl Stack {
         let hop = self.link.passive_hop(source.interface, key.remote);
         let birth = Birth { key, hash, hop, came_from: Some(source.mac), listener, stage: Stage::Embryo };
         let establish = |tcb: &mut Tcb, cx: &mut tcp::Context| tcb.establish(&open, &offer, sent, seg, cx);
-        let Some(new) = self.admit(now, birth, Some(id), establish) else { return false };
+        let Some(new) = self.admit(now, birth, Some((id, place)), establish) else { return false };
         self.demux.handshake_is_done(id);
         self.counters.segments_in += seg.count() as u64;
-        self.settle_straight(now, new);
+        self.settle_straight(now, new, place);
         true
     }
 }
