@@ -4,12 +4,11 @@
 use wire::SeqNum;
 use wire::tcp::{Flags, Segment};
 
-use crate::State;
 use crate::congestion::{AckSample, CongestionControl};
 use crate::recovery::Phase;
 use crate::sent::{Run, mark};
-use crate::tcb::{Context, Notice, Tcb, flag};
 use crate::timers::Pending;
+use crate::{Context, Notice, State, Tcb, flag};
 
 /// Bytes acknowledged of which the application may hear before a quarter of its buffer is free.
 const WORTH: u32 = 2048;

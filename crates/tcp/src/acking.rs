@@ -2,7 +2,7 @@
 //! start of a transfer, where the peer's slow start waits for it (Linux's quick ACKs), and not at once where the
 //! application answers what it reads, so that the ACK rides on the answer (its ping-pong mode).
 
-use crate::tcb::{Context, Tcb, flag};
+use crate::{Context, Tcb, flag};
 
 /// Most quick ACKs at the start of a transfer.
 const QUICK: u32 = 16;

@@ -8,8 +8,7 @@ use wire::tcp::{Flags, Options, Segment, Timestamps};
 use wire::{Instant, SeqNum};
 
 use crate::sent::mark;
-use crate::tcb::{Context, Open, Tcb};
-use crate::{Config, Ecn, Outgoing};
+use crate::{Config, Context, Ecn, Open, Outgoing, Tcb};
 
 /// What must be known of a SYN to open a connection by it later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,8 +2,7 @@
 
 use wire::tcp::{Flags, Segment};
 
-use crate::State;
-use crate::tcb::{Context, Tcb, flag};
+use crate::{Context, State, Tcb, flag};
 
 impl Tcb {
     /// What the peer's SYN or SYN/ACK says (RFC 3168 6.1.1): a SYN asks with ECE and CWR, a SYN/ACK agrees with ECE alone.

@@ -4,7 +4,7 @@ use wire::SeqNum;
 use wire::tcp::{Flags, Ordinary, Segment};
 
 use crate::output::{Reply, reset_for};
-use crate::tcb::{Context, Error, Notice, Tcb, flag};
+use crate::{Context, Error, Notice, Tcb, flag};
 use crate::{State, reassembly::Reassembly};
 
 impl Tcb {

@@ -6,8 +6,7 @@ use std::collections::VecDeque;
 use wire::{Instant, SeqNum};
 
 use crate::congestion::{Algorithm, Controller};
-use crate::tcb::{Context, Notice, Tcb, flag};
-use crate::{Config, State};
+use crate::{Config, Context, Notice, State, Tcb, flag};
 
 /// Their values; a connection without any has none of it.
 #[derive(Clone, Debug, Default)]

@@ -1,6 +1,6 @@
 //! What a connection gives up when the stack is short of chunks.
 
-use crate::tcb::{Context, Tcb};
+use crate::{Context, Tcb};
 
 impl Tcb {
     /// Drops what came out of order: the peer, which may not forget it before it is acknowledged (RFC 2018 8), sends it

@@ -6,9 +6,8 @@ use wire::{Instant, SeqNum};
 
 use crate::congestion::CongestionControl;
 use crate::sent::mark;
-use crate::tcb::{Context, Tcb, flag};
 use crate::timers::Pending;
-use crate::{Config, State};
+use crate::{Config, Context, State, Tcb, flag};
 
 /// A segment of a connection, ready to be framed.
 #[derive(Clone, Copy, Debug)]

@@ -7,11 +7,10 @@ use crate::congestion::{Controller, Window};
 use crate::knobs::Knobs;
 use crate::recovery::{Phase, Recovery};
 use crate::rtt::Rtt;
-use crate::tcb::{Notice, Open, Tcb, flag};
 use crate::timers::Pending;
 use crate::variables::{Rcv, Snd};
 use crate::window::Autotune;
-use crate::{Config, State};
+use crate::{Config, Notice, Open, State, Tcb, flag};
 
 /// A time of which milliseconds matter, and not more than 24 days.
 #[derive(Clone, Copy, Debug)]

@@ -5,10 +5,9 @@ use core::time::Duration;
 
 use wire::{Instant, SeqNum};
 
-use crate::State;
 use crate::knobs::{Doubt, Hole};
 use crate::sent::mark;
-use crate::tcb::{Context, Error, Tcb, flag};
+use crate::{Context, Error, State, Tcb, flag};
 
 /// Smallest packets that a black hole takes us down to: what every host must take (RFC 791, RFC 8200 5).
 const LEAST_V4: u16 = 576;

@@ -5,8 +5,8 @@ use wire::SeqNum;
 use crate::ack::{Round, seen};
 use crate::recovery::Phase;
 use crate::sent::{Run, Sent, mark};
-use crate::tcb::{Context, Tcb};
 use crate::timers::Pending;
+use crate::{Context, Tcb};
 
 /// RFC 8985 7.2: what is added for a delayed ACK is Linux's smallest timer otherwise, µs.
 pub(crate) const SMALLEST_TIMER: u32 = 2_000;

@@ -3,10 +3,9 @@
 use mem::Chain;
 use wire::{Instant, SeqNum};
 
-use crate::Config;
 use crate::reassembly::Reassembly;
-use crate::tcb::Open;
 use crate::window::Autotune;
+use crate::{Config, Open};
 
 #[derive(Debug)]
 pub(crate) struct Receiver {

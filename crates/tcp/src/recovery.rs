@@ -10,8 +10,8 @@ use crate::ack::{Round, seen};
 use crate::congestion::CongestionControl;
 use crate::rack::Rack;
 use crate::sent::mark;
-use crate::tcb::{Context, Tcb};
 use crate::timers::Pending;
+use crate::{Context, Tcb};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {

@@ -5,7 +5,7 @@ use wire::tcp::Segment;
 
 use crate::ack::{Round, seen};
 use crate::sent::mark;
-use crate::tcb::{Context, Tcb, flag};
+use crate::{Context, Tcb, flag};
 
 impl Tcb {
     /// Takes the blocks of an acceptable segment; `snd.una` is already what it acknowledges.

@@ -3,8 +3,7 @@
 use mem::{Chain, Cursor};
 use wire::{Instant, SeqNum};
 
-use crate::Config;
-use crate::tcb::Open;
+use crate::{Config, Open};
 
 #[derive(Debug)]
 pub(crate) struct Sender {

@@ -11,9 +11,8 @@ use wire::{Instant, SeqNum};
 use crate::congestion::{CongestionControl, Window};
 use crate::output::wants;
 use crate::sent::{Run, mark};
-use crate::tcb::{Context, Notice, Open, Tcb, flag};
 use crate::timers::Pending;
-use crate::{Ecn, Offer, State};
+use crate::{Context, Ecn, Notice, Offer, Open, State, Tcb, flag};
 
 /// States in which text and FIN are taken, and those in which the peer has sent its FIN.
 const OPEN: u32 = 1 << State::Established as u32 | 1 << State::FinWait1 as u32 | 1 << State::FinWait2 as u32;

@@ -5,8 +5,7 @@ use core::time::Duration;
 
 use wire::Instant;
 
-use crate::tcb::{Context, Error, Notice, Tcb, flag};
-use crate::{Config, State};
+use crate::{Config, Context, Error, Notice, State, Tcb, flag};
 
 /// What the timer in `rto_at` is for; a connection runs one of these at a time (as Linux does).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,8 +2,7 @@
 
 use wire::tcp::{Flags, Header, Segment};
 
-use crate::State;
-use crate::tcb::{Notice, Tcb};
+use crate::{Notice, State, Tcb};
 
 impl Tcb {
     /// The last of the next `bytes` written is urgent (RFC 9293 3.8.5).

@@ -3,10 +3,9 @@
 
 use wire::{Instant, SeqNum};
 
-use crate::Config;
 use crate::congestion::{Controller, Window};
 use crate::recovery::Phase;
-use crate::tcb::{Context, Tcb, flag};
+use crate::{Config, Context, Tcb, flag};
 
 /// Records of outstanding segments that every connection may have.
 const MOST_RECORDS: u32 = 8192;

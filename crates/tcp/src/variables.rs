@@ -3,8 +3,7 @@
 
 use wire::SeqNum;
 
-use crate::Config;
-use crate::tcb::Open;
+use crate::{Config, Open};
 
 /// Receive sequence variables.
 #[derive(Clone, Copy, Debug, Default)]

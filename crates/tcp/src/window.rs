@@ -3,8 +3,7 @@
 use wire::tcp::{Options, SackBlocks};
 use wire::{Instant, SeqNum};
 
-use crate::tcb::{Context, Notice, Tcb, flag};
-use crate::{Config, State};
+use crate::{Config, Context, Notice, State, Tcb, flag};
 
 /// The shift that lets 16 bits name `buffer` bytes (RFC 7323 2.2).
 pub(crate) fn scale_for(buffer: u32, config: &Config) -> u8 {
