@@ -97,8 +97,8 @@ impl Stack {
     fn cost_of_check(&self) -> usize {
         let records = self.syns.len() + self.time_waits.len() + self.listeners.len();
         let places = self.conns.slots() as usize + self.neighbors.len();
-        // A route costs each connection a glance, and a place little more.
-        self.conns.len() * (1 + self.routes.iter().count() / 16) + records + places / 16
+        // A route costs each connection a glance, a place and a sent segment little more.
+        self.conns.len() * (1 + self.routes.iter().count() / 16) + records + (places + self.sent.used()) / 16
     }
 
     /// How many times `id` is in each queue, by its present incarnation.
@@ -310,6 +310,7 @@ impl Stack {
                 parked += 1;
                 continue;
             };
+            c.tcb.check(&self.sent);
             sent += c.tcb.sent_records() as usize;
             orphans += c.orphan as u32;
             match c.stage {

@@ -7,7 +7,6 @@
 use wire::tcp::{Flags, Options, Segment, Timestamps};
 use wire::{Instant, SeqNum};
 
-use crate::sent::mark;
 use crate::{Config, Context, Ecn, Open, Outgoing, Tcb};
 
 /// What must be known of a SYN to open a connection by it later.
@@ -127,11 +126,9 @@ impl Tcb {
         self.stats.segs_out = 1;
         cx.now = now;
         self.timers.heard_at = now;
-        if sent.is_none()
-            && let Some(s) = self.board.records.front(cx.sent)
-        {
-            // Karn: which SYN/ACK the ACK answers is not known.
-            s.marks |= mark::AGAIN;
+        if sent.is_none() {
+            // Which SYN/ACK the ACK answers is not known.
+            self.board.first_is_ambiguous(cx.sent);
         }
         self.stats.retrans = retries as u32;
     }

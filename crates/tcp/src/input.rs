@@ -97,7 +97,7 @@ impl Tcb {
         if !has_ack {
             // Simultaneous open (RFC 9293 3.5, figure 8; MUST-10): SYN-RECEIVED, our SYN goes out again with ACK.
             self.state = State::SynReceived;
-            self.mark_all_lost(cx, |_| true);
+            self.mark_all_lost(cx);
             return None;
         }
         self.acknowledge_syn(seg, cx);
@@ -115,11 +115,10 @@ impl Tcb {
         self.take_ack(seg, cx);
         // RFC 6928 2, RFC 5681 3.1: several lost SYNs say that the path is bad; one may just have been slow.
         self.cc.window = crate::congestion::Window::new(if again > 1 { 1 } else { self.initial_window(cx.config) });
-        self.recovery.phase = crate::recovery::Phase::Open;
-        self.recovery.undo_marker = None;
+        self.recovery.handshake_done();
         self.cc.stamp = cx.now;
         self.cc.usage_seq = self.snd.nxt;
-        if self.rtt.srtt == 0 {
+        if self.rtt.srtt() == 0 {
             // RFC 6298 5.7.
             self.rtt.unmeasured(cx.config);
         }
@@ -152,7 +151,7 @@ impl Tcb {
                 let rest = Segment { seq: seg.seq + 1, flags: Flags::ACK, ..*seg };
                 return self.in_synchronized(&rest, cx);
             }
-            self.mark_all_lost(cx, |_| true);
+            self.mark_all_lost(cx);
             return None;
         }
 

@@ -5,7 +5,8 @@ use wire::tcp::{Flags, Header, Options, Segment};
 use wire::{Instant, SeqNum};
 
 use crate::congestion::CongestionControl;
-use crate::sent::mark;
+use crate::loss::recovery::Phase;
+use crate::loss::sent::mark;
 use crate::timers::Pending;
 use crate::{Config, Context, State, Tcb, flag};
 
@@ -80,7 +81,7 @@ impl Tcb {
         self.has(flag::RST_PENDING)
             || match self.state {
                 State::SynSent | State::SynReceived => {
-                    self.snd.nxt == self.sender.iss || self.board.lost_out > self.board.retrans_out
+                    self.snd.nxt == self.sender.iss || self.board.retransmission_due()
                 }
                 _ => false,
             }
@@ -107,9 +108,9 @@ impl Tcb {
         (self.flags & (flag::SHUTDOWN | flag::FIN_SENT)) == flag::SHUTDOWN
             || self.unsent() > 0
             || self.has(flag::PROBE_NOW)
-            || self.board.lost_out > self.board.retrans_out
-            || self.recovery.head_due
-            || self.recovery.probe_due
+            || self.board.retransmission_due()
+            || self.recovery.head_due()
+            || self.recovery.probe.is_due()
     }
 
     fn can_send(&self) -> bool {
@@ -121,7 +122,7 @@ impl Tcb {
 
     /// Whether the segment just given was the last for now, found out without asking for another; if so the burst is over.
     pub fn all_sent(&mut self, cx: &mut Context) -> bool {
-        if self.recovery.new_first || self.wants() != 0 {
+        if self.recovery.new_first() || self.wants() != 0 {
             return false;
         }
         self.end_burst(cx);
@@ -144,7 +145,7 @@ impl Tcb {
             State::TimeWait => return self.bare_ack(cx),
             _ => {}
         }
-        if !self.wants_data() && !self.recovery.new_first {
+        if !self.wants_data() && !self.recovery.new_first() {
             self.end_burst(cx);
             return self.bare_ack(cx);
         }
@@ -152,12 +153,11 @@ impl Tcb {
             return Some(out);
         }
         // RFC 5682 2.1, step 2.b: after one acknowledgment new data shows whether the timeout was spurious.
-        if self.recovery.new_first {
+        if self.recovery.new_first() {
             if let Some(out) = self.new_data(max, cx) {
                 return Some(out);
             }
-            self.recovery.new_first = false;
-            self.recovery.frto = self.snd.nxt.after(self.recovery.high_seq);
+            self.recovery.new_data_went(self.snd.nxt);
         }
         self.retransmission(cx)
             .or_else(|| self.new_data(max, cx))
@@ -167,7 +167,7 @@ impl Tcb {
 
     fn next_syn(&mut self, cx: &mut Context) -> Option<Outgoing> {
         let first = self.snd.nxt == self.sender.iss;
-        if !first && self.board.lost_out <= self.board.retrans_out {
+        if !first && !self.board.retransmission_due() {
             // RFC 9293 3.10.7.4: in SYN-RECEIVED an unacceptable segment is answered by an ACK.
             return if self.state == State::SynReceived { self.bare_ack(cx) } else { None };
         }
@@ -176,7 +176,7 @@ impl Tcb {
             self.note_syn(cx);
         } else {
             cx.counters.syn_retransmits += 1;
-            if let Some(i) = self.board.records.head() {
+            if let Some(i) = self.board.head() {
                 self.count_retransmission(i, cx);
             }
             // RFC 3168 6.1.1.1: a SYN that asked for ECN may have been dropped for that.
@@ -193,8 +193,7 @@ impl Tcb {
 
     /// Our SYN is on its way for the first time.
     pub(crate) fn note_syn(&mut self, cx: &mut Context) {
-        self.board.records.push(cx.sent, self.sender.iss, 1, 1, cx.now.micros() as u32, mark::SYN);
-        self.board.packets_out += 1;
+        self.board.send(cx.sent, self.sender.iss, 1, 1, cx.now.micros() as u32, mark::SYN);
         self.snd.nxt = self.sender.iss + 1;
         self.timers.progress_at = cx.now;
         self.sender.sent_at = cx.now;
@@ -204,7 +203,7 @@ impl Tcb {
     /// A segment marked lost, cut to the present segment size and to the peer's window (RFC 6675 5, RFC 5681 3.2).
     #[inline]
     fn retransmission(&mut self, cx: &mut Context) -> Option<Outgoing> {
-        if self.board.lost_out <= self.board.retrans_out && !self.recovery.head_due {
+        if !self.board.retransmission_due() && !self.recovery.head_due() {
             return None;
         }
         self.next_lost(cx)
@@ -212,19 +211,19 @@ impl Tcb {
 
     #[cold]
     fn next_lost(&mut self, cx: &mut Context) -> Option<Outgoing> {
-        let i = if core::mem::take(&mut self.recovery.head_due) && !self.board.records.is_empty() {
+        let i = if self.recovery.take_head_due() && !self.board.is_empty() {
             // RFC 6298 5.4.
-            self.board.records.head()?
+            self.board.head()?
         } else {
             // F-RTO waits for what its new data brings.
-            let frto = self.recovery.frto && self.snd.nxt.after(self.recovery.high_seq);
-            let held = self.board.lost_out <= self.board.retrans_out || self.cc.window.cwnd <= self.in_flight();
+            let frto = self.recovery.frto_waits(self.snd.nxt);
+            let held = !self.board.retransmission_due() || self.cc.window.cwnd <= self.board.in_flight();
             if held || frto || self.paced_out(cx) {
                 return None;
             }
-            self.board.records.next_retransmit(cx.sent)?
+            self.board.next_retransmit(cx.sent)?
         };
-        let s = self.board.records.get(cx.sent, i);
+        let s = self.board.get(cx.sent, i);
         let right = self.snd.una + self.snd.wnd;
         let smss = self.segment_size() as u32;
         let room = match s.seq.before(right) {
@@ -234,15 +233,13 @@ impl Tcb {
             false => return None,
         };
         if s.bytes() > room {
-            let j = self.board.records.split(cx.sent, i, room, smss);
-            let after = self.board.records.get(cx.sent, i).segs as u32 + self.board.records.get(cx.sent, j).segs as u32;
-            self.recount(s.segs as u32, after, s.marks);
+            self.board.split(cx.sent, i, room, smss);
         }
-        match self.recovery.phase {
-            crate::recovery::Phase::Loss => cx.counters.timeout_retransmits += 1,
+        match self.recovery.phase() {
+            Phase::Loss => cx.counters.timeout_retransmits += 1,
             _ => cx.counters.fast_retransmits += 1,
         }
-        if Some(i) == self.board.records.head() && self.timers.pending != Pending::Reorder {
+        if Some(i) == self.board.head() && self.timers.pending != Pending::Reorder {
             self.arm_rto(cx);
         }
         self.count_retransmission(i, cx);
@@ -252,35 +249,25 @@ impl Tcb {
 
     /// Record `i` is sent again, and counts as under way.
     fn count_retransmission(&mut self, i: u32, cx: &mut Context) {
-        let s = self.board.records.get_mut(cx.sent, i);
-        let segs = s.segs as u32;
-        if !s.is(mark::RETRANS) {
-            s.marks |= mark::RETRANS;
-            self.board.retrans_out += segs;
-        }
-        self.recovery.retrans_stamp.get_or_insert(cx.now.millis() as u32);
-        self.recovery.undo_retrans = self.recovery.undo_retrans.max(0) + segs as i32;
-        if self.recovery.reducing() {
-            self.recovery.prr_out += segs;
-        }
-        self.sent_again(i, cx);
+        self.board.count_retransmission(cx.sent, i);
+        let segs = self.sent_again(i, cx);
+        self.recovery.sent_again(segs, cx.now.millis() as u32);
     }
 
-    fn sent_again(&mut self, i: u32, cx: &mut Context) {
-        let s = self.board.records.get_mut(cx.sent, i);
-        s.marks |= mark::AGAIN;
-        s.at = cx.now.micros() as u32;
+    /// Record `i` is sent again; its segments.
+    pub(crate) fn sent_again(&mut self, i: u32, cx: &mut Context) -> u32 {
+        let s = self.board.send_again(cx.sent, i, cx.now.micros() as u32);
         let (segs, bytes) = (s.segs as u32, s.bytes());
-        self.board.records.sent_last(cx.sent, i);
         self.stats.retrans = self.stats.retrans.wrapping_add(segs);
         self.stats.bytes_retrans += bytes as u64;
         self.stats.bytes_sent += bytes as u64;
         self.sender.sent_at = cx.now;
+        segs
     }
 
     /// The segment of record `i`.
-    fn again(&mut self, i: u32, cx: &mut Context) -> Outgoing {
-        let s = self.board.records.get(cx.sent, i);
+    pub(crate) fn again(&mut self, i: u32, cx: &mut Context) -> Outgoing {
+        let s = self.board.get(cx.sent, i);
         let mut flags = Flags::ACK;
         if s.is(mark::FIN) {
             flags = flags | Flags::FIN;
@@ -291,49 +278,6 @@ impl Tcb {
         self.paced(s.bytes(), cx);
         // RFC 3168 6.1.5: retransmissions are not ECN-capable.
         self.segment(s.seq, flags, s.seq.since(self.sender.base), s.bytes(), cx)
-    }
-
-    /// RFC 8985 7.3: new data if there is some and the peer takes it, whatever the window says; else the last segment.
-    fn tail_probe(&mut self, cx: &mut Context) -> Option<Outgoing> {
-        if !core::mem::take(&mut self.recovery.probe_due) || self.board.packets_out == 0 {
-            return None;
-        }
-        self.send_probe(cx)
-    }
-
-    #[cold]
-    fn send_probe(&mut self, cx: &mut Context) -> Option<Outgoing> {
-        let smss = self.segment_size() as u32;
-        let room = self.snd.wnd.saturating_sub(self.snd.nxt.since(self.snd.una));
-        let len = self.unsent_of_record().min(smss);
-        let out = if len > 0 && len <= room {
-            let fin = self.has(flag::SHUTDOWN) && !self.has(flag::FIN_SENT) && len == self.unsent() && len < room;
-            self.recovery.probe_again = false;
-            let out = self.send(len, fin, cx);
-            // No probe follows a probe.
-            self.set(flag::SENT_NEW, false);
-            out
-        } else {
-            let mut i = self.board.records.tail()?;
-            let s = self.board.records.get(cx.sent, i);
-            let front = s.bytes().saturating_sub(1) / smss * smss;
-            if front > 0 {
-                let j = self.board.records.split(cx.sent, i, front, smss);
-                let after =
-                    self.board.records.get(cx.sent, i).segs as u32 + self.board.records.get(cx.sent, j).segs as u32;
-                self.recount(s.segs as u32, after, s.marks);
-                i = j;
-            }
-            self.recovery.probe_again = true;
-            self.sent_again(i, cx);
-            self.again(i, cx)
-        };
-        cx.counters.loss_probes += 1;
-        self.recovery.probe_high = Some(self.snd.nxt);
-        self.judge_disturbance();
-        self.timers.pending = Pending::None;
-        self.rearm_rto(cx);
-        Some(out)
     }
 
     /// New data as the windows allow; when there is no more to send, the use of the window is judged.
@@ -366,7 +310,7 @@ impl Tcb {
         let smss = self.segment_size() as u32;
         let outstanding = self.snd.nxt.since(self.snd.una);
         let peer_room = self.snd.wnd.saturating_sub(outstanding);
-        if self.board.packets_out == 0 {
+        if self.board.packets_out() == 0 {
             self.restart_after_idle(cx);
         }
         if unsent == 0 {
@@ -377,11 +321,11 @@ impl Tcb {
             }
             return Some(self.send(0, true, cx));
         }
-        if self.too_many_records(cx.config) {
+        if self.board.len() >= self.most_records(cx.config) {
             cx.counters.records_full += 1;
             return None;
         }
-        let quota = self.cc.window.cwnd.saturating_sub(self.in_flight());
+        let quota = self.cc.window.cwnd.saturating_sub(self.board.in_flight());
         if quota == 0 {
             self.set(flag::CWND_LIMITED, true);
             return None;
@@ -445,10 +389,10 @@ impl Tcb {
         if self.has(flag::CORK | flag::MORE) {
             return false;
         }
-        self.has(flag::NO_DELAY) || self.board.packets_out == 0 || !self.sender.sml.after(self.snd.una)
+        self.has(flag::NO_DELAY) || self.board.packets_out() == 0 || !self.sender.sml.after(self.snd.una)
     }
 
-    fn send(&mut self, len: u32, fin: bool, cx: &mut Context) -> Outgoing {
+    pub(crate) fn send(&mut self, len: u32, fin: bool, cx: &mut Context) -> Outgoing {
         let seq = self.snd.nxt;
         let offset = seq.since(self.sender.base);
         let smss = self.segment_size() as u32;
@@ -492,24 +436,16 @@ impl Tcb {
             }
         }
         let occupied = len + fin as u32;
-        if self.board.records.is_empty() {
+        if self.board.is_empty() {
             self.timers.progress_at = cx.now;
         }
-        self.board.records.push(
-            cx.sent,
-            seq,
-            occupied,
-            segs.min(u16::MAX as u32) as u16,
-            cx.now.micros() as u32,
-            marks,
-        );
-        let first = self.board.packets_out == 0;
+        let first = self.board.packets_out() == 0;
+        self.board.send(cx.sent, seq, occupied, segs as u16, cx.now.micros() as u32, marks);
         if first && self.stats.bytes_sent > 0 {
             // Waiting for acknowledgments is no idleness.
             let idle = cx.now.micros_since(self.sender.sent_at.max(self.sender.acked_at));
             self.cc.control.on_restart(cx.now, idle);
         }
-        self.board.packets_out += segs;
         self.snd.nxt += occupied;
         if if len < smss { len > 0 } else { !len.is_multiple_of(smss) } {
             self.sender.sml = self.snd.nxt;
@@ -517,9 +453,7 @@ impl Tcb {
         self.stats.bytes_sent += len as u64;
         self.sender.sent_at = cx.now;
         self.set(flag::SENT_NEW, true);
-        if self.recovery.reducing() {
-            self.recovery.prr_out += segs;
-        }
+        self.recovery.sent(segs);
         if first || matches!(self.timers.pending, Pending::Probe | Pending::Persist | Pending::None) {
             self.rearm_rto(cx);
         }
@@ -546,7 +480,7 @@ impl Tcb {
         let smss = self.options.smss as u32;
         let left = self.unsent() - len;
         let room = self.snd.wnd.saturating_sub(self.snd.nxt.since(self.snd.una) + len);
-        let quota = self.cc.window.cwnd.saturating_sub(self.in_flight() + segs);
+        let quota = self.cc.window.cwnd.saturating_sub(self.board.in_flight() + segs);
         self.sender.burst >= self.burst_goal(config) || quota == 0 || room < left.min(smss)
     }
 
@@ -570,7 +504,7 @@ impl Tcb {
         // RFC 9293 3.8.6.2.1: the override timeout sends what a small window takes.
         let room = self.snd.wnd.saturating_sub(self.snd.nxt.since(self.snd.una)).min(self.segment_size() as u32);
         let len = room.min(self.unsent_of_record());
-        if persist && len > 0 && self.board.records.is_empty() {
+        if persist && len > 0 && self.board.is_empty() {
             return Some(self.send(len, false, cx));
         }
         Some(self.segment(self.snd.una - 1, Flags::ACK, 0, 0, cx))

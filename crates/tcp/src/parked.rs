@@ -5,7 +5,8 @@ use wire::{Instant, SeqNum};
 
 use crate::congestion::{Controller, Window};
 use crate::knobs::Knobs;
-use crate::recovery::{Phase, Recovery};
+use crate::loss::recovery::Recovery;
+use crate::loss::scoreboard::Scoreboard;
 use crate::rtt::Rtt;
 use crate::timers::Pending;
 use crate::variables::{Rcv, Snd};
@@ -110,7 +111,7 @@ impl Tcb {
     #[inline]
     pub fn is_idle(&self) -> bool {
         self.state == State::Established
-            && self.board.packets_out == 0
+            && self.board.packets_out() == 0
             && self.flags & UNDER_WAY == 0
             && self.sender.queue.is_empty()
     }
@@ -124,7 +125,6 @@ impl Tcb {
     /// most the initial one then, so no use of it is left to be judged (RFC 7661). Nothing in the block needs to be freed
     /// after it but the block.
     pub fn park(&mut self, config: &Config) -> Option<Parked> {
-        let r = &self.recovery;
         let plain = self.is_idle()
             && self.notice == Notice::default()
             && self.error.is_none()
@@ -137,7 +137,7 @@ impl Tcb {
             && self.receiver.queue.is_empty()
             && self.receiver.ooo.is_none()
             && self.receiver.dsack.is_none()
-            && self.board.records.is_empty()
+            && self.board.is_empty()
             && self.snd.una == self.snd.nxt
             && self.sender.base == self.snd.nxt
             && [self.timers.retries, self.timers.probes, self.timers.zero_probes] == [0; 3]
@@ -146,17 +146,10 @@ impl Tcb {
             && [self.stats.bytes_acked, self.stats.bytes_received, self.stats.bytes_sent]
                 .iter()
                 .all(|n| *n <= u32::MAX as u64);
-        let calm = r.phase == Phase::Open
-            && r.lost | r.dsack_dups | (r.reordering_seen as u32) == 0
-            && r.reordering == 3
-            && !(r.frto | r.head_due | r.new_first | r.probe_due)
-            && r.undo_marker.is_none()
-            && r.retrans_stamp.is_none()
-            && r.probe_high.is_none();
         let slow = self.cc.window.cwnd <= config.initial_window
             && self.cc.control.is_fresh(config.congestion)
             && self.sender.max_pacing == u64::MAX;
-        if !(plain && calm && slow) {
+        if !(plain && self.recovery.is_fresh() && slow) {
             return None;
         }
         let tune = &self.receiver.tune;
@@ -176,7 +169,7 @@ impl Tcb {
             send_buffer: self.sender.buffer,
             rtt: self.rtt.clone(),
             cc: self.cc.window,
-            delivered: r.delivered,
+            delivered: self.recovery.delivered(),
             tune_copied: tune.copied,
             tune_space: tune.space,
             tune_rtt: tune.rtt,
@@ -254,10 +247,10 @@ impl Tcb {
         timers.user_timeout = p.user_timeout;
         (timers.keep_idle, timers.keep_interval) = (p.keep_idle, p.keep_interval);
         (timers.keep_count, timers.keep_probes) = (p.keep_count, p.keep_probes);
-        tcb.recovery = Recovery::new(una);
-        tcb.recovery.delivered = p.delivered;
+        tcb.board = Scoreboard::new(una);
+        tcb.recovery = Recovery::resumed(una, p.delivered);
         tcb.cc.window = p.cc;
-        tcb.cc.control = Controller::resumed(config.congestion, p.rtt.min);
+        tcb.cc.control = Controller::resumed(config.congestion, p.rtt.min());
         (tcb.cc.usage_seq, tcb.cc.stamp) = (una, sent_at);
         tcb.rtt = p.rtt;
         let stats = &mut tcb.stats;

@@ -6,7 +6,8 @@ use core::time::Duration;
 use wire::{Instant, SeqNum};
 
 use crate::knobs::{Doubt, Hole};
-use crate::sent::mark;
+use crate::loss::recovery::Phase;
+use crate::loss::sent::mark;
 use crate::{Context, Error, State, Tcb, flag};
 
 /// Smallest packets that a black hole takes us down to: what every host must take (RFC 791, RFC 8200 5).
@@ -78,30 +79,12 @@ impl Tcb {
 
     fn lower_mss(&mut self, mss: u16, cx: &mut Context) {
         let old = core::mem::replace(&mut self.options.smss, mss) as u32;
-        self.forget_reported();
-        // Each record is counted in segments of the new size; what was too big is lost for certain and goes again at
-        // once, smaller, without being taken for congestion (RFC 1191 6.4).
-        let mut at = self.board.records.head();
-        while let Some(i) = at {
-            let s = self.board.records.get(cx.sent, i);
-            at = self.board.records.next(cx.sent, i);
-            // Of several segments the last may have been short, the others were full.
-            let largest = if s.segs > 1 { s.bytes().min(old) } else { s.bytes() };
-            let too_big = largest > mss as u32;
-            let segs = s.bytes().div_ceil(mss as u32).max(1);
-            self.recount(s.segs as u32, segs, s.marks);
-            self.board.records.get_mut(cx.sent, i).segs = segs.min(u16::MAX as u32) as u16;
-            if too_big {
-                self.mark_lost(i, cx);
-            }
-        }
-        if self.board.lost_out > 0 && self.recovery.phase < crate::recovery::Phase::Recovery {
-            // Linux: Loss without a reduction, so that what is sent again is clocked out.
-            self.recovery.high_seq = self.snd.nxt;
+        // What was too big is lost for certain and goes again at once, smaller, without being taken for congestion (RFC 1191 6.4).
+        let lost = self.board.resize(cx.sent, old, mss as u32, self.snd.una);
+        self.note_lost(lost, cx);
+        if self.board.lost_out() > 0 && self.recovery.phase() < Phase::Recovery {
             self.cc.window.ssthresh = self.cc.window.borne();
-            self.recovery.prior_ssthresh = 0;
-            self.recovery.undo_marker = None;
-            self.recovery.phase = crate::recovery::Phase::Loss;
+            self.recovery.enter_loss_of_size(self.snd.nxt);
         }
         self.judge_disturbance();
     }
@@ -114,7 +97,7 @@ impl Tcb {
         let after = cx.config.black_hole_timeouts;
         let least = if self.sender.headers >= 60 { LEAST_V6 } else { LEAST_V4 };
         let floor = least - self.sender.headers - if self.has(flag::TIMESTAMPS) { 12 } else { 0 };
-        let head = self.board.records.front(cx.sent).map_or(0, |s| s.bytes());
+        let head = self.board.first(cx.sent).map_or(0, |s| s.bytes());
         if after == 0 || !self.established() || head <= floor as u32 {
             return;
         }
@@ -218,10 +201,8 @@ impl Tcb {
     /// The longest segment, of those that were not sent again in small ones since, that has arrived: SACKed, where `sacked`, or
     /// acknowledged cumulatively. 0 where none has.
     fn longest_arrived(&self, doubt: &Doubt, sacked: bool, cx: &Context) -> u16 {
-        let (mut at, mut longest) = (self.board.records.head(), 0);
-        while let Some(i) = at {
-            let s = self.board.records.get(cx.sent, i);
-            at = self.board.records.next(cx.sent, i);
+        let mut longest = 0;
+        for s in self.board.iter(cx.sent) {
             let acked = if s.end().after(self.snd.una) { self.snd.una.since(s.seq) } else { s.bytes() };
             let arrived = match sacked {
                 true if s.is(mark::SACKED) => s.bytes(),
@@ -238,15 +219,7 @@ impl Tcb {
 
     /// Whether something longer than a small segment has been sent since full ones are tried.
     fn full_sent(&self, doubt: &Doubt, cx: &Context) -> bool {
-        let mut at = self.board.records.head();
-        while let Some(i) = at {
-            let s = self.board.records.get(cx.sent, i);
-            if s.bytes() > doubt.small as u32 && doubt.counts(s.seq) {
-                return true;
-            }
-            at = self.board.records.next(cx.sent, i);
-        }
-        false
+        self.board.iter(cx.sent).any(|s| s.bytes() > doubt.small as u32 && doubt.counts(s.seq))
     }
 
     /// TCP_MAXSEG: clamps what is sent.

@@ -9,8 +9,8 @@ use wire::tcp::{Flags, Ordinary, Syn, Timestamps};
 use wire::{Instant, SeqNum};
 
 use crate::congestion::{CongestionControl, Window};
+use crate::loss::sent::{Run, mark};
 use crate::output::wants;
-use crate::sent::{Run, mark};
 use crate::timers::Pending;
 use crate::{Context, Ecn, Notice, Offer, Open, State, Tcb, flag};
 
@@ -66,13 +66,13 @@ impl Tcb {
                 && self.flags & (flag::DISTURBED | flag::RST_PENDING | flag::PROBE_NOW | flag::SENT_NEW) == 0
                 && self.flags & flag::ACK_NOW != 0
                 && unsent == 0
-                && !self.recovery.probe_due
+                && !self.recovery.probe.is_due()
                 && self.receiver.dsack.is_none()
                 && self.snd.nxt.since(self.snd.una) <= self.snd.wnd;
             return alone.then(|| self.simple(self.snd.nxt, Flags::ACK, 0, cx));
         }
         let may = self.flags & HELD == 0
-            && self.board.packets_out == 0
+            && self.board.packets_out() == 0
             && unsent <= self.options.smss as u32
             && unsent + fin as u32 <= self.snd.wnd
             && self.timers.pending == Pending::None
@@ -94,7 +94,7 @@ impl Tcb {
         let data = fin
             || self.unsent() > 0
             || self.flags & flag::PROBE_NOW != 0
-            || self.recovery.probe_due
+            || self.recovery.probe.is_due()
             || self.flags & flag::DISTURBED != 0 && self.wants_data();
         ack | if data { wants::DATA } else { 0 }
     }
@@ -128,8 +128,7 @@ impl Tcb {
         }
         let occupied = len + fin as u32;
         self.timers.progress_at = cx.now;
-        self.board.records.push(cx.sent, seq, occupied, 1, cx.now.micros() as u32, marks);
-        self.board.packets_out = 1;
+        self.board.send(cx.sent, seq, occupied, 1, cx.now.micros() as u32, marks);
         self.snd.nxt += occupied;
         if len > 0 && len < self.options.smss as u32 {
             self.sender.sml = self.snd.nxt;
@@ -198,7 +197,7 @@ impl Tcb {
             if !self.has(flag::SACK) {
                 return false;
             }
-            let Some(run) = self.board.records.pop_run(cx.sent, seg.ack) else { return false };
+            let Some(run) = self.board.acknowledge_run(cx.sent, seg.ack) else { return false };
             self.take_run((seg.seq, seg.ack, (seg.window as u32) << self.options.snd_scale), &run, cx);
         } else if brings > 0 {
             self.update_window(seg.seq, seg.ack, (seg.window as u32) << self.options.snd_scale);
@@ -245,7 +244,7 @@ impl Tcb {
             return false;
         }
         let ack = self.snd.nxt;
-        let Some(run) = self.board.records.pop_run(cx.sent, ack) else { return false };
+        let Some(run) = self.board.acknowledge_run(cx.sent, ack) else { return false };
         self.stats.segs_in = self.stats.segs_in.wrapping_add(1);
         self.receiver.echo = Some(echo);
         self.heard(cx);
@@ -381,7 +380,7 @@ impl Tcb {
         self.recovery
             .rack
             .delivered_in_order(&Run { first_at: at, last_at: at, last_end: seg.ack, segs: 1 }, cx.now.micros() as u32);
-        self.recovery.delivered = 1;
+        self.recovery.deliver(1);
         self.rtt.sample(rtt, Some(rtt), cx.config);
         self.cc.control.on_rtt(rtt, 1, seg.ack, seg.ack, &self.cc.window);
         self.cc.window = Window::new(self.initial_window(cx.config));

@@ -8,10 +8,10 @@ use wire::{Instant, SeqNum};
 use crate::config::Ecn;
 use crate::info::Statistics;
 use crate::knobs::Knobs;
+use crate::loss::recovery::Recovery;
+use crate::loss::scoreboard::Scoreboard;
 use crate::receiver::Receiver;
-use crate::recovery::Recovery;
 use crate::rtt::Rtt;
-use crate::scoreboard::Scoreboard;
 use crate::sender::Sender;
 use crate::timers::Timers;
 use crate::usage::Congestion;
@@ -65,7 +65,7 @@ impl Tcb {
             sender: Sender::new(open, config),
             timers: Timers::new(config),
             rtt: Rtt::new(config),
-            board: Scoreboard::new(),
+            board: Scoreboard::new(open.iss),
             recovery: Recovery::new(open.iss),
             cc: Congestion::new(open.iss, config),
             stats: Statistics::default(),
@@ -88,7 +88,7 @@ impl Tcb {
         self.sender = Sender::new(open, config);
         self.timers = Timers::new(config);
         self.rtt = Rtt::new(config);
-        self.board = Scoreboard::new();
+        self.board = Scoreboard::new(open.iss);
         self.recovery = Recovery::new(open.iss);
         self.cc = Congestion::new(open.iss, config);
         self.stats = Statistics::default();
@@ -303,7 +303,7 @@ impl Tcb {
 
     /// The user timeout counts from here if nothing waited before (RFC 5482 3.1): however long the connection was idle.
     fn begin_to_wait(&mut self, cx: &Context) {
-        if self.sender.queue.is_empty() && self.board.records.is_empty() {
+        if self.sender.queue.is_empty() && self.board.is_empty() {
             self.timers.progress_at = cx.now;
         }
     }
@@ -345,9 +345,8 @@ impl Tcb {
         self.timers.ack_at = Instant::FAR;
         self.timers.life_at = Instant::FAR;
         self.timers.cork_at = Instant::FAR;
-        (self.board.packets_out, self.board.sacked_out, self.board.lost_out, self.board.retrans_out) = (0, 0, 0, 0);
-        self.recovery.probe_due = false;
-        self.recovery.head_due = false;
+        self.recovery.probe.cancel();
+        self.recovery.take_head_due();
         self.drop_queues(cx);
         if let Some(error) = error {
             self.error = Some(error);
@@ -365,7 +364,7 @@ impl Tcb {
 
     /// What waits to be acknowledged, and what came out of order.
     fn drop_queues(&mut self, cx: &mut Context) {
-        self.board.records.clear(cx.sent);
+        self.board.clear(cx.sent);
         core::mem::take(&mut self.sender.queue).free(cx.pool);
         if let Some(ooo) = self.receiver.ooo.take() {
             ooo.free(cx.pool);

@@ -7,6 +7,9 @@ use wire::Instant;
 
 use crate::{Config, Context, Error, Notice, State, Tcb, flag};
 
+/// Least time that a timer runs beside the RTO, µs (Linux's TCP_TIMEOUT_MIN).
+pub(crate) const SMALLEST_TIMER: u32 = 2_000;
+
 /// What the timer in `rto_at` is for; a connection runs one of these at a time (as Linux does).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Pending {
@@ -113,14 +116,14 @@ impl Tcb {
     pub(crate) fn rto_left(&self, cx: &mut Context) -> Option<u32> {
         let now = cx.now.micros() as u32;
         let rto = self.rtt.rto(cx.config);
-        let at = self.board.records.front(cx.sent)?.at;
+        let at = self.board.first(cx.sent)?.at;
         let left = at.wrapping_add(rto).wrapping_sub(now) as i32;
         (left > 0).then_some(left as u32)
     }
 
     /// The RTO takes the place of whatever was pending; a probe's or reordering timer's time counts towards it.
     pub(crate) fn rearm_rto(&mut self, cx: &mut Context) {
-        if self.board.packets_out == 0 {
+        if self.board.packets_out() == 0 {
             self.stop_transmit_timer();
             return;
         }
@@ -134,7 +137,7 @@ impl Tcb {
 
     /// After progress: a tail loss probe where one may help, else the RTO.
     pub(crate) fn set_transmit_timer(&mut self, cx: &mut Context) {
-        if self.board.packets_out == 0 {
+        if self.board.packets_out() == 0 {
             self.stop_transmit_timer();
         } else if !self.schedule_probe(true, cx) {
             self.rearm_rto(cx);
@@ -214,7 +217,7 @@ impl Tcb {
     }
 
     fn rto_expired(&mut self, cx: &mut Context) {
-        if self.board.records.is_empty() {
+        if self.board.is_empty() {
             return;
         }
         // RFC 9293 3.8.3 (MUST-20, MUST-21): R2 closes the connection; a SYN has its own limit (MUST-23).
@@ -242,7 +245,7 @@ impl Tcb {
         self.timers.retries = self.timers.retries.saturating_add(1);
         // Linux: the first SYNs go at a steady pace, so that one lost on the way costs little.
         if !(self.state == State::SynSent && self.timers.retries <= cx.config.syn_linear_timeouts) {
-            self.rtt.backoff = self.rtt.backoff.saturating_add(1);
+            self.rtt.back_off();
         }
         self.arm_rto(cx);
     }
@@ -275,7 +278,7 @@ impl Tcb {
         }
         self.timers.probes = self.timers.probes.saturating_add(1);
         self.timers.zero_probes = self.timers.zero_probes.saturating_add(1);
-        self.rtt.backoff = self.rtt.backoff.saturating_add(1);
+        self.rtt.back_off();
         self.set(flag::PROBE_NOW, true);
         self.arm_persist(cx);
     }
@@ -306,7 +309,7 @@ impl Tcb {
             return;
         }
         let interval = Duration::from_secs(self.timers.keep_interval as u64);
-        if !self.board.records.is_empty() || !self.sender.queue.is_empty() {
+        if !self.board.is_empty() || !self.sender.queue.is_empty() {
             self.timers.life_at = cx.now + interval;
             return;
         }

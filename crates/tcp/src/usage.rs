@@ -4,7 +4,7 @@
 use wire::{Instant, SeqNum};
 
 use crate::congestion::{Controller, Window};
-use crate::recovery::Phase;
+use crate::loss::recovery::Phase;
 use crate::{Config, Context, Tcb, flag};
 
 /// Records of outstanding segments that every connection may have.
@@ -47,13 +47,13 @@ impl Tcb {
     /// A burst of new data has ended: was the window or the application the limit?
     #[inline]
     pub(crate) fn judge_window(&mut self, cx: &mut Context) {
-        let limited = self.in_flight() >= self.cc.window.cwnd;
+        let limited = self.board.in_flight() >= self.cc.window.cwnd;
         if !self.snd.una.before(self.cc.usage_seq)
             || limited
-            || (!self.has(flag::CWND_LIMITED) && self.board.packets_out > self.cc.max_out)
+            || (!self.has(flag::CWND_LIMITED) && self.board.packets_out() > self.cc.max_out)
         {
             self.set(flag::CWND_LIMITED, limited);
-            self.cc.max_out = self.board.packets_out;
+            self.cc.max_out = self.board.packets_out();
             self.cc.usage_seq = self.snd.nxt;
         }
         let full =
@@ -63,23 +63,23 @@ impl Tcb {
             self.cc.stamp = cx.now;
             return;
         }
-        self.cc.used = self.cc.used.max(self.board.packets_out);
+        self.cc.used = self.cc.used.max(self.board.packets_out());
         let rto = self.rtt.rto(cx.config) as u64;
         if cx.config.slow_start_after_idle && cx.now.micros_since(self.cc.stamp) >= rto {
             self.application_limited(cx);
         }
     }
 
-    /// Whether as many segments are outstanding as will be remembered: enough for a send buffer of ordinary ones. A peer that
-    /// asks for tiny ones must not make us keep, and walk over, a record for every few bytes (CVE-2019-11478, 11479).
-    pub(crate) fn too_many_records(&self, config: &Config) -> bool {
+    /// As many records of outstanding segments as there may be: enough for a send buffer of ordinary ones. A peer that asks for
+    /// tiny ones must not make us keep, and walk over, a record for every few bytes (CVE-2019-11478, 11479).
+    pub(crate) fn most_records(&self, config: &Config) -> u32 {
         let buffer = config.send_buffer_max.max(self.sender.buffer);
-        self.board.records.len() >= (buffer / 512).max(MOST_RECORDS)
+        (buffer / 512).max(MOST_RECORDS)
     }
 
     /// RFC 7661 4.4.3: a window that has not been used for an RTO decays halfway towards what was.
     fn application_limited(&mut self, cx: &mut Context) {
-        if self.recovery.phase == Phase::Open {
+        if self.recovery.phase() == Phase::Open {
             let used = self.cc.used.max(self.initial_window(cx.config));
             if used < self.cc.window.cwnd {
                 self.cc.window.ssthresh = self.cc.window.borne();
@@ -115,19 +115,20 @@ impl Tcb {
 
     /// Segments that go as one: what the path takes in a millisecond or, where round trips are short, in a fraction of one.
     pub(crate) fn burst_segments(&self, config: &Config) -> u32 {
-        let window = self.cc.window.cwnd.max(self.board.packets_out) as u64 * self.options.smss as u64;
+        let window = self.cc.window.cwnd.max(self.board.packets_out()) as u64 * self.options.smss as u64;
         let ratio = if self.cc.window.cwnd < self.cc.window.ssthresh / 2 { 200 } else { 120 };
-        let second = (window.saturating_mul(ratio * 10_000) / self.rtt.srtt.max(1) as u64).min(self.sender.max_pacing);
-        let near = 65_536u64 >> (self.rtt.min >> 9).min(17);
+        let second =
+            (window.saturating_mul(ratio * 10_000) / self.rtt.srtt().max(1) as u64).min(self.sender.max_pacing);
+        let near = 65_536u64 >> (self.rtt.min() >> 9).min(17);
         ((second / 1024 + near) / self.options.smss as u64).max(config.min_burst.into()).min(MOST_BURST.into()) as u32
     }
 
     /// Bytes a second: twice the window a round trip in slow start, a fifth more than it afterwards (Linux's ratios).
     fn pacing_rate(&self, config: &Config) -> Option<u64> {
-        let own = match (config.pacing, self.rtt.srtt) {
+        let own = match (config.pacing, self.rtt.srtt()) {
             (true, srtt) if srtt > 0 => {
                 let ratio = if self.cc.window.cwnd < self.cc.window.ssthresh / 2 { 200 } else { 120 };
-                let window = self.cc.window.cwnd.max(self.board.packets_out) as u64 * self.options.smss as u64;
+                let window = self.cc.window.cwnd.max(self.board.packets_out()) as u64 * self.options.smss as u64;
                 Some(window.saturating_mul(ratio * 10_000) / srtt as u64)
             }
             _ => None,
