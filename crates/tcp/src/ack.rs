@@ -4,7 +4,6 @@
 use wire::SeqNum;
 use wire::tcp::{Flags, Segment};
 
-use crate::congestion::{AckSample, CongestionControl};
 use crate::loss::recovery::Phase;
 use crate::loss::round::{Round, seen};
 use crate::loss::sent::{Run, mark};
@@ -104,22 +103,14 @@ impl Tcb {
         self.snd.una = ack;
         self.timers.progress_at = cx.now;
         self.sender.acked_at = cx.now;
-        let limited = self.has(flag::CWND_LIMITED);
+        let limited = self.cc.limited();
         // Linux: MSG_MORE holds until an acknowledgment; TCP_CORK does longer.
         self.set(flag::MORE, false);
         // RFC 6298 3.
         let (rtt, least) = (now.wrapping_sub(run.first_at), now.wrapping_sub(run.last_at));
         self.rtt.sample(rtt, Some(least), cx.config);
-        self.cc.control.on_rtt(least, run.segs, ack, self.snd.nxt, &self.cc.window);
-        let sample = AckSample {
-            acked: run.segs,
-            in_flight,
-            limited,
-            max_out: self.cc.max_out,
-            now: cx.now,
-            srtt: self.rtt.srtt(),
-        };
-        self.cc.control.on_ack(&sample, &mut self.cc.window);
+        self.cc.on_rtt(least, run.segs, ack, self.snd.nxt);
+        self.cc.on_ack(run.segs, in_flight, limited, cx.now, self.rtt.srtt());
         self.free_acknowledged(cx);
         self.set_transmit_timer(cx);
         self.expand_send_buffer(cx);
@@ -163,7 +154,7 @@ impl Tcb {
             self.process_probe_ack(ack, &r, cx);
             return;
         }
-        let had_limit = self.has(flag::CWND_LIMITED);
+        let had_limit = self.cc.limited();
         self.clean(&mut r, seg, cx);
         self.recovery.rack.update_window(self.recovery.delivered(), self.board.packets_out());
         self.process_probe_ack(ack, &r, cx);
@@ -254,7 +245,7 @@ impl Tcb {
         };
         if let Some(rtt) = measured {
             self.rtt.sample(rtt, least, cx.config);
-            self.cc.control.on_rtt(least.unwrap_or(rtt), r.acked_segs, self.snd.una, self.snd.nxt, &self.cc.window);
+            self.cc.on_rtt(least.unwrap_or(rtt), r.acked_segs, self.snd.una, self.snd.nxt);
         }
         if r.seen & seen::ACKED != 0 {
             r.seen |= seen::SET_TIMER;
@@ -311,15 +302,7 @@ impl Tcb {
             false => r.seen & seen::ACKED != 0,
         };
         if raise {
-            let sample = AckSample {
-                acked: delivered,
-                in_flight: r.prior_in_flight,
-                limited: was_limited,
-                max_out: self.cc.max_out,
-                now: cx.now,
-                srtt: self.rtt.srtt(),
-            };
-            self.cc.control.on_ack(&sample, &mut self.cc.window);
+            self.cc.on_ack(delivered, r.prior_in_flight, was_limited, cx.now, self.rtt.srtt());
             self.expand_send_buffer(cx);
         }
     }

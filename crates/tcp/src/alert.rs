@@ -4,7 +4,6 @@
 //! Every way of finding losses ends in [`Scoreboard::mark_lost`](crate::loss::scoreboard::Scoreboard::mark_lost); what is marked is
 //! sent again by `output` as the window allows.
 
-use crate::congestion::CongestionControl;
 use crate::loss::recovery::Phase;
 use crate::loss::round::{Round, seen};
 use crate::loss::scoreboard::Lost;
@@ -219,25 +218,24 @@ impl Tcb {
 
     /// RFC 6937 3, RFC 5681 3.2, RFC 3168 6.1.2: the new threshold; the window follows as data is delivered.
     pub(crate) fn begin_reduction(&mut self) {
-        self.recovery.begin_reduction(self.snd.nxt, self.cc.window.cwnd);
-        self.cc.window.counted = 0;
-        self.cc.window.ssthresh = self.cc.control.ssthresh(&self.cc.window);
+        self.recovery.begin_reduction(self.snd.nxt, self.cc.cwnd());
+        self.cc.begin_reduction();
         self.queue_cwr();
     }
 
     /// RFC 6937 3.1: how much may be sent for what `delivered` segments freed.
     pub(crate) fn reduce_window(&mut self, delivered: u32, lost: u32, seen: u32) {
         let progress = seen & seen::UNA_ADVANCED != 0 && lost == 0;
-        let (in_flight, ssthresh) = (self.board.in_flight(), self.cc.window.ssthresh);
+        let (in_flight, ssthresh) = (self.board.in_flight(), self.cc.ssthresh());
         if let Some(cwnd) = self.recovery.reduced_window(delivered, in_flight, ssthresh, progress) {
-            self.cc.window.cwnd = cwnd;
+            self.cc.follow(cwnd);
         }
     }
 
     pub(crate) fn end_reduction(&mut self) {
         let reduced = self.recovery.phase() == Phase::Cwr || self.recovery.undo_marker().is_some();
-        if self.cc.window.ssthresh < u32::MAX && reduced {
-            self.cc.window.cwnd = self.cc.window.ssthresh;
+        if reduced {
+            self.cc.end_reduction();
         }
     }
 
@@ -254,8 +252,8 @@ impl Tcb {
     /// Linux's `tcp_current_ssthresh`: what growth has shown the path to bear.
     fn borne(&self) -> u32 {
         match self.recovery.reducing() {
-            true => self.cc.window.ssthresh,
-            false => self.cc.window.borne(),
+            true => self.cc.ssthresh(),
+            false => self.cc.window().borne(),
         }
     }
 
@@ -296,13 +294,11 @@ impl Tcb {
         let (phase, again) = (self.recovery.phase(), self.timers.retries > 0);
         if phase <= Phase::Disorder || !self.recovery.high_seq().after(una) || (phase == Phase::Loss && !again) {
             let ssthresh = self.borne();
-            self.recovery.remember_window(self.cc.window.cwnd, ssthresh);
-            self.cc.window.ssthresh = self.cc.control.ssthresh(&self.cc.window);
-            self.cc.control.on_timeout();
+            self.recovery.remember_window(self.cc.cwnd(), ssthresh);
+            self.cc.on_timeout();
             self.remember_for_undo();
         }
-        self.cc.window.cwnd = self.board.in_flight() + 1;
-        self.cc.window.counted = 0;
+        self.cc.collapse(self.board.in_flight());
         self.recovery.enter_loss(self.snd.nxt, again, self.board.sacked_out() >= 3, cx.config.frto);
         self.queue_cwr();
     }
@@ -356,9 +352,7 @@ impl Tcb {
             self.board.unmark_lost(cx.sent);
         }
         if let Some((cwnd, ssthresh)) = self.recovery.take_undo() {
-            self.cc.window.cwnd = self.cc.window.cwnd.max(cwnd);
-            self.cc.window.ssthresh = self.cc.window.ssthresh.max(ssthresh);
-            self.cc.control.on_undo();
+            self.cc.undo(cwnd, ssthresh);
             self.withdraw_cwr();
         }
     }

@@ -11,11 +11,8 @@ impl Tcb {
         self.board.check(sent, una, nxt, self.has(flag::SACK));
         self.recovery.check(una, nxt);
         self.rtt.check();
+        self.cc.check();
         self.check_outstanding();
-        assert!(
-            self.has(flag::DISTURBED) || self.undisturbed(),
-            "it is disturbed, and takes the straight path: {self:?}"
-        );
     }
 
     /// While the connection lives, what is outstanding has a record and a timer, and what is lost has its recovery.
@@ -30,6 +27,10 @@ impl Tcb {
         assert_eq!(self.board.is_empty(), self.snd.una == self.snd.nxt, "what is outstanding has a record");
         let timed = self.board.is_empty() || self.timers.pending != crate::timers::Pending::None;
         assert!(timed, "what is outstanding has a timer: {self:?}");
+        assert!(
+            self.has(flag::DISTURBED) || self.undisturbed(),
+            "it is disturbed, and takes the straight path: {self:?}"
+        );
         let open = self.established() && self.recovery.phase() == Phase::Open;
         assert!(!open || self.board.lost_out() == 0, "segments are lost, and nothing is done about it: {self:?}");
     }

@@ -142,7 +142,7 @@ impl Config {
         bytes(&mut self.send_buffer, LEAST_BYTES);
         bytes(&mut self.send_buffer_max, self.send_buffer);
         self.initial_window = self.initial_window.clamp(1, 65_535);
-        self.min_burst = self.min_burst.clamp(1, crate::usage::MOST_BURST);
+        self.min_burst = self.min_burst.clamp(1, crate::congestion::MOST_BURST);
         self.max_rto = self.max_rto.clamp(MS, LONGEST);
         self.min_rto = self.min_rto.clamp(MS, self.max_rto);
         self.initial_rto = self.initial_rto.clamp(MS, self.max_rto);

@@ -2,10 +2,12 @@
 //! it. When losses are and how a reduction is spread over a round trip is `recovery`'s. Windows count segments, as Linux's
 //! do: a path's queues hold packets.
 
+mod control;
 mod cubic;
 mod hystart;
 mod newreno;
 
+pub(crate) use control::{Congestion, MOST_BURST};
 pub use cubic::Cubic;
 pub use hystart::HyStart;
 pub use newreno::NewReno;

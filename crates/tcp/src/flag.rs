@@ -22,7 +22,6 @@ pub const KEEPALIVE: u32 = 1 << 14;
 pub const PASSIVE: u32 = 1 << 15;
 /// Something is amiss: no segment takes the straight path ([`Tcb::judge_disturbance`](crate::Tcb::judge_disturbance)).
 pub const DISTURBED: u32 = 1 << 16;
-pub const CWND_LIMITED: u32 = 1 << 17;
 /// A partial segment may go although TCP_CORK or MSG_MORE is on: its limit passed.
 pub const PUSH_NOW: u32 = 1 << 18;
 /// The application is about to hear of it and will probably send: the ACK waits one turn for that.

@@ -214,12 +214,8 @@ impl Tcb {
             pmtu: self.options.smss as u64
                 + self.sender.headers as u64
                 + if self.has(flag::TIMESTAMPS) { 12 } else { 0 },
-            snd_cwnd: self.cc.window.cwnd as u64,
-            snd_ssthresh: if self.cc.window.ssthresh == u32::MAX {
-                0x7fff_ffff
-            } else {
-                self.cc.window.ssthresh as u64
-            },
+            snd_cwnd: self.cc.cwnd() as u64,
+            snd_ssthresh: if self.cc.ssthresh() == u32::MAX { 0x7fff_ffff } else { self.cc.ssthresh() as u64 },
             snd_wnd: self.snd.wnd as u64,
             rcv_wnd: self.rcv.adv.since(self.rcv.nxt) as u64,
             unacked_bytes: self.snd.nxt.since(self.snd.una) as u64,

@@ -114,10 +114,8 @@ impl Tcb {
         let again = self.stats.retrans;
         self.take_ack(seg, cx);
         // RFC 6928 2, RFC 5681 3.1: several lost SYNs say that the path is bad; one may just have been slow.
-        self.cc.window = crate::congestion::Window::new(if again > 1 { 1 } else { self.initial_window(cx.config) });
+        self.cc.open(self.snd.nxt, cx.now, again > 1, cx.config);
         self.recovery.handshake_done();
-        self.cc.stamp = cx.now;
-        self.cc.usage_seq = self.snd.nxt;
         if self.rtt.srtt() == 0 {
             // RFC 6298 5.7.
             self.rtt.unmeasured(cx.config);

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use wire::{Instant, SeqNum};
 
-use crate::congestion::{Algorithm, Controller};
+use crate::congestion::Algorithm;
 use crate::{Config, Context, Notice, State, Tcb, flag};
 
 /// Their values; a connection without any has none of it.
@@ -135,7 +135,7 @@ impl Tcb {
 
     /// TCP_CONGESTION: `algorithm` goes on from the present window.
     pub fn set_congestion(&mut self, algorithm: Algorithm) {
-        self.cc.control = Controller::new(algorithm);
+        self.cc.switch(algorithm);
     }
 
     /// TCP_NOTSENT_LOWAT, bytes; 0 is none.
@@ -161,12 +161,6 @@ impl Tcb {
         if news && !self.orphaned() {
             self.put_notice(Notice::SENT);
         }
-    }
-
-    /// Bytes of a burst: whole segments, at most half of the largest window (Linux's `tcp_xmit_size_goal`).
-    pub fn burst_bytes(&self) -> u32 {
-        let smss = self.options.smss.max(1) as u32;
-        (self.snd.max_wnd / 2).min(65_215) / smss * smss
     }
 
     /// Bytes unsent up to the next end of a record: what the next segment may take of them.

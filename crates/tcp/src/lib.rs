@@ -8,6 +8,7 @@
 mod ack;
 mod acking;
 mod alert;
+mod burst;
 mod check;
 mod config;
 pub mod congestion;
@@ -36,7 +37,6 @@ mod tail_probe;
 mod tcb;
 mod timers;
 mod urgent;
-mod usage;
 mod variables;
 mod window;
 

@@ -4,11 +4,10 @@ use mem::Side;
 use wire::tcp::{Flags, Header, Options, Segment};
 use wire::{Instant, SeqNum};
 
-use crate::congestion::CongestionControl;
 use crate::loss::recovery::Phase;
 use crate::loss::sent::mark;
 use crate::timers::Pending;
-use crate::{Config, Context, State, Tcb, flag};
+use crate::{Context, State, Tcb, flag};
 
 /// A segment of a connection, ready to be framed.
 #[derive(Clone, Copy, Debug)]
@@ -217,7 +216,7 @@ impl Tcb {
         } else {
             // F-RTO waits for what its new data brings.
             let frto = self.recovery.frto_waits(self.snd.nxt);
-            let held = !self.board.retransmission_due() || self.cc.window.cwnd <= self.board.in_flight();
+            let held = !self.board.retransmission_due() || self.cc.room(self.board.in_flight()) == 0;
             if held || frto || self.paced_out(cx) {
                 return None;
             }
@@ -289,15 +288,6 @@ impl Tcb {
         out
     }
 
-    fn end_burst(&mut self, cx: &mut Context) {
-        self.sender.burst = 0;
-        if self.has(flag::SENT_NEW) {
-            self.set(flag::SENT_NEW, false);
-            self.judge_window(cx);
-            self.schedule_probe(false, cx);
-        }
-    }
-
     fn fresh_data(&mut self, max: u32, cx: &mut Context) -> Option<Outgoing> {
         if self.has(flag::FIN_SENT) {
             return None;
@@ -325,9 +315,9 @@ impl Tcb {
             cx.counters.records_full += 1;
             return None;
         }
-        let quota = self.cc.window.cwnd.saturating_sub(self.board.in_flight());
+        let quota = self.cc.room(self.board.in_flight());
         if quota == 0 {
-            self.set(flag::CWND_LIMITED, true);
+            self.cc.hold();
             return None;
         }
         // A burst is paced as a whole.
@@ -444,7 +434,7 @@ impl Tcb {
         if first && self.stats.bytes_sent > 0 {
             // Waiting for acknowledgments is no idleness.
             let idle = cx.now.micros_since(self.sender.sent_at.max(self.sender.acked_at));
-            self.cc.control.on_restart(cx.now, idle);
+            self.cc.on_restart(cx.now, idle);
         }
         self.snd.nxt += occupied;
         if if len < smss { len > 0 } else { !len.is_multiple_of(smss) } {
@@ -471,25 +461,6 @@ impl Tcb {
             out.ecn = 2;
         }
         out
-    }
-
-    /// Linux's habit: the last segment of each burst carries PSH, so that the receiver's coalescing does not hold it back.
-    /// A burst is what a millisecond of the path takes, at least two segments, at most half of either window. `len` bytes
-    /// are about to go as `segs` segments.
-    fn burst_ends(&self, len: u32, segs: u32, config: &Config) -> bool {
-        let smss = self.options.smss as u32;
-        let left = self.unsent() - len;
-        let room = self.snd.wnd.saturating_sub(self.snd.nxt.since(self.snd.una) + len);
-        let quota = self.cc.window.cwnd.saturating_sub(self.board.in_flight() + segs);
-        self.sender.burst >= self.burst_goal(config) || quota == 0 || room < left.min(smss)
-    }
-
-    /// Segments of a burst.
-    fn burst_goal(&self, config: &Config) -> u32 {
-        (self.cc.window.cwnd / 2)
-            .min(self.snd.max_wnd / 2 / self.options.smss as u32)
-            .min(self.burst_segments(config))
-            .max(1)
     }
 
     /// A zero-window or keepalive probe: one sequence number below the window, as Linux sends it, so that any answer

@@ -3,7 +3,7 @@
 
 use wire::{Instant, SeqNum};
 
-use crate::congestion::{Controller, Window};
+use crate::congestion::Window;
 use crate::knobs::Knobs;
 use crate::loss::recovery::Recovery;
 use crate::loss::scoreboard::Scoreboard;
@@ -130,9 +130,7 @@ impl Tcb {
             && self.error.is_none()
             && self.soft_error.is_none()
             && self.timers.pending == Pending::None
-            && [self.timers.rto_at, self.timers.ack_at, self.timers.pace_at, self.timers.cork_at]
-                .iter()
-                .all(|at| *at == Instant::FAR)
+            && [self.timers.rto_at, self.timers.ack_at, self.timers.cork_at].iter().all(|at| *at == Instant::FAR)
             && self.rcv.unacked == 0
             && self.receiver.queue.is_empty()
             && self.receiver.ooo.is_none()
@@ -146,10 +144,7 @@ impl Tcb {
             && [self.stats.bytes_acked, self.stats.bytes_received, self.stats.bytes_sent]
                 .iter()
                 .all(|n| *n <= u32::MAX as u64);
-        let slow = self.cc.window.cwnd <= config.initial_window
-            && self.cc.control.is_fresh(config.congestion)
-            && self.sender.max_pacing == u64::MAX;
-        if !(plain && self.recovery.is_fresh() && slow) {
+        if !(plain && self.recovery.is_fresh() && self.cc.is_fresh(config)) {
             return None;
         }
         let tune = &self.receiver.tune;
@@ -168,7 +163,7 @@ impl Tcb {
             unreported: self.sender.unreported,
             send_buffer: self.sender.buffer,
             rtt: self.rtt.clone(),
-            cc: self.cc.window,
+            cc: self.cc.window(),
             delivered: self.recovery.delivered(),
             tune_copied: tune.copied,
             tune_space: tune.space,
@@ -249,9 +244,7 @@ impl Tcb {
         (timers.keep_count, timers.keep_probes) = (p.keep_count, p.keep_probes);
         tcb.board = Scoreboard::new(una);
         tcb.recovery = Recovery::resumed(una, p.delivered);
-        tcb.cc.window = p.cc;
-        tcb.cc.control = Controller::resumed(config.congestion, p.rtt.min());
-        (tcb.cc.usage_seq, tcb.cc.stamp) = (una, sent_at);
+        tcb.cc.resume(p.cc, p.rtt.min(), una, sent_at, config);
         tcb.rtt = p.rtt;
         let stats = &mut tcb.stats;
         (stats.segs_in, stats.segs_out, stats.ooo_in) = (p.segs_in, p.segs_out, p.ooo_in);

@@ -83,7 +83,7 @@ impl Tcb {
         let lost = self.board.resize(cx.sent, old, mss as u32, self.snd.una);
         self.note_lost(lost, cx);
         if self.board.lost_out() > 0 && self.recovery.phase() < Phase::Recovery {
-            self.cc.window.ssthresh = self.cc.window.borne();
+            self.cc.keep_borne();
             self.recovery.enter_loss_of_size(self.snd.nxt);
         }
         self.judge_disturbance();

@@ -28,8 +28,6 @@ pub(crate) struct Sender {
     /// What the path takes, as far as it is known before the peer's SYN is there; SMSS counts afterwards.
     pub path_mss: u16,
     pub headers: u16,
-    /// Most bytes a second, SO_MAX_PACING_RATE; `u64::MAX`: no limit.
-    pub max_pacing: u64,
 }
 
 impl Sender {
@@ -49,7 +47,6 @@ impl Sender {
             iss: open.iss,
             path_mss: open.path_mss.min(open.mss),
             headers: open.headers,
-            max_pacing: u64::MAX,
         }
     }
 }

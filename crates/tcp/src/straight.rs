@@ -8,7 +8,6 @@ use mem::Side;
 use wire::tcp::{Flags, Ordinary, Syn, Timestamps};
 use wire::{Instant, SeqNum};
 
-use crate::congestion::{CongestionControl, Window};
 use crate::loss::sent::{Run, mark};
 use crate::output::wants;
 use crate::timers::Pending;
@@ -78,8 +77,7 @@ impl Tcb {
             && self.timers.pending == Pending::None
             && self.receiver.dsack.is_none()
             && self.knobs.is_none()
-            && !cx.config.pacing
-            && self.sender.max_pacing == u64::MAX;
+            && !self.cc.is_paced(cx.config);
         if !may {
             return None;
         }
@@ -108,7 +106,7 @@ impl Tcb {
             self.restart_after_idle(cx);
             // Waiting for acknowledgments is no idleness.
             let idle = cx.now.micros_since(self.sender.sent_at.max(self.sender.acked_at));
-            self.cc.control.on_restart(cx.now, idle);
+            self.cc.on_restart(cx.now, idle);
         }
         if len > 0 {
             // RFC 9293 3.9.1 (SHLD-27).
@@ -263,9 +261,7 @@ impl Tcb {
         (self.snd.wnd, self.snd.max_wnd) = (window, window);
         (self.snd.wl1, self.snd.wl2) = (syn.seq, ack);
         self.take_run((syn.seq, ack, window), &run, cx);
-        self.cc.window = Window::new(self.initial_window(cx.config));
-        self.cc.stamp = cx.now;
-        self.cc.usage_seq = self.snd.nxt;
+        self.cc.open(self.snd.nxt, cx.now, false, cx.config);
         self.state = State::Established;
         self.put_notice(Notice::CONNECTED);
         self.arm_keepalive(cx);
@@ -382,10 +378,8 @@ impl Tcb {
             .delivered_in_order(&Run { first_at: at, last_at: at, last_end: seg.ack, segs: 1 }, cx.now.micros() as u32);
         self.recovery.deliver(1);
         self.rtt.sample(rtt, Some(rtt), cx.config);
-        self.cc.control.on_rtt(rtt, 1, seg.ack, seg.ack, &self.cc.window);
-        self.cc.window = Window::new(self.initial_window(cx.config));
-        self.cc.stamp = cx.now;
-        self.cc.usage_seq = seg.ack;
+        self.cc.on_rtt(rtt, 1, seg.ack, seg.ack);
+        self.cc.open(seg.ack, cx.now, false, cx.config);
         self.sender.sent_at = sent;
         self.sender.acked_at = cx.now;
         self.timers.progress_at = cx.now;

@@ -6,6 +6,7 @@ use wire::tcp::Options;
 use wire::{Instant, SeqNum};
 
 use crate::config::Ecn;
+use crate::congestion::Congestion;
 use crate::info::Statistics;
 use crate::knobs::Knobs;
 use crate::loss::recovery::Recovery;
@@ -14,7 +15,6 @@ use crate::receiver::Receiver;
 use crate::rtt::Rtt;
 use crate::sender::Sender;
 use crate::timers::Timers;
-use crate::usage::Congestion;
 use crate::variables::{Negotiated, Rcv, Snd};
 use crate::{Config, Context, Error, Notice, Open, State, flag, window};
 

@@ -44,7 +44,6 @@ pub(crate) struct Timers {
     pub invalid_at: Option<u32>,
     pub rto_at: Instant,
     pub ack_at: Instant,
-    pub pace_at: Instant,
     /// When a corked partial segment goes after all.
     pub cork_at: Instant,
     /// FIN-WAIT-2, keepalive or cork.
@@ -69,7 +68,6 @@ impl Timers {
             invalid_at: None,
             rto_at: Instant::FAR,
             ack_at: Instant::FAR,
-            pace_at: Instant::FAR,
             cork_at: Instant::FAR,
             life_at: Instant::FAR,
             heard_at: Instant::ZERO,
@@ -82,7 +80,7 @@ impl Tcb {
     /// When [`Tcb::on_timer`] must be called at the latest.
     pub fn deadline(&self) -> Instant {
         let at = self.timers.rto_at.min(self.timers.ack_at).min(self.timers.life_at).min(self.timers.cork_at);
-        if self.has(flag::PACED) { at.min(self.timers.pace_at) } else { at }
+        if self.has(flag::PACED) { at.min(self.cc.pace_at()) } else { at }
     }
 
     /// Runs `pending` for `micros` from now.
@@ -173,7 +171,7 @@ impl Tcb {
                 self.delayed_ack_expired();
             }
         }
-        if self.timers.pace_at <= now {
+        if self.cc.pace_at() <= now {
             self.set(flag::PACED, false);
         }
         if self.timers.rto_at <= now {
