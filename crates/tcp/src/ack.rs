@@ -96,12 +96,10 @@ impl Tcb {
         // Nothing is lost or SACKed, so all that was out was in flight.
         let in_flight = self.board.packets_out() + run.segs;
         self.recovery.deliver(run.segs);
-        self.timers.retries = 0;
-        self.timers.probes = 0;
-        self.timers.zero_probes = 0;
+        self.timers.progressed(cx.now);
+        self.timers.answered();
         self.update_window(seq, ack, window);
         self.snd.una = ack;
-        self.timers.progress_at = cx.now;
         self.sender.acked_at = cx.now;
         let limited = self.cc.limited();
         // Linux: MSG_MORE holds until an acknowledgment; TCP_CORK does longer.
@@ -124,7 +122,7 @@ impl Tcb {
         }
         if ack.after(self.snd.una) {
             r.seen |= seen::UNA_ADVANCED;
-            self.timers.retries = 0;
+            self.timers.progressed(cx.now);
         }
         if self.update_window(seg.seq, ack, self.scaled(seg)) {
             r.seen |= seen::WINDOW;
@@ -135,9 +133,7 @@ impl Tcb {
         }
         if r.seen & seen::UNA_ADVANCED != 0 {
             self.snd.una = ack;
-            self.timers.progress_at = cx.now;
             self.sender.acked_at = cx.now;
-            self.timers.zero_probes = 0;
             self.judge_black_hole(cx);
             // Linux: MSG_MORE holds until an acknowledgment; TCP_CORK does longer.
             self.set(flag::MORE, false);
@@ -146,7 +142,7 @@ impl Tcb {
         if self.has(flag::SACK) && !seg.options.sack.as_slice().is_empty() {
             self.take_sack(seg, &mut r, cx);
         }
-        self.timers.probes = 0;
+        self.timers.answered();
         if self.board.packets_out() == 0 {
             if r.seen & seen::DSACK != 0 {
                 self.alert(&mut r, 0, cx);
@@ -202,10 +198,10 @@ impl Tcb {
         // A window too small to use (MUST-38) leaves the timer alone: one that opens and closes by a byte would restart it
         // for ever, and neither the override nor a limit would ever come.
         let useful = || (self.options.smss as u32).min(self.unsent()).min(self.snd.max_wnd / 2).max(1);
-        if self.timers.pending == Pending::Persist && window >= useful() {
+        if self.timers.pending() == Pending::Persist && window >= useful() {
             self.set(flag::PROBE_NOW, false);
             self.rtt.forget_backoff();
-            self.stop_transmit_timer();
+            self.timers.stop();
         }
         told
     }

@@ -31,7 +31,7 @@ impl Tcb {
             self.set(flag::ACK_NOW | flag::ACK_LATER, true);
         } else if !self.has(flag::ACK_DELAYED) {
             self.set(flag::ACK_DELAYED, true);
-            self.timers.ack_at = cx.now + cx.config.delayed_ack;
+            self.timers.delay_ack(cx.now + cx.config.delayed_ack);
         }
     }
 
@@ -52,7 +52,7 @@ impl Tcb {
     #[inline(always)]
     pub(crate) fn acknowledged_now(&mut self) {
         self.set(flag::ACK_NOW | flag::ACK_DELAYED | flag::ACK_LATER, false);
-        self.timers.ack_at = wire::Instant::FAR;
+        self.timers.ack_went();
         if self.rcv.unacked > 0 {
             self.receiver.quick_acks = self.receiver.quick_acks.saturating_sub(1);
         }

@@ -174,7 +174,7 @@ impl Tcb {
             let lost = self.recovery.lost().wrapping_sub(lost);
             self.reduce_window(1, lost, 0);
         }
-        if self.timers.pending == Pending::None && self.board.packets_out() > 0 {
+        if self.timers.pending() == Pending::None && self.board.packets_out() > 0 {
             self.arm_rto(cx);
         }
     }
@@ -291,7 +291,7 @@ impl Tcb {
         let lost =
             self.board.mark_lost_where(cx.sent, |s| reneged || !sack || s.seq == una || !rack.is_young(s.at, now));
         self.note_lost(lost, cx);
-        let (phase, again) = (self.recovery.phase(), self.timers.retries > 0);
+        let (phase, again) = (self.recovery.phase(), self.timers.retries() > 0);
         if phase <= Phase::Disorder || !self.recovery.high_seq().after(una) || (phase == Phase::Loss && !again) {
             let ssthresh = self.borne();
             self.recovery.remember_window(self.cc.cwnd(), ssthresh);
@@ -395,7 +395,7 @@ impl Tcb {
         }
         self.undo_reduction(true, cx);
         cx.counters.spurious_timeouts += 1;
-        self.timers.retries = 0;
+        self.timers.forget_retries();
         if self.must_stay() {
             return true;
         }

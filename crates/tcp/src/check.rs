@@ -1,6 +1,7 @@
 //! What holds of a connection between two calls, whatever it was given: each part's own invariants, and those that join parts.
 
 use crate::loss::recovery::Phase;
+use crate::timers::Pending;
 use crate::{SentPool, State, Tcb, flag};
 
 impl Tcb {
@@ -11,6 +12,7 @@ impl Tcb {
         self.board.check(sent, una, nxt, self.has(flag::SACK));
         self.recovery.check(una, nxt);
         self.rtt.check();
+        self.timers.check();
         self.cc.check();
         self.check_outstanding();
     }
@@ -25,7 +27,7 @@ impl Tcb {
             _ => {}
         }
         assert_eq!(self.board.is_empty(), self.snd.una == self.snd.nxt, "what is outstanding has a record");
-        let timed = self.board.is_empty() || self.timers.pending != crate::timers::Pending::None;
+        let timed = self.board.is_empty() || self.timers.pending() != Pending::None;
         assert!(timed, "what is outstanding has a timer: {self:?}");
         assert!(
             self.has(flag::DISTURBED) || self.undisturbed(),

@@ -125,7 +125,7 @@ impl Tcb {
         self.note_syn(cx);
         self.stats.segs_out = 1;
         cx.now = now;
-        self.timers.heard_at = now;
+        self.timers.heard(now);
         if sent.is_none() {
             // Which SYN/ACK the ACK answers is not known.
             self.board.first_is_ambiguous(cx.sent);

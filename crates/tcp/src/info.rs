@@ -195,7 +195,8 @@ impl Tcb {
     pub fn info(&self, now: Instant, config: &Config) -> TcpInfo {
         let ms_since = |at: Instant| now.micros_since(at) / 1000;
         // Where no data has come, Linux counts from the handshake, the last we heard of the peer.
-        let data_at = if self.receiver.data_at == Instant::ZERO { self.timers.heard_at } else { self.receiver.data_at };
+        let data_at =
+            if self.receiver.data_at == Instant::ZERO { self.timers.heard_at() } else { self.receiver.data_at };
         TcpInfo {
             state: self.state,
             options: self.has(flag::TIMESTAMPS) as u64
@@ -233,15 +234,15 @@ impl Tcb {
             lost: self.board.lost_out() as u64,
             retrans: self.board.retrans_out() as u64,
             reordering: self.recovery.reordering() as u64,
-            retransmits: self.timers.retries as u64,
-            probes: self.timers.probes as u64,
+            retransmits: self.timers.retries() as u64,
+            probes: self.timers.probes() as u64,
             rcv_space: self.receiver.buffer as u64,
             delivered: self.recovery.delivered() as u64,
             dsack_dups: self.recovery.duplicates() as u64,
             advmss: self.receiver.mss_clamp as u64,
             last_data_sent_ms: ms_since(self.sender.sent_at),
             last_data_recv_ms: ms_since(data_at),
-            last_ack_recv_ms: ms_since(self.timers.heard_at),
+            last_ack_recv_ms: ms_since(self.timers.heard_at()),
             reord_seen: self.recovery.reordering_seen() as u64,
         }
     }

@@ -4,6 +4,7 @@ use wire::SeqNum;
 use wire::tcp::{Flags, Ordinary, Segment};
 
 use crate::output::{Reply, reset_for};
+use crate::timers::SMALLEST_TIMER;
 use crate::{Context, Error, Notice, Tcb, flag};
 use crate::{State, reassembly::Reassembly};
 
@@ -55,8 +56,7 @@ impl Tcb {
     }
 
     pub(crate) fn heard(&mut self, cx: &Context) {
-        self.timers.heard_at = cx.now;
-        self.timers.keep_probes = 0;
+        self.timers.heard(cx.now);
     }
 
     /// RFC 9293 3.10.7.3.
@@ -65,9 +65,9 @@ impl Tcb {
         let acceptable = has_ack && seg.ack.after(self.snd.una) && seg.ack.before_eq(self.snd.nxt);
         if has_ack && !acceptable {
             // The peer remembers an earlier connection of this tuple (TIME-WAIT); our RST ends its memory, so the SYN is
-            // worth repeating at once rather than after a second (Linux's TCP_TIMEOUT_MIN).
-            if self.timers.retries == 0 && !seg.flags.contains(Flags::RST) {
-                self.timers.rto_at = cx.now.plus_micros(2_000);
+            // worth repeating at once rather than after a second.
+            if self.timers.retries() == 0 && !seg.flags.contains(Flags::RST) {
+                self.timers.hasten(cx.now.plus_micros(SMALLEST_TIMER as u64));
             }
             return reset_for(seg);
         }
@@ -83,7 +83,7 @@ impl Tcb {
         }
         // RFC 7323 5 as Linux has it: an echo that is none of ours is an old segment.
         if let (true, Some(echo)) = (has_ack, self.receiver.echo) {
-            let since = echo.wrapping_sub(self.timers.progress_at.millis() as u32) as i32;
+            let since = echo.wrapping_sub(self.timers.progress_at().millis() as u32) as i32;
             if since < 0 || (cx.now.millis() as u32).wrapping_sub(echo) as i32 <= -1 {
                 cx.counters.paws += 1;
                 return reset_for(seg);
@@ -284,7 +284,7 @@ impl Tcb {
                 self.state = State::FinWait2;
                 // Only an orphan is timed: an application that half-closed may wait as long as it likes.
                 if self.orphaned() {
-                    self.timers.life_at = cx.now + cx.config.fin_timeout;
+                    self.timers.live_until(cx.now + cx.config.fin_timeout);
                 }
             }
             State::Closing => self.enter_time_wait(),
@@ -449,8 +449,8 @@ impl Tcb {
 
     fn enter_time_wait(&mut self) {
         self.state = State::TimeWait;
-        self.timers.rto_at = wire::Instant::FAR;
-        self.timers.life_at = wire::Instant::FAR;
+        self.timers.stop();
+        self.timers.live_on();
     }
 
     /// An ACK that only repeats (RFC 9293 3.10.7.4).
@@ -471,12 +471,9 @@ impl Tcb {
     fn may_answer(&mut self, cx: &mut Context) -> bool {
         let now = cx.now.millis() as u32;
         let wait = cx.config.invalid_ratelimit.as_millis() as u32;
-        if self.timers.invalid_at.is_some_and(|at| now.wrapping_sub(at) < wait) {
-            cx.counters.acks_limited += 1;
-            return false;
-        }
-        self.timers.invalid_at = Some(now);
-        true
+        let may = self.timers.may_answer(now, wait);
+        cx.counters.acks_limited += !may as u64;
+        may
     }
 
     /// RFC 5961 7: challenge ACKs are limited, for each connection by itself.

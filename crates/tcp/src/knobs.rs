@@ -119,7 +119,7 @@ impl Tcb {
         }
         k.lingers = true;
         match u64::try_from(k.linger2) {
-            Ok(seconds) => self.timers.life_at = cx.now + Duration::from_secs(seconds),
+            Ok(seconds) => self.timers.live_until(cx.now + Duration::from_secs(seconds)),
             // Linux: closed by a reset at once.
             Err(_) => self.abort(cx),
         }

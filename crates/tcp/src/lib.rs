@@ -36,6 +36,7 @@ mod straight;
 mod tail_probe;
 mod tcb;
 mod timers;
+mod timing;
 mod urgent;
 mod variables;
 mod window;

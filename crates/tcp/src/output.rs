@@ -2,7 +2,7 @@
 
 use mem::Side;
 use wire::tcp::{Flags, Header, Options, Segment};
-use wire::{Instant, SeqNum};
+use wire::SeqNum;
 
 use crate::loss::recovery::Phase;
 use crate::loss::sent::mark;
@@ -194,7 +194,7 @@ impl Tcb {
     pub(crate) fn note_syn(&mut self, cx: &mut Context) {
         self.board.send(cx.sent, self.sender.iss, 1, 1, cx.now.micros() as u32, mark::SYN);
         self.snd.nxt = self.sender.iss + 1;
-        self.timers.progress_at = cx.now;
+        self.timers.begin_to_wait(cx.now);
         self.sender.sent_at = cx.now;
         self.arm_rto(cx);
     }
@@ -238,7 +238,7 @@ impl Tcb {
             Phase::Loss => cx.counters.timeout_retransmits += 1,
             _ => cx.counters.fast_retransmits += 1,
         }
-        if Some(i) == self.board.head() && self.timers.pending != Pending::Reorder {
+        if Some(i) == self.board.head() && self.timers.pending() != Pending::Reorder {
             self.arm_rto(cx);
         }
         self.count_retransmission(i, cx);
@@ -349,8 +349,8 @@ impl Tcb {
             let last = len == unsent;
             if last {
                 if !self.may_send_partial(len, fin_due) {
-                    if self.has(flag::CORK | flag::MORE) && self.timers.cork_at == Instant::FAR {
-                        self.timers.cork_at = cx.now + cx.config.cork_limit;
+                    if self.has(flag::CORK | flag::MORE) {
+                        self.timers.cork(cx.now + cx.config.cork_limit);
                     }
                     return None;
                 }
@@ -365,7 +365,7 @@ impl Tcb {
     }
 
     fn wait_for_window(&mut self, outstanding: u32, cx: &mut Context) {
-        if outstanding == 0 && self.timers.pending != Pending::Persist {
+        if outstanding == 0 && self.timers.pending() != Pending::Persist {
             self.arm_persist(cx);
         }
     }
@@ -395,7 +395,7 @@ impl Tcb {
                 marks |= mark::PSH;
             }
             self.set(flag::PUSH_NOW, false);
-            self.timers.cork_at = Instant::FAR;
+            self.timers.uncork();
         }
         if len > 0 && self.record_ends(seq + len) {
             flags = flags | Flags::PSH;
@@ -422,12 +422,12 @@ impl Tcb {
                 _ => State::FinWait1,
             };
             if self.orphaned() {
-                self.timers.life_at = Instant::FAR;
+                self.timers.live_on();
             }
         }
         let occupied = len + fin as u32;
         if self.board.is_empty() {
-            self.timers.progress_at = cx.now;
+            self.timers.begin_to_wait(cx.now);
         }
         let first = self.board.packets_out() == 0;
         self.board.send(cx.sent, seq, occupied, segs as u16, cx.now.micros() as u32, marks);
@@ -444,7 +444,7 @@ impl Tcb {
         self.sender.sent_at = cx.now;
         self.set(flag::SENT_NEW, true);
         self.recovery.sent(segs);
-        if first || matches!(self.timers.pending, Pending::Probe | Pending::Persist | Pending::None) {
+        if first || matches!(self.timers.pending(), Pending::Probe | Pending::Persist | Pending::None) {
             self.rearm_rto(cx);
         }
         self.note_answer(cx);
@@ -470,7 +470,7 @@ impl Tcb {
             return None;
         }
         self.set(flag::PROBE_NOW, false);
-        let persist = self.timers.pending == Pending::Persist;
+        let persist = self.timers.pending() == Pending::Persist;
         cx.counters.window_probes += persist as u64;
         // RFC 9293 3.8.6.2.1: the override timeout sends what a small window takes.
         let room = self.snd.wnd.saturating_sub(self.snd.nxt.since(self.snd.una)).min(self.segment_size() as u32);

@@ -8,7 +8,7 @@ use crate::knobs::Knobs;
 use crate::loss::recovery::Recovery;
 use crate::loss::scoreboard::Scoreboard;
 use crate::rtt::Rtt;
-use crate::timers::Pending;
+use crate::timers::Keepalive;
 use crate::variables::{Rcv, Snd};
 use crate::window::Autotune;
 use crate::{Config, Notice, Open, State, Tcb, flag};
@@ -72,13 +72,10 @@ pub struct Parked {
     smss: u16,
     mss_clamp: u16,
     headers: u16,
-    keep_idle: u16,
-    keep_interval: u16,
+    keepalive: Keepalive,
     rcv_scale: u8,
     snd_scale: u8,
     quick_acks: u8,
-    keep_probes: u8,
-    keep_count: u8,
 }
 
 /// None of these may be under way.
@@ -118,7 +115,7 @@ impl Tcb {
 
     /// When something was last heard or sent.
     pub fn last_active(&self) -> Instant {
-        self.timers.heard_at.max(self.sender.sent_at)
+        self.timers.heard_at().max(self.sender.sent_at)
     }
 
     /// What is needed to go on later with a connection that is idle; `None` where there is more to remember. The window is at
@@ -129,8 +126,7 @@ impl Tcb {
             && self.notice == Notice::default()
             && self.error.is_none()
             && self.soft_error.is_none()
-            && self.timers.pending == Pending::None
-            && [self.timers.rto_at, self.timers.ack_at, self.timers.cork_at].iter().all(|at| *at == Instant::FAR)
+            && self.timers.are_idle()
             && self.rcv.unacked == 0
             && self.receiver.queue.is_empty()
             && self.receiver.ooo.is_none()
@@ -138,8 +134,6 @@ impl Tcb {
             && self.board.is_empty()
             && self.snd.una == self.snd.nxt
             && self.sender.base == self.snd.nxt
-            && [self.timers.retries, self.timers.probes, self.timers.zero_probes] == [0; 3]
-            && self.timers.invalid_at.is_none()
             && self.stats.retrans == 0
             && [self.stats.bytes_acked, self.stats.bytes_received, self.stats.bytes_sent]
                 .iter()
@@ -150,7 +144,7 @@ impl Tcb {
         let tune = &self.receiver.tune;
         Some(Parked {
             knobs: self.knobs.take(),
-            life_at: self.timers.life_at,
+            life_at: self.timers.life_at(),
             flags: self.flags & !flag::DISTURBED,
             rcv: self.rcv,
             occupied: self.receiver.occupied,
@@ -173,10 +167,10 @@ impl Tcb {
             data_at: (self.receiver.data_at != Instant::ZERO).then(|| Stamp::of(self.receiver.data_at)),
             sent_at: Stamp::of(self.sender.sent_at),
             acked_at: Stamp::of(self.sender.acked_at),
-            heard_at: Stamp::of(self.timers.heard_at),
-            progress_at: Stamp::of(self.timers.progress_at),
+            heard_at: Stamp::of(self.timers.heard_at()),
+            progress_at: Stamp::of(self.timers.progress_at()),
             ts_offset: self.options.ts_offset,
-            user_timeout: self.timers.user_timeout,
+            user_timeout: self.timers.user_timeout(),
             iss: self.sender.iss,
             irs: self.receiver.irs,
             segs_in: self.stats.segs_in,
@@ -189,13 +183,10 @@ impl Tcb {
             smss: self.options.smss,
             mss_clamp: self.receiver.mss_clamp,
             headers: self.sender.headers,
-            keep_idle: self.timers.keep_idle,
-            keep_interval: self.timers.keep_interval,
+            keepalive: self.timers.keepalive(),
             rcv_scale: self.options.rcv_scale,
             snd_scale: self.options.snd_scale,
             quick_acks: self.receiver.quick_acks,
-            keep_probes: self.timers.keep_probes,
-            keep_count: self.timers.keep_count,
         })
     }
 
@@ -236,12 +227,8 @@ impl Tcb {
         sender.unreported = p.unreported;
         sender.buffer = p.send_buffer;
         (sender.sent_at, sender.acked_at) = (sent_at, p.acked_at.at(now));
-        let timers = &mut tcb.timers;
-        timers.life_at = p.life_at;
-        (timers.heard_at, timers.progress_at) = (p.heard_at.at(now), p.progress_at.at(now));
-        timers.user_timeout = p.user_timeout;
-        (timers.keep_idle, timers.keep_interval) = (p.keep_idle, p.keep_interval);
-        (timers.keep_count, timers.keep_probes) = (p.keep_count, p.keep_probes);
+        let (heard_at, progress_at) = (p.heard_at.at(now), p.progress_at.at(now));
+        tcb.timers.resume(p.life_at, heard_at, progress_at, p.user_timeout, p.keepalive);
         tcb.board = Scoreboard::new(una);
         tcb.recovery = Recovery::resumed(una, p.delivered);
         tcb.cc.resume(p.cc, p.rtt.min(), una, sent_at, config);

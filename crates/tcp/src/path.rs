@@ -105,7 +105,7 @@ impl Tcb {
         let lost = head.min(self.options.smss as u32) as u16;
         let hole = self.knobs.as_ref().map_or(Hole::None, |k| k.hole);
         let next = match hole {
-            Hole::None if self.timers.retries >= after && self.options.smss > floor => {
+            Hole::None if self.timers.retries() >= after && self.options.smss > floor => {
                 let (full, small) = (self.options.smss, smaller);
                 let doubt =
                     Doubt { full, small, lost, rounds: 0, raises: 0, from: nxt, to: nxt, end: None, at: Instant::ZERO };
@@ -130,7 +130,7 @@ impl Tcb {
                 }
             }
             // The path has become narrower still, or nothing gets through.
-            Hole::Found(doubt) if self.timers.retries >= after && self.options.smss > floor => {
+            Hole::Found(doubt) if self.timers.retries() >= after && self.options.smss > floor => {
                 let lost = lost.min(doubt.lost);
                 Hole::Suspected(Doubt { small: smaller, lost, rounds: 0, from: nxt, to: nxt, end: None, ..doubt })
             }

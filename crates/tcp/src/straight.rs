@@ -74,7 +74,7 @@ impl Tcb {
             && self.board.packets_out() == 0
             && unsent <= self.options.smss as u32
             && unsent + fin as u32 <= self.snd.wnd
-            && self.timers.pending == Pending::None
+            && self.timers.pending() == Pending::None
             && self.receiver.dsack.is_none()
             && self.knobs.is_none()
             && !self.cc.is_paced(cx.config);
@@ -113,7 +113,7 @@ impl Tcb {
             flags = flags | Flags::PSH;
             marks |= mark::PSH;
             self.set(flag::PUSH_NOW, false);
-            self.timers.cork_at = Instant::FAR;
+            self.timers.uncork();
         }
         if fin {
             flags = flags | Flags::FIN;
@@ -121,11 +121,11 @@ impl Tcb {
             self.set(flag::FIN_SENT, true);
             self.state = if self.state == State::CloseWait { State::LastAck } else { State::FinWait1 };
             if self.orphaned() {
-                self.timers.life_at = Instant::FAR;
+                self.timers.live_on();
             }
         }
         let occupied = len + fin as u32;
-        self.timers.progress_at = cx.now;
+        self.timers.begin_to_wait(cx.now);
         self.board.send(cx.sent, seq, occupied, 1, cx.now.micros() as u32, marks);
         self.snd.nxt += occupied;
         if len > 0 && len < self.options.smss as u32 {
@@ -199,7 +199,7 @@ impl Tcb {
             self.take_run((seg.seq, seg.ack, (seg.window as u32) << self.options.snd_scale), &run, cx);
         } else if brings > 0 {
             self.update_window(seg.seq, seg.ack, (seg.window as u32) << self.options.snd_scale);
-            self.timers.probes = 0;
+            self.timers.answered();
         } else {
             return false;
         }
@@ -228,7 +228,7 @@ impl Tcb {
         const ASKED: u32 = flag::TIMESTAMPS | flag::SCALED | flag::SACK;
         let clock = cx.now.millis() as u32;
         let echo = syn.timestamps.echo.wrapping_sub(self.options.ts_offset);
-        let since = echo.wrapping_sub(self.timers.progress_at.millis() as u32) as i32;
+        let since = echo.wrapping_sub(self.timers.progress_at().millis() as u32) as i32;
         let ordinary = self.state == State::SynSent
             && self.flags & (ASKED | flag::DISTURBED | flag::CE_NOW) == ASKED
             && syn.ack == Some(self.snd.nxt)
@@ -382,8 +382,8 @@ impl Tcb {
         self.cc.open(seg.ack, cx.now, false, cx.config);
         self.sender.sent_at = sent;
         self.sender.acked_at = cx.now;
-        self.timers.progress_at = cx.now;
-        self.timers.heard_at = cx.now;
+        self.timers.begin_to_wait(cx.now);
+        self.timers.heard(cx.now);
         self.put_notice(Notice::CONNECTED);
         self.take_ordinary_text(seg, cx);
     }

@@ -41,7 +41,7 @@ impl Tcb {
     /// RFC 8985 7.3: the probe timer expired. New data when there is some and it fits, else the last segment again.
     pub(crate) fn on_probe_timer(&mut self, cx: &mut Context) {
         self.recovery.probe.ask();
-        self.rearm_rto(cx);
+        self.begin_rto(true, cx);
     }
 
     /// RFC 8985 7.3: new data if there is some and the peer takes it, whatever the window says; else the last segment.
@@ -78,8 +78,7 @@ impl Tcb {
         cx.counters.loss_probes += 1;
         self.recovery.probe.sent(self.snd.nxt, again);
         self.judge_disturbance();
-        self.timers.pending = Pending::None;
-        self.rearm_rto(cx);
+        self.begin_rto(false, cx);
         Some(out)
     }
 

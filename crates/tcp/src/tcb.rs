@@ -99,7 +99,7 @@ impl Tcb {
     /// Active open (RFC 9293 3.10.1): SYN-SENT; [`Tcb::next_segment`] gives the SYN.
     pub fn connect(&mut self, open: &Open, cx: &mut Context) {
         self.renew(State::SynSent, open, cx.config);
-        self.timers.heard_at = cx.now;
+        self.timers.heard(cx.now);
         // What the SYN will ask for; a SYN/ACK without the option switches it off again.
         self.set(flag::TIMESTAMPS, cx.config.timestamps);
         self.set(flag::SCALED, cx.config.window_scaling);
@@ -110,7 +110,7 @@ impl Tcb {
     /// Passive open (RFC 9293 3.10.7.2): SYN-RECEIVED from a segment with SYN; [`Tcb::next_segment`] gives the SYN/ACK.
     pub fn accept(&mut self, open: &Open, syn: &wire::tcp::Segment, cx: &mut Context) {
         self.renew(State::SynReceived, open, cx.config);
-        self.timers.heard_at = cx.now;
+        self.timers.heard(cx.now);
         self.flags |= flag::PASSIVE;
         self.set(flag::TIMESTAMPS, cx.config.timestamps);
         self.set(flag::SCALED, cx.config.window_scaling);
@@ -304,7 +304,7 @@ impl Tcb {
     /// The user timeout counts from here if nothing waited before (RFC 5482 3.1): however long the connection was idle.
     fn begin_to_wait(&mut self, cx: &Context) {
         if self.sender.queue.is_empty() && self.board.is_empty() {
-            self.timers.progress_at = cx.now;
+            self.timers.begin_to_wait(cx.now);
         }
     }
 
@@ -321,7 +321,7 @@ impl Tcb {
         }
         self.shutdown(cx);
         if self.state == State::FinWait2 {
-            self.timers.life_at = cx.now + cx.config.fin_timeout;
+            self.timers.live_until(cx.now + cx.config.fin_timeout);
         }
     }
 
@@ -341,10 +341,10 @@ impl Tcb {
     pub(crate) fn close_now(&mut self, error: Option<Error>, cx: &mut Context) {
         self.state = State::Closed;
         self.flags &= flag::ORPHAN | flag::PASSIVE | flag::TIMESTAMPS | flag::SCALED | flag::SACK | flag::ECN;
-        self.stop_transmit_timer();
-        self.timers.ack_at = Instant::FAR;
-        self.timers.life_at = Instant::FAR;
-        self.timers.cork_at = Instant::FAR;
+        self.timers.stop();
+        self.timers.ack_went();
+        self.timers.live_on();
+        self.timers.uncork();
         self.recovery.probe.cancel();
         self.recovery.take_head_due();
         self.drop_queues(cx);
