@@ -7,21 +7,15 @@ use wire::tcp::{Flags, Segment};
 use crate::loss::recovery::Phase;
 use crate::loss::round::{Round, seen};
 use crate::loss::sent::{Run, mark};
+use crate::snd::Ack;
 use crate::timers::Pending;
+use crate::variables::SegWnd;
 use crate::{Context, Notice, State, Tcb, flag};
 
-/// Bytes acknowledged of which the application may hear before a quarter of its buffer is free.
-const WORTH: u32 = 2048;
-
 impl Tcb {
-    /// Sequence number of the first byte not yet queued.
-    pub(crate) fn tx_end(&self) -> SeqNum {
-        self.sender.base + self.sender.queue.len() as u32
-    }
-
     /// Bytes of the application's that are not acknowledged, sent or not.
     pub fn unacknowledged(&self) -> usize {
-        self.sender.queue.len()
+        self.sender.queued()
     }
 
     /// Records of segments sent and not acknowledged.
@@ -29,22 +23,21 @@ impl Tcb {
         self.board.len()
     }
 
-    /// Queued bytes never sent. `snd.nxt` lies before them (a SYN to come), among them, or behind them (FIN).
-    #[inline]
+    /// Queued bytes never sent.
+    #[inline(always)]
     pub fn unsent(&self) -> u32 {
-        let left = self.tx_end().0.wrapping_sub(self.snd.nxt.0) as i32;
-        (left.max(0) as u32).min(self.sender.queue.len() as u32)
+        self.sender.unsent(self.snd.nxt())
     }
 
     fn round(&self) -> Round {
         Round {
             seen: 0,
-            prior_una: self.snd.una,
-            prior_fack: self.board.fack(self.snd.una),
+            prior_una: self.snd.una(),
+            prior_fack: self.board.fack(self.snd.una()),
             prior_in_flight: self.board.in_flight(),
             prior_delivered: self.recovery.delivered(),
             prior_lost: self.recovery.lost(),
-            reordered: self.snd.nxt,
+            reordered: self.snd.nxt(),
             acked_segs: 0,
             first_at: None,
             last_at: None,
@@ -53,17 +46,17 @@ impl Tcb {
         }
     }
 
-    /// Takes an acceptable acknowledgment.
-    pub(crate) fn take_ack(&mut self, seg: &Segment, cx: &mut Context) {
-        if !self.take_plain_ack(seg, cx) {
-            self.take_any_ack(seg, cx);
+    /// Takes the acknowledgment of a segment, which is `ack`.
+    pub(crate) fn take_ack(&mut self, seg: &Segment, ack: Ack, cx: &mut Context) {
+        if !self.take_plain_ack(seg, ack, cx) {
+            self.take_any_ack(seg, ack, cx);
         }
     }
 
     /// New data is acknowledged and nothing is amiss: what [`Tcb::take_any_ack`] comes to then. `false` otherwise, with
     /// nothing done.
-    fn take_plain_ack(&mut self, seg: &Segment, cx: &mut Context) -> bool {
-        let plain = seg.ack.after(self.snd.una)
+    fn take_plain_ack(&mut self, seg: &Segment, ack: Ack, cx: &mut Context) -> bool {
+        let plain = seg.ack.after(self.snd.una())
             && seg.options.sack.as_slice().is_empty()
             && !seg.flags.contains(Flags::ECE)
             && self.has(flag::SACK)
@@ -72,7 +65,7 @@ impl Tcb {
             return false;
         }
         let Some(run) = self.board.acknowledge_run(cx.sent, seg.ack) else { return false };
-        self.take_run((seg.seq, seg.ack, self.scaled(seg)), &run, cx);
+        self.take_run(seg.seq, ack, self.options.window_of(seg), &run, cx);
         true
     }
 
@@ -90,7 +83,7 @@ impl Tcb {
 
     /// The records of `run` are acknowledged by `seg`, where nothing is amiss.
     #[inline(always)]
-    pub(crate) fn take_run(&mut self, (seq, ack, window): (SeqNum, SeqNum, u32), run: &Run, cx: &mut Context) {
+    pub(crate) fn take_run(&mut self, seq: SeqNum, ack: Ack, window: SegWnd, run: &Run, cx: &mut Context) {
         let now = cx.now.micros() as u32;
         self.recovery.rack.delivered_in_order(run, now);
         // Nothing is lost or SACKed, so all that was out was in flight.
@@ -99,41 +92,37 @@ impl Tcb {
         self.timers.progressed(cx.now);
         self.timers.answered();
         self.update_window(seq, ack, window);
-        self.snd.una = ack;
-        self.sender.acked_at = cx.now;
+        self.snd.acknowledge(ack);
+        self.sender.acked(cx.now);
         let limited = self.cc.limited();
         // Linux: MSG_MORE holds until an acknowledgment; TCP_CORK does longer.
         self.set(flag::MORE, false);
         // RFC 6298 3.
         let (rtt, least) = (now.wrapping_sub(run.first_at), now.wrapping_sub(run.last_at));
         self.rtt.sample(rtt, Some(least), cx.config);
-        self.cc.on_rtt(least, run.segs, ack, self.snd.nxt);
+        self.cc.on_rtt(least, run.segs, ack.number(), self.snd.nxt());
         self.cc.on_ack(run.segs, in_flight, limited, cx.now, self.rtt.srtt());
         self.free_acknowledged(cx);
         self.set_transmit_timer(cx);
         self.expand_send_buffer(cx);
     }
 
-    fn take_any_ack(&mut self, seg: &Segment, cx: &mut Context) {
-        let ack = seg.ack;
+    fn take_any_ack(&mut self, seg: &Segment, ack: Ack, cx: &mut Context) {
         let mut r = self.round();
         if !seg.payload.is_empty() || seg.flags.contains(Flags::FIN) {
             r.seen |= seen::DATA;
         }
-        if ack.after(self.snd.una) {
-            r.seen |= seen::UNA_ADVANCED;
-            self.timers.progressed(cx.now);
-        }
-        if self.update_window(seg.seq, ack, self.scaled(seg)) {
+        if self.update_window(seg.seq, ack, self.options.window_of(seg)) {
             r.seen |= seen::WINDOW;
         }
         // RFC 3168 6.1.2; the SYN's bits mean something else.
         if seg.flags.contains(Flags::ECE) && self.has(flag::ECN) && !seg.flags.contains(Flags::SYN) {
             r.seen |= seen::ECE;
         }
-        if r.seen & seen::UNA_ADVANCED != 0 {
-            self.snd.una = ack;
-            self.sender.acked_at = cx.now;
+        if self.snd.acknowledge(ack) {
+            r.seen |= seen::UNA_ADVANCED;
+            self.timers.progressed(cx.now);
+            self.sender.acked(cx.now);
             self.judge_black_hole(cx);
             // Linux: MSG_MORE holds until an acknowledgment; TCP_CORK does longer.
             self.set(flag::MORE, false);
@@ -147,13 +136,13 @@ impl Tcb {
             if r.seen & seen::DSACK != 0 {
                 self.alert(&mut r, 0, cx);
             }
-            self.process_probe_ack(ack, &r, cx);
+            self.process_probe_ack(seg.ack, &r, cx);
             return;
         }
         let had_limit = self.cc.limited();
         self.clean(&mut r, seg, cx);
         self.recovery.rack.update_window(self.recovery.delivered(), self.board.packets_out());
-        self.process_probe_ack(ack, &r, cx);
+        self.process_probe_ack(seg.ack, &r, cx);
         let dubious = r.seen & seen::NOT_DUP == 0 || r.seen & seen::ALERT != 0 || self.recovery.phase() != Phase::Open;
         if dubious {
             let dup = r.seen & (seen::UNA_ADVANCED | seen::NOT_DUP | seen::DSACK) == 0;
@@ -176,29 +165,14 @@ impl Tcb {
         self.alert(&mut r, 0, cx);
     }
 
-    /// The window that a segment offers; that of a SYN is not scaled (RFC 7323 2.2).
-    fn scaled(&self, seg: &Segment) -> u32 {
-        let shift = if seg.flags.contains(Flags::SYN) { 0 } else { self.options.snd_scale };
-        (seg.window as u32) << shift
-    }
-
-    /// RFC 9293 3.10.7.4: SND.WL1 and SND.WL2 keep old segments from setting the window. Whether this one did: it is no
-    /// duplicate then.
-    #[inline]
-    pub(crate) fn update_window(&mut self, seq: SeqNum, ack: SeqNum, window: u32) -> bool {
-        let newer = self.snd.wl1.before(seq) || (self.snd.wl1 == seq && self.snd.wl2.before_eq(ack));
-        if !newer || ack.before(self.snd.una) {
-            return false;
-        }
-        let told = ack.after(self.snd.una) || self.snd.wl1.before(seq) || window != self.snd.wnd;
-        self.snd.wl1 = seq;
-        self.snd.wl2 = ack;
-        self.snd.wnd = window;
-        self.snd.max_wnd = self.snd.max_wnd.max(window);
+    /// Takes the window of a segment, before SND.UNA moves; whether it says anything: the segment is no duplicate then.
+    #[inline(always)]
+    pub(crate) fn update_window(&mut self, seq: SeqNum, ack: Ack, window: SegWnd) -> bool {
+        let Some(told) = self.snd.update_window(seq, ack, window) else { return false };
         // A window too small to use (MUST-38) leaves the timer alone: one that opens and closes by a byte would restart it
         // for ever, and neither the override nor a limit would ever come.
-        let useful = || (self.options.smss as u32).min(self.unsent()).min(self.snd.max_wnd / 2).max(1);
-        if self.timers.pending() == Pending::Persist && window >= useful() {
+        let useful = || (self.options.smss as u32).min(self.unsent()).min(self.snd.max_wnd() / 2).max(1);
+        if self.timers.pending() == Pending::Persist && window.bytes() >= useful() {
             self.set(flag::PROBE_NOW, false);
             self.rtt.forget_backoff();
             self.timers.stop();
@@ -211,7 +185,7 @@ impl Tcb {
         let now = cx.now.micros() as u32;
         let (sack, smss, min_rtt) = (self.has(flag::SACK), self.options.smss as u32, self.rtt.min());
         let recovery = &mut self.recovery;
-        let head = self.board.acknowledge(cx.sent, self.snd.una, smss, |s| {
+        let head = self.board.acknowledge(cx.sent, self.snd.una(), smss, |s| {
             r.acked(s, recovery.high_seq());
             if sack && !s.is(mark::SACKED) {
                 recovery.deliver(s.segs as u32);
@@ -232,7 +206,7 @@ impl Tcb {
         let measured = match (sample, seg.options.timestamps) {
             (Some(rtt), _) => Some(rtt),
             (None, Some(ts)) if self.has(flag::TIMESTAMPS) && ts.echo != 0 && r.seen & seen::ACKED != 0 => {
-                let sent_ms = ts.echo.wrapping_sub(self.options.ts_offset);
+                let sent_ms = self.options.sent_at(ts.echo);
                 let rtt = (cx.now.millis() as u32).wrapping_sub(sent_ms);
                 // A clock of milliseconds: half of one is the least it can mean. An echo from the future means nothing.
                 (rtt < 1 << 21).then(|| (rtt * 1000).max(500))
@@ -241,7 +215,7 @@ impl Tcb {
         };
         if let Some(rtt) = measured {
             self.rtt.sample(rtt, least, cx.config);
-            self.cc.on_rtt(least.unwrap_or(rtt), r.acked_segs, self.snd.una, self.snd.nxt);
+            self.cc.on_rtt(least.unwrap_or(rtt), r.acked_segs, self.snd.una(), self.snd.nxt());
         }
         if r.seen & seen::ACKED != 0 {
             r.seen |= seen::SET_TIMER;
@@ -265,20 +239,12 @@ impl Tcb {
 
     /// Bytes that need not be kept any more.
     fn free_acknowledged(&mut self, cx: &mut Context) {
-        // Behind the base lies a SYN, behind the end a FIN.
-        let data =
-            (self.snd.una.0.wrapping_sub(self.sender.base.0) as i32).max(0).min(self.sender.queue.len() as i32) as u32;
+        let data = self.sender.acknowledge(cx.pool, self.snd.una());
         if data == 0 {
             return;
         }
-        self.sender.queue.consume(cx.pool, data as usize);
-        self.sender.base += data;
         self.stats.bytes_acked += data as u64;
-        self.sender.unreported += data;
-        // Reported when it is worth an event: a quarter of the buffer, or of what can be had of one where memory is scarce.
-        let worth = self.sender.unreported >= self.sender.buffer / 4
-            || self.has(flag::TELL_ACKED)
-            || self.sender.unreported >= WORTH && self.sender.unreported as usize >= cx.pool.share() / 4;
+        let worth = self.has(flag::TELL_ACKED) || self.sender.worth_telling(|| cx.pool.share());
         if worth && !self.orphaned() {
             self.put_notice(Notice::ACKED);
         }
@@ -305,7 +271,7 @@ impl Tcb {
 
     /// Whether our FIN was sent and acknowledged.
     pub(crate) fn fin_acked(&self) -> bool {
-        self.has(flag::FIN_SENT) && self.snd.una == self.snd.nxt
+        self.has(flag::FIN_SENT) && self.snd.una() == self.snd.nxt()
     }
 
     /// Whether the connection exists for the application: past the handshake.

@@ -31,10 +31,10 @@ impl Tcb {
         }
         match self.recovery.phase() {
             Phase::Open => self.recovery.forget_retransmissions(),
-            _ if self.snd.una.before(self.recovery.high_seq()) => {}
+            _ if self.snd.una().before(self.recovery.high_seq()) => {}
             Phase::Cwr => {
                 // Something above `high_seq` must be acknowledged, or one ECE would reduce twice.
-                if self.snd.una != self.recovery.high_seq() {
+                if self.snd.una() != self.recovery.high_seq() {
                     self.end_reduction();
                     self.recovery.set_phase(Phase::Open);
                 }
@@ -213,12 +213,12 @@ impl Tcb {
     /// Open where nothing is odd, else Disorder.
     pub(crate) fn keep_open(&mut self, cx: &mut Context) {
         let odd = self.board.sacked_out() + self.board.lost_out() > 0 || self.any_sent_again(cx);
-        self.recovery.keep_open(odd, self.snd.nxt);
+        self.recovery.keep_open(odd, self.snd.nxt());
     }
 
     /// RFC 6937 3, RFC 5681 3.2, RFC 3168 6.1.2: the new threshold; the window follows as data is delivered.
     pub(crate) fn begin_reduction(&mut self) {
-        self.recovery.begin_reduction(self.snd.nxt, self.cc.cwnd());
+        self.recovery.begin_reduction(self.snd.nxt(), self.cc.cwnd());
         self.cc.begin_reduction();
         self.queue_cwr();
     }
@@ -258,7 +258,7 @@ impl Tcb {
     }
 
     fn remember_for_undo(&mut self) {
-        self.recovery.remember_for_undo(self.snd.una, self.board.retrans_out());
+        self.recovery.remember_for_undo(self.snd.una(), self.board.retrans_out());
     }
 
     fn enter_recovery(&mut self, ece: bool, cx: &mut Context) {
@@ -281,12 +281,12 @@ impl Tcb {
         let reneged = self.board.reneged(cx.sent);
         if reneged {
             cx.counters.reneged += 1;
-            self.board.forget_sacks(cx.sent, self.snd.una);
+            self.board.forget_sacks(cx.sent, self.snd.una());
         } else {
             self.reset_reno_sacks();
         }
         let now = cx.now.micros() as u32;
-        let (sack, una, rack) = (self.sack_on(), self.snd.una, &self.recovery.rack);
+        let (sack, una, rack) = (self.sack_on(), self.snd.una(), &self.recovery.rack);
         // RFC 8985 6.3: what was sent a moment ago is not lost yet, but for the first.
         let lost =
             self.board.mark_lost_where(cx.sent, |s| reneged || !sack || s.seq == una || !rack.is_young(s.at, now));
@@ -299,14 +299,14 @@ impl Tcb {
             self.remember_for_undo();
         }
         self.cc.collapse(self.board.in_flight());
-        self.recovery.enter_loss(self.snd.nxt, again, self.board.sacked_out() >= 3, cx.config.frto);
+        self.recovery.enter_loss(self.snd.nxt(), again, self.board.sacked_out() >= 3, cx.config.frto);
         self.queue_cwr();
     }
 
     /// RFC 5682 2.1 and 3.1.
     fn process_loss(&mut self, r: &Round, dups: u32, cx: &mut Context) {
         let high_seq = self.recovery.high_seq();
-        let recovered = !self.snd.una.before(high_seq);
+        let recovered = !self.snd.una().before(high_seq);
         let advanced = r.has(seen::UNA_ADVANCED);
         if advanced && self.undo_loss(false, cx) {
             return;
@@ -316,15 +316,15 @@ impl Tcb {
             if r.has(seen::ORIGINAL) && self.undo_loss(true, cx) {
                 return;
             }
-            if self.snd.nxt.after(high_seq) {
+            if self.snd.nxt().after(high_seq) {
                 if r.has(seen::SACKED) || dups > 0 {
                     self.recovery.end_frto();
                 }
             } else if advanced && !recovered {
                 // Step 2.b: new data, if there is any and the window takes it.
-                let room = self.snd.wnd > self.snd.nxt.since(self.snd.una);
+                let room = self.snd.room() > 0;
                 let more = self.unsent() > 0 && room;
-                self.recovery.extend_frto(self.snd.nxt, more);
+                self.recovery.extend_frto(self.snd.nxt(), more);
                 if more {
                     return;
                 }
@@ -336,7 +336,7 @@ impl Tcb {
             return;
         }
         if !self.sack_on() {
-            if self.snd.nxt.after(self.recovery.high_seq()) && dups > 0 {
+            if self.snd.nxt().after(self.recovery.high_seq()) && dups > 0 {
                 self.add_reno_sack(dups);
             } else if advanced {
                 self.reset_reno_sacks();
@@ -360,7 +360,7 @@ impl Tcb {
     /// Without SACK the phase is kept until something above `high_seq` is acknowledged, or old duplicates would start
     /// another recovery (RFC 6582 3.2 step 2).
     fn must_stay(&self) -> bool {
-        self.snd.una == self.recovery.high_seq() && !self.sack_on()
+        self.snd.una() == self.recovery.high_seq() && !self.sack_on()
     }
 
     fn undo_recovery(&mut self, cx: &mut Context) -> bool {
@@ -425,7 +425,7 @@ impl Tcb {
 
     /// Data from `low` on came after what was SACKed.
     pub(crate) fn note_reordering(&mut self, low: wire::SeqNum) {
-        self.recovery.note_reordering(low, self.board.fack(self.snd.una), self.options.smss);
+        self.recovery.note_reordering(low, self.board.fack(self.snd.una()), self.options.smss);
     }
 
     /// SACK on this connection.

@@ -3,19 +3,9 @@
 use crate::loss::recovery::Phase;
 use crate::{Config, Context, Tcb, flag};
 
-/// Records of outstanding segments that every connection may have.
-const MOST_RECORDS: u32 = 8192;
-
 impl Tcb {
-    /// As many records of outstanding segments as there may be: enough for a send buffer of ordinary ones. A peer that asks for
-    /// tiny ones must not make us keep, and walk over, a record for every few bytes (CVE-2019-11478, 11479).
-    pub(crate) fn most_records(&self, config: &Config) -> u32 {
-        let buffer = config.send_buffer_max.max(self.sender.buffer);
-        (buffer / 512).max(MOST_RECORDS)
-    }
-
     pub(crate) fn end_burst(&mut self, cx: &mut Context) {
-        self.sender.burst = 0;
+        self.sender.end_burst();
         if self.has(flag::SENT_NEW) {
             self.set(flag::SENT_NEW, false);
             self.judge_window(cx);
@@ -27,14 +17,14 @@ impl Tcb {
     #[inline]
     pub(crate) fn judge_window(&mut self, cx: &mut Context) {
         let open = self.recovery.phase() == Phase::Open;
-        self.cc.judge(self.snd.una, self.snd.nxt, &self.board, open, cx.now, &self.rtt, cx.config);
+        self.cc.judge(self.snd.una(), self.snd.nxt(), &self.board, open, cx.now, &self.rtt, cx.config);
     }
 
     /// Data goes out with nothing under way.
     #[inline(always)]
     pub(crate) fn restart_after_idle(&mut self, cx: &mut Context) {
         if self.stats.bytes_sent > 0 {
-            self.cc.restart_after_idle(self.sender.sent_at, cx.now, &self.rtt, cx.config);
+            self.cc.restart_after_idle(self.sender.sent_at(), cx.now, &self.rtt, cx.config);
         }
     }
 
@@ -44,16 +34,16 @@ impl Tcb {
     pub(crate) fn burst_ends(&self, len: u32, segs: u32, config: &Config) -> bool {
         let smss = self.options.smss as u32;
         let left = self.unsent() - len;
-        let room = self.snd.wnd.saturating_sub(self.snd.nxt.since(self.snd.una) + len);
+        let room = self.snd.room().saturating_sub(len);
         let quota = self.cc.room(self.board.in_flight() + segs);
-        self.sender.burst >= self.burst_goal(config) || quota == 0 || room < left.min(smss)
+        self.sender.burst() >= self.burst_goal(config) || quota == 0 || room < left.min(smss)
     }
 
     /// Segments of a burst.
     pub(crate) fn burst_goal(&self, config: &Config) -> u32 {
         let smss = self.options.smss;
         (self.cc.cwnd() / 2)
-            .min(self.snd.max_wnd / 2 / smss as u32)
+            .min(self.snd.max_wnd() / 2 / smss as u32)
             .min(self.cc.burst_segments(self.board.packets_out(), smss, &self.rtt, config))
             .max(1)
     }
@@ -61,7 +51,7 @@ impl Tcb {
     /// Bytes of a burst: whole segments, at most half of the largest window (Linux's `tcp_xmit_size_goal`).
     pub fn burst_bytes(&self) -> u32 {
         let smss = self.options.smss.max(1) as u32;
-        (self.snd.max_wnd / 2).min(65_215) / smss * smss
+        (self.snd.max_wnd() / 2).min(65_215) / smss * smss
     }
 
     /// Nothing may be sent yet.

@@ -8,7 +8,9 @@ impl Tcb {
     /// Panics where the control block contradicts itself, in words that name what does: for simulations, fuzzers and tests. Its time
     /// grows with the segments outstanding.
     pub fn check(&self, sent: &SentPool) {
-        let (una, nxt) = (self.snd.una, self.snd.nxt);
+        let (una, nxt) = (self.snd.una(), self.snd.nxt());
+        self.options.check();
+        self.snd.check();
         self.board.check(sent, una, nxt, self.has(flag::SACK));
         self.recovery.check(una, nxt);
         self.rtt.check();
@@ -26,7 +28,9 @@ impl Tcb {
             }
             _ => {}
         }
-        assert_eq!(self.board.is_empty(), self.snd.una == self.snd.nxt, "what is outstanding has a record");
+        let syn = matches!(self.state, State::SynSent | State::SynReceived);
+        self.sender.check(self.snd.una(), self.snd.nxt(), syn, self.has(flag::FIN_SENT));
+        assert_eq!(self.board.is_empty(), self.snd.una() == self.snd.nxt(), "what is outstanding has a record");
         let timed = self.board.is_empty() || self.timers.pending() != Pending::None;
         assert!(timed, "what is outstanding has a timer: {self:?}");
         assert!(

@@ -203,7 +203,7 @@ impl Tcb {
                 | (self.has(flag::SACK) as u64) << 1
                 | (self.has(flag::SCALED) as u64) << 2
                 | (self.has(flag::ECN) as u64) << 3,
-            window_scale: (self.options.rcv_scale as u64) << 4 | self.options.snd_scale as u64,
+            window_scale: (self.options.rcv_scale() as u64) << 4 | self.options.snd_scale() as u64,
             ca_state: self.recovery.phase() as u64,
             backoff: self.rtt.backoff() as u64,
             rto_us: self.rtt.rto(config) as u64,
@@ -213,13 +213,13 @@ impl Tcb {
             snd_mss: self.options.smss as u64,
             rcv_mss: self.receiver.mss as u64,
             pmtu: self.options.smss as u64
-                + self.sender.headers as u64
+                + self.sender.headers() as u64
                 + if self.has(flag::TIMESTAMPS) { 12 } else { 0 },
             snd_cwnd: self.cc.cwnd() as u64,
             snd_ssthresh: if self.cc.ssthresh() == u32::MAX { 0x7fff_ffff } else { self.cc.ssthresh() as u64 },
-            snd_wnd: self.snd.wnd as u64,
+            snd_wnd: self.snd.wnd() as u64,
             rcv_wnd: self.rcv.adv.since(self.rcv.nxt) as u64,
-            unacked_bytes: self.snd.nxt.since(self.snd.una) as u64,
+            unacked_bytes: self.snd.outstanding() as u64,
             notsent_bytes: self.unsent() as u64,
             bytes_acked: self.stats.bytes_acked,
             bytes_received: self.stats.bytes_received,
@@ -240,7 +240,7 @@ impl Tcb {
             delivered: self.recovery.delivered() as u64,
             dsack_dups: self.recovery.duplicates() as u64,
             advmss: self.receiver.mss_clamp as u64,
-            last_data_sent_ms: ms_since(self.sender.sent_at),
+            last_data_sent_ms: ms_since(self.sender.sent_at()),
             last_data_recv_ms: ms_since(data_at),
             last_ack_recv_ms: ms_since(self.timers.heard_at()),
             reord_seen: self.recovery.reordering_seen() as u64,

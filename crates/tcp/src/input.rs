@@ -4,6 +4,7 @@ use wire::SeqNum;
 use wire::tcp::{Flags, Ordinary, Segment};
 
 use crate::output::{Reply, reset_for};
+use crate::snd::Ack;
 use crate::timers::SMALLEST_TIMER;
 use crate::{Context, Error, Notice, Tcb, flag};
 use crate::{State, reassembly::Reassembly};
@@ -35,9 +36,7 @@ impl Tcb {
     pub(crate) fn note_arrival(&mut self, seg: &Segment) {
         self.stats.segs_in = self.stats.segs_in.wrapping_add(seg.count());
         self.receiver.echo = match seg.options.timestamps {
-            Some(ts) if ts.echo != 0 && self.has(flag::TIMESTAMPS) => {
-                Some(ts.echo.wrapping_sub(self.options.ts_offset))
-            }
+            Some(ts) if ts.echo != 0 && self.has(flag::TIMESTAMPS) => Some(self.options.sent_at(ts.echo)),
             _ => None,
         };
     }
@@ -62,8 +61,8 @@ impl Tcb {
     /// RFC 9293 3.10.7.3.
     fn in_syn_sent(&mut self, seg: &Segment, cx: &mut Context) -> Option<Reply> {
         let has_ack = seg.flags.contains(Flags::ACK);
-        let acceptable = has_ack && seg.ack.after(self.snd.una) && seg.ack.before_eq(self.snd.nxt);
-        if has_ack && !acceptable {
+        let ack = self.snd.accept_new_ack(seg.ack).filter(|_| has_ack);
+        if has_ack && ack.is_none() {
             // The peer remembers an earlier connection of this tuple (TIME-WAIT); our RST ends its memory, so the SYN is
             // worth repeating at once rather than after a second.
             if self.timers.retries() == 0 && !seg.flags.contains(Flags::RST) {
@@ -72,7 +71,7 @@ impl Tcb {
             return reset_for(seg);
         }
         if seg.flags.contains(Flags::RST) {
-            if acceptable {
+            if ack.is_some() {
                 cx.counters.resets_in += 1;
                 self.close_now(Some(Error::Refused), cx);
             }
@@ -90,17 +89,14 @@ impl Tcb {
             }
         }
         self.heard(cx);
-        self.take_syn(seg, cx);
-        self.snd.wnd = seg.window as u32;
-        self.snd.max_wnd = self.snd.wnd;
-        self.snd.wl2 = seg.ack;
-        if !has_ack {
+        self.take_syn(seg, seg.ack, cx);
+        let Some(ack) = ack else {
             // Simultaneous open (RFC 9293 3.5, figure 8; MUST-10): SYN-RECEIVED, our SYN goes out again with ACK.
             self.state = State::SynReceived;
             self.mark_all_lost(cx);
             return None;
-        }
-        self.acknowledge_syn(seg, cx);
+        };
+        self.acknowledge_syn(seg, ack, cx);
         self.set(flag::ACK_NOW | flag::ACK_LATER, true);
         // RFC 9293 3.10.7.3: data and FIN on a SYN/ACK are processed as in the other states.
         if !seg.payload.is_empty() || seg.flags.contains(Flags::FIN) {
@@ -110,11 +106,11 @@ impl Tcb {
         None
     }
 
-    fn acknowledge_syn(&mut self, seg: &Segment, cx: &mut Context) {
+    fn acknowledge_syn(&mut self, seg: &Segment, ack: Ack, cx: &mut Context) {
         let again = self.stats.retrans;
-        self.take_ack(seg, cx);
+        self.take_ack(seg, ack, cx);
         // RFC 6928 2, RFC 5681 3.1: several lost SYNs say that the path is bad; one may just have been slow.
-        self.cc.open(self.snd.nxt, cx.now, again > 1, cx.config);
+        self.cc.open(self.snd.nxt(), cx.now, again > 1, cx.config);
         self.recovery.handshake_done();
         if self.rtt.srtt() == 0 {
             // RFC 6298 5.7.
@@ -144,7 +140,7 @@ impl Tcb {
 
         // A SYN retransmitted by the peer: our SYN/ACK was lost or is on its way.
         if self.state == State::SynReceived && syn && !rst && seg.seq == self.receiver.irs {
-            if seg.flags.contains(Flags::ACK) && !self.passive() && seg.ack == self.snd.nxt {
+            if seg.flags.contains(Flags::ACK) && !self.passive() && seg.ack == self.snd.nxt() {
                 // The other half of a simultaneous open.
                 let rest = Segment { seq: seg.seq + 1, flags: Flags::ACK, ..*seg };
                 return self.in_synchronized(&rest, cx);
@@ -169,9 +165,9 @@ impl Tcb {
                 self.answer_invalid(seg, cx);
                 // RFC 9293 MUST-66: with a zero window, RST and URG are looked at, and the acknowledgment still counts.
                 let zero_window = self.rcv.adv == self.rcv.nxt && seg.seq == self.rcv.nxt;
-                if zero_window && seg.flags.contains(Flags::ACK) && self.ack_ok(seg) && self.state != State::SynReceived
-                {
-                    self.take_ack(seg, cx);
+                let looks = zero_window && seg.flags.contains(Flags::ACK) && self.state != State::SynReceived;
+                if let Some(ack) = self.accept_ack(seg).filter(|_| looks) {
+                    self.take_ack(seg, ack, cx);
                     self.after_ack(cx);
                 }
             }
@@ -203,22 +199,19 @@ impl Tcb {
         }
 
         if self.state == State::SynReceived {
-            if !(seg.ack.after(self.snd.una) && seg.ack.before_eq(self.snd.nxt)) {
-                return reset_for(seg);
-            }
-            // RFC 9293 3.10.7.4: the window of the ACK counts from here on.
-            self.snd.wl1 = seg.seq - 1;
-            self.acknowledge_syn(seg, cx);
+            let Some(ack) = self.snd.accept_new_ack(seg.ack) else { return reset_for(seg) };
+            self.snd.take_next_window(seg.seq);
+            self.acknowledge_syn(seg, ack, cx);
         } else {
-            if !self.ack_ok(seg) {
+            let Some(ack) = self.accept_ack(seg) else {
                 cx.counters.bad_ack += 1;
                 // RFC 5961 5.2.
                 self.challenge(cx);
                 return None;
-            }
-            match seg.ack.before(self.snd.una) {
+            };
+            match seg.ack.before(self.snd.una()) {
                 true => self.take_old_ack(seg, cx),
-                false => self.take_ack(seg, cx),
+                false => self.take_ack(seg, ack, cx),
             }
         }
         self.heard(cx);
@@ -266,12 +259,9 @@ impl Tcb {
         seg.seq + 1 == self.rcv.nxt && matches!(self.state, State::CloseWait | State::LastAck | State::Closing)
     }
 
-    /// RFC 5961 5.2: SND.UNA - MAX.SND.WND <= SEG.ACK <= SND.NXT. The lower bound does not reach below the first byte ever
-    /// acknowledged: an ACK of what was never sent would otherwise pass as an old one, and let its text in (as Linux since
-    /// 6.7: at most the bytes acknowledged).
-    fn ack_ok(&self, seg: &Segment) -> bool {
-        let old = (self.snd.max_wnd as u64).min(self.stats.bytes_acked) as u32;
-        !seg.ack.after(self.snd.nxt) && !seg.ack.before(self.snd.una - old)
+    /// RFC 5961 5.2.
+    fn accept_ack(&self, seg: &Segment) -> Option<Ack> {
+        self.snd.accept_ack(seg.ack, self.stats.bytes_acked)
     }
 
     /// What the acknowledgment of our FIN does to the state.

@@ -167,7 +167,7 @@ impl Tcb {
     pub(crate) fn unsent_of_record(&self) -> u32 {
         let unsent = self.unsent();
         match self.knobs.as_ref().and_then(|k| k.records.front()) {
-            Some(end) => end.since(self.snd.nxt).min(unsent),
+            Some(end) => end.since(self.snd.nxt()).min(unsent),
             None => unsent,
         }
     }
@@ -179,14 +179,14 @@ impl Tcb {
 
     /// The window as the field of a segment says it now.
     pub fn window_field(&self) -> u16 {
-        (self.rcv.adv.since(self.rcv.nxt) >> self.options.rcv_scale).min(0xffff) as u16
+        (self.rcv.adv.since(self.rcv.nxt) >> self.options.rcv_scale()).min(0xffff) as u16
     }
 
     /// Bytes of the stream sent at least once, modulo 2^32.
     pub fn stream_sent(&self) -> u32 {
         match self.state {
             State::SynSent | State::SynReceived => 0,
-            _ => self.snd.nxt.since(self.sender.iss + 1) - self.has(flag::FIN_SENT) as u32,
+            _ => self.snd.nxt().since(self.sender.iss() + 1) - self.has(flag::FIN_SENT) as u32,
         }
     }
 }

@@ -31,7 +31,7 @@ mod reassembly;
 mod receiver;
 mod rtt;
 mod sack;
-mod sender;
+mod snd;
 mod straight;
 mod tail_probe;
 mod tcb;

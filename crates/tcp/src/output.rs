@@ -1,8 +1,8 @@
 //! What to send next (RFC 9293 3.8, 3.10.2): lost segments first, then new data as the windows allow, then bare ACKs.
 
 use mem::Side;
-use wire::tcp::{Flags, Header, Options, Segment};
 use wire::SeqNum;
+use wire::tcp::{Flags, Header, Options, Segment};
 
 use crate::loss::recovery::Phase;
 use crate::loss::sent::mark;
@@ -80,7 +80,7 @@ impl Tcb {
         self.has(flag::RST_PENDING)
             || match self.state {
                 State::SynSent | State::SynReceived => {
-                    self.snd.nxt == self.sender.iss || self.board.retransmission_due()
+                    self.snd.nxt() == self.sender.iss() || self.board.retransmission_due()
                 }
                 _ => false,
             }
@@ -134,7 +134,8 @@ impl Tcb {
         if self.has(flag::RST_PENDING) {
             self.set(flag::RST_PENDING, false);
             cx.counters.resets_out += 1;
-            let mut out = self.segment(self.acceptable_seq(), Flags::RST | Flags::ACK, 0, 0, cx);
+            let mut out =
+                self.segment(self.snd.acceptable_seq(self.options.snd_unit()), Flags::RST | Flags::ACK, 0, 0, cx);
             out.window = 0;
             return Some(out);
         }
@@ -156,7 +157,7 @@ impl Tcb {
             if let Some(out) = self.new_data(max, cx) {
                 return Some(out);
             }
-            self.recovery.new_data_went(self.snd.nxt);
+            self.recovery.new_data_went(self.snd.nxt());
         }
         self.retransmission(cx)
             .or_else(|| self.new_data(max, cx))
@@ -165,7 +166,7 @@ impl Tcb {
     }
 
     fn next_syn(&mut self, cx: &mut Context) -> Option<Outgoing> {
-        let first = self.snd.nxt == self.sender.iss;
+        let first = self.snd.nxt() == self.sender.iss();
         if !first && !self.board.retransmission_due() {
             // RFC 9293 3.10.7.4: in SYN-RECEIVED an unacceptable segment is answered by an ACK.
             return if self.state == State::SynReceived { self.bare_ack(cx) } else { None };
@@ -187,15 +188,15 @@ impl Tcb {
             // RFC 3168 6.1.1.
             flags = flags | if self.state == State::SynSent { Flags::ECE | Flags::CWR } else { Flags::ECE };
         }
-        Some(self.segment(self.sender.iss, flags, 0, 0, cx))
+        Some(self.segment(self.sender.iss(), flags, 0, 0, cx))
     }
 
     /// Our SYN is on its way for the first time.
     pub(crate) fn note_syn(&mut self, cx: &mut Context) {
-        self.board.send(cx.sent, self.sender.iss, 1, 1, cx.now.micros() as u32, mark::SYN);
-        self.snd.nxt = self.sender.iss + 1;
+        self.board.send(cx.sent, self.sender.iss(), 1, 1, cx.now.micros() as u32, mark::SYN);
+        self.snd.send(1);
         self.timers.begin_to_wait(cx.now);
-        self.sender.sent_at = cx.now;
+        self.sender.sent(cx.now);
         self.arm_rto(cx);
     }
 
@@ -215,7 +216,7 @@ impl Tcb {
             self.board.head()?
         } else {
             // F-RTO waits for what its new data brings.
-            let frto = self.recovery.frto_waits(self.snd.nxt);
+            let frto = self.recovery.frto_waits(self.snd.nxt());
             let held = !self.board.retransmission_due() || self.cc.room(self.board.in_flight()) == 0;
             if held || frto || self.paced_out(cx) {
                 return None;
@@ -223,12 +224,12 @@ impl Tcb {
             self.board.next_retransmit(cx.sent)?
         };
         let s = self.board.get(cx.sent, i);
-        let right = self.snd.una + self.snd.wnd;
+        let right = self.snd.right();
         let smss = self.segment_size() as u32;
         let room = match s.seq.before(right) {
             true => right.since(s.seq).min(smss),
             // The first goes even into a closed window, as a probe (RFC 9293 3.8.6, SHLD-15's other side).
-            false if s.seq == self.snd.una => smss,
+            false if s.seq == self.snd.una() => smss,
             false => return None,
         };
         if s.bytes() > room {
@@ -260,7 +261,7 @@ impl Tcb {
         self.stats.retrans = self.stats.retrans.wrapping_add(segs);
         self.stats.bytes_retrans += bytes as u64;
         self.stats.bytes_sent += bytes as u64;
-        self.sender.sent_at = cx.now;
+        self.sender.sent(cx.now);
         segs
     }
 
@@ -276,7 +277,7 @@ impl Tcb {
         }
         self.paced(s.bytes(), cx);
         // RFC 3168 6.1.5: retransmissions are not ECN-capable.
-        self.segment(s.seq, flags, s.seq.since(self.sender.base), s.bytes(), cx)
+        self.segment(s.seq, flags, self.sender.offset(s.seq), s.bytes(), cx)
     }
 
     /// New data as the windows allow; when there is no more to send, the use of the window is judged.
@@ -298,8 +299,8 @@ impl Tcb {
             return None;
         }
         let smss = self.segment_size() as u32;
-        let outstanding = self.snd.nxt.since(self.snd.una);
-        let peer_room = self.snd.wnd.saturating_sub(outstanding);
+        let outstanding = self.snd.outstanding();
+        let peer_room = self.snd.room();
         if self.board.packets_out() == 0 {
             self.restart_after_idle(cx);
         }
@@ -311,7 +312,7 @@ impl Tcb {
             }
             return Some(self.send(0, true, cx));
         }
-        if self.board.len() >= self.most_records(cx.config) {
+        if self.board.len() >= self.sender.most_records(cx.config) {
             cx.counters.records_full += 1;
             return None;
         }
@@ -321,7 +322,7 @@ impl Tcb {
             return None;
         }
         // A burst is paced as a whole.
-        if self.sender.burst == 0 && self.paced_out(cx) {
+        if self.sender.burst() == 0 && self.paced_out(cx) {
             return None;
         }
         // A record's last segment takes nothing of the next, and waits for nothing.
@@ -330,7 +331,8 @@ impl Tcb {
             max.min(smss)
         } else {
             // No longer than the burst that the last of them ends.
-            let max = max.min(self.burst_goal(cx.config).saturating_sub(self.sender.burst).max(1).saturating_mul(smss));
+            let max =
+                max.min(self.burst_goal(cx.config).saturating_sub(self.sender.burst()).max(1).saturating_mul(smss));
             // CWR belongs on one segment, so that one goes alone.
             if self.has(flag::CWR) { max.min(smss) } else { max }
         };
@@ -354,7 +356,7 @@ impl Tcb {
                     }
                     return None;
                 }
-            } else if len < self.snd.max_wnd / 2 {
+            } else if len < self.snd.max_wnd() / 2 {
                 // RFC 9293 3.8.6.2.1 (MUST-38): a window too small for a segment waits for more, or for the override.
                 self.wait_for_window(outstanding, cx);
                 return None;
@@ -379,12 +381,12 @@ impl Tcb {
         if self.has(flag::CORK | flag::MORE) {
             return false;
         }
-        self.has(flag::NO_DELAY) || self.board.packets_out() == 0 || !self.sender.sml.after(self.snd.una)
+        self.has(flag::NO_DELAY) || self.board.packets_out() == 0 || !self.sender.partial_is_out(self.snd.una())
     }
 
     pub(crate) fn send(&mut self, len: u32, fin: bool, cx: &mut Context) -> Outgoing {
-        let seq = self.snd.nxt;
-        let offset = seq.since(self.sender.base);
+        let seq = self.snd.nxt();
+        let offset = self.sender.offset(seq);
         let smss = self.segment_size() as u32;
         let mut flags = Flags::ACK;
         let mut marks = 0;
@@ -402,16 +404,16 @@ impl Tcb {
             marks |= mark::PSH;
         }
         let segs = count(len, smss);
-        self.sender.burst += segs;
+        self.sender.extend_burst(segs);
         if !fin && !flags.contains(Flags::PSH) && self.burst_ends(len, segs, cx.config) {
-            if self.sender.burst > 1 {
+            if self.sender.burst() > 1 {
                 // Not remembered: it says nothing about the data.
                 flags = flags | Flags::PSH;
             }
-            self.sender.burst = 0;
+            self.sender.end_burst();
         }
         if flags.contains(Flags::PSH) {
-            self.sender.burst = 0;
+            self.sender.end_burst();
         }
         if fin {
             flags = flags | Flags::FIN;
@@ -433,15 +435,15 @@ impl Tcb {
         self.board.send(cx.sent, seq, occupied, segs as u16, cx.now.micros() as u32, marks);
         if first && self.stats.bytes_sent > 0 {
             // Waiting for acknowledgments is no idleness.
-            let idle = cx.now.micros_since(self.sender.sent_at.max(self.sender.acked_at));
+            let idle = self.sender.idle(cx.now);
             self.cc.on_restart(cx.now, idle);
         }
-        self.snd.nxt += occupied;
+        self.snd.send(occupied);
         if if len < smss { len > 0 } else { !len.is_multiple_of(smss) } {
-            self.sender.sml = self.snd.nxt;
+            self.sender.sent_partial(self.snd.nxt());
         }
         self.stats.bytes_sent += len as u64;
-        self.sender.sent_at = cx.now;
+        self.sender.sent(cx.now);
         self.set(flag::SENT_NEW, true);
         self.recovery.sent(segs);
         if first || matches!(self.timers.pending(), Pending::Probe | Pending::Persist | Pending::None) {
@@ -473,28 +475,19 @@ impl Tcb {
         let persist = self.timers.pending() == Pending::Persist;
         cx.counters.window_probes += persist as u64;
         // RFC 9293 3.8.6.2.1: the override timeout sends what a small window takes.
-        let room = self.snd.wnd.saturating_sub(self.snd.nxt.since(self.snd.una)).min(self.segment_size() as u32);
+        let room = self.snd.room().min(self.segment_size() as u32);
         let len = room.min(self.unsent_of_record());
         if persist && len > 0 && self.board.is_empty() {
             return Some(self.send(len, false, cx));
         }
-        Some(self.segment(self.snd.una - 1, Flags::ACK, 0, 0, cx))
+        Some(self.segment(self.snd.una() - 1, Flags::ACK, 0, 0, cx))
     }
 
     fn bare_ack(&mut self, cx: &mut Context) -> Option<Outgoing> {
         if !self.has(flag::ACK_NOW) {
             return None;
         }
-        Some(self.segment(self.acceptable_seq(), Flags::ACK, 0, 0, cx))
-    }
-
-    /// The sequence number of a segment without text: `snd.nxt`, unless the peer has shrunk its window to below that and would
-    /// drop the segment, acknowledgment and all (RFC 9293 3.8.6, SHLD-15; Linux's tcp_acceptable_seq). Less than a unit of the
-    /// window field is rounding.
-    fn acceptable_seq(&self) -> SeqNum {
-        let right = self.snd.una + self.snd.wnd;
-        let shrunk = self.snd.nxt.after(right) && self.snd.nxt.since(right) >= 1 << self.options.snd_scale;
-        if shrunk { right } else { self.snd.nxt }
+        Some(self.segment(self.snd.acceptable_seq(self.options.snd_unit()), Flags::ACK, 0, 0, cx))
     }
 
     fn segment(&mut self, seq: SeqNum, mut flags: Flags, offset: u32, len: u32, cx: &mut Context) -> Outgoing {
@@ -515,17 +508,13 @@ impl Tcb {
 
     /// Copies the payload of `out` into `to`, which has its length.
     pub fn copy_payload(&mut self, out: &Outgoing, to: &mut [u8], pool: &Side) {
-        match out.fresh {
-            true => self.sender.queue.copy_from(pool, &mut self.sender.cursor, out.offset as usize, to),
-            false => self.sender.queue.copy_at(pool, out.offset as usize, to),
-        };
+        self.sender.copy(pool, out.fresh, out.offset, to);
     }
 
     /// The payload of `out` where it lies, into the front of `parts`; how many parts it is. `None` where it must be copied: it is
     /// sent again, or in more parts.
     pub fn gather_payload<'a>(&'a mut self, out: &Outgoing, pool: &'a Side, parts: &mut [&'a [u8]]) -> Option<usize> {
-        let (offset, len) = (out.offset as usize, out.len as usize);
-        out.fresh.then(|| self.sender.queue.gather(pool, &mut self.sender.cursor, offset, len, parts))?
+        out.fresh.then(|| self.sender.gather(pool, out.offset, out.len, parts))?
     }
 
     /// SMSS (RFC 5681 2), bytes of payload beside timestamps.

@@ -8,8 +8,9 @@ use crate::knobs::Knobs;
 use crate::loss::recovery::Recovery;
 use crate::loss::scoreboard::Scoreboard;
 use crate::rtt::Rtt;
+use crate::snd::Idle;
 use crate::timers::Keepalive;
-use crate::variables::{Rcv, Snd};
+use crate::variables::Rcv;
 use crate::window::Autotune;
 use crate::{Config, Notice, Open, State, Tcb, flag};
 
@@ -37,11 +38,7 @@ pub struct Parked {
     rcv: Rcv,
     occupied: u32,
     receive_buffer: u32,
-    snd_una: SeqNum,
-    snd_wnd: u32,
-    max_wnd: u32,
-    snd_wl1: SeqNum,
-    snd_wl2: SeqNum,
+    snd: Idle,
     unreported: u32,
     send_buffer: u32,
     rtt: Rtt,
@@ -110,12 +107,12 @@ impl Tcb {
         self.state == State::Established
             && self.board.packets_out() == 0
             && self.flags & UNDER_WAY == 0
-            && self.sender.queue.is_empty()
+            && self.sender.is_empty()
     }
 
     /// When something was last heard or sent.
     pub fn last_active(&self) -> Instant {
-        self.timers.heard_at().max(self.sender.sent_at)
+        self.timers.heard_at().max(self.sender.sent_at())
     }
 
     /// What is needed to go on later with a connection that is idle; `None` where there is more to remember. The window is at
@@ -132,15 +129,11 @@ impl Tcb {
             && self.receiver.ooo.is_none()
             && self.receiver.dsack.is_none()
             && self.board.is_empty()
-            && self.snd.una == self.snd.nxt
-            && self.sender.base == self.snd.nxt
             && self.stats.retrans == 0
             && [self.stats.bytes_acked, self.stats.bytes_received, self.stats.bytes_sent]
                 .iter()
                 .all(|n| *n <= u32::MAX as u64);
-        if !(plain && self.recovery.is_fresh() && self.cc.is_fresh(config)) {
-            return None;
-        }
+        let snd = Idle::of(&self.snd).filter(|_| plain && self.recovery.is_fresh() && self.cc.is_fresh(config))?;
         let tune = &self.receiver.tune;
         Some(Parked {
             knobs: self.knobs.take(),
@@ -149,13 +142,9 @@ impl Tcb {
             rcv: self.rcv,
             occupied: self.receiver.occupied,
             receive_buffer: self.receiver.buffer,
-            snd_una: self.snd.una,
-            snd_wnd: self.snd.wnd,
-            max_wnd: self.snd.max_wnd,
-            snd_wl1: self.snd.wl1,
-            snd_wl2: self.snd.wl2,
-            unreported: self.sender.unreported,
-            send_buffer: self.sender.buffer,
+            snd,
+            unreported: self.sender.unreported(),
+            send_buffer: self.sender.buffer(),
             rtt: self.rtt.clone(),
             cc: self.cc.window(),
             delivered: self.recovery.delivered(),
@@ -165,13 +154,13 @@ impl Tcb {
             tune_echo: tune.echo,
             tune_round: Stamp::of(tune.round),
             data_at: (self.receiver.data_at != Instant::ZERO).then(|| Stamp::of(self.receiver.data_at)),
-            sent_at: Stamp::of(self.sender.sent_at),
-            acked_at: Stamp::of(self.sender.acked_at),
+            sent_at: Stamp::of(self.sender.sent_at()),
+            acked_at: Stamp::of(self.sender.acked_at()),
             heard_at: Stamp::of(self.timers.heard_at()),
             progress_at: Stamp::of(self.timers.progress_at()),
-            ts_offset: self.options.ts_offset,
+            ts_offset: self.options.ts_offset(),
             user_timeout: self.timers.user_timeout(),
-            iss: self.sender.iss,
+            iss: self.sender.iss(),
             irs: self.receiver.irs,
             segs_in: self.stats.segs_in,
             segs_out: self.stats.segs_out,
@@ -182,10 +171,10 @@ impl Tcb {
             rcv_mss: self.receiver.mss,
             smss: self.options.smss,
             mss_clamp: self.receiver.mss_clamp,
-            headers: self.sender.headers,
+            headers: self.sender.headers(),
             keepalive: self.timers.keepalive(),
-            rcv_scale: self.options.rcv_scale,
-            snd_scale: self.options.snd_scale,
+            rcv_scale: self.options.rcv_scale(),
+            snd_scale: self.options.snd_scale(),
             quick_acks: self.receiver.quick_acks,
         })
     }
@@ -201,12 +190,12 @@ impl Tcb {
             headers: p.headers,
         };
         let mut tcb = Tcb::opened(State::Established, &open, config);
-        let (una, sent_at) = (p.snd_una, p.sent_at.at(now));
+        let sent_at = p.sent_at.at(now);
         tcb.flags = p.flags;
         tcb.rcv = p.rcv;
-        tcb.snd = Snd { una, nxt: una, wnd: p.snd_wnd, max_wnd: p.max_wnd, wl1: p.snd_wl1, wl2: p.snd_wl2 };
-        tcb.options.smss = p.smss;
-        (tcb.options.rcv_scale, tcb.options.snd_scale) = (p.rcv_scale, p.snd_scale);
+        tcb.snd = p.snd.snd();
+        let nxt = tcb.snd.nxt();
+        tcb.options.resume(p.smss, p.rcv_scale, p.snd_scale);
         let receiver = &mut tcb.receiver;
         receiver.occupied = p.occupied;
         receiver.buffer = p.receive_buffer;
@@ -222,16 +211,12 @@ impl Tcb {
             timed: None,
             echo: p.tune_echo,
         };
-        let sender = &mut tcb.sender;
-        (sender.base, sender.sml) = (una, una);
-        sender.unreported = p.unreported;
-        sender.buffer = p.send_buffer;
-        (sender.sent_at, sender.acked_at) = (sent_at, p.acked_at.at(now));
+        tcb.sender.resume(nxt, p.unreported, p.send_buffer, sent_at, p.acked_at.at(now));
         let (heard_at, progress_at) = (p.heard_at.at(now), p.progress_at.at(now));
         tcb.timers.resume(p.life_at, heard_at, progress_at, p.user_timeout, p.keepalive);
-        tcb.board = Scoreboard::new(una);
-        tcb.recovery = Recovery::resumed(una, p.delivered);
-        tcb.cc.resume(p.cc, p.rtt.min(), una, sent_at, config);
+        tcb.board = Scoreboard::new(nxt);
+        tcb.recovery = Recovery::resumed(nxt, p.delivered);
+        tcb.cc.resume(p.cc, p.rtt.min(), nxt, sent_at, config);
         tcb.rtt = p.rtt;
         let stats = &mut tcb.stats;
         (stats.segs_in, stats.segs_out, stats.ooo_in) = (p.segs_in, p.segs_out, p.ooo_in);

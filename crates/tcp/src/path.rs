@@ -39,7 +39,7 @@ fn found(doubt: Doubt, now: Instant) -> Hole {
 impl Tcb {
     /// RFC 5927 4.1: the quoted sequence number must be one that is in flight, SND.UNA <= SEG.SEQ < SND.NXT.
     fn quoted_ours(&self, seq: Option<SeqNum>) -> bool {
-        seq.is_none_or(|seq| !seq.before(self.snd.una) && seq.before(self.snd.nxt))
+        seq.is_none_or(|seq| self.snd.is_out(seq))
     }
 
     /// An ICMP error about it: fatal while being opened where it is `hard`, else only remembered (RFC 9293 3.9.2.2,
@@ -62,8 +62,7 @@ impl Tcb {
             return false;
         }
         // What our SYN offers is what we can receive, which is not this path's matter (RFC 9293 3.7.1, MUST-67; RFC 8201 5.4).
-        let known = mss < self.sender.path_mss && !self.established();
-        self.sender.path_mss = self.sender.path_mss.min(mss.max(48));
+        let known = self.sender.narrow(mss) && !self.established();
         let mss = if self.has(flag::TIMESTAMPS) { mss.saturating_sub(12) } else { mss }.max(36);
         if mss >= self.options.smss {
             // Small only because longer ones may be lost: what is tried again fits as well.
@@ -80,11 +79,11 @@ impl Tcb {
     fn lower_mss(&mut self, mss: u16, cx: &mut Context) {
         let old = core::mem::replace(&mut self.options.smss, mss) as u32;
         // What was too big is lost for certain and goes again at once, smaller, without being taken for congestion (RFC 1191 6.4).
-        let lost = self.board.resize(cx.sent, old, mss as u32, self.snd.una);
+        let lost = self.board.resize(cx.sent, old, mss as u32, self.snd.una());
         self.note_lost(lost, cx);
         if self.board.lost_out() > 0 && self.recovery.phase() < Phase::Recovery {
             self.cc.keep_borne();
-            self.recovery.enter_loss_of_size(self.snd.nxt);
+            self.recovery.enter_loss_of_size(self.snd.nxt());
         }
         self.judge_disturbance();
     }
@@ -95,13 +94,13 @@ impl Tcb {
     /// decide. A segment that arrives and is as long as those that were lost clears the path.
     pub(crate) fn detect_black_hole(&mut self, cx: &mut Context) {
         let after = cx.config.black_hole_timeouts;
-        let least = if self.sender.headers >= 60 { LEAST_V6 } else { LEAST_V4 };
-        let floor = least - self.sender.headers - if self.has(flag::TIMESTAMPS) { 12 } else { 0 };
+        let least = if self.sender.is_v6() { LEAST_V6 } else { LEAST_V4 };
+        let floor = least - self.sender.headers() - if self.has(flag::TIMESTAMPS) { 12 } else { 0 };
         let head = self.board.first(cx.sent).map_or(0, |s| s.bytes());
         if after == 0 || !self.established() || head <= floor as u32 {
             return;
         }
-        let (nxt, smaller) = (self.snd.nxt, (self.options.smss / 2).max(floor));
+        let (nxt, smaller) = (self.snd.nxt(), (self.options.smss / 2).max(floor));
         let lost = head.min(self.options.smss as u32) as u16;
         let hole = self.knobs.as_ref().map_or(Hole::None, |k| k.hole);
         let next = match hole {
@@ -159,7 +158,7 @@ impl Tcb {
 
     #[cold]
     fn judge(&mut self, cx: &Context) {
-        let (una, nxt) = (self.snd.una, self.snd.nxt);
+        let (una, nxt) = (self.snd.una(), self.snd.nxt());
         let Some(k) = &self.knobs else { return };
         let hole = k.hole;
         let (Hole::Suspected(doubt) | Hole::Trying(doubt) | Hole::Found(doubt)) = hole else { return };
@@ -203,10 +202,10 @@ impl Tcb {
     fn longest_arrived(&self, doubt: &Doubt, sacked: bool, cx: &Context) -> u16 {
         let mut longest = 0;
         for s in self.board.iter(cx.sent) {
-            let acked = if s.end().after(self.snd.una) { self.snd.una.since(s.seq) } else { s.bytes() };
+            let acked = if s.end().after(self.snd.una()) { self.snd.una().since(s.seq) } else { s.bytes() };
             let arrived = match sacked {
                 true if s.is(mark::SACKED) => s.bytes(),
-                false if s.seq.before(self.snd.una) => acked,
+                false if s.seq.before(self.snd.una()) => acked,
                 true => 0,
                 false => break,
             };

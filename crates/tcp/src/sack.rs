@@ -12,7 +12,7 @@ impl Tcb {
     /// Takes the blocks of an acceptable segment; `snd.una` is already what it acknowledges.
     pub(crate) fn take_sack(&mut self, seg: &Segment, r: &mut Round, cx: &mut Context) {
         let blocks = seg.options.sack.as_slice();
-        self.board.begin_sacks(self.snd.una);
+        self.board.begin_sacks(self.snd.una());
         let dsack = self.take_dsack(seg.ack, blocks, r, cx);
         if self.board.packets_out() == 0 {
             return;
@@ -22,7 +22,7 @@ impl Tcb {
         for (i, (left, right)) in blocks.iter().enumerate() {
             let block = Block { left: *left, right: *right, duplicate: i == 0 && dsack };
             if !self.block_valid(&block) {
-                if !(block.duplicate && right.before_eq(self.snd.una)) {
+                if !(block.duplicate && right.before_eq(self.snd.una())) {
                     cx.counters.sack_discarded += 1;
                 }
                 continue;
@@ -42,14 +42,14 @@ impl Tcb {
             }
         }
         self.mark_blocks(todo, r, cx);
-        if r.reordered != self.snd.nxt {
+        if r.reordered != self.snd.nxt() {
             self.note_reordering(r.reordered);
         }
     }
 
     fn mark_blocks(&mut self, blocks: &[Block], r: &mut Round, cx: &mut Context) {
-        let (una, smss, now) = (self.snd.una, self.options.smss as u32, cx.now.micros() as u32);
-        let most = self.most_records(cx.config);
+        let (una, smss, now) = (self.snd.una(), self.options.smss as u32, cx.now.micros() as u32);
+        let most = self.sender.most_records(cx.config);
         let (recovery, min_rtt) = (&mut self.recovery, self.rtt.min());
         self.board.take_blocks(cx.sent, blocks, (una, smss, most), |s, block, fack| {
             if block.duplicate && s.is(mark::AGAIN) {
@@ -69,17 +69,17 @@ impl Tcb {
     /// RFC 2018 8, RFC 2883 4: a block must lie in what is outstanding, or be a plausible report of a duplicate.
     fn block_valid(&self, block: &Block) -> bool {
         let Block { left, right, duplicate } = *block;
-        if right.after(self.snd.nxt) || !left.before(right) {
+        if right.after(self.snd.nxt()) || !left.before(right) {
             return false;
         }
-        if left.after(self.snd.una) {
+        if left.after(self.snd.una()) {
             return true;
         }
         let Some(marker) = self.recovery.undo_marker().filter(|_| duplicate) else { return false };
-        if right.after(self.snd.una) {
+        if right.after(self.snd.una()) {
             return false;
         }
-        !left.before(marker) || (right.after(marker) && !left.before(right - self.snd.max_wnd))
+        !left.before(marker) || (right.after(marker) && !left.before(right - self.snd.max_wnd()))
     }
 
     /// RFC 2883 4: the first block reports a duplicate when it lies below the acknowledgment or inside the second block.
@@ -89,7 +89,7 @@ impl Tcb {
         if !left.before(ack) && !inside {
             return false;
         }
-        if !left.before(right) || right.since(left) > self.snd.max_wnd {
+        if !left.before(right) || right.since(left) > self.snd.max_wnd() {
             return false;
         }
         let bytes = right.since(left);

@@ -56,7 +56,7 @@ impl Tcb {
     #[cold]
     fn send_probe(&mut self, cx: &mut Context) -> Option<Outgoing> {
         let smss = self.segment_size() as u32;
-        let room = self.snd.wnd.saturating_sub(self.snd.nxt.since(self.snd.una));
+        let room = self.snd.room();
         let len = self.unsent_of_record().min(smss);
         let again = len == 0 || len > room;
         let out = if again {
@@ -76,7 +76,7 @@ impl Tcb {
             out
         };
         cx.counters.loss_probes += 1;
-        self.recovery.probe.sent(self.snd.nxt, again);
+        self.recovery.probe.sent(self.snd.nxt(), again);
         self.judge_disturbance();
         self.begin_rto(false, cx);
         Some(out)

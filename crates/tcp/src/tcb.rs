@@ -13,9 +13,10 @@ use crate::loss::recovery::Recovery;
 use crate::loss::scoreboard::Scoreboard;
 use crate::receiver::Receiver;
 use crate::rtt::Rtt;
-use crate::sender::Sender;
+use crate::snd::Snd;
+use crate::snd::sender::Sender;
 use crate::timers::Timers;
-use crate::variables::{Negotiated, Rcv, Snd};
+use crate::variables::{Negotiated, Rcv, SegWnd};
 use crate::{Config, Context, Error, Notice, Open, State, flag, window};
 
 /// One connection. What every segment touches comes first and is one cache line; the receive and the send half follow.
@@ -116,27 +117,22 @@ impl Tcb {
         self.set(flag::SCALED, cx.config.window_scaling);
         self.set(flag::SACK, cx.config.sack);
         self.set(flag::ECN, cx.config.ecn != Ecn::Never);
-        self.take_syn(syn, cx);
-        self.snd.wnd = syn.window as u32;
-        self.snd.max_wnd = self.snd.wnd;
+        self.take_syn(syn, self.snd.una(), cx);
     }
 
     /// IRS, and what the peer's SYN offers (RFC 9293 3.7.1; RFC 7323 1.3: an option is on only if both SYNs had it).
-    pub(crate) fn take_syn(&mut self, syn: &wire::tcp::Segment, cx: &mut Context) {
+    pub(crate) fn take_syn(&mut self, syn: &wire::tcp::Segment, ack: SeqNum, cx: &mut Context) {
         let o: &Options = &syn.options;
         self.receiver.irs = syn.seq;
         self.rcv.nxt = syn.seq + 1;
         self.rcv.adv = self.rcv.nxt + window::initial(self.receiver.buffer, self.receiver.mss_clamp);
         self.rcv.last_ack_sent = self.rcv.nxt;
-        self.snd.wl1 = syn.seq;
-        self.snd.wl2 = self.snd.una;
+        self.snd.synchronise(syn.seq, ack, SegWnd::of_syn(syn.window));
         match (self.has(flag::SCALED), o.window_scale) {
-            // RFC 7323 2.3: a shift above 14 counts as 14.
-            (true, Some(shift)) => self.options.snd_scale = shift.min(14),
+            (true, Some(shift)) => self.options.scale_by(shift),
             _ => {
                 self.set(flag::SCALED, false);
-                self.options.rcv_scale = 0;
-                self.options.snd_scale = 0;
+                self.options.unscale();
             }
         }
         match (self.has(flag::TIMESTAMPS), o.timestamps) {
@@ -152,10 +148,7 @@ impl Tcb {
     /// SMSS towards a peer that offers `mss`.
     #[inline(always)]
     pub(crate) fn smss_for(&self, mss: Option<u16>) -> u16 {
-        // RFC 9293 3.7.1, MUST-15: without the option the default is 536 (IPv6: 1220, RFC 8200 8.3).
-        let default = if self.sender.headers >= 60 { 1220 } else { 536 };
-        // Tiny offers would make every byte a packet; Linux's floor of 48 bytes holds.
-        let smss = mss.unwrap_or(default).max(48).min(self.sender.path_mss);
+        let smss = self.sender.mss_for(mss);
         if self.has(flag::TIMESTAMPS) { smss.saturating_sub(12).max(36) } else { smss }
     }
 
@@ -221,13 +214,13 @@ impl Tcb {
     /// Bytes acknowledged since the last call.
     pub fn take_acked(&mut self) -> u32 {
         self.set(flag::TELL_ACKED, false);
-        core::mem::take(&mut self.sender.unreported)
+        self.sender.take_unreported()
     }
 
     /// The application waits for every acknowledged byte: what it has not heard of is reported, once there is some.
     pub fn tell_acked(&mut self) {
         self.set(flag::TELL_ACKED, true);
-        if self.sender.unreported > 0 {
+        if self.sender.unreported() > 0 {
             self.put_notice(Notice::ACKED);
         }
     }
@@ -249,7 +242,7 @@ impl Tcb {
 
     /// `snd.nxt`, for TIME-WAIT records.
     pub fn snd_nxt(&self) -> SeqNum {
-        self.snd.nxt
+        self.snd.nxt()
     }
 
     /// Segments sent, modulo 2^32.
@@ -259,12 +252,12 @@ impl Tcb {
 
     /// `snd.una`.
     pub fn snd_una(&self) -> SeqNum {
-        self.snd.una
+        self.snd.una()
     }
 
     /// Negotiated timestamps: (our clock's offset, `TS.Recent`).
     pub fn timestamps(&self) -> Option<(u32, u32)> {
-        self.has(flag::TIMESTAMPS).then_some((self.options.ts_offset, self.rcv.ts_recent))
+        self.has(flag::TIMESTAMPS).then_some((self.options.ts_offset(), self.rcv.ts_recent))
     }
 
     /// SEND (RFC 9293 3.10.2). The chain is freed when the connection can send no more.
@@ -275,13 +268,13 @@ impl Tcb {
             return;
         }
         self.begin_to_wait(cx);
-        self.sender.queue.append(cx.pool, chain);
+        self.sender.append(cx.pool, chain);
         self.set(flag::MORE | flag::UNPUSHED, more);
     }
 
     /// What is queued ends a record (MSG_EOR).
     pub fn end_record(&mut self) {
-        let end = self.tx_end();
+        let end = self.sender.end();
         if self.unsent() > 0 && self.knobs_mut().records.back() != Some(&end) {
             self.knobs_mut().records.push_back(end);
         }
@@ -303,7 +296,7 @@ impl Tcb {
 
     /// The user timeout counts from here if nothing waited before (RFC 5482 3.1): however long the connection was idle.
     fn begin_to_wait(&mut self, cx: &Context) {
-        if self.sender.queue.is_empty() && self.board.is_empty() {
+        if self.sender.is_empty() && self.board.is_empty() {
             self.timers.begin_to_wait(cx.now);
         }
     }
@@ -365,7 +358,7 @@ impl Tcb {
     /// What waits to be acknowledged, and what came out of order.
     fn drop_queues(&mut self, cx: &mut Context) {
         self.board.clear(cx.sent);
-        core::mem::take(&mut self.sender.queue).free(cx.pool);
+        self.sender.drop_queue(cx.pool);
         if let Some(ooo) = self.receiver.ooo.take() {
             ooo.free(cx.pool);
         }

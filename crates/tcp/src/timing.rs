@@ -132,7 +132,7 @@ impl Tcb {
             _ if self.orphaned() => cx.config.orphan_retries,
             _ => cx.config.retries,
         };
-        if self.snd.wnd == 0 && self.established() && !self.orphaned() {
+        if self.snd.wnd() == 0 && self.established() && !self.orphaned() {
             // The peer shrank its window to nothing over what we had sent: these are probes (RFC 9293 3.8.6, SHLD-15), and
             // the connection stays while it answers (3.8.6.1, MUST-37), unless nobody is left to wait.
             let silent = cx.now.micros_since(self.timers.heard_at()) > cx.config.max_rto.as_micros() as u64;
@@ -211,7 +211,7 @@ impl Tcb {
             self.timers.live_until(self.timers.heard_at() + keepalive.idle());
             return;
         }
-        if !self.board.is_empty() || !self.sender.queue.is_empty() {
+        if !self.board.is_empty() || !self.sender.is_empty() {
             self.timers.live_until(cx.now + keepalive.interval());
             return;
         }

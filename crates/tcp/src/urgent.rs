@@ -7,13 +7,13 @@ use crate::{Notice, State, Tcb};
 impl Tcb {
     /// The last of the next `bytes` written is urgent (RFC 9293 3.8.5).
     pub fn write_urgent(&mut self, bytes: u32) {
-        let up = self.tx_end() + bytes;
+        let up = self.sender.end() + bytes;
         self.knobs_mut().snd_up = Some(up);
     }
 
     /// Whether something urgent has not been acknowledged: segments then go one by one, each with its own pointer.
     pub fn urgent_out(&mut self) -> bool {
-        let una = self.snd.una;
+        let una = self.snd.una();
         let Some(k) = &mut self.knobs else { return false };
         k.snd_up = k.snd_up.filter(|up| up.after(una));
         k.snd_up.is_some()
@@ -22,12 +22,12 @@ impl Tcb {
     /// Marks a segment that lies before the urgent pointer (MUST-31: also one that does not reach it).
     pub fn mark_urgent(&self, header: &mut Header) {
         let Some(up) = self.knobs.as_ref().and_then(|k| k.snd_up) else { return };
-        if !up.after(self.snd.una) || !up.after(header.seq) || header.flags.contains(Flags::SYN) {
+        if !up.after(self.snd.una()) || !up.after(header.seq) || header.flags.contains(Flags::SYN) {
             return;
         }
         // Farther than the field reaches: as far as it does, once everything up to there is on its way (Linux).
         let far = up.since(header.seq);
-        if far <= 0xffff || (header.seq + 0xffff).after(self.snd.nxt) {
+        if far <= 0xffff || (header.seq + 0xffff).after(self.snd.nxt()) {
             header.flags = header.flags | Flags::URG;
             header.urgent = far.min(0xffff) as u16;
         }

@@ -53,13 +53,13 @@ impl Tcb {
         }
         let free = self.receiver.buffer.saturating_sub(self.receiver.occupied).min(self.ahead(cx));
         let step = (self.receiver.buffer / 2).min(self.receiver.mss_clamp as u32);
-        let limit = 0xffff << self.options.rcv_scale;
+        let limit = 0xffff << self.options.rcv_scale();
         let mut window = offered;
         if free > offered && free - offered >= step {
             window = free.min(limit);
         }
         // Rounding up never pulls the edge back.
-        let shift = self.options.rcv_scale;
+        let shift = self.options.rcv_scale();
         let field = (window.saturating_add((1 << shift) - 1) >> shift).min(0xffff);
         if field << shift > offered {
             self.rcv.adv = self.rcv.nxt + (field << shift);
@@ -84,7 +84,7 @@ impl Tcb {
             .buffer
             .saturating_sub(self.receiver.occupied)
             .min(self.ahead(cx))
-            .min(0xffff << self.options.rcv_scale);
+            .min(0xffff << self.options.rcv_scale());
         let offered = self.rcv.adv.since(self.rcv.nxt);
         // Linux's habit: an unsolicited update when the window at least doubles, or opens from nothing.
         let step = (self.receiver.buffer / 2).min(2 * self.receiver.mss_clamp as u32).min(self.ahead(cx) / 2);
@@ -155,13 +155,13 @@ impl Tcb {
 
     /// SO_SNDBUF, for the rhythm of reports; it no longer grows by itself.
     pub fn set_send_buffer(&mut self, bytes: u32) {
-        self.sender.buffer = bytes.clamp(2048, Config::MOST_BYTES);
+        self.sender.set_buffer(bytes.clamp(2048, Config::MOST_BYTES));
         self.set(flag::SNDBUF_LOCKED, true);
     }
 
     /// Bytes that the application should queue at most.
     pub fn send_buffer(&self) -> u32 {
-        self.sender.buffer
+        self.sender.buffer()
     }
 
     /// Send-buffer autotuning: two windows, so that one can be acknowledged while the next is queued (Linux's
@@ -170,10 +170,10 @@ impl Tcb {
         let want = 2 * self.cc.cwnd() as u64 * self.options.smss as u64;
         let want = want.min(cx.config.send_buffer_max as u64) as u32;
         // In steps of an eighth: each is an event.
-        if want <= self.sender.buffer + self.sender.buffer / 8 || self.has(flag::SNDBUF_LOCKED) || !cx.pool.plenty() {
+        if !self.sender.grows(want) || self.has(flag::SNDBUF_LOCKED) || !cx.pool.plenty() {
             return;
         }
-        self.sender.buffer = want;
+        self.sender.set_buffer(want);
         if !self.orphaned() {
             self.put_notice(Notice::ROOM);
         }
@@ -183,7 +183,7 @@ impl Tcb {
     #[inline]
     pub(crate) fn options(&mut self, syn: bool, cx: &mut Context) -> Options {
         let timestamps = self.has(flag::TIMESTAMPS).then(|| {
-            let value = (cx.now.millis() as u32).wrapping_add(self.options.ts_offset);
+            let value = self.options.clock(cx.now);
             // RFC 7323 3.2: TSecr is zero while ACK is not set.
             let echo = if self.state == State::SynSent { 0 } else { self.rcv.ts_recent };
             wire::tcp::Timestamps { value, echo }
@@ -191,7 +191,7 @@ impl Tcb {
         if syn {
             return Options {
                 mss: Some(self.receiver.mss_clamp),
-                window_scale: self.has(flag::SCALED).then_some(self.options.rcv_scale),
+                window_scale: self.has(flag::SCALED).then_some(self.options.rcv_scale()),
                 sack_permitted: self.has(flag::SACK),
                 timestamps,
                 ..Options::default()
