@@ -78,7 +78,7 @@ impl Tcb {
 
     /// Nothing was lost, reordered, probed for or marked in either direction, as far as we know, since the last trouble was over.
     pub(crate) fn undisturbed(&self) -> bool {
-        self.recovery.is_undisturbed() && self.board.is_clean() && self.receiver.ooo.is_none() && self.path_is_clear()
+        self.recovery.is_undisturbed() && self.board.is_clean() && self.receiver.is_in_order() && self.path_is_clear()
     }
 
     /// The records of `run` are acknowledged by `seg`, where nothing is amiss.

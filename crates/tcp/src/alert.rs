@@ -364,7 +364,7 @@ impl Tcb {
     }
 
     fn undo_recovery(&mut self, cx: &mut Context) -> bool {
-        if self.recovery.was_spurious(self.receiver.echo) {
+        if self.recovery.was_spurious(self.receiver.echo()) {
             self.undo_reduction(false, cx);
         }
         if self.must_stay() {
@@ -390,7 +390,7 @@ impl Tcb {
     }
 
     fn undo_loss(&mut self, by_frto: bool, cx: &mut Context) -> bool {
-        if !by_frto && !self.recovery.was_spurious(self.receiver.echo) {
+        if !by_frto && !self.recovery.was_spurious(self.receiver.echo()) {
             return false;
         }
         self.undo_reduction(true, cx);
@@ -407,7 +407,7 @@ impl Tcb {
 
     /// A partial acknowledgment for data that was only late: no more is marked.
     fn undo_partial(&mut self, r: &Round, cx: &mut Context) -> bool {
-        let late = self.recovery.undo_marker().is_some() && self.recovery.delayed_not_lost(self.receiver.echo);
+        let late = self.recovery.undo_marker().is_some() && self.recovery.delayed_not_lost(self.receiver.echo());
         if !late {
             return false;
         }

@@ -9,6 +9,8 @@ impl Tcb {
     /// grows with the segments outstanding.
     pub fn check(&self, sent: &SentPool) {
         let (una, nxt) = (self.snd.una(), self.snd.nxt());
+        self.rcv.check();
+        self.receiver.check(&self.rcv);
         self.options.check();
         self.snd.check();
         self.board.check(sent, una, nxt, self.has(flag::SACK));

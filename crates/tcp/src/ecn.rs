@@ -30,7 +30,7 @@ impl Tcb {
         cx.counters.ecn_ce += 1;
         if !self.has(flag::ECE) {
             self.set(flag::ECE | flag::ACK_NOW, true);
-            self.receiver.quick_acks = self.receiver.quick_acks.max(2);
+            self.receiver.ack_quickly();
         }
     }
 

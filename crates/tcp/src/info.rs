@@ -195,8 +195,7 @@ impl Tcb {
     pub fn info(&self, now: Instant, config: &Config) -> TcpInfo {
         let ms_since = |at: Instant| now.micros_since(at) / 1000;
         // Where no data has come, Linux counts from the handshake, the last we heard of the peer.
-        let data_at =
-            if self.receiver.data_at == Instant::ZERO { self.timers.heard_at() } else { self.receiver.data_at };
+        let data_at = self.receiver.data_at().unwrap_or(self.timers.heard_at());
         TcpInfo {
             state: self.state,
             options: self.has(flag::TIMESTAMPS) as u64
@@ -211,14 +210,14 @@ impl Tcb {
             rttvar_us: self.rtt.rttvar() as u64,
             min_rtt_us: self.rtt.least() as u64,
             snd_mss: self.options.smss as u64,
-            rcv_mss: self.receiver.mss as u64,
+            rcv_mss: self.receiver.mss() as u64,
             pmtu: self.options.smss as u64
                 + self.sender.headers() as u64
                 + if self.has(flag::TIMESTAMPS) { 12 } else { 0 },
             snd_cwnd: self.cc.cwnd() as u64,
             snd_ssthresh: if self.cc.ssthresh() == u32::MAX { 0x7fff_ffff } else { self.cc.ssthresh() as u64 },
             snd_wnd: self.snd.wnd() as u64,
-            rcv_wnd: self.rcv.adv.since(self.rcv.nxt) as u64,
+            rcv_wnd: self.rcv.window() as u64,
             unacked_bytes: self.snd.outstanding() as u64,
             notsent_bytes: self.unsent() as u64,
             bytes_acked: self.stats.bytes_acked,
@@ -236,10 +235,10 @@ impl Tcb {
             reordering: self.recovery.reordering() as u64,
             retransmits: self.timers.retries() as u64,
             probes: self.timers.probes() as u64,
-            rcv_space: self.receiver.buffer as u64,
+            rcv_space: self.receiver.buffer() as u64,
             delivered: self.recovery.delivered() as u64,
             dsack_dups: self.recovery.duplicates() as u64,
-            advmss: self.receiver.mss_clamp as u64,
+            advmss: self.receiver.mss_clamp() as u64,
             last_data_sent_ms: ms_since(self.sender.sent_at()),
             last_data_recv_ms: ms_since(data_at),
             last_ack_recv_ms: ms_since(self.timers.heard_at()),

@@ -129,7 +129,7 @@ impl Tcb {
     pub fn set_window_clamp(&mut self, bytes: u32) {
         self.knobs_mut().window_clamp = bytes;
         if bytes > 0 {
-            self.receiver.buffer = self.receiver.buffer.min(bytes);
+            self.receiver.set_buffer(self.receiver.buffer().min(bytes));
         }
     }
 
@@ -179,7 +179,7 @@ impl Tcb {
 
     /// The window as the field of a segment says it now.
     pub fn window_field(&self) -> u16 {
-        (self.rcv.adv.since(self.rcv.nxt) >> self.options.rcv_scale()).min(0xffff) as u16
+        (self.rcv.window() >> self.options.rcv_scale()).min(0xffff) as u16
     }
 
     /// Bytes of the stream sent at least once, modulo 2^32.

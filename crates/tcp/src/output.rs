@@ -493,7 +493,7 @@ impl Tcb {
     fn segment(&mut self, seq: SeqNum, mut flags: Flags, offset: u32, len: u32, cx: &mut Context) -> Outgoing {
         let syn = flags.contains(Flags::SYN);
         let window = self.offer_window(syn, cx);
-        let ack = if flags.contains(Flags::ACK) { self.rcv.nxt } else { SeqNum(0) };
+        let ack = if flags.contains(Flags::ACK) { self.rcv.nxt() } else { SeqNum(0) };
         if flags.contains(Flags::ACK) {
             self.acknowledged_now();
         }
@@ -525,11 +525,7 @@ impl Tcb {
     /// Most bytes of payload of the next segment: what its SACK blocks take is missing (RFC 9293 3.7.1, MUST-16; RFC 6691).
     #[inline(always)]
     pub fn segment_size(&self) -> u16 {
-        if self.receiver.ooo.is_none() && self.receiver.dsack.is_none() {
-            self.options.smss
-        } else {
-            self.size_beside_blocks()
-        }
+        if !self.receiver.has_blocks() { self.options.smss } else { self.size_beside_blocks() }
     }
 
     #[inline(never)]
@@ -538,9 +534,7 @@ impl Tcb {
             return self.options.smss;
         }
         let most = if self.has(flag::TIMESTAMPS) { 3 } else { 4 };
-        let blocks =
-            self.receiver.ooo.as_ref().map_or(0, |o| o.blocks().count()) + self.receiver.dsack.is_some() as usize;
-        match blocks.min(most) as u16 {
+        match self.receiver.count_blocks().min(most) as u16 {
             0 => self.options.smss,
             n => self.options.smss.saturating_sub(4 + 8 * n).max(8),
         }

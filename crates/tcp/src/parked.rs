@@ -7,12 +7,10 @@ use crate::congestion::Window;
 use crate::knobs::Knobs;
 use crate::loss::recovery::Recovery;
 use crate::loss::scoreboard::Scoreboard;
+use crate::rcv::{Rcv, receiver};
 use crate::rtt::Rtt;
-use crate::snd::Idle;
 use crate::timers::Keepalive;
-use crate::variables::Rcv;
-use crate::window::Autotune;
-use crate::{Config, Notice, Open, State, Tcb, flag};
+use crate::{Config, Notice, Open, State, Tcb, flag, snd};
 
 /// A time of which milliseconds matter, and not more than 24 days.
 #[derive(Clone, Copy, Debug)]
@@ -36,18 +34,13 @@ pub struct Parked {
     life_at: Instant,
     flags: u32,
     rcv: Rcv,
-    occupied: u32,
-    receive_buffer: u32,
-    snd: Idle,
+    receiver: receiver::Idle,
+    snd: snd::Idle,
     unreported: u32,
     send_buffer: u32,
     rtt: Rtt,
     cc: Window,
     delivered: u32,
-    tune_copied: u32,
-    tune_space: u32,
-    tune_rtt: u32,
-    tune_echo: u32,
     tune_round: Stamp,
     /// `None` where none came.
     data_at: Option<Stamp>,
@@ -58,21 +51,17 @@ pub struct Parked {
     ts_offset: u32,
     user_timeout: u32,
     iss: SeqNum,
-    irs: SeqNum,
     segs_in: u32,
     segs_out: u32,
     ooo_in: u32,
     bytes_acked: u32,
     bytes_received: u32,
     bytes_sent: u32,
-    rcv_mss: u16,
     smss: u16,
-    mss_clamp: u16,
     headers: u16,
     keepalive: Keepalive,
     rcv_scale: u8,
     snd_scale: u8,
-    quick_acks: u8,
 }
 
 /// None of these may be under way.
@@ -124,36 +113,28 @@ impl Tcb {
             && self.error.is_none()
             && self.soft_error.is_none()
             && self.timers.are_idle()
-            && self.rcv.unacked == 0
-            && self.receiver.queue.is_empty()
-            && self.receiver.ooo.is_none()
-            && self.receiver.dsack.is_none()
+            && self.rcv.unacked() == 0
             && self.board.is_empty()
             && self.stats.retrans == 0
             && [self.stats.bytes_acked, self.stats.bytes_received, self.stats.bytes_sent]
                 .iter()
                 .all(|n| *n <= u32::MAX as u64);
-        let snd = Idle::of(&self.snd).filter(|_| plain && self.recovery.is_fresh() && self.cc.is_fresh(config))?;
-        let tune = &self.receiver.tune;
+        let snd = snd::Idle::of(&self.snd).filter(|_| plain && self.recovery.is_fresh() && self.cc.is_fresh(config))?;
+        let (receiver, round) = self.receiver.keep()?;
         Some(Parked {
             knobs: self.knobs.take(),
             life_at: self.timers.life_at(),
             flags: self.flags & !flag::DISTURBED,
             rcv: self.rcv,
-            occupied: self.receiver.occupied,
-            receive_buffer: self.receiver.buffer,
+            receiver,
             snd,
             unreported: self.sender.unreported(),
             send_buffer: self.sender.buffer(),
             rtt: self.rtt.clone(),
             cc: self.cc.window(),
             delivered: self.recovery.delivered(),
-            tune_copied: tune.copied,
-            tune_space: tune.space,
-            tune_rtt: tune.rtt,
-            tune_echo: tune.echo,
-            tune_round: Stamp::of(tune.round),
-            data_at: (self.receiver.data_at != Instant::ZERO).then(|| Stamp::of(self.receiver.data_at)),
+            tune_round: Stamp::of(round),
+            data_at: self.receiver.data_at().map(Stamp::of),
             sent_at: Stamp::of(self.sender.sent_at()),
             acked_at: Stamp::of(self.sender.acked_at()),
             heard_at: Stamp::of(self.timers.heard_at()),
@@ -161,21 +142,17 @@ impl Tcb {
             ts_offset: self.options.ts_offset(),
             user_timeout: self.timers.user_timeout(),
             iss: self.sender.iss(),
-            irs: self.receiver.irs,
             segs_in: self.stats.segs_in,
             segs_out: self.stats.segs_out,
             ooo_in: self.stats.ooo_in,
             bytes_acked: self.stats.bytes_acked as u32,
             bytes_received: self.stats.bytes_received as u32,
             bytes_sent: self.stats.bytes_sent as u32,
-            rcv_mss: self.receiver.mss,
             smss: self.options.smss,
-            mss_clamp: self.receiver.mss_clamp,
             headers: self.sender.headers(),
             keepalive: self.timers.keepalive(),
             rcv_scale: self.options.rcv_scale(),
             snd_scale: self.options.snd_scale(),
-            quick_acks: self.receiver.quick_acks,
         })
     }
 
@@ -184,8 +161,8 @@ impl Tcb {
         let open = Open {
             iss: p.iss,
             ts_offset: p.ts_offset,
-            mss: p.mss_clamp,
-            path_mss: p.mss_clamp,
+            mss: p.receiver.mss_clamp(),
+            path_mss: p.receiver.mss_clamp(),
             receive_buffer: 0,
             headers: p.headers,
         };
@@ -196,21 +173,8 @@ impl Tcb {
         tcb.snd = p.snd.snd();
         let nxt = tcb.snd.nxt();
         tcb.options.resume(p.smss, p.rcv_scale, p.snd_scale);
-        let receiver = &mut tcb.receiver;
-        receiver.occupied = p.occupied;
-        receiver.buffer = p.receive_buffer;
-        receiver.data_at = p.data_at.map_or(Instant::ZERO, |at| at.at(now));
-        receiver.mss = p.rcv_mss;
-        receiver.quick_acks = p.quick_acks;
-        receiver.irs = p.irs;
-        receiver.tune = Autotune {
-            copied: p.tune_copied,
-            space: p.tune_space,
-            round: p.tune_round.at(now),
-            rtt: p.tune_rtt,
-            timed: None,
-            echo: p.tune_echo,
-        };
+        let data_at = p.data_at.map_or(Instant::ZERO, |at| at.at(now));
+        tcb.receiver.resume(p.receiver, p.tune_round.at(now), data_at);
         tcb.sender.resume(nxt, p.unreported, p.send_buffer, sent_at, p.acked_at.at(now));
         let (heard_at, progress_at) = (p.heard_at.at(now), p.progress_at.at(now));
         tcb.timers.resume(p.life_at, heard_at, progress_at, p.user_timeout, p.keepalive);

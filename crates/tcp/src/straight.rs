@@ -67,7 +67,7 @@ impl Tcb {
                 && self.flags & flag::ACK_NOW != 0
                 && unsent == 0
                 && !self.recovery.probe.is_due()
-                && self.receiver.dsack.is_none()
+                && !self.receiver.has_duplicate()
                 && self.snd.outstanding() <= self.snd.wnd();
             return alone.then(|| self.simple(self.snd.nxt(), Flags::ACK, 0, cx));
         }
@@ -76,7 +76,7 @@ impl Tcb {
             && unsent <= self.options.smss as u32
             && unsent + fin as u32 <= self.snd.wnd()
             && self.timers.pending() == Pending::None
-            && self.receiver.dsack.is_none()
+            && !self.receiver.has_duplicate()
             && self.knobs.is_none()
             && !self.cc.is_paced(cx.config);
         if !may {
@@ -157,8 +157,8 @@ impl Tcb {
             flags = flags | Flags::ECE;
         }
         let value = self.options.clock(cx.now);
-        let timestamps = self.has(flag::TIMESTAMPS).then_some(Timestamps { value, echo: self.rcv.ts_recent });
-        Simple { seq, ack: self.rcv.nxt, flags, window, ecn: 0, timestamps, len }
+        let timestamps = self.has(flag::TIMESTAMPS).then_some(Timestamps { value, echo: self.rcv.ts_recent() });
+        Simple { seq, ack: self.rcv.nxt(), flags, window, ecn: 0, timestamps, len }
     }
 
     /// Copies the text of `out`, which was just given, into `to`, which has its length.
@@ -174,9 +174,9 @@ impl Tcb {
         let state = 1u32 << self.state as u32;
         let len = seg.payload.len() as u32;
         let brings = len + seg.fin as u32;
-        let ordinary = seg.seq == self.rcv.nxt
+        let ordinary = seg.seq == self.rcv.nxt()
             && (state & OPEN != 0 || state & SHUT != 0 && brings == 0)
-            && brings <= self.rcv.adv.since(self.rcv.nxt)
+            && brings <= self.rcv.window()
             && self.flags & flag::DISTURBED == 0
             // RFC 2525 2.17: what nobody will read is answered by a RST.
             && (len == 0 || !self.orphaned())
@@ -186,7 +186,7 @@ impl Tcb {
         };
         let stamp = match (self.has(flag::TIMESTAMPS), seg.timestamps) {
             (false, _) => None,
-            (true, Some(ts)) if ts.value.wrapping_sub(self.rcv.ts_recent) as i32 >= 0 => Some(ts),
+            (true, Some(ts)) if !self.rcv.is_older(ts.value) => Some(ts),
             (true, _) => return false,
         };
         if seg.ack != self.snd.una() {
@@ -204,10 +204,10 @@ impl Tcb {
         cx.counters.predicted += 1;
         self.stats.segs_in = self.stats.segs_in.wrapping_add(seg.count());
         self.heard(cx);
-        self.receiver.echo = stamp.filter(|ts| ts.echo != 0).map(|ts| self.options.sent_at(ts.echo));
+        self.receiver.set_echo(stamp.filter(|ts| ts.echo != 0).map(|ts| self.options.sent_at(ts.echo)));
         // RFC 7323 4.3: TS.Recent follows what the last ACK covered.
-        if let Some(ts) = stamp.filter(|_| seg.seq.before_eq(self.rcv.last_ack_sent)) {
-            self.take_ts(ts.value, cx.now);
+        if let Some(ts) = stamp.filter(|_| self.rcv.covers_last_ack(seg.seq)) {
+            self.rcv.take_ts(ts.value, cx.now);
         }
         if self.has(flag::FIN_SENT) {
             self.after_ack(cx);
@@ -242,14 +242,11 @@ impl Tcb {
         let Some(ack) = self.snd.accept_new_ack(self.snd.nxt()) else { return false };
         let Some(run) = self.board.acknowledge_run(cx.sent, ack.number()) else { return false };
         self.stats.segs_in = self.stats.segs_in.wrapping_add(1);
-        self.receiver.echo = Some(echo);
+        self.receiver.set_echo(Some(echo));
         self.heard(cx);
-        self.receiver.irs = syn.seq;
-        self.rcv.nxt = syn.seq + 1;
-        self.rcv.adv = self.rcv.nxt + crate::window::initial(self.receiver.buffer, self.receiver.mss_clamp);
-        self.rcv.last_ack_sent = self.rcv.nxt;
+        self.rcv.synchronise(syn.seq, self.receiver.synchronise(syn.seq));
         self.options.scale_by(syn.scale);
-        self.take_ts(syn.timestamps.value, cx.now);
+        self.rcv.take_ts(syn.timestamps.value, cx.now);
         // RFC 3168 6.1.1: a SYN/ACK without ECE declines.
         self.set(flag::ECN, false);
         self.options.smss = self.smss_for(Some(syn.mss));
@@ -271,17 +268,17 @@ impl Tcb {
     fn take_text_in_trouble(&mut self, seg: &Ordinary, cx: &mut Context) -> bool {
         let len = seg.payload.len() as u32;
         let predicted = self.state == State::Established
-            && seg.seq == self.rcv.nxt
-            && self.receiver.ooo.is_none()
+            && seg.seq == self.rcv.nxt()
+            && self.receiver.is_in_order()
             && !self.orphaned()
             && !seg.fin
             && len > 0
-            && len <= self.rcv.adv.since(self.rcv.nxt)
+            && len <= self.rcv.window()
             && self.snd.wnd() != 0
             && self.options.scaled(seg.window).bytes() == self.snd.wnd();
         let fresh = match (self.has(flag::TIMESTAMPS), seg.timestamps) {
             (false, _) => true,
-            (true, Some(ts)) => ts.value.wrapping_sub(self.rcv.ts_recent) as i32 >= 0,
+            (true, Some(ts)) => !self.rcv.is_older(ts.value),
             (true, None) => false,
         };
         let Some(ack) = self.snd.accept_ordinary_ack(seg.ack).filter(|_| predicted && fresh) else { return false };
@@ -289,9 +286,9 @@ impl Tcb {
         cx.counters.predicted += 1;
         self.note_arrival(&seg);
         if let Some(ts) = seg.options.timestamps.filter(|_| self.has(flag::TIMESTAMPS))
-            && seg.seq.before_eq(self.rcv.last_ack_sent)
+            && self.rcv.covers_last_ack(seg.seq)
         {
-            self.take_ts(ts.value, cx.now);
+            self.rcv.take_ts(ts.value, cx.now);
         }
         self.heard(cx);
         if seg.ack != self.snd.una() {
@@ -346,15 +343,12 @@ impl Tcb {
             _ => self.options.unscale(),
         }
         self.options.smss = self.smss_for(Some(offer.mss).filter(|mss| *mss > 0));
-        self.receiver.irs = offer.seq;
-        self.rcv.nxt = seg.seq;
-        self.rcv.adv = seg.seq + open.first_window(cx.config);
-        self.rcv.last_ack_sent = seg.seq;
+        self.rcv.synchronise(offer.seq, self.receiver.synchronise(offer.seq));
         if let Some(recent) = timestamps {
             let value = seg.timestamps.map_or(recent, |ts| ts.value);
-            self.take_ts(value, cx.now);
+            self.rcv.take_ts(value, cx.now);
             let echo = seg.timestamps.map_or(0, |ts| ts.echo);
-            self.receiver.echo = (echo != 0).then(|| self.options.sent_at(echo));
+            self.receiver.set_echo((echo != 0).then(|| self.options.sent_at(echo)));
         }
         self.snd.establish(seg.seq, seg.ack, self.options.scaled(seg.window), SegWnd::of_syn(offer.window));
         (self.stats.segs_in, self.stats.segs_out) = (seg.count(), 1);

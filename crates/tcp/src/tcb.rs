@@ -2,8 +2,8 @@
 //! application may ask of it.
 
 use mem::Chain;
+use wire::SeqNum;
 use wire::tcp::Options;
-use wire::{Instant, SeqNum};
 
 use crate::config::Ecn;
 use crate::congestion::Congestion;
@@ -11,13 +11,14 @@ use crate::info::Statistics;
 use crate::knobs::Knobs;
 use crate::loss::recovery::Recovery;
 use crate::loss::scoreboard::Scoreboard;
-use crate::receiver::Receiver;
+use crate::rcv::Rcv;
+use crate::rcv::receiver::Receiver;
 use crate::rtt::Rtt;
 use crate::snd::Snd;
 use crate::snd::sender::Sender;
 use crate::timers::Timers;
-use crate::variables::{Negotiated, Rcv, SegWnd};
-use crate::{Config, Context, Error, Notice, Open, State, flag, window};
+use crate::variables::{Negotiated, SegWnd};
+use crate::{Config, Context, Error, Notice, Open, State, flag};
 
 /// One connection. What every segment touches comes first and is one cache line; the receive and the send half follow.
 #[derive(Debug)]
@@ -123,10 +124,7 @@ impl Tcb {
     /// IRS, and what the peer's SYN offers (RFC 9293 3.7.1; RFC 7323 1.3: an option is on only if both SYNs had it).
     pub(crate) fn take_syn(&mut self, syn: &wire::tcp::Segment, ack: SeqNum, cx: &mut Context) {
         let o: &Options = &syn.options;
-        self.receiver.irs = syn.seq;
-        self.rcv.nxt = syn.seq + 1;
-        self.rcv.adv = self.rcv.nxt + window::initial(self.receiver.buffer, self.receiver.mss_clamp);
-        self.rcv.last_ack_sent = self.rcv.nxt;
+        self.rcv.synchronise(syn.seq, self.receiver.synchronise(syn.seq));
         self.snd.synchronise(syn.seq, ack, SegWnd::of_syn(syn.window));
         match (self.has(flag::SCALED), o.window_scale) {
             (true, Some(shift)) => self.options.scale_by(shift),
@@ -136,7 +134,7 @@ impl Tcb {
             }
         }
         match (self.has(flag::TIMESTAMPS), o.timestamps) {
-            (true, Some(ts)) => self.take_ts(ts.value, cx.now),
+            (true, Some(ts)) => self.rcv.take_ts(ts.value, cx.now),
             _ => self.set(flag::TIMESTAMPS, false),
         }
         let sack = self.has(flag::SACK) && o.sack_permitted;
@@ -150,11 +148,6 @@ impl Tcb {
     pub(crate) fn smss_for(&self, mss: Option<u16>) -> u16 {
         let smss = self.sender.mss_for(mss);
         if self.has(flag::TIMESTAMPS) { smss.saturating_sub(12).max(36) } else { smss }
-    }
-
-    pub(crate) fn take_ts(&mut self, value: u32, now: Instant) {
-        self.rcv.ts_recent = value;
-        self.rcv.ts_recent_age = (now.millis() / 1000) as u32;
     }
 
     pub(crate) fn has(&self, flag: u32) -> bool {
@@ -203,12 +196,12 @@ impl Tcb {
 
     /// In-order bytes for the application.
     pub fn take_received(&mut self) -> Chain {
-        core::mem::take(&mut self.receiver.queue)
+        self.receiver.take()
     }
 
     /// Puts back bytes that could not be delivered (nothing may have arrived in between).
     pub fn put_received(&mut self, chain: Chain) {
-        self.receiver.queue = chain;
+        self.receiver.put(chain);
     }
 
     /// Bytes acknowledged since the last call.
@@ -237,7 +230,7 @@ impl Tcb {
 
     /// `rcv.nxt`, for TIME-WAIT records.
     pub fn rcv_nxt(&self) -> SeqNum {
-        self.rcv.nxt
+        self.rcv.nxt()
     }
 
     /// `snd.nxt`, for TIME-WAIT records.
@@ -257,7 +250,7 @@ impl Tcb {
 
     /// Negotiated timestamps: (our clock's offset, `TS.Recent`).
     pub fn timestamps(&self) -> Option<(u32, u32)> {
-        self.has(flag::TIMESTAMPS).then_some((self.options.ts_offset(), self.rcv.ts_recent))
+        self.has(flag::TIMESTAMPS).then_some((self.options.ts_offset(), self.rcv.ts_recent()))
     }
 
     /// SEND (RFC 9293 3.10.2). The chain is freed when the connection can send no more.
@@ -305,8 +298,8 @@ impl Tcb {
     pub fn close(&mut self, unread: bool, cx: &mut Context) {
         self.set(flag::ORPHAN, true);
         self.notice = Notice::default();
-        let unread = unread || !self.receiver.queue.is_empty();
-        core::mem::take(&mut self.receiver.queue).free(cx.pool);
+        let unread = unread || self.receiver.waiting() > 0;
+        self.receiver.drop_queue(cx.pool);
         if unread && !matches!(self.state, State::Closed | State::TimeWait) {
             // RFC 2525 2.17 and RFC 9293 3.10.4: the peer must learn that data was lost.
             self.abort(cx);
@@ -352,14 +345,14 @@ impl Tcb {
     /// Gives back everything it holds; the last call on a connection.
     pub fn release(&mut self, cx: &mut Context) {
         self.drop_queues(cx);
-        core::mem::take(&mut self.receiver.queue).free(cx.pool);
+        self.receiver.drop_queue(cx.pool);
     }
 
     /// What waits to be acknowledged, and what came out of order.
     fn drop_queues(&mut self, cx: &mut Context) {
         self.board.clear(cx.sent);
         self.sender.drop_queue(cx.pool);
-        if let Some(ooo) = self.receiver.ooo.take() {
+        if let Some(ooo) = self.receiver.take_out_of_order() {
             ooo.free(cx.pool);
         }
     }

@@ -40,18 +40,18 @@ impl Tcb {
         if !open || !seg.flags.contains(Flags::URG) || seg.urgent == 0 || self.orphaned() {
             return;
         }
-        let window = self.rcv.adv.since(self.rcv.nxt);
+        let window = self.rcv.window();
         let end = seg.seq + seg.payload.len() as u32;
-        let reaches_in = seg.seq.before(self.rcv.nxt) && end.after(self.rcv.nxt);
-        if !seg.seq.in_window(self.rcv.nxt, window.max(1)) && !reaches_in {
+        let reaches_in = seg.seq.before(self.rcv.nxt()) && end.after(self.rcv.nxt());
+        if !seg.seq.in_window(self.rcv.nxt(), window.max(1)) && !reaches_in {
             return;
         }
         let at = seg.seq + (seg.urgent as u32 - 1);
         // Only what lies ahead, and within reach of the window, counts.
-        if at.before(self.rcv.nxt) || at.since(self.rcv.nxt) > window.max(0xffff) {
+        if at.before(self.rcv.nxt()) || at.since(self.rcv.nxt()) > window.max(0xffff) {
             return;
         }
-        let rcv_nxt = self.rcv.nxt;
+        let rcv_nxt = self.rcv.nxt();
         let k = self.knobs_mut();
         if k.rcv_up.is_none_or(|up| at.after(up) || up.before(rcv_nxt)) {
             k.rcv_up = Some(at);
@@ -62,7 +62,7 @@ impl Tcb {
     /// How many bytes the application will take before it comes to the urgent one.
     pub fn urgent_in(&self) -> Option<u32> {
         let up = self.knobs.as_ref()?.rcv_up?;
-        let taken = self.stats.bytes_received - self.receiver.queue.len() as u64;
-        Some(up.since(self.receiver.irs + 1 + taken as u32))
+        let taken = self.stats.bytes_received - self.receiver.waiting() as u64;
+        Some(up.since(self.receiver.irs() + 1 + taken as u32))
     }
 }

@@ -1,26 +1,10 @@
-//! What the handshake agreed on. Together with the variables that every segment is compared with and moves ([`Rcv`], [`Snd`]), the
+//! What the handshake agreed on. Together with the variables that every segment is compared with and moves ([`Rcv`](crate::rcv::Rcv), [`Snd`](crate::snd::Snd)), the
 //! state and the flags it is the first cache line of a control block.
 
+use wire::Instant;
 use wire::tcp::{Flags, Segment};
-use wire::{Instant, SeqNum};
 
 use crate::{Config, Open};
-
-/// Receive sequence variables.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Rcv {
-    /// RCV.NXT.
-    pub nxt: SeqNum,
-    /// RCV.NXT + RCV.WND as it was offered last; never moves left (RFC 9293 3.8.6, MUST "do not shrink").
-    pub adv: SeqNum,
-    /// Last.ACK.sent (RFC 7323 4.3).
-    pub last_ack_sent: SeqNum,
-    /// TS.Recent (RFC 7323 4.3), and when it was taken, s.
-    pub ts_recent: u32,
-    pub ts_recent_age: u32,
-    /// In-order bytes since the last ACK we sent.
-    pub unacked: u32,
-}
 
 /// The window that a segment offers, scaled: an unscaled field is a `u16`, and does not go for one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
