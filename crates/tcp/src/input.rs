@@ -3,7 +3,7 @@
 use wire::SeqNum;
 use wire::tcp::{Flags, Ordinary, Segment};
 
-use crate::output::{Reply, reset_for};
+use crate::outgoing::{Reply, reset_for};
 use crate::rcv::reassembly::Inserted;
 use crate::rcv::{Acceptable, InWindow};
 use crate::snd::Ack;

@@ -3,7 +3,7 @@
 use wire::SeqNum;
 
 use crate::Config;
-use crate::rcv::window::{self, scale_for};
+use crate::window::{self, scale_for};
 
 /// How a connection is opened.
 #[derive(Clone, Copy, Debug)]

@@ -9,7 +9,7 @@ use wire::tcp::{Flags, Ordinary, Syn, Timestamps};
 use wire::{Instant, SeqNum};
 
 use crate::loss::sent::{Run, mark};
-use crate::output::wants;
+use crate::outgoing::wants;
 use crate::timers::Pending;
 use crate::variables::SegWnd;
 use crate::{Context, Ecn, Notice, Offer, Open, State, Tcb, flag};

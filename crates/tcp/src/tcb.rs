@@ -5,9 +5,8 @@ use mem::Chain;
 use wire::SeqNum;
 use wire::tcp::Options;
 
+use crate::cc::Congestion;
 use crate::config::Ecn;
-use crate::congestion::Congestion;
-use crate::info::Statistics;
 use crate::knobs::Knobs;
 use crate::loss::recovery::Recovery;
 use crate::loss::scoreboard::Scoreboard;
@@ -16,6 +15,7 @@ use crate::rcv::receiver::Receiver;
 use crate::rtt::Rtt;
 use crate::snd::Snd;
 use crate::snd::sender::Sender;
+use crate::stats::Statistics;
 use crate::timers::Timers;
 use crate::variables::{Negotiated, SegWnd};
 use crate::{Config, Context, Error, Notice, Open, State, flag};
@@ -172,6 +172,11 @@ impl Tcb {
     #[inline(always)]
     pub fn is_over(&self) -> bool {
         matches!(self.state, State::Closed | State::TimeWait)
+    }
+
+    /// Whether anything waits for the application.
+    pub fn has_notice(&self) -> bool {
+        self.notice != Notice::default()
     }
 
     /// What the application has not been told, and forgets it.

@@ -4,7 +4,7 @@
 use wire::Instant;
 
 use crate::timers::Pending;
-use crate::{Context, Error, Notice, State, Tcb, flag};
+use crate::{Context, Error, State, Tcb, flag};
 
 impl Tcb {
     /// When [`Tcb::on_timer`] must be called at the latest.
@@ -222,55 +222,5 @@ impl Tcb {
         self.timers.keepalive_probed(cx.now);
         cx.counters.keepalives += 1;
         self.set(flag::PROBE_NOW, true);
-    }
-
-    /// SO_KEEPALIVE and its times; `None` leaves one as it is. Idle and interval in seconds.
-    pub fn set_keepalive(
-        &mut self,
-        on: Option<bool>,
-        idle: Option<u16>,
-        interval: Option<u16>,
-        count: Option<u8>,
-        cx: &Context,
-    ) {
-        if let Some(on) = on {
-            self.set(flag::KEEPALIVE, on);
-        }
-        self.timers.keepalive_mut().set(idle, interval, count);
-        self.arm_keepalive(cx);
-    }
-
-    /// TCP_USER_TIMEOUT, ms; 0 is off.
-    pub fn set_user_timeout(&mut self, ms: u32) {
-        self.timers.set_user_timeout(ms);
-    }
-
-    /// TCP_NODELAY.
-    pub fn set_nodelay(&mut self, on: bool) {
-        self.set(flag::NO_DELAY, on);
-        // Linux: what is held, even by TCP_CORK, goes.
-        self.set(flag::PUSH_NOW, on && self.unsent() > 0);
-    }
-
-    /// TCP_QUICKACK as Linux has it, for now and not for good: off, ACKs wait for an answer to ride on; on, they do not, and
-    /// one that waits goes.
-    pub fn set_quickack(&mut self, on: bool) {
-        self.set(flag::PINGPONG, !on);
-        if on && self.has(flag::ACK_DELAYED) {
-            self.set(flag::ACK_NOW, true);
-        }
-    }
-
-    /// TCP_CORK.
-    pub fn set_cork(&mut self, on: bool) {
-        self.set(flag::CORK, on);
-        if !on {
-            self.timers.uncork();
-        }
-    }
-
-    /// Whether anything waits for the application.
-    pub fn has_notice(&self) -> bool {
-        self.notice != Notice::default()
     }
 }

@@ -4,6 +4,7 @@
 use wire::Instant;
 use wire::tcp::{Flags, Segment};
 
+use crate::window::MOST_SCALE;
 use crate::{Config, Open};
 
 /// The window that a segment offers, scaled: an unscaled field is a `u16`, and does not go for one.
@@ -34,9 +35,6 @@ pub(crate) struct Negotiated {
     rcv_scale: u8,
     snd_scale: u8,
 }
-
-/// RFC 7323 2.3: the largest shift.
-pub(crate) const MOST_SCALE: u8 = 14;
 
 impl Negotiated {
     #[inline(always)]

@@ -1,5 +1,5 @@
 //! The receive sequence variables (RFC 9293 3.3.1), with what has come ([`receiver`], [`reassembly`]) and how much more may
-//! ([`window`], [`autotune`]).
+//! ([`autotune`], [`window`](crate::window)).
 //!
 //! Invariants: Last.ACK.sent <= RCV.NXT <= RCV.NXT + RCV.WND; none of these edges ever moves left (RFC 9293 3.8.6, "do not
 //! shrink"); `unacked` lies between the first two.
@@ -7,7 +7,6 @@
 pub(crate) mod autotune;
 pub(crate) mod reassembly;
 pub(crate) mod receiver;
-pub(crate) mod window;
 
 use wire::tcp::{Flags, Segment};
 use wire::{Instant, SeqNum};

@@ -6,10 +6,10 @@
 use mem::{Chain, Side};
 use wire::{Instant, SeqNum};
 
+use crate::rcv::Rcv;
 use crate::rcv::autotune::{Autotune, Kept};
 use crate::rcv::reassembly::{Inserted, Reassembly};
-use crate::rcv::{Rcv, window};
-use crate::{Config, Open};
+use crate::{Config, Open, window};
 
 /// Most quick ACKs at the start of a transfer.
 const QUICK: u32 = 16;

@@ -6,13 +6,10 @@
 
 use wire::{Instant, SeqNum};
 
-use crate::Config;
+use crate::config::{Config, MOST_BURST};
 use crate::congestion::{AckSample, Algorithm, CongestionControl, Controller, Window};
 use crate::loss::scoreboard::Scoreboard;
 use crate::rtt::Rtt;
-
-/// Most segments of a burst.
-pub(crate) const MOST_BURST: u8 = 64;
 
 #[derive(Debug)]
 pub(crate) struct Congestion {

@@ -1,7 +1,9 @@
 //! The receive window's arithmetic: its scale, a SYN's window, and silly-window avoidance on the receiving side.
 
 use crate::Config;
-use crate::variables::MOST_SCALE;
+
+/// RFC 7323 2.3: the largest shift.
+pub(crate) const MOST_SCALE: u8 = 14;
 
 /// The shift that lets 16 bits name `buffer` bytes (RFC 7323 2.2).
 pub(crate) fn scale_for(buffer: u32, config: &Config) -> u8 {
