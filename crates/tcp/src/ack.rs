@@ -171,7 +171,7 @@ impl Tcb {
         let Some(told) = self.snd.update_window(seq, ack, window) else { return false };
         // A window too small to use (MUST-38) leaves the timer alone: one that opens and closes by a byte would restart it
         // for ever, and neither the override nor a limit would ever come.
-        let useful = || (self.options.smss as u32).min(self.unsent()).min(self.snd.max_wnd() / 2).max(1);
+        let useful = || (self.options.smss() as u32).min(self.unsent()).min(self.snd.max_wnd() / 2).max(1);
         if self.timers.pending() == Pending::Persist && window.bytes() >= useful() {
             self.set(flag::PROBE_NOW, false);
             self.rtt.forget_backoff();
@@ -183,7 +183,7 @@ impl Tcb {
     /// Frees what was acknowledged cumulatively and takes the round trip (RFC 6298 3, RFC 7323 4.1).
     fn clean(&mut self, r: &mut Round, seg: &Segment, cx: &mut Context) {
         let now = cx.now.micros() as u32;
-        let (sack, smss, min_rtt) = (self.has(flag::SACK), self.options.smss as u32, self.rtt.min());
+        let (sack, smss, min_rtt) = (self.has(flag::SACK), self.options.smss() as u32, self.rtt.min());
         let recovery = &mut self.recovery;
         let head = self.board.acknowledge(cx.sent, self.snd.una(), smss, |s| {
             r.acked(s, recovery.high_seq());

@@ -138,7 +138,7 @@ impl Tcb {
         if s.is(mark::LOST) {
             return;
         }
-        let smss = self.options.smss as u32;
+        let smss = self.options.smss() as u32;
         let keep = smss + s.is(mark::SYN) as u32;
         if s.segs > 1 && s.len > keep {
             self.board.split(cx.sent, i, keep, smss);
@@ -425,7 +425,7 @@ impl Tcb {
 
     /// Data from `low` on came after what was SACKed.
     pub(crate) fn note_reordering(&mut self, low: wire::SeqNum) {
-        self.recovery.note_reordering(low, self.board.fack(self.snd.una()), self.options.smss);
+        self.recovery.note_reordering(low, self.board.fack(self.snd.una()), self.options.smss());
     }
 
     /// SACK on this connection.

@@ -44,7 +44,7 @@ impl Tcb {
     /// Send-buffer autotuning: two windows, so that one can be acknowledged while the next is queued (Linux's
     /// `tcp_sndbuf_expand`).
     pub(crate) fn expand_send_buffer(&mut self, cx: &Context) {
-        let want = 2 * self.cc.cwnd() as u64 * self.options.smss as u64;
+        let want = 2 * self.cc.cwnd() as u64 * self.options.smss() as u64;
         let want = want.min(cx.config.send_buffer_max as u64) as u32;
         // In steps of an eighth: each is an event.
         if !self.sender.grows(want) || self.has(flag::SNDBUF_LOCKED) || !cx.pool.plenty() {

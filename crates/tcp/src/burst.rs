@@ -32,7 +32,7 @@ impl Tcb {
     /// A burst is what a millisecond of the path takes, at least two segments, at most half of either window. `len` bytes
     /// are about to go as `segs` segments.
     pub(crate) fn burst_ends(&self, len: u32, segs: u32, config: &Config) -> bool {
-        let smss = self.options.smss as u32;
+        let smss = self.options.smss() as u32;
         let left = self.unsent() - len;
         let room = self.snd.room().saturating_sub(len);
         let quota = self.cc.room(self.board.in_flight() + segs);
@@ -41,7 +41,7 @@ impl Tcb {
 
     /// Segments of a burst.
     pub(crate) fn burst_goal(&self, config: &Config) -> u32 {
-        let smss = self.options.smss;
+        let smss = self.options.smss();
         (self.cc.cwnd() / 2)
             .min(self.snd.max_wnd() / 2 / smss as u32)
             .min(self.cc.burst_segments(self.board.packets_out(), smss, &self.rtt, config))
@@ -50,7 +50,7 @@ impl Tcb {
 
     /// Bytes of a burst: whole segments, at most half of the largest window (Linux's `tcp_xmit_size_goal`).
     pub fn burst_bytes(&self) -> u32 {
-        let smss = self.options.smss.max(1) as u32;
+        let smss = self.options.smss().max(1) as u32;
         (self.snd.max_wnd() / 2).min(65_215) / smss * smss
     }
 
@@ -63,7 +63,7 @@ impl Tcb {
     /// `bytes` were sent: the next may go when they would have left at the pacing rate.
     #[inline(always)]
     pub(crate) fn paced(&mut self, bytes: u32, cx: &Context) {
-        let (out, smss, srtt) = (self.board.packets_out(), self.options.smss, self.rtt.srtt());
+        let (out, smss, srtt) = (self.board.packets_out(), self.options.smss(), self.rtt.srtt());
         if let Some(wait) = self.cc.pace(bytes, out, smss, srtt, cx.now, cx.config) {
             self.set(flag::PACED, wait);
         }

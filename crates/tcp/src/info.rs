@@ -140,9 +140,9 @@ impl Tcb {
             srtt_us: self.rtt.srtt() as u64,
             rttvar_us: self.rtt.rttvar() as u64,
             min_rtt_us: self.rtt.least() as u64,
-            snd_mss: self.options.smss as u64,
+            snd_mss: self.options.smss() as u64,
             rcv_mss: self.receiver.mss() as u64,
-            pmtu: self.options.smss as u64
+            pmtu: self.options.smss() as u64
                 + self.sender.headers() as u64
                 + if self.has(flag::TIMESTAMPS) { 12 } else { 0 },
             snd_cwnd: self.cc.cwnd() as u64,

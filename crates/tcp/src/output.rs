@@ -442,7 +442,7 @@ impl Tcb {
         if flags.contains(Flags::ACK) {
             self.acknowledged_now();
         }
-        self.stats.segs_out = self.stats.segs_out.wrapping_add(count(len, self.options.smss as u32));
+        self.stats.segs_out = self.stats.segs_out.wrapping_add(count(len, self.options.smss() as u32));
         let options = self.options(syn, cx);
         // RFC 3168 6.1.3.
         if self.has(flag::ECE) && !syn && !flags.contains(Flags::RST) {
@@ -464,24 +464,24 @@ impl Tcb {
 
     /// SMSS (RFC 5681 2), bytes of payload beside timestamps.
     pub fn smss(&self) -> u16 {
-        self.options.smss
+        self.options.smss()
     }
 
     /// Most bytes of payload of the next segment: what its SACK blocks take is missing (RFC 9293 3.7.1, MUST-16; RFC 6691).
     #[inline(always)]
     pub fn segment_size(&self) -> u16 {
-        if !self.receiver.has_blocks() { self.options.smss } else { self.size_beside_blocks() }
+        if !self.receiver.has_blocks() { self.options.smss() } else { self.size_beside_blocks() }
     }
 
     #[inline(never)]
     fn size_beside_blocks(&self) -> u16 {
         if !self.has(flag::SACK) {
-            return self.options.smss;
+            return self.options.smss();
         }
         let most = if self.has(flag::TIMESTAMPS) { 3 } else { 4 };
         match self.receiver.count_blocks().min(most) as u16 {
-            0 => self.options.smss,
-            n => self.options.smss.saturating_sub(4 + 8 * n).max(8),
+            0 => self.options.smss(),
+            n => self.options.smss().saturating_sub(4 + 8 * n).max(8),
         }
     }
 }

@@ -148,7 +148,7 @@ impl Tcb {
             bytes_acked: self.stats.bytes_acked as u32,
             bytes_received: self.stats.bytes_received as u32,
             bytes_sent: self.stats.bytes_sent as u32,
-            smss: self.options.smss,
+            smss: self.options.smss(),
             headers: self.sender.headers(),
             keepalive: self.timers.keepalive(),
             rcv_scale: self.options.rcv_scale(),

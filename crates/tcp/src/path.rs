@@ -64,7 +64,7 @@ impl Tcb {
         // What our SYN offers is what we can receive, which is not this path's matter (RFC 9293 3.7.1, MUST-67; RFC 8201 5.4).
         let known = self.sender.narrow(mss) && !self.established();
         let mss = if self.has(flag::TIMESTAMPS) { mss.saturating_sub(12) } else { mss }.max(36);
-        if mss >= self.options.smss {
+        if mss >= self.options.smss() {
             // Small only because longer ones may be lost: what is tried again fits as well.
             self.limit_doubt(mss);
             return known;
@@ -77,7 +77,7 @@ impl Tcb {
     }
 
     fn lower_mss(&mut self, mss: u16, cx: &mut Context) {
-        let old = core::mem::replace(&mut self.options.smss, mss) as u32;
+        let old = self.options.set_smss(mss) as u32;
         // What was too big is lost for certain and goes again at once, smaller, without being taken for congestion (RFC 1191 6.4).
         let lost = self.board.resize(cx.sent, old, mss as u32, self.snd.una());
         self.note_lost(lost, cx);
@@ -100,19 +100,19 @@ impl Tcb {
         if after == 0 || !self.established() || head <= floor as u32 {
             return;
         }
-        let (nxt, smaller) = (self.snd.nxt(), (self.options.smss / 2).max(floor));
-        let lost = head.min(self.options.smss as u32) as u16;
+        let (nxt, smaller) = (self.snd.nxt(), (self.options.smss() / 2).max(floor));
+        let lost = head.min(self.options.smss() as u32) as u16;
         let hole = self.knobs.as_ref().map_or(Hole::None, |k| k.hole);
         let next = match hole {
-            Hole::None if self.timers.retries() >= after && self.options.smss > floor => {
-                let (full, small) = (self.options.smss, smaller);
+            Hole::None if self.timers.retries() >= after && self.options.smss() > floor => {
+                let (full, small) = (self.options.smss(), smaller);
                 let doubt =
                     Doubt { full, small, lost, rounds: 0, raises: 0, from: nxt, to: nxt, end: None, at: Instant::ZERO };
                 // What has been SACKed may have arrived before the path became narrower, so it does not speak against it.
                 Hole::Suspected(doubt)
             }
             // Nothing gets through: perhaps it is an outage, perhaps even these are too large.
-            Hole::Suspected(doubt) if self.options.smss > floor => Hole::Suspected(Doubt { small: smaller, ..doubt }),
+            Hole::Suspected(doubt) if self.options.smss() > floor => Hole::Suspected(Doubt { small: smaller, ..doubt }),
             Hole::Trying(doubt) if head > doubt.small as u32 => {
                 let (lost, arrived) = (lost.min(doubt.lost), self.longest_arrived(&doubt, true, cx));
                 if arrived >= lost {
@@ -129,14 +129,14 @@ impl Tcb {
                 }
             }
             // The path has become narrower still, or nothing gets through.
-            Hole::Found(doubt) if self.timers.retries() >= after && self.options.smss > floor => {
+            Hole::Found(doubt) if self.timers.retries() >= after && self.options.smss() > floor => {
                 let lost = lost.min(doubt.lost);
                 Hole::Suspected(Doubt { small: smaller, lost, rounds: 0, from: nxt, to: nxt, end: None, ..doubt })
             }
             _ => return,
         };
         if let Hole::Suspected(doubt) | Hole::Found(doubt) = next
-            && doubt.small < self.options.smss
+            && doubt.small < self.options.smss()
         {
             self.lower_mss(doubt.small, cx);
         }
@@ -180,7 +180,7 @@ impl Tcb {
                 None if self.full_sent(&known, cx) => (Hole::Trying(Doubt { end: Some(nxt), ..known }), known.small),
                 None => return,
             },
-            Hole::Trying(_) => (Hole::Trying(known), self.options.smss),
+            Hole::Trying(_) => (Hole::Trying(known), self.options.smss()),
             // RFC 4821 7.7, RFC 8899 4.3: the path may have changed.
             Hole::Found(d) if d.at <= cx.now => {
                 let raises = d.raises.saturating_add(1);
@@ -188,12 +188,12 @@ impl Tcb {
             }
             _ => return,
         };
-        self.options.smss = size;
+        self.options.set_smss(size);
         self.knobs_mut().hole = next;
     }
 
     fn clear_hole(&mut self, full: u16) {
-        self.options.smss = full;
+        self.options.set_smss(full);
         self.knobs_mut().hole = Hole::None;
     }
 
@@ -224,7 +224,7 @@ impl Tcb {
     /// TCP_MAXSEG: clamps what is sent.
     pub fn clamp_mss(&mut self, mss: u16) {
         if mss > 0 {
-            self.options.smss = self.options.smss.min(mss.max(36));
+            self.options.set_smss(self.options.smss().min(mss.max(36)));
             self.limit_doubt(mss.max(36));
         }
     }

@@ -48,7 +48,7 @@ impl Tcb {
     }
 
     fn mark_blocks(&mut self, blocks: &[Block], r: &mut Round, cx: &mut Context) {
-        let (una, smss, now) = (self.snd.una(), self.options.smss as u32, cx.now.micros() as u32);
+        let (una, smss, now) = (self.snd.una(), self.options.smss() as u32, cx.now.micros() as u32);
         let most = self.sender.most_records(cx.config);
         let (recovery, min_rtt) = (&mut self.recovery, self.rtt.min());
         self.board.take_blocks(cx.sent, blocks, (una, smss, most), |s, block, fack| {
@@ -93,7 +93,7 @@ impl Tcb {
             return false;
         }
         let bytes = right.since(left);
-        let smss = self.options.smss as u32;
+        let smss = self.options.smss() as u32;
         let segs = bytes.div_ceil(smss).max(1);
         if bytes <= smss && self.recovery.probe.ends_at(right) {
             r.seen |= seen::DSACK_TLP;

@@ -73,7 +73,7 @@ impl Tcb {
         }
         let may = self.flags & HELD == 0
             && self.board.packets_out() == 0
-            && unsent <= self.options.smss as u32
+            && unsent <= self.options.smss() as u32
             && unsent + fin as u32 <= self.snd.wnd()
             && self.timers.pending() == Pending::None
             && !self.receiver.has_duplicate()
@@ -129,7 +129,7 @@ impl Tcb {
         self.timers.begin_to_wait(cx.now);
         self.board.send(cx.sent, seq, occupied, 1, cx.now.micros() as u32, marks);
         self.snd.send(occupied);
-        if len > 0 && len < self.options.smss as u32 {
+        if len > 0 && len < self.options.smss() as u32 {
             self.sender.sent_partial(self.snd.nxt());
         }
         self.stats.bytes_sent += len as u64;
@@ -249,7 +249,7 @@ impl Tcb {
         self.rcv.take_ts(syn.timestamps.value, cx.now);
         // RFC 3168 6.1.1: a SYN/ACK without ECE declines.
         self.set(flag::ECN, false);
-        self.options.smss = self.smss_for(Some(syn.mss));
+        self.options.set_smss(self.smss_for(Some(syn.mss)));
         let window = SegWnd::of_syn(syn.window);
         self.snd.synchronise(syn.seq, ack.number(), window);
         self.take_run(syn.seq, ack, window, &run, cx);
@@ -342,7 +342,7 @@ impl Tcb {
             }
             _ => self.options.unscale(),
         }
-        self.options.smss = self.smss_for(Some(offer.mss).filter(|mss| *mss > 0));
+        self.options.set_smss(self.smss_for(Some(offer.mss).filter(|mss| *mss > 0)));
         self.rcv.synchronise(offer.seq, self.receiver.synchronise(offer.seq));
         if let Some(recent) = timestamps {
             let value = seg.timestamps.map_or(recent, |ts| ts.value);

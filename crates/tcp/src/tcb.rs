@@ -140,7 +140,7 @@ impl Tcb {
         let sack = self.has(flag::SACK) && o.sack_permitted;
         self.set(flag::SACK, sack);
         self.negotiate_ecn(syn);
-        self.options.smss = self.smss_for(o.mss);
+        self.options.set_smss(self.smss_for(o.mss));
     }
 
     /// SMSS towards a peer that offers `mss`.

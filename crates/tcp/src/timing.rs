@@ -84,13 +84,11 @@ impl Tcb {
 
     fn run_timers(&mut self, cx: &mut Context) {
         let now = cx.now;
-        if self.timers.take_ack(now) {
-            if self.has(flag::ACK_DELAYED) {
-                cx.counters.delayed_acks += 1;
-                self.set(flag::ACK_DELAYED, false);
-                self.set(flag::ACK_NOW, true);
-                self.delayed_ack_expired();
-            }
+        if self.timers.take_ack(now) && self.has(flag::ACK_DELAYED) {
+            cx.counters.delayed_acks += 1;
+            self.set(flag::ACK_DELAYED, false);
+            self.set(flag::ACK_NOW, true);
+            self.delayed_ack_expired();
         }
         if self.cc.pace_at() <= now {
             self.set(flag::PACED, false);

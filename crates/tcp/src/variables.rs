@@ -30,7 +30,7 @@ pub(crate) struct Negotiated {
     /// Random offset of our timestamp clock.
     ts_offset: u32,
     /// SMSS (RFC 5681 2), bytes of payload beside timestamps.
-    pub smss: u16,
+    smss: u16,
     /// Rcv.Wind.Shift and Snd.Wind.Shift (RFC 7323 2.3).
     rcv_scale: u8,
     snd_scale: u8,
@@ -58,6 +58,18 @@ impl Negotiated {
     #[inline(always)]
     pub fn unscale(&mut self) {
         (self.rcv_scale, self.snd_scale) = (0, 0);
+    }
+
+    /// SMSS (RFC 5681 2), bytes of payload beside timestamps.
+    #[inline(always)]
+    pub fn smss(&self) -> u16 {
+        self.smss
+    }
+
+    /// Segments are of `smss` bytes from now on; of how many they were.
+    #[inline(always)]
+    pub fn set_smss(&mut self, smss: u16) -> u16 {
+        core::mem::replace(&mut self.smss, smss)
     }
 
     /// Rcv.Wind.Shift.

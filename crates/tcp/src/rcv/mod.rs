@@ -89,7 +89,7 @@ impl Rcv {
                     || (seg.seq.before(self.nxt) && (seg.seq + len).after(self.adv))
             }
         };
-        acceptable.then(|| Acceptable(*seg))
+        acceptable.then_some(Acceptable(*seg))
     }
 
     /// Cuts off what lies outside of the window.

@@ -186,7 +186,10 @@ impl Reassembly {
         assert!(self.runs.len() <= MAX_RUNS, "{} runs out of order", self.runs.len());
         let mut end = None;
         for run in &self.runs {
-            assert!(run.chain.len() > 0 && !run.end().after(adv), "{run:?} does not lie in the window, up to {adv:?}");
+            assert!(
+                !run.chain.is_empty() && !run.end().after(adv),
+                "{run:?} does not lie in the window, up to {adv:?}"
+            );
             assert!(
                 end.is_none_or(|end| run.seq.after(end)),
                 "{run:?} touches the run before it, which ends at {end:?}"
