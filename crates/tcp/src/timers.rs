@@ -384,3 +384,57 @@ impl Timers {
         assert!(idle > 0 && interval > 0 && count > 0, "{:?}", self.keepalive);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_micros(ms * 1000)
+    }
+
+    #[test]
+    fn one_transmit_timer_at_a_time() {
+        let mut t = Timers::new(&Config::default());
+        t.hasten(at(1));
+        assert_eq!((t.deadline(), t.take_transmit(at(9))), (Instant::FAR, Pending::None));
+        t.arm(Pending::Rto, 200_000, at(0));
+        t.arm(Pending::Probe, 50_000, at(0));
+        t.check();
+        assert_eq!((t.deadline(), t.take_transmit(at(49))), (at(50), Pending::None));
+        assert_eq!((t.take_transmit(at(50)), t.pending(), t.deadline()), (Pending::Probe, Pending::None, Instant::FAR));
+        t.arm(Pending::Persist, 1000, at(50));
+        t.stop();
+        t.check();
+        assert!(t.are_idle());
+    }
+
+    #[test]
+    fn a_cork_holds_from_the_first_time_on() {
+        let mut t = Timers::new(&Config::default());
+        t.cork(at(200));
+        t.cork(at(300));
+        assert_eq!((t.deadline(), t.take_cork(at(199)), t.take_cork(at(200))), (at(200), false, true));
+        assert_eq!(t.deadline(), Instant::FAR);
+    }
+
+    #[test]
+    fn the_user_timeout_comes_before_the_rto() {
+        let mut t = Timers::new(&Config::default());
+        t.set_user_timeout(1000);
+        t.begin_to_wait(at(100));
+        assert_eq!(t.clamp_to_user_timeout(5_000_000, at(600)), 5_000_000);
+        t.timed_out();
+        assert_eq!(t.clamp_to_user_timeout(5_000_000, at(600)), 500_000);
+        assert_eq!((t.user_timed_out(at(1099)), t.user_timed_out(at(1100))), (false, true));
+        t.progressed(at(1100));
+        assert_eq!((t.retries(), t.user_timed_out(at(1100))), (0, false));
+    }
+
+    #[test]
+    fn answers_out_of_the_window_are_spaced() {
+        let mut t = Timers::new(&Config::default());
+        assert!(t.may_answer(u32::MAX - 10, 500));
+        assert!(!t.may_answer(400, 500) && t.may_answer(489, 500));
+    }
+}

@@ -93,3 +93,40 @@ impl Probe {
         assert!(!(self.due && self.is_out()), "a probe follows a probe: {self:?}");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn out(again: bool) -> Probe {
+        let mut p = Probe::default();
+        p.ask();
+        assert!(p.take_due());
+        p.sent(SeqNum(1000), again);
+        p
+    }
+
+    #[test]
+    fn one_at_a_time() {
+        let mut p = out(true);
+        p.ask();
+        p.check(SeqNum(1000));
+        assert!(!p.take_due() && p.is_out());
+    }
+
+    #[test]
+    fn what_answers_say() {
+        let answer = |again, ack, bare, duplicate| {
+            let mut p = out(again);
+            (p.answer(SeqNum(ack), bare, duplicate), p.is_out())
+        };
+        // Below its end nothing is known yet.
+        assert_eq!(answer(true, 999, true, true), (Answer::Nothing, true));
+        // New data that is acknowledged was no repair, nor was what came twice.
+        assert_eq!(answer(false, 1000, false, false), (Answer::Nothing, false));
+        assert_eq!(answer(true, 1000, false, true), (Answer::Nothing, false));
+        assert_eq!(answer(true, 1000, true, false), (Answer::Nothing, false));
+        assert_eq!(answer(true, 1000, false, false), (Answer::Nothing, true));
+        assert_eq!(answer(true, 1001, false, false), (Answer::Repaired, true));
+    }
+}

@@ -171,3 +171,28 @@ fn sent_after(at1: u32, end1: SeqNum, at2: u32, end2: SeqNum) -> bool {
     let d = at1.wrapping_sub(at2) as i32;
     d > 0 || (d == 0 && end1.after(end2))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wide_window_persists_for_a_while() {
+        let mut rack = Rack::new();
+        rack.note_duplicate();
+        rack.update_window(10, 0);
+        assert_eq!((rack.steps, rack.persist), (2, PERSIST));
+        for _ in 0..300 {
+            rack.keep_window();
+            rack.check();
+        }
+        for _ in 0..PERSIST {
+            rack.update_window(20, 0);
+            assert_eq!(rack.steps, 2);
+            rack.recovered();
+        }
+        rack.update_window(20, 0);
+        assert_eq!(rack.steps, 1);
+        rack.check();
+    }
+}

@@ -194,3 +194,74 @@ impl Rcv {
         assert!(self.unacked <= since, "{} bytes not acknowledged, of {since}", self.unacked);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RCV.NXT is 100, RCV.WND `window`.
+    fn rcv(window: u32) -> Rcv {
+        let mut rcv = Rcv::default();
+        rcv.synchronise(SeqNum(99), window);
+        rcv
+    }
+
+    fn seg(seq: u32, payload: &[u8], flags: Flags) -> Segment<'_> {
+        let (ack, options) = (SeqNum(0), Default::default());
+        let seq = SeqNum(seq);
+        Segment { src_port: 1, dst_port: 2, seq, ack, flags, window: 0, urgent: 0, options, payload, mss: 0 }
+    }
+
+    #[test]
+    fn the_four_cases() {
+        let accepts = |window, seq, len: usize, flags| rcv(window).accept(&seg(seq, &[0; 99][..len], flags)).is_some();
+        let edges = |window, len, flags| {
+            (0..200)
+                .filter(|seq| accepts(window, *seq, len, flags))
+                .fold(None, |edges: Option<(u32, u32)>, seq| Some((edges.map_or(seq, |(first, _)| first), seq)))
+        };
+        assert_eq!(edges(0, 0, Flags::ACK), Some((100, 100)));
+        assert_eq!(edges(0, 1, Flags::ACK), None);
+        // An empty one is taken at the right edge, too, but no RST.
+        assert_eq!(edges(10, 0, Flags::ACK), Some((100, 110)));
+        assert_eq!(edges(10, 0, Flags::RST), Some((100, 109)));
+        assert_eq!(edges(10, 5, Flags::ACK), Some((96, 109)));
+        assert_eq!(edges(10, 4, Flags::ACK | Flags::FIN), Some((96, 109)));
+        assert_eq!(edges(10, 50, Flags::ACK), Some((51, 109)));
+    }
+
+    #[test]
+    fn what_lies_in_the_window() {
+        let data: Vec<u8> = (0..20).collect();
+        let trim = |window, seq| {
+            let (rcv, seg) = (rcv(window), seg(seq, &data, Flags::ACK | Flags::FIN));
+            let t = rcv.trim(&rcv.accept(&seg).expect("acceptable"));
+            (t.seq.0, t.data.to_vec(), t.fin.map(|end| end.0), t.known.map(|(l, r)| (l.0, r.0)), t.beyond)
+        };
+        assert_eq!(trim(50, 100), (100, data.clone(), Some(120), None, false));
+        assert_eq!(trim(50, 95), (100, data[5..].to_vec(), Some(115), Some((95, 100)), false));
+        assert_eq!(trim(10, 95), (100, data[5..15].to_vec(), None, Some((95, 100)), true));
+        assert_eq!(trim(10, 105), (105, data[..5].to_vec(), None, None, true));
+        // The FIN takes no room of its own.
+        assert_eq!(trim(20, 100), (100, data.clone(), Some(120), None, false));
+        assert_eq!(trim(50, 80), (100, vec![], Some(100), Some((80, 100)), false));
+    }
+
+    #[test]
+    fn edges_never_move_left() {
+        let mut rcv = rcv(100);
+        rcv.advance(60);
+        assert_eq!((rcv.nxt().0, rcv.window(), rcv.unacked()), (160, 40, 60));
+        rcv.offer(30);
+        assert_eq!(rcv.window(), 40);
+        rcv.offer(50);
+        assert_eq!(rcv.window(), 50);
+        rcv.check();
+        rcv.acknowledged();
+        rcv.advance(50);
+        rcv.take_fin();
+        assert_eq!((rcv.nxt().0, rcv.window(), rcv.unacked()), (211, 0, 50));
+        assert!(rcv.covers_last_ack(SeqNum(160)) && !rcv.covers_last_ack(SeqNum(161)));
+        rcv.check();
+    }
+}

@@ -209,3 +209,56 @@ impl Idle {
         Snd { una, nxt: una, wnd, max_wnd, wl1, wl2 }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 100 of 1,000 bytes of window are out, from just below the wrap on.
+    fn snd() -> Snd {
+        let mut snd = Snd::new(SeqNum(u32::MAX - 50));
+        snd.send(100);
+        snd.synchronise(SeqNum(7), snd.una(), SegWnd::of_syn(1000));
+        snd
+    }
+
+    #[test]
+    fn what_an_ack_may_be() {
+        let snd = snd();
+        let (una, nxt) = (snd.una(), snd.nxt());
+        assert_eq!(snd.accept_ordinary_ack(una), Some(Ack(una)));
+        assert_eq!((snd.accept_new_ack(una), snd.accept_new_ack(nxt)), (None, Some(Ack(nxt))));
+        for beyond in [snd.accept_ordinary_ack(nxt + 1), snd.accept_new_ack(nxt + 1), snd.accept_ack(nxt + 1, 9999)] {
+            assert_eq!(beyond, None);
+        }
+        assert_eq!(snd.accept_ordinary_ack(una - 1), None);
+        // Old ones reach back by a window, but not to before the first byte.
+        assert_eq!((snd.accept_ack(una - 1000, 9999), snd.accept_ack(una - 1001, 9999)), (Some(Ack(una - 1000)), None));
+        assert_eq!((snd.accept_ack(una - 5, 5), snd.accept_ack(una - 6, 5)), (Some(Ack(una - 5)), None));
+    }
+
+    #[test]
+    fn old_acks_move_nothing() {
+        let mut snd = snd();
+        let una = snd.una();
+        assert!(!snd.acknowledge(Ack(una - 5)) && !snd.acknowledge(Ack(una)));
+        assert_eq!(snd.update_window(SeqNum(8), Ack(una - 5), SegWnd::of_syn(5)), None);
+        assert!(snd.acknowledge(Ack(una + 60)));
+        assert_eq!((snd.una(), snd.outstanding(), snd.room(), snd.right()), (una + 60, 40, 960, una + 1060));
+        snd.check();
+    }
+
+    #[test]
+    fn the_newest_window_counts() {
+        let mut snd = snd();
+        let ack = Ack(snd.una());
+        assert_eq!(snd.update_window(SeqNum(7), ack, SegWnd::of_syn(1000)), Some(false));
+        assert_eq!(snd.update_window(SeqNum(9), ack, SegWnd::of_syn(2000)), Some(true));
+        assert_eq!(snd.update_window(SeqNum(8), ack, SegWnd::of_syn(3000)), None);
+        assert_eq!((snd.wnd(), snd.max_wnd()), (2000, 2000));
+        assert_eq!(snd.update_window(SeqNum(9), ack, SegWnd::of_syn(1)), Some(true));
+        assert_eq!((snd.wnd(), snd.max_wnd()), (1, 2000));
+        // The peer has shrunk its window to below what is sent.
+        assert_eq!((snd.acceptable_seq(1), snd.acceptable_seq(128)), (snd.una() + 1, snd.nxt()));
+    }
+}
