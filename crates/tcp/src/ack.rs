@@ -4,99 +4,40 @@
 use wire::SeqNum;
 use wire::tcp::{Flags, Segment};
 
-use crate::State;
-use crate::congestion::{AckSample, CongestionControl};
-use crate::recovery::Phase;
-use crate::sent::{Run, mark};
-use crate::tcb::{Context, Notice, Tcb, flag};
+use crate::loss::recovery::Phase;
+use crate::loss::round::{Round, seen};
+use crate::loss::sent::{Run, mark};
+use crate::snd::Ack;
 use crate::timers::Pending;
-
-/// Bytes acknowledged of which the application may hear before a quarter of its buffer is free.
-const WORTH: u32 = 2048;
-
-/// What one acknowledgment said, as bits.
-pub(crate) mod seen {
-    /// The segment carried data.
-    pub const DATA: u32 = 1 << 0;
-    pub const WINDOW: u32 = 1 << 1;
-    pub const UNA_ADVANCED: u32 = 1 << 2;
-    /// Data, or our SYN, was acknowledged cumulatively.
-    pub const ACKED: u32 = 1 << 3;
-    /// Of what was acknowledged some had been sent again.
-    pub const AGAIN_ACKED: u32 = 1 << 4;
-    /// New SACKed data.
-    pub const SACKED: u32 = 1 << 5;
-    pub const DSACK: u32 = 1 << 6;
-    /// The D-SACK answers a tail loss probe.
-    pub const DSACK_TLP: u32 = 1 << 7;
-    pub const ECE: u32 = 1 << 8;
-    /// Data below `high_seq`, never sent again, was delivered.
-    pub const ORIGINAL: u32 = 1 << 9;
-    /// A retransmission was found lost.
-    pub const LOST_AGAIN: u32 = 1 << 10;
-    /// The peer forgot what it had SACKed (RFC 2018 8).
-    pub const RENEGED: u32 = 1 << 11;
-    pub const SET_TIMER: u32 = 1 << 12;
-
-    pub const NOT_DUP: u32 = DATA | WINDOW | ACKED;
-    pub const ALERT: u32 = SACKED | ECE | DSACK;
-    pub const PROGRESS: u32 = ACKED | SACKED;
-}
-
-/// One acknowledgment while it is worked on.
-pub(crate) struct Round {
-    pub seen: u32,
-    /// `snd.una` before it.
-    pub prior_una: SeqNum,
-    /// Highest SACKed sequence number before it.
-    pub prior_fack: SeqNum,
-    pub prior_in_flight: u32,
-    pub prior_delivered: u32,
-    pub prior_lost: u32,
-    /// Lowest sequence number delivered late, without having been sent again.
-    pub reordered: SeqNum,
-    /// Segments acknowledged cumulatively.
-    pub acked_segs: u32,
-    /// Transmission of the first and the last segment acknowledged cumulatively and sent once.
-    pub first_at: Option<u32>,
-    pub last_at: Option<u32>,
-    /// The same for what was SACKed.
-    pub sack_first_at: Option<u32>,
-    pub sack_last_at: Option<u32>,
-}
+use crate::variables::SegWnd;
+use crate::{Context, Notice, State, Tcb, flag};
 
 impl Tcb {
-    /// Sequence number of the first byte not yet queued.
-    pub(crate) fn tx_end(&self) -> SeqNum {
-        self.sender.base + self.sender.queue.len() as u32
-    }
-
     /// Bytes of the application's that are not acknowledged, sent or not.
     pub fn unacknowledged(&self) -> usize {
-        self.sender.queue.len()
+        self.sender.queued()
     }
 
     /// Records of segments sent and not acknowledged.
     pub fn sent_records(&self) -> u32 {
-        self.board.records.len()
+        self.board.len()
     }
 
-    /// Queued bytes never sent. `snd.nxt` lies before them (a SYN to come), among them, or behind them (FIN).
-    #[inline]
+    /// Queued bytes never sent.
+    #[inline(always)]
     pub fn unsent(&self) -> u32 {
-        let left = self.tx_end().0.wrapping_sub(self.snd.nxt.0) as i32;
-        (left.max(0) as u32).min(self.sender.queue.len() as u32)
+        self.sender.unsent(self.snd.nxt())
     }
 
     fn round(&self) -> Round {
         Round {
             seen: 0,
-            prior_una: self.snd.una,
-            prior_fack: if self.board.sacked_out > 0 { self.recovery.fack } else { self.snd.una },
-            prior_in_flight: self.in_flight(),
-            prior_delivered: self.recovery.delivered,
-            prior_lost: self.recovery.lost,
-            reordered: self.snd.nxt,
+            prior_una: self.snd.una(),
+            prior_fack: self.board.fack(self.snd.una()),
+            prior_in_flight: self.board.in_flight(),
+            prior_delivered: self.recovery.delivered(),
+            prior_lost: self.recovery.lost(),
+            reordered: self.snd.nxt(),
             acked_segs: 0,
             first_at: None,
             last_at: None,
@@ -105,17 +46,17 @@ impl Tcb {
         }
     }
 
-    /// Takes an acceptable acknowledgment.
-    pub(crate) fn take_ack(&mut self, seg: &Segment, cx: &mut Context) {
-        if !self.take_plain_ack(seg, cx) {
-            self.take_any_ack(seg, cx);
+    /// Takes the acknowledgment of a segment, which is `ack`.
+    pub(crate) fn take_ack(&mut self, seg: &Segment, ack: Ack, cx: &mut Context) {
+        if !self.take_plain_ack(seg, ack, cx) {
+            self.take_any_ack(seg, ack, cx);
         }
     }
 
     /// New data is acknowledged and nothing is amiss: what [`Tcb::take_any_ack`] comes to then. `false` otherwise, with
     /// nothing done.
-    fn take_plain_ack(&mut self, seg: &Segment, cx: &mut Context) -> bool {
-        let plain = seg.ack.after(self.snd.una)
+    fn take_plain_ack(&mut self, seg: &Segment, ack: Ack, cx: &mut Context) -> bool {
+        let plain = seg.ack.after(self.snd.una())
             && seg.options.sack.as_slice().is_empty()
             && !seg.flags.contains(Flags::ECE)
             && self.has(flag::SACK)
@@ -123,8 +64,8 @@ impl Tcb {
         if !plain {
             return false;
         }
-        let Some(run) = self.board.records.pop_run(cx.sent, seg.ack) else { return false };
-        self.take_run((seg.seq, seg.ack, self.scaled(seg)), &run, cx);
+        let Some(run) = self.board.acknowledge_run(cx.sent, seg.ack) else { return false };
+        self.take_run(seg.seq, ack, self.options.window_of(seg), &run, cx);
         true
     }
 
@@ -137,96 +78,72 @@ impl Tcb {
 
     /// Nothing was lost, reordered, probed for or marked in either direction, as far as we know, since the last trouble was over.
     pub(crate) fn undisturbed(&self) -> bool {
-        let (r, board) = (&self.recovery, &self.board);
-        r.phase == Phase::Open
-            && board.sacked_out | board.lost_out | board.retrans_out == 0
-            && r.probe_high.is_none()
-            && r.undo_marker.is_none()
-            && r.retrans_stamp.is_none()
-            && !(r.rack.dsack_seen | r.head_due)
-            && self.receiver.ooo.is_none()
-            && self.path_is_clear()
+        self.recovery.is_undisturbed() && self.board.is_clean() && self.receiver.is_in_order() && self.path_is_clear()
     }
 
     /// The records of `run` are acknowledged by `seg`, where nothing is amiss.
     #[inline(always)]
-    pub(crate) fn take_run(&mut self, (seq, ack, window): (SeqNum, SeqNum, u32), run: &Run, cx: &mut Context) {
+    pub(crate) fn take_run(&mut self, seq: SeqNum, ack: Ack, window: SegWnd, run: &Run, cx: &mut Context) {
         let now = cx.now.micros() as u32;
         self.recovery.rack.delivered_in_order(run, now);
-        let in_flight = self.board.packets_out;
-        self.board.packets_out -= run.segs;
-        self.recovery.delivered = self.recovery.delivered.wrapping_add(run.segs);
-        self.timers.retries = 0;
-        self.timers.probes = 0;
-        self.timers.zero_probes = 0;
+        // Nothing is lost or SACKed, so all that was out was in flight.
+        let in_flight = self.board.packets_out() + run.segs;
+        self.recovery.deliver(run.segs);
+        self.timers.progressed(cx.now);
+        self.timers.answered();
         self.update_window(seq, ack, window);
-        self.snd.una = ack;
-        self.timers.progress_at = cx.now;
-        self.sender.acked_at = cx.now;
-        let limited = self.has(flag::CWND_LIMITED);
+        self.snd.acknowledge(ack);
+        self.sender.acked(cx.now);
+        let limited = self.cc.limited();
         // Linux: MSG_MORE holds until an acknowledgment; TCP_CORK does longer.
         self.set(flag::MORE, false);
         // RFC 6298 3.
         let (rtt, least) = (now.wrapping_sub(run.first_at), now.wrapping_sub(run.last_at));
         self.rtt.sample(rtt, Some(least), cx.config);
-        self.cc.control.on_rtt(least, run.segs, ack, self.snd.nxt, &self.cc.window);
-        let sample = AckSample {
-            acked: run.segs,
-            in_flight,
-            limited,
-            max_out: self.cc.max_out,
-            now: cx.now,
-            srtt: self.rtt.srtt,
-        };
-        self.cc.control.on_ack(&sample, &mut self.cc.window);
+        self.cc.on_rtt(least, run.segs, ack.number(), self.snd.nxt());
+        self.cc.on_ack(run.segs, in_flight, limited, cx.now, self.rtt.srtt());
         self.free_acknowledged(cx);
         self.set_transmit_timer(cx);
         self.expand_send_buffer(cx);
     }
 
-    fn take_any_ack(&mut self, seg: &Segment, cx: &mut Context) {
-        let ack = seg.ack;
+    fn take_any_ack(&mut self, seg: &Segment, ack: Ack, cx: &mut Context) {
         let mut r = self.round();
         if !seg.payload.is_empty() || seg.flags.contains(Flags::FIN) {
             r.seen |= seen::DATA;
         }
-        if ack.after(self.snd.una) {
-            r.seen |= seen::UNA_ADVANCED;
-            self.timers.retries = 0;
-        }
-        if self.update_window(seg.seq, ack, self.scaled(seg)) {
+        if self.update_window(seg.seq, ack, self.options.window_of(seg)) {
             r.seen |= seen::WINDOW;
         }
         // RFC 3168 6.1.2; the SYN's bits mean something else.
         if seg.flags.contains(Flags::ECE) && self.has(flag::ECN) && !seg.flags.contains(Flags::SYN) {
             r.seen |= seen::ECE;
         }
-        if r.seen & seen::UNA_ADVANCED != 0 {
-            self.snd.una = ack;
-            self.timers.progress_at = cx.now;
-            self.sender.acked_at = cx.now;
-            self.timers.zero_probes = 0;
+        if self.snd.acknowledge(ack) {
+            r.seen |= seen::UNA_ADVANCED;
+            self.timers.progressed(cx.now);
+            self.sender.acked(cx.now);
             self.judge_black_hole(cx);
             // Linux: MSG_MORE holds until an acknowledgment; TCP_CORK does longer.
             self.set(flag::MORE, false);
-            self.recovery.head_due = false;
+            self.recovery.take_head_due();
         }
         if self.has(flag::SACK) && !seg.options.sack.as_slice().is_empty() {
             self.take_sack(seg, &mut r, cx);
         }
-        self.timers.probes = 0;
-        if self.board.packets_out == 0 {
+        self.timers.answered();
+        if self.board.packets_out() == 0 {
             if r.seen & seen::DSACK != 0 {
                 self.alert(&mut r, 0, cx);
             }
-            self.process_probe_ack(ack, &r, cx);
+            self.process_probe_ack(seg.ack, &r, cx);
             return;
         }
-        let had_limit = self.has(flag::CWND_LIMITED);
+        let had_limit = self.cc.limited();
         self.clean(&mut r, seg, cx);
-        self.update_reorder_window();
-        self.process_probe_ack(ack, &r, cx);
-        let dubious = r.seen & seen::NOT_DUP == 0 || r.seen & seen::ALERT != 0 || self.recovery.phase != Phase::Open;
+        self.recovery.rack.update_window(self.recovery.delivered(), self.board.packets_out());
+        self.process_probe_ack(seg.ack, &r, cx);
+        let dubious = r.seen & seen::NOT_DUP == 0 || r.seen & seen::ALERT != 0 || self.recovery.phase() != Phase::Open;
         if dubious {
             let dup = r.seen & (seen::UNA_ADVANCED | seen::NOT_DUP | seen::DSACK) == 0;
             cx.counters.dup_acks += dup as u64;
@@ -240,7 +157,7 @@ impl Tcb {
 
     /// An ACK older than `snd.una` moves nothing, but its SACK blocks may be news (RFC 2018 5).
     pub(crate) fn take_old_ack(&mut self, seg: &Segment, cx: &mut Context) {
-        if !self.has(flag::SACK) || seg.options.sack.as_slice().is_empty() || self.board.packets_out == 0 {
+        if !self.has(flag::SACK) || seg.options.sack.as_slice().is_empty() || self.board.packets_out() == 0 {
             return;
         }
         let mut r = self.round();
@@ -248,90 +165,38 @@ impl Tcb {
         self.alert(&mut r, 0, cx);
     }
 
-    /// The window that a segment offers; that of a SYN is not scaled (RFC 7323 2.2).
-    fn scaled(&self, seg: &Segment) -> u32 {
-        let shift = if seg.flags.contains(Flags::SYN) { 0 } else { self.options.snd_scale };
-        (seg.window as u32) << shift
-    }
-
-    /// RFC 9293 3.10.7.4: SND.WL1 and SND.WL2 keep old segments from setting the window. Whether this one did: it is no
-    /// duplicate then.
-    #[inline]
-    pub(crate) fn update_window(&mut self, seq: SeqNum, ack: SeqNum, window: u32) -> bool {
-        let newer = self.snd.wl1.before(seq) || (self.snd.wl1 == seq && self.snd.wl2.before_eq(ack));
-        if !newer || ack.before(self.snd.una) {
-            return false;
-        }
-        let told = ack.after(self.snd.una) || self.snd.wl1.before(seq) || window != self.snd.wnd;
-        self.snd.wl1 = seq;
-        self.snd.wl2 = ack;
-        self.snd.wnd = window;
-        self.snd.max_wnd = self.snd.max_wnd.max(window);
+    /// Takes the window of a segment, before SND.UNA moves; whether it says anything: the segment is no duplicate then.
+    #[inline(always)]
+    pub(crate) fn update_window(&mut self, seq: SeqNum, ack: Ack, window: SegWnd) -> bool {
+        let Some(told) = self.snd.update_window(seq, ack, window) else { return false };
         // A window too small to use (MUST-38) leaves the timer alone: one that opens and closes by a byte would restart it
         // for ever, and neither the override nor a limit would ever come.
-        let useful = || (self.options.smss as u32).min(self.unsent()).min(self.snd.max_wnd / 2).max(1);
-        if self.timers.pending == Pending::Persist && window >= useful() {
+        let useful = || (self.options.smss() as u32).min(self.unsent()).min(self.snd.max_wnd() / 2).max(1);
+        if self.timers.pending() == Pending::Persist && window.bytes() >= useful() {
             self.set(flag::PROBE_NOW, false);
-            self.rtt.backoff = 0;
-            self.stop_transmit_timer();
+            self.rtt.forget_backoff();
+            self.timers.stop();
         }
         told
     }
 
     /// Frees what was acknowledged cumulatively and takes the round trip (RFC 6298 3, RFC 7323 4.1).
     fn clean(&mut self, r: &mut Round, seg: &Segment, cx: &mut Context) {
-        let una = self.snd.una;
         let now = cx.now.micros() as u32;
-        let mut head_at = None;
-        while let Some(i) = self.board.records.head() {
-            let mut s = self.board.records.get(cx.sent, i);
-            if s.end().after(una) {
-                if !s.seq.before(una) {
-                    head_at = Some(s.at);
-                    if s.is(mark::SACKED) {
-                        r.seen |= seen::RENEGED;
-                    }
-                    break;
-                }
-                // The front of a record: cut it off, so that what remains is counted right.
-                let before = s.segs as u32;
-                let j = self.board.records.split(cx.sent, i, una.since(s.seq), self.options.smss as u32);
-                s = self.board.records.get(cx.sent, i);
-                let rest = self.board.records.get(cx.sent, j).segs as u32;
-                self.recount(before, s.segs as u32 + rest, s.marks);
+        let (sack, smss, min_rtt) = (self.has(flag::SACK), self.options.smss() as u32, self.rtt.min());
+        let recovery = &mut self.recovery;
+        let head = self.board.acknowledge(cx.sent, self.snd.una(), smss, |s| {
+            r.acked(s, recovery.high_seq());
+            if sack && !s.is(mark::SACKED) {
+                recovery.deliver(s.segs as u32);
+                recovery.rack.delivered(s, now, min_rtt);
             }
-            self.board.records.pop(cx.sent);
-            let segs = s.segs as u32;
-            if s.is(mark::AGAIN) {
-                if s.is(mark::RETRANS) {
-                    self.board.retrans_out = self.board.retrans_out.saturating_sub(segs);
-                }
-                r.seen |= seen::AGAIN_ACKED;
-            } else if !s.is(mark::SACKED) {
-                r.last_at = Some(s.at);
-                r.first_at = r.first_at.or(r.last_at);
-                if s.seq.before(r.reordered) {
-                    r.reordered = s.seq;
-                }
-                if !s.end().after(self.recovery.high_seq) {
-                    r.seen |= seen::ORIGINAL;
-                }
-            }
-            if s.is(mark::SACKED) {
-                self.board.sacked_out = self.board.sacked_out.saturating_sub(segs);
-            } else if self.has(flag::SACK) {
-                self.recovery.delivered = self.recovery.delivered.wrapping_add(segs);
-                self.rack_advance(&s, now);
-            }
-            if s.is(mark::LOST) {
-                self.board.lost_out = self.board.lost_out.saturating_sub(segs);
-            }
-            self.board.packets_out = self.board.packets_out.saturating_sub(segs);
-            r.acked_segs += segs;
-            r.seen |= seen::ACKED;
             if s.is(mark::SYN) {
-                self.recovery.retrans_stamp = None;
+                recovery.forget_retransmissions();
             }
+        });
+        if head.is_some_and(|s| s.is(mark::SACKED)) {
+            r.seen |= seen::RENEGED;
         }
 
         // RFC 6298 3 (Karn): what was sent more than once is not timed; RFC 7323 4.1: the echo tells it apart.
@@ -341,7 +206,7 @@ impl Tcb {
         let measured = match (sample, seg.options.timestamps) {
             (Some(rtt), _) => Some(rtt),
             (None, Some(ts)) if self.has(flag::TIMESTAMPS) && ts.echo != 0 && r.seen & seen::ACKED != 0 => {
-                let sent_ms = ts.echo.wrapping_sub(self.options.ts_offset);
+                let sent_ms = self.options.sent_at(ts.echo);
                 let rtt = (cx.now.millis() as u32).wrapping_sub(sent_ms);
                 // A clock of milliseconds: half of one is the least it can mean. An echo from the future means nothing.
                 (rtt < 1 << 21).then(|| (rtt * 1000).max(500))
@@ -350,63 +215,36 @@ impl Tcb {
         };
         if let Some(rtt) = measured {
             self.rtt.sample(rtt, least, cx.config);
-            self.cc.control.on_rtt(least.unwrap_or(rtt), r.acked_segs, self.snd.una, self.snd.nxt, &self.cc.window);
+            self.cc.on_rtt(least.unwrap_or(rtt), r.acked_segs, self.snd.una(), self.snd.nxt());
         }
         if r.seen & seen::ACKED != 0 {
             r.seen |= seen::SET_TIMER;
             self.free_acknowledged(cx);
-            if !self.has(flag::SACK) {
-                self.remove_reno_sacks(r);
+            if !sack {
+                let delivered = self.board.remove_duplicates(r.acked_segs);
+                self.recovery.deliver(delivered);
                 if r.seen & seen::AGAIN_ACKED != 0 {
                     r.seen &= !seen::ORIGINAL;
                 }
             } else if r.reordered.before(r.prior_fack) {
                 self.note_reordering(r.reordered);
             }
-        } else if let (Some(head), Some(sack)) = (head_at, r.sack_first_at)
-            && (sack.wrapping_sub(head) as i32) < 0
+        } else if let (Some(head), Some(sack_at)) = (head, r.sack_first_at)
+            && (sack_at.wrapping_sub(head.at) as i32) < 0
         {
             // Linux: the timer moves only when the SACK is not for data sent after the head, or it would move for ever.
             r.seen |= seen::SET_TIMER;
-        }
-        if self.board.packets_out == 0 {
-            self.board.sacked_out = 0;
-            self.board.lost_out = 0;
-            self.board.retrans_out = 0;
-        }
-    }
-
-    /// A record's count of segments changed from `before` to `after`.
-    pub(crate) fn recount(&mut self, before: u32, after: u32, marks: u8) {
-        let fix = |n: &mut u32| *n = (*n + after).saturating_sub(before);
-        fix(&mut self.board.packets_out);
-        if marks & mark::SACKED != 0 {
-            fix(&mut self.board.sacked_out);
-        }
-        if marks & mark::LOST != 0 {
-            fix(&mut self.board.lost_out);
-        }
-        if marks & mark::RETRANS != 0 {
-            fix(&mut self.board.retrans_out);
         }
     }
 
     /// Bytes that need not be kept any more.
     fn free_acknowledged(&mut self, cx: &mut Context) {
-        // Behind the base lies a SYN, behind the end a FIN.
-        let data =
-            (self.snd.una.0.wrapping_sub(self.sender.base.0) as i32).max(0).min(self.sender.queue.len() as i32) as u32;
+        let data = self.sender.acknowledge(cx.pool, self.snd.una());
         if data == 0 {
             return;
         }
-        self.sender.queue.consume(cx.pool, data as usize);
-        self.sender.base += data;
         self.stats.bytes_acked += data as u64;
-        self.sender.unreported += data;
-        // Reported when it is worth an event: a quarter of the buffer, or of what can be had of one where memory is scarce.
-        let worth = self.sender.unreported >= self.sender.buffer / 4
-            || self.has(flag::TELL_ACKED)
-            || self.sender.unreported >= WORTH && self.sender.unreported as usize >= cx.pool.share() / 4;
+        let worth = self.has(flag::TELL_ACKED) || self.sender.worth_telling(|| cx.pool.share());
         if worth && !self.orphaned() {
             self.put_notice(Notice::ACKED);
         }
@@ -414,34 +252,26 @@ impl Tcb {
 
     /// What the acknowledgment means for the window: reduction while one is under way, growth otherwise.
     fn control_congestion(&mut self, r: &Round, was_limited: bool, cx: &mut Context) {
-        let delivered = self.recovery.delivered.wrapping_sub(r.prior_delivered);
+        let delivered = self.recovery.delivered().wrapping_sub(r.prior_delivered);
         if self.recovery.reducing() {
-            let lost = self.recovery.lost.wrapping_sub(r.prior_lost);
+            let lost = self.recovery.lost().wrapping_sub(r.prior_lost);
             self.reduce_window(delivered, lost, r.seen);
             return;
         }
         // Linux: with much reordering, SACKed data counts as progress too.
-        let raise = match self.recovery.reordering > 3 {
+        let raise = match self.recovery.reorders_much() {
             true => r.seen & seen::PROGRESS != 0,
             false => r.seen & seen::ACKED != 0,
         };
         if raise {
-            let sample = AckSample {
-                acked: delivered,
-                in_flight: r.prior_in_flight,
-                limited: was_limited,
-                max_out: self.cc.max_out,
-                now: cx.now,
-                srtt: self.rtt.srtt,
-            };
-            self.cc.control.on_ack(&sample, &mut self.cc.window);
+            self.cc.on_ack(delivered, r.prior_in_flight, was_limited, cx.now, self.rtt.srtt());
             self.expand_send_buffer(cx);
         }
     }
 
     /// Whether our FIN was sent and acknowledged.
     pub(crate) fn fin_acked(&self) -> bool {
-        self.has(flag::FIN_SENT) && self.snd.una == self.snd.nxt
+        self.has(flag::FIN_SENT) && self.snd.una() == self.snd.nxt()
     }
 
     /// Whether the connection exists for the application: past the handshake.

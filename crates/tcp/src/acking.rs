@@ -2,43 +2,30 @@
 //! start of a transfer, where the peer's slow start waits for it (Linux's quick ACKs), and not at once where the
 //! application answers what it reads, so that the ACK rides on the answer (its ping-pong mode).
 
-use crate::tcb::{Context, Tcb, flag};
-
-/// Most quick ACKs at the start of a transfer.
-const QUICK: u32 = 16;
+use crate::rcv::receiver::Urgency;
+use crate::{Context, Tcb, flag};
 
 impl Tcb {
     /// `segment` bytes came in one segment and are in order.
+    #[inline(always)]
     pub(crate) fn schedule_ack(&mut self, segment: usize, cx: &mut Context) {
-        if segment >= self.receiver.mss as usize {
-            self.receiver.mss = segment.min(self.receiver.mss_clamp as usize) as u16;
-        }
-        let first = self.receiver.data_at == wire::Instant::ZERO;
-        let idle = cx.now.micros_since(self.receiver.data_at) > self.rtt.rto(cx.config) as u64;
-        if first || (idle && !self.has(flag::PINGPONG)) {
-            // Half a window of quick ACKs, as at the start.
-            let half = self.receiver.buffer / (2 * self.receiver.mss.max(1) as u32);
-            self.receiver.quick_acks = self.receiver.quick_acks.max(half.clamp(2, QUICK) as u8);
-        }
-        self.receiver.data_at = cx.now;
-        let quick = self.receiver.quick_acks > 0 && !self.has(flag::PINGPONG);
-        // SHLD-19: every second full-sized segment.
-        let second = self.rcv.unacked > self.receiver.mss as u32;
-        if second || self.receiver.ooo.is_some() {
-            self.set(flag::ACK_NOW, true);
-        } else if quick {
+        let rto = self.rtt.rto(cx.config);
+        match self.receiver.arrived(segment, self.rcv.unacked(), cx.now, rto, self.has(flag::PINGPONG)) {
+            Urgency::Now => self.set(flag::ACK_NOW, true),
             // The application is about to hear of it; its answer may be a turn away.
-            self.set(flag::ACK_NOW | flag::ACK_LATER, true);
-        } else if !self.has(flag::ACK_DELAYED) {
-            self.set(flag::ACK_DELAYED, true);
-            self.timers.ack_at = cx.now + cx.config.delayed_ack;
+            Urgency::Quick => self.set(flag::ACK_NOW | flag::ACK_LATER, true),
+            Urgency::Delayed if self.has(flag::ACK_DELAYED) => {}
+            Urgency::Delayed => {
+                self.set(flag::ACK_DELAYED, true);
+                self.timers.delay_ack(cx.now + cx.config.delayed_ack);
+            }
         }
     }
 
     /// Data goes out soon after data came in: the application answers.
     pub(crate) fn note_answer(&mut self, cx: &Context) {
         let delay = cx.config.delayed_ack.as_micros() as u64;
-        if self.receiver.data_at != wire::Instant::ZERO && cx.now.micros_since(self.receiver.data_at) < delay {
+        if self.receiver.data_at().is_some_and(|at| cx.now.micros_since(at) < delay) {
             self.set(flag::PINGPONG, true);
         }
     }
@@ -52,11 +39,10 @@ impl Tcb {
     #[inline(always)]
     pub(crate) fn acknowledged_now(&mut self) {
         self.set(flag::ACK_NOW | flag::ACK_DELAYED | flag::ACK_LATER, false);
-        self.timers.ack_at = wire::Instant::FAR;
-        if self.rcv.unacked > 0 {
-            self.receiver.quick_acks = self.receiver.quick_acks.saturating_sub(1);
+        self.timers.ack_went();
+        if self.rcv.unacked() > 0 {
+            self.receiver.ack_went();
         }
-        self.rcv.unacked = 0;
-        self.rcv.last_ack_sent = self.rcv.nxt;
+        self.rcv.acknowledged();
     }
 }

@@ -2,6 +2,9 @@
 
 use core::time::Duration;
 
+/// Most segments of a burst.
+pub(crate) const MOST_BURST: u8 = 64;
+
 /// Who may turn on ECN (RFC 3168), as Linux's `tcp_ecn`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ecn {
@@ -142,7 +145,7 @@ impl Config {
         bytes(&mut self.send_buffer, LEAST_BYTES);
         bytes(&mut self.send_buffer_max, self.send_buffer);
         self.initial_window = self.initial_window.clamp(1, 65_535);
-        self.min_burst = self.min_burst.clamp(1, crate::usage::MOST_BURST);
+        self.min_burst = self.min_burst.clamp(1, MOST_BURST);
         self.max_rto = self.max_rto.clamp(MS, LONGEST);
         self.min_rto = self.min_rto.clamp(MS, self.max_rto);
         self.initial_rto = self.initial_rto.clamp(MS, self.max_rto);

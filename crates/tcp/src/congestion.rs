@@ -177,3 +177,28 @@ forward! {
     on_undo();
     on_restart(now: Instant, idle: u64);
 }
+
+impl Algorithm {
+    /// All that there are, with Linux's names.
+    pub const ALL: &'static [(Algorithm, &'static str)] = &[(Algorithm::Cubic, "cubic"), (Algorithm::NewReno, "reno")];
+
+    /// Its name for TCP_CONGESTION.
+    pub fn name(self) -> &'static str {
+        Algorithm::ALL.iter().find(|(a, _)| *a == self).map_or("", |(_, name)| name)
+    }
+
+    /// The algorithm that `name` stands for.
+    pub fn from_name(name: &str) -> Option<Algorithm> {
+        Algorithm::ALL.iter().find(|(_, n)| *n == name).map(|(a, _)| *a)
+    }
+
+    /// Its number between the halves of a lane.
+    pub fn number(self) -> u32 {
+        Algorithm::ALL.iter().position(|(a, _)| *a == self).map_or(u32::MAX, |at| at as u32)
+    }
+
+    /// The algorithm with this number.
+    pub fn from_number(number: u32) -> Option<Algorithm> {
+        Algorithm::ALL.get(number as usize).map(|(a, _)| *a)
+    }
+}

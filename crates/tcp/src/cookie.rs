@@ -7,9 +7,7 @@
 use wire::tcp::{Flags, Options, Segment, Timestamps};
 use wire::{Instant, SeqNum};
 
-use crate::sent::mark;
-use crate::tcb::{Context, Open, Tcb};
-use crate::{Config, Ecn, Outgoing};
+use crate::{Config, Context, Ecn, Open, Outgoing, Tcb};
 
 /// What must be known of a SYN to open a connection by it later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,12 +125,10 @@ impl Tcb {
         self.note_syn(cx);
         self.stats.segs_out = 1;
         cx.now = now;
-        self.timers.heard_at = now;
-        if sent.is_none()
-            && let Some(s) = self.board.records.front(cx.sent)
-        {
-            // Karn: which SYN/ACK the ACK answers is not known.
-            s.marks |= mark::AGAIN;
+        self.timers.heard(now);
+        if sent.is_none() {
+            // Which SYN/ACK the ACK answers is not known.
+            self.board.first_is_ambiguous(cx.sent);
         }
         self.stats.retrans = retries as u32;
     }

@@ -2,8 +2,7 @@
 
 use wire::tcp::{Flags, Segment};
 
-use crate::State;
-use crate::tcb::{Context, Tcb, flag};
+use crate::{Context, State, Tcb, flag};
 
 impl Tcb {
     /// What the peer's SYN or SYN/ACK says (RFC 3168 6.1.1): a SYN asks with ECE and CWR, a SYN/ACK agrees with ECE alone.
@@ -31,7 +30,7 @@ impl Tcb {
         cx.counters.ecn_ce += 1;
         if !self.has(flag::ECE) {
             self.set(flag::ECE | flag::ACK_NOW, true);
-            self.receiver.quick_acks = self.receiver.quick_acks.max(2);
+            self.receiver.ack_quickly();
         }
     }
 

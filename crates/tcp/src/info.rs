@@ -1,60 +1,8 @@
 //! One snapshot of a connection for the API, `ss` and the tests; fields mean what Linux's `struct tcp_info` says.
 
-/// The state of RFC 9293 3.3.2, with Linux's numbers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum State {
-    /// Both directions open.
-    Established = 1,
-    /// Active open, SYN sent.
-    SynSent = 2,
-    /// SYN received, ours not yet acknowledged.
-    SynReceived = 3,
-    /// Our FIN sent, not yet acknowledged.
-    FinWait1 = 4,
-    /// Our FIN acknowledged; the peer may still send.
-    FinWait2 = 5,
-    /// 2 MSL wait.
-    TimeWait = 6,
-    /// No connection.
-    #[default]
-    Closed = 7,
-    /// The peer's FIN received; we may still send.
-    CloseWait = 8,
-    /// As CLOSE-WAIT, our FIN sent.
-    LastAck = 9,
-    /// Waiting for connections.
-    Listen = 10,
-    /// Both FINs sent, ours not yet acknowledged.
-    Closing = 11,
-}
+use wire::Instant;
 
-impl State {
-    /// Linux's name of it.
-    pub fn name(self) -> &'static str {
-        match self {
-            State::Established => "ESTAB",
-            State::SynSent => "SYN-SENT",
-            State::SynReceived => "SYN-RECV",
-            State::FinWait1 => "FIN-WAIT-1",
-            State::FinWait2 => "FIN-WAIT-2",
-            State::TimeWait => "TIME-WAIT",
-            State::Closed => "UNCONN",
-            State::CloseWait => "CLOSE-WAIT",
-            State::LastAck => "LAST-ACK",
-            State::Listen => "LISTEN",
-            State::Closing => "CLOSING",
-        }
-    }
-
-    fn from_number(n: u64) -> State {
-        use State::*;
-        [Established, SynSent, SynReceived, FinWait1, FinWait2, TimeWait, CloseWait, LastAck, Listen, Closing]
-            .into_iter()
-            .find(|s| *s as u64 == n)
-            .unwrap_or(Closed)
-    }
-}
+use crate::{Config, State, Tcb, flag};
 
 macro_rules! info {
     ($($(#[$doc:meta])* $field:ident),* $(,)?) => {
@@ -173,15 +121,59 @@ info! {
     reord_seen,
 }
 
-/// What one connection has counted.
-#[derive(Debug, Default)]
-pub(crate) struct Statistics {
-    pub segs_in: u32,
-    pub segs_out: u32,
-    pub retrans: u32,
-    pub ooo_in: u32,
-    pub bytes_acked: u64,
-    pub bytes_received: u64,
-    pub bytes_sent: u64,
-    pub bytes_retrans: u64,
+impl Tcb {
+    /// The snapshot; fields as Linux fills them.
+    pub fn info(&self, now: Instant, config: &Config) -> TcpInfo {
+        let ms_since = |at: Instant| now.micros_since(at) / 1000;
+        // Where no data has come, Linux counts from the handshake, the last we heard of the peer.
+        let data_at = self.receiver.data_at().unwrap_or(self.timers.heard_at());
+        TcpInfo {
+            state: self.state,
+            options: self.has(flag::TIMESTAMPS) as u64
+                | (self.has(flag::SACK) as u64) << 1
+                | (self.has(flag::SCALED) as u64) << 2
+                | (self.has(flag::ECN) as u64) << 3,
+            window_scale: (self.options.rcv_scale() as u64) << 4 | self.options.snd_scale() as u64,
+            ca_state: self.recovery.phase() as u64,
+            backoff: self.rtt.backoff() as u64,
+            rto_us: self.rtt.rto(config) as u64,
+            srtt_us: self.rtt.srtt() as u64,
+            rttvar_us: self.rtt.rttvar() as u64,
+            min_rtt_us: self.rtt.least() as u64,
+            snd_mss: self.options.smss() as u64,
+            rcv_mss: self.receiver.mss() as u64,
+            pmtu: self.options.smss() as u64
+                + self.sender.headers() as u64
+                + if self.has(flag::TIMESTAMPS) { 12 } else { 0 },
+            snd_cwnd: self.cc.cwnd() as u64,
+            snd_ssthresh: if self.cc.ssthresh() == u32::MAX { 0x7fff_ffff } else { self.cc.ssthresh() as u64 },
+            snd_wnd: self.snd.wnd() as u64,
+            rcv_wnd: self.rcv.window() as u64,
+            unacked_bytes: self.snd.outstanding() as u64,
+            notsent_bytes: self.unsent() as u64,
+            bytes_acked: self.stats.bytes_acked,
+            bytes_received: self.stats.bytes_received,
+            bytes_sent: self.stats.bytes_sent,
+            bytes_retrans: self.stats.bytes_retrans,
+            segs_out: self.stats.segs_out as u64,
+            segs_in: self.stats.segs_in as u64,
+            total_retrans: self.stats.retrans as u64,
+            rcv_ooopack: self.stats.ooo_in as u64,
+            unacked: self.board.packets_out() as u64,
+            sacked: self.board.sacked_out() as u64,
+            lost: self.board.lost_out() as u64,
+            retrans: self.board.retrans_out() as u64,
+            reordering: self.recovery.reordering() as u64,
+            retransmits: self.timers.retries() as u64,
+            probes: self.timers.probes() as u64,
+            rcv_space: self.receiver.buffer() as u64,
+            delivered: self.recovery.delivered() as u64,
+            dsack_dups: self.recovery.duplicates() as u64,
+            advmss: self.receiver.mss_clamp() as u64,
+            last_data_sent_ms: ms_since(self.sender.sent_at()),
+            last_data_recv_ms: ms_since(data_at),
+            last_ack_recv_ms: ms_since(self.timers.heard_at()),
+            reord_seen: self.recovery.reordering_seen() as u64,
+        }
+    }
 }

@@ -3,9 +3,12 @@
 use wire::SeqNum;
 use wire::tcp::{Flags, Ordinary, Segment};
 
-use crate::output::{Reply, reset_for};
-use crate::tcb::{Context, Error, Notice, Tcb, flag};
-use crate::{State, reassembly::Reassembly};
+use crate::outgoing::{Reply, reset_for};
+use crate::rcv::reassembly::Inserted;
+use crate::rcv::{Acceptable, InWindow};
+use crate::snd::Ack;
+use crate::timers::SMALLEST_TIMER;
+use crate::{Context, Error, Notice, State, Tcb, flag};
 
 impl Tcb {
     /// Processes one segment of this connection. A `Reply` is a segment outside the connection's own flow (a RST).
@@ -33,19 +36,15 @@ impl Tcb {
     #[inline(always)]
     pub(crate) fn note_arrival(&mut self, seg: &Segment) {
         self.stats.segs_in = self.stats.segs_in.wrapping_add(seg.count());
-        self.receiver.echo = match seg.options.timestamps {
-            Some(ts) if ts.echo != 0 && self.has(flag::TIMESTAMPS) => {
-                Some(ts.echo.wrapping_sub(self.options.ts_offset))
-            }
-            _ => None,
-        };
+        let stamp = seg.options.timestamps.filter(|ts| ts.echo != 0 && self.has(flag::TIMESTAMPS));
+        self.receiver.set_echo(stamp.map(|ts| self.options.sent_at(ts.echo)));
     }
 
     /// Takes the text of a segment that says what the last one said, which was predicted, but for its text at `seq`: nothing
     /// of this connection has happened in between. `false`, and nothing is done, where it must go the whole way.
     pub fn on_following(&mut self, seq: SeqNum, text: &[u8], cx: &mut Context) -> bool {
-        let plain = self.state == State::Established && self.receiver.ooo.is_none() && !self.orphaned();
-        if !plain || seq != self.rcv.nxt || text.is_empty() || text.len() > self.rcv.adv.since(seq) as usize {
+        let plain = self.state == State::Established && self.receiver.is_in_order() && !self.orphaned();
+        if !plain || seq != self.rcv.nxt() || text.is_empty() || text.len() > self.rcv.window() as usize {
             return false;
         }
         self.stats.segs_in = self.stats.segs_in.wrapping_add(1);
@@ -55,24 +54,23 @@ impl Tcb {
     }
 
     pub(crate) fn heard(&mut self, cx: &Context) {
-        self.timers.heard_at = cx.now;
-        self.timers.keep_probes = 0;
+        self.timers.heard(cx.now);
     }
 
     /// RFC 9293 3.10.7.3.
     fn in_syn_sent(&mut self, seg: &Segment, cx: &mut Context) -> Option<Reply> {
         let has_ack = seg.flags.contains(Flags::ACK);
-        let acceptable = has_ack && seg.ack.after(self.snd.una) && seg.ack.before_eq(self.snd.nxt);
-        if has_ack && !acceptable {
+        let ack = self.snd.accept_new_ack(seg.ack).filter(|_| has_ack);
+        if has_ack && ack.is_none() {
             // The peer remembers an earlier connection of this tuple (TIME-WAIT); our RST ends its memory, so the SYN is
-            // worth repeating at once rather than after a second (Linux's TCP_TIMEOUT_MIN).
-            if self.timers.retries == 0 && !seg.flags.contains(Flags::RST) {
-                self.timers.rto_at = cx.now.plus_micros(2_000);
+            // worth repeating at once rather than after a second.
+            if self.timers.retries() == 0 && !seg.flags.contains(Flags::RST) {
+                self.timers.hasten(cx.now.plus_micros(SMALLEST_TIMER as u64));
             }
             return reset_for(seg);
         }
         if seg.flags.contains(Flags::RST) {
-            if acceptable {
+            if ack.is_some() {
                 cx.counters.resets_in += 1;
                 self.close_now(Some(Error::Refused), cx);
             }
@@ -82,44 +80,40 @@ impl Tcb {
             return None;
         }
         // RFC 7323 5 as Linux has it: an echo that is none of ours is an old segment.
-        if let (true, Some(echo)) = (has_ack, self.receiver.echo) {
-            let since = echo.wrapping_sub(self.timers.progress_at.millis() as u32) as i32;
+        if let (true, Some(echo)) = (has_ack, self.receiver.echo()) {
+            let since = echo.wrapping_sub(self.timers.progress_at().millis() as u32) as i32;
             if since < 0 || (cx.now.millis() as u32).wrapping_sub(echo) as i32 <= -1 {
                 cx.counters.paws += 1;
                 return reset_for(seg);
             }
         }
         self.heard(cx);
-        self.take_syn(seg, cx);
-        self.snd.wnd = seg.window as u32;
-        self.snd.max_wnd = self.snd.wnd;
-        self.snd.wl2 = seg.ack;
-        if !has_ack {
+        self.take_syn(seg, seg.ack, cx);
+        let Some(ack) = ack else {
             // Simultaneous open (RFC 9293 3.5, figure 8; MUST-10): SYN-RECEIVED, our SYN goes out again with ACK.
             self.state = State::SynReceived;
-            self.mark_all_lost(cx, |_| true);
+            self.mark_all_lost(cx);
             return None;
-        }
-        self.acknowledge_syn(seg, cx);
+        };
+        self.acknowledge_syn(seg, ack, cx);
         self.set(flag::ACK_NOW | flag::ACK_LATER, true);
         // RFC 9293 3.10.7.3: data and FIN on a SYN/ACK are processed as in the other states.
         if !seg.payload.is_empty() || seg.flags.contains(Flags::FIN) {
             let rest = Segment { seq: seg.seq + 1, ..*seg };
-            self.take_text(&rest, cx);
+            if let Some(rest) = self.rcv.accept(&rest) {
+                self.take_text(&rest, cx);
+            }
         }
         None
     }
 
-    fn acknowledge_syn(&mut self, seg: &Segment, cx: &mut Context) {
+    fn acknowledge_syn(&mut self, seg: &Segment, ack: Ack, cx: &mut Context) {
         let again = self.stats.retrans;
-        self.take_ack(seg, cx);
+        self.take_ack(seg, ack, cx);
         // RFC 6928 2, RFC 5681 3.1: several lost SYNs say that the path is bad; one may just have been slow.
-        self.cc.window = crate::congestion::Window::new(if again > 1 { 1 } else { self.initial_window(cx.config) });
-        self.recovery.phase = crate::recovery::Phase::Open;
-        self.recovery.undo_marker = None;
-        self.cc.stamp = cx.now;
-        self.cc.usage_seq = self.snd.nxt;
-        if self.rtt.srtt == 0 {
+        self.cc.open(self.snd.nxt(), cx.now, again > 1, cx.config);
+        self.recovery.handshake_done();
+        if self.rtt.srtt() == 0 {
             // RFC 6298 5.7.
             self.rtt.unmeasured(cx.config);
         }
@@ -136,9 +130,8 @@ impl Tcb {
         // RFC 7323 5.3 R1: PAWS comes before the sequence check; RST is exempt, and a clock idle for 24 days is not
         // trusted (5.5).
         if let (true, Some(ts)) = (self.has(flag::TIMESTAMPS), seg.options.timestamps) {
-            let old = (ts.value.wrapping_sub(self.rcv.ts_recent) as i32) < 0;
-            let idle = ((cx.now.millis() / 1000) as u32).wrapping_sub(self.rcv.ts_recent_age);
-            if old && !rst && !syn && idle < 24 * 86400 {
+            let old = self.rcv.is_older(ts.value) && self.rcv.ts_age(cx.now) < 24 * 86400;
+            if old && !rst && !syn {
                 cx.counters.paws += 1;
                 self.answer_invalid(seg, cx);
                 return None;
@@ -146,13 +139,13 @@ impl Tcb {
         }
 
         // A SYN retransmitted by the peer: our SYN/ACK was lost or is on its way.
-        if self.state == State::SynReceived && syn && !rst && seg.seq == self.receiver.irs {
-            if seg.flags.contains(Flags::ACK) && !self.passive() && seg.ack == self.snd.nxt {
+        if self.state == State::SynReceived && syn && !rst && seg.seq == self.receiver.irs() {
+            if seg.flags.contains(Flags::ACK) && !self.passive() && seg.ack == self.snd.nxt() {
                 // The other half of a simultaneous open.
                 let rest = Segment { seq: seg.seq + 1, flags: Flags::ACK, ..*seg };
                 return self.in_synchronized(&rest, cx);
             }
-            self.mark_all_lost(cx, |_| true);
+            self.mark_all_lost(cx);
             return None;
         }
 
@@ -161,29 +154,29 @@ impl Tcb {
             self.close_now(Some(Error::Reset), cx);
             return None;
         }
-        if !self.acceptable(seg) {
+        let Some(acceptable) = self.rcv.accept(seg) else {
             cx.counters.unacceptable += 1;
             if !rst {
                 // RFC 2883 4: what came again is reported.
                 let end = seg.seq + seg.payload.len() as u32;
-                if seg.seq.before(self.rcv.nxt) {
-                    self.note_duplicate(seg.seq, end.min(self.rcv.nxt));
+                if seg.seq.before(self.rcv.nxt()) {
+                    self.note_duplicate(seg.seq, end.min(self.rcv.nxt()));
                 }
                 self.answer_invalid(seg, cx);
                 // RFC 9293 MUST-66: with a zero window, RST and URG are looked at, and the acknowledgment still counts.
-                let zero_window = self.rcv.adv == self.rcv.nxt && seg.seq == self.rcv.nxt;
-                if zero_window && seg.flags.contains(Flags::ACK) && self.ack_ok(seg) && self.state != State::SynReceived
-                {
-                    self.take_ack(seg, cx);
+                let zero_window = self.rcv.window() == 0 && seg.seq == self.rcv.nxt();
+                let looks = zero_window && seg.flags.contains(Flags::ACK) && self.state != State::SynReceived;
+                if let Some(ack) = self.accept_ack(seg).filter(|_| looks) {
+                    self.take_ack(seg, ack, cx);
                     self.after_ack(cx);
                 }
             }
             return None;
-        }
+        };
 
         if rst {
             // RFC 5961 3.2: exact match resets, anything else in the window is challenged.
-            if seg.seq != self.rcv.nxt {
+            if seg.seq != self.rcv.nxt() {
                 self.challenge(cx);
                 return None;
             }
@@ -206,22 +199,19 @@ impl Tcb {
         }
 
         if self.state == State::SynReceived {
-            if !(seg.ack.after(self.snd.una) && seg.ack.before_eq(self.snd.nxt)) {
-                return reset_for(seg);
-            }
-            // RFC 9293 3.10.7.4: the window of the ACK counts from here on.
-            self.snd.wl1 = seg.seq - 1;
-            self.acknowledge_syn(seg, cx);
+            let Some(ack) = self.snd.accept_new_ack(seg.ack) else { return reset_for(seg) };
+            self.snd.take_next_window(seg.seq);
+            self.acknowledge_syn(seg, ack, cx);
         } else {
-            if !self.ack_ok(seg) {
+            let Some(ack) = self.accept_ack(seg) else {
                 cx.counters.bad_ack += 1;
                 // RFC 5961 5.2.
                 self.challenge(cx);
                 return None;
-            }
-            match seg.ack.before(self.snd.una) {
+            };
+            match seg.ack.before(self.snd.una()) {
                 true => self.take_old_ack(seg, cx),
-                false => self.take_ack(seg, cx),
+                false => self.take_ack(seg, ack, cx),
             }
         }
         self.heard(cx);
@@ -229,52 +219,27 @@ impl Tcb {
 
         // RFC 7323 4.3: TS.Recent follows what the last ACK covered.
         if let (true, Some(ts)) = (self.has(flag::TIMESTAMPS), seg.options.timestamps)
-            && seg.seq.before_eq(self.rcv.last_ack_sent)
-            && ts.value.wrapping_sub(self.rcv.ts_recent) as i32 >= 0
+            && self.rcv.covers_last_ack(seg.seq)
+            && !self.rcv.is_older(ts.value)
         {
-            self.take_ts(ts.value, cx.now);
+            self.rcv.take_ts(ts.value, cx.now);
         }
         self.after_ack(cx);
         if self.state == State::Closed || self.state == State::TimeWait {
             return None;
         }
-        self.take_text(seg, cx)
-    }
-
-    /// RFC 9293 3.10.7.4, the four cases, with two additions: a zero-length segment at the left edge is always acceptable,
-    /// and so is one at the right edge that is no RST. A peer that has filled the window and misses a segment at its start
-    /// sends its ACKs with that number (SND.NXT = RCV.NXT + RCV.WND), and retransmits until they are heard; Linux and FreeBSD
-    /// take them. RFC 5961 3.2 keeps RST out.
-    fn acceptable(&self, seg: &Segment) -> bool {
-        let window = self.rcv.adv.since(self.rcv.nxt);
-        let len =
-            seg.payload.len() as u32 + seg.flags.contains(Flags::FIN) as u32 + seg.flags.contains(Flags::SYN) as u32;
-        match (len, window) {
-            (0, 0) => seg.seq == self.rcv.nxt,
-            (0, _) => {
-                seg.seq.in_window(self.rcv.nxt, window) || (seg.seq == self.rcv.adv && !seg.flags.contains(Flags::RST))
-            }
-            (_, 0) => false,
-            _ => {
-                seg.seq.in_window(self.rcv.nxt, window) || (seg.seq + (len - 1)).in_window(self.rcv.nxt, window)
-                    // A segment that covers the whole window and more.
-                    || (seg.seq.before(self.rcv.nxt) && (seg.seq + len).after(self.rcv.adv))
-            }
-        }
+        self.take_text(&acceptable, cx)
     }
 
     /// Some stacks send the RST that follows their FIN with the FIN's own number; once they have, they answer nothing any
     /// more (Linux's tcp_reset_check).
     fn follows_fin(&self, seg: &Segment) -> bool {
-        seg.seq + 1 == self.rcv.nxt && matches!(self.state, State::CloseWait | State::LastAck | State::Closing)
+        seg.seq + 1 == self.rcv.nxt() && matches!(self.state, State::CloseWait | State::LastAck | State::Closing)
     }
 
-    /// RFC 5961 5.2: SND.UNA - MAX.SND.WND <= SEG.ACK <= SND.NXT. The lower bound does not reach below the first byte ever
-    /// acknowledged: an ACK of what was never sent would otherwise pass as an old one, and let its text in (as Linux since
-    /// 6.7: at most the bytes acknowledged).
-    fn ack_ok(&self, seg: &Segment) -> bool {
-        let old = (self.snd.max_wnd as u64).min(self.stats.bytes_acked) as u32;
-        !seg.ack.after(self.snd.nxt) && !seg.ack.before(self.snd.una - old)
+    /// RFC 5961 5.2.
+    fn accept_ack(&self, seg: &Segment) -> Option<Ack> {
+        self.snd.accept_ack(seg.ack, self.stats.bytes_acked)
     }
 
     /// What the acknowledgment of our FIN does to the state.
@@ -287,7 +252,7 @@ impl Tcb {
                 self.state = State::FinWait2;
                 // Only an orphan is timed: an application that half-closed may wait as long as it likes.
                 if self.orphaned() {
-                    self.timers.life_at = cx.now + cx.config.fin_timeout;
+                    self.timers.live_until(cx.now + cx.config.fin_timeout);
                 }
             }
             State::Closing => self.enter_time_wait(),
@@ -297,9 +262,9 @@ impl Tcb {
     }
 
     /// Text and FIN.
-    fn take_text(&mut self, seg: &Segment, cx: &mut Context) -> Option<Reply> {
-        let fin = seg.flags.contains(Flags::FIN);
-        if seg.payload.is_empty() && !fin {
+    fn take_text(&mut self, acceptable: &Acceptable, cx: &mut Context) -> Option<Reply> {
+        let seg = acceptable.segment();
+        if seg.payload.is_empty() && !seg.flags.contains(Flags::FIN) {
             return None;
         }
         if matches!(self.state, State::CloseWait | State::Closing | State::LastAck) {
@@ -307,45 +272,31 @@ impl Tcb {
             self.set(flag::ACK_NOW, true);
             return None;
         }
-        if self.orphaned() && !seg.payload.is_empty() && (seg.seq + seg.payload.len() as u32).after(self.rcv.nxt) {
+        if self.orphaned() && !seg.payload.is_empty() && (seg.seq + seg.payload.len() as u32).after(self.rcv.nxt()) {
             // RFC 2525 2.17, RFC 9293 3.10.4: nobody will read it.
             cx.counters.data_after_close += 1;
             self.close_now(None, cx);
             cx.counters.resets_out += 1;
             return reset_for(seg);
         }
-        // Trim to the window.
-        let mut seq = seg.seq;
-        let mut data = seg.payload;
-        let end = seq + data.len() as u32;
-        if seq.before(self.rcv.nxt) {
-            let known = (self.rcv.nxt.since(seq) as usize).min(data.len());
-            self.note_duplicate(seq, seq + known as u32);
-            data = &data[known..];
-            seq += known as u32;
+        let InWindow { seq, data, fin, known, beyond } = self.rcv.trim(acceptable);
+        if let Some((left, right)) = known {
+            self.note_duplicate(left, right);
             self.set(flag::ACK_NOW, true);
-            self.receiver.quick_acks = self.receiver.quick_acks.max(2);
+            self.receiver.ack_quickly();
         }
-        let window = self.rcv.adv.since(self.rcv.nxt);
-        let beyond = (seq + data.len() as u32).since(self.rcv.nxt);
-        let mut fin = fin;
-        if seq.in_window(self.rcv.nxt, window.max(1)) && beyond > window {
-            cx.counters.beyond_window += 1;
-            data = &data[..data.len() - ((beyond - window) as usize).min(data.len())];
-            fin = false;
-        }
-
-        if seq != self.rcv.nxt {
-            self.take_out_of_order(seq, data, fin.then_some(end), cx);
+        cx.counters.beyond_window += beyond as u64;
+        if seq != self.rcv.nxt() {
+            self.take_out_of_order(seq, data, fin, cx);
             return None;
         }
         if !data.is_empty() && !self.take_in_order(data, seg.longest().min(data.len()), cx) {
             return None;
         }
-        if self.receiver.ooo.is_some() {
+        if !self.receiver.is_in_order() {
             self.drain_reassembly(cx);
         }
-        if fin && self.rcv.nxt == end {
+        if fin == Some(self.rcv.nxt()) {
             self.take_fin(cx);
         }
         None
@@ -353,10 +304,7 @@ impl Tcb {
 
     /// Appends in-order bytes, which came in segments of `segment`; `false` when some did not fit into memory.
     pub(crate) fn take_in_order(&mut self, data: &[u8], segment: usize, cx: &mut Context) -> bool {
-        // Where memory is short, whoever has much unread gets no more of it, so that others get through. An eighth of the
-        // buffer an application may have read without saying so.
-        let hoards = self.receiver.occupied >= self.receiver.buffer / 8 && !cx.pool.plenty();
-        let took = if hoards { 0 } else { self.receiver.queue.push_slice(cx.pool, data) };
+        let took = self.receiver.push(cx.pool, data);
         cx.counters.in_order += 1;
         self.accept_bytes(took as u32, segment, cx);
         if took < data.len() {
@@ -369,35 +317,21 @@ impl Tcb {
     }
 
     fn accept_bytes(&mut self, bytes: u32, segment: usize, cx: &mut Context) {
-        self.rcv.nxt += bytes;
-        if self.rcv.nxt.after(self.rcv.adv) {
-            self.rcv.adv = self.rcv.nxt;
-        }
-        self.receiver.occupied += bytes;
-        self.rcv.unacked += bytes;
+        self.rcv.advance(bytes);
         self.stats.bytes_received += bytes as u64;
         self.put_notice(Notice::DATA);
         self.note_ce(cx);
-        self.measure_as_receiver(segment, cx);
+        self.receiver.measure(segment, &self.rcv, cx.now);
         self.schedule_ack(segment, cx);
     }
 
     fn take_out_of_order(&mut self, seq: SeqNum, data: &[u8], fin: Option<SeqNum>, cx: &mut Context) {
         self.stats.ooo_in = self.stats.ooo_in.wrapping_add(1);
         self.note_ce(cx);
-        let ooo = self.receiver.ooo.get_or_insert_with(Box::<Reassembly>::default);
-        let mut kept = true;
-        let mut duplicate = None;
-        if !data.is_empty() {
-            let done = ooo.insert(cx.pool, seq, data);
-            (kept, duplicate) = (done.kept, done.duplicate);
-        }
+        let Inserted { kept, duplicate } = self.receiver.insert(cx.pool, seq, data, fin);
         match kept {
             true => cx.counters.out_of_order += 1,
             false => cx.counters.out_of_order_dropped += 1,
-        }
-        if let (true, Some(end)) = (kept, fin) {
-            ooo.set_fin(end);
         }
         if let Some((left, right)) = duplicate {
             self.note_duplicate(left, right);
@@ -407,23 +341,23 @@ impl Tcb {
     }
 
     fn drain_reassembly(&mut self, cx: &mut Context) {
-        let Some(mut ooo) = self.receiver.ooo.take() else { return };
+        let Some(mut ooo) = self.receiver.take_out_of_order() else { return };
         // RFC 2883 4: what fills the gap may bring again what lies above it; as Linux, the first such run.
-        if let (Some((left, right)), None) = (ooo.overlap(self.rcv.nxt), self.receiver.dsack) {
+        if let (Some((left, right)), false) = (ooo.overlap(self.rcv.nxt()), self.receiver.has_duplicate()) {
             self.note_duplicate(left, right);
         }
-        while let Some(chain) = ooo.take(cx.pool, self.rcv.nxt) {
+        while let Some(chain) = ooo.take(cx.pool, self.rcv.nxt()) {
             let bytes = chain.len();
-            self.receiver.queue.append(cx.pool, chain);
+            self.receiver.append(cx.pool, chain);
             self.accept_bytes(bytes as u32, 0, cx);
         }
         // RFC 5681 4.2: a segment that fills a gap is acknowledged at once.
         self.set(flag::ACK_NOW, true);
-        if ooo.fin_at(self.rcv.nxt) {
+        if ooo.fin_at(self.rcv.nxt()) {
             ooo.free(cx.pool);
             self.take_fin(cx);
         } else if !ooo.is_empty() {
-            self.receiver.ooo = Some(ooo);
+            self.receiver.keep_out_of_order(ooo);
         }
     }
 
@@ -432,10 +366,7 @@ impl Tcb {
         if self.has(flag::FIN_RECEIVED) {
             return;
         }
-        self.rcv.nxt += 1;
-        if self.rcv.nxt.after(self.rcv.adv) {
-            self.rcv.adv = self.rcv.nxt;
-        }
+        self.rcv.take_fin();
         self.set(flag::FIN_RECEIVED | flag::ACK_NOW, true);
         if !self.orphaned() {
             self.put_notice(Notice::FIN);
@@ -452,8 +383,8 @@ impl Tcb {
 
     fn enter_time_wait(&mut self) {
         self.state = State::TimeWait;
-        self.timers.rto_at = wire::Instant::FAR;
-        self.timers.life_at = wire::Instant::FAR;
+        self.timers.stop();
+        self.timers.live_on();
     }
 
     /// An ACK that only repeats (RFC 9293 3.10.7.4).
@@ -474,12 +405,9 @@ impl Tcb {
     fn may_answer(&mut self, cx: &mut Context) -> bool {
         let now = cx.now.millis() as u32;
         let wait = cx.config.invalid_ratelimit.as_millis() as u32;
-        if self.timers.invalid_at.is_some_and(|at| now.wrapping_sub(at) < wait) {
-            cx.counters.acks_limited += 1;
-            return false;
-        }
-        self.timers.invalid_at = Some(now);
-        true
+        let may = self.timers.may_answer(now, wait);
+        cx.counters.acks_limited += !may as u64;
+        may
     }
 
     /// RFC 5961 7: challenge ACKs are limited, for each connection by itself.

@@ -1,70 +1,14 @@
 //! What to send next (RFC 9293 3.8, 3.10.2): lost segments first, then new data as the windows allow, then bare ACKs.
 
 use mem::Side;
-use wire::tcp::{Flags, Header, Options, Segment};
-use wire::{Instant, SeqNum};
+use wire::SeqNum;
+use wire::tcp::Flags;
 
-use crate::congestion::CongestionControl;
-use crate::sent::mark;
-use crate::tcb::{Context, Tcb, flag};
+use crate::loss::recovery::Phase;
+use crate::loss::sent::mark;
+use crate::outgoing::{Outgoing, wants};
 use crate::timers::Pending;
-use crate::{Config, State};
-
-/// A segment of a connection, ready to be framed.
-#[derive(Clone, Copy, Debug)]
-pub struct Outgoing {
-    /// `seg.seq`.
-    pub seq: SeqNum,
-    /// `seg.ack`.
-    pub ack: SeqNum,
-    /// Control bits.
-    pub flags: Flags,
-    /// The window field as it goes on the wire.
-    pub window: u16,
-    /// The two ECN bits of the IP header (RFC 3168 5): 0, or 2 for ECT(0).
-    pub ecn: u8,
-    /// Options.
-    pub options: Options,
-    /// Where the payload starts in the send queue.
-    pub(crate) offset: u32,
-    /// Payload bytes.
-    pub len: u32,
-    /// Taken from the cursor, in order, rather than from the middle of the queue.
-    pub(crate) fresh: bool,
-}
-
-/// A segment outside any connection's flow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reply {
-    /// `seg.seq`.
-    pub seq: SeqNum,
-    /// `seg.ack`.
-    pub ack: SeqNum,
-    /// Control bits.
-    pub flags: Flags,
-}
-
-/// RFC 9293 3.10.7.1: the RST that answers a segment for which there is no connection; none answers a RST.
-pub fn reset_for(seg: &Segment) -> Option<Reply> {
-    if seg.flags.contains(Flags::RST) {
-        return None;
-    }
-    if seg.flags.contains(Flags::ACK) {
-        return Some(Reply { seq: seg.ack, ack: SeqNum(0), flags: Flags::RST });
-    }
-    let len = seg.payload.len() as u32 + seg.flags.contains(Flags::SYN) as u32 + seg.flags.contains(Flags::FIN) as u32;
-    Some(Reply { seq: SeqNum(0), ack: seg.seq + len, flags: Flags::RST | Flags::ACK })
-}
-
-/// What a connection has to send: the paper's three lists (mTCP 3.2).
-pub mod wants {
-    /// SYN, FIN or RST without data.
-    pub const CONTROL: u8 = 1;
-    /// An acknowledgment.
-    pub const ACK: u8 = 2;
-    /// Data, a FIN behind it, or a probe.
-    pub const DATA: u8 = 4;
-}
+use crate::{Context, State, Tcb, flag};
 
 impl Tcb {
     /// What waits to be sent, as [`wants`] bits.
@@ -81,7 +25,7 @@ impl Tcb {
         self.has(flag::RST_PENDING)
             || match self.state {
                 State::SynSent | State::SynReceived => {
-                    self.snd.nxt == self.sender.iss || self.board.lost_out > self.board.retrans_out
+                    self.snd.nxt() == self.sender.iss() || self.board.retransmission_due()
                 }
                 _ => false,
             }
@@ -108,9 +52,9 @@ impl Tcb {
         (self.flags & (flag::SHUTDOWN | flag::FIN_SENT)) == flag::SHUTDOWN
             || self.unsent() > 0
             || self.has(flag::PROBE_NOW)
-            || self.board.lost_out > self.board.retrans_out
-            || self.recovery.head_due
-            || self.recovery.probe_due
+            || self.board.retransmission_due()
+            || self.recovery.head_due()
+            || self.recovery.probe.is_due()
     }
 
     fn can_send(&self) -> bool {
@@ -122,7 +66,7 @@ impl Tcb {
 
     /// Whether the segment just given was the last for now, found out without asking for another; if so the burst is over.
     pub fn all_sent(&mut self, cx: &mut Context) -> bool {
-        if self.recovery.new_first || self.wants() != 0 {
+        if self.recovery.new_first() || self.wants() != 0 {
             return false;
         }
         self.end_burst(cx);
@@ -135,7 +79,8 @@ impl Tcb {
         if self.has(flag::RST_PENDING) {
             self.set(flag::RST_PENDING, false);
             cx.counters.resets_out += 1;
-            let mut out = self.segment(self.acceptable_seq(), Flags::RST | Flags::ACK, 0, 0, cx);
+            let mut out =
+                self.segment(self.snd.acceptable_seq(self.options.snd_unit()), Flags::RST | Flags::ACK, 0, 0, cx);
             out.window = 0;
             return Some(out);
         }
@@ -145,7 +90,7 @@ impl Tcb {
             State::TimeWait => return self.bare_ack(cx),
             _ => {}
         }
-        if !self.wants_data() && !self.recovery.new_first {
+        if !self.wants_data() && !self.recovery.new_first() {
             self.end_burst(cx);
             return self.bare_ack(cx);
         }
@@ -153,12 +98,11 @@ impl Tcb {
             return Some(out);
         }
         // RFC 5682 2.1, step 2.b: after one acknowledgment new data shows whether the timeout was spurious.
-        if self.recovery.new_first {
+        if self.recovery.new_first() {
             if let Some(out) = self.new_data(max, cx) {
                 return Some(out);
             }
-            self.recovery.new_first = false;
-            self.recovery.frto = self.snd.nxt.after(self.recovery.high_seq);
+            self.recovery.new_data_went(self.snd.nxt());
         }
         self.retransmission(cx)
             .or_else(|| self.new_data(max, cx))
@@ -167,8 +111,8 @@ impl Tcb {
     }
 
     fn next_syn(&mut self, cx: &mut Context) -> Option<Outgoing> {
-        let first = self.snd.nxt == self.sender.iss;
-        if !first && self.board.lost_out <= self.board.retrans_out {
+        let first = self.snd.nxt() == self.sender.iss();
+        if !first && !self.board.retransmission_due() {
             // RFC 9293 3.10.7.4: in SYN-RECEIVED an unacceptable segment is answered by an ACK.
             return if self.state == State::SynReceived { self.bare_ack(cx) } else { None };
         }
@@ -177,7 +121,7 @@ impl Tcb {
             self.note_syn(cx);
         } else {
             cx.counters.syn_retransmits += 1;
-            if let Some(i) = self.board.records.head() {
+            if let Some(i) = self.board.head() {
                 self.count_retransmission(i, cx);
             }
             // RFC 3168 6.1.1.1: a SYN that asked for ECN may have been dropped for that.
@@ -189,23 +133,22 @@ impl Tcb {
             // RFC 3168 6.1.1.
             flags = flags | if self.state == State::SynSent { Flags::ECE | Flags::CWR } else { Flags::ECE };
         }
-        Some(self.segment(self.sender.iss, flags, 0, 0, cx))
+        Some(self.segment(self.sender.iss(), flags, 0, 0, cx))
     }
 
     /// Our SYN is on its way for the first time.
     pub(crate) fn note_syn(&mut self, cx: &mut Context) {
-        self.board.records.push(cx.sent, self.sender.iss, 1, 1, cx.now.micros() as u32, mark::SYN);
-        self.board.packets_out += 1;
-        self.snd.nxt = self.sender.iss + 1;
-        self.timers.progress_at = cx.now;
-        self.sender.sent_at = cx.now;
+        self.board.send(cx.sent, self.sender.iss(), 1, 1, cx.now.micros() as u32, mark::SYN);
+        self.snd.send(1);
+        self.timers.begin_to_wait(cx.now);
+        self.sender.sent(cx.now);
         self.arm_rto(cx);
     }
 
     /// A segment marked lost, cut to the present segment size and to the peer's window (RFC 6675 5, RFC 5681 3.2).
     #[inline]
     fn retransmission(&mut self, cx: &mut Context) -> Option<Outgoing> {
-        if self.board.lost_out <= self.board.retrans_out && !self.recovery.head_due {
+        if !self.board.retransmission_due() && !self.recovery.head_due() {
             return None;
         }
         self.next_lost(cx)
@@ -213,37 +156,35 @@ impl Tcb {
 
     #[cold]
     fn next_lost(&mut self, cx: &mut Context) -> Option<Outgoing> {
-        let i = if core::mem::take(&mut self.recovery.head_due) && !self.board.records.is_empty() {
+        let i = if self.recovery.take_head_due() && !self.board.is_empty() {
             // RFC 6298 5.4.
-            self.board.records.head()?
+            self.board.head()?
         } else {
             // F-RTO waits for what its new data brings.
-            let frto = self.recovery.frto && self.snd.nxt.after(self.recovery.high_seq);
-            let held = self.board.lost_out <= self.board.retrans_out || self.cc.window.cwnd <= self.in_flight();
+            let frto = self.recovery.frto_waits(self.snd.nxt());
+            let held = !self.board.retransmission_due() || self.cc.room(self.board.in_flight()) == 0;
             if held || frto || self.paced_out(cx) {
                 return None;
             }
-            self.board.records.next_retransmit(cx.sent)?
+            self.board.next_retransmit(cx.sent)?
         };
-        let s = self.board.records.get(cx.sent, i);
-        let right = self.snd.una + self.snd.wnd;
+        let s = self.board.get(cx.sent, i);
+        let right = self.snd.right();
         let smss = self.segment_size() as u32;
         let room = match s.seq.before(right) {
             true => right.since(s.seq).min(smss),
             // The first goes even into a closed window, as a probe (RFC 9293 3.8.6, SHLD-15's other side).
-            false if s.seq == self.snd.una => smss,
+            false if s.seq == self.snd.una() => smss,
             false => return None,
         };
         if s.bytes() > room {
-            let j = self.board.records.split(cx.sent, i, room, smss);
-            let after = self.board.records.get(cx.sent, i).segs as u32 + self.board.records.get(cx.sent, j).segs as u32;
-            self.recount(s.segs as u32, after, s.marks);
+            self.board.split(cx.sent, i, room, smss);
         }
-        match self.recovery.phase {
-            crate::recovery::Phase::Loss => cx.counters.timeout_retransmits += 1,
+        match self.recovery.phase() {
+            Phase::Loss => cx.counters.timeout_retransmits += 1,
             _ => cx.counters.fast_retransmits += 1,
         }
-        if Some(i) == self.board.records.head() && self.timers.pending != Pending::Reorder {
+        if Some(i) == self.board.head() && self.timers.pending() != Pending::Reorder {
             self.arm_rto(cx);
         }
         self.count_retransmission(i, cx);
@@ -253,35 +194,25 @@ impl Tcb {
 
     /// Record `i` is sent again, and counts as under way.
     fn count_retransmission(&mut self, i: u32, cx: &mut Context) {
-        let s = self.board.records.get_mut(cx.sent, i);
-        let segs = s.segs as u32;
-        if !s.is(mark::RETRANS) {
-            s.marks |= mark::RETRANS;
-            self.board.retrans_out += segs;
-        }
-        self.recovery.retrans_stamp.get_or_insert(cx.now.millis() as u32);
-        self.recovery.undo_retrans = self.recovery.undo_retrans.max(0) + segs as i32;
-        if self.recovery.reducing() {
-            self.recovery.prr_out += segs;
-        }
-        self.sent_again(i, cx);
+        self.board.count_retransmission(cx.sent, i);
+        let segs = self.sent_again(i, cx);
+        self.recovery.sent_again(segs, cx.now.millis() as u32);
     }
 
-    fn sent_again(&mut self, i: u32, cx: &mut Context) {
-        let s = self.board.records.get_mut(cx.sent, i);
-        s.marks |= mark::AGAIN;
-        s.at = cx.now.micros() as u32;
+    /// Record `i` is sent again; its segments.
+    pub(crate) fn sent_again(&mut self, i: u32, cx: &mut Context) -> u32 {
+        let s = self.board.send_again(cx.sent, i, cx.now.micros() as u32);
         let (segs, bytes) = (s.segs as u32, s.bytes());
-        self.board.records.sent_last(cx.sent, i);
         self.stats.retrans = self.stats.retrans.wrapping_add(segs);
         self.stats.bytes_retrans += bytes as u64;
         self.stats.bytes_sent += bytes as u64;
-        self.sender.sent_at = cx.now;
+        self.sender.sent(cx.now);
+        segs
     }
 
     /// The segment of record `i`.
-    fn again(&mut self, i: u32, cx: &mut Context) -> Outgoing {
-        let s = self.board.records.get(cx.sent, i);
+    pub(crate) fn again(&mut self, i: u32, cx: &mut Context) -> Outgoing {
+        let s = self.board.get(cx.sent, i);
         let mut flags = Flags::ACK;
         if s.is(mark::FIN) {
             flags = flags | Flags::FIN;
@@ -291,50 +222,7 @@ impl Tcb {
         }
         self.paced(s.bytes(), cx);
         // RFC 3168 6.1.5: retransmissions are not ECN-capable.
-        self.segment(s.seq, flags, s.seq.since(self.sender.base), s.bytes(), cx)
-    }
-
-    /// RFC 8985 7.3: new data if there is some and the peer takes it, whatever the window says; else the last segment.
-    fn tail_probe(&mut self, cx: &mut Context) -> Option<Outgoing> {
-        if !core::mem::take(&mut self.recovery.probe_due) || self.board.packets_out == 0 {
-            return None;
-        }
-        self.send_probe(cx)
-    }
-
-    #[cold]
-    fn send_probe(&mut self, cx: &mut Context) -> Option<Outgoing> {
-        let smss = self.segment_size() as u32;
-        let room = self.snd.wnd.saturating_sub(self.snd.nxt.since(self.snd.una));
-        let len = self.unsent_of_record().min(smss);
-        let out = if len > 0 && len <= room {
-            let fin = self.has(flag::SHUTDOWN) && !self.has(flag::FIN_SENT) && len == self.unsent() && len < room;
-            self.recovery.probe_again = false;
-            let out = self.send(len, fin, cx);
-            // No probe follows a probe.
-            self.set(flag::SENT_NEW, false);
-            out
-        } else {
-            let mut i = self.board.records.tail()?;
-            let s = self.board.records.get(cx.sent, i);
-            let front = s.bytes().saturating_sub(1) / smss * smss;
-            if front > 0 {
-                let j = self.board.records.split(cx.sent, i, front, smss);
-                let after =
-                    self.board.records.get(cx.sent, i).segs as u32 + self.board.records.get(cx.sent, j).segs as u32;
-                self.recount(s.segs as u32, after, s.marks);
-                i = j;
-            }
-            self.recovery.probe_again = true;
-            self.sent_again(i, cx);
-            self.again(i, cx)
-        };
-        cx.counters.loss_probes += 1;
-        self.recovery.probe_high = Some(self.snd.nxt);
-        self.judge_disturbance();
-        self.timers.pending = Pending::None;
-        self.rearm_rto(cx);
-        Some(out)
+        self.segment(s.seq, flags, self.sender.offset(s.seq), s.bytes(), cx)
     }
 
     /// New data as the windows allow; when there is no more to send, the use of the window is judged.
@@ -344,15 +232,6 @@ impl Tcb {
             self.end_burst(cx);
         }
         out
-    }
-
-    fn end_burst(&mut self, cx: &mut Context) {
-        self.sender.burst = 0;
-        if self.has(flag::SENT_NEW) {
-            self.set(flag::SENT_NEW, false);
-            self.judge_window(cx);
-            self.schedule_probe(false, cx);
-        }
     }
 
     fn fresh_data(&mut self, max: u32, cx: &mut Context) -> Option<Outgoing> {
@@ -365,9 +244,9 @@ impl Tcb {
             return None;
         }
         let smss = self.segment_size() as u32;
-        let outstanding = self.snd.nxt.since(self.snd.una);
-        let peer_room = self.snd.wnd.saturating_sub(outstanding);
-        if self.board.packets_out == 0 {
+        let outstanding = self.snd.outstanding();
+        let peer_room = self.snd.room();
+        if self.board.packets_out() == 0 {
             self.restart_after_idle(cx);
         }
         if unsent == 0 {
@@ -378,17 +257,17 @@ impl Tcb {
             }
             return Some(self.send(0, true, cx));
         }
-        if self.too_many_records(cx.config) {
+        if self.board.len() >= self.sender.most_records(cx.config) {
             cx.counters.records_full += 1;
             return None;
         }
-        let quota = self.cc.window.cwnd.saturating_sub(self.in_flight());
+        let quota = self.cc.room(self.board.in_flight());
         if quota == 0 {
-            self.set(flag::CWND_LIMITED, true);
+            self.cc.hold();
             return None;
         }
         // A burst is paced as a whole.
-        if self.sender.burst == 0 && self.paced_out(cx) {
+        if self.sender.burst() == 0 && self.paced_out(cx) {
             return None;
         }
         // A record's last segment takes nothing of the next, and waits for nothing.
@@ -397,7 +276,8 @@ impl Tcb {
             max.min(smss)
         } else {
             // No longer than the burst that the last of them ends.
-            let max = max.min(self.burst_goal(cx.config).saturating_sub(self.sender.burst).max(1).saturating_mul(smss));
+            let max =
+                max.min(self.burst_goal(cx.config).saturating_sub(self.sender.burst()).max(1).saturating_mul(smss));
             // CWR belongs on one segment, so that one goes alone.
             if self.has(flag::CWR) { max.min(smss) } else { max }
         };
@@ -416,12 +296,12 @@ impl Tcb {
             let last = len == unsent;
             if last {
                 if !self.may_send_partial(len, fin_due) {
-                    if self.has(flag::CORK | flag::MORE) && self.timers.cork_at == Instant::FAR {
-                        self.timers.cork_at = cx.now + cx.config.cork_limit;
+                    if self.has(flag::CORK | flag::MORE) {
+                        self.timers.cork(cx.now + cx.config.cork_limit);
                     }
                     return None;
                 }
-            } else if len < self.snd.max_wnd / 2 {
+            } else if len < self.snd.max_wnd() / 2 {
                 // RFC 9293 3.8.6.2.1 (MUST-38): a window too small for a segment waits for more, or for the override.
                 self.wait_for_window(outstanding, cx);
                 return None;
@@ -432,7 +312,7 @@ impl Tcb {
     }
 
     fn wait_for_window(&mut self, outstanding: u32, cx: &mut Context) {
-        if outstanding == 0 && self.timers.pending != Pending::Persist {
+        if outstanding == 0 && self.timers.pending() != Pending::Persist {
             self.arm_persist(cx);
         }
     }
@@ -446,12 +326,12 @@ impl Tcb {
         if self.has(flag::CORK | flag::MORE) {
             return false;
         }
-        self.has(flag::NO_DELAY) || self.board.packets_out == 0 || !self.sender.sml.after(self.snd.una)
+        self.has(flag::NO_DELAY) || self.board.packets_out() == 0 || !self.sender.partial_is_out(self.snd.una())
     }
 
-    fn send(&mut self, len: u32, fin: bool, cx: &mut Context) -> Outgoing {
-        let seq = self.snd.nxt;
-        let offset = seq.since(self.sender.base);
+    pub(crate) fn send(&mut self, len: u32, fin: bool, cx: &mut Context) -> Outgoing {
+        let seq = self.snd.nxt();
+        let offset = self.sender.offset(seq);
         let smss = self.segment_size() as u32;
         let mut flags = Flags::ACK;
         let mut marks = 0;
@@ -462,23 +342,23 @@ impl Tcb {
                 marks |= mark::PSH;
             }
             self.set(flag::PUSH_NOW, false);
-            self.timers.cork_at = Instant::FAR;
+            self.timers.uncork();
         }
         if len > 0 && self.record_ends(seq + len) {
             flags = flags | Flags::PSH;
             marks |= mark::PSH;
         }
         let segs = count(len, smss);
-        self.sender.burst += segs;
+        self.sender.extend_burst(segs);
         if !fin && !flags.contains(Flags::PSH) && self.burst_ends(len, segs, cx.config) {
-            if self.sender.burst > 1 {
+            if self.sender.burst() > 1 {
                 // Not remembered: it says nothing about the data.
                 flags = flags | Flags::PSH;
             }
-            self.sender.burst = 0;
+            self.sender.end_burst();
         }
         if flags.contains(Flags::PSH) {
-            self.sender.burst = 0;
+            self.sender.end_burst();
         }
         if fin {
             flags = flags | Flags::FIN;
@@ -489,39 +369,29 @@ impl Tcb {
                 _ => State::FinWait1,
             };
             if self.orphaned() {
-                self.timers.life_at = Instant::FAR;
+                self.timers.live_on();
             }
         }
         let occupied = len + fin as u32;
-        if self.board.records.is_empty() {
-            self.timers.progress_at = cx.now;
+        if self.board.is_empty() {
+            self.timers.begin_to_wait(cx.now);
         }
-        self.board.records.push(
-            cx.sent,
-            seq,
-            occupied,
-            segs.min(u16::MAX as u32) as u16,
-            cx.now.micros() as u32,
-            marks,
-        );
-        let first = self.board.packets_out == 0;
+        let first = self.board.packets_out() == 0;
+        self.board.send(cx.sent, seq, occupied, segs as u16, cx.now.micros() as u32, marks);
         if first && self.stats.bytes_sent > 0 {
             // Waiting for acknowledgments is no idleness.
-            let idle = cx.now.micros_since(self.sender.sent_at.max(self.sender.acked_at));
-            self.cc.control.on_restart(cx.now, idle);
+            let idle = self.sender.idle(cx.now);
+            self.cc.on_restart(cx.now, idle);
         }
-        self.board.packets_out += segs;
-        self.snd.nxt += occupied;
+        self.snd.send(occupied);
         if if len < smss { len > 0 } else { !len.is_multiple_of(smss) } {
-            self.sender.sml = self.snd.nxt;
+            self.sender.sent_partial(self.snd.nxt());
         }
         self.stats.bytes_sent += len as u64;
-        self.sender.sent_at = cx.now;
+        self.sender.sent(cx.now);
         self.set(flag::SENT_NEW, true);
-        if self.recovery.reducing() {
-            self.recovery.prr_out += segs;
-        }
-        if first || matches!(self.timers.pending, Pending::Probe | Pending::Persist | Pending::None) {
+        self.recovery.sent(segs);
+        if first || matches!(self.timers.pending(), Pending::Probe | Pending::Persist | Pending::None) {
             self.rearm_rto(cx);
         }
         self.note_answer(cx);
@@ -540,25 +410,6 @@ impl Tcb {
         out
     }
 
-    /// Linux's habit: the last segment of each burst carries PSH, so that the receiver's coalescing does not hold it back.
-    /// A burst is what a millisecond of the path takes, at least two segments, at most half of either window. `len` bytes
-    /// are about to go as `segs` segments.
-    fn burst_ends(&self, len: u32, segs: u32, config: &Config) -> bool {
-        let smss = self.options.smss as u32;
-        let left = self.unsent() - len;
-        let room = self.snd.wnd.saturating_sub(self.snd.nxt.since(self.snd.una) + len);
-        let quota = self.cc.window.cwnd.saturating_sub(self.in_flight() + segs);
-        self.sender.burst >= self.burst_goal(config) || quota == 0 || room < left.min(smss)
-    }
-
-    /// Segments of a burst.
-    fn burst_goal(&self, config: &Config) -> u32 {
-        (self.cc.window.cwnd / 2)
-            .min(self.snd.max_wnd / 2 / self.options.smss as u32)
-            .min(self.burst_segments(config))
-            .max(1)
-    }
-
     /// A zero-window or keepalive probe: one sequence number below the window, as Linux sends it, so that any answer
     /// carries the window (RFC 9293 3.8.4 allows it, SHLD-28's byte of data is not needed).
     fn probe(&mut self, cx: &mut Context) -> Option<Outgoing> {
@@ -566,41 +417,32 @@ impl Tcb {
             return None;
         }
         self.set(flag::PROBE_NOW, false);
-        let persist = self.timers.pending == Pending::Persist;
+        let persist = self.timers.pending() == Pending::Persist;
         cx.counters.window_probes += persist as u64;
         // RFC 9293 3.8.6.2.1: the override timeout sends what a small window takes.
-        let room = self.snd.wnd.saturating_sub(self.snd.nxt.since(self.snd.una)).min(self.segment_size() as u32);
+        let room = self.snd.room().min(self.segment_size() as u32);
         let len = room.min(self.unsent_of_record());
-        if persist && len > 0 && self.board.records.is_empty() {
+        if persist && len > 0 && self.board.is_empty() {
             return Some(self.send(len, false, cx));
         }
-        Some(self.segment(self.snd.una - 1, Flags::ACK, 0, 0, cx))
+        Some(self.segment(self.snd.una() - 1, Flags::ACK, 0, 0, cx))
     }
 
     fn bare_ack(&mut self, cx: &mut Context) -> Option<Outgoing> {
         if !self.has(flag::ACK_NOW) {
             return None;
         }
-        Some(self.segment(self.acceptable_seq(), Flags::ACK, 0, 0, cx))
-    }
-
-    /// The sequence number of a segment without text: `snd.nxt`, unless the peer has shrunk its window to below that and would
-    /// drop the segment, acknowledgment and all (RFC 9293 3.8.6, SHLD-15; Linux's tcp_acceptable_seq). Less than a unit of the
-    /// window field is rounding.
-    fn acceptable_seq(&self) -> SeqNum {
-        let right = self.snd.una + self.snd.wnd;
-        let shrunk = self.snd.nxt.after(right) && self.snd.nxt.since(right) >= 1 << self.options.snd_scale;
-        if shrunk { right } else { self.snd.nxt }
+        Some(self.segment(self.snd.acceptable_seq(self.options.snd_unit()), Flags::ACK, 0, 0, cx))
     }
 
     fn segment(&mut self, seq: SeqNum, mut flags: Flags, offset: u32, len: u32, cx: &mut Context) -> Outgoing {
         let syn = flags.contains(Flags::SYN);
         let window = self.offer_window(syn, cx);
-        let ack = if flags.contains(Flags::ACK) { self.rcv.nxt } else { SeqNum(0) };
+        let ack = if flags.contains(Flags::ACK) { self.rcv.nxt() } else { SeqNum(0) };
         if flags.contains(Flags::ACK) {
             self.acknowledged_now();
         }
-        self.stats.segs_out = self.stats.segs_out.wrapping_add(count(len, self.options.smss as u32));
+        self.stats.segs_out = self.stats.segs_out.wrapping_add(count(len, self.options.smss() as u32));
         let options = self.options(syn, cx);
         // RFC 3168 6.1.3.
         if self.has(flag::ECE) && !syn && !flags.contains(Flags::RST) {
@@ -611,45 +453,35 @@ impl Tcb {
 
     /// Copies the payload of `out` into `to`, which has its length.
     pub fn copy_payload(&mut self, out: &Outgoing, to: &mut [u8], pool: &Side) {
-        match out.fresh {
-            true => self.sender.queue.copy_from(pool, &mut self.sender.cursor, out.offset as usize, to),
-            false => self.sender.queue.copy_at(pool, out.offset as usize, to),
-        };
+        self.sender.copy(pool, out.fresh, out.offset, to);
     }
 
     /// The payload of `out` where it lies, into the front of `parts`; how many parts it is. `None` where it must be copied: it is
     /// sent again, or in more parts.
     pub fn gather_payload<'a>(&'a mut self, out: &Outgoing, pool: &'a Side, parts: &mut [&'a [u8]]) -> Option<usize> {
-        let (offset, len) = (out.offset as usize, out.len as usize);
-        out.fresh.then(|| self.sender.queue.gather(pool, &mut self.sender.cursor, offset, len, parts))?
+        out.fresh.then(|| self.sender.gather(pool, out.offset, out.len, parts))?
     }
 
     /// SMSS (RFC 5681 2), bytes of payload beside timestamps.
     pub fn smss(&self) -> u16 {
-        self.options.smss
+        self.options.smss()
     }
 
     /// Most bytes of payload of the next segment: what its SACK blocks take is missing (RFC 9293 3.7.1, MUST-16; RFC 6691).
     #[inline(always)]
     pub fn segment_size(&self) -> u16 {
-        if self.receiver.ooo.is_none() && self.receiver.dsack.is_none() {
-            self.options.smss
-        } else {
-            self.size_beside_blocks()
-        }
+        if !self.receiver.has_blocks() { self.options.smss() } else { self.size_beside_blocks() }
     }
 
     #[inline(never)]
     fn size_beside_blocks(&self) -> u16 {
         if !self.has(flag::SACK) {
-            return self.options.smss;
+            return self.options.smss();
         }
         let most = if self.has(flag::TIMESTAMPS) { 3 } else { 4 };
-        let blocks =
-            self.receiver.ooo.as_ref().map_or(0, |o| o.blocks().count()) + self.receiver.dsack.is_some() as usize;
-        match blocks.min(most) as u16 {
-            0 => self.options.smss,
-            n => self.options.smss.saturating_sub(4 + 8 * n).max(8),
+        match self.receiver.count_blocks().min(most) as u16 {
+            0 => self.options.smss(),
+            n => self.options.smss().saturating_sub(4 + 8 * n).max(8),
         }
     }
 }
@@ -659,68 +491,4 @@ impl Tcb {
 fn count(len: u32, smss: u32) -> u32 {
     // Most are one, and a division takes as long as all else here.
     if len <= smss { 1 } else { len.div_ceil(smss) }
-}
-
-impl Outgoing {
-    /// Piece `n` of the `count` of at most `bytes` of text that it is cut into, as a NIC does: FIN and PSH are the last one's,
-    /// CWR is the first one's.
-    pub fn piece(&self, n: u32, count: u32, bytes: u32) -> Outgoing {
-        let mut piece = *self;
-        let at = n * bytes;
-        piece.len = (self.len - at).min(bytes);
-        if n > 0 {
-            piece.seq += at;
-            piece.offset += at;
-            piece.flags = piece.flags.without(Flags::CWR);
-        }
-        if n + 1 < count {
-            piece.flags = piece.flags.without(Flags::FIN | Flags::PSH);
-        }
-        piece
-    }
-
-    /// The header, for `src_port` → `dst_port`.
-    pub fn header(&self, src_port: u16, dst_port: u16) -> Header {
-        Header {
-            src_port,
-            dst_port,
-            seq: self.seq,
-            ack: self.ack,
-            flags: self.flags,
-            window: self.window,
-            urgent: 0,
-            options: self.options,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pieces_are_what_a_nic_makes() {
-        let whole = Outgoing {
-            seq: SeqNum(u32::MAX - 999),
-            ack: SeqNum(7),
-            flags: Flags::ACK | Flags::PSH | Flags::FIN | Flags::CWR,
-            window: 9,
-            ecn: 2,
-            options: Options::default(),
-            offset: 500,
-            len: 2500,
-            fresh: true,
-        };
-        let pieces = [0, 1, 2].map(|n| whole.piece(n, 3, 1000)).map(|p| (p.seq.0, p.offset, p.len, p.flags));
-        let expected = [
-            (u32::MAX - 999, 500, 1000, Flags::ACK | Flags::CWR),
-            (0, 1500, 1000, Flags::ACK),
-            (1000, 2500, 500, Flags::ACK | Flags::PSH | Flags::FIN),
-        ];
-        assert_eq!(pieces, expected);
-        let same = |p: Outgoing| (p.seq, p.offset, p.len, p.flags);
-        assert_eq!(same(whole.piece(0, 1, u32::MAX)), same(whole));
-        let ack = Outgoing { len: 0, ..whole };
-        assert_eq!(same(ack.piece(0, 1, 1000)), same(ack));
-    }
 }

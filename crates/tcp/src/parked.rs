@@ -3,15 +3,14 @@
 
 use wire::{Instant, SeqNum};
 
-use crate::congestion::{Controller, Window};
+use crate::congestion::Window;
 use crate::knobs::Knobs;
-use crate::recovery::{Phase, Recovery};
+use crate::loss::recovery::Recovery;
+use crate::loss::scoreboard::Scoreboard;
+use crate::rcv::{Rcv, receiver};
 use crate::rtt::Rtt;
-use crate::tcb::{Notice, Open, Tcb, flag};
-use crate::timers::Pending;
-use crate::variables::{Rcv, Snd};
-use crate::window::Autotune;
-use crate::{Config, State};
+use crate::timers::Keepalive;
+use crate::{Config, Notice, Open, State, Tcb, flag, snd};
 
 /// A time of which milliseconds matter, and not more than 24 days.
 #[derive(Clone, Copy, Debug)]
@@ -35,22 +34,13 @@ pub struct Parked {
     life_at: Instant,
     flags: u32,
     rcv: Rcv,
-    occupied: u32,
-    receive_buffer: u32,
-    snd_una: SeqNum,
-    snd_wnd: u32,
-    max_wnd: u32,
-    snd_wl1: SeqNum,
-    snd_wl2: SeqNum,
+    receiver: receiver::Idle,
+    snd: snd::Idle,
     unreported: u32,
     send_buffer: u32,
     rtt: Rtt,
     cc: Window,
     delivered: u32,
-    tune_copied: u32,
-    tune_space: u32,
-    tune_rtt: u32,
-    tune_echo: u32,
     tune_round: Stamp,
     /// `None` where none came.
     data_at: Option<Stamp>,
@@ -61,24 +51,17 @@ pub struct Parked {
     ts_offset: u32,
     user_timeout: u32,
     iss: SeqNum,
-    irs: SeqNum,
     segs_in: u32,
     segs_out: u32,
     ooo_in: u32,
     bytes_acked: u32,
     bytes_received: u32,
     bytes_sent: u32,
-    rcv_mss: u16,
     smss: u16,
-    mss_clamp: u16,
     headers: u16,
-    keep_idle: u16,
-    keep_interval: u16,
+    keepalive: Keepalive,
     rcv_scale: u8,
     snd_scale: u8,
-    quick_acks: u8,
-    keep_probes: u8,
-    keep_count: u8,
 }
 
 /// None of these may be under way.
@@ -111,104 +94,65 @@ impl Tcb {
     #[inline]
     pub fn is_idle(&self) -> bool {
         self.state == State::Established
-            && self.board.packets_out == 0
+            && self.board.packets_out() == 0
             && self.flags & UNDER_WAY == 0
-            && self.sender.queue.is_empty()
+            && self.sender.is_empty()
     }
 
     /// When something was last heard or sent.
     pub fn last_active(&self) -> Instant {
-        self.timers.heard_at.max(self.sender.sent_at)
+        self.timers.heard_at().max(self.sender.sent_at())
     }
 
     /// What is needed to go on later with a connection that is idle; `None` where there is more to remember. The window is at
     /// most the initial one then, so no use of it is left to be judged (RFC 7661). Nothing in the block needs to be freed
     /// after it but the block.
     pub fn park(&mut self, config: &Config) -> Option<Parked> {
-        let r = &self.recovery;
         let plain = self.is_idle()
             && self.notice == Notice::default()
             && self.error.is_none()
             && self.soft_error.is_none()
-            && self.timers.pending == Pending::None
-            && [self.timers.rto_at, self.timers.ack_at, self.timers.pace_at, self.timers.cork_at]
-                .iter()
-                .all(|at| *at == Instant::FAR)
-            && self.rcv.unacked == 0
-            && self.receiver.queue.is_empty()
-            && self.receiver.ooo.is_none()
-            && self.receiver.dsack.is_none()
-            && self.board.records.is_empty()
-            && self.snd.una == self.snd.nxt
-            && self.sender.base == self.snd.nxt
-            && [self.timers.retries, self.timers.probes, self.timers.zero_probes] == [0; 3]
-            && self.timers.invalid_at.is_none()
+            && self.timers.are_idle()
+            && self.rcv.unacked() == 0
+            && self.board.is_empty()
             && self.stats.retrans == 0
             && [self.stats.bytes_acked, self.stats.bytes_received, self.stats.bytes_sent]
                 .iter()
                 .all(|n| *n <= u32::MAX as u64);
-        let calm = r.phase == Phase::Open
-            && r.lost | r.dsack_dups | (r.reordering_seen as u32) == 0
-            && r.reordering == 3
-            && !(r.frto | r.head_due | r.new_first | r.probe_due)
-            && r.undo_marker.is_none()
-            && r.retrans_stamp.is_none()
-            && r.probe_high.is_none();
-        let slow = self.cc.window.cwnd <= config.initial_window
-            && self.cc.control.is_fresh(config.congestion)
-            && self.sender.max_pacing == u64::MAX;
-        if !(plain && calm && slow) {
-            return None;
-        }
-        let tune = &self.receiver.tune;
+        let snd = snd::Idle::of(&self.snd).filter(|_| plain && self.recovery.is_fresh() && self.cc.is_fresh(config))?;
+        let (receiver, round) = self.receiver.keep()?;
         Some(Parked {
             knobs: self.knobs.take(),
-            life_at: self.timers.life_at,
+            life_at: self.timers.life_at(),
             flags: self.flags & !flag::DISTURBED,
             rcv: self.rcv,
-            occupied: self.receiver.occupied,
-            receive_buffer: self.receiver.buffer,
-            snd_una: self.snd.una,
-            snd_wnd: self.snd.wnd,
-            max_wnd: self.snd.max_wnd,
-            snd_wl1: self.snd.wl1,
-            snd_wl2: self.snd.wl2,
-            unreported: self.sender.unreported,
-            send_buffer: self.sender.buffer,
+            receiver,
+            snd,
+            unreported: self.sender.unreported(),
+            send_buffer: self.sender.buffer(),
             rtt: self.rtt.clone(),
-            cc: self.cc.window,
-            delivered: r.delivered,
-            tune_copied: tune.copied,
-            tune_space: tune.space,
-            tune_rtt: tune.rtt,
-            tune_echo: tune.echo,
-            tune_round: Stamp::of(tune.round),
-            data_at: (self.receiver.data_at != Instant::ZERO).then(|| Stamp::of(self.receiver.data_at)),
-            sent_at: Stamp::of(self.sender.sent_at),
-            acked_at: Stamp::of(self.sender.acked_at),
-            heard_at: Stamp::of(self.timers.heard_at),
-            progress_at: Stamp::of(self.timers.progress_at),
-            ts_offset: self.options.ts_offset,
-            user_timeout: self.timers.user_timeout,
-            iss: self.sender.iss,
-            irs: self.receiver.irs,
+            cc: self.cc.window(),
+            delivered: self.recovery.delivered(),
+            tune_round: Stamp::of(round),
+            data_at: self.receiver.data_at().map(Stamp::of),
+            sent_at: Stamp::of(self.sender.sent_at()),
+            acked_at: Stamp::of(self.sender.acked_at()),
+            heard_at: Stamp::of(self.timers.heard_at()),
+            progress_at: Stamp::of(self.timers.progress_at()),
+            ts_offset: self.options.ts_offset(),
+            user_timeout: self.timers.user_timeout(),
+            iss: self.sender.iss(),
             segs_in: self.stats.segs_in,
             segs_out: self.stats.segs_out,
             ooo_in: self.stats.ooo_in,
             bytes_acked: self.stats.bytes_acked as u32,
             bytes_received: self.stats.bytes_received as u32,
             bytes_sent: self.stats.bytes_sent as u32,
-            rcv_mss: self.receiver.mss,
-            smss: self.options.smss,
-            mss_clamp: self.receiver.mss_clamp,
-            headers: self.sender.headers,
-            keep_idle: self.timers.keep_idle,
-            keep_interval: self.timers.keep_interval,
-            rcv_scale: self.options.rcv_scale,
-            snd_scale: self.options.snd_scale,
-            quick_acks: self.receiver.quick_acks,
-            keep_probes: self.timers.keep_probes,
-            keep_count: self.timers.keep_count,
+            smss: self.options.smss(),
+            headers: self.sender.headers(),
+            keepalive: self.timers.keepalive(),
+            rcv_scale: self.options.rcv_scale(),
+            snd_scale: self.options.snd_scale(),
         })
     }
 
@@ -217,49 +161,26 @@ impl Tcb {
         let open = Open {
             iss: p.iss,
             ts_offset: p.ts_offset,
-            mss: p.mss_clamp,
-            path_mss: p.mss_clamp,
+            mss: p.receiver.mss_clamp(),
+            path_mss: p.receiver.mss_clamp(),
             receive_buffer: 0,
             headers: p.headers,
         };
         let mut tcb = Tcb::opened(State::Established, &open, config);
-        let (una, sent_at) = (p.snd_una, p.sent_at.at(now));
+        let sent_at = p.sent_at.at(now);
         tcb.flags = p.flags;
         tcb.rcv = p.rcv;
-        tcb.snd = Snd { una, nxt: una, wnd: p.snd_wnd, max_wnd: p.max_wnd, wl1: p.snd_wl1, wl2: p.snd_wl2 };
-        tcb.options.smss = p.smss;
-        (tcb.options.rcv_scale, tcb.options.snd_scale) = (p.rcv_scale, p.snd_scale);
-        let receiver = &mut tcb.receiver;
-        receiver.occupied = p.occupied;
-        receiver.buffer = p.receive_buffer;
-        receiver.data_at = p.data_at.map_or(Instant::ZERO, |at| at.at(now));
-        receiver.mss = p.rcv_mss;
-        receiver.quick_acks = p.quick_acks;
-        receiver.irs = p.irs;
-        receiver.tune = Autotune {
-            copied: p.tune_copied,
-            space: p.tune_space,
-            round: p.tune_round.at(now),
-            rtt: p.tune_rtt,
-            timed: None,
-            echo: p.tune_echo,
-        };
-        let sender = &mut tcb.sender;
-        (sender.base, sender.sml) = (una, una);
-        sender.unreported = p.unreported;
-        sender.buffer = p.send_buffer;
-        (sender.sent_at, sender.acked_at) = (sent_at, p.acked_at.at(now));
-        let timers = &mut tcb.timers;
-        timers.life_at = p.life_at;
-        (timers.heard_at, timers.progress_at) = (p.heard_at.at(now), p.progress_at.at(now));
-        timers.user_timeout = p.user_timeout;
-        (timers.keep_idle, timers.keep_interval) = (p.keep_idle, p.keep_interval);
-        (timers.keep_count, timers.keep_probes) = (p.keep_count, p.keep_probes);
-        tcb.recovery = Recovery::new(una);
-        tcb.recovery.delivered = p.delivered;
-        tcb.cc.window = p.cc;
-        tcb.cc.control = Controller::resumed(config.congestion, p.rtt.min);
-        (tcb.cc.usage_seq, tcb.cc.stamp) = (una, sent_at);
+        tcb.snd = p.snd.snd();
+        let nxt = tcb.snd.nxt();
+        tcb.options.resume(p.smss, p.rcv_scale, p.snd_scale);
+        let data_at = p.data_at.map_or(Instant::ZERO, |at| at.at(now));
+        tcb.receiver.resume(p.receiver, p.tune_round.at(now), data_at);
+        tcb.sender.resume(nxt, p.unreported, p.send_buffer, sent_at, p.acked_at.at(now));
+        let (heard_at, progress_at) = (p.heard_at.at(now), p.progress_at.at(now));
+        tcb.timers.resume(p.life_at, heard_at, progress_at, p.user_timeout, p.keepalive);
+        tcb.board = Scoreboard::new(nxt);
+        tcb.recovery = Recovery::resumed(nxt, p.delivered);
+        tcb.cc.resume(p.cc, p.rtt.min(), nxt, sent_at, config);
         tcb.rtt = p.rtt;
         let stats = &mut tcb.stats;
         (stats.segs_in, stats.segs_out, stats.ooo_in) = (p.segs_in, p.segs_out, p.ooo_in);

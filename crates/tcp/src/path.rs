@@ -5,10 +5,10 @@ use core::time::Duration;
 
 use wire::{Instant, SeqNum};
 
-use crate::State;
 use crate::knobs::{Doubt, Hole};
-use crate::sent::mark;
-use crate::tcb::{Context, Error, Tcb, flag};
+use crate::loss::recovery::Phase;
+use crate::loss::sent::mark;
+use crate::{Context, Error, State, Tcb, flag};
 
 /// Smallest packets that a black hole takes us down to: what every host must take (RFC 791, RFC 8200 5).
 const LEAST_V4: u16 = 576;
@@ -39,7 +39,7 @@ fn found(doubt: Doubt, now: Instant) -> Hole {
 impl Tcb {
     /// RFC 5927 4.1: the quoted sequence number must be one that is in flight, SND.UNA <= SEG.SEQ < SND.NXT.
     fn quoted_ours(&self, seq: Option<SeqNum>) -> bool {
-        seq.is_none_or(|seq| !seq.before(self.snd.una) && seq.before(self.snd.nxt))
+        seq.is_none_or(|seq| self.snd.is_out(seq))
     }
 
     /// An ICMP error about it: fatal while being opened where it is `hard`, else only remembered (RFC 9293 3.9.2.2,
@@ -62,10 +62,9 @@ impl Tcb {
             return false;
         }
         // What our SYN offers is what we can receive, which is not this path's matter (RFC 9293 3.7.1, MUST-67; RFC 8201 5.4).
-        let known = mss < self.sender.path_mss && !self.established();
-        self.sender.path_mss = self.sender.path_mss.min(mss.max(48));
+        let known = self.sender.narrow(mss) && !self.established();
         let mss = if self.has(flag::TIMESTAMPS) { mss.saturating_sub(12) } else { mss }.max(36);
-        if mss >= self.options.smss {
+        if mss >= self.options.smss() {
             // Small only because longer ones may be lost: what is tried again fits as well.
             self.limit_doubt(mss);
             return known;
@@ -78,31 +77,13 @@ impl Tcb {
     }
 
     fn lower_mss(&mut self, mss: u16, cx: &mut Context) {
-        let old = core::mem::replace(&mut self.options.smss, mss) as u32;
-        self.forget_reported();
-        // Each record is counted in segments of the new size; what was too big is lost for certain and goes again at
-        // once, smaller, without being taken for congestion (RFC 1191 6.4).
-        let mut at = self.board.records.head();
-        while let Some(i) = at {
-            let s = self.board.records.get(cx.sent, i);
-            at = self.board.records.next(cx.sent, i);
-            // Of several segments the last may have been short, the others were full.
-            let largest = if s.segs > 1 { s.bytes().min(old) } else { s.bytes() };
-            let too_big = largest > mss as u32;
-            let segs = s.bytes().div_ceil(mss as u32).max(1);
-            self.recount(s.segs as u32, segs, s.marks);
-            self.board.records.get_mut(cx.sent, i).segs = segs.min(u16::MAX as u32) as u16;
-            if too_big {
-                self.mark_lost(i, cx);
-            }
-        }
-        if self.board.lost_out > 0 && self.recovery.phase < crate::recovery::Phase::Recovery {
-            // Linux: Loss without a reduction, so that what is sent again is clocked out.
-            self.recovery.high_seq = self.snd.nxt;
-            self.cc.window.ssthresh = self.cc.window.borne();
-            self.recovery.prior_ssthresh = 0;
-            self.recovery.undo_marker = None;
-            self.recovery.phase = crate::recovery::Phase::Loss;
+        let old = self.options.set_smss(mss) as u32;
+        // What was too big is lost for certain and goes again at once, smaller, without being taken for congestion (RFC 1191 6.4).
+        let lost = self.board.resize(cx.sent, old, mss as u32, self.snd.una());
+        self.note_lost(lost, cx);
+        if self.board.lost_out() > 0 && self.recovery.phase() < Phase::Recovery {
+            self.cc.keep_borne();
+            self.recovery.enter_loss_of_size(self.snd.nxt());
         }
         self.judge_disturbance();
     }
@@ -113,25 +94,25 @@ impl Tcb {
     /// decide. A segment that arrives and is as long as those that were lost clears the path.
     pub(crate) fn detect_black_hole(&mut self, cx: &mut Context) {
         let after = cx.config.black_hole_timeouts;
-        let least = if self.sender.headers >= 60 { LEAST_V6 } else { LEAST_V4 };
-        let floor = least - self.sender.headers - if self.has(flag::TIMESTAMPS) { 12 } else { 0 };
-        let head = self.board.records.front(cx.sent).map_or(0, |s| s.bytes());
+        let least = if self.sender.is_v6() { LEAST_V6 } else { LEAST_V4 };
+        let floor = least - self.sender.headers() - if self.has(flag::TIMESTAMPS) { 12 } else { 0 };
+        let head = self.board.first(cx.sent).map_or(0, |s| s.bytes());
         if after == 0 || !self.established() || head <= floor as u32 {
             return;
         }
-        let (nxt, smaller) = (self.snd.nxt, (self.options.smss / 2).max(floor));
-        let lost = head.min(self.options.smss as u32) as u16;
+        let (nxt, smaller) = (self.snd.nxt(), (self.options.smss() / 2).max(floor));
+        let lost = head.min(self.options.smss() as u32) as u16;
         let hole = self.knobs.as_ref().map_or(Hole::None, |k| k.hole);
         let next = match hole {
-            Hole::None if self.timers.retries >= after && self.options.smss > floor => {
-                let (full, small) = (self.options.smss, smaller);
+            Hole::None if self.timers.retries() >= after && self.options.smss() > floor => {
+                let (full, small) = (self.options.smss(), smaller);
                 let doubt =
                     Doubt { full, small, lost, rounds: 0, raises: 0, from: nxt, to: nxt, end: None, at: Instant::ZERO };
                 // What has been SACKed may have arrived before the path became narrower, so it does not speak against it.
                 Hole::Suspected(doubt)
             }
             // Nothing gets through: perhaps it is an outage, perhaps even these are too large.
-            Hole::Suspected(doubt) if self.options.smss > floor => Hole::Suspected(Doubt { small: smaller, ..doubt }),
+            Hole::Suspected(doubt) if self.options.smss() > floor => Hole::Suspected(Doubt { small: smaller, ..doubt }),
             Hole::Trying(doubt) if head > doubt.small as u32 => {
                 let (lost, arrived) = (lost.min(doubt.lost), self.longest_arrived(&doubt, true, cx));
                 if arrived >= lost {
@@ -148,14 +129,14 @@ impl Tcb {
                 }
             }
             // The path has become narrower still, or nothing gets through.
-            Hole::Found(doubt) if self.timers.retries >= after && self.options.smss > floor => {
+            Hole::Found(doubt) if self.timers.retries() >= after && self.options.smss() > floor => {
                 let lost = lost.min(doubt.lost);
                 Hole::Suspected(Doubt { small: smaller, lost, rounds: 0, from: nxt, to: nxt, end: None, ..doubt })
             }
             _ => return,
         };
         if let Hole::Suspected(doubt) | Hole::Found(doubt) = next
-            && doubt.small < self.options.smss
+            && doubt.small < self.options.smss()
         {
             self.lower_mss(doubt.small, cx);
         }
@@ -177,7 +158,7 @@ impl Tcb {
 
     #[cold]
     fn judge(&mut self, cx: &Context) {
-        let (una, nxt) = (self.snd.una, self.snd.nxt);
+        let (una, nxt) = (self.snd.una(), self.snd.nxt());
         let Some(k) = &self.knobs else { return };
         let hole = k.hole;
         let (Hole::Suspected(doubt) | Hole::Trying(doubt) | Hole::Found(doubt)) = hole else { return };
@@ -199,7 +180,7 @@ impl Tcb {
                 None if self.full_sent(&known, cx) => (Hole::Trying(Doubt { end: Some(nxt), ..known }), known.small),
                 None => return,
             },
-            Hole::Trying(_) => (Hole::Trying(known), self.options.smss),
+            Hole::Trying(_) => (Hole::Trying(known), self.options.smss()),
             // RFC 4821 7.7, RFC 8899 4.3: the path may have changed.
             Hole::Found(d) if d.at <= cx.now => {
                 let raises = d.raises.saturating_add(1);
@@ -207,26 +188,24 @@ impl Tcb {
             }
             _ => return,
         };
-        self.options.smss = size;
+        self.options.set_smss(size);
         self.knobs_mut().hole = next;
     }
 
     fn clear_hole(&mut self, full: u16) {
-        self.options.smss = full;
+        self.options.set_smss(full);
         self.knobs_mut().hole = Hole::None;
     }
 
     /// The longest segment, of those that were not sent again in small ones since, that has arrived: SACKed, where `sacked`, or
     /// acknowledged cumulatively. 0 where none has.
     fn longest_arrived(&self, doubt: &Doubt, sacked: bool, cx: &Context) -> u16 {
-        let (mut at, mut longest) = (self.board.records.head(), 0);
-        while let Some(i) = at {
-            let s = self.board.records.get(cx.sent, i);
-            at = self.board.records.next(cx.sent, i);
-            let acked = if s.end().after(self.snd.una) { self.snd.una.since(s.seq) } else { s.bytes() };
+        let mut longest = 0;
+        for s in self.board.iter(cx.sent) {
+            let acked = if s.end().after(self.snd.una()) { self.snd.una().since(s.seq) } else { s.bytes() };
             let arrived = match sacked {
                 true if s.is(mark::SACKED) => s.bytes(),
-                false if s.seq.before(self.snd.una) => acked,
+                false if s.seq.before(self.snd.una()) => acked,
                 true => 0,
                 false => break,
             };
@@ -239,21 +218,13 @@ impl Tcb {
 
     /// Whether something longer than a small segment has been sent since full ones are tried.
     fn full_sent(&self, doubt: &Doubt, cx: &Context) -> bool {
-        let mut at = self.board.records.head();
-        while let Some(i) = at {
-            let s = self.board.records.get(cx.sent, i);
-            if s.bytes() > doubt.small as u32 && doubt.counts(s.seq) {
-                return true;
-            }
-            at = self.board.records.next(cx.sent, i);
-        }
-        false
+        self.board.iter(cx.sent).any(|s| s.bytes() > doubt.small as u32 && doubt.counts(s.seq))
     }
 
     /// TCP_MAXSEG: clamps what is sent.
     pub fn clamp_mss(&mut self, mss: u16) {
         if mss > 0 {
-            self.options.smss = self.options.smss.min(mss.max(36));
+            self.options.set_smss(self.options.smss().min(mss.max(36)));
             self.limit_doubt(mss.max(36));
         }
     }

@@ -1,5 +1,7 @@
 //! Round-trip time and retransmission timeout: RFC 6298, with Karn's algorithm applied by the caller (only segments that
 //! were sent once are timed).
+//!
+//! Invariants: the round trip and its least are known, or neither is; the timeout is never nothing.
 
 use crate::Config;
 
@@ -7,18 +9,58 @@ use crate::Config;
 #[derive(Clone, Debug)]
 pub(crate) struct Rtt {
     /// 0 until the first measurement.
-    pub srtt: u32,
-    pub rttvar: u32,
-    pub min: u32,
-    /// Before backing off; not above the longest there may be.
+    srtt: u32,
+    rttvar: u32,
+    /// The least; `u32::MAX` until the first measurement.
+    min: u32,
+    /// Before backing off.
     base: u32,
-    pub backoff: u8,
+    backoff: u8,
 }
 
 impl Rtt {
     pub fn new(config: &Config) -> Rtt {
         let base = config.initial_rto.min(config.max_rto).as_micros() as u32;
         Rtt { srtt: 0, rttvar: 0, min: u32::MAX, base, backoff: 0 }
+    }
+
+    /// SRTT; 0 until the first measurement.
+    #[inline(always)]
+    pub fn srtt(&self) -> u32 {
+        self.srtt
+    }
+
+    /// RTTVAR.
+    pub fn rttvar(&self) -> u32 {
+        self.rttvar
+    }
+
+    /// The least round trip; `u32::MAX` until the first measurement.
+    #[inline(always)]
+    pub fn min(&self) -> u32 {
+        self.min
+    }
+
+    /// The same; 0 until the first measurement.
+    #[inline(always)]
+    pub fn least(&self) -> u32 {
+        if self.min == u32::MAX { 0 } else { self.min }
+    }
+
+    /// How often the timeout was doubled.
+    pub fn backoff(&self) -> u8 {
+        self.backoff
+    }
+
+    /// RFC 6298 5.5.
+    pub fn back_off(&mut self) {
+        self.backoff = self.backoff.saturating_add(1);
+    }
+
+    /// The peer was heard of.
+    #[inline(always)]
+    pub fn forget_backoff(&mut self) {
+        self.backoff = 0;
     }
 
     /// RFC 6298 5.7: the SYN's round trip could not be measured.
@@ -54,6 +96,12 @@ impl Rtt {
         }
         let max = config.max_rto.as_micros() as u64;
         ((self.base as u64) << self.backoff.min(20)).min(max) as u32
+    }
+
+    /// Asserts what the module's head says.
+    pub fn check(&self) {
+        assert_eq!(self.srtt == 0, self.min == u32::MAX, "a round trip without its least: {self:?}");
+        assert!(self.base > 0, "no RTO: {self:?}");
     }
 }
 

@@ -8,12 +8,11 @@ use mem::Side;
 use wire::tcp::{Flags, Ordinary, Syn, Timestamps};
 use wire::{Instant, SeqNum};
 
-use crate::congestion::{CongestionControl, Window};
-use crate::output::wants;
-use crate::sent::{Run, mark};
-use crate::tcb::{Context, Notice, Open, Tcb, flag};
+use crate::loss::sent::{Run, mark};
+use crate::outgoing::wants;
 use crate::timers::Pending;
-use crate::{Ecn, Offer, State};
+use crate::variables::SegWnd;
+use crate::{Context, Ecn, Notice, Offer, Open, State, Tcb, flag};
 
 /// States in which text and FIN are taken, and those in which the peer has sent its FIN.
 const OPEN: u32 = 1 << State::Established as u32 | 1 << State::FinWait1 as u32 | 1 << State::FinWait2 as u32;
@@ -67,20 +66,19 @@ impl Tcb {
                 && self.flags & (flag::DISTURBED | flag::RST_PENDING | flag::PROBE_NOW | flag::SENT_NEW) == 0
                 && self.flags & flag::ACK_NOW != 0
                 && unsent == 0
-                && !self.recovery.probe_due
-                && self.receiver.dsack.is_none()
-                && self.snd.nxt.since(self.snd.una) <= self.snd.wnd;
-            return alone.then(|| self.simple(self.snd.nxt, Flags::ACK, 0, cx));
+                && !self.recovery.probe.is_due()
+                && !self.receiver.has_duplicate()
+                && self.snd.outstanding() <= self.snd.wnd();
+            return alone.then(|| self.simple(self.snd.nxt(), Flags::ACK, 0, cx));
         }
         let may = self.flags & HELD == 0
-            && self.board.packets_out == 0
-            && unsent <= self.options.smss as u32
-            && unsent + fin as u32 <= self.snd.wnd
-            && self.timers.pending == Pending::None
-            && self.receiver.dsack.is_none()
+            && self.board.packets_out() == 0
+            && unsent <= self.options.smss() as u32
+            && unsent + fin as u32 <= self.snd.wnd()
+            && self.timers.pending() == Pending::None
+            && !self.receiver.has_duplicate()
             && self.knobs.is_none()
-            && !cx.config.pacing
-            && self.sender.max_pacing == u64::MAX;
+            && !self.cc.is_paced(cx.config);
         if !may {
             return None;
         }
@@ -95,7 +93,7 @@ impl Tcb {
         let data = fin
             || self.unsent() > 0
             || self.flags & flag::PROBE_NOW != 0
-            || self.recovery.probe_due
+            || self.recovery.probe.is_due()
             || self.flags & flag::DISTURBED != 0 && self.wants_data();
         ack | if data { wants::DATA } else { 0 }
     }
@@ -103,20 +101,20 @@ impl Tcb {
     /// `len` bytes, all that there are, and a FIN where `fin`: the first of a flight.
     #[inline(always)]
     fn send_first(&mut self, len: u32, fin: bool, cx: &mut Context) -> Simple {
-        let seq = self.snd.nxt;
+        let seq = self.snd.nxt();
         let (mut flags, mut marks) = (Flags::ACK, 0);
         if self.stats.bytes_sent > 0 {
             self.restart_after_idle(cx);
             // Waiting for acknowledgments is no idleness.
-            let idle = cx.now.micros_since(self.sender.sent_at.max(self.sender.acked_at));
-            self.cc.control.on_restart(cx.now, idle);
+            let idle = self.sender.idle(cx.now);
+            self.cc.on_restart(cx.now, idle);
         }
         if len > 0 {
             // RFC 9293 3.9.1 (SHLD-27).
             flags = flags | Flags::PSH;
             marks |= mark::PSH;
             self.set(flag::PUSH_NOW, false);
-            self.timers.cork_at = Instant::FAR;
+            self.timers.uncork();
         }
         if fin {
             flags = flags | Flags::FIN;
@@ -124,20 +122,19 @@ impl Tcb {
             self.set(flag::FIN_SENT, true);
             self.state = if self.state == State::CloseWait { State::LastAck } else { State::FinWait1 };
             if self.orphaned() {
-                self.timers.life_at = Instant::FAR;
+                self.timers.live_on();
             }
         }
         let occupied = len + fin as u32;
-        self.timers.progress_at = cx.now;
-        self.board.records.push(cx.sent, seq, occupied, 1, cx.now.micros() as u32, marks);
-        self.board.packets_out = 1;
-        self.snd.nxt += occupied;
-        if len > 0 && len < self.options.smss as u32 {
-            self.sender.sml = self.snd.nxt;
+        self.timers.begin_to_wait(cx.now);
+        self.board.send(cx.sent, seq, occupied, 1, cx.now.micros() as u32, marks);
+        self.snd.send(occupied);
+        if len > 0 && len < self.options.smss() as u32 {
+            self.sender.sent_partial(self.snd.nxt());
         }
         self.stats.bytes_sent += len as u64;
-        self.sender.sent_at = cx.now;
-        self.sender.burst = 0;
+        self.sender.sent(cx.now);
+        self.sender.end_burst();
         self.note_answer(cx);
         self.judge_window(cx);
         if !self.schedule_probe(true, cx) {
@@ -159,16 +156,15 @@ impl Tcb {
         if self.has(flag::ECE) {
             flags = flags | Flags::ECE;
         }
-        let value = (cx.now.millis() as u32).wrapping_add(self.options.ts_offset);
-        let timestamps = self.has(flag::TIMESTAMPS).then_some(Timestamps { value, echo: self.rcv.ts_recent });
-        Simple { seq, ack: self.rcv.nxt, flags, window, ecn: 0, timestamps, len }
+        let value = self.options.clock(cx.now);
+        let timestamps = self.has(flag::TIMESTAMPS).then_some(Timestamps { value, echo: self.rcv.ts_recent() });
+        Simple { seq, ack: self.rcv.nxt(), flags, window, ecn: 0, timestamps, len }
     }
 
     /// Copies the text of `out`, which was just given, into `to`, which has its length.
     #[inline(always)]
     pub fn copy_text(&mut self, out: &Simple, to: &mut [u8], pool: &Side) {
-        let offset = out.seq.since(self.sender.base);
-        self.sender.queue.copy_from(pool, &mut self.sender.cursor, offset as usize, to);
+        self.sender.copy(pool, true, self.sender.offset(out.seq), to);
     }
 
     /// Takes an ordinary segment; `false`, with nothing done, where it or the connection is not.
@@ -178,42 +174,40 @@ impl Tcb {
         let state = 1u32 << self.state as u32;
         let len = seg.payload.len() as u32;
         let brings = len + seg.fin as u32;
-        let ordinary = seg.seq == self.rcv.nxt
+        let ordinary = seg.seq == self.rcv.nxt()
             && (state & OPEN != 0 || state & SHUT != 0 && brings == 0)
-            // SND.UNA <= SEG.ACK <= SND.NXT.
-            && seg.ack.since(self.snd.una) <= self.snd.nxt.since(self.snd.una)
-            && brings <= self.rcv.adv.since(self.rcv.nxt)
+            && brings <= self.rcv.window()
             && self.flags & flag::DISTURBED == 0
             // RFC 2525 2.17: what nobody will read is answered by a RST.
             && (len == 0 || !self.orphaned())
-            && self.snd.wnd != 0;
-        if !ordinary {
+            && self.snd.wnd() != 0;
+        let Some(ack) = self.snd.accept_ordinary_ack(seg.ack).filter(|_| ordinary) else {
             return self.has(flag::DISTURBED) && self.take_text_in_trouble(seg, cx);
-        }
+        };
         let stamp = match (self.has(flag::TIMESTAMPS), seg.timestamps) {
             (false, _) => None,
-            (true, Some(ts)) if ts.value.wrapping_sub(self.rcv.ts_recent) as i32 >= 0 => Some(ts),
+            (true, Some(ts)) if !self.rcv.is_older(ts.value) => Some(ts),
             (true, _) => return false,
         };
-        if seg.ack != self.snd.una {
+        if seg.ack != self.snd.una() {
             if !self.has(flag::SACK) {
                 return false;
             }
-            let Some(run) = self.board.records.pop_run(cx.sent, seg.ack) else { return false };
-            self.take_run((seg.seq, seg.ack, (seg.window as u32) << self.options.snd_scale), &run, cx);
+            let Some(run) = self.board.acknowledge_run(cx.sent, seg.ack) else { return false };
+            self.take_run(seg.seq, ack, self.options.scaled(seg.window), &run, cx);
         } else if brings > 0 {
-            self.update_window(seg.seq, seg.ack, (seg.window as u32) << self.options.snd_scale);
-            self.timers.probes = 0;
+            self.update_window(seg.seq, ack, self.options.scaled(seg.window));
+            self.timers.answered();
         } else {
             return false;
         }
         cx.counters.predicted += 1;
         self.stats.segs_in = self.stats.segs_in.wrapping_add(seg.count());
         self.heard(cx);
-        self.receiver.echo = stamp.filter(|ts| ts.echo != 0).map(|ts| ts.echo.wrapping_sub(self.options.ts_offset));
+        self.receiver.set_echo(stamp.filter(|ts| ts.echo != 0).map(|ts| self.options.sent_at(ts.echo)));
         // RFC 7323 4.3: TS.Recent follows what the last ACK covered.
-        if let Some(ts) = stamp.filter(|_| seg.seq.before_eq(self.rcv.last_ack_sent)) {
-            self.take_ts(ts.value, cx.now);
+        if let Some(ts) = stamp.filter(|_| self.rcv.covers_last_ack(seg.seq)) {
+            self.rcv.take_ts(ts.value, cx.now);
         }
         if self.has(flag::FIN_SENT) {
             self.after_ack(cx);
@@ -231,12 +225,12 @@ impl Tcb {
     pub fn connect_straight(&mut self, syn: &Syn, cx: &mut Context) -> bool {
         const ASKED: u32 = flag::TIMESTAMPS | flag::SCALED | flag::SACK;
         let clock = cx.now.millis() as u32;
-        let echo = syn.timestamps.echo.wrapping_sub(self.options.ts_offset);
-        let since = echo.wrapping_sub(self.timers.progress_at.millis() as u32) as i32;
+        let echo = self.options.sent_at(syn.timestamps.echo);
+        let since = echo.wrapping_sub(self.timers.progress_at().millis() as u32) as i32;
         let ordinary = self.state == State::SynSent
             && self.flags & (ASKED | flag::DISTURBED | flag::CE_NOW) == ASKED
-            && syn.ack == Some(self.snd.nxt)
-            && self.snd.nxt == self.sender.iss + 1
+            && syn.ack == Some(self.snd.nxt())
+            && self.snd.nxt() == self.sender.iss() + 1
             && self.stats.retrans == 0
             // An echo that is none of ours is of an old segment.
             && syn.timestamps.echo != 0
@@ -245,29 +239,21 @@ impl Tcb {
         if !ordinary {
             return false;
         }
-        let ack = self.snd.nxt;
-        let Some(run) = self.board.records.pop_run(cx.sent, ack) else { return false };
+        let Some(ack) = self.snd.accept_new_ack(self.snd.nxt()) else { return false };
+        let Some(run) = self.board.acknowledge_run(cx.sent, ack.number()) else { return false };
         self.stats.segs_in = self.stats.segs_in.wrapping_add(1);
-        self.receiver.echo = Some(echo);
+        self.receiver.set_echo(Some(echo));
         self.heard(cx);
-        self.receiver.irs = syn.seq;
-        self.rcv.nxt = syn.seq + 1;
-        self.rcv.adv = self.rcv.nxt + crate::window::initial(self.receiver.buffer, self.receiver.mss_clamp);
-        self.rcv.last_ack_sent = self.rcv.nxt;
-        // RFC 7323 2.3: a shift above 14 counts as 14.
-        self.options.snd_scale = syn.scale.min(14);
-        self.take_ts(syn.timestamps.value, cx.now);
+        self.rcv.synchronise(syn.seq, self.receiver.synchronise(syn.seq));
+        self.options.scale_by(syn.scale);
+        self.rcv.take_ts(syn.timestamps.value, cx.now);
         // RFC 3168 6.1.1: a SYN/ACK without ECE declines.
         self.set(flag::ECN, false);
-        self.options.smss = self.smss_for(Some(syn.mss));
-        // RFC 7323 2.2: the window of a SYN is not scaled.
-        let window = syn.window as u32;
-        (self.snd.wnd, self.snd.max_wnd) = (window, window);
-        (self.snd.wl1, self.snd.wl2) = (syn.seq, ack);
-        self.take_run((syn.seq, ack, window), &run, cx);
-        self.cc.window = Window::new(self.initial_window(cx.config));
-        self.cc.stamp = cx.now;
-        self.cc.usage_seq = self.snd.nxt;
+        self.options.set_smss(self.smss_for(Some(syn.mss)));
+        let window = SegWnd::of_syn(syn.window);
+        self.snd.synchronise(syn.seq, ack.number(), window);
+        self.take_run(syn.seq, ack, window, &run, cx);
+        self.cc.open(self.snd.nxt(), cx.now, false, cx.config);
         self.state = State::Established;
         self.put_notice(Notice::CONNECTED);
         self.arm_keepalive(cx);
@@ -282,34 +268,31 @@ impl Tcb {
     fn take_text_in_trouble(&mut self, seg: &Ordinary, cx: &mut Context) -> bool {
         let len = seg.payload.len() as u32;
         let predicted = self.state == State::Established
-            && seg.seq == self.rcv.nxt
-            && self.receiver.ooo.is_none()
+            && seg.seq == self.rcv.nxt()
+            && self.receiver.is_in_order()
             && !self.orphaned()
             && !seg.fin
             && len > 0
-            && len <= self.rcv.adv.since(self.rcv.nxt)
-            && seg.ack.since(self.snd.una) <= self.snd.nxt.since(self.snd.una)
-            && self.snd.wnd != 0
-            && (seg.window as u32) << self.options.snd_scale == self.snd.wnd;
+            && len <= self.rcv.window()
+            && self.snd.wnd() != 0
+            && self.options.scaled(seg.window).bytes() == self.snd.wnd();
         let fresh = match (self.has(flag::TIMESTAMPS), seg.timestamps) {
             (false, _) => true,
-            (true, Some(ts)) => ts.value.wrapping_sub(self.rcv.ts_recent) as i32 >= 0,
+            (true, Some(ts)) => !self.rcv.is_older(ts.value),
             (true, None) => false,
         };
-        if !predicted || !fresh {
-            return false;
-        }
+        let Some(ack) = self.snd.accept_ordinary_ack(seg.ack).filter(|_| predicted && fresh) else { return false };
         let seg = seg.segment();
         cx.counters.predicted += 1;
         self.note_arrival(&seg);
         if let Some(ts) = seg.options.timestamps.filter(|_| self.has(flag::TIMESTAMPS))
-            && seg.seq.before_eq(self.rcv.last_ack_sent)
+            && self.rcv.covers_last_ack(seg.seq)
         {
-            self.take_ts(ts.value, cx.now);
+            self.rcv.take_ts(ts.value, cx.now);
         }
         self.heard(cx);
-        if seg.ack != self.snd.una {
-            self.take_ack(&seg, cx);
+        if seg.ack != self.snd.una() {
+            self.take_ack(&seg, ack, cx);
         }
         self.take_in_order(seg.payload, seg.longest(), cx);
         self.judge_disturbance();
@@ -355,43 +338,33 @@ impl Tcb {
         match offer.scale {
             Some(shift) if cx.config.window_scaling => {
                 self.flags |= flag::SCALED;
-                // RFC 7323 2.3: a shift above 14 counts as 14.
-                self.options.snd_scale = shift.min(14);
+                self.options.scale_by(shift);
             }
-            _ => self.options.rcv_scale = 0,
+            _ => self.options.unscale(),
         }
-        self.options.smss = self.smss_for(Some(offer.mss).filter(|mss| *mss > 0));
-        self.receiver.irs = offer.seq;
-        self.rcv.nxt = seg.seq;
-        self.rcv.adv = seg.seq + open.first_window(cx.config);
-        self.rcv.last_ack_sent = seg.seq;
+        self.options.set_smss(self.smss_for(Some(offer.mss).filter(|mss| *mss > 0)));
+        self.rcv.synchronise(offer.seq, self.receiver.synchronise(offer.seq));
         if let Some(recent) = timestamps {
             let value = seg.timestamps.map_or(recent, |ts| ts.value);
-            self.take_ts(value, cx.now);
+            self.rcv.take_ts(value, cx.now);
             let echo = seg.timestamps.map_or(0, |ts| ts.echo);
-            self.receiver.echo = (echo != 0).then(|| echo.wrapping_sub(open.ts_offset));
+            self.receiver.set_echo((echo != 0).then(|| self.options.sent_at(echo)));
         }
-        self.snd.una = seg.ack;
-        self.snd.nxt = seg.ack;
-        (self.snd.wl1, self.snd.wl2) = (seg.seq, seg.ack);
-        self.snd.wnd = (seg.window as u32) << self.options.snd_scale;
-        self.snd.max_wnd = self.snd.wnd.max(offer.window as u32);
+        self.snd.establish(seg.seq, seg.ack, self.options.scaled(seg.window), SegWnd::of_syn(offer.window));
         (self.stats.segs_in, self.stats.segs_out) = (seg.count(), 1);
         let at = sent.micros() as u32;
         let rtt = (cx.now.micros() as u32).wrapping_sub(at);
         self.recovery
             .rack
             .delivered_in_order(&Run { first_at: at, last_at: at, last_end: seg.ack, segs: 1 }, cx.now.micros() as u32);
-        self.recovery.delivered = 1;
+        self.recovery.deliver(1);
         self.rtt.sample(rtt, Some(rtt), cx.config);
-        self.cc.control.on_rtt(rtt, 1, seg.ack, seg.ack, &self.cc.window);
-        self.cc.window = Window::new(self.initial_window(cx.config));
-        self.cc.stamp = cx.now;
-        self.cc.usage_seq = seg.ack;
-        self.sender.sent_at = sent;
-        self.sender.acked_at = cx.now;
-        self.timers.progress_at = cx.now;
-        self.timers.heard_at = cx.now;
+        self.cc.on_rtt(rtt, 1, seg.ack, seg.ack);
+        self.cc.open(seg.ack, cx.now, false, cx.config);
+        self.sender.sent(sent);
+        self.sender.acked(cx.now);
+        self.timers.begin_to_wait(cx.now);
+        self.timers.heard(cx.now);
         self.put_notice(Notice::CONNECTED);
         self.take_ordinary_text(seg, cx);
     }

@@ -1,48 +1,26 @@
-//! The variables that every segment is compared with and moves (RFC 9293 3.3.1), and what the handshake agreed on. Together with
-//! the state and the flags they are the first cache line of a control block.
+//! What the handshake agreed on. Together with the variables that every segment is compared with and moves ([`Rcv`](crate::rcv::Rcv), [`Snd`](crate::snd::Snd)), the
+//! state and the flags it is the first cache line of a control block.
 
-use wire::SeqNum;
+use wire::Instant;
+use wire::tcp::{Flags, Segment};
 
-use crate::Config;
-use crate::tcb::Open;
+use crate::window::MOST_SCALE;
+use crate::{Config, Open};
 
-/// Receive sequence variables.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Rcv {
-    /// RCV.NXT.
-    pub nxt: SeqNum,
-    /// RCV.NXT + RCV.WND as it was offered last; never moves left (RFC 9293 3.8.6, MUST "do not shrink").
-    pub adv: SeqNum,
-    /// Last.ACK.sent (RFC 7323 4.3).
-    pub last_ack_sent: SeqNum,
-    /// TS.Recent (RFC 7323 4.3), and when it was taken, s.
-    pub ts_recent: u32,
-    pub ts_recent_age: u32,
-    /// In-order bytes since the last ACK we sent.
-    pub unacked: u32,
-}
+/// The window that a segment offers, scaled: an unscaled field is a `u16`, and does not go for one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SegWnd(u32);
 
-/// Send sequence variables.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Snd {
-    /// SND.UNA.
-    pub una: SeqNum,
-    /// SND.NXT.
-    pub nxt: SeqNum,
-    /// SND.WND, scaled.
-    pub wnd: u32,
-    /// MAX.SND.WND (RFC 5961 5.2).
-    pub max_wnd: u32,
-    /// SND.WL1.
-    pub wl1: SeqNum,
-    /// SND.WL2.
-    pub wl2: SeqNum,
-}
-
-impl Snd {
+impl SegWnd {
+    /// RFC 7323 2.2: the window of a segment with SYN is not scaled.
     #[inline(always)]
-    pub fn new(iss: SeqNum) -> Snd {
-        Snd { una: iss, nxt: iss, wnd: 0, max_wnd: 0, wl1: SeqNum(0), wl2: SeqNum(0) }
+    pub fn of_syn(field: u16) -> SegWnd {
+        SegWnd(field as u32)
+    }
+
+    #[inline(always)]
+    pub fn bytes(self) -> u32 {
+        self.0
     }
 }
 
@@ -50,18 +28,99 @@ impl Snd {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Negotiated {
     /// Random offset of our timestamp clock.
-    pub ts_offset: u32,
+    ts_offset: u32,
     /// SMSS (RFC 5681 2), bytes of payload beside timestamps.
-    pub smss: u16,
+    smss: u16,
     /// Rcv.Wind.Shift and Snd.Wind.Shift (RFC 7323 2.3).
-    pub rcv_scale: u8,
-    pub snd_scale: u8,
+    rcv_scale: u8,
+    snd_scale: u8,
 }
 
 impl Negotiated {
     #[inline(always)]
     pub fn new(open: &Open, config: &Config) -> Negotiated {
         Negotiated { ts_offset: open.ts_offset, smss: open.mss.min(536), rcv_scale: open.scale(config), snd_scale: 0 }
+    }
+
+    /// Goes on with what was agreed on.
+    #[inline(always)]
+    pub fn resume(&mut self, smss: u16, rcv_scale: u8, snd_scale: u8) {
+        (self.smss, self.rcv_scale, self.snd_scale) = (smss, rcv_scale, snd_scale);
+    }
+
+    /// The peer scales its windows by `shift`; one above 14 counts as 14 (RFC 7323 2.3).
+    #[inline(always)]
+    pub fn scale_by(&mut self, shift: u8) {
+        self.snd_scale = shift.min(MOST_SCALE);
+    }
+
+    /// It does not, so neither do we.
+    #[inline(always)]
+    pub fn unscale(&mut self) {
+        (self.rcv_scale, self.snd_scale) = (0, 0);
+    }
+
+    /// SMSS (RFC 5681 2), bytes of payload beside timestamps.
+    #[inline(always)]
+    pub fn smss(&self) -> u16 {
+        self.smss
+    }
+
+    /// Segments are of `smss` bytes from now on; of how many they were.
+    #[inline(always)]
+    pub fn set_smss(&mut self, smss: u16) -> u16 {
+        core::mem::replace(&mut self.smss, smss)
+    }
+
+    /// Rcv.Wind.Shift.
+    #[inline(always)]
+    pub fn rcv_scale(&self) -> u8 {
+        self.rcv_scale
+    }
+
+    /// Snd.Wind.Shift.
+    pub fn snd_scale(&self) -> u8 {
+        self.snd_scale
+    }
+
+    /// What one in the peer's window field stands for, bytes.
+    #[inline(always)]
+    pub fn snd_unit(&self) -> u32 {
+        1 << self.snd_scale
+    }
+
+    /// The window of a segment without SYN.
+    #[inline(always)]
+    pub fn scaled(&self, field: u16) -> SegWnd {
+        SegWnd((field as u32) << self.snd_scale)
+    }
+
+    /// The window of `seg`.
+    #[inline(always)]
+    pub fn window_of(&self, seg: &Segment) -> SegWnd {
+        if seg.flags.contains(Flags::SYN) { SegWnd::of_syn(seg.window) } else { self.scaled(seg.window) }
+    }
+
+    /// Random offset of our timestamp clock.
+    pub fn ts_offset(&self) -> u32 {
+        self.ts_offset
+    }
+
+    /// Our timestamp clock, ms.
+    #[inline(always)]
+    pub fn clock(&self, now: Instant) -> u32 {
+        (now.millis() as u32).wrapping_add(self.ts_offset)
+    }
+
+    /// When, ms, low bits, a timestamp that comes back was sent.
+    #[inline(always)]
+    pub fn sent_at(&self, echo: u32) -> u32 {
+        echo.wrapping_sub(self.ts_offset)
+    }
+
+    /// Asserts that segments are of some length, and scales are not above 14.
+    pub fn check(&self) {
+        assert!(self.smss > 0 && self.rcv_scale.max(self.snd_scale) <= MOST_SCALE, "{self:?}");
     }
 }
 

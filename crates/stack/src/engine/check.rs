@@ -95,8 +95,8 @@ impl Stack {
         let records = self.half_open() + self.time_waits() + self.listeners();
         let (neighbors, routes) = self.link.places();
         let places = self.conns.slots() as usize + neighbors;
-        // A route costs each connection a glance, and a place little more.
-        self.conns.len() * (1 + routes / 16) + records + places / 16
+        // A route costs each connection a glance, a place and a sent segment little more.
+        self.conns.len() * (1 + routes / 16) + records + (places + self.sent.used()) / 16
     }
 
     /// How many times `id` is in each queue, by its present incarnation.
@@ -276,6 +276,7 @@ impl Stack {
                 parked += 1;
                 continue;
             };
+            c.tcb.check(&self.sent);
             sent += c.tcb.sent_records() as usize;
             orphans += c.orphan as u32;
             match c.stage {

@@ -130,6 +130,7 @@ impl Drop for Peer {
             println!("{}", self.log);
             return;
         }
+        tcb.check(&self.sent);
         tcb.release(&mut cx!(self));
         assert_eq!(self.sent.used(), 0, "records of sent segments left");
         assert_eq!(self.pool.stats().in_use_estimate, 0, "chunks left");
@@ -254,14 +255,21 @@ impl Peer {
     pub fn reply_to(&mut self, text: &str) -> Option<Reply> {
         self.note('<', text);
         let marked = text.strip_prefix("[ce] ");
-        parsed(marked.unwrap_or(text), |seg| {
+        let reply = parsed(marked.unwrap_or(text), |seg| {
             let tcb = self.tcb.as_mut().expect("lives");
             if marked.is_some() {
                 tcb.congestion_experienced();
             }
             tcb.note_urgent(seg);
             tcb.on_segment(seg, &mut cx!(self))
-        })
+        });
+        self.check();
+        reply
+    }
+
+    /// The control block contradicts itself nowhere.
+    fn check(&self) {
+        self.tcb.as_ref().expect("lives").check(&self.sent);
     }
 
     fn note(&mut self, way: char, text: &str) {
@@ -271,7 +279,9 @@ impl Peer {
     /// One more segment, if any may go now, its payload compared with what was written.
     pub fn next(&mut self) -> Option<String> {
         let max = self.segments * self.segment_size() as u32;
-        let out = self.tcb.as_mut().expect("lives").next_segment(max, &mut cx!(self))?;
+        let out = self.tcb.as_mut().expect("lives").next_segment(max, &mut cx!(self));
+        self.check();
+        let out = out?;
         let mut payload = vec![0; out.len as usize];
         let tcb = self.tcb.as_mut().expect("lives");
         tcb.copy_payload(&out, &mut payload, &self.pool);
@@ -484,6 +494,7 @@ impl Peer {
 
     pub fn run_timers(&mut self) {
         self.tcb.as_mut().expect("lives").on_timer(&mut cx!(self));
+        self.check();
     }
 }
 

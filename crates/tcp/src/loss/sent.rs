@@ -3,6 +3,9 @@
 //! They live in one slab per stack, so a connection with nothing in flight holds none, and a busy one allocates nothing.
 //! Each record stands in two orders: of sequence numbers, and of the last transmission, which is what RACK walks
 //! (RFC 8985 6.2) and what keeps loss detection proportional to what was lost.
+//!
+//! Invariants: a record marked TIMED is in the order of transmission once, and no other is; each link has its counterpart; no
+//! record below the retransmission hint is lost and waits.
 
 use wire::SeqNum;
 
@@ -165,10 +168,6 @@ impl SentList {
 
     pub fn get_mut<'p>(&self, pool: &'p mut SentPool, i: u32) -> &'p mut Sent {
         pool.at(i)
-    }
-
-    pub fn front<'p>(&self, pool: &'p mut SentPool) -> Option<&'p mut Sent> {
-        (self.head != NIL).then(|| pool.at(self.head))
     }
 
     pub fn push(&mut self, pool: &mut SentPool, seq: SeqNum, len: u32, segs: u16, at: u32, marks: u8) {
@@ -373,6 +372,34 @@ impl SentList {
         let hint = self.sack_hint;
         let seq = known.map_or(seq, |known| if known.after(seq) { known } else { seq });
         if hint != NIL && pool.slots[hint as usize].seq.before_eq(seq) { Some(hint) } else { self.head() }
+    }
+
+    /// Asserts what the module's head says.
+    pub fn check(&self, pool: &SentPool) {
+        let (mut n, mut timed, mut last, mut i) = (0, 0, NIL, self.head);
+        let (mut below, mut hinted) = (true, self.sack_hint == NIL);
+        while i != NIL {
+            let s = &pool.slots[i as usize];
+            below &= i != self.retransmit_hint;
+            hinted |= i == self.sack_hint;
+            let waits = s.is(mark::LOST) && !s.is(mark::RETRANS | mark::SACKED);
+            assert!(!(waits && below), "below the hint a record waits: {s:?}");
+            n += 1;
+            timed += s.is(mark::TIMED) as u32;
+            (last, i) = (i, s.next);
+        }
+        assert_eq!((n, last), (self.len, self.tail), "records, and the last");
+        assert!(self.retransmit_hint == NIL || !below, "the retransmission hint is no record of this list");
+        assert!(hinted, "the SACK hint is no record of this list");
+        let (mut last, mut i) = (NIL, self.oldest);
+        while i != NIL {
+            let s = &pool.slots[i as usize];
+            assert!(s.is(mark::TIMED) && timed > 0, "too many in the order of transmission: {s:?}");
+            assert_eq!(s.older, last, "the way back of {s:?}");
+            timed -= 1;
+            (last, i) = (i, s.newer);
+        }
+        assert_eq!((timed, last), (0, self.newest), "missing in the order of transmission, and the newest");
     }
 
     /// Remembers where a SACK walk ended.

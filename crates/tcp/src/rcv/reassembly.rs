@@ -1,4 +1,6 @@
 //! Segments that came out of order (RFC 9293 3.10.7.4, SHLD-31), bounded in number and by the window.
+//!
+//! Invariants: runs are in order, neither touch nor overlap, none is empty, and there are at most [`MAX_RUNS`].
 
 use mem::{Chain, Side};
 use wire::SeqNum;
@@ -169,14 +171,34 @@ impl Reassembly {
         }
     }
 
+    /// Nothing is kept.
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty() && self.fin.is_none()
     }
 
+    /// Bytes that are.
     pub fn bytes(&self) -> usize {
         self.runs.iter().map(|r| r.chain.len()).sum()
     }
 
+    /// Asserts what the module's head says; the window ends at `adv`.
+    pub fn check(&self, adv: SeqNum) {
+        assert!(self.runs.len() <= MAX_RUNS, "{} runs out of order", self.runs.len());
+        let mut end = None;
+        for run in &self.runs {
+            assert!(
+                !run.chain.is_empty() && !run.end().after(adv),
+                "{run:?} does not lie in the window, up to {adv:?}"
+            );
+            assert!(
+                end.is_none_or(|end| run.seq.after(end)),
+                "{run:?} touches the run before it, which ends at {end:?}"
+            );
+            end = Some(run.end());
+        }
+    }
+
+    /// Nobody will read it.
     pub fn free(self, pool: &mut Side) {
         for run in self.runs {
             run.chain.free(pool);

@@ -1,0 +1,58 @@
+//! The two buffers: what the application reads and queues, and how they grow with that.
+
+use crate::{Config, Context, Notice, State, Tcb, flag};
+
+impl Tcb {
+    /// Bytes by which the right edge may be ahead of what was received, as far as the lane keeps up.
+    #[inline(always)]
+    pub(crate) fn ahead(&self, cx: &Context) -> u32 {
+        cx.limits.window.saturating_mul(self.receiver.mss_clamp() as u32)
+    }
+
+    /// The application read `bytes`: tell the peer when the window opens by a useful step.
+    pub fn consumed(&mut self, bytes: u32, cx: &mut Context) {
+        self.receiver.read(bytes);
+        if !matches!(self.state, State::Established | State::FinWait1 | State::FinWait2) {
+            return;
+        }
+        let clamp = self.knobs.as_ref().map(|k| k.window_clamp).filter(|clamp| *clamp > 0);
+        let most = clamp.unwrap_or(u32::MAX).min(cx.config.receive_buffer_max);
+        let grows = !self.has(flag::RCVBUF_LOCKED);
+        self.receiver.autotune(bytes, cx.now, grows.then_some(most), || cx.pool.plenty());
+        if self.receiver.worth_update(&self.rcv, self.options.rcv_scale(), self.ahead(cx)) {
+            self.set(flag::ACK_NOW, true);
+        }
+    }
+
+    /// SO_RCVBUF: a smaller buffer takes effect as data arrives; the window does not shrink, and no longer grows by itself.
+    pub fn set_receive_buffer(&mut self, bytes: u32) {
+        self.receiver.set_buffer(bytes.clamp(2048, Config::MOST_BYTES));
+        self.set(flag::RCVBUF_LOCKED, true);
+    }
+
+    /// SO_SNDBUF, for the rhythm of reports; it no longer grows by itself.
+    pub fn set_send_buffer(&mut self, bytes: u32) {
+        self.sender.set_buffer(bytes.clamp(2048, Config::MOST_BYTES));
+        self.set(flag::SNDBUF_LOCKED, true);
+    }
+
+    /// Bytes that the application should queue at most.
+    pub fn send_buffer(&self) -> u32 {
+        self.sender.buffer()
+    }
+
+    /// Send-buffer autotuning: two windows, so that one can be acknowledged while the next is queued (Linux's
+    /// `tcp_sndbuf_expand`).
+    pub(crate) fn expand_send_buffer(&mut self, cx: &Context) {
+        let want = 2 * self.cc.cwnd() as u64 * self.options.smss() as u64;
+        let want = want.min(cx.config.send_buffer_max as u64) as u32;
+        // In steps of an eighth: each is an event.
+        if !self.sender.grows(want) || self.has(flag::SNDBUF_LOCKED) || !cx.pool.plenty() {
+            return;
+        }
+        self.sender.set_buffer(want);
+        if !self.orphaned() {
+            self.put_notice(Notice::ROOM);
+        }
+    }
+}
