@@ -110,6 +110,21 @@ impl Tcb {
             .or_else(|| self.bare_ack(cx))
     }
 
+    /// [`Tcb::next_segment`] and [`Tcb::all_sent`] of a connection whose SYN goes out for the first time, with Linux's four options;
+    /// `None`, with nothing done, of another.
+    #[inline(always)]
+    pub fn first_syn(&mut self, cx: &mut Context) -> Option<Outgoing> {
+        const ASKED: u32 = flag::TIMESTAMPS | flag::SCALED | flag::SACK;
+        let first = self.state == State::SynSent
+            && self.flags & (ASKED | flag::RST_PENDING | flag::ECN) == ASKED
+            && self.snd.nxt() == self.sender.iss();
+        if !first {
+            return None;
+        }
+        self.note_syn(cx);
+        Some(self.segment(self.sender.iss(), Flags::SYN, 0, 0, cx))
+    }
+
     fn next_syn(&mut self, cx: &mut Context) -> Option<Outgoing> {
         let first = self.snd.nxt() == self.sender.iss();
         if !first && !self.board.retransmission_due() {

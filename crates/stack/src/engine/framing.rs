@@ -168,10 +168,7 @@ impl Frames {
     #[inline(always)]
     pub fn headers(&self, c: &Conn, out: &Outgoing, buf: &mut [u8]) -> usize {
         if self.plain {
-            let &Outgoing { seq, ack, flags, window, .. } = out;
-            let FlowKey { local: src, remote: dst, local_port: src_port, remote_port: dst_port, .. } = c.key;
-            let (to, from, tos, ttl) = (self.to, self.from, c.traffic_class | out.ecn, self.hops);
-            let headers = Headers { to, from, src, dst, tos, ttl, src_port, dst_port, seq, ack, flags, window };
+            let headers = self.common(c, out);
             if let Some(text) = headers.write(buf, &out.options, out.len as usize) {
                 return text;
             }
@@ -180,6 +177,24 @@ impl Frames {
             }
         }
         emit_headers(buf, c, out, (self.to, self.from, self.vlan), self.hops)
+    }
+
+    /// The same of a SYN.
+    #[inline(always)]
+    pub fn syn(&self, c: &Conn, out: &Outgoing, buf: &mut [u8]) -> usize {
+        match self.common(c, out).write_syn(buf, &out.options) {
+            Some(text) if self.plain => text,
+            _ => self.headers(c, out, buf),
+        }
+    }
+
+    /// What a frame of the common shape says beside its options and text.
+    #[inline(always)]
+    fn common(&self, c: &Conn, out: &Outgoing) -> Headers {
+        let &Outgoing { seq, ack, flags, window, .. } = out;
+        let FlowKey { local: src, remote: dst, local_port: src_port, remote_port: dst_port, .. } = c.key;
+        let (to, from, tos, ttl) = (self.to, self.from, c.traffic_class | out.ecn, self.hops);
+        Headers { to, from, src, dst, tos, ttl, src_port, dst_port, seq, ack, flags, window }
     }
 
     /// The text behind the headers, and the checksum over both where the port does not finish it; `frame` ends with the text.

@@ -116,7 +116,11 @@ impl Stack {
                 return true;
             }
         }
-        match self.send_straight(now, id, via, sink) {
+        let straight = match bit {
+            queued::CONTROL => self.send_syn_straight(now, id, via, sink),
+            _ => self.send_straight(now, id, via, sink),
+        };
+        match straight {
             Straight::Sent => return true,
             Straight::Full => {
                 self.schedule.stay(id, bit);
@@ -179,6 +183,38 @@ impl Stack {
             self.settle_sent(now, id);
         } else {
             self.schedule.watch(now, id, c.tcb.deadline(), &mut c.alarm, c.tcb.is_idle());
+        }
+        Straight::Sent
+    }
+
+    /// The straight path of an active open's beginning: its SYN, for the first time, in a frame of the common shape, to a neighbour that is
+    /// known.
+    #[inline(always)]
+    fn send_syn_straight<S: TxSink + ?Sized>(&mut self, now: Instant, id: u32, via: &Via, sink: &mut S) -> Straight {
+        let Some(c) = self.conns.active_mut(id) else { return Straight::Not };
+        let plain = via.plain
+            && c.key.interface == via.interface
+            && c.epoch == self.link.epoch()
+            && !(c.fragments | c.cut)
+            && c.key.remote.is_v4();
+        if !plain {
+            return Straight::Not;
+        }
+        let Hop::Known(to) = self.link.hop(now, c.neighbor) else { return Straight::Not };
+        let Some(buf) = sink.reserve(via.room) else { return Straight::Full };
+        let mut cx = context!(self, now);
+        let Some(out) = c.tcb.first_syn(&mut cx) else { return Straight::Not };
+        let frames = Frames::new(via, c, to, false);
+        let end = frames.syn(c, &out, buf);
+        frames.finish(c, &out, &mut buf[..end], cx.pool);
+        sink.commit(end, frames.offload(None));
+        self.counters.frames_out += 1;
+        self.counters.bytes_out += end as u64;
+        self.counters.segments_out += 1;
+        if c.tcb.has_knobs() {
+            self.settle_sent(now, id);
+        } else {
+            self.schedule.watch(now, id, c.tcb.deadline(), &mut c.alarm, false);
         }
         Straight::Sent
     }

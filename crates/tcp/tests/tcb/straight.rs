@@ -338,6 +338,8 @@ struct Answer {
     ack: u32,
     echo: i32,
     again: bool,
+    /// The SYN asks for ECN: it is no ordinary one.
+    ecn: bool,
 }
 
 fn answer() -> impl Strategy<Value = Answer> {
@@ -346,8 +348,9 @@ fn answer() -> impl Strategy<Value = Answer> {
         prop_oneof![12 => Just(1u32), 1 => 0u32..3],
         prop_oneof![12 => Just(0i32), 1 => -2000..2000],
         prop::bool::weighted(0.05),
+        any::<bool>(),
     );
-    (one, two).prop_map(|((rtt, mss, scale, window), (ack, echo, again))| Answer {
+    (one, two).prop_map(|((rtt, mss, scale, window), (ack, echo, again, ecn))| Answer {
         rtt,
         mss,
         scale,
@@ -355,17 +358,30 @@ fn answer() -> impl Strategy<Value = Answer> {
         ack,
         echo,
         again,
+        ecn,
     })
 }
 
 /// Opens actively; whether the SYN/ACK took the straight path.
 fn connect(answer: &Answer, steps: &[Step]) -> bool {
-    let config = Config { ecn: Ecn::Always, ..Config::default() };
+    let config = Config { ecn: if answer.ecn { Ecn::Always } else { Ecn::Never }, ..Config::default() };
     let mut halves = [Half::new(&config, true), Half::new(&config, false)];
     let open = Open { iss: SeqNum(u32::MAX), ts_offset: 77, mss: 1460, path_mss: 1460, receive_buffer: 0, headers: 40 };
     for half in &mut halves {
         half.tcb.connect(&open, &mut cx!(half));
-        assert!(half.tcb.next_segment(1460, &mut cx!(half)).is_some());
+    }
+    let [a, b] = &mut halves;
+    let syn = a.tcb.first_syn(&mut cx!(a));
+    assert_eq!(syn.is_some(), !answer.ecn);
+    let syn = syn.or_else(|| a.tcb.next_segment(1460, &mut cx!(a)));
+    let general = b.tcb.next_segment(1460, &mut cx!(b));
+    assert_eq!(format!("{syn:?}"), format!("{general:?}"));
+    if !answer.ecn {
+        assert!(b.tcb.all_sent(&mut cx!(b)));
+    }
+    same(a, b, answer);
+    assert!(a.tcb.first_syn(&mut cx!(a)).is_none());
+    for half in &mut halves {
         if answer.again {
             half.now = half.tcb.deadline();
             half.tcb.on_timer(&mut cx!(half));
