@@ -274,6 +274,20 @@ print(len(rows), "rows, no miss, no error")'
     done
 }
 
+# The build that packages use, and whether it is worth it.
+profiled() {
+    step "built by a profile, and its instructions against their budget"
+    if ! command -v valgrind >/dev/null; then
+        skip "the instruction budget of a build by a profile (needs valgrind)"
+    elif ! tools/pgo.sh --tool; then
+        skip "a build by a profile (needs llvm-profdata of rustc's LLVM: see tools/pgo.sh --help)"
+    else
+        ./install.sh --pgo "$PWD/target/prefix-pgo"
+        target/prefix-pgo/bin/corelane demo --seconds 1 --json | grep '"ratio"'
+        tools/instructions.sh --pgo
+    fi
+}
+
 # Production drivers and other kernels: what run.sh takes. It prints its own skips, and fails with CI=true where one is not listed.
 drivers() {
     step "production drivers and other kernels"
@@ -318,6 +332,7 @@ case $mode in
         step "what the tests need"
         need "${debian[@]}"
         installed ./install.sh "$PWD/target/prefix"
+        profiled
         miri
         races
         fuzzers 300

@@ -2,19 +2,22 @@
 # Builds corelane for release and installs the command, the C libraries and their headers under a prefix:
 #
 #   ./install.sh PREFIX               bin/corelane, lib/lib*.so*, lib/lib*.a, include/*.h, lib/pkgconfig/*.pc
+#   ./install.sh --pgo PREFIX         the same, optimized by a profile that is made first (tools/pgo.sh)
 #   ./install.sh --from DIR PREFIX    the same of what was built in DIR, as target/debug, without building
 #
 # It needs cargo, a C compiler with binutils, and minutes: the release is optimized as a whole.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
-usage() { sed -n '2,7s/^# \{0,1\}//p' "$0"; exit "$1"; }
+usage() { sed -n '2,8s/^# \{0,1\}//p' "$0"; exit "$1"; }
 fail() { printf 'install.sh: %s\n' "$1" >&2; exit 1; }
 
 from=
 while [ $# -gt 0 ]; do
     case $1 in
         -h | --help) usage 0 ;;
+        # Itself, with what makes cargo use the profile.
+        --pgo) shift; exec "$here/tools/pgo.sh" "$here/install.sh" "$@" ;;
         --from) [ $# -ge 2 ] || usage 2; from=$2; shift 2 ;;
         -*) usage 2 ;;
         *) break ;;
@@ -40,7 +43,7 @@ if [ -z "$from" ]; then
         # Without the Rust form of the library, which would keep it from being optimized as a whole.
         cargo rustc --release --locked -p "$name" --lib --crate-type cdylib,staticlib
     done
-    from=${CARGO_TARGET_DIR:-$here/target}/release
+    from=${CARGO_TARGET_DIR:-$here/target}/${CARGO_BUILD_TARGET:+$CARGO_BUILD_TARGET/}release
 fi
 
 mkdir -p "$prefix/bin" "$prefix/lib/pkgconfig" "$prefix/include"

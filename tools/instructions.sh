@@ -5,11 +5,18 @@
 #   tools/instructions.sh            measures, prints a table; fails where a budget is exceeded by more than 2 %, or where a
 #                                    connection on one of two lanes costs 2.5 % more than on a lone one
 #   tools/instructions.sh --write    makes what it measures the budget
+#   tools/instructions.sh --pgo      the same of a build by a profile (tools/pgo.sh), whose budget is tools/instructions-pgo.txt; --write
+#                                    may follow
 set -euo pipefail
 cd "$(dirname "$0")/.."
+if [ "${1:-}" = --pgo ]; then
+    shift
+    # Itself, with what makes cargo use the profile: that of fixed counts, for root too.
+    exec tools/pgo.sh --memory-only tools/instructions.sh "$@"
+fi
 mode=${1:-}
-budget=tools/instructions.txt
-target=${CARGO_TARGET_DIR:-target}
+budget=tools/instructions${CORELANE_PGO:+-pgo}.txt
+programs=${CARGO_TARGET_DIR:-target}/${CARGO_BUILD_TARGET:+$CARGO_BUILD_TARGET/}release/examples
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 
@@ -34,7 +41,7 @@ while IFS='|' read -r name what command function units; do
     example=$1
     shift
     valgrind --tool=callgrind --fair-sched=yes --callgrind-out-file="$out/$name" --toggle-collect="$function" \
-        "$target/release/examples/$example" "$@" >"$out/$name.log" 2>&1 || { cat "$out/$name.log"; exit 1; }
+        "$programs/$example" "$@" >"$out/$name.log" 2>&1 || { cat "$out/$name.log"; exit 1; }
     total=$(sed -n 's/^totals: \([0-9]*\).*/\1/p; s/^summary: \([0-9]*\).*/\1/p' "$out/$name" | sort -n | tail -1)
     count=$((total / units))
     measured+=("$name $count")
