@@ -276,11 +276,11 @@ print(len(rows), "rows, no miss, no error")'
 
 # The build that packages use, and whether it is worth it.
 profiled() {
-    step "built by a profile, and its instructions against their budget"
+    step "a profile-guided build, and its instructions against their budget"
     if ! command -v valgrind >/dev/null; then
-        skip "the instruction budget of a build by a profile (needs valgrind)"
+        skip "the instruction budget of a profile-guided build (needs valgrind)"
     elif ! tools/pgo.sh --tool; then
-        skip "a build by a profile (needs llvm-profdata of rustc's LLVM: see tools/pgo.sh --help)"
+        skip "a profile-guided build (needs llvm-profdata of rustc's LLVM: see tools/pgo.sh --help)"
     else
         ./install.sh --pgo "$PWD/target/prefix-pgo"
         target/prefix-pgo/bin/corelane demo --seconds 1 --json | grep '"ratio"'
