@@ -12,18 +12,22 @@ here=$(cd "$(dirname "$0")" && pwd)
 usage() { sed -n '2,8s/^# \{0,1\}//p' "$0"; exit "$1"; }
 fail() { printf 'install.sh: %s\n' "$1" >&2; exit 1; }
 
-from=
+from='' pgo=''
 while [ $# -gt 0 ]; do
     case $1 in
         -h | --help) usage 0 ;;
-        # Itself, with what makes cargo use the profile.
-        --pgo) shift; exec "$here/tools/pgo.sh" "$here/install.sh" "$@" ;;
+        --pgo) pgo=yes; shift ;;
         --from) [ $# -ge 2 ] || usage 2; from=$2; shift 2 ;;
         -*) usage 2 ;;
         *) break ;;
     esac
 done
 [ $# = 1 ] || usage 2
+if [ -n "$pgo" ]; then
+    [ -z "$from" ] || fail "--pgo builds, --from takes what was built: give one of them"
+    # Itself, with what makes cargo use the profile.
+    exec "$here/tools/pgo.sh" "$here/install.sh" "$1"
+fi
 mkdir -p "$1" || fail "cannot make $1"
 prefix=$(cd "$1" && pwd)
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' "$here/Cargo.toml")

@@ -7,7 +7,7 @@
 #                                         tools/pgo.sh --memory-only tools/instructions.sh …   (or tools/instructions.sh --pgo …)
 #   --profile FILE                      takes this profile (as target/pgo/corelane.profdata of an earlier run) and makes none: the same
 #                                       profile gives the same programs
-#   --tool                              says which llvm-profdata it takes, and no more
+#   --tool                              says which llvm-profdata it takes, and no more; as root installs it first where it is missing
 #   --memory-only                       leaves out the rows over AF_XDP on a veth, which are run as root only
 #
 # It needs the llvm-profdata of rustc's own LLVM: rustup component add llvm-tools, or Debian's llvm-22 (which root gets installed).
@@ -44,33 +44,21 @@ if [ -n "${CARGO_ENCODED_RUSTFLAGS:-}" ]; then
 elif [ -n "${RUSTFLAGS:-}" ]; then
     read -ra flags <<<"$RUSTFLAGS"
 else
-    ! env | grep -qE '^CARGO_(BUILD|TARGET_.*)_RUSTFLAGS=' || fail "CARGO_…_RUSTFLAGS would be lost: give them as RUSTFLAGS"
+    # Not grep -q, which ends before it has read all: with pipefail, what it has found would be a failure then.
+    ! compgen -e | grep -E '^CARGO_(BUILD|TARGET_.*)_RUSTFLAGS$' >/dev/null || fail "CARGO_…_RUSTFLAGS would be lost: give them as RUSTFLAGS"
     for table in build target; do
-        if (cd "$here" && RUSTC_BOOTSTRAP=1 cargo -Zunstable-options config get "$table" 2>/dev/null) | grep -q rustflags; then
+        if (cd "$here" && RUSTC_BOOTSTRAP=1 cargo -Zunstable-options config get "$table" 2>/dev/null) | grep rustflags >/dev/null; then
             fail "cargo's configuration has rustflags under $table, which would be lost: give them as RUSTFLAGS"
         fi
     done
 fi
 encoded() { local IFS=$'\x1f'; printf '%s' "${flags[*]}${flags[*]:+$IFS}$*"; }
 
-home=${CARGO_TARGET_DIR:-$here/target}/pgo
-mkdir -p "$home/raw" || fail "cannot make $home"
-home=$(cd "$home" && pwd)
-# Without rows over devices it is another one.
-profile=$home/memory.profdata
-if [ "$(id -u)" = 0 ] && [ $devices = yes ]; then profile=$home/corelane.profdata; fi
-# One at a time: two would count into one profile.
-exec 9>"$home/lock"
-flock 9
-# Programs of the build itself, such as macros, get no flags when a target is named, even where it is the host.
-export CARGO_BUILD_TARGET=$host
-unset RUSTFLAGS
-
 profdata() {
     local each
     for each in "$(rustc --print sysroot)/lib/rustlib/$host/bin/llvm-profdata" "llvm-profdata-$major" \
         "/usr/lib/llvm-$major/bin/llvm-profdata" llvm-profdata; do
-        if "$each" --version 2>/dev/null | grep -q "LLVM version $major\."; then
+        if "$each" --version 2>/dev/null | grep "LLVM version $major\." >/dev/null; then
             printf '%s\n' "$each"
             return 0
         fi
@@ -83,12 +71,29 @@ tool() {
     profdata && return 0
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
         # The smallest that has it: 50 MB to fetch, 240 MB installed.
+        printf 'pgo.sh: installing llvm-%s for its llvm-profdata\n' "$major" >&2
         apt-get update -qq >&2 || true
-        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "llvm-$major" >/dev/null 2>&1 || true
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "llvm-$major" >/dev/null || true
         profdata && return 0
     fi
     fail "needs llvm-profdata of LLVM $major: rustup component add llvm-tools, or apt install llvm-$major"
 }
+
+if [ -n "$only_tool" ]; then tool; exit; fi
+[ $# = 0 ] || command -v "$1" >/dev/null || fail "no such command: $1" 2
+
+home=${CARGO_TARGET_DIR:-$here/target}/pgo
+mkdir -p "$home/raw" || fail "cannot make $home"
+home=$(cd "$home" && pwd)
+# Without rows over devices it is another one.
+profile=$home/memory.profdata
+if [ "$(id -u)" = 0 ] && [ $devices = yes ]; then profile=$home/corelane.profdata; fi
+# One at a time: two would count into one profile.
+exec 9>"$home/lock"
+flock -n 9 || { printf 'pgo.sh: waiting for another one\n' >&2; flock 9; }
+# Programs of the build itself, such as macros, get no flags when a target is named, even where it is the host.
+export CARGO_BUILD_TARGET=$host
+unset RUSTFLAGS
 
 # Fixed counts of work. The first five are of one thread with told time, so they differ by little more than the secrets in hashes.
 counted() { "$@" || exit 1; }
@@ -121,8 +126,6 @@ device_rows() {
         "$corelane" bench $each --wire xdp --rounds 1 --seconds 1 || return 1
     done
 }
-
-if [ -n "$only_tool" ]; then tool; exit; fi
 
 make_profile() {
     local merge programs each stale=''
@@ -167,14 +170,20 @@ make_profile() {
 }
 
 if [ -n "$given" ]; then profile=$given; else make_profile; fi
-# cargo does not look into a profile: with another one nothing that was built before is good.
-if ! cmp -s "$profile" "$home/used.profdata"; then
-    rm -rf "$home/use"
-    cp "$profile" "$home/used.profdata"
-fi
-printf 'pgo.sh: profile %s, sha256 %s\n' "$profile" "$(sha256sum "$profile" | cut -c1-16)" >&2
+sum=$(sha256sum "$profile" | cut -c1-16)
+# cargo does not look into a profile: each has a folder of its own. Those of profiles that are gone go, too.
+use=$home/use-$sum
+for each in "$home"/use-*; do
+    case $each in
+        "$use" | "$home/use-*") ;;
+        *) cmp -s "$each/profdata" "$home/memory.profdata" || cmp -s "$each/profdata" "$home/corelane.profdata" || rm -rf "$each" ;;
+    esac
+done
+mkdir -p "$use"
+cmp -s "$profile" "$use/profdata" || cp "$profile" "$use/profdata"
+printf 'pgo.sh: profile %s, sha256 %s\n' "$profile" "$sum" >&2
 [ $# -gt 0 ] || exit 0
-CARGO_ENCODED_RUSTFLAGS=$(encoded "-Cprofile-use=$home/used.profdata")
+CARGO_ENCODED_RUSTFLAGS=$(encoded "-Cprofile-use=$use/profdata")
 # Whose budget tools/instructions.sh takes.
-export CARGO_ENCODED_RUSTFLAGS CARGO_TARGET_DIR=$home/use CORELANE_PGO=yes
+export CARGO_ENCODED_RUSTFLAGS CARGO_TARGET_DIR=$use CORELANE_PGO=yes
 exec "$@" 9>&-

@@ -154,6 +154,8 @@ fn whatever_is_asked_for_in_whatever_order() {
     // A history waits for the kernel most of its time.
     let threads = if std::env::var_os("CORELANE_SEEDS").is_some() { 4 * testing::cores() } else { 1 };
     testing::seeds("channel --test random", 10, threads, |seed| {
+        // One that hangs is to be told, too.
+        eprintln!("CORELANE_SEED={seed}");
         let options = Options { buffers: 4, buffer_size: 1024, batch: 1 + seed as u32 % 40, ..usual() };
         on_engines("", Capabilities::KERNEL, options, |mut w| run(&mut w, seed));
     });

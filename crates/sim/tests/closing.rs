@@ -124,6 +124,24 @@ fn the_oldest_gives_way_when_there_are_too_many() {
     assert_eq!((b.host.stack.time_waits(), counters.time_waits, counters.time_wait_evicted), (5, 20, 15));
 }
 
+/// The ACK of a FIN is its TIME-WAIT record's. Where that has given way before the ACK went out, its number is another record's,
+/// which must not be sent in its name, to where its peer is.
+#[test]
+fn an_ack_that_waits_ends_with_its_record() {
+    let mut b = Bench::listening(10, &[], |c| c.stack.max_time_wait = 1);
+    let mut frames = Vec::new();
+    for n in [2, 3] {
+        let mut p = b.establish(n, 4000, usual());
+        let conn = b.accepted[b.accepted.len() - 1];
+        let fin = b.job(Job::Close { conn, mode: CloseMode::Graceful }).remove(0);
+        p.answer(&fin);
+        frames.push(b.frame(&p, FIN | ACK, &[], Options::default()));
+    }
+    let sent: Vec<Addr> = b.turn(frames).iter().map(|s| s.to).collect();
+    assert_eq!((sent, b.host.stack.time_waits()), (vec![common::peer(3)], 1));
+    assert_eq!((b.host.stack.counters().time_wait_evicted, b.host.leaked()), (1, 0));
+}
+
 #[test]
 fn an_active_open_reuses_its_tuple_after_a_second() {
     let mut b = Bench::new(|_| {});

@@ -37,7 +37,7 @@ const HANDSHAKE: u32 = 1 << 30;
 
 /// Numbers of connections and handshakes are below this.
 pub(crate) const MOST: u32 = HANDSHAKE - 1;
-/// Numbers of TIME-WAIT records are below this: `u32::MAX` is no value of the flow table.
+/// TIME-WAIT records, one more than may stay, have numbers up to this: `u32::MAX` is no value of the flow table.
 pub(crate) const MOST_TIME_WAIT: u32 = TIME_WAIT - 2;
 
 /// Who has a tuple.
@@ -268,7 +268,7 @@ impl Demux {
     ) -> Option<u32> {
         let hash = record.hash;
         let Some((t, evicted)) = self.time_waits.insert(now, record) else {
-            self.flows.remove(hash, id);
+            self.remove(&record.key, hash, id);
             return None;
         };
         counters.time_waits += 1;
@@ -276,6 +276,7 @@ impl Demux {
         if let Some((old, gone)) = evicted {
             counters.time_wait_evicted += 1;
             self.flows.remove(gone.hash, Owner::TimeWait(old).value());
+            self.sources.freed(&gone.key);
         }
         Some(t)
     }

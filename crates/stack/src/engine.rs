@@ -1,7 +1,7 @@
 //! The stack itself: it joins the parts, each of which owns what it holds, in the order of a turn.
 //!
 //! [`Link`] has the interfaces, [`Demux`] says whose a segment is, [`Conns`] has the connections, [`Schedule`] what is to be done with them and
-//! when. None of them knows another's inside, nor this one. What happens to a connection happens in the files below: a segment comes
+//! when. What a part must keep consistent is private to it; none of them knows this one. What happens to a connection happens in the files below: a segment comes
 //! ([`input`], [`handshake`]), the application wants something ([`jobs`], [`open`]), time passes ([`time`]); then the connection is settled
 //! ([`settle`]), which says what is to be done next, and what is to be sent or told goes out ([`output`], [`events`]).
 
@@ -162,7 +162,8 @@ impl Stack {
         self.link.set_mac(interface, mac);
     }
 
-    /// An interface has another MTU from now on: connections on it send no segments that are longer.
+    /// The link of an interface takes packets of so many bytes from now on. Connections by it that send longer ones send what is
+    /// on its way again, shorter (RFC 1191 6.4); where it takes longer ones, those that begin later use that.
     pub fn set_mtu(&mut self, now: Instant, interface: InterfaceId, mtu: u16) {
         if !self.link.set_mtu(interface, mtu) {
             return;

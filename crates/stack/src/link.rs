@@ -98,6 +98,7 @@ impl Link {
 
     /// Adds an interface; its number names it from now on.
     pub fn add_interface(&mut self, config: InterfaceConfig) -> InterfaceId {
+        assert!(self.interfaces.len() < 256, "a stack has 256 interfaces at most");
         self.interfaces.push(Interface::new(config));
         let id = InterfaceId((self.interfaces.len() - 1) as u8);
         self.form_link_local(id);
@@ -114,7 +115,7 @@ impl Link {
     }
 
     pub fn ids(&self) -> impl DoubleEndedIterator<Item = InterfaceId> + use<> {
-        (0..self.interfaces.len() as u8).map(InterfaceId)
+        (0..self.interfaces.len()).map(|n| InterfaceId(n as u8))
     }
 
     pub fn set_mac(&mut self, interface: InterfaceId, mac: MacAddr) {
@@ -171,7 +172,7 @@ impl Link {
         self.routes.retain(|r| !shared(r));
     }
 
-    /// Whether packets may come to `dst` from `src` by `interface`, whose frames have no tag; its hardware address is `mac`'s reader's.
+    /// Whether packets may come to `dst` from `src` by `interface` in frames without a tag.
     #[inline(always)]
     pub fn admits_untagged(&mut self, interface: InterfaceId, src: Addr, dst: Addr) -> bool {
         let i = &mut self.interfaces[interface.index()];

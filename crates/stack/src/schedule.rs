@@ -245,7 +245,7 @@ impl Schedule {
         }
     }
 
-    /// The same of one that keeps its bit.
+    /// A connection whose bit is set goes to the end of the list that is worked on.
     pub fn push(&mut self, interface: InterfaceId, entry: Entry, bit: u8) {
         self.lists[interface.index()].list(bit).push(entry);
     }
@@ -281,6 +281,10 @@ impl Schedule {
     }
 
     // For checks.
+
+    pub fn interfaces(&self) -> usize {
+        self.lists.len()
+    }
 
     pub fn alarms(&self) -> &Alarms {
         &self.alarms

@@ -341,7 +341,9 @@ impl Tcb {
         if self.has(flag::CORK | flag::MORE) {
             return false;
         }
-        self.has(flag::NO_DELAY) || self.board.packets_out() == 0 || !self.sender.partial_is_out(self.snd.una())
+        self.has(flag::NO_DELAY)
+            || self.board.packets_out() == 0
+            || !self.sender.partial_is_out(self.snd.una(), self.snd.nxt())
     }
 
     pub(crate) fn send(&mut self, len: u32, fin: bool, cx: &mut Context) -> Outgoing {

@@ -64,7 +64,7 @@ pub struct Parked {
     snd_scale: u8,
 }
 
-/// None of these may be under way.
+/// None of these may be under way. Whether the window was the limit lately is not kept: with nothing out the next burst says it anew.
 const UNDER_WAY: u32 = flag::ACK_NOW
     | flag::ACK_DELAYED
     | flag::ACK_LATER

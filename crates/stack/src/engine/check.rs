@@ -117,6 +117,7 @@ impl Stack {
 
     /// After each turn every bit that is set has its entry: one, of this connection, on its own interface's list.
     fn check_queues(&self, Scratch { lists, notify, idle, .. }: &mut Scratch) {
+        assert_eq!(self.schedule.interfaces(), self.link.interfaces().len(), "interfaces with lists");
         for interface in self.link.ids() {
             let n = interface.index();
             for (list, kind) in self.schedule.each_list(interface) {
@@ -155,9 +156,9 @@ impl Stack {
     /// Who waits for a hop is a connection with that hop, and whoever waits is waited with.
     fn check_waiters(&self, Scratch { hops, held, .. }: &mut Scratch) {
         for (hop, interface, waiting) in self.link.each_waiting() {
-            let mine = |e: &Entry| self.schedule.is_current(*e) && self.whole(e.id).neighbor == hop;
+            let mine = |e: &Entry| self.schedule.is_current(*e) && self.active(e.id).neighbor == hop;
             for entry in waiting.iter().filter(mine) {
-                let c = self.whole(entry.id);
+                let c = self.active(entry.id);
                 assert_eq!(c.key.interface, interface, "{:?} waits for a hop of another interface", c.key);
                 hops[entry.id as usize] += 1;
             }
@@ -166,7 +167,7 @@ impl Stack {
         }
         // Who has just been told is still to look.
         for waiter in self.link.told() {
-            if self.schedule.is_current(waiter.entry) && self.whole(waiter.entry.id).neighbor == waiter.hop {
+            if self.schedule.is_current(waiter.entry) && self.active(waiter.entry.id).neighbor == waiter.hop {
                 hops[waiter.entry.id as usize] += 1;
             }
         }
@@ -181,7 +182,7 @@ impl Stack {
         }
     }
 
-    fn whole(&self, id: u32) -> &Conn {
+    fn active(&self, id: u32) -> &Conn {
         self.conns.active(id).expect("who waits is not parked")
     }
 

@@ -187,14 +187,14 @@ impl Stack {
         give: impl FnOnce(&Stack, RxFrame) -> bool,
     ) -> Result<Fate, DropReason> {
         self.take_frame(now, interface, frame)?;
-        if let Some(whole) = self.burst.reassembled.take() {
-            self.note_fragmenting(now, interface, &whole);
-            let whole = RxFrame::new(&whole, RxChecksum::Unknown);
-            if !give(self, whole) {
+        if let Some(bytes) = self.burst.reassembled.take() {
+            self.note_fragmenting(now, interface, &bytes);
+            let packet = RxFrame::new(&bytes, RxChecksum::Unknown);
+            if !give(self, packet) {
                 // The queue of fragments is not that of the tuple.
                 let came_by = self.burst.came_by.take();
-                // It has no fragment header, so this leaves no other whole.
-                let taken = self.take_frame(now, interface, whole);
+                // It has no fragment header, so this leaves no other.
+                let taken = self.take_frame(now, interface, packet);
                 self.burst.came_by = came_by;
                 taken?;
             }

@@ -149,7 +149,7 @@ impl Stack {
     #[inline(never)]
     fn leave_link(&mut self, bits: u8, interface: InterfaceId, hop: u32) {
         if bits & queued::HELD != 0 {
-            self.link.release(interface, |e| self.schedule.is_current(e));
+            self.link.leave_held(interface, |e| self.schedule.is_current(e));
         }
         if bits & queued::HOP != 0 {
             self.link.leave(hop, waits_for(hop, &self.conns, &self.schedule));

@@ -5,11 +5,11 @@ use wire::Instant;
 use crate::engine::{Stack, context};
 use crate::schedule::queues::{Rest, queued};
 
-/// Connections by which lists of them are read ahead.
+/// So many entries ahead of the one that is worked on, the connections of lists are fetched from memory.
 const AHEAD: usize = 8;
 
 impl Stack {
-    /// Does everything whose time has come.
+    /// Does everything whose time has come: connections first, then the link, and last those whom the link lets go on.
     pub fn expire(&mut self, now: Instant) {
         self.conns.now = now;
         self.wake_due(now);

@@ -136,3 +136,31 @@ impl Stack {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(len: usize, set: &[(usize, u8)]) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        bytes[12..15].copy_from_slice(&[0x08, 0x00, 0x45]);
+        set.iter().for_each(|(at, byte)| bytes[*at] = *byte);
+        bytes
+    }
+
+    #[test]
+    fn who_may_follow_has_the_same_ports() {
+        let may = |a: &[u8], b: &[u8]| {
+            let [a, b] = [a, b].map(|data| RxFrame::new(data, RxChecksum::Unknown));
+            may_follow(&a, &b)
+        };
+        let usual = frame(60, &[(34, 7), (37, 9)]);
+        assert!(may(&usual, &frame(80, &[(34, 7), (37, 9), (50, 1)])));
+        assert!((34..38).all(|at| !may(&usual, &frame(60, &[(34, 7), (37, 9), (at, 1)]))));
+        // Where the ports lie elsewhere it is found out later: a tag, options, IPv6.
+        for odd in [(12, 0x81), (14, 0x46), (12, 0x86)] {
+            assert!(may(&frame(60, &[odd, (34, 7)]), &usual), "{odd:?}");
+        }
+        assert!(!may(&usual[..37], &usual) && !may(&usual, &usual[..37]));
+    }
+}

@@ -249,7 +249,7 @@ impl Link {
     }
 
     /// A connection that was held is over; `waits` tells who is held.
-    pub fn release(&mut self, interface: InterfaceId, waits: impl Fn(Entry) -> bool) {
+    pub fn leave_held(&mut self, interface: InterfaceId, waits: impl Fn(Entry) -> bool) {
         self.interfaces[interface.index()].auto.held.leave(waits);
     }
 
