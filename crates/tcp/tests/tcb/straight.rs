@@ -446,3 +446,59 @@ fn most_takes_the_straight_path() {
     });
     assert!(connected.count() > 50);
 }
+
+/// More than 2 GiB without trouble: what was noted at the beginning is of long ago then, and not beyond all that was sent.
+#[test]
+fn numbers_go_round() {
+    const SMSS: usize = 1000;
+    const BURST: usize = 60 * SMSS;
+    let mut half = Half::new(&Config::default(), true);
+    let open = Open { iss: SeqNum(7), ts_offset: 0, mss: 1000, path_mss: 1000, receive_buffer: 0, headers: 40 };
+    let offer =
+        Offer { seq: SeqNum(70), window: 65_535, mss: 1000, scale: Some(2), timestamp: None, sack: true, ecn: false };
+    let acked = |ack: SeqNum| Segment {
+        src_port: 1,
+        dst_port: 2,
+        seq: offer.seq + 1,
+        ack,
+        flags: Flags::ACK,
+        window: 65_535,
+        urgent: 0,
+        options: Options::default(),
+        payload: &[],
+        mss: 0,
+    };
+    half.open(&open, &offer, 1000, &acked(open.iss + 1));
+    // All of it, until it is acknowledged; how much it was.
+    let send = |half: &mut Half, len: usize| {
+        half.write(len, false);
+        let mut sent = 0;
+        while half.tcb.unacknowledged() > 0 {
+            while let Some(out) = half.tcb.next_segment(BURST as u32, &mut cx!(half)) {
+                sent += out.len as usize;
+            }
+            half.now = half.now.plus_micros(100);
+            let nxt = half.tcb.snd_nxt();
+            half.hear(&acked(nxt));
+            half.tcb.check(&half.sent);
+        }
+        half.pool.supply_peer(64);
+        half.tcb.take_acked();
+        half.tcb.take_notice();
+        sent
+    };
+    // A partial segment, of which the number is noted, and then none for so long that it seems to lie ahead.
+    send(&mut half, 10);
+    let mut sent = 0;
+    while sent <= 1 << 31 {
+        let burst = send(&mut half, BURST);
+        assert_eq!(burst % SMSS, 0, "no partial segment");
+        sent += burst;
+    }
+    half.write(SMSS, false);
+    assert!(half.tcb.next_segment(SMSS as u32, &mut cx!(half)).is_some());
+    half.write(10, false);
+    let partial = half.tcb.next_segment(SMSS as u32, &mut cx!(half)).map(|out| out.len);
+    assert_eq!(partial, Some(10), "a segment of long ago holds a partial one back");
+    half.tcb.release(&mut cx!(half));
+}
