@@ -145,13 +145,13 @@ impl Conns {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub fn key(&self, id: u32) -> Option<&FlowKey> {
         self.slots.get(id).map(|slot| &slot.key)
     }
 
     /// The connection if it is not parked.
-    #[inline]
+    #[inline(always)]
     pub fn active(&self, id: u32) -> Option<&Conn> {
         match &self.slots.get(id)?.body {
             Body::Active(conn) => Some(conn),
@@ -160,7 +160,7 @@ impl Conns {
     }
 
     /// The same, to change.
-    #[inline]
+    #[inline(always)]
     pub fn active_mut(&mut self, id: u32) -> Option<&mut Conn> {
         match &mut self.slots.get_mut(id)?.body {
             Body::Active(conn) => Some(conn),
@@ -169,7 +169,7 @@ impl Conns {
     }
 
     /// The connection, made active.
-    #[inline]
+    #[inline(always)]
     pub fn get_mut(&mut self, id: u32) -> Option<&mut Conn> {
         if let Body::Parked(_) = self.slots.get(id)?.body {
             self.unpark(id);
