@@ -25,6 +25,7 @@ use crate::kernel::{Kernel, LocalConnections, SharedPort, Way};
 use crate::lane::{Lane, Watched};
 use crate::mailbox::{Control, Mailbox};
 use crate::ports::{self, Opened};
+use crate::secret;
 use crate::stats::{LaneStats, Snapshot};
 
 /// Why an engine could not start, in one line that says what to do.
@@ -176,49 +177,6 @@ pub(crate) fn pin(core: usize) -> Result<(), Error> {
         .map_err(Error::system(format!("pinning to core {core} (does it exist, and may this process use it?)")))
 }
 
-/// The key of ISNs, timestamp offsets, port choice and the flow table. RFC 6528 and RFC 7323 want the first two to go on
-/// where an earlier process left off, so that a peer which still remembers a tuple (TIME-WAIT) takes its next SYN for new:
-/// where this user may, the key is kept until the machine restarts.
-fn secret() -> Result<[u8; 16], Error> {
-    let bytes = random()?;
-    Ok(kept_secret(bytes).unwrap_or(bytes))
-}
-
-fn random<const N: usize>() -> Result<[u8; N], Error> {
-    let mut bytes = [0; N];
-    let n = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-        .map_err(stdio::Error::from)
-        .map_err(Error::system("getrandom"))?;
-    if n != bytes.len() {
-        return Err(Error::Config("getrandom gave too little".into()));
-    }
-    Ok(bytes)
-}
-
-/// The key in `/run/corelane`, which is `fresh` if there was none.
-fn kept_secret(fresh: [u8; 16]) -> stdio::Result<[u8; 16]> {
-    use std::io::{Read, Write};
-    use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
-    const DIR: &str = "/run/corelane";
-    const FILE: &str = "/run/corelane/secret";
-    std::fs::DirBuilder::new().mode(0o700).recursive(true).create(DIR)?;
-    let mut open = std::fs::OpenOptions::new();
-    let made = open.write(true).create_new(true).mode(0o600).custom_flags(libc::O_NOFOLLOW).open(FILE);
-    if let Ok(mut file) = made {
-        file.write_all(&fresh)?;
-        return Ok(fresh);
-    }
-    let mut file = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(FILE)?;
-    let meta = file.metadata()?;
-    // Nobody else may have written or read it.
-    if meta.uid() != rustix::process::geteuid().as_raw() || meta.mode() & 0o077 != 0 {
-        return Err(stdio::ErrorKind::PermissionDenied.into());
-    }
-    let mut kept = [0; 16];
-    file.read_exact(&mut kept)?;
-    Ok(kept)
-}
-
 /// How flows find their lanes: as the one NIC does by itself, where it tells how; otherwise by a hash of our own, and what
 /// comes by another lane's queue is handed over. Whether there is something to learn, then, and a line about it where there are
 /// several lanes on a NIC.
@@ -297,7 +255,8 @@ impl Engine {
         notes.extend(
             cores::shared(&config.cores).map(|core| format!("lanes share core {core}: they slow each other down")),
         );
-        let (secret, ports_start) = (secret()?, u64::from_ne_bytes(random()?));
+        let drawn = secret::kept().and_then(|kept| Ok((kept, u64::from_ne_bytes(secret::random()?))));
+        let (secret, ports_start) = drawn.map_err(Error::system("getrandom"))?;
         let tcp = config.tcp.parameters();
         let system = |e| Error::system("eventfd")(e);
         let bells = (0..lanes).map(|_| Bell::new().map(Arc::new)).collect::<Result<Vec<_>, _>>().map_err(system)?;

@@ -25,6 +25,7 @@ mod mailbox;
 mod models;
 mod patience;
 mod ports;
+mod secret;
 mod sort;
 mod stats;
 mod sync;
