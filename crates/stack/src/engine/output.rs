@@ -7,6 +7,7 @@ use wire::quick::Headers;
 
 use crate::FlowKey;
 use crate::InterfaceId;
+use crate::conns::conn::Conn;
 use crate::engine::framing::{Frames, Progress, Sent, Via};
 use crate::engine::headers::finish_bare;
 use crate::engine::{Stack, context};
@@ -151,12 +152,7 @@ impl Stack {
     #[inline(always)]
     fn send_straight<S: TxSink + ?Sized>(&mut self, now: Instant, id: u32, via: &Via, sink: &mut S) -> Straight {
         let Some(c) = self.conns.active_mut(id) else { return Straight::Not };
-        let plain = via.plain
-            && c.key.interface == via.interface
-            && c.epoch == self.link.epoch()
-            && !(c.fragments | c.cut)
-            && c.key.remote.is_v4();
-        if !plain {
+        if !is_plain(c, via, self.link.epoch()) {
             return Straight::Not;
         }
         let Hop::Known(to) = self.link.hop(now, c.neighbor) else { return Straight::Not };
@@ -192,12 +188,7 @@ impl Stack {
     #[inline(always)]
     fn send_syn_straight<S: TxSink + ?Sized>(&mut self, now: Instant, id: u32, via: &Via, sink: &mut S) -> Straight {
         let Some(c) = self.conns.active_mut(id) else { return Straight::Not };
-        let plain = via.plain
-            && c.key.interface == via.interface
-            && c.epoch == self.link.epoch()
-            && !(c.fragments | c.cut)
-            && c.key.remote.is_v4();
-        if !plain {
+        if !is_plain(c, via, self.link.epoch()) {
             return Straight::Not;
         }
         let Hop::Known(to) = self.link.hop(now, c.neighbor) else { return Straight::Not };
@@ -296,4 +287,10 @@ impl Stack {
         }
         Progress::More
     }
+}
+
+/// Whether frames of a connection have the common shape, and its next hop is looked up.
+#[inline(always)]
+fn is_plain(c: &Conn, via: &Via, epoch: u32) -> bool {
+    via.plain && c.key.interface == via.interface && c.epoch == epoch && !(c.fragments | c.cut) && c.key.remote.is_v4()
 }
