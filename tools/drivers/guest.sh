@@ -94,9 +94,33 @@ mode() {
 
 queues() { B sh -c "ls -d /sys/class/net/$1/queues/rx-*" 2>/dev/null | wc -l; }
 
-# fetch HOST [CODE]: one byte more than nothing and a megabyte, whose bytes must be the same.
+# What can be seen from outside of a server that does not answer: the addresses that each end knows, what the driver and the sockets
+# counted, and the last frames that the server's stack saw, where `serve` was given `--pcap $R/seen.pcapng`.
+picture() {
+    {
+        echo "--- neighbours"; A ip neigh; B ip neigh
+        echo "--- counters"; B ip -s link show eth1; B ethtool -S eth1 | grep -v ': 0$'
+        echo "--- sockets"; B ss --xdp -e
+        echo "--- interrupts"; grep -E 'CPU|virtio|eth' /proc/interrupts
+        echo "--- the server's stack"
+        [ ! -s $R/seen.pcapng ] || python3 - $R/seen.pcapng <<'PY'
+import struct, sys
+data, at, frames = open(sys.argv[1], "rb").read(), 0, []
+while at + 12 <= len(data):
+    kind, length = struct.unpack_from("<II", data, at)
+    if kind == 6:
+        high, low, caught = struct.unpack_from("<III", data, at + 12)
+        frames.append(((high << 32 | low), data[at + 28 : at + 28 + min(caught, 74)].hex()))
+    at += max(length, 12)
+print(len(frames), "frames, the last of them:")
+for when, frame in frames[-20:]:
+    print(when, frame)
+PY
+    } 2>&1 | sed 's/^/  log: /'
+}
+# fetch HOST: one byte more than nothing and a megabyte, whose bytes must be the same.
 fetch() {
-    [ "$(A curl -g -s -m 60 "http://$1/one")" = hello ] || { why="no answer from $1"; return 1; }
+    [ "$(A curl -g -s -m 60 "http://$1/one")" = hello ] || { why="no answer from $1"; picture; return 1; }
     A curl -g -s -m 200 "http://$1/big" | cmp -s - $R/www/big || { why="other bytes from $1"; return 1; }
 }
 
@@ -137,7 +161,7 @@ both="10.97.0.2 [fd97::2]"
 row_basic() {
     local lanes=1 text sockets
     [ "$(queues eth1)" -ge 2 ] && lanes=2
-    if ! serve --dev xdp:eth1 --lanes $lanes; then failed "it did not start: $(sentence)"; return; fi
+    if ! serve --dev xdp:eth1 --lanes $lanes --pcap $R/seen.pcapng; then failed "it did not start: $(sentence)"; return; fi
     for host in $both; do fetch "$host" || { failed "$why"; return; }; done
     text=$(A timeout 400 ab -q -c 20 -n 2000 http://10.97.0.2/one 2>&1)
     case $text in

@@ -231,7 +231,7 @@ verdict() {
     echo "$device|$release|$row|$what|$detail" >>"$results"
     case $what in
     absent) skip "$device-$kernel-$row" "$detail" ;;
-    FAILED) grep -aE '^  (log|kernel):' "$log" | tail -40 || true ;;
+    FAILED) grep -aE '^  (log|kernel):' "$log" | tail -150 || true ;;
     esac
 }
 # guest ROWS…: boots one and takes its verdicts; `rest` is what it did not come to.
