@@ -39,10 +39,13 @@ virtio-mq | virtio-zc)
     nic=(-netdev hubport,id=h0,hubid=0 -device "e1000e,netdev=h0,mac=${mac}1,addr=0x5" -netdev hubport,id=h1,hubid=0 -device "$device,netdev=h1,mac=${mac}2,addr=0x6")
     ;;
 esac
+# Two NUMA nodes, with a core and half of the memory each.
+nodes=()
+for i in 0 1; do nodes+=(-object "memory-backend-ram,id=m$i,size=1536M" -numa "node,nodeid=$i,cpus=$i,memdev=m$i"); done
 # Always the emulator, so that all machines see the same; times mean nothing in it.
 accel=tcg,thread=multi
 guest() {
-    exec "${prefix[@]}" timeout "$limit" qemu-system-x86_64 -M q35 -accel "$accel" -cpu max -smp 2 -m 3G -nographic -no-reboot -kernel "$kernel/vmlinuz" \
+    exec "${prefix[@]}" timeout "$limit" qemu-system-x86_64 -M q35 -accel "$accel" -cpu max -smp 2,sockets=2 -m 3G "${nodes[@]}" -nographic -no-reboot -kernel "$kernel/vmlinuz" \
         -initrd "$kernel/initramfs" -append "console=ttyS0 quiet panic=-1 oops=panic net.ifnames=0 script=$script rows=$rows" \
         -virtfs local,path=/,mount_tag=root,security_model=passthrough,readonly=on,multidevs=remap -nodefaults -serial stdio -monitor none "${nic[@]}" </dev/null
 }

@@ -182,6 +182,28 @@ row_basic() {
     served "$how, $lanes lane(s)"
 }
 
+# pages NODE: those of the server's large mappings that lie there.
+pages() { awk -v node="N$1" '/ anon=[0-9][0-9][0-9][0-9]+ / { for (i = 3; i <= NF; i++) if (split($i, of, "=") && of[1] == node) n += of[2] } END { print n + 0 }' "/proc/$server/numa_maps"; }
+
+# The frames of a lane lie on the node of its core.
+row_numa() {
+    local core here there frames how
+    [ -d /sys/devices/system/node/node1 ] || { absent "the guest has one NUMA node"; return; }
+    for core in 0 1 0 1; do
+        serve --dev xdp:eth1 --lanes 2 --cores $core,$core || { failed "it did not start: $(sentence)"; return; }
+        fetch 10.97.0.2 || { failed "$why"; return; }
+        frames=$(B ss --xdp -e | grep -oE 'umem.*,size:[0-9]+' | awk -F: '{ n += $NF / 4096 } END { print n + 0 }')
+        here=$(pages $core) there=$(pages $((1 - core)))
+        if [ "$frames" = 0 ] || [ "$here" -lt "$frames" ] || [ "$there" -gt $((frames / 20)) ]; then
+            failed "lanes on core $core: $frames pages of frames; of the large mappings $here pages lie on its node, $there on the other"
+            return
+        fi
+        how=$(mode eth1)
+        stop_server
+    done
+    served "$how; frames on the node of their lane's core"
+}
+
 row_restart() {
     local how _
     for _ in 1 2 3; do

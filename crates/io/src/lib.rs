@@ -11,6 +11,7 @@ mod error;
 pub mod impair;
 pub mod memwire;
 pub mod netlink;
+pub mod numa;
 pub mod packet;
 pub mod pcap;
 mod port;

@@ -6,8 +6,8 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use io::{AnyPort, Bell, Port, PortError};
-use mem::{CHUNK_BYTES, Pool, PoolConfig};
+use io::{AnyPort, Bell, Port, PortError, numa};
+use mem::{ArenaError, CHUNK_BYTES, Pool, PoolConfig};
 use socket::{SocketConfig, Sockets};
 use stack::{InterfaceConfig, InterfaceId, Route, Stack, StackConfig, Steering};
 use wire::{MacAddr, Ports};
@@ -39,7 +39,7 @@ pub enum Error {
     Config(String),
     /// Memory.
     #[error("memory for the lanes: {0}")]
-    Memory(#[from] mem::ArenaError),
+    Memory(#[from] ArenaError),
     /// Anything else the kernel said.
     #[error("{what}: {}", io::word(source))]
     System {
@@ -346,9 +346,12 @@ impl Engine {
         let mut links = Vec::new();
         for (index, ports) in queues.into_iter().enumerate() {
             let chunks = (config.buffers_mib as u64 * (1 << 20) / CHUNK_BYTES as u64).min(u32::MAX as u64 / 2) as u32;
-            let (stack_side, app_side) = Pool::new(&PoolConfig { chunks, ..PoolConfig::default() })?;
-            let (jobs, stack_jobs) = mem::spsc::ring(JOBS)?;
-            let (stack_events, events) = mem::spsc::ring(EVENTS)?;
+            let core = config.cores.get(index).copied();
+            let shared = numa::near(core, || -> Result<_, ArenaError> {
+                let pool = Pool::new(&PoolConfig { chunks, ..PoolConfig::default() })?;
+                Ok((pool, mem::spsc::ring(JOBS)?, mem::spsc::ring(EVENTS)?))
+            });
+            let ((stack_side, app_side), (jobs, stack_jobs), (stack_events, events)) = shared?;
             let stack_config = StackConfig {
                 max_connections: config.max_connections,
                 tcp: tcp.clone(),
@@ -367,7 +370,7 @@ impl Engine {
                 learn,
                 ..StackConfig::default()
             };
-            let mut stack = Stack::new(stack_config, stack_side, stack_jobs, stack_events);
+            let mut stack = numa::near(core, || Stack::new(stack_config, stack_side, stack_jobs, stack_events));
             for (port, (kind, addresses, gateways, (routes, neighbors))) in ports.iter().zip(&devices) {
                 let (mode, vlan, dad, autoconf, mtu) = kind;
                 let caps = port.caps_of();
@@ -442,7 +445,7 @@ impl Engine {
                 receive_buffer: tcp.receive_buffer,
                 tcp: tcp.clone(),
             };
-            let sockets = Sockets::new(sockets, app_side, jobs, events);
+            let sockets = numa::near(core, || Sockets::new(sockets, app_side, jobs, events));
             let parts = Parts::of(&lane);
             let mut app = match config.model {
                 Model::Inline => App::inline(sockets, lane, engine.keeper.clone(), waiting),
@@ -461,7 +464,7 @@ impl Engine {
             };
             app.set_gate(kernel.as_ref().map(Kernel::gate));
             app.set_ports(local_ports.count() / u32::from(config.lanes));
-            app.set_core(config.cores.get(index).copied());
+            app.set_core(core);
             engine.apps.push(Some(AppHandle::new(app)));
         }
         engine.links = Arc::new(links);

@@ -114,8 +114,13 @@ fn open(config: &Config, port: &PortConfig) -> Result<Opened, Error> {
             port.device
         ))),
         Device::Xdp(name) => {
-            let xdp =
-                XdpConfig { lanes: config.lanes, busy_poll_us: config.busy_poll_us, offload, ..XdpConfig::default() };
+            let xdp = XdpConfig {
+                lanes: config.lanes,
+                busy_poll_us: config.busy_poll_us,
+                offload,
+                cores: config.cores.clone(),
+                ..XdpConfig::default()
+            };
             let (device, ports) = XdpDevice::attach(name, &xdp)?;
             let queues = ports.into_iter().map(AnyPort::Xdp).collect();
             Ok(Opened { mode: Mode::Shared, shared: Some(device), ..Opened::dedicated(port, queues) })

@@ -21,6 +21,7 @@ use crate::bpf::{
 use crate::capability::{self, Capability};
 use crate::error::PortError;
 use crate::netlink::{Link, Netlink};
+use crate::numa;
 use crate::port::PortCaps;
 use crate::sys::{self, Job};
 
@@ -53,6 +54,8 @@ pub struct XdpConfig {
     /// Checksums of sent frames are left to the device where it can, and where frames are copied bursts of segments go out
     /// whole, for the kernel to cut.
     pub offload: bool,
+    /// The core of each lane, on whose NUMA node the frames and rings of its queues lie; none are named where lanes run anywhere.
+    pub cores: Vec<usize>,
 }
 
 impl Default for XdpConfig {
@@ -65,6 +68,7 @@ impl Default for XdpConfig {
             zero_copy: ZeroCopy::Auto,
             busy_poll_us: 0,
             offload: true,
+            cores: Vec::new(),
         }
     }
 }
@@ -244,8 +248,11 @@ fn open_queues<T: Send>(
         // Now, since a process gets no new memory while some of it is being pinned.
         let umem = Umem::new(link.mtu, rings).map_err(refused(i))?;
         let (at, opening) = ((link.index, i, link.mtu), &opening);
+        let core = config.cores.get(usize::from(i % config.lanes)).copied();
         jobs.push(Box::new(move || {
-            if !opening.has_failed() && queue.insert(Queue::open(at, umem, rings, config, opening)).is_err() {
+            if !opening.has_failed()
+                && queue.insert(numa::near(core, || Queue::open(at, umem, rings, config, opening))).is_err()
+            {
                 opening.fail();
             }
         }));
