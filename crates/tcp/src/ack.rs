@@ -149,6 +149,7 @@ impl Tcb {
             cx.counters.dup_acks += dup as u64;
             self.alert(&mut r, dup as u32, cx);
         }
+        self.recovery.judge_undo(self.snd.una());
         if r.seen & seen::SET_TIMER != 0 {
             self.set_transmit_timer(cx);
         }

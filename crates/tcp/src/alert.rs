@@ -376,7 +376,7 @@ impl Tcb {
         if self.recovery.phase() == Phase::Recovery {
             self.recovery.rack.recovered();
         }
-        self.recovery.set_phase(Phase::Open);
+        self.recovery.enter(Phase::Open, self.snd.nxt());
         false
     }
 

@@ -2,7 +2,7 @@
 
 use wire::SeqNum;
 
-use crate::loss::recovery::Recovery;
+use crate::loss::recovery::{Phase, Recovery};
 
 impl Recovery {
     /// A reduction begins that may have to be undone; `retrans_out` segments are under way again.
@@ -28,6 +28,15 @@ impl Recovery {
     /// There is nothing to undo.
     pub fn forget_undo(&mut self) {
         self.undo_marker = None;
+    }
+
+    /// SND.UNA is `una`. What was sent after the recovery is acknowledged: who would report that something of it was superfluous has
+    /// done so, since it was sent before.
+    #[inline(always)]
+    pub fn judge_undo(&mut self, una: SeqNum) {
+        if self.phase() == Phase::Open && una.after(self.high_seq()) {
+            self.undo_marker = None;
+        }
     }
 
     /// A reduction is undone: the window and the threshold to come back to, if they are.

@@ -333,3 +333,36 @@ fn an_undone_reduction_is_not_told() {
     let sent = p.drain();
     assert!(!sent.is_empty() && sent.iter().all(|s| !s.contains("W.")), "{sent:?}");
 }
+
+/// A recovery that was called for can be undone until what was sent after it is acknowledged; from then on nothing of it is left, and
+/// the connection takes the straight path again.
+#[test]
+fn a_recovery_that_was_called_for_is_forgotten() {
+    for timeout in [false, true] {
+        let mut p = sender(Config { tail_loss_probe: false, sack: true, ..plain() }, ",sackOK", 10_000);
+        if timeout {
+            p.timer_ms(220);
+        } else {
+            for n in 1..4 {
+                p.inject(&format!("{} <sack 1001:{}>", ack(1), 1001 + 1000 * n));
+            }
+        }
+        p.expect(&seg(1));
+        p.exchange(&ack(10_001), "");
+        assert_eq!((p.info().ca_state, p.is_disturbed()), (0, true));
+        let (_, reduced) = p.cwnd();
+        // Nothing was sent since.
+        p.exchange(&ack(10_001), "");
+        assert!(p.is_disturbed());
+        p.write(1000);
+        p.expect(&seg(10_001));
+        assert!(p.is_disturbed());
+        p.exchange(&ack(11_001), "");
+        assert!(!p.is_disturbed(), "timeout: {timeout}");
+        // Too late.
+        p.write(1000);
+        p.drain();
+        p.exchange(&format!("{} <sack 1:1001>", ack(11_001)), "");
+        assert_eq!(p.cwnd().1, reduced);
+    }
+}
