@@ -120,6 +120,8 @@ impl Sockets {
         }
     }
 
+    // Decoding and this become one: an event is never put together.
+    #[inline(always)]
     fn take(&mut self, event: Event) {
         match event {
             Event::Accepted { listener, conn, local, remote, chain } => {
@@ -134,7 +136,7 @@ impl Sockets {
                         if let Some(t) = self.table.tcp(id) {
                             t.phase = Phase::Opening;
                             t.conn = conn;
-                            t.set_local(local);
+                            self.locals.set(t, local);
                         }
                         self.send_late(id);
                     }
@@ -290,7 +292,7 @@ impl Sockets {
         (t.phase, t.conn, t.cold, t.rx) = (Phase::Open, conn, cold, chain);
         t.flags = flags | flag::QUEUED | flag::BOUND;
         (t.send_buffer, t.receive_buffer) = (send_buffer, receive_buffer);
-        t.set_local(local);
+        self.locals.set(&mut t, local);
         t.set_remote(remote);
         let new = self.table.insert_queued(t);
         if !set(&mut self.by_conn, conn.0, new) {

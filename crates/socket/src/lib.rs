@@ -12,6 +12,7 @@ mod epoll;
 mod errno;
 mod events;
 mod listen;
+mod locals;
 mod options;
 mod pipe;
 mod receive;

@@ -45,7 +45,7 @@ impl Sockets {
                 }
                 let listening = Listening {
                     phase: ListenPhase::Asked,
-                    local: t.local(),
+                    local: self.locals.of(t),
                     backlog,
                     queue: VecDeque::new(),
                     taken: 0,
@@ -185,7 +185,7 @@ impl Sockets {
         let Some(l) = self.table.listener(id) else { return Err(Errno::ENOTCONN) };
         (fresh.flags, fresh.send_buffer, fresh.receive_buffer) = (l.flags, l.send_buffer, l.receive_buffer);
         (fresh.cold, fresh.watch) = (l.cold.take(), watch);
-        fresh.set_local(l.local);
+        self.locals.set(&mut fresh, l.local);
         if let Some(socket) = self.table.get_mut(id) {
             *socket = Socket::Tcp(fresh);
         }

@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use stack::channel::{ConnId, ConnOption, Job, ListenerId};
 use tcp::congestion::Algorithm;
+use wire::Addr;
 
 use crate::epoll::bits;
 use crate::errno::Errno;
@@ -128,6 +129,8 @@ pub(crate) struct Cold {
     pub burst: u32,
     pub oob_inline: bool,
     pub inq: bool,
+    /// Our address, where it has no number.
+    pub local: Option<Addr>,
     /// Where in the stream the urgent byte lies.
     pub urgent: Option<Urgent>,
     /// Something was set while the stack's answer was on its way: told once more when it is there.

@@ -11,6 +11,7 @@ use wire::Addr;
 use crate::counters::Counters;
 use crate::epoll::{ANY, Epolls};
 use crate::errno::Errno;
+use crate::locals::{ANY_V4, ANY_V6, Locals};
 use crate::options::{Cold, FLAGGED, TOLD};
 use crate::table::{Phase, SockId, Socket, Table, Tcp, flag};
 use crate::transfer::Starved;
@@ -51,6 +52,7 @@ pub struct Sockets {
     pub(crate) events: Consumer,
     pub(crate) table: Table,
     pub(crate) epolls: Epolls,
+    pub(crate) locals: Locals,
     /// Descriptor number by connection, `NONE` where there is none.
     pub(crate) by_conn: Vec<u32>,
     /// Listener descriptor by the stack's listener number.
@@ -80,6 +82,7 @@ impl Sockets {
         Sockets {
             table: Table::new(config.max_sockets),
             epolls: Epolls::default(),
+            locals: Locals::new(),
             config,
             side,
             jobs,
@@ -212,7 +215,7 @@ impl Sockets {
             in_flight: 0,
             send_buffer: self.config.send_buffer,
             receive_buffer: self.config.receive_buffer,
-            local_addr: any,
+            local: if v6 { ANY_V6 } else { ANY_V4 },
             remote_addr: any,
             watch: None,
             cold,
@@ -233,23 +236,19 @@ impl Sockets {
 
     /// The socket, when it is a TCP one that neither listens nor polls.
     pub(crate) fn tcp(&mut self, id: SockId) -> Result<&mut Tcp, Errno> {
-        match self.table.open_mut(id)? {
-            Socket::Tcp(t) => Ok(t),
-            Socket::Listener(_) => Err(Errno::EOPNOTSUPP),
-            Socket::Pipe(_) | Socket::Epoll(_) => Err(Errno::ENOTSOCK),
-        }
+        self.table.open_tcp(id)
     }
 
     /// bind: the address is checked when it is used. A socket of IPv6 takes mapped addresses unless IPV6_V6ONLY is set.
     pub fn bind(&mut self, id: SockId, local: Endpoint) -> Result<(), Errno> {
-        let t = self.tcp(id).map_err(|e| if e == Errno::EOPNOTSUPP { Errno::EINVAL } else { e })?;
+        let t = self.table.open_tcp(id).map_err(|e| if e == Errno::EOPNOTSUPP { Errno::EINVAL } else { e })?;
         if t.phase != Phase::Fresh || t.is(flag::BOUND) {
             return Err(Errno::EINVAL);
         }
         if !t.speaks(local.addr) {
             return Err(if t.is(flag::V6) { Errno::EINVAL } else { Errno::EAFNOSUPPORT });
         }
-        t.set_local(local);
+        self.locals.set(t, local);
         t.set(flag::BOUND, true);
         Ok(())
     }
@@ -258,7 +257,7 @@ impl Sockets {
     /// socket can be connected again.
     #[inline]
     pub fn connect(&mut self, id: SockId, remote: Endpoint) -> Result<(), Errno> {
-        let t = self.tcp(id).map_err(|e| if e == Errno::EOPNOTSUPP { Errno::EISCONN } else { e })?;
+        let t = self.table.open_tcp(id).map_err(|e| if e == Errno::EOPNOTSUPP { Errno::EISCONN } else { e })?;
         match t.phase {
             Phase::Fresh => {}
             Phase::Asked | Phase::Opening => return Err(Errno::EALREADY),
@@ -280,7 +279,7 @@ impl Sockets {
         if remote.port == 0 {
             return Err(Errno::EADDRNOTAVAIL);
         }
-        let mut local = t.local();
+        let mut local = self.locals.of(t);
         if local.addr.is_v4() != remote.addr.is_v4() {
             // RFC 4291 2.5.5.2: a mapped address is IPv4's.
             if !local.addr.is_unspecified() || !remote.addr.is_v4() {
@@ -343,7 +342,7 @@ impl Sockets {
     /// getsockname.
     pub fn local(&mut self, id: SockId) -> Result<Endpoint, Errno> {
         match self.table.open(id)? {
-            Socket::Tcp(t) => Ok(t.local()),
+            Socket::Tcp(t) => Ok(self.locals.of(t)),
             Socket::Listener(l) => Ok(l.local),
             Socket::Pipe(_) | Socket::Epoll(_) => Err(Errno::ENOTSOCK),
         }

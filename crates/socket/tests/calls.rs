@@ -8,8 +8,9 @@ use common::{Lane, at, at6};
 use mem::Chain;
 use mem::spsc::Message;
 use socket::{Errno, Linger, ListenOptions, SockId, SockOption, bits};
-use stack::channel::{CloseMode, ConnId, ConnOption, Event, Failure, Job, ListenerId, Token};
+use stack::channel::{CloseMode, ConnId, ConnOption, Endpoint, Event, Failure, Job, ListenerId, Token};
 use tcp::TcpInfo;
+use wire::Addr;
 
 const BACKLOG: ListenOptions = ListenOptions { backlog: 8 };
 
@@ -50,6 +51,23 @@ fn bind_once_and_in_the_family() {
     assert_eq!(l.s.option(b, SockOption::Domain(0)), Ok(SockOption::Domain(10)));
     assert_eq!(l.s.bind(SockId(77), at(1)), Err(Errno::EBADF));
     l.no_job();
+    l.end();
+}
+
+/// Local addresses have numbers of two bytes; who binds to more of them is not told others'.
+#[test]
+fn any_number_of_local_addresses() {
+    const MANY: u32 = 66_000;
+    let mut l = Lane::with(MANY, 64, 16);
+    let name = |n: u32| Endpoint { addr: Addr::from_v4((0x0a00_0000 + n).to_be_bytes()), port: 7 };
+    let ids: Vec<_> = (0..MANY).map(|_| l.s.socket(false).unwrap()).collect();
+    for (n, id) in ids.iter().enumerate() {
+        l.s.bind(*id, name(n as u32)).unwrap();
+    }
+    for (n, id) in ids.iter().enumerate() {
+        assert_eq!(l.s.local(*id), Ok(name(n as u32)));
+    }
+    ids.into_iter().for_each(|id| l.s.close(id).unwrap());
     l.end();
 }
 

@@ -110,7 +110,7 @@ impl Job {
     }
 
     /// Reads a message; one that is no job gives its chain back to be freed.
-    #[inline]
+    #[inline(always)]
     pub fn from_message(m: Message) -> Result<Job, Chain> {
         let Message { words: w, chain } = m;
         // Only `Write` carries bytes.
@@ -210,6 +210,7 @@ impl Event {
     }
 
     /// Reads a message; one that is no event gives its chain back to be freed.
+    #[inline(always)]
     pub fn from_message(m: Message) -> Result<Event, Chain> {
         let Message { words: w, chain } = m;
         // Only `Accepted`, `Data` and `Info` carry bytes.
