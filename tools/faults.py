@@ -44,23 +44,35 @@ def place(row, edit, file):
 
 
 def sources_of(program):
-    """The files that a test program is built from, its crate's others aside."""
+    """The files that a test program is built from, its crate's others aside, each with the module that it is."""
     crate, _, target = program.partition("/")
     home = ROOT / "crates" / crate
     if not target:
-        return sorted((home / "src").rglob("*.rs"))
-    return [p for p in (home / "tests" / f"{target}.rs", *sorted((home / "tests" / target).rglob("*.rs"))) if p.exists()]
+        files = {p: p.relative_to(home / "src") for p in (home / "src").rglob("*.rs")}
+    else:
+        files = {p: p.relative_to(home / "tests" / target) for p in (home / "tests" / target).rglob("*.rs")}
+        if (alone := home / "tests" / f"{target}.rs").exists():
+            files[alone] = Path("main.rs")
+    return {p: [m for m in inner.with_suffix("").parts if m not in ("lib", "main", "mod")] for p, inner in files.items()}
 
 
 def has_test(program, path):
-    """Whether a program has the test, as far as its text tells: the function with #[test] above it, in or under its modules."""
+    """Whether a program has the test, as far as its text tells: the function with #[test] above it, in a file that is the first of its
+    modules and has the others inside."""
     *modules, name = path.split("::")
     head = re.compile(rf"#\[test\]\s*\n(?:\s*(?://.*|#\[.*)\n)*\s*(?:async )?fn {name}\b")
     files = sources_of(program)
-    texts = {p: p.read_text() for p in files}
-    known = {p.stem for p in files} | {p.parent.name for p in files}
-    known |= {m for text in texts.values() for m in re.findall(r"\bmod (\w+)", text)}
-    return known.issuperset(modules) and any(head.search(text) for text in texts.values())
+    texts = {file: file.read_text() for file in files}
+    # One that is a module of another file than its place says: its last module is right.
+    placed = {Path(p).name for text in texts.values() for p in re.findall(r'#\[path = "([^"]+)"\]', text)}
+    for file, module in files.items():
+        text = texts[file]
+        if file.name in placed and module and module[-1] in modules:
+            module = modules[: modules.index(module[-1]) + 1]
+        inside = re.findall(r"\bmod (\w+) \{", text)
+        if head.search(text) and modules[: len(module)] == module and all(m in inside for m in modules[len(module) :]):
+            return True
+    return False
 
 
 def look_for_tests(rows):

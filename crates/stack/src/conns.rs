@@ -4,36 +4,64 @@
 pub(crate) mod conn;
 pub(crate) mod options;
 
-use tcp::{Config, Parked, Tcb};
-use wire::Instant;
+use std::collections::HashMap;
 
-use crate::FlowKey;
+use tcp::{Config, Parked, Tcb};
+use wire::{Addr, Instant};
+
 use crate::conns::conn::{Birth, Conn, Stage};
-use crate::link::hop::HANDSHAKE;
+use crate::link::hop::{HANDSHAKE, NO_NEIGHBOR};
 use crate::schedule::alarms::Alarm;
 use crate::slab::Slab;
+use crate::spread::Spread;
+use crate::{FlowKey, InterfaceId};
 
-/// A parked connection: one that the application knows, with no trouble and in the flow table.
+/// A parked connection: one that the application knows, with no trouble and in the flow table. Its next hop is looked up again.
 #[derive(Clone)]
 struct Idle {
     tcb: Parked,
-    hash: u32,
-    neighbor: u32,
-    epoch: u32,
+    remote: Addr,
+    local_port: u16,
+    remote_port: u16,
+    /// Our address and the interface: one of [`Locals`].
+    local: u16,
+    /// With [`FRAGMENTS`] in the place of the ECN bits.
     traffic_class: u8,
     hop_limit: u8,
-    fragments: bool,
 }
 
+/// Routers may fragment its packets.
+const FRAGMENTS: u8 = 1;
+
 #[allow(clippy::large_enum_variant, reason = "the large one is the common one")]
-enum Body {
-    Active(Box<Conn>),
+enum Slot {
+    Active { key: FlowKey, conn: Box<Conn> },
     Parked(Idle),
 }
 
-struct Slot {
-    key: FlowKey,
-    body: Body,
+/// Our ends of parked connections, which are few: an address and its interface by a number.
+#[derive(Default)]
+struct Locals {
+    all: Vec<(InterfaceId, Addr)>,
+    numbers: HashMap<(InterfaceId, Addr), u16>,
+}
+
+impl Locals {
+    /// The number of our end of `key`; `None` where there are too many to have one.
+    fn number(&mut self, key: &FlowKey) -> Option<u16> {
+        let local = (key.interface, key.local);
+        if let Some(number) = self.numbers.get(&local) {
+            return Some(*number);
+        }
+        let number = u16::try_from(self.all.len()).ok()?;
+        self.all.push(local);
+        self.numbers.insert(local, number);
+        Some(number)
+    }
+
+    fn is(&self, number: u16, key: &FlowKey) -> bool {
+        self.all[number as usize] == (key.interface, key.local)
+    }
 }
 
 /// Boxes kept for connections to come, at most.
@@ -41,21 +69,27 @@ const MOST_SPARE: usize = 32_768;
 
 pub(crate) struct Conns {
     slots: Slab<Slot>,
+    locals: Locals,
+    /// As the flow table has it: a parked connection does not keep its hash.
+    spread: Spread,
     #[allow(clippy::vec_box, reason = "the boxes themselves are what is kept")]
     spare: Vec<Box<Conn>>,
     parked: usize,
     config: Config,
+    /// What is left out of parked connections is as this says, whatever parameters came later.
+    left_out: Config,
     /// The time of the turn.
     pub now: Instant,
 }
 
 impl Conns {
-    /// At most `max`, with these parameters.
-    pub fn new(max: u32, config: Config) -> Conns {
-        Conns { slots: Slab::new(max), spare: Vec::new(), parked: 0, config, now: Instant::ZERO }
+    /// At most `max`, with these parameters; their tuples are hashed by `spread`.
+    pub fn new(max: u32, spread: Spread, config: Config) -> Conns {
+        let (slots, locals, left_out) = (Slab::new(max), Locals::default(), config.clone());
+        Conns { slots, locals, spread, spare: Vec::new(), parked: 0, config, left_out, now: Instant::ZERO }
     }
 
-    /// Parameters of those to come; parked ones keep what they took over in what is parked of them.
+    /// Parameters of those to come.
     pub fn set_config(&mut self, config: Config) {
         self.config = config;
     }
@@ -119,14 +153,14 @@ impl Conns {
     #[inline(always)]
     pub fn insert(&mut self, conn: Box<Conn>) -> u32 {
         let key = conn.key;
-        self.slots.insert_with(|| Slot { key, body: Body::Active(conn) }).expect("there is room")
+        self.slots.insert_with(|| Slot::Active { key, conn }).expect("there is room")
     }
 
     /// The connection is over.
     pub fn remove(&mut self, id: u32) {
-        match self.slots.remove(id).map(|slot| slot.body) {
-            Some(Body::Active(conn)) => self.keep(conn),
-            Some(Body::Parked(_)) => self.parked -= 1,
+        match self.slots.remove(id) {
+            Some(Slot::Active { conn, .. }) => self.keep(conn),
+            Some(Slot::Parked(_)) => self.parked -= 1,
             None => {}
         }
     }
@@ -140,38 +174,51 @@ impl Conns {
     /// The same for the active connection, whose place has come.
     #[inline]
     pub fn prefetch_active(&self, id: u32) {
-        if let Some(Slot { body: Body::Active(conn), .. }) = self.slots.get(id) {
+        if let Some(Slot::Active { conn, .. }) = self.slots.get(id) {
             mem::prefetch::whole(&**conn);
         }
     }
 
+    /// The tuple of a connection.
+    pub fn key(&self, id: u32) -> Option<FlowKey> {
+        Some(match self.slots.get(id)? {
+            Slot::Active { key, .. } => *key,
+            Slot::Parked(idle) => idle.key(&self.locals),
+        })
+    }
+
+    /// Whether `key` is the tuple of a connection.
     #[inline(always)]
-    pub fn key(&self, id: u32) -> Option<&FlowKey> {
-        self.slots.get(id).map(|slot| &slot.key)
+    pub fn has_key(&self, id: u32, key: &FlowKey) -> bool {
+        match self.slots.get(id) {
+            Some(Slot::Active { key: own, .. }) => own == key,
+            Some(Slot::Parked(idle)) => idle.has_key(key, &self.locals),
+            None => false,
+        }
     }
 
     /// The connection if it is not parked.
     #[inline(always)]
     pub fn active(&self, id: u32) -> Option<&Conn> {
-        match &self.slots.get(id)?.body {
-            Body::Active(conn) => Some(conn),
-            Body::Parked(_) => None,
+        match self.slots.get(id)? {
+            Slot::Active { conn, .. } => Some(conn),
+            Slot::Parked(_) => None,
         }
     }
 
     /// The same, to change.
     #[inline(always)]
     pub fn active_mut(&mut self, id: u32) -> Option<&mut Conn> {
-        match &mut self.slots.get_mut(id)?.body {
-            Body::Active(conn) => Some(conn),
-            Body::Parked(_) => None,
+        match self.slots.get_mut(id)? {
+            Slot::Active { conn, .. } => Some(conn),
+            Slot::Parked(_) => None,
         }
     }
 
     /// The connection, made active.
     #[inline(always)]
     pub fn get_mut(&mut self, id: u32) -> Option<&mut Conn> {
-        if let Body::Parked(_) = self.slots.get(id)?.body {
+        if let Slot::Parked(_) = self.slots.get(id)? {
             self.unpark(id);
         }
         self.active_mut(id)
@@ -180,81 +227,88 @@ impl Conns {
     #[cold]
     #[inline(never)]
     fn unpark(&mut self, id: u32) {
-        let Some(Slot { key, body: Body::Parked(idle) }) = self.slots.get(id) else { return };
-        let (key, idle) = (*key, idle.clone());
-        let active = self.boxed(idle.active(key, self.now, &self.config));
+        let Some(Slot::Parked(idle)) = self.slots.get(id) else { return };
+        let (key, idle) = (idle.key(&self.locals), idle.clone());
+        let hash = self.spread.tuple(&key);
+        let conn = self.boxed(idle.active(key, hash, self.now, &self.left_out));
         self.parked -= 1;
         if let Some(slot) = self.slots.get_mut(id) {
-            slot.body = Body::Active(active);
+            *slot = Slot::Active { key, conn };
         }
     }
 
     /// Parks a connection that has nothing to do; whether it could be.
     pub fn park(&mut self, id: u32) -> bool {
-        let Some(Slot { body, .. }) = self.slots.get_mut(id) else { return false };
-        let Body::Active(c) = body else { return false };
+        let Some(slot) = self.slots.get_mut(id) else { return false };
+        let Slot::Active { key, conn: c } = slot else { return false };
         // What a parked one does not keep: trouble, and where a handshake came from, where that is the way back.
         let kept = c.trouble.is_none() && c.neighbor != HANDSHAKE;
         if c.stage != Stage::Owned || !c.linked || c.orphan || !kept {
             return false;
         }
-        let Some(tcb) = c.tcb.park(&self.config) else { return false };
+        let Some(local) = self.locals.number(key) else { return false };
+        let Some(tcb) = c.tcb.park(self.now, &self.left_out) else { return false };
         let idle = Idle {
             tcb,
-            hash: c.hash,
-            neighbor: c.neighbor,
-            epoch: c.epoch,
-            traffic_class: c.traffic_class,
+            remote: key.remote,
+            local_port: key.local_port,
+            remote_port: key.remote_port,
+            local,
+            traffic_class: c.traffic_class | if c.fragments { FRAGMENTS } else { 0 },
             hop_limit: c.hop_limit,
-            fragments: c.fragments,
         };
-        if let Body::Active(old) = core::mem::replace(body, Body::Parked(idle)) {
-            self.keep(old);
+        if let Slot::Active { conn, .. } = core::mem::replace(slot, Slot::Parked(idle)) {
+            self.keep(conn);
         }
         self.parked += 1;
         true
     }
 
-    /// The next hop of a connection, parked or not: its index, and the epoch of that.
-    pub fn hop(&self, id: u32) -> Option<(u32, u32)> {
-        Some(match &self.slots.get(id)?.body {
-            Body::Active(conn) => (conn.neighbor, conn.epoch),
-            Body::Parked(idle) => (idle.neighbor, idle.epoch),
-        })
-    }
-
     /// When a parked connection has something to do; `None` for others.
     pub fn parked_until(&self, id: u32) -> Option<Instant> {
-        match &self.slots.get(id)?.body {
-            Body::Parked(idle) => Some(idle.tcb.deadline()),
-            Body::Active(_) => None,
+        match self.slots.get(id)? {
+            Slot::Parked(idle) => Some(idle.tcb.deadline(self.now)),
+            Slot::Active { .. } => None,
         }
     }
 
     /// Gives key and control block of a connection to `f`, a parked one's as it would be.
     pub fn view(&self, id: u32, f: impl FnOnce(&FlowKey, &Tcb)) {
-        match self.slots.get(id).map(|slot| (&slot.key, &slot.body)) {
-            Some((key, Body::Active(conn))) => f(key, &conn.tcb),
-            Some((key, Body::Parked(idle))) => f(key, &Tcb::unpark(idle.tcb.clone(), self.now, &self.config)),
+        match self.slots.get(id) {
+            Some(Slot::Active { key, conn }) => f(key, &conn.tcb),
+            Some(Slot::Parked(idle)) => {
+                f(&idle.key(&self.locals), &Tcb::unpark(idle.tcb.clone(), self.now, &self.left_out));
+            }
             None => {}
         }
     }
 }
 
 impl Idle {
-    fn active(self, key: FlowKey, now: Instant, config: &Config) -> Conn {
+    fn key(&self, locals: &Locals) -> FlowKey {
+        let Idle { remote, local_port, remote_port, .. } = *self;
+        let (interface, local) = locals.all[self.local as usize];
+        FlowKey { interface, local, remote, local_port, remote_port }
+    }
+
+    fn has_key(&self, key: &FlowKey, locals: &Locals) -> bool {
+        let ports = (self.local_port, self.remote_port) == (key.local_port, key.remote_port);
+        ports && self.remote == key.remote && locals.is(self.local, key)
+    }
+
+    fn active(self, key: FlowKey, hash: u32, now: Instant, config: &Config) -> Conn {
         Conn {
             tcb: Tcb::unpark(self.tcb, now, config),
             key,
-            hash: self.hash,
+            hash,
             alarm: Alarm::PASSED,
-            neighbor: self.neighbor,
-            epoch: self.epoch,
+            neighbor: NO_NEIGHBOR,
+            epoch: 0,
             listener: u32::MAX,
             came_from: None,
-            traffic_class: self.traffic_class,
+            traffic_class: self.traffic_class & !FRAGMENTS,
             hop_limit: self.hop_limit,
-            fragments: self.fragments,
+            fragments: self.traffic_class & FRAGMENTS != 0,
             cut: false,
             stage: Stage::Owned,
             trouble: None,
@@ -271,6 +325,6 @@ mod tests {
     #[test]
     fn an_idle_connection_takes_little() {
         let bytes = crate::slab::slot_bytes::<Slot>();
-        assert!(bytes <= 320, "{bytes}");
+        assert!(bytes <= 176, "{bytes}");
     }
 }

@@ -11,7 +11,6 @@ pub(crate) mod listener;
 pub(crate) mod ports;
 pub(crate) mod source;
 pub(crate) mod sources;
-pub(crate) mod spread;
 pub(crate) mod syn_cache;
 pub(crate) mod time_wait;
 
@@ -125,7 +124,7 @@ impl Demux {
         let found = self.flows.find(hash, |value| match Owner::of(value) {
             Owner::TimeWait(id) => self.time_waits.get(id).is_some_and(|t| t.key == *key),
             Owner::Handshake(id) => self.handshakes.get(id).is_some_and(|e| e.key == *key),
-            Owner::Connection(id) => conns.key(id) == Some(key),
+            Owner::Connection(id) => conns.has_key(id, key),
         });
         found.map(|(value, place)| (Owner::of(value), place))
     }

@@ -48,6 +48,7 @@ use crate::demux::{Demux, MOST};
 use crate::link::Link;
 use crate::link::autoconf::Conflict;
 use crate::schedule::Schedule;
+use crate::spread::Spread;
 use crate::{InterfaceConfig, InterfaceId, Route, StackConfig, SynCookies};
 
 /// One lane's network stack.
@@ -109,7 +110,7 @@ impl Stack {
         Stack {
             link: Link::new(&config),
             demux: Demux::new(&config),
-            conns: Conns::new(config.max_connections.min(MOST), config.tcp.clone()),
+            conns: Conns::new(config.max_connections.min(MOST), Spread::of(config.secret), config.tcp.clone()),
             schedule: Schedule::new(),
             counters: Counters::default(),
             pool,
@@ -171,7 +172,7 @@ impl Stack {
         let by_it = |id: &u32| self.conns.key(*id).is_some_and(|key| key.interface == interface);
         let ids: Vec<u32> = self.conns.iter_ids().filter(by_it).collect();
         for id in ids {
-            let Some(key) = self.conns.key(id).copied() else { continue };
+            let Some(key) = self.conns.key(id) else { continue };
             let (mss, _) = self.link.offered_mss(&key);
             if let Some(c) = self.conns.get_mut(id) {
                 c.tcb.shrink_mss(mss, None, &mut context!(self, now));

@@ -15,6 +15,7 @@ mod link;
 mod names;
 mod schedule;
 mod slab;
+mod spread;
 mod steering;
 
 pub use config::{FragmentLimits, StackConfig, SynCookies};

@@ -28,6 +28,19 @@ pub(crate) struct Congestion {
     limited: bool,
 }
 
+/// What is kept of it in a pause. How much was out in the present window, the next burst says anew.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Kept {
+    pub cwnd: u32,
+    pub ssthresh: u32,
+    pub w_max: u32,
+    pub past_slow_start: bool,
+    pub algorithm: Algorithm,
+    pub max_pacing: u64,
+    /// How much of a window was used since when, where that is still to be judged.
+    pub use_since: Option<(u32, Instant)>,
+}
+
 impl Congestion {
     #[inline(always)]
     pub fn new(iss: SeqNum, config: &Config) -> Congestion {
@@ -58,20 +71,31 @@ impl Congestion {
         self.usage_seq = nxt;
     }
 
-    /// Goes on after a pause with `window`; nothing is out, the least round trip was `min_rtt`.
-    #[inline(always)]
-    pub fn resume(&mut self, window: Window, min_rtt: u32, nxt: SeqNum, sent_at: Instant, config: &Config) {
-        self.window = window;
-        self.control = Controller::resumed(config.congestion, min_rtt);
-        (self.usage_seq, self.stamp) = (nxt, sent_at);
+    /// What to keep in a pause, in which nothing is out; something was sent last at `sent_at`.
+    pub fn keep(&self, sent_at: Instant, now: Instant, rtt: &Rtt, config: &Config) -> Kept {
+        // An initial window does not decay, and after an idle RTO the next burst forgets how much was used before.
+        let settled = self.window.cwnd <= Congestion::initial(config) || self.rests(sent_at, now, rtt, config);
+        let (w_max, past_slow_start) = self.control.keep();
+        let ssthresh = if self.control.leaves(&self.window) { self.window.cwnd } else { self.window.ssthresh };
+        Kept {
+            cwnd: self.window.cwnd,
+            ssthresh,
+            w_max,
+            past_slow_start,
+            algorithm: self.control.algorithm(),
+            max_pacing: self.max_pacing,
+            use_since: (!settled).then_some((self.used, self.stamp)),
+        }
     }
 
-    /// Whether [`Congestion::resume`] knows all that there is to know.
-    pub fn is_fresh(&self, config: &Config) -> bool {
-        self.window.cwnd <= config.initial_window
-            && self.control.is_fresh(config.congestion)
-            && self.max_pacing == u64::MAX
-            && self.pace_at == Instant::FAR
+    /// Goes on after it; the least round trip was `min_rtt`.
+    #[inline(always)]
+    pub fn resume(&mut self, kept: &Kept, min_rtt: u32, nxt: SeqNum, sent_at: Instant) {
+        self.window = Window { ssthresh: kept.ssthresh, ..Window::new(kept.cwnd) };
+        self.control = Controller::resumed(kept.algorithm, min_rtt, kept.w_max, kept.past_slow_start);
+        self.max_pacing = kept.max_pacing;
+        self.usage_seq = nxt;
+        (self.used, self.stamp) = kept.use_since.unwrap_or((0, sent_at));
     }
 
     /// TCP_CONGESTION: `algorithm` goes on from the present window.
@@ -223,15 +247,25 @@ impl Congestion {
         self.stamp = now;
     }
 
+    /// For how long, µs, nothing was sent. What was judged before lay before this pause, or was this one.
+    #[inline(always)]
+    fn idle(&self, sent_at: Instant, now: Instant) -> u64 {
+        now.micros_since(sent_at.max(self.stamp))
+    }
+
+    /// RFC 5681 4.1: whether it was for longer than an RTO.
+    #[inline(always)]
+    fn rests(&self, sent_at: Instant, now: Instant, rtt: &Rtt, config: &Config) -> bool {
+        config.slow_start_after_idle && self.idle(sent_at, now) > rtt.rto(config) as u64
+    }
+
     /// RFC 5681 4.1: after an idle RTO the window starts from at most the initial one; one halving for each RTO gone by.
     #[inline]
     pub fn restart_after_idle(&mut self, sent_at: Instant, now: Instant, rtt: &Rtt, config: &Config) {
-        let rto = rtt.rto(config) as u64;
-        // What was judged before lay before this pause, or was this one.
-        let idle = now.micros_since(sent_at.max(self.stamp));
-        if !config.slow_start_after_idle || idle <= rto {
+        if !self.rests(sent_at, now, rtt, config) {
             return;
         }
+        let (rto, idle) = (rtt.rto(config) as u64, self.idle(sent_at, now));
         let floor = Congestion::initial(config).min(self.window.cwnd);
         self.window.ssthresh = self.window.borne();
         let mut left = idle.saturating_sub(rto);

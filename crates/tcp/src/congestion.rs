@@ -125,23 +125,31 @@ pub enum Controller {
 impl Controller {
     /// `algorithm` at its start.
     pub fn new(algorithm: Algorithm) -> Controller {
-        Controller::resumed(algorithm, u32::MAX)
+        Controller::resumed(algorithm, u32::MAX, 0, false)
     }
 
-    /// `algorithm` as at its start, but for the shortest round trip, µs; `u32::MAX` where there was none.
-    pub fn resumed(algorithm: Algorithm, min_rtt: u32) -> Controller {
+    /// `algorithm` after a pause: a new epoch with the shortest round trip so far, µs, `u32::MAX` where there was none, and with what
+    /// [`Controller::keep`] gave.
+    pub fn resumed(algorithm: Algorithm, min_rtt: u32, w_max: u32, past_slow_start: bool) -> Controller {
         match algorithm {
-            Algorithm::Cubic => Controller::Cubic(Cubic::new(min_rtt)),
+            Algorithm::Cubic => Controller::Cubic(Cubic::resumed(min_rtt, w_max, past_slow_start)),
             Algorithm::NewReno => Controller::NewReno(NewReno),
         }
     }
 
-    /// Whether it is `algorithm` and remembers nothing that [`Controller::resumed`] would not.
-    pub fn is_fresh(&self, algorithm: Algorithm) -> bool {
-        match (self, algorithm) {
-            (Controller::Cubic(c), Algorithm::Cubic) => c.is_fresh(),
-            (Controller::NewReno(_), Algorithm::NewReno) => true,
-            (Controller::Cubic(_), Algorithm::NewReno) | (Controller::NewReno(_), Algorithm::Cubic) => false,
+    /// `W_max` (0: none), and whether the first slow start is over.
+    pub fn keep(&self) -> (u32, bool) {
+        match self {
+            Controller::Cubic(c) => c.keep(),
+            Controller::NewReno(_) => (0, false),
+        }
+    }
+
+    /// Whether slow start is to end with the next acknowledgment.
+    pub fn leaves(&self, window: &Window) -> bool {
+        match self {
+            Controller::Cubic(c) => c.leaves() && window.slow_start(),
+            Controller::NewReno(_) => false,
         }
     }
 

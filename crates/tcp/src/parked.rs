@@ -1,16 +1,18 @@
-//! An idle connection in a third of the space: established, nothing under way in either direction, never in trouble. All
-//! that the control block holds beyond this it would hold after being made anew.
+//! An idle connection in a sixth of the space: established, nothing under way in either direction. What the control block holds
+//! beyond this it would hold after being made anew, or it can be told from what is kept.
+//!
+//! What most connections have is kept as small as it is there; the whole of it lies beside, in a box, where it does not fit.
 
 use wire::{Instant, SeqNum};
 
-use crate::congestion::Window;
 use crate::knobs::Knobs;
 use crate::loss::recovery::Recovery;
 use crate::loss::scoreboard::Scoreboard;
-use crate::rcv::{Rcv, receiver};
+use crate::rcv::receiver;
 use crate::rtt::Rtt;
+use crate::stats::Statistics;
 use crate::timers::Keepalive;
-use crate::{Config, Notice, Open, State, Tcb, flag, snd};
+use crate::{Config, Notice, Open, State, Tcb, cc, flag, loss, rcv, rtt, snd};
 
 /// A time of which milliseconds matter, and not more than 24 days.
 #[derive(Clone, Copy, Debug)]
@@ -27,41 +29,173 @@ impl Stamp {
     }
 }
 
+/// A time to come, if any: not earlier than it was, and less than two milliseconds later.
+#[derive(Clone, Copy, Debug)]
+struct Due(u32);
+
+impl Due {
+    const NEVER: u32 = u32::MAX;
+
+    fn of(at: Instant) -> Due {
+        match at {
+            Instant::FAR => Due(Due::NEVER),
+            at => match at.micros().div_ceil(1000) as u32 {
+                Due::NEVER => Due(0),
+                ms => Due(ms),
+            },
+        }
+    }
+
+    fn at(self, now: Instant) -> Instant {
+        if self.0 == Due::NEVER {
+            return Instant::FAR;
+        }
+        let left = self.0.wrapping_sub(now.millis() as u32) as i32;
+        Instant::from_micros((now.millis() as i64 + left as i64).max(0) as u64 * 1000)
+    }
+}
+
+/// What few connections have more to say of than [`Usual`] can.
+#[derive(Clone, Debug, PartialEq)]
+struct Whole {
+    backoff: u8,
+    stats: Statistics,
+    recovery: loss::recovery::Kept,
+    cc: cc::Kept,
+    keepalive: Keepalive,
+    user_timeout: u32,
+    /// When a segment out of the window was answered last, ms, low bits.
+    invalid_at: Option<u32>,
+    round: Option<rcv::autotune::Round>,
+}
+
+/// The same as it mostly is: what is counted fits, and no option is set.
+#[derive(Clone, Copy, Debug)]
+struct Usual {
+    segs_in: u32,
+    segs_out: u32,
+    bytes_retrans: u32,
+    retrans: u8,
+    lost: u8,
+    dsack_dups: u8,
+    reordering_seen: u8,
+    reordering: u8,
+    rack_steps: u8,
+    /// RACK's in the low five bits, the RTO's in the others.
+    persist_backoff: u8,
+    cwnd: u16,
+    w_max: u16,
+    ssthresh: u32,
+    /// (A `bool` leaves room for what else a slot of a table may hold.)
+    past_slow_start: bool,
+}
+
+impl Usual {
+    /// What of it `whole` has, as far as it fits.
+    fn of(whole: &Whole) -> Usual {
+        let Whole { backoff, stats, recovery, cc, .. } = whole;
+        let loss::recovery::Kept { lost, dsack_dups, reordering_seen, reordering, rack } = *recovery;
+        Usual {
+            segs_in: stats.segs_in,
+            segs_out: stats.segs_out,
+            bytes_retrans: stats.bytes_retrans as u32,
+            retrans: stats.retrans as u8,
+            lost: lost as u8,
+            dsack_dups: dsack_dups as u8,
+            reordering_seen: reordering_seen as u8,
+            reordering: reordering as u8,
+            rack_steps: rack.0,
+            persist_backoff: rack.1 | *backoff << 5,
+            cwnd: cc.cwnd as u16,
+            w_max: cc.w_max as u16,
+            ssthresh: cc.ssthresh,
+            past_slow_start: cc.past_slow_start,
+        }
+    }
+
+    /// What it stands for on a connection whose first number and next one are these, of ours and of the peer's.
+    fn whole(&self, (iss, una): (SeqNum, SeqNum), (irs, nxt): (SeqNum, SeqNum), config: &Config) -> Whole {
+        let sent = una.since(iss + 1) as u64;
+        Whole {
+            backoff: self.persist_backoff >> 5,
+            stats: Statistics {
+                segs_in: self.segs_in,
+                segs_out: self.segs_out,
+                retrans: self.retrans.into(),
+                ooo_in: 0,
+                bytes_acked: sent,
+                bytes_received: nxt.since(irs + 1) as u64,
+                bytes_sent: sent + self.bytes_retrans as u64,
+                bytes_retrans: self.bytes_retrans.into(),
+            },
+            recovery: loss::recovery::Kept {
+                lost: self.lost.into(),
+                dsack_dups: self.dsack_dups.into(),
+                reordering_seen: self.reordering_seen.into(),
+                reordering: self.reordering.into(),
+                rack: (self.rack_steps, self.persist_backoff & 31),
+            },
+            cc: cc::Kept {
+                cwnd: self.cwnd.into(),
+                ssthresh: self.ssthresh,
+                w_max: self.w_max.into(),
+                past_slow_start: self.past_slow_start,
+                algorithm: config.congestion,
+                max_pacing: u64::MAX,
+                use_since: None,
+            },
+            keepalive: Keepalive::new(config),
+            user_timeout: 0,
+            invalid_at: None,
+            round: None,
+        }
+    }
+}
+
+/// Beside [`Usual`], in a box.
+#[derive(Clone, Debug)]
+struct Rare {
+    knobs: Option<Box<Knobs>>,
+    whole: Whole,
+}
+
 /// What is left of a parked connection's control block.
 #[derive(Clone, Debug)]
 pub struct Parked {
-    knobs: Option<Box<Knobs>>,
-    life_at: Instant,
+    rare: Option<Box<Rare>>,
+    usual: Usual,
     flags: u32,
-    rcv: Rcv,
+    rcv: rcv::Idle,
     receiver: receiver::Idle,
     snd: snd::Idle,
+    rtt: rtt::Kept,
     unreported: u32,
     send_buffer: u32,
-    rtt: Rtt,
-    cc: Window,
     delivered: u32,
-    tune_round: Stamp,
-    /// `None` where none came.
-    data_at: Option<Stamp>,
+    life_at: Due,
+    data_at: Stamp,
     sent_at: Stamp,
-    acked_at: Stamp,
     heard_at: Stamp,
-    progress_at: Stamp,
     ts_offset: u32,
-    user_timeout: u32,
     iss: SeqNum,
-    segs_in: u32,
-    segs_out: u32,
-    ooo_in: u32,
-    bytes_acked: u32,
-    bytes_received: u32,
-    bytes_sent: u32,
     smss: u16,
-    headers: u16,
-    keepalive: Keepalive,
-    rcv_scale: u8,
-    snd_scale: u8,
+    /// Ours in the low half, the peer's in the high one.
+    scales: u8,
+    bits: u8,
+}
+
+/// The bits: quick ACKs left, and what else is true of it.
+mod bit {
+    pub const QUICK_ACKS: u8 = 31;
+    /// Headers of IPv6.
+    pub const V6: u8 = 1 << 5;
+    /// Data has come.
+    pub const DATA_CAME: u8 = 1 << 6;
+}
+
+/// Bytes of IP and TCP headers by the bit.
+fn headers(bits: u8) -> u16 {
+    if bits & bit::V6 != 0 { 60 } else { 40 }
 }
 
 /// None of these may be under way. Whether the window was the limit lately is not kept: with nothing out the next burst says it anew.
@@ -83,9 +217,15 @@ const UNDER_WAY: u32 = flag::ACK_NOW
     | flag::PACED;
 
 impl Parked {
+    /// Bytes that it takes, with what lies beside it.
+    pub fn bytes(&self) -> usize {
+        let beside = |rare: &Rare| size_of::<Rare>() + rare.knobs.as_ref().map_or(0, |_| size_of::<Knobs>());
+        size_of::<Parked>() + self.rare.as_deref().map_or(0, beside)
+    }
+
     /// Earliest time at which the connection has something to do.
-    pub fn deadline(&self) -> Instant {
-        self.life_at
+    pub fn deadline(&self, now: Instant) -> Instant {
+        self.life_at.at(now)
     }
 }
 
@@ -104,55 +244,58 @@ impl Tcb {
         self.timers.heard_at().max(self.sender.sent_at())
     }
 
-    /// What is needed to go on later with a connection that is idle; `None` where there is more to remember. The window is at
-    /// most the initial one then, so no use of it is left to be judged (RFC 7661). Nothing in the block needs to be freed
-    /// after it but the block.
-    pub fn park(&mut self, config: &Config) -> Option<Parked> {
+    /// What is needed to go on later with a connection that is idle; `None` where something is under way. Nothing in the block needs
+    /// to be freed after it but the block. `config` is to be the same when it goes on.
+    pub fn park(&mut self, now: Instant, config: &Config) -> Option<Parked> {
         let plain = self.is_idle()
             && self.notice == Notice::default()
             && self.error.is_none()
             && self.soft_error.is_none()
             && self.timers.are_idle()
-            && self.rcv.unacked() == 0
             && self.board.is_empty()
-            && self.stats.retrans == 0
-            && [self.stats.bytes_acked, self.stats.bytes_received, self.stats.bytes_sent]
-                .iter()
-                .all(|n| *n <= u32::MAX as u64);
-        let snd = snd::Idle::of(&self.snd).filter(|_| plain && self.recovery.is_fresh() && self.cc.is_fresh(config))?;
-        let (receiver, round) = self.receiver.keep()?;
+            && self.recovery.is_quiet();
+        let snd = snd::Idle::of(&self.snd).filter(|_| plain)?;
+        let (rcv, (receiver, quick_acks)) = (rcv::Idle::of(&self.rcv)?, self.receiver.keep()?);
+        let whole = Whole {
+            backoff: self.rtt.backoff(),
+            stats: self.stats.clone(),
+            recovery: self.recovery.keep(),
+            cc: self.cc.keep(self.sender.sent_at(), now, &self.rtt, config),
+            keepalive: self.timers.keepalive(),
+            user_timeout: self.timers.user_timeout(),
+            invalid_at: self.timers.invalid_at(now.millis() as u32, config.invalid_ratelimit.as_millis() as u32),
+            round: self.receiver.round(now),
+        };
+        let usual = Usual::of(&whole);
+        let (ours, theirs) = ((self.sender.iss(), self.snd.una()), (self.receiver.irs(), self.rcv.nxt()));
+        let fits = self.knobs.is_none() && usual.whole(ours, theirs, config) == whole;
+        let data_at = self.receiver.data_at();
+        let on = |bit, on| if on { bit } else { 0 };
+        let bits =
+            quick_acks | on(bit::V6, self.sender.headers() == headers(bit::V6)) | on(bit::DATA_CAME, data_at.is_some());
+        if quick_acks > bit::QUICK_ACKS || self.sender.headers() != headers(bits) {
+            return None;
+        }
         Some(Parked {
-            knobs: self.knobs.take(),
-            life_at: self.timers.life_at(),
+            rare: if fits { None } else { Some(Box::new(Rare { knobs: self.knobs.take(), whole })) },
+            usual,
             flags: self.flags & !flag::DISTURBED,
-            rcv: self.rcv,
+            rcv,
             receiver,
             snd,
+            rtt: self.rtt.keep(),
             unreported: self.sender.unreported(),
             send_buffer: self.sender.buffer(),
-            rtt: self.rtt.clone(),
-            cc: self.cc.window(),
             delivered: self.recovery.delivered(),
-            tune_round: Stamp::of(round),
-            data_at: self.receiver.data_at().map(Stamp::of),
+            life_at: Due::of(self.timers.life_at()),
+            data_at: Stamp::of(data_at.unwrap_or(Instant::ZERO)),
             sent_at: Stamp::of(self.sender.sent_at()),
-            acked_at: Stamp::of(self.sender.acked_at()),
             heard_at: Stamp::of(self.timers.heard_at()),
-            progress_at: Stamp::of(self.timers.progress_at()),
             ts_offset: self.options.ts_offset(),
-            user_timeout: self.timers.user_timeout(),
             iss: self.sender.iss(),
-            segs_in: self.stats.segs_in,
-            segs_out: self.stats.segs_out,
-            ooo_in: self.stats.ooo_in,
-            bytes_acked: self.stats.bytes_acked as u32,
-            bytes_received: self.stats.bytes_received as u32,
-            bytes_sent: self.stats.bytes_sent as u32,
             smss: self.options.smss(),
-            headers: self.sender.headers(),
-            keepalive: self.timers.keepalive(),
-            rcv_scale: self.options.rcv_scale(),
-            snd_scale: self.options.snd_scale(),
+            scales: self.options.rcv_scale() | self.options.snd_scale() << 4,
+            bits,
         })
     }
 
@@ -164,30 +307,54 @@ impl Tcb {
             mss: p.receiver.mss_clamp(),
             path_mss: p.receiver.mss_clamp(),
             receive_buffer: 0,
-            headers: p.headers,
+            headers: headers(p.bits),
         };
         let mut tcb = Tcb::opened(State::Established, &open, config);
         let sent_at = p.sent_at.at(now);
         tcb.flags = p.flags;
-        tcb.rcv = p.rcv;
+        tcb.rcv = p.rcv.rcv();
         tcb.snd = p.snd.snd();
-        let nxt = tcb.snd.nxt();
-        tcb.options.resume(p.smss, p.rcv_scale, p.snd_scale);
-        let data_at = p.data_at.map_or(Instant::ZERO, |at| at.at(now));
-        tcb.receiver.resume(p.receiver, p.tune_round.at(now), data_at);
-        tcb.sender.resume(nxt, p.unreported, p.send_buffer, sent_at, p.acked_at.at(now));
-        let (heard_at, progress_at) = (p.heard_at.at(now), p.progress_at.at(now));
-        tcb.timers.resume(p.life_at, heard_at, progress_at, p.user_timeout, p.keepalive);
+        let (nxt, irs) = (tcb.snd.nxt(), p.receiver.irs());
+        let (knobs, whole) = match p.rare {
+            Some(rare) => (rare.knobs, rare.whole),
+            None => (None, p.usual.whole((p.iss, nxt), (irs, tcb.rcv.nxt()), config)),
+        };
+        tcb.options.resume(p.smss, p.scales & 15, p.scales >> 4);
+        let data_at = if p.bits & bit::DATA_CAME != 0 { p.data_at.at(now) } else { Instant::ZERO };
+        tcb.receiver.resume(p.receiver, p.bits & bit::QUICK_ACKS, whole.round, now, data_at);
+        tcb.sender.resume(nxt, p.unreported, p.send_buffer, sent_at);
+        tcb.timers.resume(p.life_at.at(now), p.heard_at.at(now), whole.user_timeout, whole.keepalive, whole.invalid_at);
         tcb.board = Scoreboard::new(nxt);
-        tcb.recovery = Recovery::resumed(nxt, p.delivered);
-        tcb.cc.resume(p.cc, p.rtt.min(), nxt, sent_at, config);
-        tcb.rtt = p.rtt;
-        let stats = &mut tcb.stats;
-        (stats.segs_in, stats.segs_out, stats.ooo_in) = (p.segs_in, p.segs_out, p.ooo_in);
-        stats.bytes_acked = p.bytes_acked.into();
-        stats.bytes_received = p.bytes_received.into();
-        stats.bytes_sent = p.bytes_sent.into();
-        tcb.knobs = p.knobs;
+        tcb.recovery = Recovery::resumed(nxt, p.delivered, p.rtt.srtt(), &whole.recovery);
+        tcb.cc.resume(&whole.cc, p.rtt.min(), nxt, sent_at);
+        tcb.rtt = Rtt::resumed(p.rtt, whole.backoff);
+        tcb.stats = whole.stats;
+        tcb.knobs = knobs;
+        tcb.judge_disturbance();
         tcb
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_was_in_trouble_takes_no_more() {
+        // A box more would be beyond what an idle connection may take.
+        assert!(size_of::<Parked>() <= 152, "{}", size_of::<Parked>());
+    }
+
+    #[test]
+    fn times_to_come_are_never_early() {
+        let now = Instant::from_micros(u32::MAX as u64 * 1000 - 5_000);
+        for ahead in [0, 1, 999, 1000, 4_999, 5_000, 5_001, 86_400_000_000] {
+            let at = now.plus_micros(ahead);
+            let kept = Due::of(at).at(now);
+            assert!(kept >= at && kept.micros_since(at) < 2000, "{ahead}: {at:?}, {kept:?}");
+        }
+        assert_eq!(Due::of(Instant::FAR).at(now), Instant::FAR);
+        let past = Due::of(now).at(now.plus_micros(3_000_000));
+        assert!(past <= now.plus_micros(1000), "{past:?}");
     }
 }

@@ -18,7 +18,39 @@ pub(crate) struct Rtt {
     backoff: u8,
 }
 
+/// What is kept of it in a pause, beside how often the timeout was doubled.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kept {
+    srtt: u32,
+    rttvar: u32,
+    min: u32,
+    base: u32,
+}
+
+impl Kept {
+    /// The least round trip; `u32::MAX` where there was no measurement.
+    pub fn min(&self) -> u32 {
+        self.min
+    }
+
+    /// SRTT.
+    pub fn srtt(&self) -> u32 {
+        self.srtt
+    }
+}
+
 impl Rtt {
+    /// What to keep.
+    pub fn keep(&self) -> Kept {
+        let Rtt { srtt, rttvar, min, base, backoff: _ } = *self;
+        Kept { srtt, rttvar, min, base }
+    }
+
+    /// Goes on with what was kept.
+    pub fn resumed(Kept { srtt, rttvar, min, base }: Kept, backoff: u8) -> Rtt {
+        Rtt { srtt, rttvar, min, base, backoff }
+    }
+
     pub fn new(config: &Config) -> Rtt {
         let base = config.initial_rto.min(config.max_rto).as_micros() as u32;
         Rtt { srtt: 0, rttvar: 0, min: u32::MAX, base, backoff: 0 }

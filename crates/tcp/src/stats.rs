@@ -1,7 +1,7 @@
 //! What one connection has counted.
 
 /// Segments and bytes, from the first SYN on. Segments and retransmissions count modulo 2^32.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Statistics {
     pub segs_in: u32,
     pub segs_out: u32,

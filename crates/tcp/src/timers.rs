@@ -29,7 +29,7 @@ pub(crate) enum Pending {
 }
 
 /// Keepalive's times, s, and numbers (RFC 9293 3.8.4).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Keepalive {
     idle: u16,
     interval: u16,
@@ -40,7 +40,7 @@ pub(crate) struct Keepalive {
 
 impl Keepalive {
     #[inline(always)]
-    fn new(config: &Config) -> Keepalive {
+    pub fn new(config: &Config) -> Keepalive {
         Keepalive {
             idle: config.keep_idle.as_secs() as u16,
             interval: config.keep_interval.as_secs() as u16,
@@ -134,21 +134,25 @@ impl Timers {
         self.pending == Pending::None
             && [self.rto_at, self.ack_at, self.cork_at].iter().all(|at| *at == Instant::FAR)
             && [self.retries, self.probes, self.zero_probes] == [0; 3]
-            && self.invalid_at.is_none()
     }
 
-    /// Goes on where [`Timers::are_idle`] was so.
+    /// Goes on where [`Timers::are_idle`] was so. Nothing waits for its acknowledgment, so it does not matter when some came.
     #[inline(always)]
     pub fn resume(
         &mut self,
         life_at: Instant,
         heard_at: Instant,
-        progress_at: Instant,
         user_timeout: u32,
         keepalive: Keepalive,
+        invalid_at: Option<u32>,
     ) {
-        (self.life_at, self.heard_at, self.progress_at) = (life_at, heard_at, progress_at);
-        (self.user_timeout, self.keepalive) = (user_timeout, keepalive);
+        (self.life_at, self.heard_at, self.progress_at) = (life_at, heard_at, heard_at);
+        (self.user_timeout, self.keepalive, self.invalid_at) = (user_timeout, keepalive, invalid_at);
+    }
+
+    /// When a segment out of the window was answered, ms, low bits, where another may not be answered at `now`, `wait` ms after it at least.
+    pub fn invalid_at(&self, now: u32, wait: u32) -> Option<u32> {
+        self.invalid_at.filter(|at| now.wrapping_sub(*at) < wait)
     }
 
     // -- The transmit timer.

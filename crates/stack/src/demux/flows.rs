@@ -5,7 +5,7 @@
 //! two; every change moves a few entries over, so no packet waits for a rehash.
 
 use crate::FlowKey;
-use crate::demux::spread::Spread;
+use crate::spread::Spread;
 
 /// An entry of a table. Zero is empty, so that a new table is pages the system has zeroed and growing touches none of them.
 #[derive(Clone, Copy)]

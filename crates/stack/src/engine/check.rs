@@ -190,19 +190,17 @@ impl Stack {
     /// peer, the peer itself as far as the interface's prefixes reach; else where its handshake came from.
     fn check_hops(&self) {
         for id in self.conns.iter_ids() {
-            let key = self.conns.key(id).expect("it is in use");
-            let (neighbor, epoch) = self.conns.hop(id).expect("it is in use");
-            if neighbor == NO_NEIGHBOR || epoch != self.link.epoch() {
+            // A parked connection looks its hop up again.
+            let Some(Conn { key, neighbor, epoch, came_from, .. }) = self.conns.active(id) else { continue };
+            if *neighbor == NO_NEIGHBOR || *epoch != self.link.epoch() {
                 continue;
             }
             let FlowKey { interface, remote, .. } = *key;
-            let (hop, expected) = (self.link.neighbor(neighbor), self.link.expected_hop(interface, remote));
+            let (hop, expected) = (self.link.neighbor(*neighbor), self.link.expected_hop(interface, remote));
             assert_eq!(hop, expected, "the next hop of {key:?}");
-            // A parked connection does not keep where its handshake came from.
-            let came_from = self.conns.active(id).is_some_and(|c| c.came_from.is_some());
-            let way_back = match neighbor {
-                HANDSHAKE => came_from,
-                NO_ROUTE => !came_from,
+            let way_back = match *neighbor {
+                HANDSHAKE => came_from.is_some(),
+                NO_ROUTE => came_from.is_none(),
                 _ => hop.is_some(),
             };
             assert!(way_back, "{key:?} has the hop {neighbor}");
@@ -215,13 +213,13 @@ impl Stack {
         for id in self.conns.iter_ids() {
             let key = self.conns.key(id).expect("it is in use");
             if let Some(c) = self.conns.active(id) {
-                assert_eq!((c.key, c.hash), (*key, self.demux.hash(key)), "connection {id}");
+                assert_eq!((c.key, c.hash), (key, self.demux.hash(&key)), "connection {id}");
                 if !c.linked {
                     continue;
                 }
             }
             linked += 1;
-            self.check_flow(key, Owner::Connection(id));
+            self.check_flow(&key, Owner::Connection(id));
         }
         for id in self.demux.handshakes().iter_ids() {
             self.check_flow(&self.demux.handshake(id).expect("it is in use").key, Owner::Handshake(id));

@@ -84,7 +84,7 @@ impl Stack {
     }
 
     /// The tuples of all connections, TIME-WAIT and handshakes aside.
-    pub fn each_flow(&self, f: impl FnMut(&FlowKey)) {
-        (0..self.conns.slots()).filter_map(|id| self.conns.key(id)).for_each(f);
+    pub fn each_flow(&self, mut f: impl FnMut(&FlowKey)) {
+        (0..self.conns.slots()).filter_map(|id| self.conns.key(id)).for_each(|key| f(&key));
     }
 }

@@ -1,5 +1,7 @@
 //! What time brings: timers that are due (mTCP 3.2: one pass over what has expired), connections to be parked, memory to be freed.
 
+use core::time::Duration;
+
 use wire::Instant;
 
 use crate::engine::{Stack, context};
@@ -60,10 +62,12 @@ impl Stack {
     /// Parks what has been idle for long enough, a few connections a turn.
     fn park(&mut self, now: Instant) {
         const STEP: usize = 256;
-        // Beyond so many active ones, memory counts for more than the work of parking.
+        // Beyond so many active ones, memory counts for more than the work of parking; but one that is parked between the segments of
+        // a burst would be so for nothing.
         const ACTIVE: usize = 32_768;
+        const SOON: Duration = Duration::from_millis(20);
         let crowded = self.conns.len() - self.conns.parked() > ACTIVE;
-        let after = if crowded { core::time::Duration::ZERO } else { self.config.park_after };
+        let after = if crowded { self.config.park_after.min(SOON) } else { self.config.park_after };
         for _ in 0..STEP {
             // A second ago is long ago for a cache.
             if let Some(later) = self.schedule.idle.get(2 * AHEAD) {

@@ -38,14 +38,24 @@ pub struct Cubic {
 }
 
 impl Cubic {
-    /// At its start; the shortest round trip so far, µs, `u32::MAX` where there was none.
-    pub fn new(min_rtt: u32) -> Cubic {
-        Cubic { min_rtt: if min_rtt == u32::MAX { 0 } else { min_rtt }, ..Cubic::default() }
+    /// At the start of an epoch; the shortest round trip so far, µs, `u32::MAX` where there was none.
+    pub(super) fn resumed(min_rtt: u32, w_max: u32, past_slow_start: bool) -> Cubic {
+        let min_rtt = if min_rtt == u32::MAX { 0 } else { min_rtt };
+        let mut cubic = Cubic { min_rtt, w_max, ..Cubic::default() };
+        if past_slow_start {
+            cubic.hystart.stop();
+        }
+        cubic
     }
 
-    /// Slow start was never left, nor is about to be.
-    pub(super) fn is_fresh(&self) -> bool {
-        self.epoch == 0 && self.last_ms == 0 && self.w_max == 0 && !self.leave_slow_start && self.hystart.is_fresh()
+    /// `W_max`, and whether the first slow start is over: RFC 9438 5.8 has the window begin a new epoch after a pause.
+    pub(super) fn keep(&self) -> (u32, bool) {
+        (self.w_max, self.leave_slow_start || self.hystart.is_done())
+    }
+
+    /// Slow start is to end.
+    pub(super) fn leaves(&self) -> bool {
+        self.leave_slow_start
     }
 
     fn update(&mut self, cwnd: u32, acked: u32, now: Instant) {

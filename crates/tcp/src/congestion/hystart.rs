@@ -43,9 +43,9 @@ impl Default for HyStart {
 }
 
 impl HyStart {
-    /// Neither in conservative slow start nor past slow start.
-    pub(super) fn is_fresh(&self) -> bool {
-        self.baseline.is_none() && !self.done
+    /// Slow start is over.
+    pub(super) fn is_done(&self) -> bool {
+        self.done
     }
 
     /// A round trip of `rtt` µs was measured; `una` is acknowledged, `nxt` is `snd.nxt`. Whether slow start must end.

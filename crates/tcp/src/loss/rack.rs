@@ -47,6 +47,16 @@ impl Rack {
         }
     }
 
+    /// After a pause, and `delivered` segments, with what was kept; a round trip takes `rtt` µs.
+    pub fn resumed((steps, persist): (u8, u8), rtt: u32, delivered: u32) -> Rack {
+        Rack { steps, persist, rtt, widened_at: delivered, ..Rack::new() }
+    }
+
+    /// `RACK.reo_wnd_mult` and `RACK.reo_wnd_persist`.
+    pub fn keep(&self) -> (u8, u8) {
+        (self.steps, self.persist)
+    }
+
     /// RFC 8985 6.2 step 2, where `last` of what was delivered was sent last and only once.
     #[inline(always)]
     pub fn delivered_in_order(&mut self, last: &Run, now: u32) {

@@ -66,21 +66,34 @@ pub(crate) struct Recovery {
     pub rack: Rack,
 }
 
+/// What is kept of it in a pause.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Kept {
+    pub lost: u32,
+    pub dsack_dups: u32,
+    pub reordering_seen: u16,
+    pub reordering: u16,
+    /// RACK's window: [`Rack::keep`].
+    pub rack: (u8, u8),
+}
+
 impl Recovery {
     pub fn new(iss: SeqNum) -> Recovery {
-        Recovery::resumed(iss, 0)
+        let none = Kept { lost: 0, dsack_dups: 0, reordering_seen: 0, reordering: DUPLICATES, rack: (1, 0) };
+        Recovery::resumed(iss, 0, 0, &none)
     }
 
-    /// As at the beginning, after `delivered` segments without trouble; SND.NXT is `nxt`.
+    /// After a pause, and `delivered` segments; SND.NXT is `nxt`, a round trip takes `rtt` µs.
     #[inline(always)]
-    pub fn resumed(nxt: SeqNum, delivered: u32) -> Recovery {
+    pub fn resumed(nxt: SeqNum, delivered: u32, rtt: u32, kept: &Kept) -> Recovery {
+        let Kept { lost, dsack_dups, reordering_seen, reordering, rack } = *kept;
         Recovery {
             phase: Phase::Open,
             frto: false,
             head_due: false,
             new_first: false,
-            reordering_seen: 0,
-            reordering: DUPLICATES,
+            reordering_seen,
+            reordering,
             high_seq: nxt,
             undo_marker: None,
             undo_retrans: -1,
@@ -90,22 +103,25 @@ impl Recovery {
             prr_out: 0,
             retrans_stamp: None,
             delivered,
-            lost: 0,
-            dsack_dups: 0,
+            lost,
+            dsack_dups,
             probe: Probe::default(),
-            rack: Rack::new(),
+            rack: Rack::resumed(rack, rtt, delivered),
         }
     }
 
-    /// Whether [`Recovery::resumed`] would make it but for its place.
-    pub fn is_fresh(&self) -> bool {
+    /// Whether nothing is under way: what is left is told by [`Recovery::keep`]. A reduction that could still be undone is not, where the
+    /// connection pauses; who would say that it was not called for would have said so.
+    pub fn is_quiet(&self) -> bool {
         self.phase == Phase::Open
-            && self.lost | self.dsack_dups | (self.reordering_seen as u32) == 0
-            && self.reordering == DUPLICATES
             && !(self.frto | self.head_due | self.new_first | self.probe.is_due())
-            && self.undo_marker.is_none()
-            && self.retrans_stamp.is_none()
             && !self.probe.is_out()
+    }
+
+    /// What to keep in a pause, in which nothing is out.
+    pub fn keep(&self) -> Kept {
+        let Recovery { lost, dsack_dups, reordering_seen, reordering, .. } = *self;
+        Kept { lost, dsack_dups, reordering_seen, reordering, rack: self.rack.keep() }
     }
 
     /// Nothing was lost, reordered or probed for since the last trouble was over.

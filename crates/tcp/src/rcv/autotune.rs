@@ -3,6 +3,9 @@
 
 use wire::{Instant, SeqNum};
 
+/// A round that began longer ago, µs, is over when more comes.
+const LATELY: u64 = 1_000_000;
+
 /// What it knows of a connection.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Autotune {
@@ -22,23 +25,34 @@ pub(crate) struct Autotune {
 /// What is kept of it in a pause.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kept {
-    copied: u32,
     space: u32,
     rtt: u32,
+}
+
+/// The present round, where it counts: otherwise the next one begins after the pause.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Round {
+    copied: u32,
+    since: Instant,
     echo: u32,
 }
 
 impl Autotune {
-    /// What to keep, and when the round began.
-    pub fn keep(&self) -> (Kept, Instant) {
-        let Autotune { copied, space, rtt, echo, .. } = *self;
-        (Kept { copied, space, rtt, echo }, self.round)
+    /// What to keep.
+    pub fn keep(&self) -> Kept {
+        Kept { space: self.space, rtt: self.rtt }
+    }
+
+    /// The round, where so much was read in it that a buffer of `buffer` bytes may grow by it, and that lately.
+    pub fn round(&self, buffer: u32, now: Instant) -> Option<Round> {
+        let counts = self.copied > buffer / 8 && now.micros_since(self.round) < LATELY;
+        counts.then_some(Round { copied: self.copied, since: self.round, echo: self.echo })
     }
 
     /// Goes on with what was kept.
-    pub fn resumed(kept: Kept, round: Instant) -> Autotune {
-        let Kept { copied, space, rtt, echo } = kept;
-        Autotune { copied, space, round, rtt, timed: None, echo }
+    pub fn resumed(Kept { space, rtt }: Kept, round: Option<Round>, now: Instant) -> Autotune {
+        let Round { copied, since, echo } = round.unwrap_or(Round { copied: 0, since: now, echo: 0 });
+        Autotune { space, rtt, copied, round: since, echo, timed: None }
     }
 
     /// The application read `bytes`; where a round ends by that, and it read more in it than ever, so many, and before at most so many.

@@ -27,6 +27,30 @@ pub(crate) struct Rcv {
     unacked: u32,
 }
 
+/// What a connection with nothing under way keeps of them: Last.ACK.sent is RCV.NXT.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Idle {
+    nxt: SeqNum,
+    adv: SeqNum,
+    ts_recent: u32,
+    ts_recent_age: u32,
+}
+
+impl Idle {
+    /// `None` where something is under way.
+    pub fn of(rcv: &Rcv) -> Option<Idle> {
+        let Rcv { nxt, adv, last_ack_sent, ts_recent, ts_recent_age, unacked } = *rcv;
+        (unacked == 0 && last_ack_sent == nxt).then_some(Idle { nxt, adv, ts_recent, ts_recent_age })
+    }
+
+    /// The variables again.
+    #[inline(always)]
+    pub fn rcv(&self) -> Rcv {
+        let Idle { nxt, adv, ts_recent, ts_recent_age } = *self;
+        Rcv { nxt, adv, last_ack_sent: nxt, ts_recent, ts_recent_age, unacked: 0 }
+    }
+}
+
 /// A segment that has something in the receive window, or is empty at one of its edges ([`Rcv::accept`]).
 pub(crate) struct Acceptable<'a>(Segment<'a>);
 

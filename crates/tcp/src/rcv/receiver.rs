@@ -7,7 +7,7 @@ use mem::{Chain, Side};
 use wire::{Instant, SeqNum};
 
 use crate::rcv::Rcv;
-use crate::rcv::autotune::{Autotune, Kept};
+use crate::rcv::autotune::{Autotune, Kept, Round};
 use crate::rcv::reassembly::{Inserted, Reassembly};
 use crate::{Config, Open, window};
 
@@ -59,13 +59,17 @@ pub(crate) struct Idle {
     tune: Kept,
     mss: u16,
     mss_clamp: u16,
-    quick_acks: u8,
 }
 
 impl Idle {
     /// The MSS that our SYN offered.
     pub fn mss_clamp(&self) -> u16 {
         self.mss_clamp
+    }
+
+    /// IRS.
+    pub fn irs(&self) -> SeqNum {
+        self.irs
     }
 }
 
@@ -88,21 +92,26 @@ impl Receiver {
         }
     }
 
-    /// What to keep in a pause, and when the round of autotuning began; `None` where something waits here.
-    pub fn keep(&self) -> Option<(Idle, Instant)> {
-        let (tune, round) = self.tune.keep();
+    /// What to keep in a pause, and the quick ACKs left, of which there are at most 16; `None` where something waits here.
+    pub fn keep(&self) -> Option<(Idle, u8)> {
+        let tune = self.tune.keep();
         let Receiver { occupied, buffer, irs, mss, mss_clamp, quick_acks, .. } = *self;
         let idle = self.queue.is_empty() && self.ooo.is_none() && self.dsack.is_none();
-        idle.then_some((Idle { occupied, buffer, irs, tune, mss, mss_clamp, quick_acks }, round))
+        idle.then_some((Idle { occupied, buffer, irs, tune, mss, mss_clamp }, quick_acks))
+    }
+
+    /// The round of autotuning, where it counts.
+    pub fn round(&self, now: Instant) -> Option<Round> {
+        self.tune.round(self.buffer, now)
     }
 
     /// Goes on after it.
     #[inline(always)]
-    pub fn resume(&mut self, idle: Idle, round: Instant, data_at: Instant) {
-        let Idle { occupied, buffer, irs, tune, mss, mss_clamp, quick_acks } = idle;
+    pub fn resume(&mut self, idle: Idle, quick_acks: u8, round: Option<Round>, now: Instant, data_at: Instant) {
+        let Idle { occupied, buffer, irs, tune, mss, mss_clamp } = idle;
         (self.occupied, self.buffer, self.irs) = (occupied, buffer, irs);
         (self.mss, self.mss_clamp, self.quick_acks) = (mss, mss_clamp, quick_acks);
-        self.tune = Autotune::resumed(tune, round);
+        self.tune = Autotune::resumed(tune, round, now);
         self.data_at = data_at;
     }
 

@@ -185,28 +185,28 @@ impl Snd {
     }
 }
 
-/// What a connection with nothing under way keeps of them: SND.NXT is SND.UNA.
+/// What a connection with nothing under way keeps of them: SND.NXT is SND.UNA, and for SND.WL2 that will do, since an ACK before
+/// it sets no window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Idle {
     una: SeqNum,
     wnd: u32,
     max_wnd: u32,
     wl1: SeqNum,
-    wl2: SeqNum,
 }
 
 impl Idle {
     /// `None` where something is under way.
     pub fn of(snd: &Snd) -> Option<Idle> {
-        let Snd { una, nxt, wnd, max_wnd, wl1, wl2 } = *snd;
-        (una == nxt).then_some(Idle { una, wnd, max_wnd, wl1, wl2 })
+        let Snd { una, nxt, wnd, max_wnd, wl1, wl2: _ } = *snd;
+        (una == nxt).then_some(Idle { una, wnd, max_wnd, wl1 })
     }
 
     /// The variables again.
     #[inline(always)]
     pub fn snd(&self) -> Snd {
-        let Idle { una, wnd, max_wnd, wl1, wl2 } = *self;
-        Snd { una, nxt: una, wnd, max_wnd, wl1, wl2 }
+        let Idle { una, wnd, max_wnd, wl1 } = *self;
+        Snd { una, nxt: una, wnd, max_wnd, wl1, wl2: una }
     }
 }
 

@@ -64,10 +64,10 @@ impl Sender {
 
     /// Goes on with nothing queued; SND.NXT is `nxt`.
     #[inline(always)]
-    pub fn resume(&mut self, nxt: SeqNum, unreported: u32, buffer: u32, sent_at: Instant, acked_at: Instant) {
+    pub fn resume(&mut self, nxt: SeqNum, unreported: u32, buffer: u32, sent_at: Instant) {
         (self.base, self.sml) = (nxt, nxt);
         (self.unreported, self.buffer) = (unreported, buffer);
-        (self.sent_at, self.acked_at) = (sent_at, acked_at);
+        (self.sent_at, self.acked_at) = (sent_at, sent_at);
     }
 
     /// ISS.
@@ -214,11 +214,6 @@ impl Sender {
     #[inline(always)]
     pub fn sent_at(&self) -> Instant {
         self.sent_at
-    }
-
-    /// When some was acknowledged last.
-    pub fn acked_at(&self) -> Instant {
-        self.acked_at
     }
 
     /// For how long, µs, neither was: waiting for acknowledgments is no idleness.

@@ -15,6 +15,8 @@ fn config() -> Config {
 
 fn receiver(config: Config, open: Open) -> Peer {
     let mut p = Peer::accepting(config, open, "S 0:0(0) win 20000 <mss 1000,wscale 4>");
+    // The window that is being timed is another one after a pause.
+    p.pauses = false;
     p.drain();
     p.wait_ms(20);
     p.inject(". 1:1(0) ack 1 win 20000");

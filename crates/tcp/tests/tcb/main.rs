@@ -16,6 +16,7 @@ mod keepalive;
 mod knobs;
 mod nagle;
 mod options;
+mod parked;
 mod peer;
 mod probes;
 mod push;

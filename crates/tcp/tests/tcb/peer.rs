@@ -9,7 +9,9 @@ use core::time::Duration;
 
 use mem::{Chain, Pool, PoolConfig, Side};
 use tcp::congestion::Algorithm;
-use tcp::{Config, Context, Counters, Ecn, Limits, Offer, Open, Outgoing, Reply, SentPool, State, Tcb, TcpInfo};
+use tcp::{
+    Config, Context, Counters, Ecn, Limits, Notice, Offer, Open, Outgoing, Reply, SentPool, State, Tcb, TcpInfo,
+};
 use wire::tcp::{Flags, Options, Segment, Timestamps};
 use wire::{Instant, SeqNum};
 
@@ -81,11 +83,15 @@ pub struct Peer {
     pub limits: Limits,
     /// Whether PSH is compared: where it stands is a matter of `push.rs`.
     pub push: bool,
+    /// Whether it is parked when it has been idle.
+    pub pauses: bool,
     /// Segments that a frame may carry, for ports that cut them.
     pub segments: u32,
     pool: Side,
     _app: Side,
     sent: SentPool,
+    /// What the application has not been told, taken where the connection was parked.
+    notices: Notice,
     /// Bytes of our stream that the application has written.
     written: u32,
     /// Bytes of the peer's stream that the application has taken.
@@ -147,10 +153,12 @@ impl Peer {
             counters: Counters::default(),
             limits: Limits::default(),
             push: false,
+            pauses: true,
             segments: 1,
             pool,
             _app: app,
             sent: SentPool::new(),
+            notices: Notice::default(),
             written: 0,
             taken: 0,
             log: String::new(),
@@ -242,7 +250,7 @@ impl Peer {
     fn established_now(&mut self) {
         self.quiet();
         assert_eq!(self.state(), State::Established);
-        assert!(self.take_notice().has(tcp::Notice::CONNECTED));
+        assert!(self.take_notice().has(Notice::CONNECTED));
     }
 
     /// A segment from the peer; nothing outside the connection answers it.
@@ -317,7 +325,53 @@ impl Peer {
         if open && (info.unacked_bytes > 0 || info.notsent_bytes > 0) {
             assert_ne!(self.deadline(), Instant::FAR, "no timer runs");
         }
+        // As soon as the stack might.
+        if self.pauses && self.now.micros_since(self.last_active()) >= 20_000 {
+            self.pause();
+        }
         lines
+    }
+
+    /// What the application should be told.
+    pub fn take_notice(&mut self) -> Notice {
+        let parked = core::mem::take(&mut self.notices);
+        Notice(parked.0 | self.tcb.as_mut().expect("lives").take_notice().0)
+    }
+
+    pub fn notice(&self) -> Notice {
+        Notice(self.notices.0 | self.tcb.as_ref().expect("lives").notice().0)
+    }
+
+    pub fn has_notice(&self) -> bool {
+        self.notices.0 != 0 || self.tcb.as_ref().expect("lives").has_notice()
+    }
+
+    /// The connection is parked and goes on from that, where nothing is under way; how many bytes it took meanwhile.
+    pub fn pause(&mut self) -> Option<usize> {
+        let (now, config) = (self.now, self.config.clone());
+        if !self.is_idle() {
+            return None;
+        }
+        self.notices = self.take_notice();
+        let (before, deadline) = (self.info(), self.deadline());
+        let parked = self.park(now, &config)?;
+        let bytes = parked.bytes();
+        assert!(parked.deadline(now) >= deadline, "parked beyond {deadline:?}");
+        let tcb = Tcb::unpark(parked, now, &config);
+        let mut after = tcb.info(now, &config);
+        // Times are kept in whole milliseconds.
+        for (after, before) in [
+            (&mut after.last_data_sent_ms, before.last_data_sent_ms),
+            (&mut after.last_data_recv_ms, before.last_data_recv_ms),
+            (&mut after.last_ack_recv_ms, before.last_ack_recv_ms),
+        ] {
+            *after -= (*after == before + 1) as u64;
+        }
+        assert_eq!(after, before, "what is told after a pause");
+        self.tcb = Some(tcb);
+        self.check();
+        self.note(' ', "(parked, and goes on)");
+        Some(bytes)
     }
 
     /// Everything that may be sent now is exactly this, a segment a line.

@@ -1,0 +1,119 @@
+//! What is left of a connection while it is parked. That it goes on as if it had not been, all dialogues show: each is parked
+//! whenever nothing is under way (`Peer::drain`).
+
+use core::time::Duration;
+
+use tcp::congestion::Algorithm;
+use tcp::{Config, State};
+
+use crate::peer::{Peer, plain};
+
+/// Bytes of one that has nothing beside: 350 in all with what stack and sockets keep of it.
+const USUAL: usize = 152;
+
+fn cubic() -> Config {
+    Config { sack: true, tail_loss_probe: false, window_scaling: true, congestion: Algorithm::Cubic, ..plain() }
+}
+
+fn ack(n: u32) -> String {
+    format!(". 1:1(0) ack {n} win 20000")
+}
+
+fn segment(n: u32) -> String {
+    format!(". {n}:{}(1000) ack 1 win 20000", n + 1000)
+}
+
+/// Ten segments are out.
+fn flight() -> Peer {
+    let mut p = Peer::server_offered(cubic(), "mss 1000,sackOK,wscale 0");
+    p.write(10_000);
+    assert_eq!(p.drain().len(), 10);
+    p.wait_ms(20);
+    p
+}
+
+#[test]
+fn most_have_nothing_beside() {
+    let mut p = flight();
+    assert_eq!(p.pause(), None, "something is under way");
+    p.exchange(&ack(10_001), "");
+    p.wait_ms(1000);
+    assert_eq!(p.pause(), Some(USUAL));
+    let mut p = Peer::server();
+    p.exchange("P. 1:1001(1000) ack 1 win 20000", ". 1:1(0) ack 1001 win 19000");
+    assert_eq!(p.pause(), None, "the application has not taken it");
+    p.read();
+    p.write(500);
+    p.drain();
+    p.wait_ms(20);
+    p.exchange(". 1001:1001(0) ack 501 win 20000", "");
+    assert_eq!(p.pause(), Some(USUAL));
+}
+
+#[test]
+fn a_loss_leaves_nothing_beside() {
+    let mut p = flight();
+    for n in 1..4 {
+        p.inject(&format!("{} <sack 1001:{}>", ack(1), 1001 + 1000 * n));
+    }
+    p.expect(&segment(1));
+    p.wait_ms(1);
+    p.exchange(&ack(10_001), "");
+    let told = |p: &Peer| (p.info().total_retrans, p.cwnd(), p.counters.recoveries);
+    assert_eq!(told(&p), (1, (8, 7), 1));
+    p.wait_ms(2000);
+    assert_eq!(p.pause(), Some(USUAL));
+    assert_eq!(told(&p), (1, (8, 7), 1));
+}
+
+#[test]
+fn a_timeout_leaves_nothing_beside() {
+    let mut p = flight();
+    p.timer_ms(200);
+    p.expect(&segment(1));
+    p.wait_ms(20);
+    p.exchange(&format!("{} <sack 1:1001>", ack(10_001)), "");
+    p.wait_ms(2000);
+    assert_eq!((p.info().total_retrans, p.info().dsack_dups), (1, 1));
+    assert_eq!(p.pause(), Some(USUAL));
+}
+
+#[test]
+fn a_wide_window_leaves_nothing_beside_once_it_rests() {
+    let mut p = flight();
+    p.exchange(&ack(10_001), "");
+    p.write(20_000);
+    assert_eq!(p.drain().len(), 20);
+    p.wait_ms(20);
+    p.exchange(&ack(30_001), "");
+    assert!(p.cwnd().0 > 10);
+    // How much of it was used is still to be judged.
+    assert!(p.pause() > Some(USUAL));
+    p.wait_ms(1000);
+    assert_eq!(p.pause(), Some(USUAL));
+}
+
+#[test]
+fn what_is_rare_lies_beside() {
+    let set: [(&str, fn(&mut Peer)); 4] = [
+        ("TCP_USER_TIMEOUT", |p| p.set_user_timeout(30_000)),
+        ("TCP_KEEPIDLE", |p| p.keepalive(None, Some(10), None, None)),
+        ("SO_MAX_PACING_RATE", |p| p.set_max_pacing_rate(1_000_000)),
+        ("TCP_NOTSENT_LOWAT", |p| p.set_not_sent_low(1)),
+    ];
+    for (name, set) in set {
+        let mut p = Peer::server();
+        assert_eq!(p.pause(), Some(USUAL));
+        set(&mut p);
+        assert!(p.pause() > Some(USUAL), "{name}");
+    }
+    // A segment out of the window was answered a moment ago: another one is not, parked or not.
+    let mut p = Peer::server_with(Config { invalid_ratelimit: Duration::from_millis(500), ..plain() });
+    let old = ". 4294967295:4294967295(0) ack 1 win 20000";
+    p.exchange(old, ". 1:1(0) ack 1 win 20000");
+    assert!(p.pause() > Some(USUAL));
+    p.exchange(old, "");
+    p.wait_ms(500);
+    assert_eq!((p.pause(), p.state()), (Some(USUAL), State::Established));
+    p.exchange(old, ". 1:1(0) ack 1 win 20000");
+}
