@@ -297,7 +297,7 @@ impl<N: Net, T: Talk> Generator<N, T> {
                 self.tally.late_starts += u64::from(now - due > LATE);
             }
             self.tally.starts += 1;
-            if !self.start(due) {
+            if !self.start(due, now) {
                 // No room for a socket: give those that are open a chance to end.
                 return Duration::from_millis(1);
             }
@@ -305,7 +305,7 @@ impl<N: Net, T: Talk> Generator<N, T> {
         Duration::ZERO
     }
 
-    fn start(&mut self, due: Instant) -> bool {
+    fn start(&mut self, due: Instant, now: Instant) -> bool {
         self.started += 1;
         let id = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot {
@@ -332,7 +332,7 @@ impl<N: Net, T: Talk> Generator<N, T> {
                 slot.done = 0;
                 slot.first_byte = false;
                 // Timed from now: a due time in the past must not fire the timeout at once.
-                self.timers.set(id, 0, Instant::now());
+                self.timers.set(id, 0, now);
                 true
             }
             Err(error) => {
@@ -397,6 +397,8 @@ impl<N: Net, T: Talk> Generator<N, T> {
                 Err(error) => return Err(Cause::transfer(&error)),
             };
             readable = n == self.input.len() || event.ended;
+            // The clock is read once for what a read brings.
+            let now = Instant::now();
             let complete = slot.state == State::Ending;
             if slot.state == State::Holding {
                 self.seen.held -= 1;
@@ -407,7 +409,7 @@ impl<N: Net, T: Talk> Generator<N, T> {
                     self.talk.ended(&mut slot.place)?;
                     slot.done += 1;
                     self.talk.check(&slot.place)?;
-                    count_message(slot.message_start, &mut self.tally, &mut self.seen);
+                    count_message(now.saturating_duration_since(slot.message_start), &mut self.tally, &mut self.seen);
                     if slot.done < self.plan.per_connection {
                         return Err(Cause::EarlyClose);
                     }
@@ -420,7 +422,7 @@ impl<N: Net, T: Talk> Generator<N, T> {
             }
             if !slot.first_byte {
                 slot.first_byte = true;
-                self.tally.first_byte.record(slot.message_start.elapsed());
+                self.tally.first_byte.record(now.saturating_duration_since(slot.message_start));
             }
             if self.talk.hear(&mut slot.place, &self.input[..n])? < n {
                 return Err(Cause::Length);
@@ -430,9 +432,10 @@ impl<N: Net, T: Talk> Generator<N, T> {
             if self.talk.is_complete(&slot.place) {
                 slot.done += 1;
                 self.talk.check(&slot.place)?;
-                count_message(slot.message_start, &mut self.tally, &mut self.seen);
+                count_message(now.saturating_duration_since(slot.message_start), &mut self.tally, &mut self.seen);
                 if slot.done == 1 {
-                    self.tally.processing.record(slot.start.elapsed().saturating_sub(slot.connect));
+                    let all = now.saturating_duration_since(slot.start);
+                    self.tally.processing.record(all.saturating_sub(slot.connect));
                 }
                 if slot.done == self.plan.per_connection && self.plan.hold {
                     slot.state = State::Holding;
@@ -453,7 +456,7 @@ impl<N: Net, T: Talk> Generator<N, T> {
                     }
                     self.talk.ask(&mut slot.place, self.plan.is_last(slot.done));
                     slot.first_byte = false;
-                    slot.message_start = Instant::now();
+                    slot.message_start = now;
                     slot.state = State::Sending(0);
                 }
             }
@@ -530,8 +533,8 @@ impl<N: Net, T: Talk> Generator<N, T> {
 }
 
 /// Counts a response that was found right.
-fn count_message(start: Instant, tally: &mut Tally, seen: &mut Progress) {
-    tally.total.record(start.elapsed());
+fn count_message(took: Duration, tally: &mut Tally, seen: &mut Progress) {
+    tally.total.record(took);
     tally.messages += 1;
     seen.messages += 1;
 }
