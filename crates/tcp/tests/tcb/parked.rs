@@ -95,7 +95,8 @@ fn a_wide_window_leaves_nothing_beside_once_it_rests() {
 
 #[test]
 fn what_is_rare_lies_beside() {
-    let set: [(&str, fn(&mut Peer)); 4] = [
+    type Set = fn(&mut Peer);
+    let set: [(&str, Set); 4] = [
         ("TCP_USER_TIMEOUT", |p| p.set_user_timeout(30_000)),
         ("TCP_KEEPIDLE", |p| p.keepalive(None, Some(10), None, None)),
         ("SO_MAX_PACING_RATE", |p| p.set_max_pacing_rate(1_000_000)),
