@@ -337,7 +337,9 @@ impl Lane {
                 Control::SetMtu(port, mtu) => self.stack.set_mtu(now, interface(port), mtu),
                 Control::Routes(routes) => {
                     self.stack.clear_routes();
-                    routes.into_iter().for_each(|r| self.stack.add_route(r));
+                    for route in routes {
+                        self.stack.add_route(route);
+                    }
                 }
                 Control::SetNeighbor(port, addr, mac) => self.stack.set_neighbor(now, interface(port), addr, mac),
                 Control::RemoveNeighbor(port, addr) => self.stack.remove_neighbor(interface(port), addr),

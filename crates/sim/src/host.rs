@@ -170,7 +170,7 @@ impl Host {
             }
             devices.push(Device { interface, caps, room: config.tx_room, queued: Vec::new() });
         }
-        config.routes.iter().for_each(|route| stack.add_route(*route));
+        config.routes.iter().for_each(|route| assert!(stack.add_route(*route), "{route:?}"));
         let (ring, free_at) = (VecDeque::new(), Instant::ZERO);
         Host { stack, side, jobs, events, rest: None, devices, ring, free_at, overflows: 0, config }
     }

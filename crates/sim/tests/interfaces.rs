@@ -136,6 +136,17 @@ fn two_uplinks() -> Bench {
     b
 }
 
+/// A route by an interface that is not there is not taken: nobody is sent by it.
+#[test]
+fn a_route_by_no_interface_is_refused() {
+    let mut b = two_uplinks();
+    let before = router([10, 0, 0, 9], 0, 0);
+    assert!(b.host.stack.remove_route(&before));
+    assert!(!b.host.stack.add_route(router([10, 0, 0, 8], 2, 0)));
+    assert!(b.host.stack.add_route(before));
+    client_by_second(&mut b);
+}
+
 /// A client from far away that came by the second interface, through [`ROUTER_B`] or `from`.
 fn client_by_second(b: &mut Bench) -> Far {
     let mut far = Far::new([203, 0, 113, 5], [192, 168, 7, 1]);

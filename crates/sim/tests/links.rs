@@ -311,7 +311,7 @@ impl World {
                 *up ^= true;
                 self.rerouted |= !*up;
                 match *up {
-                    true => self.us.stack.add_route(uplink(family, link)),
+                    true => assert!(self.us.stack.add_route(uplink(family, link))),
                     false => assert!(self.us.stack.remove_route(&uplink(family, link))),
                 }
             }
@@ -565,7 +565,7 @@ impl World {
         }
         (0..TAGS.len()).for_each(|n| self.us.set_room(n, 256));
         for (route, family) in [Family::V6, Family::V4].into_iter().enumerate() {
-            (0..2).filter(|n| !self.up[route][*n]).for_each(|n| self.us.stack.add_route(uplink(family, n)));
+            (0..2).filter(|n| !self.up[route][*n]).for_each(|n| assert!(self.us.stack.add_route(uplink(family, n))));
         }
         let end = self.now.plus_micros(900_000_000);
         while self.running() > 0 && self.now < end {

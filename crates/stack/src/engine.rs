@@ -191,9 +191,9 @@ impl Stack {
         self.link.remove_address(interface, addr);
     }
 
-    /// Adds a route.
-    pub fn add_route(&mut self, route: Route) {
-        self.link.add_route(route);
+    /// Adds a route; `false`, with nothing done, where its interface is not there.
+    pub fn add_route(&mut self, route: Route) -> bool {
+        self.link.add_route(route)
     }
 
     /// Removes a route; `false` when there was none.

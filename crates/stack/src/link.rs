@@ -154,9 +154,14 @@ impl Link {
         }
     }
 
-    pub fn add_route(&mut self, route: Route) {
-        self.routes.add(route);
-        self.neighbors.routes_changed();
+    /// Adds a route; `false`, with nothing done, where its interface is not there.
+    pub fn add_route(&mut self, route: Route) -> bool {
+        let there = route.interface.index() < self.interfaces.len();
+        if there {
+            self.routes.add(route);
+            self.neighbors.routes_changed();
+        }
+        there
     }
 
     pub fn remove_route(&mut self, route: &Route) -> bool {
