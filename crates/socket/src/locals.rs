@@ -13,7 +13,8 @@ pub(crate) const ANY_V6: u16 = 1;
 /// Of an address that has none, and lies with the options that few sockets set.
 const BESIDE: u16 = u16::MAX;
 
-/// Addresses by number. They are never forgotten: a host has few, and who binds to more than there are numbers pays for it.
+/// Addresses by number. They are never forgotten, since a host has few. Where a program has bound to more than there are numbers, a socket
+/// of a further address keeps it in a box.
 pub(crate) struct Locals {
     all: Vec<Addr>,
     numbers: HashMap<Addr, u16>,

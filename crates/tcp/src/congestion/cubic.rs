@@ -48,7 +48,8 @@ impl Cubic {
         cubic
     }
 
-    /// `W_max`, and whether the first slow start is over: RFC 9438 5.8 has the window begin a new epoch after a pause.
+    /// `W_max`, and whether the first slow start is over. The next epoch begins after the pause, which is no time of the curve then
+    /// (RFC 9438 4.2, 5.8).
     pub(super) fn keep(&self) -> (u32, bool) {
         (self.w_max, self.leave_slow_start || self.hystart.is_done())
     }
