@@ -395,6 +395,7 @@ impl Tcb {
         }
         self.undo_reduction(true, cx);
         cx.counters.spurious_timeouts += 1;
+        self.recovery.end_frto();
         self.timers.forget_retries();
         if self.must_stay() {
             return true;

@@ -110,12 +110,21 @@ impl Recovery {
         }
     }
 
-    /// Whether nothing is under way: what is left is told by [`Recovery::keep`]. A reduction that could still be undone is not, where the
-    /// connection pauses; who would say that it was not called for would have said so.
-    pub fn is_quiet(&self) -> bool {
-        self.phase == Phase::Open
-            && !(self.frto | self.head_due | self.new_first | self.probe.is_due())
-            && !self.probe.is_out()
+    /// Whether an answer that is late could still change something although nothing is out: a phase that ends when more is
+    /// acknowledged, a reduction that may be undone, a probe whose answer told nothing. The others are told by [`Recovery::keep`].
+    pub fn lingers(&self) -> bool {
+        !self.is_undisturbed() || self.frto | self.new_first | self.probe.is_due()
+    }
+
+    /// No answer is awaited any more; SND.NXT is `nxt`.
+    pub fn rest(&mut self, nxt: SeqNum) {
+        self.enter(Phase::Open, nxt);
+        self.undo_marker = None;
+        self.retrans_stamp = None;
+        self.head_due = false;
+        self.probe.forget();
+        self.probe.cancel();
+        self.rack.forget_duplicate();
     }
 
     /// What to keep in a pause, in which nothing is out.
@@ -152,15 +161,19 @@ impl Recovery {
         matches!(self.phase, Phase::Cwr | Phase::Recovery)
     }
 
-    /// Goes on in `phase`, which began earlier.
+    /// Goes on in `phase`, which began earlier. F-RTO ends with the Loss that it judges: retransmissions of a later phase would wait for
+    /// it, too.
     #[inline(always)]
     pub fn set_phase(&mut self, phase: Phase) {
         self.phase = phase;
+        if phase != Phase::Loss {
+            (self.frto, self.new_first) = (false, false);
+        }
     }
 
     /// `phase` begins; SND.NXT is `nxt`.
     pub fn enter(&mut self, phase: Phase, nxt: SeqNum) {
-        self.phase = phase;
+        self.set_phase(phase);
         self.high_seq = nxt;
     }
 
@@ -174,7 +187,7 @@ impl Recovery {
 
     /// The handshake is done: what became of the SYN says nothing more.
     pub fn handshake_done(&mut self) {
-        self.phase = Phase::Open;
+        self.set_phase(Phase::Open);
         self.undo_marker = None;
     }
 
@@ -377,6 +390,7 @@ impl Recovery {
         assert!(degrees.contains(&(self.reordering as u32)), "reordering by {} segments", self.reordering);
         let marked = self.phase == Phase::Open || self.undo_marker.is_none_or(|at| at.before_eq(una));
         assert!(marked, "{:?} is beyond {una:?}", self.undo_marker);
+        assert!(self.phase == Phase::Loss || !(self.frto | self.new_first), "F-RTO judges no timeout: {self:?}");
         assert!(self.undo_retrans >= -1, "{} retransmissions to be undone", self.undo_retrans);
         self.probe.check(nxt);
         self.rack.check();

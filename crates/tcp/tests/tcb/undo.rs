@@ -154,6 +154,8 @@ fn duplicates_reported_undo_a_recovery() {
     assert_eq!((n + p.drain().len(), p.info().ca_state, p.cwnd().1), (2, 3, 5));
     // The late originals arrive, then the report of both copies.
     p.inject(". 1:1(0) ack 10001 win 20000 <sack 1:1001>");
+    p.wait_ms(30);
+    p.quiet();
     p.inject(". 1:1(0) ack 10001 win 20000 <sack 1001:2001>");
     assert_eq!((p.counters.dsacks_in, p.counters.undone, p.info().dsack_dups), (2, 1, 2));
     assert_eq!((p.cwnd().1, p.info().ca_state), (0x7fff_ffff, 0));
@@ -365,4 +367,40 @@ fn a_recovery_that_was_called_for_is_forgotten() {
         p.exchange(&format!("{} <sack 1:1001>", ack(11_001)), "");
         assert_eq!(p.cwnd().1, reduced);
     }
+}
+
+/// What judged a timeout is over with it: it holds no retransmission of a later recovery back.
+#[test]
+fn frto_ends_with_the_timeout() {
+    let mut p = sender(frto(), ",sackOK", 10_000);
+    p.timer_ms(220);
+    p.expect(&seg(1));
+    p.inject(". 1:1(0) ack 10001 win 60000");
+    p.write(40_000);
+    let end = 10_001 + 1000 * p.drain().len() as u32;
+    let last = end - 1000;
+    assert!(last >= 15_001, "{end}");
+    // Of that the first and the last are lost. New data goes out while the first is repaired.
+    p.wait_ms(20);
+    let sacked = |right: u32| format!(". 1:1(0) ack 10001 win 60000 <sack 11001:{right}>");
+    p.inject(&sacked(14_001));
+    let mut sent = p.drain();
+    while p.now.micros() % 1_000_000 < 900_000 && !sent.iter().any(|s| s.starts_with(". 10001:")) {
+        p.now = p.now.plus_micros(1000);
+        p.run_timers();
+        sent.extend(p.drain());
+    }
+    p.inject(&sacked(last));
+    sent = p.drain();
+    let new = end + 1000;
+    assert!(sent.contains(&seg(new)), "no new data: {sent:?}");
+    assert_eq!(p.info().ca_state, 3);
+    // It arrives, and shows that what is before it is lost.
+    p.now = p.now.plus_micros(20_000);
+    p.inject(&format!(". 1:1(0) ack 10001 win 60000 <sack {new}:{} 11001:{last}>", new + 1000));
+    sent = p.drain();
+    p.now = p.now.plus_micros(20_000);
+    p.run_timers();
+    sent.extend(p.drain());
+    assert!(sent.iter().any(|s| s.starts_with(&format!(". {last}:"))), "the last was not sent again: {sent:?}");
 }
