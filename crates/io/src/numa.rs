@@ -10,9 +10,9 @@ const WORDS: usize = 16;
 const BITS: usize = WORDS * 64 + 1;
 
 /// Runs `work` with memory preferred on the node of `core`; where it is full the kernel takes another. Without a core, on a machine with
-/// one node, and where the kernel refuses, it just runs.
+/// one node, where the kernel refuses, and where whoever started the program has chosen a policy (`numactl`), it just runs.
 pub fn near<T>(core: Option<usize>, work: impl FnOnce() -> T) -> T {
-    let _preferred = core.and_then(node_of).and_then(|node| Preferred::set(node).ok());
+    let _preferred = core.and_then(node_of).and_then(Preferred::set);
     work()
 }
 
@@ -61,12 +61,13 @@ impl Policy {
 struct Preferred(Policy);
 
 impl Preferred {
-    fn set(node: usize) -> io::Result<Preferred> {
-        let before = Policy::of_this_thread()?;
+    /// `None`, with nothing done, where it may not or has a policy already.
+    fn set(node: usize) -> Option<Preferred> {
+        let before = Policy::of_this_thread().ok().filter(|p| p.mode == libc::MPOL_DEFAULT)?;
         let mut nodes = [0; WORDS];
-        *nodes.get_mut(node / 64).ok_or(io::ErrorKind::InvalidInput)? |= 1 << (node % 64);
-        Policy { mode: libc::MPOL_PREFERRED, nodes }.set()?;
-        Ok(Preferred(before))
+        *nodes.get_mut(node / 64)? |= 1 << (node % 64);
+        Policy { mode: libc::MPOL_PREFERRED, nodes }.set().ok()?;
+        Some(Preferred(before))
     }
 }
 
@@ -87,9 +88,11 @@ mod tests {
         let preferred = Preferred::set(0).unwrap();
         let now = Policy::of_this_thread().unwrap();
         assert_eq!((now.mode, now.nodes[0]), (libc::MPOL_PREFERRED, 1));
+        // That is this thread's policy now, and stays.
+        assert!(Preferred::set(1).is_none());
         drop(preferred);
         assert_eq!(Policy::of_this_thread().unwrap(), before);
-        assert!(Preferred::set(64 * WORDS).is_err());
+        assert!(Preferred::set(64 * WORDS).is_none());
         assert_eq!(Policy::of_this_thread().unwrap(), before);
     }
 

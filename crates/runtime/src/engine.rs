@@ -392,7 +392,8 @@ impl Engine {
                     stack.add_route(Route { dst: any, prefix: 0, gateway: Some(*gateway), interface, metric: 100 });
                 }
                 for route in routes {
-                    stack.add_route(*route);
+                    let added = stack.add_route(*route);
+                    debug_assert!(added, "a route by an interface that the lane has not: {route:?}");
                 }
                 for Neighbor { addr, mac } in neighbors {
                     stack.set_neighbor(config.clock.now(), interface, *addr, MacAddr(*mac));

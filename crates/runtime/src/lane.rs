@@ -338,7 +338,8 @@ impl Lane {
                 Control::Routes(routes) => {
                     self.stack.clear_routes();
                     for route in routes {
-                        self.stack.add_route(route);
+                        let added = self.stack.add_route(route);
+                        debug_assert!(added, "a route by an interface that the lane has not: {route:?}");
                     }
                 }
                 Control::SetNeighbor(port, addr, mac) => self.stack.set_neighbor(now, interface(port), addr, mac),
