@@ -13,6 +13,9 @@ use std::time::Duration;
 
 use corelane::{Config, ConnectOptions, Engine, Lane, ListenOptions};
 
+/// How long an answer is waited for that does not come where something is wrong.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 fn must(command: &str) {
     assert!(Command::new("sh").args(["-c", command]).status().is_ok_and(|s| s.success()), "{command}");
 }
@@ -103,12 +106,14 @@ fn connections_are_opened_from_a_port_that_drains() {
             let mut engine = Engine::start(&Config::from_toml("drains", &text).unwrap()).unwrap();
             let lane = engine.take_lane(0).unwrap().attach().unwrap();
             let connect = |from: Option<u16>, when: &str| {
-                let options = ConnectOptions { bind: from.map(ours), timeout: Some(Duration::from_secs(5)) };
+                let options = ConnectOptions { bind: from.map(ours), timeout: Some(PATIENCE) };
                 let mut stream = lane
                     .connect_with(theirs(7777), options)
                     .unwrap_or_else(|e| panic!("{model}, {when}, from {from:?}: {e}"));
+                stream.set_read_timeout(Some(PATIENCE)).unwrap();
                 stream.write_all(b"x").unwrap();
-                assert_eq!(stream.read(&mut [0]).unwrap(), 1, "{model}, {when}");
+                let read = stream.read(&mut [0]);
+                assert!(matches!(read, Ok(1)), "{model}, {when}, from {from:?}: {read:?}");
                 // Its tuple is free at once.
                 stream.abort().unwrap();
             };
@@ -121,6 +126,7 @@ fn connections_are_opened_from_a_port_that_drains() {
                 (stream, told.recv().unwrap())
             });
             let (stream, mut peer) = client;
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
             drop(listener);
             for _ in 0..40 {
                 connect(Some(8193), "draining");
