@@ -321,7 +321,7 @@ impl Tcb {
         self.stats.bytes_received += bytes as u64;
         self.put_notice(Notice::DATA);
         self.note_ce(cx);
-        self.receiver.measure(segment, &self.rcv, cx.now);
+        self.receiver.measure(segment, &self.rcv, self.rtt.rto(cx.config), cx.now);
         self.schedule_ack(segment, cx);
     }
 

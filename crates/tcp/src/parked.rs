@@ -14,18 +14,37 @@ use crate::stats::Statistics;
 use crate::timers::Keepalive;
 use crate::{Config, Notice, Open, State, Tcb, cc, flag, loss, rcv, rtt, snd};
 
-/// A time of which milliseconds matter, and not more than 24 days.
+/// A time that has passed, at most two years ago: not later than it was, and less than [`Past::UNIT`] earlier.
 #[derive(Clone, Copy, Debug)]
-struct Stamp(u32);
+struct Past(u32);
 
-impl Stamp {
-    fn of(at: Instant) -> Stamp {
-        Stamp(at.millis() as u32)
+impl Past {
+    /// µs.
+    const UNIT: u64 = 16_000;
+
+    fn of(at: Instant) -> Past {
+        Past((at.micros() / Past::UNIT) as u32)
     }
 
     fn at(self, now: Instant) -> Instant {
-        let ago = (now.millis() as u32).wrapping_sub(self.0) as i32;
-        Instant::from_micros(now.millis().saturating_sub(ago.max(0) as u64) * 1000)
+        let now = now.micros() / Past::UNIT;
+        let ago = (now as u32).wrapping_sub(self.0);
+        Instant::from_micros(now.saturating_sub(ago as u64) * Past::UNIT)
+    }
+}
+
+/// A time of which milliseconds matter, at most 49 days ago: keepalive counts from it, for 18 hours at most.
+#[derive(Clone, Copy, Debug)]
+struct Recent(u32);
+
+impl Recent {
+    fn of(at: Instant) -> Recent {
+        Recent(at.millis() as u32)
+    }
+
+    fn at(self, now: Instant) -> Instant {
+        let ago = (now.millis() as u32).wrapping_sub(self.0);
+        Instant::from_micros(now.millis().saturating_sub(ago as u64) * 1000)
     }
 }
 
@@ -54,6 +73,9 @@ impl Due {
         Instant::from_micros((now.millis() as i64 + left as i64).max(0) as u64 * 1000)
     }
 }
+
+/// For how long a connection is not parked at most because an answer could still change something, µs: the first RTO (RFC 6298 2.1).
+const LINGER: u32 = 1_000_000;
 
 /// What few connections have more to say of than [`Usual`] can.
 #[derive(Clone, Debug, PartialEq)]
@@ -173,9 +195,9 @@ pub struct Parked {
     send_buffer: u32,
     delivered: u32,
     life_at: Due,
-    data_at: Stamp,
-    sent_at: Stamp,
-    heard_at: Stamp,
+    data_at: Past,
+    sent_at: Past,
+    heard_at: Recent,
     ts_offset: u32,
     iss: SeqNum,
     smss: u16,
@@ -211,8 +233,6 @@ const UNDER_WAY: u32 = flag::ACK_NOW
     | flag::RST_PENDING
     | flag::PROBE_NOW
     | flag::PUSH_NOW
-    | flag::ECE
-    | flag::CWR
     | flag::SENT_NEW
     | flag::PACED;
 
@@ -239,6 +259,22 @@ impl Tcb {
             && self.sender.is_empty()
     }
 
+    /// Until when what is over may still be answered in a way that counts, if it may: for an RTO after the last that was heard or sent,
+    /// but not for longer than [`LINGER`].
+    pub fn lingers_until(&self, config: &Config) -> Option<Instant> {
+        let lingers = self.recovery.lingers() || !self.board.is_clean();
+        lingers.then(|| self.last_active().plus_micros(self.rtt.rto(config).min(LINGER) as u64))
+    }
+
+    /// No such answer is awaited any more. A reduction has come to its end, as one whose acknowledgment went beyond it does.
+    fn rest(&mut self) {
+        if self.recovery.reducing() {
+            self.end_reduction();
+        }
+        self.board.reset_duplicates();
+        self.recovery.rest(self.snd.nxt());
+    }
+
     /// When something was last heard or sent.
     pub fn last_active(&self) -> Instant {
         self.timers.heard_at().max(self.sender.sent_at())
@@ -252,10 +288,14 @@ impl Tcb {
             && self.error.is_none()
             && self.soft_error.is_none()
             && self.timers.are_idle()
-            && self.board.is_empty()
-            && self.recovery.is_quiet();
+            && self.board.is_empty();
         let snd = snd::Idle::of(&self.snd).filter(|_| plain)?;
         let (rcv, (receiver, quick_acks)) = (rcv::Idle::of(&self.rcv)?, self.receiver.keep()?);
+        match self.lingers_until(config) {
+            None => {}
+            Some(until) if until > now => return None,
+            Some(_) => self.rest(),
+        }
         let whole = Whole {
             backoff: self.rtt.backoff(),
             stats: self.stats.clone(),
@@ -288,9 +328,9 @@ impl Tcb {
             send_buffer: self.sender.buffer(),
             delivered: self.recovery.delivered(),
             life_at: Due::of(self.timers.life_at()),
-            data_at: Stamp::of(data_at.unwrap_or(Instant::ZERO)),
-            sent_at: Stamp::of(self.sender.sent_at()),
-            heard_at: Stamp::of(self.timers.heard_at()),
+            data_at: Past::of(data_at.unwrap_or(Instant::ZERO)),
+            sent_at: Past::of(self.sender.sent_at()),
+            heard_at: Recent::of(self.timers.heard_at()),
             ts_offset: self.options.ts_offset(),
             iss: self.sender.iss(),
             smss: self.options.smss(),
@@ -343,6 +383,18 @@ mod tests {
     fn a_connection_that_was_in_trouble_takes_no_more() {
         // A box more would be beyond what an idle connection may take.
         assert!(size_of::<Parked>() <= 152, "{}", size_of::<Parked>());
+    }
+
+    #[test]
+    fn times_that_have_passed_are_never_late() {
+        const DAY: u64 = 86_400_000_000;
+        for ago in [0, 1, 15_999, 16_000, 16_001, 1_000_000, 25 * DAY, 50 * DAY, 700 * DAY] {
+            let now = Instant::from_micros(1000 * DAY + 12_345);
+            let at = Instant::from_micros(now.micros() - ago);
+            let kept = Past::of(at).at(now);
+            assert!(kept <= at && at.micros_since(kept) < Past::UNIT, "{ago}: {at:?}, {kept:?}");
+        }
+        assert_eq!(Past::of(Instant::ZERO).at(Instant::from_micros(20_000)), Instant::ZERO);
     }
 
     #[test]

@@ -364,12 +364,12 @@ impl Receiver {
     }
 
     /// `len` bytes came in one segment, in order: the receiver's estimate of the round trip, from the echo of our timestamps or else
-    /// from how long a window takes.
+    /// from how long a window takes. What took longer than an RTO, µs, is no round trip: the peer paused.
     #[inline(always)]
-    pub fn measure(&mut self, len: usize, rcv: &Rcv, now: Instant) {
+    pub fn measure(&mut self, len: usize, rcv: &Rcv, rto: u32, now: Instant) {
         match self.echo {
-            Some(echo) => self.tune.measure_echo(echo, len >= self.mss as usize, now),
-            None => self.tune.measure_window(rcv.nxt(), rcv.window(), now),
+            Some(echo) => self.tune.measure_echo(echo, len >= self.mss as usize, rto, now),
+            None => self.tune.measure_window(rcv.nxt(), rcv.window(), rto, now),
         }
     }
 

@@ -131,6 +131,42 @@ fn echoes_measure_the_receivers_round_trip() {
 
 const STAMPED: [u64; 6] = [20_000, 112_000, 112_000, 480_000, 480_000, 1_000_000];
 
+/// The pause of a peer is no round trip: neither by the echo of what went before it, nor by the window that took it.
+#[test]
+fn a_pause_is_no_round_trip() {
+    for stamps in [false, true] {
+        let config = Config { timestamps: stamps, ..config() };
+        let text = |first: i64, val: u64, ecr: u64| match stamps {
+            true => format!(". {first}:{}(1000) ack 1 win 20000 <TS val {val} ecr {ecr}>", first + 1000),
+            false => format!(". {first}:{}(1000) ack 1 win 20000", first + 1000),
+        };
+        let syn = if stamps { ",TS val 100 ecr 0" } else { "" };
+        let mut p = Peer::accepting(config, tuned(), &format!("S 0:0(0) win 20000 <mss 1000,wscale 4{syn}>"));
+        p.drain();
+        p.wait_ms(20);
+        p.inject(&text(1, 100, 1000).replace("1:1001(1000)", "1:1(0)"));
+        let start = p.now.millis();
+        let (mut seq, mut val, mut echo) = (1, 100, 1020);
+        // Two bursts of a window, after ten seconds each.
+        for _ in 0..2 {
+            p.wait_ms(10_000);
+            val += 10_000;
+            for _ in 0..3 {
+                for _ in 0..p.info().rcv_wnd as i64 / 1000 {
+                    p.inject(&text(seq, val, echo));
+                    seq += 1000;
+                    p.read();
+                    p.drain();
+                }
+                echo = 1020 + p.now.millis() - start;
+                p.wait_ms(20);
+                val += 20;
+            }
+        }
+        assert!(p.info().rcv_space > 400_000, "{stamps}: {}", p.info().rcv_space);
+    }
+}
+
 /// The send buffer grows to two windows, in steps that are worth an event.
 #[test]
 fn the_send_buffer_follows_the_window() {

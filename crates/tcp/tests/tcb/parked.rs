@@ -78,6 +78,84 @@ fn a_timeout_leaves_nothing_beside() {
     assert_eq!(p.pause(), Some(USUAL));
 }
 
+/// Answers that are late may still count for a while: then it is as if they were known not to come.
+#[test]
+fn what_may_still_be_answered_is_waited_for() {
+    type Make = fn() -> Peer;
+    // After a timeout without SACK, the phase lasts until more is acknowledged (RFC 6582 3.2).
+    let timeout: Make = || {
+        let mut p = Peer::server_offered(Config { sack: false, ..cubic() }, "mss 1000,wscale 0");
+        p.write(10_000);
+        p.drain();
+        p.timer_ms(220);
+        p.expect(&segment(1));
+        p.exchange(&ack(10_001), "");
+        assert_eq!(p.info().ca_state, 4);
+        p
+    };
+    // So does fast recovery.
+    let recovery: Make = || {
+        let mut p = Peer::server_offered(Config { sack: false, ..cubic() }, "mss 1000,wscale 0");
+        p.write(10_000);
+        p.drain();
+        p.wait_ms(20);
+        for _ in 0..3 {
+            p.inject(&ack(1));
+        }
+        p.expect(&segment(1));
+        p.exchange(&ack(10_001), "");
+        assert_eq!(p.info().ca_state, 3);
+        p
+    };
+    // A probe whose answer does not tell whether it repaired anything.
+    let probe: Make = || {
+        let mut p = Peer::server_offered(Config { tail_loss_probe: true, ..cubic() }, "mss 1000,sackOK,wscale 0");
+        p.write(1000);
+        p.drain();
+        while p.drain().is_empty() {
+            p.now = p.now.plus_micros(1000);
+            p.run_timers();
+        }
+        p.exchange(&ack(1001), "");
+        p
+    };
+    for (name, make) in [("timeout", timeout), ("recovery", recovery), ("probe", probe)] {
+        let mut p = make();
+        p.wait_ms(50);
+        assert_eq!(p.pause(), None, "{name}");
+        p.wait_ms(1000);
+        assert_eq!((p.pause(), p.info().ca_state), (Some(USUAL), 0), "{name}");
+        // It goes on as any other.
+        p.write(1000);
+        assert_eq!(p.drain().len(), 1, "{name}");
+    }
+}
+
+/// What the peer or we are to hear of a mark, they do after the pause.
+#[test]
+fn marks_outlast_a_pause() {
+    let config = Config { ecn: tcp::Ecn::Passive, ..plain() };
+    let mut p = Peer::accepting(config, crate::peer::open(), "SEW 0:0(0) win 20000 <mss 1000>");
+    p.drain();
+    p.wait_ms(20);
+    p.inject(". 1:1(0) ack 1 win 20000");
+    p.exchange("[ce] P. 1:11(10) ack 1 win 20000", "E. 1:1(0) ack 11 win 19990");
+    p.read();
+    p.wait_ms(1000);
+    assert_eq!(p.pause(), Some(USUAL));
+    p.exchange("P. 11:21(10) ack 1 win 20000", "E. 1:1(0) ack 21 win 19980");
+    // Ours was reduced: the next new data says so.
+    p.read();
+    p.write(10);
+    p.drain();
+    p.wait_ms(20);
+    p.exchange("E. 21:21(0) ack 11 win 20000", "");
+    p.wait_ms(2000);
+    assert_eq!(p.pause(), Some(USUAL));
+    p.write(10);
+    p.expect("[ect0] EPW. 11:21(10) ack 21 win 19980");
+}
+
 #[test]
 fn a_wide_window_leaves_nothing_beside_once_it_rests() {
     let mut p = flight();

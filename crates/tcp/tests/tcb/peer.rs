@@ -354,18 +354,25 @@ impl Peer {
         }
         self.notices = self.take_notice();
         let (before, deadline) = (self.info(), self.deadline());
+        let rests = self.lingers_until(&config).is_some();
         let parked = self.park(now, &config)?;
         let bytes = parked.bytes();
         assert!(parked.deadline(now) >= deadline, "parked beyond {deadline:?}");
         let tcb = Tcb::unpark(parked, now, &config);
         let mut after = tcb.info(now, &config);
-        // Times are kept in whole milliseconds.
+        // Times are kept in units of 16 ms.
         for (after, before) in [
             (&mut after.last_data_sent_ms, before.last_data_sent_ms),
             (&mut after.last_data_recv_ms, before.last_data_recv_ms),
             (&mut after.last_ack_recv_ms, before.last_ack_recv_ms),
         ] {
-            *after -= (*after == before + 1) as u64;
+            assert!((before..=before + 16).contains(after), "{after} ms after {before}");
+            *after = before;
+        }
+        if rests {
+            // Its trouble is over.
+            assert_eq!(after.ca_state, 0);
+            (after.ca_state, after.snd_cwnd) = (before.ca_state, before.snd_cwnd);
         }
         assert_eq!(after, before, "what is told after a pause");
         self.tcb = Some(tcb);
