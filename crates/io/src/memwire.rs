@@ -151,12 +151,6 @@ impl MemPort {
             self.other.ring_if_sleeping();
         }
     }
-
-    /// Microseconds until an impaired path delivers something; `None` while nothing is under way.
-    pub fn due_us(&self) -> Option<u64> {
-        let bad = self.bad.as_ref()?;
-        Some(bad.path.next_at()?.micros_since(bad.now()))
-    }
 }
 
 impl RxBurst for MemPort {
@@ -257,6 +251,12 @@ impl Port for MemPort {
 
     fn wake_up(&mut self) {
         self.own.disarm();
+    }
+
+    /// An impaired path delivers something then.
+    fn due_us(&self) -> Option<u64> {
+        let bad = self.bad.as_ref()?;
+        Some(bad.path.next_at()?.micros_since(bad.now()))
     }
 
     fn caps_of(&self) -> PortCaps {

@@ -174,6 +174,14 @@ impl Port for Tee {
         self.port.wake_up();
     }
 
+    fn due_us(&self) -> Option<u64> {
+        self.port.due_us()
+    }
+
+    fn wants_room(&self) -> bool {
+        self.port.wants_room()
+    }
+
     fn take_error(&mut self) -> Option<io::Error> {
         self.port.take_error()
     }

@@ -79,6 +79,16 @@ pub trait Port: RxBurst + TxSink {
     fn prepare_sleep(&mut self) -> bool;
     /// Awake again.
     fn wake_up(&mut self);
+    /// When the port is to be flushed again for what waits in it, µs from now; `None` where nothing does. Asked after
+    /// [`Port::prepare_sleep`].
+    fn due_us(&self) -> Option<u64> {
+        None
+    }
+    /// Whether to poll [`Port::wake_fd`] for room to send (`POLLOUT`), too; nobody does without. Said by
+    /// [`Port::prepare_sleep`], and the same until the next.
+    fn wants_room(&self) -> bool {
+        false
+    }
     /// The error that polling the wake-up descriptor showed, which is then no longer pending.
     fn take_error(&mut self) -> Option<std::io::Error> {
         None
@@ -181,6 +191,12 @@ macro_rules! any_port {
             }
             fn wake_up(&mut self) {
                 match self { $(AnyPort::$variant(p) => p.wake_up(),)* }
+            }
+            fn due_us(&self) -> Option<u64> {
+                match self { $(AnyPort::$variant(p) => p.due_us(),)* }
+            }
+            fn wants_room(&self) -> bool {
+                match self { $(AnyPort::$variant(p) => p.wants_room(),)* }
             }
             fn take_error(&mut self) -> Option<std::io::Error> {
                 match self { $(AnyPort::$variant(p) => p.take_error(),)* }

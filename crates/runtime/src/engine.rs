@@ -437,6 +437,7 @@ impl Engine {
                 alone: false,
                 left: None,
                 watches: Vec::new(),
+                crowded: 0,
                 end: None,
                 longest_end: Duration::from_secs(config.end_s.into()),
             };

@@ -38,6 +38,8 @@ const MAX_FDS: usize = 32;
 /// than so many there is no check: it would keep the lane from its timers.
 const CHECKED: usize = 1;
 const MOST_CHECKED: usize = 16_384;
+/// How soon a port that was full is tried again, where it does not say when it has room; and how soon a full event ring, µs.
+const FULL_US: u64 = 200;
 /// How often it is looked for an interface that is down.
 const DOWN_US: u64 = 100_000;
 
@@ -115,6 +117,8 @@ pub struct Lane {
     pub(crate) left: Option<(u32, Instant)>,
     /// Descriptors that wait for all that this lane waits for.
     pub(crate) watches: Vec<Arc<OwnedFd>>,
+    /// Ports on which these wait for room to send, too, by bit.
+    pub(crate) crowded: u32,
     /// What is open is ended.
     pub(crate) end: Option<End>,
     pub(crate) longest_end: Duration,
@@ -420,25 +424,23 @@ impl Lane {
         if !self.handover.is_empty() || self.stack.has_jobs() || self.stack.is_ending() || self.mail.is_called() {
             return None;
         }
-        for port in &mut self.ports {
+        for i in 0..self.ports.len() {
             self.armed += 1;
-            if !port.prepare_sleep() {
+            if !self.ports[i].prepare_sleep() {
                 return None;
+            }
+            if self.ports[i].wants_room() != (self.crowded & 1 << i != 0) {
+                self.watch_for_room(i);
             }
         }
         let now = self.clock.now();
         let mut wait = self.stack.next_deadline().map(|at| at.micros_since(now));
-        // A port that was full takes more soon, and tells nobody.
-        if self.stack.output_pending() {
-            wait = Some(wait.map_or(200, |w| w.min(200)));
-        }
-        for port in &self.ports {
-            let due = match port {
-                AnyPort::Mem(p) => p.due_us(),
-                AnyPort::Xdp(p) => p.due_us(),
-                _ => None,
-            };
-            wait = [wait, due].into_iter().flatten().min();
+        let full = self.stack.events_pending().then_some(FULL_US);
+        wait = [wait, full].into_iter().flatten().min();
+        for (i, port) in self.ports.iter().enumerate() {
+            // Of what an idle turn leaves, the port had no room for. One that says nothing takes more soon, and tells nobody.
+            let full = || self.stack.sends_by(InterfaceId(i as u8)).then_some(FULL_US);
+            wait = [wait, port.due_us().or_else(full)].into_iter().flatten().min();
         }
         if self.down != 0 {
             self.look_for_down(now);
@@ -483,6 +485,21 @@ impl Lane {
         Ok(fd)
     }
 
+    /// Whoever waits for this lane without having its turn hears of room on a port from now on, or no more.
+    #[cold]
+    fn watch_for_room(&mut self, i: usize) {
+        self.crowded ^= 1 << i;
+        if self.gone & 1 << i != 0 {
+            return;
+        }
+        let room = if self.ports[i].wants_room() { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
+        let (none, flags) = (epoll::EventData::new_u64(0), epoll::EventFlags::IN | room);
+        for watch in &self.watches {
+            // Where it fails there is the timer.
+            let _ = epoll::modify(watch, self.ports[i].wake_fd(), none, flags);
+        }
+    }
+
     /// Looks after ports whose descriptors are in error: after a wake-up that brought nothing.
     pub(crate) fn look_around(&mut self) {
         let ill = self.poll(None, Some(0)).unwrap_or(0);
@@ -500,7 +517,8 @@ impl Lane {
         let ports = self.ports.len().min(MAX_FDS - 2);
         for (i, port) in self.ports[..ports].iter().enumerate() {
             if self.gone & 1 << i == 0 {
-                fds[i] = PollFd::from_borrowed_fd(port.wake_fd(), PollFlags::IN);
+                let room = if port.wants_room() { PollFlags::OUT } else { PollFlags::empty() };
+                fds[i] = PollFd::from_borrowed_fd(port.wake_fd(), PollFlags::IN | room);
             }
         }
         // The bell itself is in the place after them.

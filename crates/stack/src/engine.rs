@@ -269,9 +269,19 @@ impl Stack {
         self.link.ids().any(|interface| self.has_output(interface))
     }
 
+    /// Whether frames wait for the port of `interface`.
+    pub fn sends_by(&self, interface: InterfaceId) -> bool {
+        self.link.get(interface).is_some() && self.has_output(interface)
+    }
+
+    /// Something waits for room in the event ring.
+    pub fn events_pending(&self) -> bool {
+        !self.schedule.notify.is_empty() || !self.answers.is_empty()
+    }
+
     /// Something waits for the port or for room in the event ring.
     pub fn output_pending(&self) -> bool {
-        !self.schedule.notify.is_empty() || !self.answers.is_empty() || self.sending()
+        self.events_pending() || self.sending()
     }
 
     /// Adds a new connection, which `open` opens, in the place of its handshake's record, where there is one; `None` when there are too

@@ -122,10 +122,11 @@ fn send(port: &mut impl Port, frame: &[u8]) -> bool {
     true
 }
 
-/// Sleeps until frames come.
+/// Sleeps until frames come, or what the port has left is to be flushed again.
 fn sleep(port: &mut impl Port, limit: Duration) {
     if port.prepare_sleep() {
         let mut fds = [PollFd::from_borrowed_fd(port.wake_fd(), PollFlags::IN)];
+        let limit = port.due_us().map_or(limit, |us| limit.min(Duration::from_micros(us)));
         let limit = Timespec { tv_sec: 0, tv_nsec: limit.as_nanos() as i64 };
         // A signal is a wake-up like any other.
         let _ = poll(&mut fds, Some(&limit));

@@ -489,3 +489,55 @@ fn where_frames_of_other_vlans_are_served_it_is_told() {
         assert_eq!(served, dev != "vb");
     }
 }
+
+/// CPU time of a process so far.
+fn cpu_time(of: &Running) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", of.0.id())).unwrap();
+    // Behind its name: in user mode, and in the kernel, in hundredths of a second.
+    let fields = stat[stat.rfind(')').unwrap()..].split(' ');
+    Duration::from_millis(fields.skip(12).take(2).map(|ticks| ticks.parse::<u64>().unwrap() * 10).sum())
+}
+
+/// The interface's frames leave through a link behind it that lets next to none pass: the kernel keeps as many as a socket may have
+/// on the way, and leaves the others in the ring.
+#[test]
+fn a_lane_sleeps_while_the_kernel_takes_nothing() {
+    // First windows of so many connections fill the ring.
+    const CONNECTIONS: usize = 300;
+    for (model, offload) in [("inline", false), ("guarded", false), ("paired", false), ("inline", true)] {
+        let Some(lab) = Lab::new() else { return };
+        let data = lab.file("k64", 65_536);
+        must(&format!(
+            "ip -n {b} link add br7 type bridge && ip -n {b} addr flush dev vb && ip -n {b} link set vb master br7 \
+             && ip -n {b} link set br7 up && ip -n {b} addr add 10.99.0.2/24 dev br7",
+            b = lab.b
+        ));
+        let config = lab.dir.join("lane.toml");
+        // With it, answers would pass the ring by.
+        std::fs::write(&config, format!("[[ports]]\ndevice = \"xdp:br7\"\noffload = {offload}\n")).unwrap();
+        let server = lab.serve(&lab.b, &format!("--config {} --port 80 --model {model}", config.display()));
+        lab.within(&lab.a, || {
+            let mut clients: Vec<TcpStream> =
+                (0..CONNECTIONS).map(|_| TcpStream::connect("10.99.0.2:80").unwrap()).collect();
+            must(&format!("tc -n {} qdisc add dev vb root tbf rate 8kbit burst 1600 limit 1gb", lab.b));
+            for client in &mut clients {
+                client.write_all(b"GET /k64 HTTP/1.1\r\nHost: lab\r\nConnection: close\r\n\r\n").unwrap();
+            }
+            std::thread::sleep(Duration::from_millis(500));
+            let (began, before) = (Instant::now(), cpu_time(&server));
+            std::thread::sleep(Duration::from_secs(2));
+            let (used, passed) = (cpu_time(&server) - before, began.elapsed());
+            // One that asks again in each turn takes its core whole, or as much of it as others leave.
+            assert!(used * 5 < passed, "{model}, offload {offload}: {used:?} of CPU in {passed:?}");
+            // What the queue held is lost, and sent again.
+            must(&format!("tc -n {} qdisc del dev vb root", lab.b));
+            for client in &mut clients {
+                let mut answer = Vec::new();
+                client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+                client.read_to_end(&mut answer).unwrap();
+                assert!(answer.ends_with(&data), "{model}, offload {offload}");
+            }
+        });
+        assert_eq!(server.stop(), Some(0), "{model}, offload {offload}");
+    }
+}

@@ -125,6 +125,16 @@ impl Large {
         self.waiting > 0
     }
 
+    /// Whether one waits that met a full queue, and so is lost after some tries.
+    pub fn was_turned_away(&self) -> bool {
+        self.waiting > 0 && self.tries > 0
+    }
+
+    /// Frames that are sent or lost: it grows whenever the one that waits does so no more.
+    pub fn gone(&self) -> u64 {
+        self.cut + self.dropped
+    }
+
     /// Sends what waits; whether nothing does any more.
     pub fn retry(&mut self) -> bool {
         if self.waiting == 0 {

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Instant;
 
 use rustix::event::epoll;
 use wire::burst::{RxBurst, RxChecksum, RxFrame, TxCaps, TxOffload, TxSink};
@@ -15,6 +16,8 @@ use crate::sys::{self, Job};
 
 /// How soon the kernel may have room again, µs.
 const AGAIN_US: u64 = 100;
+/// How late it is asked again at most, µs.
+const LATEST_US: u64 = 10_000;
 
 /// One lane's queues of an interface. A lane that has several receives from each in turn and sends on the first.
 pub struct XdpPort {
@@ -27,12 +30,29 @@ pub struct XdpPort {
     current: usize,
     /// Waits for all of them, where there are several.
     epoll: Option<OwnedFd>,
+    /// When it slept last, the first one was crowded: who waits is to hear of room, too.
+    crowded: bool,
+    /// When it slept last, something was left.
+    stall: Option<Stall>,
     caps: PortCaps,
     checksum: RxChecksum,
     counters: PortCounters,
     /// Keeps the program attached while any queue lives.
     _attached: Arc<Attached>,
 }
+
+/// The kernel has left something to send.
+#[derive(Clone, Copy)]
+struct Stall {
+    /// What it had taken by then. While that does not change, it takes nothing.
+    progress: Progress,
+    since: Instant,
+    /// When it is asked again, µs after it was asked last.
+    again_us: u64,
+}
+
+/// What has left the port: slots, frames that came back, large frames.
+type Progress = ((u32, u32), u64);
 
 impl XdpPort {
     pub(super) fn new(
@@ -60,6 +80,8 @@ impl XdpPort {
             reserved_large: false,
             current: 0,
             epoll,
+            crowded: false,
+            stall: None,
             caps,
             checksum,
             counters,
@@ -68,9 +90,45 @@ impl XdpPort {
         Ok(port)
     }
 
-    /// When a frame that the kernel had no room for is to be tried again, µs from now; `None` while none waits.
-    pub fn due_us(&self) -> Option<u64> {
-        self.large.as_ref().filter(|l| l.is_waiting()).map(|_| AGAIN_US)
+    /// Finds out what the kernel leaves, how long it has done so, and whether to wait for room.
+    fn look_at_sending(&mut self) {
+        let queue = &mut self.queues[0];
+        let waits = self.large.as_ref().is_some_and(Large::is_waiting);
+        let full = queue.send_room() == 0;
+        if !waits && !full && !queue.is_behind() {
+            self.stall = None;
+            return self.wait_for_room(false);
+        }
+        let crowded = queue.is_crowded();
+        let (now, progress) = (Instant::now(), (queue.progress(), self.large.as_ref().map_or(0, Large::gone)));
+        let since = self.stall.filter(|s| s.progress == progress).map_or(now, |s| s.since);
+        let again_us = if self.large.as_ref().is_some_and(Large::was_turned_away) {
+            // The number of tries is bounded, and nothing else leaves meanwhile.
+            AGAIN_US
+        } else if !waits && !full && !crowded && !queue.waits_for_call() {
+            // There is room, and the driver goes on by itself: the timer is for one that stops all the same.
+            LATEST_US
+        } else {
+            // As long again as nothing was taken: a stall is noticed to be over when it has lasted twice as long, at the latest.
+            (now.duration_since(since).as_micros() as u64).clamp(AGAIN_US, LATEST_US)
+        };
+        self.stall = Some(Stall { progress, since, again_us });
+        self.wait_for_room(crowded);
+    }
+
+    /// Whether who waits is to hear of room.
+    fn wait_for_room(&mut self, crowded: bool) {
+        if crowded == self.crowded {
+            return;
+        }
+        if let Some(epoll) = &self.epoll {
+            let flags = if crowded { epoll::EventFlags::IN | epoll::EventFlags::OUT } else { epoll::EventFlags::IN };
+            // Where it fails it is tried at the next sleep; until then there is the timer.
+            if epoll::modify(epoll, &self.queues[0], epoll::EventData::new_u64(0), flags).is_err() {
+                return;
+            }
+        }
+        self.crowded = crowded;
     }
 
     fn count(&mut self, len: usize) {
@@ -205,10 +263,22 @@ impl Port for XdpPort {
     }
 
     fn prepare_sleep(&mut self) -> bool {
-        self.queues.iter_mut().all(Queue::quiet)
+        let quiet = self.queues.iter_mut().all(Queue::quiet);
+        if quiet {
+            self.look_at_sending();
+        }
+        quiet
     }
 
     fn wake_up(&mut self) {}
+
+    fn due_us(&self) -> Option<u64> {
+        self.stall.map(|s| s.again_us)
+    }
+
+    fn wants_room(&self) -> bool {
+        self.crowded
+    }
 
     #[inline]
     fn backlog(&self) -> (u32, u32) {
@@ -237,3 +307,6 @@ impl Port for XdpPort {
         c
     }
 }
+
+#[cfg(test)]
+mod tests;

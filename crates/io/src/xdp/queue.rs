@@ -528,12 +528,35 @@ impl Queue {
         };
     }
 
-    /// Whether nothing is there to receive and everything was taken to be sent.
+    /// Whether nothing is there to receive. What the kernel has left to send it is asked to take once more, where it wants a
+    /// call.
     pub fn quiet(&mut self) -> bool {
         if self.tx.busy() && self.tx.needs_wakeup() {
+            // What ails the interface is told by the next flush.
             let _ = self.kick_send();
+            self.behind = self.tx.busy();
         }
-        self.rx.available(1) == 0 && !self.tx.busy()
+        self.rx.available(1) == 0
+    }
+
+    /// Whether the kernel has left some of what was flushed.
+    pub fn is_behind(&self) -> bool {
+        self.tx.busy()
+    }
+
+    /// Whether more than half of the ring to send is used: until it is not, a poll does not say that there is room (xsk_poll).
+    pub fn is_crowded(&self) -> bool {
+        self.tx.used() > self.tx.slots() / 2
+    }
+
+    /// Whether the kernel sends what it has left only when it is called.
+    pub fn waits_for_call(&self) -> bool {
+        self.tx.needs_wakeup()
+    }
+
+    /// What the kernel has taken and given back so far: it differs from before where there was any progress.
+    pub fn progress(&self) -> (u32, u32) {
+        (self.tx.taken(), self.completion.consumed())
     }
 
     pub fn statistics(&self) -> Statistics {

@@ -153,9 +153,19 @@ impl<T: Copy> Ring<T> {
         self.index(self.producer).store(self.local, Ordering::Release);
     }
 
+    /// Producer: slots that the kernel has not taken yet.
+    pub fn used(&self) -> u32 {
+        self.local.wrapping_sub(self.taken())
+    }
+
     /// Producer: whether the kernel has not taken everything.
     pub fn busy(&self) -> bool {
-        self.index(self.consumer).load(Ordering::Relaxed) != self.local
+        self.used() != 0
+    }
+
+    /// Producer: the kernel's index, which moves when it takes something.
+    pub fn taken(&self) -> u32 {
+        self.index(self.consumer).load(Ordering::Relaxed)
     }
 
     /// Consumer: slots to read, at most `max`.
@@ -171,6 +181,11 @@ impl<T: Copy> Ring<T> {
     /// Consumer: slots to read that [`Ring::available`] has seen.
     pub fn known(&self) -> u32 {
         self.cached.wrapping_sub(self.local)
+    }
+
+    /// Consumer: our own index, which moves with [`Ring::consume`].
+    pub fn consumed(&self) -> u32 {
+        self.local
     }
 
     /// Slots in all.
@@ -252,6 +267,7 @@ mod tests {
                 pushed += 1;
             }
             assert_eq!((consumer.available(8), producer.busy()), (0, true));
+            assert_eq!((producer.used(), producer.taken()), (n, consumer.local));
             producer.publish();
             assert_eq!((producer.room(8), consumer.available(8), consumer.known()), (8 - n, n, n));
             for ahead in 0..n {
@@ -259,7 +275,7 @@ mod tests {
                 seen += 1;
             }
             consumer.consume(n);
-            assert!(!producer.busy());
+            assert_eq!((producer.used(), producer.busy()), (0, false));
         }
         assert_eq!((pushed, seen), (37, 37));
     }

@@ -1,0 +1,68 @@
+use std::process::Command;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::*;
+use crate::xdp::veth::{NAME, beside_a_veth};
+use crate::xdp::{XdpConfig, XdpDevice};
+
+const SLOTS: u32 = 64;
+
+/// Takes the interface down, or up again. One that is down takes nothing, and leaves what is in the ring there.
+fn set(state: &str) {
+    assert!(Command::new("ip").args(["link", "set", NAME, state]).status().unwrap().success());
+}
+
+/// What a lane does at the end of a turn, and before it sleeps; whether it may.
+fn send(port: &mut XdpPort, frames: usize) -> bool {
+    for _ in 0..frames {
+        port.reserve(60).unwrap()[..60].fill(0xff);
+        port.commit(60, TxOffload::default());
+    }
+    // Of an interface that is down it says so.
+    let _ = port.flush();
+    port.prepare_sleep()
+}
+
+/// Whether whoever sleeps on the port as it asks is woken within this time.
+fn wakes(port: &XdpPort, within: &Timespec) -> bool {
+    let room = if port.wants_room() { PollFlags::OUT } else { PollFlags::empty() };
+    poll(&mut [PollFd::from_borrowed_fd(port.wake_fd(), PollFlags::IN | room)], Some(within)).unwrap() > 0
+}
+
+const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+const MINUTE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
+
+/// With one queue its socket is waited for, with two an epoll descriptor.
+#[test]
+fn a_port_sleeps_while_the_kernel_takes_nothing_and_hears_of_room() {
+    for queues in [1, 2] {
+        beside_a_veth(queues, || {
+            let config = XdpConfig { receive_ring: SLOTS, send_ring: SLOTS, offload: false, ..XdpConfig::default() };
+            let (_device, mut ports) = XdpDevice::attach(NAME, &config).unwrap();
+            let mut port = ports.remove(0);
+            assert_eq!((port.queues.len(), port.epoll.is_some()), (queues as usize, queues > 1));
+            assert!(send(&mut port, 3));
+            assert_eq!((port.due_us(), port.wants_room(), wakes(&port, &NOW)), (None, false, false));
+
+            set("down");
+            // Half of the ring: a poll for room would not wait.
+            assert!(send(&mut port, SLOTS as usize / 2));
+            assert_eq!((port.due_us(), port.wants_room(), wakes(&port, &NOW)), (Some(AGAIN_US), false, false));
+            assert!(send(&mut port, 1));
+            assert_eq!((port.wants_room(), wakes(&port, &NOW)), (true, false));
+            std::thread::sleep(std::time::Duration::from_micros(LATEST_US));
+            assert!(send(&mut port, 0));
+            // No more often than it makes sense, however long it lasts.
+            assert_eq!((port.due_us(), port.wants_room(), wakes(&port, &NOW)), (Some(LATEST_US), true, false));
+
+            set("up");
+            port.flush().unwrap();
+            assert!(wakes(&port, &MINUTE), "nobody hears of room");
+            // Room that nobody asks for wakes nobody.
+            assert!(send(&mut port, 0));
+            assert_eq!((port.due_us(), port.wants_room(), wakes(&port, &NOW)), (None, false, false));
+            assert_eq!(port.counters().tx_dropped, 0);
+        });
+    }
+}
