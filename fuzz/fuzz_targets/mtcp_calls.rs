@@ -49,11 +49,13 @@ fn check(result: isize) -> isize {
 }
 
 impl Program {
+    /// One that there is or was, or that never is. Never `epoll`: a lane whose program has closed it takes no turns.
     fn id(&self, input: &mut Input) -> c_int {
-        match input.byte() {
+        let id = match input.byte() {
             n @ 0..=239 if !self.ids.is_empty() => self.ids[n as usize % self.ids.len()],
             n => [-1, 0, 3, 600, c_int::MAX, c_int::MIN][n as usize % 6],
-        }
+        };
+        if id == self.epoll { -1 } else { id }
     }
 
     fn add(&mut self, id: c_int) {
