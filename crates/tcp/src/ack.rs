@@ -18,9 +18,9 @@ impl Tcb {
         self.sender.queued()
     }
 
-    /// Records of segments sent and not acknowledged.
+    /// Records of segments sent and not acknowledged in the slab.
     pub fn sent_records(&self) -> u32 {
-        self.board.len()
+        self.board.slots()
     }
 
     /// Queued bytes never sent.

@@ -133,7 +133,10 @@ impl Tcb {
     /// RFC 6582 3.2 steps 2 and 3: the first segment, at the third duplicate and at each partial acknowledgment.
     fn newreno_mark_lost(&mut self, advanced: bool, cx: &mut Context) {
         let due = self.recovery.first_is_lost(self.board.sacked_out(), advanced);
-        let Some(i) = self.board.head().filter(|_| due) else { return };
+        if !due {
+            return;
+        }
+        let Some(i) = self.board.head(cx.sent) else { return };
         let s = self.board.get(cx.sent, i);
         if s.is(mark::LOST) {
             return;

@@ -136,7 +136,7 @@ impl Tcb {
             self.note_syn(cx);
         } else {
             cx.counters.syn_retransmits += 1;
-            if let Some(i) = self.board.head() {
+            if let Some(i) = self.board.head(cx.sent) {
                 self.count_retransmission(i, cx);
             }
             // RFC 3168 6.1.1.1: a SYN that asked for ECN may have been dropped for that.
@@ -173,7 +173,7 @@ impl Tcb {
     fn next_lost(&mut self, cx: &mut Context) -> Option<Outgoing> {
         let i = if self.recovery.take_head_due() && !self.board.is_empty() {
             // RFC 6298 5.4.
-            self.board.head()?
+            self.board.head(cx.sent)?
         } else {
             // F-RTO waits for what its new data brings.
             let frto = self.recovery.frto_waits(self.snd.nxt());
@@ -199,7 +199,7 @@ impl Tcb {
             Phase::Loss => cx.counters.timeout_retransmits += 1,
             _ => cx.counters.fast_retransmits += 1,
         }
-        if Some(i) == self.board.head() && self.timers.pending() != Pending::Reorder {
+        if self.board.is_head(i) && self.timers.pending() != Pending::Reorder {
             self.arm_rto(cx);
         }
         self.count_retransmission(i, cx);

@@ -60,7 +60,7 @@ impl Tcb {
         let len = self.unsent_of_record().min(smss);
         let again = len == 0 || len > room;
         let out = if again {
-            let mut i = self.board.tail()?;
+            let mut i = self.board.tail(cx.sent)?;
             let s = self.board.get(cx.sent, i);
             let front = s.bytes().saturating_sub(1) / smss * smss;
             if front > 0 {
@@ -90,12 +90,16 @@ impl Tcb {
         }
         let bare = !r.has(seen::UNA_ADVANCED | seen::NOT_DUP | seen::SACKED);
         if self.recovery.probe.answer(ack, bare, r.has(seen::DSACK_TLP)) == Answer::Repaired {
-            // The probe repaired a loss, which must slow us down (RFC 8985 7.4.2).
-            cx.counters.probe_recoveries += 1;
-            self.begin_reduction();
-            self.recovery.set_phase(Phase::Cwr);
-            self.end_reduction();
-            self.keep_open(cx);
+            self.probe_repaired(cx);
         }
+    }
+
+    /// The probe repaired a loss, which must slow us down (RFC 8985 7.4.2).
+    pub(crate) fn probe_repaired(&mut self, cx: &mut Context) {
+        cx.counters.probe_recoveries += 1;
+        self.begin_reduction();
+        self.recovery.set_phase(Phase::Cwr);
+        self.end_reduction();
+        self.keep_open(cx);
     }
 }

@@ -120,6 +120,11 @@ impl Scoreboard {
         self.records.len()
     }
 
+    /// How many of them are in the slab.
+    pub fn slots(&self) -> u32 {
+        self.records.slots()
+    }
+
     /// The end of the highest SACKed record; `una` where none is.
     #[inline(always)]
     pub fn fack(&self, una: SeqNum) -> SeqNum {
@@ -127,14 +132,18 @@ impl Scoreboard {
     }
 
     /// The lowest sequence number's record.
-    #[inline(always)]
-    pub fn head(&self) -> Option<u32> {
-        self.records.head()
+    pub fn head(&mut self, pool: &mut SentPool) -> Option<u32> {
+        self.records.head(pool)
     }
 
     /// The highest sequence number's record.
-    pub fn tail(&self) -> Option<u32> {
-        self.records.tail()
+    pub fn tail(&mut self, pool: &mut SentPool) -> Option<u32> {
+        self.records.tail(pool)
+    }
+
+    /// Whether record `i` has the lowest sequence number.
+    pub fn is_head(&self, i: u32) -> bool {
+        self.records.is_head(i)
     }
 
     /// Record `i`.
@@ -146,17 +155,12 @@ impl Scoreboard {
     /// The first record.
     #[inline(always)]
     pub fn first(&self, pool: &SentPool) -> Option<Sent> {
-        self.head().map(|i| self.records.get(pool, i))
+        self.records.first(pool)
     }
 
     /// All records, by sequence numbers.
     pub fn iter<'a>(&'a self, pool: &'a SentPool) -> impl Iterator<Item = Sent> + 'a {
-        let mut at = self.records.head();
-        core::iter::from_fn(move || {
-            let i = at?;
-            at = self.records.next(pool, i);
-            Some(self.records.get(pool, i))
-        })
+        self.records.iter(pool)
     }
 
     /// The first record that is lost and not under way again.
@@ -199,7 +203,7 @@ impl Scoreboard {
 
     /// Karn: it is not known which transmission of the first record an acknowledgment would answer.
     pub fn first_is_ambiguous(&mut self, pool: &mut SentPool) {
-        if let Some(i) = self.head() {
+        if let Some(i) = self.head(pool) {
             self.records.get_mut(pool, i).marks |= mark::AGAIN;
         }
     }
@@ -232,7 +236,7 @@ impl Scoreboard {
     pub fn resize(&mut self, pool: &mut SentPool, old: u32, mss: u32, una: SeqNum) -> Lost {
         self.forget_reported(una);
         let mut lost = Lost::default();
-        let mut at = self.records.head();
+        let mut at = self.records.head(pool);
         while let Some(i) = at {
             let s = self.records.get(pool, i);
             at = self.records.next(pool, i);
@@ -269,12 +273,12 @@ impl Scoreboard {
         mss: u32,
         mut each: impl FnMut(&Sent),
     ) -> Option<Sent> {
-        while let Some(i) = self.records.head() {
-            let mut s = self.records.get(pool, i);
+        while let Some(mut s) = self.records.first(pool) {
             if s.end().after(una) {
                 if !s.seq.before(una) {
                     return Some(s);
                 }
+                let i = self.records.head(pool)?;
                 self.split(pool, i, una.since(s.seq), mss);
                 s = self.records.get(pool, i);
             }
@@ -326,7 +330,7 @@ impl Scoreboard {
     /// Marks lost what `pick` accepts and is not SACKed.
     pub fn mark_lost_where(&mut self, pool: &mut SentPool, mut pick: impl FnMut(&Sent) -> bool) -> Lost {
         let mut lost = Lost::default();
-        let mut at = self.records.head();
+        let mut at = self.records.head(pool);
         while let Some(i) = at {
             at = self.records.next(pool, i);
             if pick(&self.records.get(pool, i)) {
@@ -339,7 +343,7 @@ impl Scoreboard {
     /// Marks lost, from the one sent longest ago on, what `judge` says is; up to the first of which it says nothing.
     pub fn mark_lost_by_time(&mut self, pool: &mut SentPool, mut judge: impl FnMut(&Sent) -> Option<bool>) -> Lost {
         let mut lost = Lost::default();
-        let mut next = self.records.oldest();
+        let mut next = self.records.oldest(pool);
         while let Some(i) = next {
             let Some(is_lost) = judge(&self.records.get(pool, i)) else { break };
             next = self.records.newer(pool, i);
@@ -352,7 +356,7 @@ impl Scoreboard {
 
     /// Nothing was lost after all.
     pub fn unmark_lost(&mut self, pool: &mut SentPool) {
-        let mut at = self.records.head();
+        let mut at = self.records.head(pool);
         while let Some(i) = at {
             at = self.records.next(pool, i);
             let s = self.records.get_mut(pool, i);
@@ -375,7 +379,7 @@ impl Scoreboard {
 
     /// RFC 2018 8: what was SACKed must be sent again after a timeout.
     pub fn forget_sacks(&mut self, pool: &mut SentPool, una: SeqNum) {
-        let mut at = self.records.head();
+        let mut at = self.records.head(pool);
         while let Some(i) = at {
             at = self.records.next(pool, i);
             self.records.get_mut(pool, i).marks &= !mark::SACKED;

@@ -1,6 +1,8 @@
 //! Records of segments sent and not yet acknowledged: the retransmission queue and the SACK scoreboard.
 //!
-//! They live in one slab per stack, so a connection with nothing in flight holds none, and a busy one allocates nothing.
+//! They live in one slab per stack, so a connection with nothing in flight holds none, and a busy one allocates nothing. The only
+//! record of a connection, as a short exchange has it, lies in the connection's list itself until a second one follows or something
+//! is to be done with it but to acknowledge it: it is in both orders by itself.
 //! Each record stands in two orders: of sequence numbers, and of the last transmission, which is what RACK walks
 //! (RFC 8985 6.2) and what keeps loss detection proportional to what was lost.
 //!
@@ -118,9 +120,29 @@ impl SentPool {
     }
 }
 
+/// The only record of a connection, sent once.
+#[derive(Clone, Copy, Debug)]
+struct Only {
+    seq: SeqNum,
+    len: u32,
+    at: u32,
+    segs: u16,
+    marks: u8,
+}
+
+impl Only {
+    #[inline(always)]
+    fn sent(&self) -> Sent {
+        let Only { seq, len, at, segs, marks } = *self;
+        Sent { seq, len, at, next: NIL, older: NIL, newer: NIL, segs, marks: marks | mark::TIMED }
+    }
+}
+
 /// One connection's records.
 #[derive(Debug)]
 pub(crate) struct SentList {
+    /// Where it is there, none is in the slab.
+    only: Option<Only>,
     head: u32,
     tail: u32,
     oldest: u32,
@@ -134,26 +156,77 @@ pub(crate) struct SentList {
 
 impl SentList {
     pub const fn new() -> SentList {
-        SentList { head: NIL, tail: NIL, oldest: NIL, newest: NIL, retransmit_hint: NIL, sack_hint: NIL, len: 0 }
+        SentList {
+            only: None,
+            head: NIL,
+            tail: NIL,
+            oldest: NIL,
+            newest: NIL,
+            retransmit_hint: NIL,
+            sack_hint: NIL,
+            len: 0,
+        }
     }
 
+    #[inline(always)]
     pub fn is_empty(&self) -> bool {
-        self.head == NIL
+        self.only.is_none() && self.head == NIL
     }
 
     /// How many there are.
+    #[inline(always)]
     pub fn len(&self) -> u32 {
+        self.len + self.only.is_some() as u32
+    }
+
+    /// How many of them are in the slab.
+    pub fn slots(&self) -> u32 {
         self.len
     }
 
+    /// The only record moves to the slab.
+    #[inline]
+    pub fn spill(&mut self, pool: &mut SentPool) {
+        if let Some(only) = self.only.take() {
+            let i = pool.alloc(only.sent());
+            *self = SentList { head: i, tail: i, oldest: i, newest: i, len: 1, ..SentList::new() };
+        }
+    }
+
     /// The lowest sequence number's record.
-    pub fn head(&self) -> Option<u32> {
+    pub fn head(&mut self, pool: &mut SentPool) -> Option<u32> {
+        self.spill(pool);
         (self.head != NIL).then_some(self.head)
     }
 
     /// The highest sequence number's record.
-    pub fn tail(&self) -> Option<u32> {
+    pub fn tail(&mut self, pool: &mut SentPool) -> Option<u32> {
+        self.spill(pool);
         (self.tail != NIL).then_some(self.tail)
+    }
+
+    /// Whether record `i` has the lowest sequence number.
+    pub fn is_head(&self, i: u32) -> bool {
+        self.head == i
+    }
+
+    /// The first of them.
+    #[inline(always)]
+    pub fn first(&self, pool: &SentPool) -> Option<Sent> {
+        match &self.only {
+            Some(only) => Some(only.sent()),
+            None => pool.slots.get(self.head as usize).copied(),
+        }
+    }
+
+    /// All of them, by sequence numbers.
+    pub fn iter<'a>(&'a self, pool: &'a SentPool) -> impl Iterator<Item = Sent> + 'a {
+        let mut at = self.head;
+        self.only.iter().map(Only::sent).chain(core::iter::from_fn(move || {
+            let s = *pool.slots.get(at as usize)?;
+            at = s.next;
+            Some(s)
+        }))
     }
 
     /// The record after `i` in sequence.
@@ -170,15 +243,17 @@ impl SentList {
         pool.at(i)
     }
 
+    #[inline(always)]
     pub fn push(&mut self, pool: &mut SentPool, seq: SeqNum, len: u32, segs: u16, at: u32, marks: u8) {
-        let sent = Sent { seq, len, at, next: NIL, older: NIL, newer: NIL, segs, marks };
-        if self.tail == NIL {
-            // The only one, as a short exchange has it.
-            let i = pool.alloc(Sent { marks: marks | mark::TIMED, ..sent });
-            *self = SentList { head: i, tail: i, oldest: i, newest: i, len: 1, ..SentList::new() };
-            return;
+        match self.is_empty() {
+            true => self.only = Some(Only { seq, len, at, segs, marks }),
+            false => self.push_behind(pool, Only { seq, len, at, segs, marks }),
         }
-        let i = pool.alloc(sent);
+    }
+
+    fn push_behind(&mut self, pool: &mut SentPool, sent: Only) {
+        self.spill(pool);
+        let i = pool.alloc(Sent { marks: sent.marks, ..sent.sent() });
         pool.at(self.tail).next = i;
         self.tail = i;
         self.len += 1;
@@ -186,7 +261,10 @@ impl SentList {
     }
 
     pub fn pop(&mut self, pool: &mut SentPool) -> Option<Sent> {
-        let i = self.head()?;
+        if let Some(only) = self.only.take() {
+            return Some(only.sent());
+        }
+        let i = self.head(pool)?;
         self.forget_time(pool, i);
         let sent = pool.slots[i as usize];
         self.head = sent.next;
@@ -206,13 +284,21 @@ impl SentList {
 
     /// Takes out all records up to `ack`, if they are the oldest in both orders, unmarked, and `ack` cuts none; else `None`,
     /// with nothing changed.
+    #[inline(always)]
     pub fn pop_run(&mut self, pool: &mut SentPool, ack: SeqNum) -> Option<Run> {
+        let Some(s) = self.only else { return self.pop_run_of_many(pool, ack) };
+        let end = s.seq + s.len;
+        if end.after(ack) {
+            return None;
+        }
+        self.only = None;
+        Some(Run { first_at: s.at, last_at: s.at, last_end: end, segs: s.segs as u32 })
+    }
+
+    fn pop_run_of_many(&mut self, pool: &mut SentPool, ack: SeqNum) -> Option<Run> {
         const ODD: u8 = mark::AGAIN | mark::SACKED | mark::LOST | mark::RETRANS;
         if self.oldest != self.head {
             return None;
-        }
-        if self.head == self.tail {
-            return self.pop_only(pool, ack, ODD);
         }
         let first = pool.slots.get(self.head as usize)?;
         let mut run = Run { first_at: first.at, last_at: first.at, last_end: first.seq, segs: 0 };
@@ -251,23 +337,12 @@ impl SentList {
         Some(run)
     }
 
-    /// The same where there is one record, as a short exchange has it.
-    fn pop_only(&mut self, pool: &mut SentPool, ack: SeqNum, odd: u8) -> Option<Run> {
-        let i = self.head;
-        let s = pool.slots.get_mut(i as usize)?;
-        if s.end().after(ack) || s.marks & odd != 0 {
-            return None;
-        }
-        let run = Run { first_at: s.at, last_at: s.at, last_end: s.end(), segs: s.segs as u32 };
-        s.next = pool.free.unwrap_or(NIL);
-        pool.free = Some(i);
-        pool.used -= 1;
-        *self = SentList::new();
-        Some(run)
-    }
-
+    #[inline(always)]
     pub fn clear(&mut self, pool: &mut SentPool) {
-        while self.pop(pool).is_some() {}
+        self.only = None;
+        if self.head != NIL {
+            while self.pop(pool).is_some() {}
+        }
     }
 
     /// Cuts record `i` after `keep` sequence numbers, `0 < keep < len`; the rest's index. `mss` counts the segments anew.
@@ -334,7 +409,8 @@ impl SentList {
     }
 
     /// The record sent longest ago among those under way.
-    pub fn oldest(&self) -> Option<u32> {
+    pub fn oldest(&mut self, pool: &mut SentPool) -> Option<u32> {
+        self.spill(pool);
         (self.oldest != NIL).then_some(self.oldest)
     }
 
@@ -368,14 +444,15 @@ impl SentList {
 
     /// Where to begin looking for `seq`: at or before its record, or where the last walk ended if that lies before `known`,
     /// up to which all is looked at.
-    pub fn sack_start(&self, pool: &SentPool, seq: SeqNum, known: Option<SeqNum>) -> Option<u32> {
+    pub fn sack_start(&mut self, pool: &mut SentPool, seq: SeqNum, known: Option<SeqNum>) -> Option<u32> {
         let hint = self.sack_hint;
         let seq = known.map_or(seq, |known| if known.after(seq) { known } else { seq });
-        if hint != NIL && pool.slots[hint as usize].seq.before_eq(seq) { Some(hint) } else { self.head() }
+        if hint != NIL && pool.slots[hint as usize].seq.before_eq(seq) { Some(hint) } else { self.head(pool) }
     }
 
     /// Asserts what the module's head says.
     pub fn check(&self, pool: &SentPool) {
+        assert!(self.only.is_none() || self.head == NIL, "the only record, and another: {self:?}");
         let (mut n, mut timed, mut last, mut i) = (0, 0, NIL, self.head);
         let (mut below, mut hinted) = (true, self.sack_hint == NIL);
         while i != NIL {
@@ -420,9 +497,9 @@ mod tests {
         list
     }
 
-    fn by_time(list: &SentList, pool: &SentPool) -> Vec<u32> {
+    fn by_time(list: &mut SentList, pool: &mut SentPool) -> Vec<u32> {
         let mut out = Vec::new();
-        let mut i = list.oldest();
+        let mut i = list.oldest(pool);
         while let Some(n) = i {
             out.push(list.get(pool, n).seq.0);
             i = list.newer(pool, n);
@@ -435,16 +512,39 @@ mod tests {
         let mut pool = SentPool::new();
         let mut list = three(&mut pool);
         assert_eq!(pool.used(), 3);
-        assert_eq!(by_time(&list, &pool), [0, 1000, 2000]);
+        assert_eq!(by_time(&mut list, &mut pool), [0, 1000, 2000]);
         list.sent_last(&mut pool, 0);
-        assert_eq!(by_time(&list, &pool), [1000, 2000, 0]);
+        assert_eq!(by_time(&mut list, &mut pool), [1000, 2000, 0]);
         list.forget_time(&mut pool, 2);
         list.forget_time(&mut pool, 2);
-        assert_eq!(by_time(&list, &pool), [1000, 0]);
+        assert_eq!(by_time(&mut list, &mut pool), [1000, 0]);
         assert_eq!(list.pop(&mut pool).unwrap().seq, SeqNum(0));
-        assert_eq!(by_time(&list, &pool), [1000]);
+        assert_eq!(by_time(&mut list, &mut pool), [1000]);
         list.clear(&mut pool);
-        assert_eq!((pool.used(), list.oldest(), list.head(), list.tail()), (0, None, None, None));
+        assert_eq!((pool.used(), list.oldest(&mut pool), list.len()), (0, None, 0));
+        assert_eq!((list.head(&mut pool), list.tail(&mut pool)), (None, None));
+    }
+
+    #[test]
+    fn the_only_one_takes_no_slot() {
+        let mut pool = SentPool::new();
+        let mut list = SentList::new();
+        list.push(&mut pool, SeqNum(0), 1000, 2, 7, mark::PSH);
+        assert_eq!((list.is_empty(), list.len(), list.slots(), pool.used()), (false, 1, 0, 0));
+        assert!(list.pop_run(&mut pool, SeqNum(999)).is_none());
+        let run = list.pop_run(&mut pool, SeqNum(1000)).unwrap();
+        assert_eq!((run.first_at, run.last_at, run.last_end.0, run.segs, list.len()), (7, 7, 1000, 2, 0));
+        // Until another one follows.
+        list.push(&mut pool, SeqNum(1000), 1000, 1, 8, mark::PSH);
+        let first = list.first(&pool).unwrap();
+        list.push(&mut pool, SeqNum(2000), 1000, 1, 9, 0);
+        assert_eq!((list.len(), list.slots(), pool.used()), (2, 2, 2));
+        let marks = |list: &SentList| list.iter(&pool).map(|s| (s.seq.0, s.marks)).collect::<Vec<_>>();
+        assert_eq!(marks(&list), [(1000, mark::PSH | mark::TIMED), (2000, mark::TIMED)]);
+        assert_eq!((first.marks, list.first(&pool).unwrap().at), (mark::PSH | mark::TIMED, 8));
+        list.check(&pool);
+        list.clear(&mut pool);
+        assert_eq!((list.is_empty(), pool.used()), (true, 0));
     }
 
     #[test]
@@ -452,23 +552,25 @@ mod tests {
         let mut pool = SentPool::new();
         let mut list = SentList::new();
         list.push(&mut pool, SeqNum(0), 3001, 3, 7, mark::FIN | mark::PSH | mark::AGAIN);
-        let j = list.split(&mut pool, 0, 1000, 1000);
+        let head = list.head(&mut pool).unwrap();
+        assert_eq!(head, 0);
+        let j = list.split(&mut pool, head, 1000, 1000);
         let (a, b) = (list.get(&pool, 0), list.get(&pool, j));
         assert_eq!((a.seq.0, a.len, a.segs, a.is(mark::FIN | mark::PSH)), (0, 1000, 1, false));
         assert_eq!((b.seq.0, b.len, b.segs, b.is(mark::FIN), b.is(mark::PSH)), (1000, 2001, 2, true, true));
         assert!(a.is(mark::AGAIN) && b.is(mark::AGAIN));
-        assert_eq!(by_time(&list, &pool), [0, 1000]);
-        assert_eq!(list.tail(), Some(j));
+        assert_eq!(by_time(&mut list, &mut pool), [0, 1000]);
+        assert_eq!(list.tail(&mut pool), Some(j));
         list.push(&mut pool, SeqNum(3001), 10, 1, 9, 0);
-        assert_eq!(by_time(&list, &pool), [0, 1000, 3001]);
+        assert_eq!(by_time(&mut list, &mut pool), [0, 1000, 3001]);
         list.forget_time(&mut pool, 0);
         let k = list.split(&mut pool, j, 1000, 1000);
-        assert_eq!(by_time(&list, &pool), [1000, 2000, 3001]);
+        assert_eq!(by_time(&mut list, &mut pool), [1000, 2000, 3001]);
         assert_eq!(list.next(&pool, j), Some(k));
         // The SYN stays in front.
         let mut list = SentList::new();
         list.push(&mut pool, SeqNum(0), 2001, 2, 7, mark::SYN);
-        let head = list.head().unwrap();
+        let head = list.head(&mut pool).unwrap();
         let j = list.split(&mut pool, head, 1001, 1000);
         let (a, b) = (list.get(&pool, head), list.get(&pool, j));
         assert_eq!((a.is(mark::SYN), b.is(mark::SYN), a.bytes(), b.bytes()), (true, false, 1000, 1000));
@@ -501,20 +603,21 @@ mod tests {
         let mut pool = SentPool::new();
         let mut list = three(&mut pool);
         list.set_sack_hint(1);
-        assert_eq!(list.sack_start(&pool, SeqNum(2500), None), Some(1));
-        assert_eq!(list.sack_start(&pool, SeqNum(500), None), Some(0));
-        assert_eq!(list.sack_start(&pool, SeqNum(500), Some(SeqNum(1500))), Some(1));
+        assert_eq!(list.sack_start(&mut pool, SeqNum(2500), None), Some(1));
+        assert_eq!(list.sack_start(&mut pool, SeqNum(500), None), Some(0));
+        assert_eq!(list.sack_start(&mut pool, SeqNum(500), Some(SeqNum(1500))), Some(1));
         list.get_mut(&mut pool, 2).marks |= mark::LOST;
         list.wants_retransmit(&pool, 2);
         list.pop(&mut pool);
         list.pop(&mut pool);
-        assert_eq!(list.sack_start(&pool, SeqNum(2500), None), Some(2));
+        assert_eq!(list.sack_start(&mut pool, SeqNum(2500), None), Some(2));
         assert_eq!(list.next_retransmit(&pool), Some(2));
         // The hint itself is acknowledged.
         list.set_sack_hint(2);
         list.push(&mut pool, SeqNum(3000), 1000, 1, 3, mark::LOST);
         list.pop(&mut pool);
-        assert_eq!(list.sack_start(&pool, SeqNum(3500), None), list.head());
-        assert_eq!(list.next_retransmit(&pool), list.head());
+        let head = list.head(&mut pool);
+        assert_eq!(list.sack_start(&mut pool, SeqNum(3500), None), head);
+        assert_eq!(list.next_retransmit(&pool), head);
     }
 }
