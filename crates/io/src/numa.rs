@@ -85,11 +85,14 @@ mod tests {
     #[test]
     fn a_policy_ends_with_its_guard() {
         let before = Policy::of_this_thread().unwrap();
+        if before.mode != libc::MPOL_DEFAULT {
+            return testing::skip("the tests run with a NUMA policy of their own");
+        }
         let preferred = Preferred::set(0).unwrap();
         let now = Policy::of_this_thread().unwrap();
         assert_eq!((now.mode, now.nodes[0]), (libc::MPOL_PREFERRED, 1));
         // That is this thread's policy now, and stays.
-        assert!(Preferred::set(1).is_none());
+        assert!(Preferred::set(0).is_none());
         drop(preferred);
         assert_eq!(Policy::of_this_thread().unwrap(), before);
         assert!(Preferred::set(64 * WORDS).is_none());

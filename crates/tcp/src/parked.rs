@@ -6,13 +6,13 @@
 use wire::{Instant, SeqNum};
 
 use crate::knobs::Knobs;
-use crate::loss::recovery::Recovery;
+use crate::loss::recovery::{Phase, Recovery};
 use crate::loss::scoreboard::Scoreboard;
 use crate::rcv::receiver;
 use crate::rtt::Rtt;
 use crate::stats::Statistics;
 use crate::timers::Keepalive;
-use crate::{Config, Notice, Open, State, Tcb, cc, flag, loss, rcv, rtt, snd};
+use crate::{Config, Context, Notice, Open, State, Tcb, cc, flag, loss, rcv, rtt, snd};
 
 /// A time that has passed, at most two years ago: not later than it was, and less than [`Past::UNIT`] earlier.
 #[derive(Clone, Copy, Debug)]
@@ -73,9 +73,6 @@ impl Due {
         Instant::from_micros((now.millis() as i64 + left as i64).max(0) as u64 * 1000)
     }
 }
-
-/// For how long a connection is not parked at most because an answer could still change something, µs: the first RTO (RFC 6298 2.1).
-const LINGER: u32 = 1_000_000;
 
 /// What few connections have more to say of than [`Usual`] can.
 #[derive(Clone, Debug, PartialEq)]
@@ -213,6 +210,8 @@ mod bit {
     pub const V6: u8 = 1 << 5;
     /// Data has come.
     pub const DATA_CAME: u8 = 1 << 6;
+    /// The window was reduced, and the peer has not heard of it.
+    pub const REDUCED: u8 = 1 << 7;
 }
 
 /// Bytes of IP and TCP headers by the bit.
@@ -259,20 +258,28 @@ impl Tcb {
             && self.sender.is_empty()
     }
 
-    /// Until when what is over may still be answered in a way that counts, if it may: for an RTO after the last that was heard or sent,
-    /// but not for longer than [`LINGER`].
-    pub fn lingers_until(&self, config: &Config) -> Option<Instant> {
-        let lingers = self.recovery.lingers() || !self.board.is_clean();
-        lingers.then(|| self.last_active().plus_micros(self.rtt.rto(config).min(LINGER) as u64))
+    /// Until when what is over may still be answered in a way that counts, if it may: for an RTO after the last that was heard or sent.
+    /// Then it is over ([`Tcb::rest`]).
+    pub fn lingers_until(&self) -> Option<Instant> {
+        // The phase of a reduction that the peer has not heard of stays: its ECE would count twice.
+        let reduced = self.recovery.phase() == Phase::Cwr && !self.has(flag::CWR);
+        let lingers = self.recovery.lingers() || reduced || !self.board.is_clean();
+        lingers.then(|| self.last_active().plus_micros(self.rtt.unbacked() as u64))
     }
 
-    /// No such answer is awaited any more. A reduction has come to its end, as one whose acknowledgment went beyond it does.
-    fn rest(&mut self) {
+    /// No such answer is awaited any more. A reduction has come to its end, as one does whose acknowledgment goes beyond it; a probe that
+    /// was a retransmission repaired a loss, or the peer would have reported a duplicate (RFC 8985 7.4).
+    pub fn rest(&mut self, cx: &mut Context) {
+        if self.recovery.probe.is_again() {
+            self.probe_repaired(cx);
+        }
         if self.recovery.reducing() {
             self.end_reduction();
         }
+        let told = self.recovery.phase() != Phase::Cwr || !self.has(flag::CWR);
+        self.recovery.rest(if told { Phase::Open } else { Phase::Cwr }, self.snd.nxt());
         self.board.reset_duplicates();
-        self.recovery.rest(self.snd.nxt());
+        self.judge_disturbance();
     }
 
     /// When something was last heard or sent.
@@ -288,14 +295,10 @@ impl Tcb {
             && self.error.is_none()
             && self.soft_error.is_none()
             && self.timers.are_idle()
-            && self.board.is_empty();
+            && self.board.is_empty()
+            && self.lingers_until().is_none();
         let snd = snd::Idle::of(&self.snd).filter(|_| plain)?;
         let (rcv, (receiver, quick_acks)) = (rcv::Idle::of(&self.rcv)?, self.receiver.keep()?);
-        match self.lingers_until(config) {
-            None => {}
-            Some(until) if until > now => return None,
-            Some(_) => self.rest(),
-        }
         let whole = Whole {
             backoff: self.rtt.backoff(),
             stats: self.stats.clone(),
@@ -311,8 +314,10 @@ impl Tcb {
         let fits = self.knobs.is_none() && usual.whole(ours, theirs, config) == whole;
         let data_at = self.receiver.data_at();
         let on = |bit, on| if on { bit } else { 0 };
-        let bits =
-            quick_acks | on(bit::V6, self.sender.headers() == headers(bit::V6)) | on(bit::DATA_CAME, data_at.is_some());
+        let bits = quick_acks
+            | on(bit::V6, self.sender.headers() == headers(bit::V6))
+            | on(bit::DATA_CAME, data_at.is_some())
+            | on(bit::REDUCED, self.recovery.phase() == Phase::Cwr);
         if quick_acks > bit::QUICK_ACKS || self.sender.headers() != headers(bits) {
             return None;
         }
@@ -366,6 +371,9 @@ impl Tcb {
         tcb.timers.resume(p.life_at.at(now), p.heard_at.at(now), whole.user_timeout, whole.keepalive, whole.invalid_at);
         tcb.board = Scoreboard::new(nxt);
         tcb.recovery = Recovery::resumed(nxt, p.delivered, p.rtt.srtt(), &whole.recovery);
+        if p.bits & bit::REDUCED != 0 {
+            tcb.recovery.set_phase(Phase::Cwr);
+        }
         tcb.cc.resume(&whole.cc, p.rtt.min(), nxt, sent_at);
         tcb.rtt = Rtt::resumed(p.rtt, whole.backoff);
         tcb.stats = whole.stats;

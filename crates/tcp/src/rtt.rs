@@ -130,6 +130,12 @@ impl Rtt {
         ((self.base as u64) << self.backoff.min(20)).min(max) as u32
     }
 
+    /// The same before it was doubled: within it an answer comes, if it does.
+    #[inline]
+    pub fn unbacked(&self) -> u32 {
+        self.base
+    }
+
     /// Asserts what the module's head says.
     pub fn check(&self) {
         assert_eq!(self.srtt == 0, self.min == u32::MAX, "a round trip without its least: {self:?}");

@@ -89,15 +89,20 @@ impl Stack {
             let id = entry.id;
             let Some(c) = self.conns.active_mut(id).filter(|c| c.tcb.is_idle()) else { continue };
             let since = c.tcb.last_active();
-            let lingers = c.tcb.lingers_until(&self.config.tcp).filter(|until| *until > now);
             if since + after > now {
                 self.schedule.rest_again(entry, since.max(now));
-            } else if let Some(until) = lingers {
-                // Nothing would settle it when that is over. Those behind it do not wait as long.
-                self.schedule.rest_again(entry, until.min(now + SOON));
-            } else {
-                self.conns.park(id);
+                continue;
             }
+            match c.tcb.lingers_until() {
+                // Nothing would settle it when that is over. Those behind it do not wait as long.
+                Some(until) if until > now => {
+                    self.schedule.rest_again(entry, until.min(now + SOON));
+                    continue;
+                }
+                Some(_) => c.tcb.rest(&mut context!(self, now)),
+                None => {}
+            }
+            self.conns.park(id);
         }
     }
 

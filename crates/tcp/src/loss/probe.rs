@@ -31,6 +31,11 @@ impl Probe {
         self.end.is_some()
     }
 
+    /// The one under way is a retransmission.
+    pub fn is_again(&self) -> bool {
+        self.is_out() && self.again
+    }
+
     /// One is to be sent.
     #[inline(always)]
     pub fn is_due(&self) -> bool {

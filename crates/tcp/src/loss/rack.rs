@@ -89,11 +89,6 @@ impl Rack {
         self.dsack_seen = true;
     }
 
-    /// It will not be acted on.
-    pub fn forget_duplicate(&mut self) {
-        self.dsack_seen = false;
-    }
-
     /// Whether that is still to be acted on.
     #[inline(always)]
     pub fn duplicate_noted(&self) -> bool {

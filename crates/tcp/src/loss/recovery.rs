@@ -111,20 +111,26 @@ impl Recovery {
     }
 
     /// Whether an answer that is late could still change something although nothing is out: a phase that ends when more is
-    /// acknowledged, a reduction that may be undone, a probe whose answer told nothing. The others are told by [`Recovery::keep`].
+    /// acknowledged, a reduction that may be undone, a probe whose answer told nothing. What is left else is told by [`Recovery::keep`],
+    /// and the phase, which is Open or Cwr.
     pub fn lingers(&self) -> bool {
-        !self.is_undisturbed() || self.frto | self.new_first | self.probe.is_due()
+        !matches!(self.phase, Phase::Open | Phase::Cwr)
+            || self.probe.is_out()
+            || self.undo_marker.is_some()
+            || self.retrans_stamp.is_some()
+            || self.rack.duplicate_noted() | self.head_due | self.probe.is_due()
     }
 
-    /// No answer is awaited any more; SND.NXT is `nxt`.
-    pub fn rest(&mut self, nxt: SeqNum) {
-        self.enter(Phase::Open, nxt);
+    /// No answer is awaited any more; SND.NXT is `nxt`. It goes on in `phase`.
+    pub fn rest(&mut self, phase: Phase, nxt: SeqNum) {
+        self.enter(phase, nxt);
         self.undo_marker = None;
         self.retrans_stamp = None;
         self.head_due = false;
         self.probe.forget();
         self.probe.cancel();
-        self.rack.forget_duplicate();
+        // A duplicate that was reported last still says that the reordering window is too small.
+        self.rack.update_window(self.delivered, 0);
     }
 
     /// What to keep in a pause, in which nothing is out.
@@ -229,7 +235,7 @@ impl Recovery {
 
     /// Step 3.a: the loss was real.
     pub fn end_frto(&mut self) {
-        self.frto = false;
+        (self.frto, self.new_first) = (false, false);
     }
 
     /// Step 2.b: new data goes before retransmissions, where there is any.

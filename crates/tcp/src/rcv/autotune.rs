@@ -71,7 +71,14 @@ impl Autotune {
         Some((copied, space))
     }
 
-    /// Data came, in full segments where `full`, which echoes our clock of `echo`, ms.
+    /// The peer paused: the echo that it sends is of what went before that, and the window that was timed took its pause.
+    #[cold]
+    pub fn paused(&mut self, echo: Option<u32>) {
+        self.echo = echo.unwrap_or(self.echo);
+        self.timed = None;
+    }
+
+    /// Data came, in full segments where `full`, which echoes our clock of `echo`, ms, and at most `most` µs ago.
     #[inline(always)]
     pub fn measure_echo(&mut self, echo: u32, full: bool, most: u32, now: Instant) {
         if echo == self.echo || !full {
@@ -79,19 +86,17 @@ impl Autotune {
         }
         self.echo = echo;
         let ms = (now.millis() as u32).wrapping_sub(echo);
-        if ms <= most / 1000 {
+        if ms <= (most / 1000).min(1 << 20) {
             self.take(ms.max(1) * 1000, false);
         }
     }
 
     /// Data came, without an echo: RCV.NXT is `nxt`, and `window` bytes are offered. A window takes a round trip at most.
-    pub fn measure_window(&mut self, nxt: SeqNum, window: u32, most: u32, now: Instant) {
+    pub fn measure_window(&mut self, nxt: SeqNum, window: u32, now: Instant) {
         match self.timed {
             Some((end, since)) if !nxt.before(end) => {
-                let rtt = now.micros_since(since).max(1);
-                if rtt <= most as u64 {
-                    self.take(rtt as u32, true);
-                }
+                let rtt = now.micros_since(since).clamp(1, 1 << 30) as u32;
+                self.take(rtt, true);
             }
             Some(_) => return,
             None => {}

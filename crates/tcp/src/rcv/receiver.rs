@@ -364,12 +364,20 @@ impl Receiver {
     }
 
     /// `len` bytes came in one segment, in order: the receiver's estimate of the round trip, from the echo of our timestamps or else
-    /// from how long a window takes. What took longer than an RTO, µs, is no round trip: the peer paused.
+    /// from how long a window takes. Where no data came for longer than an RTO, µs, the peer paused, and either would measure that; so may
+    /// the echo of the handshake.
     #[inline(always)]
     pub fn measure(&mut self, len: usize, rcv: &Rcv, rto: u32, now: Instant) {
+        let first = self.data_at == Instant::ZERO;
+        if !first && now.micros_since(self.data_at) > rto as u64 {
+            self.tune.paused(self.echo);
+        }
         match self.echo {
-            Some(echo) => self.tune.measure_echo(echo, len >= self.mss as usize, rto, now),
-            None => self.tune.measure_window(rcv.nxt(), rcv.window(), rto, now),
+            Some(echo) => {
+                let most = if first { rto } else { u32::MAX };
+                self.tune.measure_echo(echo, len >= self.mss as usize, most, now);
+            }
+            None => self.tune.measure_window(rcv.nxt(), rcv.window(), now),
         }
     }
 

@@ -167,6 +167,38 @@ fn a_pause_is_no_round_trip() {
     }
 }
 
+/// A round trip that is longer than what the handshake made the RTO is still one.
+#[test]
+fn a_path_that_became_long_is_measured() {
+    for stamps in [false, true] {
+        let config = Config { timestamps: stamps, ..config() };
+        let syn = if stamps { ",TS val 100 ecr 0" } else { "" };
+        let mut p = Peer::accepting(config, tuned(), &format!("S 0:0(0) win 20000 <mss 1000,wscale 4{syn}>"));
+        // As in `receiver`.
+        p.pauses = false;
+        p.drain();
+        p.wait_ms(20);
+        let text = |at: String, echo: u64| match stamps {
+            true => format!(". {at} ack 1 win 20000 <TS val {} ecr {echo}>", echo - 900),
+            false => format!(". {at} ack 1 win 20000"),
+        };
+        p.inject(&text("1:1(0)".into(), 1000));
+        let (mut seq, start) = (1i64, p.now.millis());
+        // A segment each 40 ms, each an answer to what was 400 ms before.
+        for _ in 0..200 {
+            let echo = 1020 + (p.now.millis() - start).saturating_sub(400);
+            p.inject(&text(format!("{seq}:{}(1000)", seq + 1000), echo));
+            seq += 1000;
+            p.read();
+            p.drain();
+            p.now = p.now.plus_micros(40_000);
+            p.run_timers();
+            p.drain();
+        }
+        assert!(p.info().rcv_space > 20_000, "{stamps}: {}", p.info().rcv_space);
+    }
+}
+
 /// The send buffer grows to two windows, in steps that are worth an event.
 #[test]
 fn the_send_buffer_follows_the_window() {

@@ -119,12 +119,14 @@ fn what_may_still_be_answered_is_waited_for() {
         p.exchange(&ack(1001), "");
         p
     };
-    for (name, make) in [("timeout", timeout), ("recovery", recovery), ("probe", probe)] {
+    // Window and threshold: after a timeout as slow start left them, after the others as reduced, whatever there was before.
+    for (name, make, window) in [("timeout", timeout, (7, 7)), ("recovery", recovery, (7, 7)), ("probe", probe, (7, 7))]
+    {
         let mut p = make();
         p.wait_ms(50);
         assert_eq!(p.pause(), None, "{name}");
         p.wait_ms(1000);
-        assert_eq!((p.pause(), p.info().ca_state), (Some(USUAL), 0), "{name}");
+        assert_eq!((p.pause(), p.info().ca_state, p.cwnd()), (Some(USUAL), 0, window), "{name}");
         // It goes on as any other.
         p.write(1000);
         assert_eq!(p.drain().len(), 1, "{name}");
@@ -151,9 +153,12 @@ fn marks_outlast_a_pause() {
     p.wait_ms(20);
     p.exchange("E. 21:21(0) ack 11 win 20000", "");
     p.wait_ms(2000);
-    assert_eq!(p.pause(), Some(USUAL));
-    p.write(10);
-    p.expect("[ect0] EPW. 11:21(10) ack 21 win 19980");
+    assert_eq!((p.pause(), p.info().ca_state, p.counters.ecn_reductions), (Some(USUAL), 2, 1));
+    p.write(20);
+    p.expect("[ect0] EPW. 11:31(20) ack 21 win 19980");
+    // What the peer sent before it heard of that is no second mark.
+    p.inject("E. 21:31(10) ack 11 win 20000");
+    assert_eq!(p.counters.ecn_reductions, 1);
 }
 
 #[test]

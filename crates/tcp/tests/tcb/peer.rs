@@ -353,8 +353,15 @@ impl Peer {
             return None;
         }
         self.notices = self.take_notice();
-        let (before, deadline) = (self.info(), self.deadline());
-        let rests = self.lingers_until(&config).is_some();
+        let (mut before, deadline) = (self.info(), self.deadline());
+        if let Some(until) = self.lingers_until() {
+            if until > now {
+                return None;
+            }
+            let tcb = self.tcb.as_mut().expect("lives");
+            tcb.rest(&mut cx!(self));
+            before = self.info();
+        }
         let parked = self.park(now, &config)?;
         let bytes = parked.bytes();
         assert!(parked.deadline(now) >= deadline, "parked beyond {deadline:?}");
@@ -368,11 +375,6 @@ impl Peer {
         ] {
             assert!((before..=before + 16).contains(after), "{after} ms after {before}");
             *after = before;
-        }
-        if rests {
-            // Its trouble is over.
-            assert_eq!(after.ca_state, 0);
-            (after.ca_state, after.snd_cwnd) = (before.ca_state, before.snd_cwnd);
         }
         assert_eq!(after, before, "what is told after a pause");
         self.tcb = Some(tcb);
