@@ -13,9 +13,13 @@
 //! `len > 0` and its mark names a chunk of this chain and that chunk's distance from the front. A chunk with `len == 0`
 //! is only left by [`Chain::spare`].
 
+mod slices;
+
 use crate::pool::{CHUNK_BYTES, Mark, NIL, Record, Side, View};
 use core::ptr;
 use core::slice;
+
+pub use slices::Slices;
 
 /// A queue of bytes in chunks. It has no destructor, since freeing needs a [`Side`]: one that is dropped keeps its chunks
 /// until the pool goes. Give it to [`Chain::free`], to another chain, or to a ring.
@@ -353,7 +357,7 @@ impl Chain {
     /// Its bytes as they lie, piece by piece; none of them empty.
     pub fn slices<'a>(&'a self, view: &'a View) -> Slices<'a> {
         assert!(self.pool == view.tag || self.head == NIL, "a chain of another pool");
-        Slices { chunk: self.head, view, _chain: core::marker::PhantomData }
+        Slices::from(self.head, view)
     }
 
     /// As [`Chain::spare`], of the last chunk alone: empty where that is full, or there is none.
@@ -570,34 +574,6 @@ impl Chain {
             at = Mark { chunk: record.next, start: at.start + record.len as u32 };
             skip = 0;
         }
-    }
-}
-
-/// The pieces of a chain.
-pub struct Slices<'a> {
-    chunk: u32,
-    view: &'a View,
-    _chain: core::marker::PhantomData<&'a Chain>,
-}
-
-impl<'a> Iterator for Slices<'a> {
-    type Item = &'a [u8];
-
-    fn next(&mut self) -> Option<&'a [u8]> {
-        while self.chunk != NIL {
-            // SAFETY: the chunk is one of the chain's, which is borrowed shared: nobody writes to its record or its live
-            // bytes. `off + len <= CHUNK_BYTES`, payloads are initialised, and the view keeps the arena mapped.
-            let piece = unsafe {
-                let record = *self.view.record(self.chunk);
-                let at = self.view.payload(self.chunk).add(record.off as usize);
-                self.chunk = record.next;
-                slice::from_raw_parts(at, record.len as usize)
-            };
-            if !piece.is_empty() {
-                return Some(piece);
-            }
-        }
-        None
     }
 }
 

@@ -4,7 +4,8 @@ use mem::Chain;
 use stack::channel::{ConnId, Endpoint, Event, Job, ListenerId};
 use tcp::TcpInfo;
 
-use crate::epoll::{ANY, bits};
+use crate::epoll::ANY;
+use crate::readiness::bits;
 use crate::sockets::{NONE, Sockets};
 use crate::table::{ListenPhase, Phase, SockId, Socket, Tcp, flag};
 

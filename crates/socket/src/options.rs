@@ -6,8 +6,8 @@ use stack::channel::{ConnId, ConnOption, Job, ListenerId};
 use tcp::congestion::Algorithm;
 use wire::Addr;
 
-use crate::epoll::bits;
 use crate::errno::Errno;
+use crate::readiness::bits;
 use crate::sockets::Sockets;
 use crate::table::{ListenPhase, Phase, SockId, Socket, flag};
 use crate::urgent::Urgent;

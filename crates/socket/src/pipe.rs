@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 
-use crate::epoll::{ANY, Watch, bits};
+use crate::epoll::{ANY, Watch};
 use crate::errno::Errno;
+use crate::readiness::bits;
 use crate::sockets::Sockets;
 use crate::table::{SockId, Socket};
 

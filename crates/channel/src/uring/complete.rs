@@ -4,7 +4,8 @@ use std::io;
 
 use io_uring::{cqueue, opcode};
 
-use super::{ACCEPT, ACCEPT_END, CALL, CANCEL, FLOW, File, Kernel, LEFT, OP, on, tag};
+use super::begin::{File, on};
+use super::{ACCEPT, ACCEPT_END, CALL, CANCEL, FLOW, Kernel, LEFT, OP, tag};
 use crate::core::{Core, FileKind, Kind, Stage, Way};
 use crate::errno;
 use crate::event::{Data, Received};
