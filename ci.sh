@@ -342,7 +342,7 @@ case $mode in
         profiled
         miri
         races
-        fuzzers 300
+        fuzzers 120
         # Not as a release: that is without overflow checks, and without the invariants that are looked at after each turn. But for the
         # thousand flows, which take far longer with them; fewer are among the tests.
         step "twenty thousand simulated networks, and a thousand flows to their end"
