@@ -71,17 +71,25 @@ impl Autotune {
         Some((copied, space))
     }
 
-    /// The peer paused: the echo that it sends is of what went before that, and the window that was timed took its pause.
-    #[cold]
-    pub fn paused(&mut self, echo: Option<u32>) {
-        self.echo = echo.unwrap_or(self.echo);
+    /// Whether `echo` was measured last.
+    #[inline(always)]
+    pub fn knows(&self, echo: u32) -> bool {
+        self.echo == echo
+    }
+
+    /// The peer paused: `echo` is of what went before that.
+    pub fn skip_echo(&mut self, echo: u32) {
+        self.echo = echo;
+    }
+
+    /// The peer paused: the window that was timed took its pause.
+    pub fn skip_window(&mut self) {
         self.timed = None;
     }
 
     /// Data came, in full segments where `full`, which echoes our clock of `echo`, ms, and at most `most` µs ago.
-    #[inline(always)]
     pub fn measure_echo(&mut self, echo: u32, full: bool, most: u32, now: Instant) {
-        if echo == self.echo || !full {
+        if !full {
             return;
         }
         self.echo = echo;

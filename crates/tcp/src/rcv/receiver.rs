@@ -368,16 +368,23 @@ impl Receiver {
     /// the echo of the handshake.
     #[inline(always)]
     pub fn measure(&mut self, len: usize, rcv: &Rcv, rto: u32, now: Instant) {
-        let first = self.data_at == Instant::ZERO;
-        if !first && now.micros_since(self.data_at) > rto as u64 {
-            self.tune.paused(self.echo);
-        }
         match self.echo {
+            // Most segments echo what the one before did.
+            Some(echo) if self.tune.knows(echo) => {}
             Some(echo) => {
+                let first = self.data_at == Instant::ZERO;
+                if !first && now.micros_since(self.data_at) > rto as u64 {
+                    return self.tune.skip_echo(echo);
+                }
                 let most = if first { rto } else { u32::MAX };
                 self.tune.measure_echo(echo, len >= self.mss as usize, most, now);
             }
-            None => self.tune.measure_window(rcv.nxt(), rcv.window(), now),
+            None => {
+                if now.micros_since(self.data_at) > rto as u64 {
+                    self.tune.skip_window();
+                }
+                self.tune.measure_window(rcv.nxt(), rcv.window(), now);
+            }
         }
     }
 
