@@ -57,6 +57,7 @@ e1000e    new     basic
 e1000     new     basic
 '
 wrong() { printf 'run.sh: %s\n' "$1" >&2; exit 2; }
+case $only_device in -h | --help | help) sed -n '4,9s/^# *//p' "$here/run.sh"; exit 0 ;; esac
 
 skips=()
 failures=0
@@ -105,7 +106,7 @@ if [ "$some" = ci ]; then
         [ -z "$device" ] || choose "$device" "$kernel" $rows
     done <<<"$ci"
 fi
-[ ${#chosen[@]} -gt 0 ] || wrong "no such rows: $*"
+[ ${#chosen[@]} -gt 0 ] || wrong "no such rows: $* (see --help)"
 for row in ${only_rows//,/ }; do
     case " ${chosen[*]} " in *" $row "*) ;; *) wrong "no row $row for $only_device $only_kernel" ;; esac
 done
@@ -169,6 +170,8 @@ while IFS= read -r line; do
 done <"$dir/prepare.log"
 if [ $status != 0 ]; then
     echo "FAILED: prepare.sh ended with $status (see $dir/prepare.log)"
+    # Of no row there is more to say.
+    [ ${#prepared[@]} -gt 0 ] || exit 1
     failures=$((failures + 1))
 fi
 # Rows that no guest can be booted for.
