@@ -14,6 +14,8 @@ pub(crate) struct LocalPorts {
     count: u32,
     hasher: Keyed,
     counters: [u32; COUNTERS],
+    /// The remote end that was looked for last, and its hash: whoever opens many connections opens them to few.
+    last: Option<((Addr, Addr, u16), u64)>,
 }
 
 impl LocalPorts {
@@ -24,7 +26,7 @@ impl LocalPorts {
         key.rotate_left(7);
         let hasher = Keyed::of(key);
         let counters = core::array::from_fn(|i| hasher.sip([start, i as u64]) as u32);
-        LocalPorts { ports, count: ports.count(), hasher, counters }
+        LocalPorts { ports, count: ports.count(), hasher, counters, last: None }
     }
 
     /// Whether a port is one of these.
@@ -38,12 +40,25 @@ impl LocalPorts {
     }
 
     /// Begins to look for a port towards a remote end: [`LocalPorts::next`] gives each of them once.
-    pub fn round(&self, local: Addr, remote: Addr, remote_port: u16) -> Round {
-        let hash =
-            self.hasher.tuple(&FlowKey { interface: crate::InterfaceId(0), local, remote, local_port: 0, remote_port });
+    #[inline]
+    pub fn round(&mut self, local: Addr, remote: Addr, remote_port: u16) -> Round {
+        let end = (local, remote, remote_port);
+        let hash = match self.last {
+            Some((last, hash)) if last == end => hash,
+            _ => self.hash(end),
+        };
         let counter = (hash >> 32) as usize % COUNTERS;
         let start = (hash as u32).wrapping_add(self.counters[counter]) % self.count;
         Round { at: start, left: self.count, counter }
+    }
+
+    #[inline(never)]
+    fn hash(&mut self, end: (Addr, Addr, u16)) -> u64 {
+        let (local, remote, remote_port) = end;
+        let interface = crate::InterfaceId(0);
+        let hash = self.hasher.tuple(&FlowKey { interface, local, remote, local_port: 0, remote_port });
+        self.last = Some((end, hash));
+        hash
     }
 
     /// The next port of a round; `None` after the last.
@@ -96,6 +111,20 @@ mod tests {
         // What is given back is found, wherever the counter stands.
         assert!(taken.remove(&50_123));
         assert_eq!(ports.pick(a, b, 80, |p| !taken.contains(&p)), Some(50_123));
+    }
+
+    /// Where a round begins depends on its own end, whichever was looked for before.
+    #[test]
+    fn each_end_has_its_own_offset() {
+        let [a, b, c] = [1, 2, 3].map(|n| Addr::from_v4([10, 0, 0, n]));
+        let ends = [(a, b, 80), (a, c, 80), (a, b, 81), (c, b, 80)];
+        let mut ports = LocalPorts::new(Ports::new(1024, 65_535), [3; 16], 0);
+        let mut at = |(local, remote, port)| ports.round(local, remote, port).at;
+        let first = ends.map(&mut at);
+        assert_eq!(first.iter().collect::<HashSet<_>>().len(), ends.len(), "{first:?}");
+        for n in [3, 0, 0, 2, 1, 3] {
+            assert_eq!(at(ends[n]), first[n]);
+        }
     }
 
     /// RFC 6056 3.2: all of the dynamic ports, at least.
