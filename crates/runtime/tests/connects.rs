@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use runtime::{Config, Engine, Model};
-use rustix::process::Pid;
+use rustix::process::{Pid, setpriority_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use socket::Errno;
 use stack::channel::Endpoint;
@@ -35,6 +35,8 @@ fn a_connect_without_a_port_waits_for_a_lane_that_others_keep_from_its_core() {
     core.set((0..CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu)).unwrap());
     let lane = thread("lane-0");
     sched_setaffinity(Some(lane), &core).unwrap();
+    // A thread that mostly sleeps would be let through at once.
+    setpriority_process(Some(lane), 5).unwrap();
     let over = AtomicBool::new(false);
     std::thread::scope(|s| {
         // Three others take their turns before it.

@@ -100,7 +100,7 @@ impl Tcb {
         // RFC 6298 3.
         let (rtt, least) = (now.wrapping_sub(run.first_at), now.wrapping_sub(run.last_at));
         self.rtt.sample(rtt, Some(least), cx.config);
-        self.cc.on_rtt(least, run.segs, ack.number(), self.snd.nxt());
+        self.cc.on_rtt(least, ack.number(), self.snd.nxt());
         self.cc.on_ack(run.segs, in_flight, limited, cx.now, self.rtt.srtt());
         self.free_acknowledged(cx);
         self.set_transmit_timer(cx);
@@ -216,7 +216,7 @@ impl Tcb {
         };
         if let Some(rtt) = measured {
             self.rtt.sample(rtt, least, cx.config);
-            self.cc.on_rtt(least.unwrap_or(rtt), r.acked_segs, self.snd.una(), self.snd.nxt());
+            self.cc.on_rtt(least.unwrap_or(rtt), self.snd.una(), self.snd.nxt());
         }
         if r.seen & seen::ACKED != 0 {
             r.seen |= seen::SET_TIMER;

@@ -134,10 +134,11 @@ impl Congestion {
         self.control.on_ack(&sample, &mut self.window);
     }
 
-    /// A round trip of `rtt` µs was measured on the acknowledgment of `acked` segments.
+    /// A round trip of `rtt` µs was measured on the acknowledgment up to `una`.
     #[inline(always)]
-    pub fn on_rtt(&mut self, rtt: u32, acked: u32, una: SeqNum, nxt: SeqNum) {
-        self.control.on_rtt(rtt, acked, una, nxt, &self.window);
+    pub fn on_rtt(&mut self, rtt: u32, una: SeqNum, nxt: SeqNum) {
+        let used = self.window.is_used(self.limited, self.max_out);
+        self.control.on_rtt(rtt, una, nxt, &self.window, used);
     }
 
     /// Sending begins again after `idle` µs with nothing in flight.
@@ -221,7 +222,7 @@ impl Congestion {
             self.max_out = out;
             self.usage_seq = nxt;
         }
-        let full = self.limited || (self.window.slow_start() && self.window.cwnd < 2 * self.max_out);
+        let full = self.window.is_used(self.limited, self.max_out);
         if full {
             self.used = 0;
             self.stamp = now;

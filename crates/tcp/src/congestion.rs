@@ -49,6 +49,13 @@ impl Window {
         self.ssthresh.max(self.cwnd / 2 + self.cwnd / 4)
     }
 
+    /// RFC 7661 4.3, as Linux does it: a window that is not used does not grow, but slow start may reach twice what was. The sender was
+    /// held by it where `limited`, and `max_out` segments were out at once at most.
+    #[inline(always)]
+    pub fn is_used(&self, limited: bool, max_out: u32) -> bool {
+        limited || (self.slow_start() && self.cwnd < 2 * max_out)
+    }
+
     /// Slow start for `acked` segments; what is left of them past the threshold.
     pub fn grow_slow_start(&mut self, acked: u32) -> u32 {
         let cwnd = self.cwnd.saturating_add(acked).min(self.ssthresh);
@@ -91,9 +98,9 @@ pub struct AckSample {
 }
 
 impl AckSample {
-    /// RFC 7661 4.3, as Linux does it: a window that is not used does not grow, but slow start may reach twice what was.
+    /// Whether the window may grow by it.
     pub fn validates(&self, w: &Window) -> bool {
-        self.limited || (w.slow_start() && w.cwnd < 2 * self.max_out)
+        w.is_used(self.limited, self.max_out)
     }
 }
 
@@ -103,8 +110,9 @@ pub trait CongestionControl {
     fn on_ack(&mut self, ack: &AckSample, window: &mut Window);
     /// The threshold that a loss or a mark leaves.
     fn ssthresh(&mut self, window: &Window) -> u32;
-    /// A round trip of `rtt` µs was measured on the acknowledgment of `acked` segments up to `una`; `nxt` is `snd.nxt`.
-    fn on_rtt(&mut self, _rtt: u32, _acked: u32, _una: SeqNum, _nxt: SeqNum, _window: &Window) {}
+    /// A round trip of `rtt` µs was measured on the acknowledgment up to `una`; `nxt` is `snd.nxt`. The window may grow by it where
+    /// `used`.
+    fn on_rtt(&mut self, _rtt: u32, _una: SeqNum, _nxt: SeqNum, _window: &Window, _used: bool) {}
     /// The retransmission timer expired.
     fn on_timeout(&mut self) {}
     /// A reduction was undone.
@@ -180,7 +188,7 @@ macro_rules! forward {
 forward! {
     on_ack(ack: &AckSample, window: &mut Window);
     ssthresh(window: &Window) -> u32;
-    on_rtt(rtt: u32, acked: u32, una: SeqNum, nxt: SeqNum, window: &Window);
+    on_rtt(rtt: u32, una: SeqNum, nxt: SeqNum, window: &Window, used: bool);
     on_timeout();
     on_undo();
     on_restart(now: Instant, idle: u64);

@@ -359,7 +359,7 @@ impl Tcb {
             .delivered_in_order(&Run { first_at: at, last_at: at, last_end: seg.ack, segs: 1 }, cx.now.micros() as u32);
         self.recovery.deliver(1);
         self.rtt.sample(rtt, Some(rtt), cx.config);
-        self.cc.on_rtt(rtt, 1, seg.ack, seg.ack);
+        self.cc.on_rtt(rtt, seg.ack, seg.ack);
         self.cc.open(seg.ack, cx.now, false, cx.config);
         self.sender.sent(sent);
         self.sender.acked(cx.now);

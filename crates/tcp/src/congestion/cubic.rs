@@ -158,11 +158,13 @@ impl CongestionControl for Cubic {
         ((w.cwnd as u64 * BETA / 1024) as u32).max(2)
     }
 
-    fn on_rtt(&mut self, rtt: u32, _acked: u32, una: SeqNum, nxt: SeqNum, w: &Window) {
+    #[inline(always)]
+    fn on_rtt(&mut self, rtt: u32, una: SeqNum, nxt: SeqNum, w: &Window, used: bool) {
         if self.min_rtt == 0 || rtt < self.min_rtt {
             self.min_rtt = rtt.max(1);
         }
-        if w.slow_start() && self.hystart.on_rtt(rtt, una, nxt) {
+        // A window that does not grow fills no queue.
+        if used && w.slow_start() && self.hystart.on_rtt(rtt, una, nxt) {
             self.leave_slow_start = true;
         }
     }
@@ -247,7 +249,7 @@ mod tests {
     fn the_window_comes_back_to_its_maximum_in_k_seconds() {
         let mut c = Cubic::default();
         let mut w = Window::new(1000);
-        c.on_rtt(100_000, 1, SeqNum(0), SeqNum(1), &w);
+        c.on_rtt(100_000, SeqNum(0), SeqNum(1), &w, true);
         w.ssthresh = c.ssthresh(&w);
         w.cwnd = w.ssthresh;
         // K = cbrt(W_max (1 − β) / C) = cbrt(750) = 9.09 s.
@@ -264,7 +266,7 @@ mod tests {
     fn not_slower_than_reno_on_a_short_path() {
         let mut c = Cubic::default();
         let mut w = Window::new(20);
-        c.on_rtt(2_000, 1, SeqNum(0), SeqNum(1), &w);
+        c.on_rtt(2_000, SeqNum(0), SeqNum(1), &w, true);
         w.ssthresh = c.ssthresh(&w);
         w.cwnd = w.ssthresh;
         // α = 9/17 segments a round trip: 100 round trips give about 53.

@@ -23,7 +23,7 @@ fn sample(acked: u32, w: &Window, ms: u64) -> AckSample {
 fn cubic(cwnd: u32, rtt_ms: u64) -> (Controller, Window) {
     let mut c = Controller::new(Algorithm::Cubic);
     let w = Window::new(cwnd);
-    c.on_rtt(rtt_ms as u32 * 1000, 1, SeqNum(0), SeqNum(1), &w);
+    c.on_rtt(rtt_ms as u32 * 1000, SeqNum(0), SeqNum(1), &w, true);
     (c, w)
 }
 
@@ -361,7 +361,7 @@ fn the_shortest_round_trip_counts() {
     let run = |times: &[u32], timeout: bool| {
         let (mut c, mut w) = cubic(400, 2 * RTT_MS);
         for ms in times {
-            c.on_rtt(ms * 1000, 1, SeqNum(0), SeqNum(1), &w);
+            c.on_rtt(ms * 1000, SeqNum(0), SeqNum(1), &w, true);
         }
         if timeout {
             c.on_timeout();
@@ -388,7 +388,7 @@ fn hystart_does_not_come_back_after_a_timeout() {
     {
         for i in 0..10 {
             let una = SeqNum(round as u32 * 1000 + i);
-            c.on_rtt(rtt, 1, una, una + 1000, &w);
+            c.on_rtt(rtt, una, una + 1000, &w, true);
         }
         let before = w.cwnd;
         let ack = sample(4, &w, 5000 + round as u64 * 80);
@@ -404,6 +404,23 @@ fn hystart_lets_a_steady_path_go_on() {
     for k in 0..20 {
         assert!(!round(&mut h, k * 1000, 40_000, 10));
         assert_eq!(h.growth(4), 4);
+    }
+}
+
+/// Where the window is not used it does not grow, and round trips that become longer are not by our doing.
+#[test]
+fn hystart_looks_only_at_a_window_that_is_used() {
+    for (used, left) in [(true, true), (false, false)] {
+        let (mut c, mut w) = cubic(100, 40);
+        for round in 0..12u32 {
+            let rtt = if round < 2 { 40_000 } else { 80_000 };
+            for i in 0..10 {
+                let una = SeqNum(round * 1000 + i);
+                c.on_rtt(rtt, una, una + 1000, &w, used);
+            }
+        }
+        c.on_ack(&sample(1, &w, 5000), &mut w);
+        assert_eq!(w.ssthresh < u32::MAX, left, "{used}");
     }
 }
 
