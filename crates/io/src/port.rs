@@ -75,7 +75,8 @@ pub trait Port: RxBurst + TxSink {
     fn flush(&mut self) -> Result<(), PortError>;
     /// Readable when frames wait and [`Port::prepare_sleep`] said that none did.
     fn wake_fd(&self) -> BorrowedFd<'_>;
-    /// Arms the wake-up; `false` when frames wait already.
+    /// Arms the wake-up; `false` when frames wait already. Who leaves those where they are may sleep all the same, and then does not
+    /// poll [`Port::wake_fd`] for more (`POLLIN`).
     fn prepare_sleep(&mut self) -> bool;
     /// Awake again.
     fn wake_up(&mut self);

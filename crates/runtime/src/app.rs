@@ -255,6 +255,15 @@ impl App {
         }
     }
 
+    /// The lane, where this thread runs it.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn lane(&mut self) -> Option<&mut Lane> {
+        match &mut self.turner {
+            Turner::Inline(lane, _) => Some(lane),
+            Turner::Paired { .. } | Turner::Guarded { .. } => None,
+        }
+    }
+
     /// What ends this end's waits when it is readable: an eventfd, for what else is to wake it.
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()

@@ -414,6 +414,7 @@ impl Engine {
                 index: index as u16,
                 stack,
                 held: vec![None; ports.len()],
+                held_handed: None,
                 ports,
                 steering: steering.clone(),
                 handover: handovers.pop().unwrap_or_default(),
@@ -431,6 +432,7 @@ impl Engine {
                 devices: here.clone(),
                 gone: 0,
                 down: 0,
+                link_down: 0,
                 looked: wire::Instant::ZERO,
                 armed: 0,
                 watched: Watched::No,
@@ -438,6 +440,7 @@ impl Engine {
                 left: None,
                 watches: Vec::new(),
                 crowded: 0,
+                unread: 0,
                 end: None,
                 longest_end: Duration::from_secs(config.end_s.into()),
             };

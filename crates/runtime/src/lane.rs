@@ -99,12 +99,16 @@ pub struct Lane {
     pub(crate) failed: bool,
     /// Since when what waits on a port is left there.
     pub(crate) held: Vec<Option<Instant>>,
+    /// Since when what other lanes have handed over is.
+    pub(crate) held_handed: Option<Instant>,
     /// The engine's, who hear of those that are gone.
     pub(crate) devices: Arc<Devices>,
     /// Ports that are gone for good, by bit: nobody waits for them.
     pub(crate) gone: u32,
     /// Ports whose interface is down, by bit. One that goes then, the kernel does not tell: it did when the interface went down.
     pub(crate) down: u32,
+    /// Ports whose link is down, as the control plane heard from the kernel, by bit: an AF_XDP socket shows no error then.
+    pub(crate) link_down: u32,
     /// When it was looked for them last.
     pub(crate) looked: Instant,
     /// Ports whose wake-up is armed: the first ones.
@@ -119,6 +123,8 @@ pub struct Lane {
     pub(crate) watches: Vec<Arc<OwnedFd>>,
     /// Ports on which these wait for room to send, too, by bit.
     pub(crate) crowded: u32,
+    /// Ports on which nobody waits for frames, by bit: some are left there for now.
+    pub(crate) unread: u32,
     /// What is open is ended.
     pub(crate) end: Option<End>,
     pub(crate) longest_end: Duration,
@@ -136,6 +142,22 @@ pub(crate) enum Watched {
     Guard,
 }
 
+/// Whether what waits is left there, since `held`: as long as answers find no room, but not for long, since the other end may wait for
+/// us to take what it sends before it takes what we send.
+fn hold(held: &mut Option<Instant>, can_answer: bool, now: Instant) -> bool {
+    *held = match *held {
+        _ if can_answer => None,
+        Some(since) if held_for(since, now) == 0 => None,
+        since => since.or(Some(now)),
+    };
+    held.is_some()
+}
+
+/// How much longer it is left, µs.
+fn held_for(since: Instant, now: Instant) -> u64 {
+    HOLD_US.saturating_sub(now.micros_since(since))
+}
+
 impl Lane {
     /// One turn.
     pub fn turn(&mut self) -> Work {
@@ -148,7 +170,7 @@ impl Lane {
         for i in 0..self.ports.len() {
             work.rx += self.receive(now, i);
         }
-        if several && self.held.iter().all(Option::is_none) {
+        if several && !self.holds_handed(now) {
             work.rx += self.take_handed(now);
         }
         if self.mail.is_called() {
@@ -261,25 +283,21 @@ impl Lane {
         };
     }
 
-    /// Whether what waits on a port is better left there: answers to what came before cannot be sent yet. Not for long:
-    /// the other end may wait for us to take what it sends before it takes what we send.
+    /// Whether what waits on a port is better left there: answers to what came before cannot be sent yet.
     fn holds_back(&mut self, now: Instant, i: usize) -> bool {
-        let held = &mut self.held[i];
-        if self.stack.can_answer(InterfaceId(i as u8)) {
-            *held = None;
-            return false;
-        }
-        match held {
-            Some(since) if now.micros_since(*since) < HOLD_US => true,
-            Some(_) => {
-                *held = None;
-                false
-            }
-            None => {
-                *held = Some(now);
-                true
-            }
-        }
+        let can = self.can_answer(i);
+        hold(&mut self.held[i], can, now)
+    }
+
+    /// The same of what other lanes have handed over, which may be any port's.
+    fn holds_handed(&mut self, now: Instant) -> bool {
+        let can = (0..self.ports.len()).all(|i| self.can_answer(i));
+        hold(&mut self.held_handed, can, now)
+    }
+
+    /// Whether answers by a port find room. On one that is gone they go nowhere, and nothing waits for them.
+    fn can_answer(&self, i: usize) -> bool {
+        self.gone & 1 << i != 0 || self.stack.can_answer(InterfaceId(i as u8))
     }
 
     fn receive(&mut self, now: Instant, i: usize) -> usize {
@@ -339,6 +357,7 @@ impl Lane {
                 Control::RemoveAddress(port, addr) => self.stack.remove_address(interface(port), addr),
                 Control::SetMac(port, mac) => self.stack.set_mac(interface(port), mac),
                 Control::SetMtu(port, mtu) => self.stack.set_mtu(now, interface(port), mtu),
+                Control::Link(port, presence) => self.link_is(port, presence),
                 Control::Routes(routes) => {
                     self.stack.clear_routes();
                     for route in routes {
@@ -407,8 +426,8 @@ impl Lane {
         if let Some(wait) = self.prepare(limit) {
             let since = self.clock.now();
             match self.poll(extra, wait) {
-                Ok(0) => {}
-                Ok(ill) => self.look_after(ill),
+                Ok(None | Some(0)) => {}
+                Ok(Some(ill)) => self.look_after(ill),
                 Err(error) => signal = error == Errno::INTR,
             }
             self.slept(since);
@@ -421,27 +440,43 @@ impl Lane {
     /// that; `None` when there is work. Either way [`Lane::awake`] comes next.
     pub(crate) fn prepare(&mut self, limit: Option<Duration>) -> Option<Option<u64>> {
         self.bell.arm();
-        if !self.handover.is_empty() || self.stack.has_jobs() || self.stack.is_ending() || self.mail.is_called() {
+        let handed = !self.handover.is_empty();
+        if handed && self.held_handed.is_none()
+            || self.stack.has_jobs()
+            || self.stack.is_ending()
+            || self.mail.is_called()
+        {
             return None;
         }
         for i in 0..self.ports.len() {
             self.armed += 1;
-            if !self.ports[i].prepare_sleep() {
+            if self.gone & 1 << i != 0 {
+                continue;
+            }
+            let frames = !self.ports[i].prepare_sleep();
+            if frames && self.held[i].is_none() {
                 return None;
             }
-            if self.ports[i].wants_room() != (self.crowded & 1 << i != 0) {
-                self.watch_for_room(i);
+            let told = (self.unread & 1 << i != 0, self.crowded & 1 << i != 0);
+            if told != (frames, self.ports[i].wants_room()) {
+                self.watch_port(i, frames);
             }
         }
         let now = self.clock.now();
         let mut wait = self.stack.next_deadline().map(|at| at.micros_since(now));
         let full = self.stack.events_pending().then_some(FULL_US);
         wait = [wait, full].into_iter().flatten().min();
-        for (i, port) in self.ports.iter().enumerate() {
+        for (i, port) in self.ports.iter().enumerate().filter(|(i, _)| self.gone & 1 << i == 0) {
             // Of what an idle turn leaves, the port had no room for. One that says nothing takes more soon, and tells nobody.
             let full = || self.stack.sends_by(InterfaceId(i as u8)).then_some(FULL_US);
-            wait = [wait, port.due_us().or_else(full)].into_iter().flatten().min();
+            // One that is down takes nothing, however often it is asked.
+            let least = if (self.down | self.link_down) & 1 << i != 0 { DOWN_US } else { 0 };
+            let due = port.due_us().or_else(full).map(|us| us.max(least));
+            let held = self.held[i].filter(|_| self.unread & 1 << i != 0).map(|since| held_for(since, now));
+            wait = [wait, due, held].into_iter().flatten().min();
         }
+        let held = self.held_handed.filter(|_| handed).map(|since| held_for(since, now));
+        wait = [wait, held].into_iter().flatten().min();
         if self.down != 0 {
             self.look_for_down(now);
             wait = Some(wait.map_or(DOWN_US, |w| w.min(DOWN_US)));
@@ -485,31 +520,56 @@ impl Lane {
         Ok(fd)
     }
 
-    /// Whoever waits for this lane without having its turn hears of room on a port from now on, or no more.
+    /// Whoever waits for this lane, with its turn or without, hears of frames on a port unless there are some, and of room where the
+    /// port wants that.
     #[cold]
-    fn watch_for_room(&mut self, i: usize) {
-        self.crowded ^= 1 << i;
-        if self.gone & 1 << i != 0 {
-            return;
-        }
-        let room = if self.ports[i].wants_room() { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
-        let (none, flags) = (epoll::EventData::new_u64(0), epoll::EventFlags::IN | room);
+    fn watch_port(&mut self, i: usize, frames: bool) {
+        let (bit, wants_room) = (1 << i, self.ports[i].wants_room());
+        self.unread = if frames { self.unread | bit } else { self.unread & !bit };
+        self.crowded = if wants_room { self.crowded | bit } else { self.crowded & !bit };
+        let read = if frames { epoll::EventFlags::empty() } else { epoll::EventFlags::IN };
+        let room = if wants_room { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
         for watch in &self.watches {
-            // Where it fails there is the timer.
-            let _ = epoll::modify(watch, self.ports[i].wake_fd(), none, flags);
+            // Where it fails there is the timer, or the wake-up comes at once.
+            let _ = epoll::modify(watch, self.ports[i].wake_fd(), epoll::EventData::new_u64(0), read | room);
+        }
+    }
+
+    /// Nobody waits for a port any more.
+    #[cold]
+    fn leave(&mut self, i: usize) {
+        self.gone |= 1 << i;
+        for watch in &self.watches {
+            // One that is closed is out of it already.
+            let _ = epoll::delete(watch, self.ports[i].wake_fd());
+        }
+    }
+
+    /// What the control plane heard of a port's link.
+    #[cold]
+    fn link_is(&mut self, i: usize, presence: Presence) {
+        match presence {
+            Presence::Up => self.link_down &= !(1 << i),
+            Presence::Down => self.link_down |= 1 << i,
+            Presence::Gone => self.leave(i),
         }
     }
 
     /// Looks after ports whose descriptors are in error: after a wake-up that brought nothing.
     pub(crate) fn look_around(&mut self) {
-        let ill = self.poll(None, Some(0)).unwrap_or(0);
+        let ill = self.ill();
         if ill != 0 {
             self.look_after(ill);
         }
     }
 
-    /// Waits; the ports whose descriptors are in error, by bit.
-    fn poll(&self, extra: Option<&Bell>, wait_us: Option<u64>) -> Result<u32, Errno> {
+    /// The ports whose descriptors are in error now, by bit.
+    fn ill(&self) -> u32 {
+        self.poll(None, Some(0)).ok().flatten().unwrap_or(0)
+    }
+
+    /// Waits; the ports whose descriptors are in error, by bit, or `None` where the time was over first.
+    fn poll(&self, extra: Option<&Bell>, wait_us: Option<u64>) -> Result<Option<u32>, Errno> {
         let timeout =
             wait_us.map(|us| Timespec { tv_sec: (us / 1_000_000) as i64, tv_nsec: (us % 1_000_000 * 1000) as i64 });
         let bell = self.bell.as_fd();
@@ -517,8 +577,9 @@ impl Lane {
         let ports = self.ports.len().min(MAX_FDS - 2);
         for (i, port) in self.ports[..ports].iter().enumerate() {
             if self.gone & 1 << i == 0 {
+                let read = if self.unread & 1 << i != 0 { PollFlags::empty() } else { PollFlags::IN };
                 let room = if port.wants_room() { PollFlags::OUT } else { PollFlags::empty() };
-                fds[i] = PollFd::from_borrowed_fd(port.wake_fd(), PollFlags::IN | room);
+                fds[i] = PollFd::from_borrowed_fd(port.wake_fd(), read | room);
             }
         }
         // The bell itself is in the place after them.
@@ -528,10 +589,10 @@ impl Lane {
             n += 1;
         }
         if poll(&mut fds[..n], timeout.as_ref())? == 0 {
-            return Ok(0);
+            return Ok(None);
         }
         let bad = PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL;
-        Ok((0..ports).filter(|i| fds[*i].revents().intersects(bad)).fold(0, |bits, i| bits | 1 << i))
+        Ok(Some((0..ports).filter(|i| fds[*i].revents().intersects(bad)).fold(0, |bits, i| bits | 1 << i)))
     }
 
     /// A descriptor in error is ready for ever, until the error was taken or nobody waits for it any more.
@@ -539,7 +600,7 @@ impl Lane {
         for i in (0..self.ports.len().min(MAX_FDS - 2)).filter(|i| ill & 1 << i != 0) {
             let name = self.port_name(InterfaceId(i as u8));
             let error = self.ports[i].take_error();
-            if self.poll(None, Some(0)).unwrap_or(0) & 1 << i == 0 {
+            if self.ill() & 1 << i == 0 {
                 match (error, self.ports[i].presence()) {
                     (Some(_), Presence::Gone) => self.devices.gone(i, &name),
                     (Some(error), _) => {
@@ -552,11 +613,7 @@ impl Lane {
                 }
                 continue;
             }
-            self.gone |= 1 << i;
-            for watch in &self.watches {
-                // One that is closed is out of it already.
-                let _ = epoll::delete(watch, self.ports[i].wake_fd());
-            }
+            self.leave(i);
             self.devices.gone(i, &name);
         }
     }
@@ -593,3 +650,6 @@ impl Lane {
         !self.stack.sending() && self.stack.ends_acknowledged()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

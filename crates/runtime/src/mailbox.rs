@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::sync::mpsc::Sender;
 use std::sync::{PoisonError, Weak};
 
+use io::Presence;
 use stack::Route;
 use wire::MacAddr;
 
@@ -26,6 +27,8 @@ pub(crate) enum Control {
     SetMac(usize, MacAddr),
     /// Its link takes packets of so many bytes.
     SetMtu(usize, u16),
+    /// Its link is up or down, or gone for good.
+    Link(usize, Presence),
     /// All routes of shared interfaces, anew.
     Routes(Vec<Route>),
     SetNeighbor(usize, IpAddr, MacAddr),
@@ -51,6 +54,7 @@ enum Subject {
     Address(usize, IpAddr, bool),
     Mac(usize),
     Mtu(usize),
+    Link(usize),
     Routes,
     Neighbor(usize, IpAddr),
 }
@@ -62,6 +66,7 @@ impl Control {
             Control::RemoveAddress(port, addr) => Some(Subject::Address(*port, *addr, false)),
             Control::SetMac(port, _) => Some(Subject::Mac(*port)),
             Control::SetMtu(port, _) => Some(Subject::Mtu(*port)),
+            Control::Link(port, _) => Some(Subject::Link(*port)),
             Control::Routes(_) => Some(Subject::Routes),
             Control::SetNeighbor(port, addr, _) | Control::RemoveNeighbor(port, addr) => {
                 Some(Subject::Neighbor(*port, *addr))
@@ -177,7 +182,7 @@ mod tests {
                 Control::RemoveAddress(_, a) => drop(known.1.remove(&a)),
                 // Kept beside the addresses, which are never this one.
                 Control::SetMac(_, mac) => drop(known.1.insert(Ipv4Addr::UNSPECIFIED.into(), mac.0[5])),
-                Control::SetMtu(..) => unreachable!("none was sent"),
+                Control::SetMtu(..) | Control::Link(..) => unreachable!("none was sent"),
                 Control::Routes(r) => known.2 = r.len(),
                 Control::SetNeighbor(_, a, mac) => drop(known.0.insert(a, mac)),
                 Control::RemoveNeighbor(_, a) => drop(known.0.remove(&a)),

@@ -48,6 +48,8 @@ pub(super) struct Large {
     refused: bool,
     /// Frames of several segments that went.
     pub cut: u64,
+    /// Frames that the kernel has taken, or never will, of one segment or several.
+    gone: u64,
     /// Times that there was no room.
     pub full: u64,
     /// Frames lost.
@@ -67,7 +69,7 @@ impl Large {
 
     fn with(fd: OwnedFd) -> Large {
         let frame = vec![0; vnet::LEN + MAX_GSO + 18];
-        Large { fd, frame, waiting: 0, tries: 0, refused: false, cut: 0, full: 0, dropped: 0, syscalls: 0 }
+        Large { fd, frame, waiting: 0, tries: 0, refused: false, cut: 0, gone: 0, full: 0, dropped: 0, syscalls: 0 }
     }
 
     /// Longest frame that is cut, bytes; 0 where none is.
@@ -132,7 +134,7 @@ impl Large {
 
     /// Frames that are sent or lost: it grows whenever the one that waits does so no more.
     pub fn gone(&self) -> u64 {
-        self.cut + self.dropped
+        self.gone
     }
 
     /// Sends what waits; whether nothing does any more.
@@ -166,11 +168,14 @@ impl Large {
             self.syscalls += 1;
             // SAFETY: the message is of vectors that the caller answers for; the kernel reads through them only.
             if unsafe { libc::sendmsg(self.fd.as_raw_fd(), &raw const message, libc::MSG_DONTWAIT) } >= 0 {
+                self.gone += 1;
                 return Fate::Sent;
             }
             let error = io::Error::last_os_error().raw_os_error().unwrap_or(0);
             if error != libc::EINTR {
-                return self.judge(error);
+                let fate = self.judge(error);
+                self.gone += (fate == Fate::Lost) as u64;
+                return fate;
             }
         }
     }
@@ -238,7 +243,8 @@ mod tests {
         let mut got = 0;
         while got < sent {
             let frame = next(&peer).unwrap_or_else(|| {
-                assert!(large.retry());
+                let gone = large.gone();
+                assert!(large.retry() && large.gone() == gone + 1);
                 next(&peer).unwrap()
             });
             let [a, b] = parts(got);
@@ -248,6 +254,9 @@ mod tests {
         }
         assert!(large.reserve(100).is_some() && next(&peer).is_none());
         assert_eq!((large.cut, large.dropped), (sent as u64, 0));
+        // A segment by itself is cut by nobody.
+        large.commit(100, &[], TxOffload::default());
+        assert_eq!((large.cut, large.dropped, large.gone()), (sent as u64, 0, sent as u64 + 1));
     }
 
     #[test]
@@ -257,7 +266,7 @@ mod tests {
         large.reserve(100).unwrap();
         large.commit(100, &[], TxOffload::default());
         assert!(!large.is_waiting());
-        assert_eq!((large.dropped, large.cut, large.max_gso()), (1, 0, MAX_GSO));
+        assert_eq!((large.dropped, large.cut, large.gone(), large.max_gso()), (1, 0, 1, MAX_GSO));
         // A full queue is full for a while; a rule that lets nothing through, for ever.
         assert!((0..TRIES).all(|_| large.judge(libc::ENOBUFS) == Fate::Later));
         assert_eq!(large.judge(libc::ENOBUFS), Fate::Lost);

@@ -54,6 +54,33 @@ struct Stall {
 /// What has left the port: slots, frames that came back, large frames.
 type Progress = ((u32, u32), u64);
 
+/// What the kernel has left, and how.
+#[derive(Clone, Copy, Debug)]
+struct Left {
+    /// A large frame met a full queue.
+    turned_away: bool,
+    /// There is none for another frame, or not much.
+    no_room: bool,
+    /// The kernel sends only when it is called.
+    waits_for_call: bool,
+}
+
+impl Left {
+    /// When the kernel is asked again where it has taken nothing for so long, both in µs.
+    fn again_us(self, lasted_us: u64) -> u64 {
+        if self.turned_away {
+            // The number of tries is bounded, and nothing else leaves meanwhile.
+            AGAIN_US
+        } else if !self.no_room && !self.waits_for_call {
+            // There is room, and the driver goes on by itself: the timer is for one that stops all the same.
+            LATEST_US
+        } else {
+            // As long again as nothing was taken: a stall is noticed to be over when it has lasted twice as long, at the latest.
+            lasted_us.clamp(AGAIN_US, LATEST_US)
+        }
+    }
+}
+
 impl XdpPort {
     pub(super) fn new(
         queues: Vec<Queue>,
@@ -102,17 +129,13 @@ impl XdpPort {
         let crowded = queue.is_crowded();
         let (now, progress) = (Instant::now(), (queue.progress(), self.large.as_ref().map_or(0, Large::gone)));
         let since = self.stall.filter(|s| s.progress == progress).map_or(now, |s| s.since);
-        let again_us = if self.large.as_ref().is_some_and(Large::was_turned_away) {
-            // The number of tries is bounded, and nothing else leaves meanwhile.
-            AGAIN_US
-        } else if !waits && !full && !crowded && !queue.waits_for_call() {
-            // There is room, and the driver goes on by itself: the timer is for one that stops all the same.
-            LATEST_US
-        } else {
-            // As long again as nothing was taken: a stall is noticed to be over when it has lasted twice as long, at the latest.
-            (now.duration_since(since).as_micros() as u64).clamp(AGAIN_US, LATEST_US)
+        let left = Left {
+            turned_away: self.large.as_ref().is_some_and(Large::was_turned_away),
+            no_room: waits || full || crowded,
+            waits_for_call: queue.waits_for_call(),
         };
-        self.stall = Some(Stall { progress, since, again_us });
+        let lasted_us = now.duration_since(since).as_micros() as u64;
+        self.stall = Some(Stall { progress, since, again_us: left.again_us(lasted_us) });
         self.wait_for_room(crowded);
     }
 
@@ -263,11 +286,10 @@ impl Port for XdpPort {
     }
 
     fn prepare_sleep(&mut self) -> bool {
-        let quiet = self.queues.iter_mut().all(Queue::quiet);
-        if quiet {
-            self.look_at_sending();
-        }
-        quiet
+        self.queues[0].ask_again();
+        // Where frames wait, too: whoever leaves them there for now sleeps all the same.
+        self.look_at_sending();
+        self.queues.iter_mut().all(Queue::quiet)
     }
 
     fn wake_up(&mut self) {}

@@ -528,14 +528,17 @@ impl Queue {
         };
     }
 
-    /// Whether nothing is there to receive. What the kernel has left to send it is asked to take once more, where it wants a
-    /// call.
-    pub fn quiet(&mut self) -> bool {
+    /// Asks the kernel once more to take what it has left to send, where it wants a call.
+    pub fn ask_again(&mut self) {
         if self.tx.busy() && self.tx.needs_wakeup() {
             // What ails the interface is told by the next flush.
             let _ = self.kick_send();
             self.behind = self.tx.busy();
         }
+    }
+
+    /// Whether nothing is there to receive.
+    pub fn quiet(&mut self) -> bool {
         self.rx.available(1) == 0
     }
 

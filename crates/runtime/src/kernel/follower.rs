@@ -7,9 +7,9 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use ::io::Bell;
 use ::io::netlink::{Change, KernelNeighbor, Link, Netlink};
 use ::io::xdp::Local;
+use ::io::{Bell, Presence};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::port::Way;
@@ -114,8 +114,9 @@ impl Follower {
         let mut state = lock(&self.state);
         let indices: Vec<u32> = state.ports.iter().map(|p| p.device.link().index).collect();
         for index in indices {
-            if let Some(link) = state.netlink.link_at(index)? {
-                link_is(&mut state, &self.lanes, &link);
+            match state.netlink.link_at(index)? {
+                Some(link) => link_is(&mut state, &self.lanes, &link),
+                None => is_gone(&state, &self.devices, &self.lanes, index),
             }
         }
         Ok(())
@@ -157,10 +158,7 @@ impl Follower {
         for change in collect(&mut self.tables, || self.monitor.changes()) {
             match change {
                 Change::Link(link) => link_is(&mut state, &self.lanes, &link),
-                Change::NoLink(link) => {
-                    let Some(at) = state.port_of(link) else { continue };
-                    self.devices.gone(state.ports[at].port, &state.ports[at].device.link().name);
-                }
+                Change::NoLink(link) => is_gone(&state, &self.devices, &self.lanes, link),
                 Change::Address(..) => self.tables.change(Changed::Addresses),
                 Change::Routes => self.tables.change(Changed::Routes),
                 Change::Neighbor(n) => {
@@ -218,17 +216,20 @@ fn read(state: &mut State, devices: &Devices, lanes: &[LaneLink], changed: Chang
         }
         Changed::All => {
             let links = state.netlink.links()?;
-            for p in &state.ports {
-                let link = p.device.link();
-                if !links.iter().any(|l| l.index == link.index) {
-                    devices.gone(p.port, &link.name);
-                }
-            }
+            let ports = state.ports.iter().map(|p| p.device.link().index);
+            ports.filter(|p| links.iter().all(|l| l.index != *p)).for_each(|p| is_gone(state, devices, lanes, p));
             links.iter().for_each(|link| link_is(state, lanes, link));
             all(&|| Control::ForgetNeighbors);
             state.tell_all(lanes)
         }
     }
+}
+
+/// A link is no more: lanes need not ask it for room, nor anybody wait for it.
+fn is_gone(state: &State, devices: &Devices, lanes: &[LaneLink], link: u32) {
+    let Some(p) = state.port_of(link).map(|at| &state.ports[at]) else { return };
+    lanes.iter().for_each(|l| l.send(Control::Link(p.port, Presence::Gone)));
+    devices.gone(p.port, &p.device.link().name);
 }
 
 /// What there is to say and to do about a link as it is now.
@@ -241,6 +242,11 @@ fn link_is(state: &mut State, lanes: &[LaneLink], link: &Link) {
         tracing::warn!("{line}");
     }
     p.way = now;
+    // One that was down from the start is no change, and told all the same.
+    if was == Way::Down || now == Way::Down {
+        let (port, presence) = (p.port, if now == Way::Down { Presence::Down } else { Presence::Up });
+        all(&|| Control::Link(port, presence));
+    }
     if was == Way::Down
         && now != Way::Down
         && let Err(error) = p.device.came_up()

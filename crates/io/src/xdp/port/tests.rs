@@ -66,3 +66,32 @@ fn a_port_sleeps_while_the_kernel_takes_nothing_and_hears_of_room() {
         });
     }
 }
+
+/// A large frame that met a full queue; room for another frame; a driver that goes on by itself; how long nothing was taken; and then.
+#[test]
+fn the_kernel_is_asked_again_as_late_as_it_makes_sense() {
+    const LONG: u64 = 60_000_000;
+    for (turned_away, no_room, waits_for_call, lasted_us, again_us) in [
+        // As long again as it has lasted, within bounds.
+        (false, true, true, 0, AGAIN_US),
+        (false, true, true, 99, AGAIN_US),
+        (false, true, true, 5_000, 5_000),
+        (false, true, true, LONG, LATEST_US),
+        // There is room, but the kernel goes on only when it is called: where it copies, or its driver stands still.
+        (false, false, true, 0, AGAIN_US),
+        (false, false, true, 5_000, 5_000),
+        (false, false, true, LONG, LATEST_US),
+        // A driver without copies that goes on by itself: nothing is there to ask for, but room is where there is none.
+        (false, false, false, 0, LATEST_US),
+        (false, false, false, LONG, LATEST_US),
+        (false, true, false, 0, AGAIN_US),
+        (false, true, false, 5_000, 5_000),
+        (false, true, false, LONG, LATEST_US),
+        // Each try counts, and there are not many.
+        (true, true, true, LONG, AGAIN_US),
+        (true, true, false, LONG, AGAIN_US),
+    ] {
+        let left = Left { turned_away, no_room, waits_for_call };
+        assert_eq!(left.again_us(lasted_us), again_us, "{left:?} for {lasted_us} µs");
+    }
+}
