@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::process::Command;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use io::packet::{self, PacketPort};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -12,7 +12,8 @@ use wire::tcp::{Flags, Header, Options};
 use wire::{Addr, MacAddr, SeqNum, arp, ethernet, ipv4};
 
 use super::*;
-use crate::{App, Config, Engine, Model, PortConfig};
+use crate::lane::{BURST, HOLD_US};
+use crate::{App, Clock, Config, Engine, Model, PortConfig};
 
 const OURS: [u8; 4] = [10, 98, 0, 1];
 const THEIRS: [u8; 4] = [10, 98, 0, 2];
