@@ -14,37 +14,24 @@ use crate::stats::Statistics;
 use crate::timers::Keepalive;
 use crate::{Config, Context, Notice, Open, State, Tcb, cc, flag, loss, rcv, rtt, snd};
 
-/// A time that has passed, at most two years ago: not later than it was, and less than [`Past::UNIT`] earlier.
+/// A time that has passed, in units of so many µs, at most 2^32 of them ago: not later than it was, and less than a unit earlier.
 #[derive(Clone, Copy, Debug)]
-struct Past(u32);
+struct Past<const UNIT: u64>(u32);
 
-impl Past {
-    /// µs.
-    const UNIT: u64 = 16_000;
+/// For two years.
+type Long = Past<16_000>;
+/// For 49 days. Keepalive counts from it, for 18 hours at most.
+type Exact = Past<1_000>;
 
-    fn of(at: Instant) -> Past {
-        Past((at.micros() / Past::UNIT) as u32)
+impl<const UNIT: u64> Past<UNIT> {
+    fn of(at: Instant) -> Past<UNIT> {
+        Past((at.micros() / UNIT) as u32)
     }
 
     fn at(self, now: Instant) -> Instant {
-        let now = now.micros() / Past::UNIT;
+        let now = now.micros() / UNIT;
         let ago = (now as u32).wrapping_sub(self.0);
-        Instant::from_micros(now.saturating_sub(ago as u64) * Past::UNIT)
-    }
-}
-
-/// A time of which milliseconds matter, at most 49 days ago: keepalive counts from it, for 18 hours at most.
-#[derive(Clone, Copy, Debug)]
-struct Recent(u32);
-
-impl Recent {
-    fn of(at: Instant) -> Recent {
-        Recent(at.millis() as u32)
-    }
-
-    fn at(self, now: Instant) -> Instant {
-        let ago = (now.millis() as u32).wrapping_sub(self.0);
-        Instant::from_micros(now.millis().saturating_sub(ago as u64) * 1000)
+        Instant::from_micros(now.saturating_sub(ago as u64) * UNIT)
     }
 }
 
@@ -192,9 +179,9 @@ pub struct Parked {
     send_buffer: u32,
     delivered: u32,
     life_at: Due,
-    data_at: Past,
-    sent_at: Past,
-    heard_at: Recent,
+    data_at: Long,
+    sent_at: Long,
+    heard_at: Exact,
     ts_offset: u32,
     iss: SeqNum,
     smss: u16,
@@ -333,9 +320,9 @@ impl Tcb {
             send_buffer: self.sender.buffer(),
             delivered: self.recovery.delivered(),
             life_at: Due::of(self.timers.life_at()),
-            data_at: Past::of(data_at.unwrap_or(Instant::ZERO)),
-            sent_at: Past::of(self.sender.sent_at()),
-            heard_at: Recent::of(self.timers.heard_at()),
+            data_at: Long::of(data_at.unwrap_or(Instant::ZERO)),
+            sent_at: Long::of(self.sender.sent_at()),
+            heard_at: Exact::of(self.timers.heard_at()),
             ts_offset: self.options.ts_offset(),
             iss: self.sender.iss(),
             smss: self.options.smss(),
@@ -399,10 +386,12 @@ mod tests {
         for ago in [0, 1, 15_999, 16_000, 16_001, 1_000_000, 25 * DAY, 50 * DAY, 700 * DAY] {
             let now = Instant::from_micros(1000 * DAY + 12_345);
             let at = Instant::from_micros(now.micros() - ago);
-            let kept = Past::of(at).at(now);
-            assert!(kept <= at && at.micros_since(kept) < Past::UNIT, "{ago}: {at:?}, {kept:?}");
+            let kept = Long::of(at).at(now);
+            assert!(kept <= at && at.micros_since(kept) < 16_000, "{ago}: {at:?}, {kept:?}");
+            let kept = Exact::of(at).at(now);
+            assert!(ago > 49 * DAY || kept <= at && at.micros_since(kept) < 1_000, "{ago}: {at:?}, {kept:?}");
         }
-        assert_eq!(Past::of(Instant::ZERO).at(Instant::from_micros(20_000)), Instant::ZERO);
+        assert_eq!(Long::of(Instant::ZERO).at(Instant::from_micros(20_000)), Instant::ZERO);
     }
 
     #[test]

@@ -31,15 +31,20 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-#[test]
-fn a_bridge_port_is_refused_and_the_bridge_is_served() {
-    let Some(lab) = Lab::new() else { return };
-    let data = lab.file("k64", 65_536);
+/// `vb` becomes a port of the bridge `br7`, which has its address.
+fn behind_a_bridge(lab: &Lab) {
     must(&format!(
         "ip -n {b} link add br7 type bridge && ip -n {b} addr flush dev vb && ip -n {b} link set vb master br7 \
          && ip -n {b} link set br7 up && ip -n {b} addr add 10.99.0.2/24 dev br7",
         b = lab.b
     ));
+}
+
+#[test]
+fn a_bridge_port_is_refused_and_the_bridge_is_served() {
+    let Some(lab) = Lab::new() else { return };
+    let data = lab.file("k64", 65_536);
+    behind_a_bridge(&lab);
     let text = lab.refuses(&lab.b, "--dev xdp:vb");
     assert!(text.contains("vb is a port of the bridge br7") && text.contains("use xdp:br7"), "{text}");
     let server = lab.serve(&lab.b, "--dev xdp:br7 --port 80");
@@ -507,11 +512,7 @@ fn a_lane_sleeps_while_the_kernel_takes_nothing() {
     for (model, offload) in [("inline", false), ("guarded", false), ("paired", false), ("inline", true)] {
         let Some(lab) = Lab::new() else { return };
         let data = lab.file("k64", 65_536);
-        must(&format!(
-            "ip -n {b} link add br7 type bridge && ip -n {b} addr flush dev vb && ip -n {b} link set vb master br7 \
-             && ip -n {b} link set br7 up && ip -n {b} addr add 10.99.0.2/24 dev br7",
-            b = lab.b
-        ));
+        behind_a_bridge(&lab);
         let config = lab.dir.join("lane.toml");
         // With it, answers would pass the ring by.
         std::fs::write(&config, format!("[[ports]]\ndevice = \"xdp:br7\"\noffload = {offload}\n")).unwrap();

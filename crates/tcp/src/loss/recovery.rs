@@ -114,11 +114,7 @@ impl Recovery {
     /// acknowledged, a reduction that may be undone, a probe whose answer told nothing. What is left else is told by [`Recovery::keep`],
     /// and the phase, which is Open or Cwr.
     pub fn lingers(&self) -> bool {
-        !matches!(self.phase, Phase::Open | Phase::Cwr)
-            || self.probe.is_out()
-            || self.undo_marker.is_some()
-            || self.retrans_stamp.is_some()
-            || self.rack.duplicate_noted() | self.head_due | self.probe.is_due()
+        !matches!(self.phase, Phase::Open | Phase::Cwr) || self.is_unsettled() || self.probe.is_due()
     }
 
     /// No answer is awaited any more; SND.NXT is `nxt`. It goes on in `phase`.
@@ -142,11 +138,16 @@ impl Recovery {
     /// Nothing was lost, reordered or probed for since the last trouble was over.
     #[inline(always)]
     pub fn is_undisturbed(&self) -> bool {
-        self.phase == Phase::Open
-            && !self.probe.is_out()
-            && self.undo_marker.is_none()
-            && self.retrans_stamp.is_none()
-            && !(self.rack.duplicate_noted() | self.head_due)
+        self.phase == Phase::Open && !self.is_unsettled()
+    }
+
+    /// Something was sent again, probed for or reported twice of which the last word has not come.
+    #[inline(always)]
+    fn is_unsettled(&self) -> bool {
+        self.probe.is_out()
+            || self.undo_marker.is_some()
+            || self.retrans_stamp.is_some()
+            || self.rack.duplicate_noted() | self.head_due
     }
 
     // -- Phases.

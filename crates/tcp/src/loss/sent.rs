@@ -339,9 +339,8 @@ impl SentList {
 
     #[inline(always)]
     pub fn clear(&mut self, pool: &mut SentPool) {
-        self.only = None;
-        if self.head != NIL {
-            while self.pop(pool).is_some() {}
+        while !self.is_empty() {
+            self.pop(pool);
         }
     }
 

@@ -131,20 +131,31 @@ fn echoes_measure_the_receivers_round_trip() {
 
 const STAMPED: [u64; 6] = [20_000, 112_000, 112_000, 480_000, 480_000, 1_000_000];
 
+/// A receiver as [`receiver`], of a peer that sends timestamps where `stamps`.
+fn stamped(stamps: bool) -> Peer {
+    let syn = if stamps { ",TS val 100 ecr 0" } else { "" };
+    let config = Config { timestamps: stamps, ..config() };
+    let mut p = Peer::accepting(config, tuned(), &format!("S 0:0(0) win 20000 <mss 1000,wscale 4{syn}>"));
+    p.pauses = false;
+    p.drain();
+    p.wait_ms(20);
+    p.inject(&full(stamps, 1, 100, 1000).replace("1:1001(1000)", "1:1(0)"));
+    p
+}
+
+/// A full segment of its.
+fn full(stamps: bool, seq: i64, val: u64, ecr: u64) -> String {
+    let stamp = if stamps { format!(" <TS val {val} ecr {ecr}>") } else { String::new() };
+    format!(". {seq}:{}(1000) ack 1 win 20000{stamp}", seq + 1000)
+}
+
 /// The pause of a peer is no round trip: neither by the echo of what went before it, nor by the window that took it.
 #[test]
 fn a_pause_is_no_round_trip() {
     for stamps in [false, true] {
-        let config = Config { timestamps: stamps, ..config() };
-        let text = |first: i64, val: u64, ecr: u64| match stamps {
-            true => format!(". {first}:{}(1000) ack 1 win 20000 <TS val {val} ecr {ecr}>", first + 1000),
-            false => format!(". {first}:{}(1000) ack 1 win 20000", first + 1000),
-        };
-        let syn = if stamps { ",TS val 100 ecr 0" } else { "" };
-        let mut p = Peer::accepting(config, tuned(), &format!("S 0:0(0) win 20000 <mss 1000,wscale 4{syn}>"));
-        p.drain();
-        p.wait_ms(20);
-        p.inject(&text(1, 100, 1000).replace("1:1001(1000)", "1:1(0)"));
+        let mut p = stamped(stamps);
+        // Parked, too, and so whichever window is timed.
+        p.pauses = true;
         let start = p.now.millis();
         let (mut seq, mut val, mut echo) = (1, 100, 1020);
         // Two bursts of a window, after ten seconds each.
@@ -153,7 +164,7 @@ fn a_pause_is_no_round_trip() {
             val += 10_000;
             for _ in 0..3 {
                 for _ in 0..p.info().rcv_wnd as i64 / 1000 {
-                    p.inject(&text(seq, val, echo));
+                    p.inject(&full(stamps, seq, val, echo));
                     seq += 1000;
                     p.read();
                     p.drain();
@@ -171,23 +182,12 @@ fn a_pause_is_no_round_trip() {
 #[test]
 fn a_path_that_became_long_is_measured() {
     for stamps in [false, true] {
-        let config = Config { timestamps: stamps, ..config() };
-        let syn = if stamps { ",TS val 100 ecr 0" } else { "" };
-        let mut p = Peer::accepting(config, tuned(), &format!("S 0:0(0) win 20000 <mss 1000,wscale 4{syn}>"));
-        // As in `receiver`.
-        p.pauses = false;
-        p.drain();
-        p.wait_ms(20);
-        let text = |at: String, echo: u64| match stamps {
-            true => format!(". {at} ack 1 win 20000 <TS val {} ecr {echo}>", echo - 900),
-            false => format!(". {at} ack 1 win 20000"),
-        };
-        p.inject(&text("1:1(0)".into(), 1000));
+        let mut p = stamped(stamps);
         let (mut seq, start) = (1i64, p.now.millis());
         // A segment each 40 ms, each an answer to what was 400 ms before.
         for _ in 0..200 {
             let echo = 1020 + (p.now.millis() - start).saturating_sub(400);
-            p.inject(&text(format!("{seq}:{}(1000)", seq + 1000), echo));
+            p.inject(&full(stamps, seq, echo - 900, echo));
             seq += 1000;
             p.read();
             p.drain();

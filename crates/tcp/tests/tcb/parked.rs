@@ -82,11 +82,15 @@ fn a_timeout_leaves_nothing_beside() {
 #[test]
 fn what_may_still_be_answered_is_waited_for() {
     type Make = fn() -> Peer;
-    // After a timeout without SACK, the phase lasts until more is acknowledged (RFC 6582 3.2).
-    let timeout: Make = || {
+    fn flight_without_sack() -> Peer {
         let mut p = Peer::server_offered(Config { sack: false, ..cubic() }, "mss 1000,wscale 0");
         p.write(10_000);
         p.drain();
+        p
+    }
+    // After a timeout without SACK, the phase lasts until more is acknowledged (RFC 6582 3.2).
+    let timeout: Make = || {
+        let mut p = flight_without_sack();
         p.timer_ms(220);
         p.expect(&segment(1));
         p.exchange(&ack(10_001), "");
@@ -95,9 +99,7 @@ fn what_may_still_be_answered_is_waited_for() {
     };
     // So does fast recovery.
     let recovery: Make = || {
-        let mut p = Peer::server_offered(Config { sack: false, ..cubic() }, "mss 1000,wscale 0");
-        p.write(10_000);
-        p.drain();
+        let mut p = flight_without_sack();
         p.wait_ms(20);
         for _ in 0..3 {
             p.inject(&ack(1));
