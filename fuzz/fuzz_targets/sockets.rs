@@ -12,7 +12,7 @@ use socket::{
     Interest, Linger, ListenOptions, Ready, RecvFlags, Shutdown, SockId, SockOption, SocketConfig, Trigger,
 };
 use stack::StackConfig;
-use stack::channel::Endpoint;
+use protocol::Endpoint;
 use wire::Addr;
 
 /// Longer inputs are not taken to their end.

@@ -7,7 +7,7 @@ use corelane_fuzz::{Ends, Input, Silence, fixed_up};
 use libfuzzer_sys::fuzz_target;
 use sim::{Echo, Host, HostConfig, LinkConfig};
 use stack::InterfaceId;
-use stack::channel::{CloseMode, ConnId, Endpoint, Event, Job, Token};
+use protocol::{CloseMode, ConnId, Endpoint, Event, Job, Token};
 use wire::tcp::{Flags, Header, Options, Timestamps};
 use wire::{Addr, Instant, MacAddr, SeqNum, ethernet, ipv4};
 

@@ -10,7 +10,7 @@ use corelane_fuzz::{Ends, Input, Silence, fixed_up};
 use libfuzzer_sys::fuzz_target;
 use sim::{Host, HostConfig};
 use stack::SynCookies;
-use stack::channel::{CloseMode, ConnId, ConnOption, Endpoint, Event, Job, Token};
+use protocol::{CloseMode, ConnId, ConnOption, Endpoint, Event, Job, Token};
 use tcp::Ecn;
 use tcp::congestion::Algorithm;
 use wire::tcp::{Flags, Header, Options, SackBlocks, Segment, Timestamps};

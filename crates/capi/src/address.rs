@@ -3,7 +3,7 @@
 use core::ffi::c_int;
 
 use libc::{sockaddr, socklen_t};
-use stack::channel::Endpoint;
+use protocol::Endpoint;
 use wire::Addr;
 
 use crate::errno::{Errno, Result};

@@ -7,8 +7,8 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use ::socket::{Errno, Interest, ListenOptions, Ready, RecvFlags, Shutdown, SockId, SockOption, Trigger, bits};
+use protocol::Endpoint;
 use runtime::{App, Claim};
-use stack::channel::Endpoint;
 
 use crate::address::Address;
 use crate::buffer::Place;

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use ::socket::{Errno, SockId, SockOption, Sockets};
 use mem::View;
+use protocol::Endpoint;
 use runtime::{App, LaneStats, Waker};
-use stack::channel::Endpoint;
 
 use crate::poller::Poller;
 use crate::socket::TcpSocket;

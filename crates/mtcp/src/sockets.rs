@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use capi::address::{self, SockAddr, V4_BYTES};
 use capi::{Errno, Result, errno};
+use protocol::Endpoint;
 use socket::{ListenOptions, Shutdown, SockId, SockOption, Sockets};
-use stack::channel::Endpoint;
 use wire::Addr;
 
 use crate::context::{Context, Sources};

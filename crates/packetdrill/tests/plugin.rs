@@ -5,10 +5,10 @@ use std::thread;
 use std::time::Duration;
 
 use corelane_packetdrill::Plugin;
+use protocol::Endpoint;
 use rustix::io::Errno;
 use sim::{Machine, MachineConfig};
 use socket::{ListenOptions, SockId};
-use stack::channel::Endpoint;
 use wire::{Addr, Instant};
 
 const OURS: [u8; 4] = [192, 168, 0, 1];

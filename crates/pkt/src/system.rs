@@ -1,9 +1,9 @@
 //! What a script is run against: our stack, or the kernel.
 
+use protocol::Endpoint;
 use sim::Machine;
 use socket::{Errno, Interest, ListenOptions, Ready, RecvFlags, Shutdown, SockId, SockOption, Sockets};
 use stack::SynCookies;
-use stack::channel::Endpoint;
 use tcp::TcpInfo;
 use wire::Instant;
 

@@ -6,10 +6,10 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use io::Bell;
+use protocol::Endpoint;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use socket::{SockId, Sockets};
-use stack::channel::Endpoint;
 
 use crate::clock::Clock;
 use crate::ending::QUIET;

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use stack::channel::Endpoint;
+use protocol::Endpoint;
 use stack::{InterfaceId, Stack, Tuple};
 use wire::Addr;
 

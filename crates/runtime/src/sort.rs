@@ -117,7 +117,7 @@ mod tests {
 
     use io::Bell;
     use mem::{Pool, PoolConfig};
-    use stack::channel::{Endpoint, Job, Token};
+    use protocol::{Endpoint, Job, Token};
     use stack::{InterfaceConfig, Mode, StackConfig};
     use wire::burst::{RxBurst, RxChecksum, TxCaps};
     use wire::tcp::{Flags, Header, Options};

@@ -2,11 +2,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use protocol::Endpoint;
 use runtime::{Config, Engine, Model};
 use rustix::process::{Pid, setpriority_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use socket::Errno;
-use stack::channel::Endpoint;
 use wire::Addr;
 
 const CONNECTS: usize = 100;

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use io::impair::{Impairment, Queue};
 use mem::Chain;
-use stack::channel::{ConnId, Endpoint, Event, Job, Token};
+use protocol::{ConnId, Endpoint, Event, Job, Token};
 use tcp::congestion::Algorithm;
 use wire::Addr;
 

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use mem::spsc::{Consumer, Producer};
 use mem::{Chain, Pool, PoolConfig, Side};
-use stack::channel::{Event, Job};
+use protocol::{Event, Job};
 use stack::{Counters, InterfaceConfig, InterfaceId, Mode, Route, Stack, StackConfig};
 use wire::burst::TxCaps;
 use wire::{Instant, MacAddr, ethernet, ipv4, ipv6};

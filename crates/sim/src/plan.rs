@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use io::impair::{Impairment, Random};
-use stack::channel::ConnOption;
+use protocol::ConnOption;
 
 use crate::apps::App;
 use crate::draw;

@@ -9,8 +9,8 @@
 
 use std::collections::HashMap;
 
+use protocol::{CloseMode, ConnId, Endpoint, Event, Failure, Job, ListenerId, Token};
 use stack::SynCookies;
-use stack::channel::{CloseMode, ConnId, Endpoint, Event, Failure, Job, ListenerId, Token};
 use tcp::State;
 use wire::{Addr, Instant};
 

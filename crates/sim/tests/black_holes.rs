@@ -2,8 +2,8 @@
 
 use core::time::Duration;
 
+use protocol::Endpoint;
 use sim::{Echo, Host, HostConfig, Outcome, Sender};
-use stack::channel::Endpoint;
 use wire::{Addr, Instant};
 
 /// Both directions of a path, each a tick long.

@@ -5,7 +5,7 @@ mod common;
 use core::time::Duration;
 
 use common::{ACK, Bench, FIN, PORT, Peer, RST, SYN, usual};
-use stack::channel::{CloseMode, ConnOption, Endpoint, Job, Token};
+use protocol::{CloseMode, ConnOption, Endpoint, Job, Token};
 use stack::{DropReason, Left};
 use tcp::State;
 use wire::Addr;
@@ -161,7 +161,7 @@ fn an_active_open_reuses_its_tuple_after_a_second() {
     assert_eq!(b.host.stack.time_waits(), 1);
     b.wait(Duration::from_millis(900));
     assert!(connect(&mut b, 2).is_empty());
-    assert_eq!(b.failed, Some(stack::channel::Failure::TupleInUse));
+    assert_eq!(b.failed, Some(protocol::Failure::TupleInUse));
     b.wait(Duration::from_millis(200));
     let syn = connect(&mut b, 3).remove(0);
     assert_eq!((syn.flags, b.host.stack.time_waits()), (SYN, 0));
@@ -308,7 +308,7 @@ fn a_lingering_close_ends_when_all_is_acknowledged() {
     let sent = b.job(Job::Close { conn: b.accepted[0], mode: CloseMode::Report });
     p.answer(sent.last().unwrap());
     b.send(&p, RST, &[]);
-    assert_eq!(b.closed, Some(Some(stack::channel::Failure::Reset)));
+    assert_eq!(b.closed, Some(Some(protocol::Failure::Reset)));
 }
 
 /// The application has gone, and has closed nothing: each of its peers hears of the end, whatever state its connection was in.

@@ -4,8 +4,8 @@ use core::time::Duration;
 
 use io::impair::Impairment;
 use mem::Chain;
+use protocol::{CloseMode, ConnId, Endpoint, Event, Failure, Job, Token};
 use sim::{Host, HostConfig, Net, NetConfig};
-use stack::channel::{CloseMode, ConnId, Endpoint, Event, Failure, Job, Token};
 use tcp::State;
 use wire::Addr;
 

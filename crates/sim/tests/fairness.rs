@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use io::impair::Impairment;
 use mem::Chain;
+use protocol::{Endpoint, Event, Job, Token};
 use sim::flows::{Bottleneck, Flows, jain};
 use sim::{HostConfig, Net, NetConfig, Ring};
-use stack::channel::{Endpoint, Event, Job, Token};
 use tcp::congestion::Algorithm;
 use wire::Addr;
 

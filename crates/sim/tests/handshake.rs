@@ -5,7 +5,7 @@ mod common;
 use core::time::Duration;
 
 use common::{ACK, Bench, FIN, PORT, Peer, RST, SYN, usual};
-use stack::channel::{ConnOption, Job};
+use protocol::{ConnOption, Job};
 use stack::{DropReason, SynCookies};
 use wire::SeqNum;
 use wire::tcp::{Flags, Options};
@@ -387,8 +387,8 @@ fn ipv6_shakes_hands_the_same_way() {
         });
         let interface = b.host.interface();
         b.host.stack.set_neighbor(b.now, interface, v6(2).to_ip(), common::PEER_MAC);
-        let local = stack::channel::Endpoint { addr: wire::Addr::UNSPECIFIED_V6, port: PORT };
-        let token = stack::channel::Token(1);
+        let local = protocol::Endpoint { addr: wire::Addr::UNSPECIFIED_V6, port: PORT };
+        let token = protocol::Token(1);
         b.job(Job::Listen { token, local, backlog: 9, v6_only: false, reuse_port: false, receive_buffer: 0 });
         let mut p = Peer { addr: v6(2), ..Peer::new(2, 4000) };
         p.ts = Some((1000, 0));

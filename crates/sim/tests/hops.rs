@@ -10,8 +10,8 @@ use std::collections::HashMap;
 
 use common::families::{Family, Packet, Resolution, answer};
 use io::impair::Random;
+use protocol::{CloseMode, ConnId, Endpoint, Event, Failure, Job, Token};
 use sim::{Host, HostConfig, LinkConfig};
-use stack::channel::{CloseMode, ConnId, Endpoint, Event, Failure, Job, Token};
 use stack::{InterfaceId, Route};
 use wire::{Addr, Instant, MacAddr, ethernet};
 

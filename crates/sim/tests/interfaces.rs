@@ -4,8 +4,8 @@ mod common;
 use core::time::Duration;
 
 use common::*;
+use protocol::{CloseMode, ConnId, Endpoint, Failure, Job, Token};
 use sim::LinkConfig;
-use stack::channel::{CloseMode, ConnId, Endpoint, Failure, Job, Token};
 use stack::{DropReason, InterfaceId, Route};
 use wire::tcp::{Flags, Header, Options};
 use wire::{Addr, MacAddr, SeqNum, ethernet, ipv4};

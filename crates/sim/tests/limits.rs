@@ -3,9 +3,9 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
+use protocol::Endpoint;
 use sim::{Echo, Host, HostConfig};
 use stack::DropReason;
-use stack::channel::Endpoint;
 use wire::tcp::{Flags, Header, Options};
 use wire::{Addr, Instant, MacAddr, SeqNum, arp, checksum, ethernet, icmpv6, ipv4, ipv6};
 

@@ -1,8 +1,8 @@
 //! Links of other kinds: 802.1Q tags, and frames of nine thousand bytes.
 
+use protocol::Endpoint;
 use sim::{Echo, Host, HostConfig, Outcome, Sender};
 use stack::DropReason;
-use stack::channel::Endpoint;
 use wire::{Addr, Instant, ethernet};
 
 /// What went over the link: bytes of each frame and its tag.

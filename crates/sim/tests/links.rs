@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 
 use common::families::{Family, Packet, Resolution, answer, error, told_mtu};
 use io::impair::Random;
+use protocol::{CloseMode, ConnId, Endpoint, Event, Failure, Job, Token};
 use sim::{Echo, Host, HostConfig, LinkConfig, Outcome, Sender};
-use stack::channel::{CloseMode, ConnId, Endpoint, Event, Failure, Job, Token};
 use stack::{InterfaceId, Route};
 use wire::tcp::{Flags, Segment};
 use wire::{Addr, Instant, MacAddr, SeqNum, ethernet};

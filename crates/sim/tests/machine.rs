@@ -1,8 +1,8 @@
 //! A machine spoken to in bare IP packets: instants, determinism, both families.
 
+use protocol::Endpoint;
 use sim::{Machine, MachineConfig};
 use socket::{Errno, ListenOptions, SockId, bits};
-use stack::channel::Endpoint;
 use wire::tcp::{Flags, Header, Options, Segment, fill_checksum};
 use wire::{Addr, Instant, SeqNum, ipv4, ipv6};
 

@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
+use protocol::{Endpoint, Event, Failure, Job, Token};
 use sim::{Echo, Host, HostConfig, Net, NetConfig, Outcome, Sender};
-use stack::channel::{Endpoint, Event, Failure, Job, Token};
 use stack::{Conflict, DropReason, Mode};
 use wire::icmpv6::{Message, Prefix, Prefixes};
 use wire::{Addr, Instant, MacAddr, arp, ethernet, ipv4, ipv6};

@@ -5,7 +5,7 @@ mod common;
 use core::time::Duration;
 
 use common::{ACK, Bench, PORT, Peer, SYN, usual};
-use stack::channel::{ConnOption, Endpoint, Job, Token};
+use protocol::{ConnOption, Endpoint, Job, Token};
 use wire::tcp::{Flags, Options};
 
 fn connect(b: &mut Bench, options: &[(ConnOption, u32)]) -> Vec<common::Sent> {
@@ -41,7 +41,7 @@ fn the_number_of_syns_can_be_set() {
     let again = b.wait(Duration::from_secs(100));
     let at: Vec<u64> = again.iter().map(|(at, _)| at.as_secs()).collect();
     assert_eq!(at, [1, 3]);
-    assert_eq!(b.failed, Some(stack::channel::Failure::TimedOut));
+    assert_eq!(b.failed, Some(protocol::Failure::TimedOut));
 }
 
 /// Sent by RFC 6093's reading: the pointer names the byte after the last urgent one.
@@ -130,7 +130,7 @@ fn a_handshake_with_every_option_refused_still_works() {
 
 #[test]
 fn an_icmp_error_says_why_an_open_failed() {
-    use stack::channel::Failure;
+    use protocol::Failure;
     for (code, failure) in [
         (2, Some(Failure::ProtocolUnreachable)),
         (3, Some(Failure::Refused)),

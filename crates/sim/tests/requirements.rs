@@ -7,7 +7,7 @@ use core::net::IpAddr;
 use core::time::Duration;
 
 use common::{ACK, Bench, FIN, PEER_MAC, PORT, Peer, RST, SYN, Sent, ours};
-use stack::channel::{CloseMode, ConnOption, Endpoint, Failure, Job, Token};
+use protocol::{CloseMode, ConnOption, Endpoint, Failure, Job, Token};
 use wire::tcp::{Header, Options, Timestamps};
 use wire::{Addr, SeqNum, ethernet, ipv4, ipv6};
 

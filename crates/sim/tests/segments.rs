@@ -11,7 +11,7 @@ use core::time::Duration;
 use std::collections::HashMap;
 
 use io::impair::Random;
-use stack::channel::{CloseMode, ConnId, Endpoint, Failure, Job, Token};
+use protocol::{CloseMode, ConnId, Endpoint, Failure, Job, Token};
 use wire::tcp::{Flags, Options};
 use wire::{Addr, SeqNum};
 

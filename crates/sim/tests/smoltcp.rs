@@ -4,13 +4,13 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use io::impair::{Impairment, Path};
+use protocol::Endpoint;
 use sim::{Echo, Host, HostConfig, Outcome, Sender, pattern};
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
 use smoltcp::phy::{Checksum, Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::tcp;
 use smoltcp::time::Instant as SmolInstant;
 use smoltcp::wire::{EthernetAddress, HardwareAddress, IpAddress, IpCidr};
-use stack::channel::Endpoint;
 use wire::{Addr, Instant};
 
 /// smoltcp's end of the wire.

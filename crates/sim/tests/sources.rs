@@ -3,8 +3,8 @@
 
 use std::collections::{HashMap, HashSet};
 
+use protocol::{ConnId, Endpoint, Event, Failure, Job, Token};
 use sim::{Host, HostConfig};
-use stack::channel::{ConnId, Endpoint, Event, Failure, Job, Token};
 use stack::{Asked, OtherLanes, Sought, Stack, Steering};
 use wire::burst::RxFrame;
 use wire::tcp::{Flags, Header, Options, Segment};

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use common::*;
-use stack::channel::{CloseMode, Job};
+use protocol::{CloseMode, Job};
 use stack::{Asked, DropReason, FlowKey, InterfaceId, OtherLanes, Sought, Stack, Steering};
 use wire::burst::{RxBurst, RxChecksum, RxFrame};
 use wire::tcp::Options;

@@ -1,9 +1,9 @@
 //! A burst is worth what its frames are worth one by one: following a train of segments saves work and changes nothing.
 
 use io::impair::Random;
+use protocol::{Endpoint, Event};
 use sim::offload::join;
 use sim::{Echo, Frames, Host, HostConfig, Outcome, Sender};
-use stack::channel::{Endpoint, Event};
 use wire::cut::Cut;
 use wire::{Addr, Instant};
 

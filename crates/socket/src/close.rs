@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use stack::channel::{CloseMode, ConnId, Job};
+use protocol::{CloseMode, ConnId, Job};
 
 use crate::errno::Errno;
 use crate::options::Linger;

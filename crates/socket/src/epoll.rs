@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use stack::channel::Failure;
+use protocol::Failure;
 
 use crate::errno::Errno;
 use crate::readiness::{bits, common_bits, listener_bits};

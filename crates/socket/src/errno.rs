@@ -1,6 +1,6 @@
 //! Error numbers as Linux has them.
 
-use stack::channel::Failure;
+use protocol::Failure;
 
 macro_rules! errnos {
     ($($(#[$doc:meta])* $name:ident = $number:literal),* $(,)?) => {

@@ -1,7 +1,7 @@
 //! What the stack says, taken in batches.
 
 use mem::Chain;
-use stack::channel::{ConnId, Endpoint, Event, Job, ListenerId};
+use protocol::{ConnId, Endpoint, Event, Job, ListenerId};
 use tcp::TcpInfo;
 
 use crate::epoll::ANY;

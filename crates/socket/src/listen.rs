@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use stack::channel::{ConnOption, Endpoint, Job, ListenerId, Token};
+use protocol::{ConnOption, Endpoint, Job, ListenerId, Token};
 
 use crate::epoll::ANY;
 use crate::errno::Errno;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use stack::channel::Endpoint;
+use protocol::Endpoint;
 use wire::Addr;
 
 use crate::table::Tcp;

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use stack::channel::{ConnId, ConnOption, Job, ListenerId};
+use protocol::{ConnId, ConnOption, Job, ListenerId};
 use tcp::congestion::Algorithm;
 use wire::Addr;
 

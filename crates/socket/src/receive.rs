@@ -1,7 +1,7 @@
 //! Reading, in every form that recv(2) has.
 
 use mem::Chain;
-use stack::channel::Job;
+use protocol::Job;
 
 use crate::errno::Errno;
 use crate::sockets::Sockets;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use mem::spsc::{Consumer, Message, Producer};
 use mem::{Chain, Side};
-use stack::channel::{CloseMode, ConnId, ConnOption, Endpoint, Job, Token};
+use protocol::{CloseMode, ConnId, ConnOption, Endpoint, Job, Token};
 use tcp::TcpInfo;
 use wire::Addr;
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use mem::{Chain, Paged};
-use stack::channel::{ConnId, Endpoint, Failure, ListenerId};
+use protocol::{ConnId, Endpoint, Failure, ListenerId};
 use wire::Addr;
 
 use crate::epoll::Watch;

@@ -1,7 +1,7 @@
 //! Writing and shutting down.
 
 use mem::{CHUNK_BYTES, Chain};
-use stack::channel::Job;
+use protocol::Job;
 
 use crate::epoll::ANY;
 use crate::errno::Errno;

@@ -1,6 +1,6 @@
 //! The urgent mark (tcp(7), RFC 6093): where it lies, what stops at it, and the byte that can be read apart.
 
-use stack::channel::Job;
+use protocol::Job;
 
 use crate::errno::Errno;
 use crate::sockets::Sockets;

@@ -7,8 +7,8 @@ use core::time::Duration;
 use common::{Lane, at, at6};
 use mem::Chain;
 use mem::spsc::Message;
+use protocol::{CloseMode, ConnId, ConnOption, Endpoint, Event, Failure, Job, ListenerId, Token};
 use socket::{Errno, Linger, ListenOptions, SockId, SockOption, bits};
-use stack::channel::{CloseMode, ConnId, ConnOption, Endpoint, Event, Failure, Job, ListenerId, Token};
 use tcp::TcpInfo;
 use wire::Addr;
 

@@ -3,8 +3,8 @@
 mod common;
 
 use common::{Lane, SEND, at};
+use protocol::{ConnId, Event, Failure, ListenerId};
 use socket::{Errno, Interest, Ready, Shutdown, SockId, Trigger, bits};
-use stack::channel::{ConnId, Event, Failure, ListenerId};
 
 fn interest(events: u32, trigger: Trigger) -> Interest {
     Interest { events, trigger, data: 1 }

@@ -6,8 +6,8 @@ use common::{Lane, SEND, at, at6};
 use mem::Chain;
 use mem::spsc::Message;
 use proptest::prelude::*;
+use protocol::{ConnId, Event, Failure, Job};
 use socket::{Errno, Interest, ListenOptions, Ready, Shutdown, SockId, SockOption, Trigger, bits};
-use stack::channel::{ConnId, Event, Failure, Job};
 
 const SOCKS: usize = 4;
 const EPOLLS: usize = 6;

@@ -3,8 +3,8 @@
 mod common;
 
 use common::{Lane, at};
+use protocol::{ConnId, ConnOption, Event, Job, ListenerId};
 use socket::{Errno, ListenOptions, SockOption, bits};
-use stack::channel::{ConnId, ConnOption, Event, Job, ListenerId};
 use tcp::congestion::Algorithm;
 
 #[test]

@@ -3,8 +3,8 @@
 mod common;
 
 use common::Lane;
+use protocol::{ConnId, Event, Failure, Job};
 use socket::{Errno, RecvFlags, SockOption, bits};
-use stack::channel::{ConnId, Event, Failure, Job};
 
 fn flags(bits: i32) -> RecvFlags {
     RecvFlags::from_bits(bits)

@@ -3,8 +3,8 @@
 mod common;
 
 use common::Lane;
+use protocol::{ConnId, Event, Failure};
 use socket::{Interest, Ready, SockId, bits};
-use stack::channel::{ConnId, Event, Failure};
 
 fn collect(l: &mut Lane, epoll: SockId, most: usize) -> Vec<(u64, u32)> {
     let mut out = [Ready { events: 0, data: 0 }; 8];

@@ -7,8 +7,8 @@ use common::{Lane, RECEIVE, SEND};
 /// What everybody may have in flight.
 const LEAST: usize = 8192;
 use mem::Chain;
+use protocol::{ConnId, Event, Failure, Job};
 use socket::{Errno, Shutdown, bits};
-use stack::channel::{ConnId, Event, Failure, Job};
 
 #[test]
 fn reads_in_every_form() {

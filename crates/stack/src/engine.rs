@@ -68,7 +68,7 @@ pub struct Stack {
     jobs: Consumer,
     events: Producer,
     /// Answers to requests, which are no connection's events.
-    answers: VecDeque<crate::channel::Event>,
+    answers: VecDeque<protocol::Event>,
     /// Options of the request that comes next.
     prepared: Options,
 

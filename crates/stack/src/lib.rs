@@ -4,7 +4,6 @@
 //! The runtime calls it in the order of mTCP's main loop (NSDI'14 3.2): receive, expire, jobs, transmit, events.
 #![forbid(unsafe_code)]
 
-pub mod channel;
 mod config;
 mod conns;
 mod counters;

@@ -1,7 +1,7 @@
 //! Calls that open, name and close sockets.
 
+use protocol::Endpoint;
 use socket::{Errno, ListenOptions, Shutdown, SockOption};
-use stack::channel::Endpoint;
 
 use super::args::Args;
 use super::{Fd, Kind, Progress, Try};

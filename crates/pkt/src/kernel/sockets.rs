@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::thread::{self, JoinHandle};
 
+use protocol::Endpoint;
 use socket::{Errno, Interest, ListenOptions, Ready, RecvFlags, Shutdown, SockId, SockOption, Trigger, bits};
-use stack::channel::Endpoint;
 use tcp::TcpInfo;
 use wire::Addr;
 

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use ::io::bpf::{MOST_KEPT, OwnFlags, OwnFlow, OwnKey};
 use ::io::xdp::XdpDevice;
 use ::io::{Bell, PortError};
-use stack::channel::Endpoint;
+use protocol::Endpoint;
 use stack::{FlowKey, InterfaceId, Stack};
 use wire::Addr;
 

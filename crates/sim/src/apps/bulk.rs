@@ -1,6 +1,6 @@
 //! Sends much, reads at once what comes, and closes when both directions have ended. With nothing to send it is a sink.
 
-use stack::channel::CloseMode;
+use protocol::CloseMode;
 use wire::Instant;
 
 use super::{App, Stream};

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use stack::channel::{CloseMode, ConnId, Endpoint, Event, Job, ListenerId, Token};
+use protocol::{CloseMode, ConnId, Endpoint, Event, Job, ListenerId, Token};
 
 use crate::host::Host;
 

@@ -1,6 +1,6 @@
 //! One end says everything and finishes; the other hears all of it before it says a word.
 
-use stack::channel::CloseMode;
+use protocol::CloseMode;
 use wire::Instant;
 
 use super::{App, Stream};

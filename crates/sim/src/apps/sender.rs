@@ -1,7 +1,7 @@
 //! Sends a pattern to an echo and checks what comes back.
 
 use mem::Chain;
-use stack::channel::{CloseMode, ConnId, Endpoint, Event, Failure, Job, Token};
+use protocol::{CloseMode, ConnId, Endpoint, Event, Failure, Job, Token};
 
 use super::pattern;
 use crate::host::Host;

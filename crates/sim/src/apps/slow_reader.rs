@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use stack::channel::CloseMode;
+use protocol::CloseMode;
 use wire::Instant;
 
 use super::{App, Stream};

@@ -1,7 +1,7 @@
 //! One end of a connection: writes a pattern, verifies the other end's, and remembers what happened.
 
 use mem::Chain;
-use stack::channel::{CloseMode, ConnId, Event, Failure, Job};
+use protocol::{CloseMode, ConnId, Event, Failure, Job};
 
 use super::pattern;
 use crate::host::Host;

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use io::impair::Random;
-use stack::channel::{CloseMode, ConnOption};
+use protocol::{CloseMode, ConnOption};
 use tcp::congestion::Algorithm;
 
 use super::{micros, scale};

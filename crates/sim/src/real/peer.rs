@@ -11,9 +11,9 @@ use std::thread::JoinHandle;
 
 use ::io::impair::Random;
 use mem::Chain;
+use protocol::{CloseMode, ConnId, Endpoint, Event, Job, Token};
 use rustix::net::{self, AddressFamily, SocketType};
 use sha2::{Digest, Sha256};
-use stack::channel::{CloseMode, ConnId, Endpoint, Event, Job, Token};
 use wire::Addr;
 
 use super::kernel::Kernel;

@@ -6,8 +6,8 @@ pub mod families;
 use core::time::Duration;
 
 use mem::Chain;
+use protocol::{ConnId, ConnOption, Endpoint, Event, Failure, Job, ListenerId, Token};
 use sim::{Host, HostConfig};
-use stack::channel::{ConnId, ConnOption, Endpoint, Event, Failure, Job, ListenerId, Token};
 use wire::tcp::{Flags, Header, Options, Segment, Timestamps};
 use wire::{Addr, Instant, MacAddr, SeqNum, ethernet, ipv4, ipv6};
 

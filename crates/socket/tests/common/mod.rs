@@ -5,8 +5,8 @@ use core::net::IpAddr;
 
 use mem::spsc::{Consumer, Message, Producer, ring};
 use mem::{Chain, Pool, PoolConfig, Side};
+use protocol::{CloseMode, ConnId, Endpoint, Event, Job, ListenerId, Token};
 use socket::{Errno, ListenOptions, SockId, SocketConfig, Sockets};
-use stack::channel::{CloseMode, ConnId, Endpoint, Event, Job, ListenerId, Token};
 use wire::Addr;
 
 pub const SEND: u32 = 12_000;

@@ -4,8 +4,8 @@ use tcp::{Config, State, Tcb};
 use wire::MacAddr;
 
 use crate::FlowKey;
-use crate::channel::Failure;
 use crate::schedule::alarms::Alarm;
+use protocol::Failure;
 
 /// Where a connection is between the wire and the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub(crate) enum Stage {
     Owned,
     /// The application has closed it.
     Released,
-    /// As `Released`, and the application waits for [`Event::Closed`](crate::channel::Event::Closed).
+    /// As `Released`, and the application waits for [`Event::Closed`](protocol::Event::Closed).
     Lingering,
 }
 

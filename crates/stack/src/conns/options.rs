@@ -2,8 +2,8 @@
 
 use tcp::congestion::Algorithm;
 
-use crate::channel::ConnOption;
 use crate::conns::conn::Conn;
+use protocol::ConnOption;
 
 /// Options that wait for a connection: each at most once, so their number is bounded.
 #[derive(Clone, Debug, Default)]

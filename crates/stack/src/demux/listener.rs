@@ -5,10 +5,10 @@ use wire::Addr;
 
 use crate::FlowKey;
 use crate::InterfaceId;
-use crate::channel::{ConnOption, Endpoint};
 use crate::conns::options::Options;
 use crate::keyed::Keyed;
 use crate::slab::Slab;
+use protocol::{ConnOption, Endpoint};
 
 pub(crate) struct Listener {
     pub local: Endpoint,

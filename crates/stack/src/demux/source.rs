@@ -4,11 +4,11 @@
 use wire::{Addr, Instant};
 
 use crate::FlowKey;
-use crate::channel::{Endpoint, Failure};
 use crate::conns::Conns;
 use crate::demux::sources::{Known, REMEMBERED};
 use crate::demux::time_wait::TimeWait;
 use crate::demux::{Demux, Owner};
+use protocol::{Endpoint, Failure};
 
 /// Ports that are looked at for one whose answers come straight to its lane: one in the square of the number of lanes is such a
 /// port. More looks would cost more than a hand-over does.

@@ -4,9 +4,9 @@
 
 use wire::Instant;
 
-use crate::channel::{CloseMode, ConnId, ListenerId};
 use crate::conns::conn::{Conn, Stage};
 use crate::engine::{Stack, context};
+use protocol::{CloseMode, ConnId, ListenerId};
 
 /// Connections that a turn ends: about as many answers come for them as a turn receives.
 const EACH: usize = 32;

@@ -3,10 +3,10 @@
 use mem::Chain;
 use tcp::{Notice, State};
 
-use crate::channel::{ConnId, Endpoint, Event, ListenerId};
 use crate::conns::conn::Stage;
 use crate::engine::Stack;
 use crate::schedule::queues::queued;
+use protocol::{ConnId, Endpoint, Event, ListenerId};
 use wire::Instant;
 
 impl Stack {
@@ -53,7 +53,7 @@ impl Stack {
         self.events.push(event.into_message()).map_err(|m| match Event::from_message(m) {
             Ok(event) => event,
             // A message that was just encoded decodes.
-            Err(chain) => Event::Info { conn: ConnId(u32::MAX), token: crate::channel::Token(u32::MAX), chain },
+            Err(chain) => Event::Info { conn: ConnId(u32::MAX), token: protocol::Token(u32::MAX), chain },
         })
     }
 

@@ -4,10 +4,10 @@
 use wire::tcp::Flags;
 use wire::{Addr, Instant, ethernet, icmpv4, icmpv6, ipv4, ipv6};
 
-use crate::channel::Endpoint;
 use crate::demux::Owner;
 use crate::engine::Stack;
 use crate::{FlowKey, InterfaceId};
+use protocol::Endpoint;
 
 /// The connection that a frame is about, as this end sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,6 @@ use tcp::{Offer, Open, Outgoing, Tcb, reset_for};
 use wire::tcp::{Flags, Options, Segment, Timestamps};
 use wire::{Instant, MacAddr, SeqNum};
 
-use crate::channel::ConnOption;
 use crate::config::SynCookies;
 use crate::conns::conn::{Birth, Stage};
 use crate::counters::DropReason;
@@ -17,6 +16,7 @@ use crate::engine::{Stack, context};
 use crate::link::Source;
 use crate::link::replies::{Raw, Reply};
 use crate::{FlowKey, InterfaceId};
+use protocol::ConnOption;
 
 impl Stack {
     /// A SYN for `listener`. `after` is the sequence number that an earlier connection of the same tuple reached.

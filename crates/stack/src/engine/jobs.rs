@@ -3,13 +3,13 @@
 use tcp::{State, Tcb, TcpInfo};
 use wire::Instant;
 
-use crate::channel::{CloseMode, ConnId, Event, Job};
 use crate::conns::Conns;
 use crate::conns::conn::{Conn, Stage};
 use crate::conns::options::apply;
 use crate::counters::DropReason;
 use crate::demux::listener::Listener;
 use crate::engine::{Stack, context};
+use protocol::{CloseMode, ConnId, Event, Job};
 
 impl Stack {
     /// Does every job that waits; how many there were.

@@ -3,7 +3,6 @@
 use tcp::Open;
 use wire::{Addr, Instant, SeqNum};
 
-use crate::channel::{ConnId, Endpoint, Event, Failure, ListenerId, Token};
 use crate::conns::conn::{Birth, Conn, Stage};
 use crate::conns::options::Options;
 use crate::counters::DropReason;
@@ -11,6 +10,7 @@ use crate::demux::listener::Listener;
 use crate::demux::source::Chosen;
 use crate::engine::{Stack, context};
 use crate::{FlowKey, InterfaceId};
+use protocol::{ConnId, Endpoint, Event, Failure, ListenerId, Token};
 
 impl Stack {
     pub(super) fn connect(

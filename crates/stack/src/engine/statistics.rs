@@ -5,10 +5,10 @@ use core::net::IpAddr;
 use mem::Side;
 use tcp::Tcb;
 
-use crate::channel::Endpoint;
 use crate::counters::Counters;
 use crate::engine::Stack;
 use crate::{FlowKey, InterfaceId};
+use protocol::Endpoint;
 
 impl Stack {
     /// Statistics.

@@ -2,7 +2,6 @@
 
 use wire::Instant;
 
-use crate::channel::Failure;
 use crate::conns::Conns;
 use crate::counters::DropReason;
 use crate::engine::output::SHARE;
@@ -11,6 +10,7 @@ use crate::link::hop::NO_ROUTE;
 use crate::link::neighbor::Waiter;
 use crate::schedule::Schedule;
 use crate::schedule::queues::{Entry, queued};
+use protocol::Failure;
 
 /// Who waits for `hop`.
 pub(super) fn waits_for<'a>(hop: u32, conns: &'a Conns, schedule: &'a Schedule) -> impl Fn(Entry) -> bool + use<'a> {

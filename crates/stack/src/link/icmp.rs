@@ -5,12 +5,12 @@ use wire::quoted::Quoted;
 use wire::{Addr, Instant, Malformed, ethernet, icmpv4, icmpv6, ipv4, ipv6};
 
 use crate::InterfaceId;
-use crate::channel::Failure;
 use crate::counters::{Counters, DropReason};
 use crate::link::Link;
 use crate::link::Source;
 use crate::link::replies::{Raw, emit_ip};
 use crate::link::trouble::{self, Trouble};
+use protocol::Failure;
 
 /// ICMP messages that may be sent: 1,000 a second, 50 at once (RFC 1812 4.3.2.8, RFC 4443 2.4 f).
 #[derive(Default)]

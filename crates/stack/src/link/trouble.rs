@@ -1,6 +1,6 @@
 //! What ICMP errors say of a path or a peer (RFC 9293 3.9.2.2, RFC 5461): which are hard, and what the application is told.
 
-use crate::channel::Failure;
+use protocol::Failure;
 
 /// What an ICMP error says about a path or peer. Hard ones end a connection that is being opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
