@@ -14,11 +14,15 @@ import tempfile
 from pathlib import Path
 
 
+# What stands before a module of tests.
+TESTS = r"#\[cfg\((?:all\()?test\b[^\n]*\)\]\n"
+
+
 def without_tests(text):
     """The code beside the tests, without comments."""
     text = re.sub(r"//[^\n]*", "", text)
-    text = re.sub(r"^#\[cfg\(test\)\]\nmod \w+;\n", "", text, flags=re.M)
-    found = re.search(r"^#\[cfg\(test\)\]\nmod \w+ \{", text, flags=re.M)
+    text = re.sub(rf"^{TESTS}mod \w+;\n", "", text, flags=re.M)
+    found = re.search(rf"^{TESTS}mod \w+ \{{", text, flags=re.M)
     if not found:
         return text
     # rustfmt closes it in the first column.

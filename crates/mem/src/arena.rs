@@ -85,6 +85,9 @@ pub enum ArenaError {
     /// A size overflows the address space.
     #[error("the size overflows the address space")]
     TooLarge,
+    /// A descriptor of memory that another process shares cannot be mapped, or could shrink while it is.
+    #[error("{0}")]
+    Foreign(String),
     /// A ring's slot count is not a power of two from 1 to 2^30.
     #[error("a ring needs a power of two of slots from 1 to 2^30, not {0}")]
     Slots(usize),
@@ -123,6 +126,32 @@ impl Arena {
             return Err(ArenaError::TooLarge);
         }
         map(bytes, huge, config.backing).map(Arc::new)
+    }
+
+    /// Maps what another process has made as [`Backing::Memfd`]. Regions are cut off it in the same order as there. A child of fork(2) does
+    /// not have the mapping.
+    #[cfg(not(any(miri, loom)))]
+    pub(crate) fn attach(file: rustix::fd::OwnedFd) -> Result<Arc<Arena>, ArenaError> {
+        use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
+        use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
+
+        let foreign = |what: &str| ArenaError::Foreign(what.into());
+        let seals = fcntl_get_seals(&file).map_err(|_| foreign("the descriptor is no shared memory (a memfd)"))?;
+        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
+            return Err(foreign("the shared memory is not sealed: it could shrink while it is in use"));
+        }
+        let system = |e: rustix::io::Errno| ArenaError::Foreign(format!("mapping the shared memory: {e}"));
+        let bytes = usize::try_from(fstat(&file).map_err(system)?.st_size).unwrap_or(0);
+        if bytes == 0 || bytes > isize::MAX as usize / 2 {
+            return Err(foreign("the shared memory is empty"));
+        }
+        let (rw, at) = (ProtFlags::READ | ProtFlags::WRITE, core::ptr::null_mut());
+        // SAFETY: a fresh mapping at an address of the kernel's choice disturbs nothing; the file keeps its length.
+        let base = unsafe { mmap(at, bytes, rw, MapFlags::SHARED | MapFlags::NORESERVE, &file, 0) }.map_err(system)?;
+        // SAFETY: the whole of our own mapping; the advice changes no contents here.
+        let _ = unsafe { madvise(base, bytes, Advice::LinuxDontFork) };
+        let base = NonNull::new(base.cast()).expect("mmap never returns null");
+        Ok(Arc::new(Arena { base, bytes, used: AtomicUsize::new(0), pages: Pages::Plain, file: Some(file) }))
     }
 
     /// Size in bytes.

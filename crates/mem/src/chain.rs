@@ -27,10 +27,10 @@ pub use slices::Slices;
 #[derive(Debug)]
 #[repr(C)]
 pub struct Chain {
-    head: u32,
-    tail: u32,
-    bytes: u32,
-    pool: u32,
+    pub(crate) head: u32,
+    pub(crate) tail: u32,
+    pub(crate) bytes: u32,
+    pub(crate) pool: u32,
 }
 
 const _: () = assert!(size_of::<Chain>() == 16);

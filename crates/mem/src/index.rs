@@ -42,13 +42,35 @@ pub(crate) fn check(slots: usize) -> Result<(), ArenaError> {
     if slots.is_power_of_two() && slots <= 1 << 30 { Ok(()) } else { Err(ArenaError::Slots(slots)) }
 }
 
+/// Where the indices of a ring lie, for who makes its ends.
+#[derive(Clone)]
+pub(crate) struct Place {
+    shared: Placed<Indices>,
+    slots: u32,
+}
+
+impl Place {
+    /// For `slots` slots, a power of two from 1 to 2^30.
+    pub(crate) fn new(arena: &Arc<Arena>, slots: usize) -> Result<Place, ArenaError> {
+        check(slots)?;
+        Ok(Place { shared: Placed::new(arena)?, slots: slots as u32 })
+    }
+
+    /// The producer's end. There must be one.
+    pub(crate) fn tail(&self) -> Tail {
+        Tail { shared: self.shared.clone(), slots: self.slots, next: 0, published: 0, offered: 0, head: 0 }
+    }
+
+    /// The consumer's end. There must be one.
+    pub(crate) fn head(&self) -> Head {
+        Head { shared: self.shared.clone(), slots: self.slots, next: 0, released: 0, tail: 0, overrun: false }
+    }
+}
+
 /// Makes both ends for `slots` slots, a power of two from 1 to 2^30.
 pub(crate) fn ends(arena: &Arc<Arena>, slots: usize) -> Result<(Tail, Head), ArenaError> {
-    check(slots)?;
-    let shared: Placed<Indices> = Placed::new(arena)?;
-    let slots = slots as u32;
-    let tail = Tail { shared: shared.clone(), slots, next: 0, published: 0, offered: 0, head: 0 };
-    Ok((tail, Head { shared, slots, next: 0, released: 0, tail: 0 }))
+    let place = Place::new(arena, slots)?;
+    Ok((place.tail(), place.head()))
 }
 
 /// How far `a` is ahead of `b`; 0 where it is behind.
@@ -70,9 +92,10 @@ pub(crate) struct Tail {
 }
 
 impl Tail {
+    /// None where the consumer's index is one that cannot be: what is written then is lost to that one alone.
     #[inline(always)]
     fn cached_room(&self) -> u32 {
-        self.slots - self.next.wrapping_sub(self.head)
+        self.slots.saturating_sub(self.next.wrapping_sub(self.head))
     }
 
     fn refresh(&mut self) {
@@ -180,8 +203,10 @@ pub(crate) struct Head {
     slots: u32,
     next: u32,
     released: u32,
-    /// The producer's index as last seen.
+    /// The producer's index as last seen, never further ahead than there are slots.
     tail: u32,
+    /// The producer has written an index that cannot be.
+    overrun: bool,
 }
 
 impl Head {
@@ -209,8 +234,24 @@ impl Head {
     /// Looks how many slots can be read.
     pub(crate) fn available(&mut self) -> u32 {
         let n = self.len();
-        self.tail = self.next.wrapping_add(n);
+        self.reach(self.next.wrapping_add(n))
+    }
+
+    /// Slots up to `tail` can be read, unless they are more than there are.
+    #[inline]
+    fn reach(&mut self, tail: u32) -> u32 {
+        let n = tail.wrapping_sub(self.next);
+        if n > self.slots {
+            self.overrun = true;
+            return 0;
+        }
+        self.tail = tail;
         n
+    }
+
+    /// Whether the producer has ever written an index that cannot be.
+    pub(crate) fn is_overrun(&self) -> bool {
+        self.overrun
     }
 
     /// `n` slots are read and may be released.
@@ -248,7 +289,7 @@ impl Head {
     pub(crate) fn take_offer(&mut self) {
         // Acquire: pairs with the producer's offer.
         let offered = self.shared.tail.offered.load(Ordering::Acquire);
-        self.tail = self.tail.wrapping_add(ahead(offered, self.tail));
+        self.reach(self.tail.wrapping_add(ahead(offered, self.tail)));
         self.shared.tail.taken.store(1, Ordering::Relaxed);
     }
 

@@ -3,7 +3,9 @@
 //! - [`Arena`]: one reserved mapping, addressed by offset, out of which everything else is cut.
 //! - [`Pool`], [`Side`]: 2 KiB chunks, one private magazine on each side, surplus passed over in batches.
 //! - [`Chain`]: an owned queue of bytes made of chunks.
-//! - [`spsc`]: message rings; a message is one cache line and carries a chain's ownership.
+//! - [`spsc`]: rings from one producer to one consumer.
+//! - [`ring`]: rings of messages; a message is one cache line and carries a chain's ownership.
+//! - [`lease`]: the memory that one client in another process shares with the stack.
 //! - [`frames`]: a ring of packet frames, for wires in memory.
 //! - [`turn`]: a value that two threads use by turns.
 //! - [`Counters`], [`prefetch`], [`sum`].
@@ -16,11 +18,15 @@
 mod arena;
 mod chain;
 mod counters;
+mod crossing;
 pub mod frames;
 mod index;
+#[cfg(not(any(miri, loom)))]
+pub mod lease;
 mod paged;
 mod pool;
 pub mod prefetch;
+pub mod ring;
 pub mod spsc;
 pub mod sum;
 mod sync;
@@ -30,4 +36,4 @@ pub use arena::{Arena, ArenaConfig, ArenaError, Backing, Huge, Pages};
 pub use chain::{Chain, Cursor};
 pub use counters::Counters;
 pub use paged::{Paged, advise};
-pub use pool::{CHUNK_BYTES, Pool, PoolConfig, PoolStats, Side, View};
+pub use pool::{Breach, CHUNK_BYTES, Pool, PoolConfig, PoolStats, Side, View};

@@ -1,17 +1,24 @@
 //! Chunks of 2 KiB and who owns them.
 //!
-//! A pool has two sides, one for the stack, one for the application. Each allocates from and frees into a private
+//! A pool has one side for the stack and one for each thread of the application. Each allocates from and frees into a private
 //! magazine, lists of chunks threaded through their records, without any atomic operation. A magazine past its high
 //! mark passes batches to the other side through an SPSC ring as long as that has fewer, and a side that sees the other run
-//! low passes some over ([`Side::supply_peer`]). Chunks that were never used come from a shared counter, 64 at a time: the only atomic
+//! low passes some over ([`Side::supply_peer`]). Surplus goes between the stack's side and another, never between two of the application's.
+//! Chunks that were never used come from a shared counter, 64 at a time: the only atomic
 //! read-modify-write, and memory that was never needed is never touched.
 //!
 //! Ownership is what makes the safe faces sound: every chunk is, at any time, in exactly one chain, magazine or ring slot,
-//! and only whoever holds that may touch the chunk or its record.
+//! and only whoever holds that may touch the chunk or its record. Where the application is another process ([`border`]), the stack keeps
+//! its own records, and believes what that one writes only after it has looked.
+
+#[cfg_attr(any(miri, loom), allow(dead_code, reason = "leases lie in files, which neither of them maps"))]
+mod border;
+mod peer;
 
 use crate::arena::{Arena, ArenaConfig, ArenaError, Backing, Huge};
-use crate::spsc::{self, Consumer, Producer};
 use crate::sync::{AtomicU32, Ordering, Placed, Shared, Tracks};
+use border::Border;
+use peer::{Link, Peer};
 use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -23,6 +30,10 @@ pub(crate) const NIL: u32 = u32::MAX;
 
 /// Chunks in a full batch, and in one helping of fresh ones.
 const BATCH: u32 = 64;
+
+pub use border::Breach;
+#[cfg(not(any(miri, loom)))]
+pub(crate) use border::Lease;
 
 /// What is known of a chunk, apart from its payload.
 #[derive(Clone, Copy)]
@@ -94,32 +105,13 @@ pub(crate) struct Batch {
 
 const NONE: Batch = Batch { head: NIL, count: 0 };
 
-/// What one side tells the other; each written by one side only.
-#[derive(Default)]
-#[repr(C, align(128))]
-struct Notice {
-    /// Free chunks in the side's magazine, roughly.
-    free: AtomicU32,
-    /// Chunks passed to the other side, wrapping.
-    given: AtomicU32,
-    /// Chunks taken from the other side, wrapping.
-    taken: AtomicU32,
-}
-
-#[derive(Default)]
-#[repr(C)]
-struct Control {
-    sides: [Notice; 2],
-    fresh: Fresh,
-}
-
 /// The first chunk never handed out.
 #[derive(Default)]
 #[repr(C, align(128))]
 struct Fresh(AtomicU32);
 
 // SAFETY: atomics only; zero is their default.
-unsafe impl Shared for Control {}
+unsafe impl Shared for Fresh {}
 
 /// Makes pools.
 #[derive(Debug)]
@@ -140,10 +132,9 @@ impl Pool {
 
     /// Bytes of arena that [`Pool::new_in`] takes at most.
     pub fn bytes(chunks: u32) -> usize {
-        let ring = spsc::queue_bytes::<Batch>(ring_slots(chunks, batch_of(chunks)));
         (chunks as usize)
             .saturating_mul(CHUNK_BYTES + size_of::<Record>())
-            .saturating_add(2 * 4096 + 2 * ring + 2 * size_of::<Control>())
+            .saturating_add(2 * 4096 + Link::bytes(chunks) + 2 * size_of::<Fresh>())
     }
 
     /// A pool in an arena that has [`Pool::bytes`] left.
@@ -151,36 +142,38 @@ impl Pool {
         check(chunks)?;
         let payload = arena.carve((chunks as usize).checked_mul(CHUNK_BYTES).ok_or(ArenaError::TooLarge)?, 4096)?;
         let records = arena.carve(chunks as usize * size_of::<Record>(), 64)?.cast();
-        let control: Placed<Control> = Placed::new(arena)?;
-        let tracks = Tracks::new(chunks as usize);
-        let batch = batch_of(chunks);
-        let slots = ring_slots(chunks, batch);
-        let (to_b, from_a) = spsc::queue_in(arena, slots)?;
-        let (to_a, from_b) = spsc::queue_in(arena, slots)?;
-        let tag = next_tag()?;
-        let side = |which, give, take| Side {
+        let fresh: Placed<Fresh> = Placed::new(arena)?;
+        let link = Link::new(arena, chunks)?;
+        let shape = Shape {
             payload,
             records,
-            tag,
+            tag: next_tag()?,
             chunks,
-            free: NONE,
-            held: 0,
-            fresh: 0,
-            fresh_end: 0,
-            batch,
-            high: (chunks / (4 * batch)).clamp(1, 8) as usize,
-            // Room for every chunk, so that freeing never allocates; address space until used.
-            full: VecDeque::with_capacity((chunks / batch) as usize + 16),
-            give,
-            take,
-            control: control.clone(),
-            which,
-            failures: 0,
-            tracks: tracks.clone(),
-            _arena: arena.clone(),
+            tracks: Tracks::new(chunks as usize),
+            arena: arena.clone(),
         };
-        Ok((side(0, to_b, from_b), side(1, to_a, from_a)))
+        let side = |which| Side::new(&shape, vec![link.peer(which)], Untouched::Shared(fresh.clone()));
+        Ok((side(0), side(1)))
     }
+}
+
+/// What all sides of a pool have together.
+struct Shape {
+    payload: NonNull<u8>,
+    records: NonNull<Record>,
+    tag: u32,
+    chunks: u32,
+    tracks: Tracks,
+    arena: Arc<Arena>,
+}
+
+/// Where a side finds chunks that were never used, when those that it has set aside are gone.
+enum Untouched {
+    /// Behind a counter that the sides share.
+    Shared(Placed<Fresh>),
+    /// Nowhere: each side has been given its part.
+    #[cfg_attr(any(miri, loom), allow(dead_code, reason = "as for leases"))]
+    Dealt,
 }
 
 fn check(chunks: u32) -> Result<(), ArenaError> {
@@ -221,10 +214,11 @@ pub struct Side {
     /// Full batches to keep in any case.
     high: usize,
     full: VecDeque<Batch>,
-    give: Producer<Batch>,
-    take: Consumer<Batch>,
-    control: Placed<Control>,
-    which: usize,
+    /// The other sides that this one speaks to.
+    peers: Vec<Peer>,
+    untouched: Untouched,
+    /// Where the others are not trusted.
+    border: Option<Box<Border>>,
     failures: u64,
     tracks: Tracks,
     _arena: Arc<Arena>,
@@ -261,6 +255,31 @@ impl View {
 unsafe impl Send for Side {}
 
 impl Side {
+    fn new(shape: &Shape, peers: Vec<Peer>, untouched: Untouched) -> Side {
+        let chunks = shape.chunks;
+        let batch = batch_of(chunks);
+        Side {
+            payload: shape.payload,
+            records: shape.records,
+            tag: shape.tag,
+            chunks,
+            free: NONE,
+            held: 0,
+            fresh: 0,
+            fresh_end: 0,
+            batch,
+            high: (chunks / (4 * batch)).clamp(1, 8) as usize,
+            // Room for every chunk, so that freeing never allocates; address space until used.
+            full: VecDeque::with_capacity((chunks / batch) as usize + 16),
+            peers,
+            untouched,
+            border: None,
+            failures: 0,
+            tracks: shape.tracks.clone(),
+            _arena: shape.arena.clone(),
+        }
+    }
+
     /// A view of the same pool.
     pub fn view(&self) -> View {
         let Side { payload, records, tag, tracks, _arena, .. } = self;
@@ -309,7 +328,7 @@ impl Side {
         }
         if self.fresh == self.fresh_end && !self.take_fresh() {
             self.failures += 1;
-            self.notice().free.store(0, Ordering::Relaxed);
+            self.tell_all();
             return None;
         }
         let chunk = self.fresh;
@@ -318,18 +337,25 @@ impl Side {
         Some(chunk)
     }
 
-    /// Takes a batch that the other side passed.
+    /// Takes a batch that another side passed.
     fn take(&mut self) -> Option<Batch> {
-        let batch = self.take.pop()?;
-        self.held += batch.count;
-        let taken = self.notice().taken.load(Ordering::Relaxed).wrapping_add(batch.count);
-        self.notice().taken.store(taken, Ordering::Relaxed);
-        Some(batch)
+        for peer in &mut self.peers {
+            let batch = match &mut self.border {
+                None => peer.take(),
+                Some(border) => border.take(peer, self.records),
+            };
+            if let Some(batch) = batch {
+                self.held += batch.count;
+                return Some(batch);
+            }
+        }
+        None
     }
 
     /// Sets chunks aside that were never used.
     fn take_fresh(&mut self) -> bool {
-        let fresh = &self.control.fresh.0;
+        let Untouched::Shared(fresh) = &self.untouched else { return false };
+        let fresh = &fresh.0;
         let mut first = fresh.load(Ordering::Relaxed);
         loop {
             let n = self.batch.min(self.chunks - first);
@@ -367,11 +393,15 @@ impl Side {
     fn stow(&mut self) {
         let batch = self.newest();
         self.full.push_back(batch);
-        if self.full.len() > self.high && self.peer_free() < self.held {
+        if self.full.len() <= self.high {
+            return;
+        }
+        let Some((free, poorest)) = (0..self.peers.len()).map(|i| (self.peers[i].free(), i)).min() else { return };
+        if free < self.held {
             // The newest: what the other side will write to is then in a cache that both share, as a rule, and the same
             // chunks go round rather than all that were ever kept here.
             if let Some(batch) = self.full.pop_back()
-                && let Err(batch) = self.pass(batch)
+                && let Err(batch) = self.pass(poorest, batch)
             {
                 self.full.push_back(batch);
             }
@@ -391,48 +421,49 @@ impl Side {
         Batch { head, count: self.batch }
     }
 
-    fn pass(&mut self, batch: Batch) -> Result<(), Batch> {
-        self.give.push(batch)?;
-        self.give.publish();
+    fn pass(&mut self, to: usize, batch: Batch) -> Result<(), Batch> {
+        let peer = &mut self.peers[to];
+        match &mut self.border {
+            None => peer.give(batch)?,
+            Some(border) => border.give(peer, self.records, batch)?,
+        }
         self.held -= batch.count;
-        let given = self.notice().given.load(Ordering::Relaxed).wrapping_add(batch.count);
-        self.notice().given.store(given, Ordering::Relaxed);
-        self.notice().free.store(self.held, Ordering::Relaxed);
+        peer.tell(self.held);
         Ok(())
     }
 
-    fn notice(&self) -> &Notice {
-        &self.control.sides[self.which]
-    }
-
-    fn peer(&self) -> &Notice {
-        &self.control.sides[1 - self.which]
-    }
-
-    /// Free chunks that the other side has or is being passed, roughly.
-    fn peer_free(&self) -> u32 {
-        let (given, taken) = (&self.notice().given, &self.peer().taken);
-        let passing = given.load(Ordering::Relaxed).wrapping_sub(taken.load(Ordering::Relaxed));
-        self.peer().free.load(Ordering::Relaxed).saturating_add(passing)
-    }
-
+    /// Every 16 chunks the other sides hear how many are free here.
     #[inline]
     fn tell(&self) {
         if self.held & 15 == 0 {
-            self.notice().free.store(self.held, Ordering::Relaxed);
+            self.tell_all();
         }
     }
 
-    /// Passes a batch to the other side when it has fewer than `low` free chunks, cannot help itself to fresh ones, and
-    /// has less than this side. Both sides should call it once a turn; it is a few loads when there is nothing to do.
+    #[inline]
+    fn tell_all(&self) {
+        self.peers.iter().for_each(|peer| peer.tell(self.held));
+    }
+
+    /// Passes a batch to each other side that has fewer than `low` free chunks, cannot help itself to fresh ones, and
+    /// has less than this side. All sides should call it once a turn; it is a few loads when there is nothing to do.
+    #[inline]
     pub fn supply_peer(&mut self, low: u32) {
-        if self.control.fresh.0.load(Ordering::Relaxed) < self.chunks {
+        if let Untouched::Shared(fresh) = &self.untouched
+            && fresh.0.load(Ordering::Relaxed) < self.chunks
+        {
             return;
         }
-        let peer = self.peer_free();
-        if peer >= low {
-            return;
+        for i in 0..self.peers.len() {
+            if self.peers[i].free() < low {
+                self.supply(i);
+            }
         }
+    }
+
+    #[cold]
+    fn supply(&mut self, to: usize) {
+        let peer = self.peers[to].free();
         // What the other side passed and we never needed is ours to pass back.
         while let Some(batch) = self.take() {
             self.full.push_back(batch);
@@ -441,13 +472,13 @@ impl Side {
             return;
         }
         if let Some(batch) = self.full.pop_front() {
-            if let Err(batch) = self.pass(batch) {
+            if let Err(batch) = self.pass(to, batch) {
                 self.full.push_front(batch);
             }
             return;
         }
         // No batch is put away: what is passed halves the difference.
-        let mut n = (self.held - peer).div_ceil(2);
+        let mut n = (self.held - peer).div_ceil(2).min(BATCH);
         let mut batch = NONE;
         while n > 0 {
             let chunk = if self.free.count > 0 {
@@ -468,7 +499,7 @@ impl Side {
             n -= 1;
         }
         if batch.count > 0
-            && let Err(batch) = self.pass(batch)
+            && let Err(batch) = self.pass(to, batch)
         {
             self.full.push_front(batch);
         }
@@ -486,24 +517,30 @@ impl Side {
 
     /// Sizes and use.
     pub fn stats(&self) -> PoolStats {
-        let load = |word: &AtomicU32| word.load(Ordering::Relaxed);
-        let (own, peer) = (self.notice(), self.peer());
-        let untouched = self.chunks - load(&self.control.fresh.0);
-        let free_peer = load(&peer.free);
-        let to_peer = load(&own.given).wrapping_sub(load(&peer.taken));
-        let to_here = load(&peer.given).wrapping_sub(load(&own.taken));
-        // Read at different moments, the two could pass each other.
-        let passing = to_peer.min(self.chunks) + to_here.min(self.chunks);
-        let free = (untouched + self.held).saturating_add(free_peer).saturating_add(passing);
-        PoolStats {
+        let untouched = self.untouched();
+        let mut stats = PoolStats {
             capacity: self.chunks,
-            in_use_estimate: self.chunks.saturating_sub(free),
+            in_use_estimate: 0,
             free_here: self.held,
-            free_peer,
-            passing,
+            free_peer: 0,
+            passing: 0,
             untouched,
             alloc_failures: self.failures,
-            passed: load(&own.given),
+            passed: 0,
+        };
+        for peer in &self.peers {
+            peer.count(self.chunks, &mut stats);
+        }
+        let free = (untouched + self.held).saturating_add(stats.free_peer).saturating_add(stats.passing);
+        stats.in_use_estimate = self.chunks.saturating_sub(free);
+        stats
+    }
+
+    /// Chunks behind the shared counter.
+    fn untouched(&self) -> u32 {
+        match &self.untouched {
+            Untouched::Shared(fresh) => self.chunks - fresh.0.load(Ordering::Relaxed),
+            Untouched::Dealt => 0,
         }
     }
 
@@ -541,10 +578,10 @@ impl Side {
     }
 
     /// Chunks that are in no magazine: in chains, in messages, or lost. For tests, with both sides at hand; walks every
-    /// free list and panics if a chunk is in two.
+    /// free list and panics if a chunk is in two. Across a border it is the stack's side that is asked.
     pub fn outstanding(&mut self, other: &mut Side) -> u32 {
-        assert!(self.tag == other.tag && self.which != other.which, "not two sides of one pool");
-        let fresh = self.control.fresh.0.load(Ordering::Relaxed);
+        assert!(self.tag == other.tag || self.is_called(other.tag), "not two sides of one pool");
+        let fresh = self.chunks - self.untouched();
         let mut seen = vec![false; self.chunks as usize];
         let mut free = 0;
         let mut see = |chunk: u32| {
@@ -568,7 +605,7 @@ impl Side {
                 count += batch.count;
             }
             assert_eq!(count, side.held, "a side's count of its free chunks is wrong");
-            side.notice().free.store(side.held, Ordering::Relaxed);
+            side.tell_all();
         }
         seen.len() as u32 - free
     }
@@ -576,10 +613,6 @@ impl Side {
 
 impl std::fmt::Debug for Side {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Side")
-            .field("pool", &self.tag)
-            .field("which", &self.which)
-            .field("stats", &self.stats())
-            .finish()
+        f.debug_struct("Side").field("pool", &self.tag).field("stats", &self.stats()).finish()
     }
 }

@@ -1,59 +1,30 @@
 //! Rings from one producer to one consumer.
 //!
-//! [`ring`] carries [`Message`]s of one cache line each; a [`Chain`] in a message changes hands with it, so no safe code can
-//! make one up. [`queue`] carries any plain value. Writing and publishing are separate, so that a batch costs one release
-//! store; so are reading and releasing. Items still in a ring when its consumer goes are forgotten, chains included.
+//! [`queue`] carries any plain value, [`ring`](crate::ring) the messages of a lane. Writing and publishing are separate, so that a batch
+//! costs one release store; so are reading and releasing. Items still in a ring when its consumer goes are forgotten.
 //!
 //! To sleep on an empty ring: declare it, issue one SeqCst fence, look at [`Consumer::is_empty`] once more, sleep. The
 //! producer publishes, issues one SeqCst fence, and looks at the declaration. One of the two sees the other.
 
 use crate::arena::{Arena, ArenaConfig, ArenaError, Huge};
-use crate::chain::Chain;
 use crate::index::{self, Head, INDICES_BYTES, Tail};
 use crate::sync::Slots;
 use std::sync::Arc;
 
-/// What travels through a lane's rings: six words whose meaning is the users', and bytes.
-#[derive(Debug, Default)]
-#[repr(C, align(64))]
-pub struct Message {
-    /// Plain words.
-    pub words: [u64; 6],
-    /// Bytes that change hands; often empty.
-    pub chain: Chain,
-}
-
-const _: () = assert!(size_of::<Message>() == 64);
-
 /// The writing end.
-pub struct Producer<T = Message> {
+pub struct Producer<T> {
     tail: Tail,
     slots: Slots<T>,
 }
 
 /// The reading end.
-pub struct Consumer<T = Message> {
+pub struct Consumer<T> {
     head: Head,
     slots: Slots<T>,
     /// Slots that may be held back before they are released unasked.
     lazy: u32,
     /// How many of those are left.
     left: u32,
-}
-
-/// A ring of messages in memory of its own. `capacity` is a power of two from 1 to 2^30.
-pub fn ring(capacity: usize) -> Result<(Producer, Consumer), ArenaError> {
-    alone::<Message>(capacity)
-}
-
-/// As [`ring`], in an arena that has [`ring_bytes`] left.
-pub fn ring_in(arena: &Arc<Arena>, capacity: usize) -> Result<(Producer, Consumer), ArenaError> {
-    ends::<Message>(arena, capacity)
-}
-
-/// Bytes of arena that [`ring_in`] takes at most.
-pub fn ring_bytes(capacity: usize) -> usize {
-    bytes::<Message>(capacity)
 }
 
 /// A ring of plain values in memory of its own. `capacity` is a power of two from 1 to 2^30.
@@ -74,22 +45,57 @@ pub fn queue_bytes<T>(capacity: usize) -> usize {
     bytes::<T>(capacity)
 }
 
-fn bytes<T>(capacity: usize) -> usize {
+/// Where a ring lies, for who makes its ends.
+pub(crate) struct Place<T> {
+    indices: index::Place,
+    slots: Slots<T>,
+    capacity: u32,
+}
+
+impl<T: Send + 'static> Place<T> {
+    /// `capacity` is a power of two from 1 to 2^30; the arena has [`bytes`] left.
+    pub(crate) fn new(arena: &Arc<Arena>, capacity: usize) -> Result<Place<T>, ArenaError> {
+        const { assert!(align_of::<T>() <= 4096) };
+        let indices = index::Place::new(arena, capacity)?;
+        Ok(Place { indices, slots: Slots::new(arena, capacity)?, capacity: capacity as u32 })
+    }
+
+    /// The same ring for values of another type of the same size and alignment, of which those at the other end are, too.
+    #[cfg(not(any(miri, loom)))]
+    pub(crate) fn as_kind<U>(&self) -> Place<U> {
+        const { assert!(size_of::<T>() == size_of::<U>() && align_of::<T>() == align_of::<U>()) };
+        Place { indices: self.indices.clone(), slots: self.slots.as_kind(), capacity: self.capacity }
+    }
+
+    /// The writing end. There must be one.
+    pub(crate) fn producer(&self) -> Producer<T> {
+        Producer { tail: self.indices.tail(), slots: self.slots.clone() }
+    }
+
+    /// The reading end. There must be one.
+    pub(crate) fn consumer(&self) -> Consumer<T> {
+        let lazy = (self.capacity / 4).clamp(1, 64);
+        Consumer { head: self.indices.head(), slots: self.slots.clone(), lazy, left: lazy }
+    }
+}
+
+/// Bytes of arena that a ring takes at most.
+pub(crate) fn bytes<T>(capacity: usize) -> usize {
     INDICES_BYTES.saturating_add(align_of::<T>().max(64)).saturating_add(size_of::<T>().saturating_mul(capacity))
 }
 
-fn alone<T: Send + 'static>(capacity: usize) -> Result<(Producer<T>, Consumer<T>), ArenaError> {
+pub(crate) fn alone<T: Send + 'static>(capacity: usize) -> Result<(Producer<T>, Consumer<T>), ArenaError> {
     index::check(capacity)?;
     let arena = Arena::reserve(&ArenaConfig { bytes: bytes::<T>(capacity), huge: Huge::No, ..Default::default() })?;
     ends(&arena, capacity)
 }
 
-fn ends<T: Send + 'static>(arena: &Arc<Arena>, capacity: usize) -> Result<(Producer<T>, Consumer<T>), ArenaError> {
-    const { assert!(align_of::<T>() <= 4096) };
-    let (tail, head) = index::ends(arena, capacity)?;
-    let slots = Slots::new(arena, capacity)?;
-    let lazy = (capacity as u32 / 4).clamp(1, 64);
-    Ok((Producer { tail, slots: slots.clone() }, Consumer { head, slots, lazy, left: lazy }))
+pub(crate) fn ends<T: Send + 'static>(
+    arena: &Arc<Arena>,
+    capacity: usize,
+) -> Result<(Producer<T>, Consumer<T>), ArenaError> {
+    let place = Place::new(arena, capacity)?;
+    Ok((place.producer(), place.consumer()))
 }
 
 impl<T> Producer<T> {
@@ -179,6 +185,32 @@ impl<T> Consumer<T> {
             self.release();
         }
         Some(value)
+    }
+
+    /// Takes the next value as [`Consumer::pop`] does, where whoever writes it may go on writing: it is read once, whatever that is, and
+    /// the copy does not change.
+    #[inline]
+    pub(crate) fn pop_copy(&mut self) -> Option<T>
+    where
+        T: Copy,
+    {
+        let Some(slot) = self.head.slot() else {
+            self.release();
+            return None;
+        };
+        // SAFETY: `slot` is below the slot count; every pattern of bits is a T, as whoever uses this for memory that it shares says.
+        let value = unsafe { self.slots.copy(slot) };
+        self.head.advance(1);
+        self.left -= 1;
+        if self.left == 0 {
+            self.release();
+        }
+        Some(value)
+    }
+
+    /// Whether the producer has ever published more than the ring holds: it does not keep to the rules.
+    pub fn is_overrun(&self) -> bool {
+        self.head.is_overrun()
     }
 
     /// The value that comes `ahead` after the next one, if it is known to be there.

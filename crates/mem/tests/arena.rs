@@ -1,25 +1,25 @@
 //! The arena and the pools in it: what is reserved, what becomes resident, what is refused.
 #![cfg(not(loom))]
 
-use mem::{Arena, ArenaConfig, ArenaError, Backing, Chain, Huge, Pages, Pool, PoolConfig, frames, spsc};
+use mem::{Arena, ArenaConfig, ArenaError, Backing, Chain, Huge, Pages, Pool, PoolConfig, frames, ring, spsc};
 
 #[test]
 fn everything_of_a_lane_fits_into_one_arena() {
     let bytes =
-        Pool::bytes(100) + 2 * spsc::ring_bytes(64) + spsc::queue_bytes::<u32>(64) + frames::ring_bytes(16, 1514);
+        Pool::bytes(100) + 2 * ring::ring_bytes(64) + spsc::queue_bytes::<u32>(64) + frames::ring_bytes(16, 1514);
     for backing in [Backing::Anonymous, Backing::Memfd] {
         for huge in [Huge::No, Huge::Transparent, Huge::Explicit] {
             let arena = Arena::reserve(&ArenaConfig { bytes, huge, backing }).unwrap();
             assert!(arena.bytes() >= bytes);
             let (mut a, mut b) = Pool::new_in(&arena, 100).unwrap();
-            let (mut jobs, mut to_b) = spsc::ring_in(&arena, 64).unwrap();
-            let _events = spsc::ring_in(&arena, 64).unwrap();
+            let (mut jobs, mut to_b) = ring::ring_in(&arena, 64).unwrap();
+            let _events = ring::ring_in(&arena, 64).unwrap();
             let _numbers = spsc::queue_in::<u32>(&arena, 64).unwrap();
             let _frames = frames::ring_in(&arena, 16, 1514).unwrap();
             assert!(arena.used() <= bytes, "the sizes that are told suffice");
             let mut chain = Chain::default();
             assert_eq!(chain.push_slice(&mut a, &[7; 5000]), 5000);
-            jobs.push(spsc::Message { words: [1; 6], chain }).unwrap();
+            jobs.push(ring::Message { words: [1; 6], chain }).unwrap();
             jobs.publish();
             drop((arena, jobs));
             let chain = to_b.pop().unwrap().chain;
@@ -36,7 +36,7 @@ fn what_does_not_fit_is_refused() {
     assert_eq!(arena.pages(), Pages::Plain);
     let error = Pool::new_in(&arena, 100).unwrap_err();
     assert_eq!(error.to_string(), "the arena is too small: 204800 bytes wanted, 8192 left");
-    assert!(matches!(spsc::ring_in(&arena, 1 << 20), Err(ArenaError::Full { .. })));
+    assert!(matches!(ring::ring_in(&arena, 1 << 20), Err(ArenaError::Full { .. })));
     assert!(matches!(Pool::new_in(&arena, 0), Err(ArenaError::Chunks(0))));
     assert!(matches!(Pool::new_in(&arena, u32::MAX), Err(ArenaError::Chunks(_))));
     assert!(matches!(

@@ -5,7 +5,8 @@ use loom::model::Builder;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering, fence};
 use loom::thread;
-use mem::spsc::{self, Message};
+use mem::ring::{self, Message};
+use mem::spsc;
 use mem::turn::Turn;
 use mem::{Chain, Pool, PoolConfig, Side, frames};
 
@@ -157,7 +158,7 @@ fn a_chain_changes_hands_and_its_chunk_comes_back() {
     loom::model(|| {
         // One chunk in all: the second chain can only be made of the first one's memory.
         let (mut a, mut b) = pool(1);
-        let (mut tx, mut rx) = spsc::ring(2).unwrap();
+        let (mut tx, mut rx) = ring::ring(2).unwrap();
         let other = thread::spawn(move || {
             for want in [1, 2] {
                 let got = loop {

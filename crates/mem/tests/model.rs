@@ -1,7 +1,7 @@
 //! Chains against plain byte queues: random operations on both sides of a small pool, which runs dry now and then.
 #![cfg(not(loom))]
 
-use mem::spsc::{self, Message};
+use mem::ring::{self, Message};
 use mem::{CHUNK_BYTES, Chain, Cursor, Pool, PoolConfig, Side};
 use proptest::prelude::*;
 
@@ -84,7 +84,7 @@ proptest! {
     ) {
         let (a, b) = Pool::new(&PoolConfig { chunks, ..Default::default() }).unwrap();
         let mut sides = [a, b];
-        let (mut tx, mut rx) = spsc::ring(2).unwrap();
+        let (mut tx, mut rx) = ring::ring(2).unwrap();
         let mut pairs: [Pair; CHAINS] = Default::default();
         let mut fill = 0u8;
         for (which, side, step) in steps {

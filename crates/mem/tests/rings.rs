@@ -1,7 +1,8 @@
 //! Rings: against a model, across threads, at their edges.
 #![cfg(not(loom))]
 
-use mem::spsc::{self, Message};
+use mem::ring::{self, Message};
+use mem::spsc;
 use mem::{ArenaError, Chain, Counters, Pool, PoolConfig, frames};
 use proptest::prelude::*;
 use std::collections::VecDeque;
@@ -12,11 +13,11 @@ const MANY: u64 = if cfg!(miri) { 200 } else { 200_000 };
 #[test]
 fn only_powers_of_two() {
     for slots in [0, 3, 12, (1 << 30) + 1, usize::MAX] {
-        assert!(matches!(spsc::ring(slots), Err(ArenaError::Slots(_))));
+        assert!(matches!(ring::ring(slots), Err(ArenaError::Slots(_))));
         assert!(spsc::queue::<u8>(slots).is_err());
         assert!(frames::ring(slots, 64).is_err());
     }
-    assert_eq!(spsc::ring(3).unwrap_err().to_string(), "a ring needs a power of two of slots from 1 to 2^30, not 3");
+    assert_eq!(ring::ring(3).unwrap_err().to_string(), "a ring needs a power of two of slots from 1 to 2^30, not 3");
     assert!(frames::ring(4, usize::MAX).is_err());
     assert!(frames::ring(1 << 30, usize::MAX >> 8).is_err());
 }
@@ -113,14 +114,14 @@ fn a_ring_of_one() {
 
 #[test]
 fn ends_that_go_are_noticed() {
-    let (mut tx, mut rx) = spsc::ring(4).unwrap();
+    let (mut tx, mut rx) = ring::ring(4).unwrap();
     assert!(!tx.peer_gone() && !rx.peer_gone());
     tx.push(Message { words: [1; 6], ..Default::default() }).unwrap();
     drop(tx);
     assert!(rx.peer_gone());
     assert_eq!(rx.pop().unwrap().words, [1; 6], "what was written before is still there");
     assert!(rx.pop().is_none());
-    let (tx, rx) = spsc::ring(4).unwrap();
+    let (tx, rx) = ring::ring(4).unwrap();
     drop(rx);
     assert!(tx.peer_gone());
 }
@@ -128,7 +129,7 @@ fn ends_that_go_are_noticed() {
 #[test]
 fn messages_carry_chains_between_threads() {
     let (mut a, mut b) = Pool::new(&PoolConfig { chunks: 64, ..Default::default() }).unwrap();
-    let (mut tx, mut rx) = spsc::ring(16).unwrap();
+    let (mut tx, mut rx) = ring::ring(16).unwrap();
     let reader = thread::spawn(move || {
         let mut out = [0; 4096];
         let mut want = 0;

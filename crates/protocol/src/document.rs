@@ -41,7 +41,7 @@ fn messages(page: &mut String, title: &str, about: &str, rows: &[Row]) -> std::f
             writeln!(page, "| {places} | `{}` | `{}` | {} |", column.name, column.ty, joined(column.what))?;
         }
         if let Some(chain) = row.chain {
-            writeln!(page, "| {BYTES}–{} | `chain` | `Chain` | {chain} |", size_of::<mem::spsc::Message>() - 1)?;
+            writeln!(page, "| {BYTES}–{} | `chain` | `Chain` | {chain} |", size_of::<mem::ring::Message>() - 1)?;
         }
     }
     Ok(())
@@ -60,7 +60,7 @@ fn write(page: &mut String) -> std::fmt::Result {
     writeln!(
         page,
         "| {BYTES}–{} | its bytes: a chain of chunks, which change hands with the message; first chunk, last chunk, length in bytes, pool, 4 bytes each |",
-        size_of::<mem::spsc::Message>() - 1
+        size_of::<mem::ring::Message>() - 1
     )?;
     writeln!(
         page,

@@ -1,6 +1,6 @@
 //! Events: from the stack to the application.
 
-use mem::spsc::Message;
+use mem::ring::Message;
 
 use crate::codes::Failure;
 use crate::names::{ConnId, Endpoint, ListenerId, Token};

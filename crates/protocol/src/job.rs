@@ -1,6 +1,6 @@
 //! Jobs: from the application to the stack.
 
-use mem::spsc::Message;
+use mem::ring::Message;
 
 use crate::codes::{CloseMode, ConnOption};
 use crate::field::Field;

@@ -52,7 +52,7 @@ const fn byte(hash: u64, byte: u8) -> u64 {
 mod tests {
     use super::*;
     use mem::Chain;
-    use mem::spsc::Message;
+    use mem::ring::Message;
     use proptest::prelude::*;
 
     proptest! {

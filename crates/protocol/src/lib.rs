@@ -1,6 +1,6 @@
 //! What the two halves of a lane say to each other: jobs from the application to the stack, events back.
 //!
-//! Both travel as 64-byte [`mem::spsc::Message`]s through rings with one producer and one consumer, in one process or between two. Each kind
+//! Both travel as 64-byte [`mem::ring::Message`]s through rings with one producer and one consumer, in one process or between two. Each kind
 //! of message is one entry of a table ([`Job`], [`Event`]): its fields, where they lie, who sends it and what answers it. Encoding,
 //! decoding, the checks of both and `docs/protocol.md` come from the table. The layout is fixed: integers in the machine's byte order at
 //! fixed offsets, no pointers, chunks by number.

@@ -120,21 +120,21 @@ macro_rules! messages {
             /// The message that carries it.
             // Whoever makes one knows its kind: only that kind's words are left of this.
             #[inline(always)]
-            pub fn into_message(self) -> ::mem::spsc::Message {
+            pub fn into_message(self) -> ::mem::ring::Message {
                 match self {
                     $($name::$variant $({ $($field,)* $($chain,)? })? => {
                         #[allow(unused_mut, reason = "some say nothing but what they are")]
                         let mut words: $crate::field::Words = [$kind, 0, 0, 0, 0, 0];
                         $($($crate::field::Field::put($field, &mut words, $at);)*)?
-                        ::mem::spsc::Message { words, chain: $crate::table::chain!($($($chain)?)?) }
+                        ::mem::ring::Message { words, chain: $crate::table::chain!($($($chain)?)?) }
                     })+
                 }
             }
 
             /// Reads a message; one that is none of these gives its chain back to be freed.
             #[inline(always)]
-            pub fn from_message(message: ::mem::spsc::Message) -> Result<$name, ::mem::Chain> {
-                let ::mem::spsc::Message { words, chain } = message;
+            pub fn from_message(message: ::mem::ring::Message) -> Result<$name, ::mem::Chain> {
+                let ::mem::ring::Message { words, chain } = message;
                 let kind = words[0] as u16;
                 if !chain.is_empty() && (kind >= 64 || $name::CARRIERS >> kind & 1 == 0) {
                     return Err(chain);

@@ -349,7 +349,7 @@ impl Engine {
             let core = config.cores.get(index).copied();
             let shared = numa::near(core, || -> Result<_, ArenaError> {
                 let pool = Pool::new(&PoolConfig { chunks, ..PoolConfig::default() })?;
-                Ok((pool, mem::spsc::ring(JOBS)?, mem::spsc::ring(EVENTS)?))
+                Ok((pool, mem::ring::ring(JOBS)?, mem::ring::ring(EVENTS)?))
             });
             let ((stack_side, app_side), (jobs, stack_jobs), (stack_events, events)) = shared?;
             let stack_config = StackConfig {

@@ -163,8 +163,8 @@ mod tests {
             let directory = Directory::new(lanes as usize);
             let one = |(lane, handover)| {
                 let (stack_side, _) = Pool::new(&PoolConfig { chunks: 1024, ..PoolConfig::default() }).unwrap();
-                let (mut jobs, stack_jobs) = mem::spsc::ring(64).unwrap();
-                let (events, _) = mem::spsc::ring(64).unwrap();
+                let (mut jobs, stack_jobs) = mem::ring::ring(64).unwrap();
+                let (events, _) = mem::ring::ring(64).unwrap();
                 let config = StackConfig { steering: steering.clone(), lane, ..StackConfig::default() };
                 let mut stack = Stack::new(config, stack_side, stack_jobs, events);
                 let caps = TxCaps { max_frame: 1518, checksum: false, max_gso: 0 };

@@ -4,7 +4,7 @@ use core::net::IpAddr;
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use mem::spsc::{Consumer, Producer};
+use mem::ring::{Consumer, Producer};
 use mem::{Chain, Pool, PoolConfig, Side};
 use protocol::{Event, Job};
 use stack::{Counters, InterfaceConfig, InterfaceId, Mode, Route, Stack, StackConfig};
@@ -147,8 +147,8 @@ impl Host {
         config.stack = config.stack.clamped();
         let pool = PoolConfig { chunks: config.chunks, ..PoolConfig::default() };
         let (stack_side, side) = Pool::new(&pool).expect("memory for the pool");
-        let (jobs, stack_jobs) = mem::spsc::ring(config.jobs).expect("memory for jobs");
-        let (stack_events, events) = mem::spsc::ring(4096).expect("memory for events");
+        let (jobs, stack_jobs) = mem::ring::ring(config.jobs).expect("memory for jobs");
+        let (stack_events, events) = mem::ring::ring(4096).expect("memory for events");
         let mut stack = Stack::new(config.stack.clone(), stack_side, stack_jobs, stack_events);
         let max_gso = if config.gso { 65_535 } else { 0 };
         let caps = TxCaps { max_frame: config.mtu as usize + 18, checksum: config.gso, max_gso };

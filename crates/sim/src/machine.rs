@@ -82,8 +82,8 @@ impl Machine {
         let now = Instant::from_micros(1_000_000);
         let pool = PoolConfig { chunks: config.chunks, ..PoolConfig::default() };
         let (stack_side, side) = Pool::new(&pool).expect("memory for the pool");
-        let (jobs, stack_jobs) = mem::spsc::ring(1 << 12).expect("memory for jobs");
-        let (stack_events, events) = mem::spsc::ring(1 << 12).expect("memory for events");
+        let (jobs, stack_jobs) = mem::ring::ring(1 << 12).expect("memory for jobs");
+        let (stack_events, events) = mem::ring::ring(1 << 12).expect("memory for events");
         let mut secret = [0x5a; 16];
         secret[..8].copy_from_slice(&config.seed.to_le_bytes());
         let stack = StackConfig { secret, ..config.stack };

@@ -578,7 +578,7 @@ mod tests {
     #[test]
     fn what_is_never_collected_does_not_pile_up() {
         let (_stack, side) = mem::Pool::new(&mem::PoolConfig { chunks: 64, ..Default::default() }).unwrap();
-        let ((jobs, _jobs), (_events, events)) = (mem::spsc::ring(4).unwrap(), mem::spsc::ring(4).unwrap());
+        let ((jobs, _jobs), (_events, events)) = (mem::ring::ring(4).unwrap(), mem::ring::ring(4).unwrap());
         let mut s = Sockets::new(crate::SocketConfig::default(), side, jobs, events);
         let epoll = s.epoll_create().unwrap();
         let interest = Interest::from_epoll(bits::OUT, 7);

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use mem::spsc::{Consumer, Message, Producer};
+use mem::ring::{Consumer, Message, Producer};
 use mem::{Chain, Side};
 use protocol::{CloseMode, ConnId, ConnOption, Endpoint, Job, Token};
 use tcp::TcpInfo;

@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use common::{Lane, at, at6};
 use mem::Chain;
-use mem::spsc::Message;
+use mem::ring::Message;
 use protocol::{CloseMode, ConnId, ConnOption, Endpoint, Event, Failure, Job, ListenerId, Token};
 use socket::{Errno, Linger, ListenOptions, SockId, SockOption, bits};
 use tcp::TcpInfo;

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Lane, SEND, at, at6};
 use mem::Chain;
-use mem::spsc::Message;
+use mem::ring::Message;
 use proptest::prelude::*;
 use protocol::{ConnId, Event, Failure, Job};
 use socket::{Errno, Interest, ListenOptions, Ready, Shutdown, SockId, SockOption, Trigger, bits};

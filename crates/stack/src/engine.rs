@@ -31,7 +31,7 @@ use core::net::IpAddr;
 use std::collections::VecDeque;
 
 use mem::Side;
-use mem::spsc::{Consumer, Producer};
+use mem::ring::{Consumer, Producer};
 use tcp::{SentPool, Tcb};
 use wire::{Instant, MacAddr};
 

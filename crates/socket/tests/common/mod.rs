@@ -3,7 +3,7 @@
 
 use core::net::IpAddr;
 
-use mem::spsc::{Consumer, Message, Producer, ring};
+use mem::ring::{Consumer, Message, Producer, ring};
 use mem::{Chain, Pool, PoolConfig, Side};
 use protocol::{CloseMode, ConnId, Endpoint, Event, Job, ListenerId, Token};
 use socket::{Errno, ListenOptions, SockId, SocketConfig, Sockets};
