@@ -213,7 +213,9 @@ impl Lease {
             return None;
         }
         side.call(self.parts.header.tag.load(Ordering::Relaxed));
-        side.join(self.parts.pool.link(seat));
+        if let Some(link) = self.parts.pool.link(seat) {
+            side.join(link);
+        }
         let (words, jobs, events) = &self.parts.seats[seat];
         Some(StackSeat { jobs: jobs.consumer(), events: events.producer(), words: Words(words.clone()) })
     }

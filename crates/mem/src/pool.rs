@@ -152,7 +152,7 @@ impl Pool {
             tracks: Tracks::new(chunks as usize),
             arena: arena.clone(),
         };
-        let side = |which| Side::new(&shape, vec![link.peer(which)], Untouched::Shared(fresh.clone()));
+        let side = |which| Side::new(&shape, link.peer(which), Untouched::Shared(fresh.clone()));
         Ok((side(0), side(1)))
     }
 }
@@ -214,7 +214,8 @@ pub struct Side {
     /// Full batches to keep in any case.
     high: usize,
     full: VecDeque<Batch>,
-    /// The other sides that this one speaks to.
+    /// The other side that this one speaks to, and others.
+    peer: Peer,
     peers: Vec<Peer>,
     untouched: Untouched,
     /// Where the others are not trusted.
@@ -255,7 +256,7 @@ impl View {
 unsafe impl Send for Side {}
 
 impl Side {
-    fn new(shape: &Shape, peers: Vec<Peer>, untouched: Untouched) -> Side {
+    fn new(shape: &Shape, peer: Peer, untouched: Untouched) -> Side {
         let chunks = shape.chunks;
         let batch = batch_of(chunks);
         Side {
@@ -271,7 +272,8 @@ impl Side {
             high: (chunks / (4 * batch)).clamp(1, 8) as usize,
             // Room for every chunk, so that freeing never allocates; address space until used.
             full: VecDeque::with_capacity((chunks / batch) as usize + 16),
-            peers,
+            peer,
+            peers: Vec::new(),
             untouched,
             border: None,
             failures: 0,
@@ -339,7 +341,7 @@ impl Side {
 
     /// Takes a batch that another side passed.
     fn take(&mut self) -> Option<Batch> {
-        for peer in &mut self.peers {
+        for peer in core::iter::once(&mut self.peer).chain(&mut self.peers) {
             let batch = match &mut self.border {
                 None => peer.take(),
                 Some(border) => border.take(peer, self.records),
@@ -396,7 +398,7 @@ impl Side {
         if self.full.len() <= self.high {
             return;
         }
-        let Some((free, poorest)) = (0..self.peers.len()).map(|i| (self.peers[i].free(), i)).min() else { return };
+        let (free, poorest) = (0..=self.peers.len()).map(|i| (self.peer(i).free(), i)).min().unwrap_or_default();
         if free < self.held {
             // The newest: what the other side will write to is then in a cache that both share, as a rule, and the same
             // chunks go round rather than all that were ever kept here.
@@ -422,7 +424,10 @@ impl Side {
     }
 
     fn pass(&mut self, to: usize, batch: Batch) -> Result<(), Batch> {
-        let peer = &mut self.peers[to];
+        let peer = match to {
+            0 => &mut self.peer,
+            n => &mut self.peers[n - 1],
+        };
         match &mut self.border {
             None => peer.give(batch)?,
             Some(border) => border.give(peer, self.records, batch)?,
@@ -432,17 +437,26 @@ impl Side {
         Ok(())
     }
 
-    /// Every 16 chunks the other sides hear how many are free here.
+    /// Every 16 chunks the other side hears how many are free here; where there are several, the others hear once a turn.
     #[inline]
     fn tell(&self) {
         if self.held & 15 == 0 {
-            self.tell_all();
+            self.peer.tell(self.held);
         }
     }
 
-    #[inline]
+    #[cold]
     fn tell_all(&self) {
-        self.peers.iter().for_each(|peer| peer.tell(self.held));
+        (0..=self.peers.len()).for_each(|i| self.peer(i).tell(self.held));
+    }
+
+    /// The sides that this one speaks to.
+    #[inline]
+    fn peer(&self, i: usize) -> &Peer {
+        match i {
+            0 => &self.peer,
+            n => &self.peers[n - 1],
+        }
     }
 
     /// Passes a batch to each other side that has fewer than `low` free chunks, cannot help itself to fresh ones, and
@@ -454,8 +468,11 @@ impl Side {
         {
             return;
         }
-        for i in 0..self.peers.len() {
-            if self.peers[i].free() < low {
+        if !self.peers.is_empty() {
+            self.tell_all();
+        }
+        for i in 0..=self.peers.len() {
+            if self.peer(i).free() < low {
                 self.supply(i);
             }
         }
@@ -463,7 +480,7 @@ impl Side {
 
     #[cold]
     fn supply(&mut self, to: usize) {
-        let peer = self.peers[to].free();
+        let peer = self.peer(to).free();
         // What the other side passed and we never needed is ours to pass back.
         while let Some(batch) = self.take() {
             self.full.push_back(batch);
@@ -516,6 +533,7 @@ impl Side {
     }
 
     /// Sizes and use.
+    #[inline]
     pub fn stats(&self) -> PoolStats {
         let untouched = self.untouched();
         let mut stats = PoolStats {
@@ -528,9 +546,8 @@ impl Side {
             alloc_failures: self.failures,
             passed: 0,
         };
-        for peer in &self.peers {
-            peer.count(self.chunks, &mut stats);
-        }
+        self.peer.count(self.chunks, &mut stats);
+        self.peers.iter().for_each(|peer| peer.count(self.chunks, &mut stats));
         let free = (untouched + self.held).saturating_add(stats.free_peer).saturating_add(stats.passing);
         stats.in_use_estimate = self.chunks.saturating_sub(free);
         stats

@@ -437,7 +437,6 @@ impl Engine {
                 armed: 0,
                 watched: Watched::No,
                 alone: false,
-                left: None,
                 watches: Vec::new(),
                 crowded: 0,
                 unread: 0,

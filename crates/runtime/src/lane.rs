@@ -112,8 +112,6 @@ pub struct Lane {
     pub(crate) watched: Watched,
     /// The application, which has left jobs behind, may do other things for long: who has the turn is not that one.
     pub(crate) alone: bool,
-    /// Which jobs it has left behind, and since when.
-    pub(crate) left: Option<(u32, Instant)>,
     /// Descriptors that wait for all that this lane waits for.
     pub(crate) watches: Vec<Arc<OwnedFd>>,
     /// Ports on which these wait for room to send, too, by bit.
@@ -173,7 +171,7 @@ impl Lane {
         }
         self.stack.expire(now);
         if self.alone {
-            self.collect(now);
+            self.stack.collect_left_jobs(now, LEFT_US);
         }
         work.jobs = self.stack.run_jobs(now);
         if several && work.jobs > 0 {
@@ -261,21 +259,6 @@ impl Lane {
         if !gone.is_empty() {
             bell.ring();
         }
-    }
-
-    /// What the application has left behind for long enough goes on without it.
-    fn collect(&mut self, now: Instant) {
-        let since = self.left.filter(|(_, since)| now.micros_since(*since) < LEFT_US);
-        self.left = match (self.stack.left_jobs(), self.left) {
-            // One more look: what is left next is told, but for what was left at the same moment.
-            (None, _) => since,
-            (Some(mark), Some((seen, _))) if mark == seen && since.is_none() => {
-                self.stack.take_left_jobs();
-                Some((mark, now))
-            }
-            (Some(mark), Some((seen, _))) if mark == seen => since,
-            (Some(mark), _) => Some((mark, now)),
-        };
     }
 
     /// Whether what waits on a port is better left there: answers to what came before cannot be sent yet.

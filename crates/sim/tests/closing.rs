@@ -342,19 +342,29 @@ fn the_end_of_an_application_ends_all_that_it_has() {
     assert!(!b.host.stack.sending());
 }
 
-/// What is left behind is done when it is taken, and not before.
+/// What is left behind is done once it has been there for long enough, and not before.
 #[test]
-fn jobs_that_were_left_behind_are_done_when_they_are_taken() {
+fn jobs_that_were_left_behind_are_done_after_a_while() {
+    const AFTER: u64 = 4000;
     let mut b = Bench::listening(10, &[], |_| {});
     b.establish(2, 4000, plain());
-    assert_eq!(b.host.stack.left_jobs(), None);
+    let begin = b.now;
+    let due = |b: &mut Bench, us| b.host.stack.left_jobs_due(begin.plus_micros(us), AFTER);
+    assert_eq!(due(&mut b, 0), None);
     b.host.leave(Job::Close { conn: b.accepted[0], mode: CloseMode::Graceful });
-    let left = b.host.stack.left_jobs();
-    assert!(b.turn(Vec::new()).is_empty() && left.is_some() && b.host.stack.left_jobs() == left);
-    b.host.stack.take_left_jobs();
+    assert_eq!(due(&mut b, 0), Some(AFTER));
+    for us in [0, 1000, AFTER - 1] {
+        b.host.stack.collect_left_jobs(begin.plus_micros(us), AFTER);
+        assert_eq!(due(&mut b, us), Some(AFTER - us));
+        assert!(b.turn(Vec::new()).is_empty());
+    }
+    b.host.stack.collect_left_jobs(begin.plus_micros(AFTER), AFTER);
     let sent = b.turn(Vec::new());
     assert!(matches!(&sent[..], [s] if s.flags.contains(FIN)), "{sent:?}");
-    assert_eq!(b.host.stack.left_jobs(), None);
+    // It is looked once more for what was left at the same moment.
+    assert_eq!(due(&mut b, AFTER + 1), Some(AFTER - 1));
+    b.host.stack.collect_left_jobs(begin.plus_micros(2 * AFTER), AFTER);
+    assert_eq!(due(&mut b, 2 * AFTER), None);
 }
 
 /// Many are ended in many turns, as many in each as have answers that a turn receives; fewer where the ring holds more than that.

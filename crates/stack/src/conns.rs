@@ -11,6 +11,7 @@ use wire::{Addr, Instant};
 
 use crate::conns::conn::{Birth, Conn, Stage};
 use crate::link::hop::{HANDSHAKE, NO_NEIGHBOR};
+use crate::names::SeatId;
 use crate::schedule::alarms::Alarm;
 use crate::slab::Slab;
 use crate::spread::Spread;
@@ -23,7 +24,7 @@ struct Idle {
     remote: Addr,
     local_port: u16,
     remote_port: u16,
-    /// Our address and the interface: one of [`Locals`].
+    /// Our address, the interface and whose it is: one of [`Locals`].
     local: u16,
     /// With [`FRAGMENTS`] in the place of the ECN bits.
     traffic_class: u8,
@@ -39,17 +40,25 @@ enum Slot {
     Parked(Idle),
 }
 
-/// Our ends of parked connections, which are few: an address and its interface by a number.
+/// Our end of a connection, without the port.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Local {
+    interface: InterfaceId,
+    addr: Addr,
+    pool: u16,
+    seat: SeatId,
+}
+
+/// Our ends of parked connections, which are few, by number.
 #[derive(Default)]
 struct Locals {
-    all: Vec<(InterfaceId, Addr)>,
-    numbers: HashMap<(InterfaceId, Addr), u16>,
+    all: Vec<Local>,
+    numbers: HashMap<Local, u16>,
 }
 
 impl Locals {
-    /// The number of our end of `key`; `None` where there are too many to have one.
-    fn number(&mut self, key: &FlowKey) -> Option<u16> {
-        let local = (key.interface, key.local);
+    /// The number of an end; `None` where there are too many to have one.
+    fn number(&mut self, local: Local) -> Option<u16> {
         if let Some(number) = self.numbers.get(&local) {
             return Some(*number);
         }
@@ -60,7 +69,8 @@ impl Locals {
     }
 
     fn is(&self, number: u16, key: &FlowKey) -> bool {
-        self.all[number as usize] == (key.interface, key.local)
+        let Local { interface, addr, .. } = self.all[number as usize];
+        (interface, addr) == (key.interface, key.local)
     }
 }
 
@@ -229,8 +239,9 @@ impl Conns {
     fn unpark(&mut self, id: u32) {
         let Some(Slot::Parked(idle)) = self.slots.get(id) else { return };
         let (key, idle) = (idle.key(&self.locals), idle.clone());
+        let whose = self.locals.all[idle.local as usize];
         let hash = self.spread.tuple(&key);
-        let conn = self.boxed(idle.active(key, hash, self.now, &self.left_out));
+        let conn = self.boxed(idle.active((key, hash), whose, self.now, &self.left_out));
         self.parked -= 1;
         if let Some(slot) = self.slots.get_mut(id) {
             *slot = Slot::Active { key, conn };
@@ -246,7 +257,8 @@ impl Conns {
         if c.stage != Stage::Owned || !c.linked || c.orphan || !kept {
             return false;
         }
-        let Some(local) = self.locals.number(key) else { return false };
+        let local = Local { interface: key.interface, addr: key.local, pool: c.pool, seat: c.seat };
+        let Some(local) = self.locals.number(local) else { return false };
         let Some(tcb) = c.tcb.park(self.now, &self.left_out) else { return false };
         let idle = Idle {
             tcb,
@@ -287,8 +299,8 @@ impl Conns {
 impl Idle {
     fn key(&self, locals: &Locals) -> FlowKey {
         let Idle { remote, local_port, remote_port, .. } = *self;
-        let (interface, local) = locals.all[self.local as usize];
-        FlowKey { interface, local, remote, local_port, remote_port }
+        let Local { interface, addr, .. } = locals.all[self.local as usize];
+        FlowKey { interface, local: addr, remote, local_port, remote_port }
     }
 
     fn has_key(&self, key: &FlowKey, locals: &Locals) -> bool {
@@ -296,7 +308,7 @@ impl Idle {
         ports && self.remote == key.remote && locals.is(self.local, key)
     }
 
-    fn active(self, key: FlowKey, hash: u32, now: Instant, config: &Config) -> Conn {
+    fn active(self, (key, hash): (FlowKey, u32), whose: Local, now: Instant, config: &Config) -> Conn {
         Conn {
             tcb: Tcb::unpark(self.tcb, now, config),
             key,
@@ -305,6 +317,8 @@ impl Idle {
             neighbor: NO_NEIGHBOR,
             epoch: 0,
             listener: u32::MAX,
+            pool: whose.pool,
+            seat: whose.seat,
             came_from: None,
             traffic_class: self.traffic_class & !FRAGMENTS,
             hop_limit: self.hop_limit,

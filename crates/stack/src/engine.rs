@@ -28,7 +28,6 @@ mod train;
 mod wait;
 
 use core::net::IpAddr;
-use std::collections::VecDeque;
 
 use mem::Side;
 use mem::ring::{Consumer, Producer};
@@ -39,14 +38,15 @@ pub use ending::Left;
 pub use fallback::{Tuple, tuple_of};
 pub use input::{Asked, OtherLanes, Sought};
 
+use crate::clients::{Clients, HOME};
 use crate::conns::Conns;
 use crate::conns::conn::Birth;
-use crate::conns::options::Options;
 use crate::counters::Counters;
 use crate::demux::flows::Place;
 use crate::demux::{Demux, MOST};
 use crate::link::Link;
 use crate::link::autoconf::Conflict;
+use crate::names::SeatId;
 use crate::schedule::Schedule;
 use crate::spread::Spread;
 use crate::{InterfaceConfig, InterfaceId, Route, StackConfig, SynCookies};
@@ -57,20 +57,12 @@ pub struct Stack {
     demux: Demux,
     conns: Conns,
     schedule: Schedule,
+    clients: Clients,
 
     config: StackConfig,
     counters: Counters,
-    pool: Side,
     sent: SentPool,
     limits: tcp::Limits,
-
-    /// The application's jobs, and its events.
-    jobs: Consumer,
-    events: Producer,
-    /// Answers to requests, which are no connection's events.
-    answers: VecDeque<protocol::Event>,
-    /// Options of the request that comes next.
-    prepared: Options,
 
     burst: input::Burst,
     pressure: pressure::Pressure,
@@ -89,11 +81,12 @@ pub struct Stack {
     scratch: check::Scratch,
 }
 
+/// What a control block needs besides, where its bytes lie in the chunks of the client `$pool`.
 macro_rules! context {
-    ($stack:ident, $now:expr) => {
+    ($stack:ident, $now:expr, $pool:expr) => {
         tcp::Context {
             now: $now,
-            pool: &mut $stack.pool,
+            pool: $stack.clients.side($pool),
             sent: &mut $stack.sent,
             config: &$stack.config.tcp,
             counters: &mut $stack.counters.tcp,
@@ -104,7 +97,8 @@ macro_rules! context {
 use context;
 
 impl Stack {
-    /// A stack with no interface; `pool`, `jobs` and `events` are its ends of the lane's memory.
+    /// A stack with no interface; `pool` is its side of the chunks of its own process, `jobs` and `events` are its ends of the first seat's
+    /// rings.
     pub fn new(config: StackConfig, pool: Side, jobs: Consumer, events: Producer) -> Stack {
         let config = config.clamped();
         Stack {
@@ -112,14 +106,10 @@ impl Stack {
             demux: Demux::new(&config),
             conns: Conns::new(config.max_connections.min(MOST), Spread::of(config.secret), config.tcp.clone()),
             schedule: Schedule::new(),
+            clients: Clients::new(pool, jobs, events),
             counters: Counters::default(),
-            pool,
             sent: SentPool::new(),
             limits: tcp::Limits::default(),
-            jobs,
-            events,
-            answers: VecDeque::new(),
-            prepared: Options::default(),
             burst: Default::default(),
             pressure: Default::default(),
             fragmenting: Default::default(),
@@ -175,7 +165,7 @@ impl Stack {
             let Some(key) = self.conns.key(id) else { continue };
             let (mss, _) = self.link.offered_mss(&key);
             if let Some(c) = self.conns.get_mut(id) {
-                c.tcb.shrink_mss(mss, None, &mut context!(self, now));
+                c.tcb.shrink_mss(mss, None, &mut context!(self, now, c.pool));
             }
             self.settle(now, id);
         }
@@ -237,25 +227,33 @@ impl Stack {
         self.demux.take_learnt()
     }
 
-    /// The stack's side of the chunk pool, for the two-sided count of what is outstanding.
+    /// Gives another thread of the stack's own process a seat: `jobs` and `events` are the stack's ends of its rings, and its bytes lie in the
+    /// chunks of that process.
+    pub fn add_seat(&mut self, jobs: Consumer, events: Producer) -> SeatId {
+        self.clients.add_seat(HOME, jobs, events)
+    }
+
+    /// The stack's side of the chunks of its own process, for the two-sided count of what is outstanding.
     pub fn pool_mut(&mut self) -> &mut Side {
-        &mut self.pool
+        self.clients.side(HOME)
     }
 
     /// Jobs wait.
     pub fn has_jobs(&self) -> bool {
-        !self.jobs.is_empty()
+        self.clients.have_jobs()
     }
 
-    /// Whether the application has left jobs behind that it has not handed over: a number that stays the same as long as
-    /// they are the same, and more.
-    pub fn left_jobs(&self) -> Option<u32> {
-        self.jobs.offer()
+    /// Jobs that a seat has left behind without handing them over, for `after_us` by now, are done with the next [`Stack::run_jobs`]: for
+    /// applications that may do other things for long.
+    pub fn collect_left_jobs(&mut self, now: Instant, after_us: u64) {
+        for seat in self.clients.ids() {
+            self.clients.seat(seat).collect_left(now, after_us);
+        }
     }
 
-    /// The application does not come for them: they are done with the next [`Stack::run_jobs`].
-    pub fn take_left_jobs(&mut self) {
-        self.jobs.take_offer();
+    /// When [`Stack::collect_left_jobs`] should be called next, µs from now; `None` where nothing was left behind.
+    pub fn left_jobs_due(&mut self, now: Instant, after_us: u64) -> Option<u64> {
+        self.clients.ids().filter_map(|seat| self.clients.seat(seat).left_due(now, after_us)).min()
     }
 
     /// Whether something waits to be sent by `interface`.
@@ -276,7 +274,7 @@ impl Stack {
 
     /// Something waits for room in the event ring.
     pub fn events_pending(&self) -> bool {
-        !self.schedule.notify.is_empty() || !self.answers.is_empty()
+        !self.schedule.notify.is_empty() || self.clients.is_waiting()
     }
 
     /// Something waits for the port or for room in the event ring.
@@ -296,7 +294,7 @@ impl Stack {
     ) -> Option<u32> {
         let hash = birth.hash;
         let mut conn = self.conns.prepare(birth)?;
-        open(&mut conn.tcb, &mut context!(self, now));
+        open(&mut conn.tcb, &mut context!(self, now, birth.pool));
         let id = self.conns.insert(conn);
         let alarm = self.schedule.begin(now, id);
         if let Some(c) = self.conns.active_mut(id) {

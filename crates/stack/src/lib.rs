@@ -4,6 +4,7 @@
 //! The runtime calls it in the order of mTCP's main loop (NSDI'14 3.2): receive, expire, jobs, transmit, events.
 #![forbid(unsafe_code)]
 
+mod clients;
 mod config;
 mod conns;
 mod counters;
@@ -23,5 +24,5 @@ pub use engine::{Asked, Left, OtherLanes, Sought, Stack, Tuple, tuple_of};
 pub use link::autoconf::Conflict;
 pub use link::interface::{InterfaceConfig, Mode};
 pub use link::route::Route;
-pub use names::{FlowKey, InterfaceId};
+pub use names::{FlowKey, InterfaceId, SeatId};
 pub use steering::{SYMMETRIC_KEY, Steering, Toeplitz, is_for_all};

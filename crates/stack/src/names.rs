@@ -35,3 +35,7 @@ impl FlowKey {
         Header { src_port, dst_port, seq, ack, flags, window, urgent: 0, options }
     }
 }
+
+/// A seat of a stack: one thread's rings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SeatId(pub u16);

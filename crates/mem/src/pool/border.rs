@@ -235,7 +235,7 @@ impl Lease {
         let bytes = self.chunks as usize * size_of::<Record>();
         let own = Arena::reserve(&ArenaConfig { bytes, huge: Huge::No, backing: Backing::Anonymous })?;
         let shape = self.shape(own.carve(bytes, 64)?.cast(), next_tag()?);
-        let mut side = Side::new(&shape, Vec::new(), Untouched::Dealt);
+        let mut side = Side::new(&shape, self.links[0].peer(0), Untouched::Dealt);
         let first = self.dealt() * self.links.len() as u32;
         (side.fresh, side.fresh_end, side.held) = (first, self.chunks, self.chunks - first);
         let mut ours = vec![0; self.chunks.div_ceil(64) as usize];
@@ -258,16 +258,16 @@ impl Lease {
 
     /// The side of one of the application's threads, in its process. There must be one.
     pub fn seat_side(&self, seat: usize, tag: u32) -> Side {
-        let mut side = Side::new(&self.shape(self.records, tag), vec![self.links[seat].peer(1)], Untouched::Dealt);
+        let mut side = Side::new(&self.shape(self.records, tag), self.links[seat].peer(1), Untouched::Dealt);
         let first = self.dealt() * seat as u32;
         (side.fresh, side.fresh_end, side.held) = (first, first + self.dealt(), self.dealt());
         side.tell_all();
         side
     }
 
-    /// Where a thread's side meets the stack's.
-    pub fn link(&self, seat: usize) -> &Link {
-        &self.links[seat]
+    /// Where a thread's side meets the stack's; that of the first one does so from the beginning.
+    pub fn link(&self, seat: usize) -> Option<&Link> {
+        self.links[1..].get(seat.checked_sub(1)?)
     }
 
     fn shape(&self, records: NonNull<Record>, tag: u32) -> Shape {

@@ -84,10 +84,7 @@ impl Lane {
             wait = Some(wait.map_or(DOWN_US, |w| w.min(DOWN_US)));
         }
         // Looked at once the bell is armed, which is rung for what is left first.
-        let left = (self.alone && (self.left.is_some() || self.stack.left_jobs().is_some())).then(|| {
-            let since = self.left.map_or(now, |(_, since)| since);
-            LEFT_US.saturating_sub(now.micros_since(since)).max(1)
-        });
+        let left = if self.alone { self.stack.left_jobs_due(now, LEFT_US) } else { None };
         let limit = limit.map(|l| l.as_micros() as u64);
         let wait = [wait, left, limit, self.nap_us()].into_iter().flatten().min();
         (wait != Some(0)).then_some(wait)

@@ -4,6 +4,7 @@ use tcp::{Config, State, Tcb};
 use wire::MacAddr;
 
 use crate::FlowKey;
+use crate::names::SeatId;
 use crate::schedule::alarms::Alarm;
 use protocol::Failure;
 
@@ -34,6 +35,10 @@ pub(crate) struct Conn {
     pub epoch: u32,
     /// The listener it came by, while `Embryo` or `Ready`.
     pub listener: u32,
+    /// The client in whose chunks its bytes lie.
+    pub pool: u16,
+    /// Who hears of it.
+    pub seat: SeatId,
     /// The hardware address from which a passive open's handshake came.
     pub came_from: Option<MacAddr>,
     /// IP_TOS or IPV6_TCLASS, without the ECN bits.
@@ -62,13 +67,15 @@ pub(crate) struct Birth {
     pub hop: (u32, u32),
     pub came_from: Option<MacAddr>,
     pub listener: u32,
+    pub pool: u16,
+    pub seat: SeatId,
     pub stage: Stage,
 }
 
 impl Conn {
     /// The control block is still to be opened.
     pub fn new(
-        Birth { key, hash, hop: (neighbor, epoch), came_from, listener, stage }: Birth,
+        Birth { key, hash, hop: (neighbor, epoch), came_from, listener, pool, seat, stage }: Birth,
         config: &Config,
     ) -> Conn {
         Conn {
@@ -79,6 +86,8 @@ impl Conn {
             neighbor,
             epoch,
             listener,
+            pool,
+            seat,
             came_from,
             traffic_class: 0,
             hop_limit: 0,
@@ -103,6 +112,8 @@ impl Conn {
             neighbor,
             epoch,
             listener,
+            pool,
+            seat,
             came_from,
             traffic_class,
             hop_limit,
@@ -117,6 +128,7 @@ impl Conn {
         *alarm = Alarm::NONE;
         (*neighbor, *epoch) = birth.hop;
         (*listener, *came_from, *stage) = (birth.listener, birth.came_from, birth.stage);
+        (*pool, *seat) = (birth.pool, birth.seat);
         (*traffic_class, *hop_limit, *fragments, *cut) = (0, 0, false, false);
         *trouble = None;
         (*orphan, *linked) = (false, true);

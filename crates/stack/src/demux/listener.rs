@@ -7,10 +7,15 @@ use crate::FlowKey;
 use crate::InterfaceId;
 use crate::conns::options::Options;
 use crate::keyed::Keyed;
+use crate::names::SeatId;
 use crate::slab::Slab;
 use protocol::{ConnOption, Endpoint};
 
 pub(crate) struct Listener {
+    /// Who hears of its connections.
+    pub seat: SeatId,
+    /// The client in whose chunks lies what they receive.
+    pub pool: u16,
     pub local: Endpoint,
     pub backlog: u32,
     pub v6_only: bool,
@@ -180,7 +185,18 @@ mod tests {
 
     fn listener(local: Endpoint, v6_only: bool, reuse_port: bool) -> Listener {
         let options = Options::default();
-        Listener { local, backlog: 1, v6_only, reuse_port, receive_buffer: 0, options, embryos: 0, ready: 0 }
+        Listener {
+            seat: SeatId(0),
+            pool: 0,
+            local,
+            backlog: 1,
+            v6_only,
+            reuse_port,
+            receive_buffer: 0,
+            options,
+            embryos: 0,
+            ready: 0,
+        }
     }
 
     /// Whether `l` takes connections to `addr`, which is no wildcard.

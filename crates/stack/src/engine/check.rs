@@ -134,6 +134,7 @@ impl Stack {
             }
         }
         self.entries(self.schedule.notify.iter().copied(), notify, format_args!("news"));
+        self.check_stalled(notify);
         self.entries(self.schedule.idle.iter().map(|r| r.entry), idle, format_args!("idle"));
         for id in 0..self.conns.slots() {
             let word = self.schedule.words()[id];
@@ -150,6 +151,14 @@ impl Stack {
             for (bit, entries) in places {
                 assert_eq!(word.has(bit) as u32, entries, "connection {id} has so many entries for bit {bit:#b}");
             }
+        }
+    }
+
+    /// News that found no room are their seat's.
+    fn check_stalled(&self, notify: &mut [u32]) {
+        for (seat, entry) in self.clients.each_stalled().filter(|(_, entry)| self.schedule.is_current(*entry)) {
+            assert_eq!(self.active(entry.id).seat, seat, "connection {} waits for another seat's room", entry.id);
+            notify[entry.id as usize] += 1;
         }
     }
 

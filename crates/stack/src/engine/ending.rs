@@ -34,8 +34,6 @@ struct Walk {
 /// The end of a lane's application.
 #[derive(Default)]
 pub(crate) struct Ending {
-    /// It has begun: what the application closes is told the peers, however much it is.
-    pub ending: bool,
     /// Connections that are being ended, a part in each turn.
     walk: Option<Walk>,
     /// Where the last walk met a connection whose end is not acknowledged.
@@ -57,9 +55,13 @@ impl Stack {
     /// application was not given. Does the jobs that are there first, those that the application has left behind among them.
     /// [`Stack::go_on_ending`] does the rest.
     pub fn close_all(&mut self, now: Instant) {
-        self.take_left_jobs();
+        for seat in self.clients.ids() {
+            self.clients.seat(seat).take_left();
+        }
         self.run_jobs(now);
-        self.ending.ending = true;
+        for seat in self.clients.ids() {
+            self.clients.seat(seat).ending = true;
+        }
         for id in self.demux.listeners.ids() {
             self.close_listener(now, ListenerId(id));
         }
@@ -98,10 +100,9 @@ impl Stack {
 
     fn close_left_open(&mut self, now: Instant, id: u32) -> bool {
         // Parked ones are the application's.
-        if !self.conns.is_used(id) || self.conns.active(id).is_some_and(|c| c.stage != Stage::Owned) {
-            return false;
-        }
-        self.close(now, ConnId(id), CloseMode::Graceful);
+        let Some(c) = self.conns.get_mut(id).filter(|c| c.stage == Stage::Owned) else { return false };
+        let seat = c.seat;
+        self.close(now, ConnId(id), seat, CloseMode::Graceful);
         self.settle(now, id);
         true
     }
@@ -113,7 +114,7 @@ impl Stack {
             stage @ (Stage::Embryo | Stage::Ready) => stage,
             Stage::Owned | Stage::Released | Stage::Lingering => Stage::Released,
         };
-        let mut cx = context!(self, now);
+        let mut cx = context!(self, now, c.pool);
         c.tcb.abort(&mut cx);
         self.settle(now, id);
         true

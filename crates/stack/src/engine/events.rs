@@ -5,6 +5,7 @@ use tcp::{Notice, State};
 
 use crate::conns::conn::Stage;
 use crate::engine::Stack;
+use crate::names::SeatId;
 use crate::schedule::queues::queued;
 use protocol::{ConnId, Endpoint, Event, ListenerId};
 use wire::Instant;
@@ -12,63 +13,72 @@ use wire::Instant;
 impl Stack {
     /// Emits what the ring takes and publishes it; how many events there were.
     pub fn flush_events(&mut self, now: Instant) -> usize {
-        self.pool.supply_peer(LOW_SUPPLY);
-        if self.schedule.notify.is_empty() && self.answers.is_empty() {
+        self.clients.begin();
+        self.clients.supply(LOW_SUPPLY);
+        if self.schedule.notify.is_empty() && !self.clients.is_waiting() {
             return 0;
         }
         let mut emitted = 0;
-        while let Some(answer) = self.answers.pop_front() {
-            match self.emit(answer) {
-                Ok(()) => emitted += 1,
-                Err(back) => {
-                    self.answers.push_front(back);
-                    break;
+        if self.clients.is_waiting() {
+            let waiting = self.clients.take_waiting();
+            emitted += waiting.iter().map(|seat| self.flush_waiting(now, *seat)).sum::<usize>();
+            self.clients.give_back(waiting);
+        }
+        for _ in 0..self.schedule.notify.len() {
+            let Some(entry) = self.schedule.notify.pop_front() else { break };
+            if self.schedule.take(entry, queued::NOTIFY).is_none() {
+                continue;
+            }
+            match self.tell(now, entry.id) {
+                Ok(count) => emitted += count,
+                Err(seat) => {
+                    self.schedule.stay(entry.id, queued::NOTIFY);
+                    self.clients.stall(seat, entry, |e| self.schedule.is_current(e));
                 }
             }
         }
-        // A connection's first event must follow the answer that names it.
-        if self.answers.is_empty() {
-            for _ in 0..self.schedule.notify.len() {
-                let Some(entry) = self.schedule.notify.pop_front() else { break };
-                let id = entry.id;
-                if self.schedule.take(entry, queued::NOTIFY).is_none() {
-                    continue;
-                }
-                let (count, full) = self.tell(now, id);
-                emitted += count;
-                if full {
-                    self.counters.events_held += 1;
-                    self.schedule.stay(id, queued::NOTIFY);
-                    self.schedule.notify.push_front(entry);
-                    break;
-                }
-            }
-        }
-        self.events.publish();
+        self.clients.publish();
         self.counters.events += emitted as u64;
         emitted
     }
 
-    fn emit(&mut self, event: Event) -> Result<(), Event> {
-        self.events.push(event.into_message()).map_err(|m| match Event::from_message(m) {
-            Ok(event) => event,
-            // A message that was just encoded decodes.
-            Err(chain) => Event::Info { conn: ConnId(u32::MAX), token: protocol::Token(u32::MAX), chain },
-        })
+    /// A seat's answers, and then the news that found no room before; how many events there were.
+    fn flush_waiting(&mut self, now: Instant, seat: SeatId) -> usize {
+        // A connection's first event must follow the answer that names it.
+        let (mut emitted, all) = self.clients.emit_answers(seat);
+        if !all {
+            return emitted;
+        }
+        while let Some(entry) = self.clients.next_stalled(seat) {
+            if self.schedule.take(entry, queued::NOTIFY).is_none() {
+                continue;
+            }
+            match self.tell(now, entry.id) {
+                Ok(count) => emitted += count,
+                Err(seat) => {
+                    self.schedule.stay(entry.id, queued::NOTIFY);
+                    self.clients.stall_again(seat, entry);
+                    break;
+                }
+            }
+        }
+        emitted
     }
 
-    /// All news of one connection in order; whether the ring was full before all was told.
-    fn tell(&mut self, now: Instant, id: u32) -> (usize, bool) {
-        let Some(c) = self.conns.get_mut(id) else { return (0, false) };
-        let conn = ConnId(id);
+    /// All news of one connection in order, how many events they were; the seat that should hear of it, where that has no room.
+    #[inline(always)]
+    fn tell(&mut self, now: Instant, id: u32) -> Result<usize, SeatId> {
+        let Some(c) = self.conns.get_mut(id) else { return Ok(0) };
+        let (conn, seat) = (ConnId(id), c.seat);
         let mut count = 0;
         // Room for everything that one connection may have to say, so that nothing needs to be put back half-told.
-        if !self.events.has_room(MOST_NEWS) {
-            return (0, true);
-        }
+        let Some(events) = self.clients.open(seat, MOST_NEWS) else {
+            self.counters.events_held += 1;
+            return Err(seat);
+        };
         let mut say = |event: Event| {
             count += 1;
-            self.events.push(event.into_message()).is_ok()
+            events.push(event.into_message()).is_ok()
         };
         let told = match c.stage {
             Stage::Released | Stage::Embryo => true,
@@ -132,7 +142,7 @@ impl Stack {
         if matches!(c.tcb.state(), State::Closed | State::TimeWait) {
             self.settle(now, id);
         }
-        (count, false)
+        Ok(count)
     }
 }
 

@@ -282,9 +282,10 @@ impl Stack {
         (open, offer, sent, retries): (&Open, &Offer, Option<Instant>, u8),
         handshake: Option<u32>,
     ) -> Result<u32, DropReason> {
-        self.demux.listeners.get(listener).ok_or(DropReason::NoSocket)?;
+        let l = self.demux.listeners.get(listener).ok_or(DropReason::NoSocket)?;
+        let (pool, seat) = (l.pool, l.seat);
         let hop = self.link.passive_hop(source.interface, key.remote);
-        let birth = Birth { key, hash, hop, came_from: Some(source.mac), listener, stage: Stage::Embryo };
+        let birth = Birth { key, hash, hop, came_from: Some(source.mac), listener, pool, seat, stage: Stage::Embryo };
         let resume = |tcb: &mut Tcb, cx: &mut tcp::Context| tcb.resume(open, offer, sent, retries, cx);
         let id =
             self.admit(now, birth, handshake.map(|h| (h, Place::UNKNOWN)), resume).ok_or(DropReason::NoConnection)?;
@@ -292,7 +293,7 @@ impl Stack {
             && !l.options.is_empty()
             && let Some(c) = self.conns.get_mut(id)
         {
-            l.options.apply(c, &mut context!(self, now));
+            l.options.apply(c, &mut context!(self, now, c.pool));
         }
         // A record was counted as this is now.
         if let (None, Some(l)) = (handshake, self.demux.listeners.get(listener)) {
@@ -302,8 +303,7 @@ impl Stack {
     }
 
     fn first_segment(&mut self, now: Instant, source: Source, seg: &Segment, id: u32) {
-        let mut cx = context!(self, now);
-        let reply = self.conns.get_mut(id).and_then(|c| c.tcb.on_segment(seg, &mut cx));
+        let reply = self.conns.get_mut(id).and_then(|c| c.tcb.on_segment(seg, &mut context!(self, now, c.pool)));
         if let Some(reply) = reply {
             self.reply(source, seg, reply);
         }

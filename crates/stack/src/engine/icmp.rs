@@ -48,7 +48,7 @@ impl Stack {
             _ => return Err(DropReason::IcmpUnmatched),
         };
         let Some(c) = self.conns.get_mut(id) else { return Err(DropReason::IcmpUnmatched) };
-        let mut cx = context!(self, now);
+        let mut cx = context!(self, now, c.pool);
         let matched = match trouble {
             Trouble::TooBig(mtu) => {
                 // RFC 8201 4: no link of IPv6 carries less, so nobody honest says so.

@@ -354,7 +354,7 @@ impl Stack {
         key: &FlowKey,
         id: u32,
     ) -> Result<(), DropReason> {
-        let Some(Conn { tcb, .. }) = self.conns.get_mut(id) else { return Err(DropReason::NoSocket) };
+        let Some(Conn { tcb, pool, .. }) = self.conns.get_mut(id) else { return Err(DropReason::NoSocket) };
         if source.ecn == CE {
             tcb.congestion_experienced();
         }
@@ -368,7 +368,7 @@ impl Stack {
                 self.demux.answered(key, lane, &mut self.counters);
             }
         }
-        let reply = tcb.on_segment(seg, &mut context!(self, now));
+        let reply = tcb.on_segment(seg, &mut context!(self, now, *pool));
         if let Some(reply) = reply {
             self.reply(source, seg, reply);
         }

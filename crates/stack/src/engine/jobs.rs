@@ -9,18 +9,32 @@ use crate::conns::options::apply;
 use crate::counters::DropReason;
 use crate::demux::listener::Listener;
 use crate::engine::{Stack, context};
+use crate::names::SeatId;
 use protocol::{CloseMode, ConnId, Event, Job};
 
 impl Stack {
     /// Does every job that waits; how many there were.
     pub fn run_jobs(&mut self, now: Instant) -> usize {
         self.conns.now = now;
+        let mut done = 0;
+        for seat in self.clients.ids() {
+            done += self.run_jobs_of(now, seat);
+        }
+        if done > 0 {
+            self.counters.jobs += done as u64;
+            self.link.ask(&mut self.counters);
+        }
+        done
+    }
+
+    fn run_jobs_of(&mut self, now: Instant, seat: SeatId) -> usize {
+        let Some(mut jobs) = self.clients.seat(seat).take_jobs() else { return 0 };
         // What arrives while this runs is the next turn's.
-        let waiting = self.jobs.len();
+        let waiting = jobs.len();
         // Jobs for one connection come in a row, and are settled together.
         let mut unsettled = None;
         for _ in 0..waiting {
-            let Some(message) = self.jobs.pop() else { break };
+            let Some(message) = jobs.pop() else { break };
             match Job::from_message(message) {
                 Ok(job) => {
                     let conn = job.conn();
@@ -29,10 +43,10 @@ impl Stack {
                     {
                         self.settle(now, before.0);
                     }
-                    self.run(now, job);
+                    self.run(now, seat, job);
                 }
                 Err(chain) => {
-                    chain.free(&mut self.pool);
+                    self.free_chain(seat, chain);
                     self.counters.drop(DropReason::BadJob);
                 }
             }
@@ -40,35 +54,39 @@ impl Stack {
         if let Some(last) = unsettled {
             self.settle(now, last.0);
         }
-        if waiting > 0 {
-            self.jobs.release();
-            self.counters.jobs += waiting as u64;
-            self.link.ask(&mut self.counters);
-        }
+        self.clients.seat(seat).put_jobs(jobs);
         waiting
+    }
+
+    /// Bytes that a seat has sent and nobody takes.
+    #[cold]
+    fn free_chain(&mut self, seat: SeatId, chain: mem::Chain) {
+        let client = self.clients.seat(seat).client;
+        chain.free(self.clients.side(client));
     }
 
     /// Does one job; a connection that it names is to be settled after it. With decoding it becomes one: a job is never put together.
     #[inline(always)]
-    fn run(&mut self, now: Instant, job: Job) {
+    fn run(&mut self, now: Instant, seat: SeatId, job: Job) {
         match job {
             Job::Connect { token, local, remote, receive_buffer } => {
-                self.ending.ending = false;
-                let options = core::mem::take(&mut self.prepared);
-                if let Err(failure) = self.connect(now, token, local, remote, receive_buffer, options) {
+                if let Err(failure) = self.connect(now, seat, token, local, remote, receive_buffer) {
                     self.counters.failed_opens += 1;
-                    self.answers.push_back(Event::Refused { token, failure });
+                    self.clients.answer(seat, Event::Refused { token, failure });
                 }
             }
             Job::Listen { token, local, backlog, v6_only, reuse_port, receive_buffer } => {
-                self.ending.ending = false;
+                let own = self.clients.seat(seat);
+                own.ending = false;
                 let listener = Listener {
+                    seat,
+                    pool: own.client,
                     local,
                     backlog: backlog.max(1),
                     v6_only,
                     reuse_port,
                     receive_buffer,
-                    options: core::mem::take(&mut self.prepared),
+                    options: core::mem::take(&mut own.prepared),
                     embryos: 0,
                     ready: 0,
                 };
@@ -81,37 +99,37 @@ impl Stack {
             }
             Job::CloseListener { listener } => self.close_listener(now, listener),
             Job::Write { conn, chain, more, close } => {
-                let Some(c) = owned(&mut self.conns, conn) else {
-                    chain.free(&mut self.pool);
+                let Some(c) = owned(&mut self.conns, conn, seat) else {
+                    self.free_chain(seat, chain);
                     self.counters.drop(DropReason::BadJob);
                     return;
                 };
-                let mut cx = context!(self, now);
+                let mut cx = context!(self, now, c.pool);
                 c.tcb.write(chain, more, &mut cx);
                 if close {
-                    self.close(now, conn, CloseMode::Graceful);
+                    self.close(now, conn, seat, CloseMode::Graceful);
                 }
             }
-            Job::Consumed { conn, bytes } => self.on_conn(now, conn, |tcb, cx| tcb.consumed(bytes, cx)),
-            Job::Shutdown { conn } => self.on_conn(now, conn, |tcb, cx| tcb.shutdown(cx)),
-            Job::Close { conn, mode } => self.close(now, conn, mode),
+            Job::Consumed { conn, bytes } => self.on_conn(now, conn, seat, |tcb, cx| tcb.consumed(bytes, cx)),
+            Job::Shutdown { conn } => self.on_conn(now, conn, seat, |tcb, cx| tcb.shutdown(cx)),
+            Job::Close { conn, mode } => self.close(now, conn, seat, mode),
             Job::Abort { conn } => {
-                if let Some(c) = owned(&mut self.conns, conn) {
+                if let Some(c) = owned(&mut self.conns, conn, seat) {
                     c.stage = Stage::Released;
-                    let mut cx = context!(self, now);
+                    let mut cx = context!(self, now, c.pool);
                     c.tcb.abort(&mut cx);
                 } else {
                     self.counters.drop(DropReason::BadJob);
                 }
             }
-            Job::SetOption { conn, option, value } => match owned(&mut self.conns, conn) {
+            Job::SetOption { conn, option, value } => match owned(&mut self.conns, conn, seat) {
                 Some(c) => {
-                    let mut cx = context!(self, now);
+                    let mut cx = context!(self, now, c.pool);
                     apply(c, option, value, &mut cx);
                 }
                 None => self.counters.drop(DropReason::BadJob),
             },
-            Job::Prepare { option, value } => self.prepared.set(option, value),
+            Job::Prepare { option, value } => self.clients.seat(seat).prepared.set(option, value),
             Job::SetListenerOption { listener, option, value } => match self.demux.listeners.get(listener.0) {
                 Some(l) => l.options.set(option, value),
                 None => self.counters.drop(DropReason::BadJob),
@@ -120,35 +138,37 @@ impl Stack {
                 Some(l) => l.backlog = backlog.max(1),
                 None => self.counters.drop(DropReason::BadJob),
             },
-            Job::Urgent { conn, bytes } => self.on_conn(now, conn, |tcb, _| tcb.write_urgent(bytes)),
-            Job::EndRecord { conn } => self.on_conn(now, conn, |tcb, _| tcb.end_record()),
-            Job::Ending => self.ending.ending = true,
-            Job::TellAcked { conn } => self.on_conn(now, conn, |tcb, _| tcb.tell_acked()),
+            Job::Urgent { conn, bytes } => self.on_conn(now, conn, seat, |tcb, _| tcb.write_urgent(bytes)),
+            Job::EndRecord { conn } => self.on_conn(now, conn, seat, |tcb, _| tcb.end_record()),
+            Job::Ending => self.clients.seat(seat).ending = true,
+            Job::TellAcked { conn } => self.on_conn(now, conn, seat, |tcb, _| tcb.tell_acked()),
             Job::Query { conn, token } => {
-                let info = owned(&mut self.conns, conn).map(|c| c.tcb.info(now, &self.config.tcp));
+                let info = owned(&mut self.conns, conn, seat).map(|c| c.tcb.info(now, &self.config.tcp));
                 let mut chain = mem::Chain::default();
                 if let Some(info) = info {
                     let bytes: [u8; TcpInfo::BYTES] = info.to_bytes();
-                    if chain.push_slice(&mut self.pool, &bytes) < bytes.len() {
-                        chain.free(&mut self.pool);
+                    let client = self.clients.seat(seat).client;
+                    let side = self.clients.side(client);
+                    if chain.push_slice(side, &bytes) < bytes.len() {
+                        chain.free(side);
                         chain = mem::Chain::default();
                     }
                 }
-                self.answers.push_back(Event::Info { conn, token, chain });
+                self.clients.answer(seat, Event::Info { conn, token, chain });
             }
         }
     }
 
     /// The application is done with a connection.
     #[inline]
-    pub(super) fn close(&mut self, now: Instant, conn: ConnId, mode: CloseMode) {
-        let full = self.orphans >= self.config.max_orphans && !self.ending.ending;
-        if let Some(c) = owned(&mut self.conns, conn) {
+    pub(super) fn close(&mut self, now: Instant, conn: ConnId, seat: SeatId, mode: CloseMode) {
+        let full = self.orphans >= self.config.max_orphans && !self.clients.seat(seat).ending;
+        if let Some(c) = owned(&mut self.conns, conn, seat) {
             c.stage = match mode {
                 CloseMode::Report => Stage::Lingering,
                 CloseMode::Graceful | CloseMode::Unread => Stage::Released,
             };
-            let mut cx = context!(self, now);
+            let mut cx = context!(self, now, c.pool);
             c.tcb.close(mode == CloseMode::Unread, &mut cx);
             let over = matches!(c.tcb.state(), State::Closed | State::TimeWait);
             if full && !over {
@@ -164,10 +184,10 @@ impl Stack {
         }
     }
 
-    fn on_conn(&mut self, now: Instant, conn: ConnId, f: impl FnOnce(&mut Tcb, &mut tcp::Context)) {
-        match owned(&mut self.conns, conn) {
+    fn on_conn(&mut self, now: Instant, conn: ConnId, seat: SeatId, f: impl FnOnce(&mut Tcb, &mut tcp::Context)) {
+        match owned(&mut self.conns, conn, seat) {
             Some(c) => {
-                let mut cx = context!(self, now);
+                let mut cx = context!(self, now, c.pool);
                 f(&mut c.tcb, &mut cx);
             }
             None => self.counters.drop(DropReason::BadJob),
@@ -175,7 +195,7 @@ impl Stack {
     }
 }
 
-/// A connection that the application may name.
-fn owned(conns: &mut Conns, conn: ConnId) -> Option<&mut Conn> {
-    conns.get_mut(conn.0).filter(|c| c.stage == Stage::Owned)
+/// A connection that a seat may name.
+fn owned(conns: &mut Conns, conn: ConnId, seat: SeatId) -> Option<&mut Conn> {
+    conns.get_mut(conn.0).filter(|c| c.stage == Stage::Owned && c.seat == seat)
 }

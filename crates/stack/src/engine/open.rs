@@ -9,6 +9,7 @@ use crate::counters::DropReason;
 use crate::demux::listener::Listener;
 use crate::demux::source::Chosen;
 use crate::engine::{Stack, context};
+use crate::names::SeatId;
 use crate::{FlowKey, InterfaceId};
 use protocol::{ConnId, Endpoint, Event, Failure, ListenerId, Token};
 
@@ -16,12 +17,15 @@ impl Stack {
     pub(super) fn connect(
         &mut self,
         now: Instant,
+        seat: SeatId,
         token: Token,
         local: Endpoint,
         remote: Endpoint,
         receive_buffer: u32,
-        options: Options,
     ) -> Result<(), Failure> {
+        let own = self.clients.seat(seat);
+        own.ending = false;
+        let (options, pool) = (core::mem::take(&mut own.prepared), own.client);
         if remote.port == 0 || remote.addr.is_unspecified() || remote.addr.is_multicast() || remote.addr.is_broadcast()
         {
             return Err(Failure::AddressNotAvailable);
@@ -60,12 +64,12 @@ impl Stack {
         let (mss, receive_buffer) = options.limit(mss, receive_buffer, self.config.tcp.receive_buffer);
         let path_mss = self.link.path_mss(now, &key, mss);
         let open = Open { iss, ts_offset, mss, path_mss, receive_buffer, headers };
-        let birth = Birth { key, hash, hop, came_from: None, listener: u32::MAX, stage: Stage::Owned };
+        let birth = Birth { key, hash, hop, came_from: None, listener: u32::MAX, pool, seat, stage: Stage::Owned };
         let id = self.admit(now, birth, None, |tcb, cx| tcb.connect(&open, cx)).ok_or(Failure::NoBuffers)?;
         self.give_options(now, id, &options);
         self.counters.active_opens += 1;
         let local = Endpoint { addr: key.local, port: key.local_port };
-        self.answers.push_back(Event::Opened { token, conn: ConnId(id), local });
+        self.clients.answer(seat, Event::Opened { token, conn: ConnId(id), local });
         self.settle(now, id);
         Ok(())
     }
@@ -99,12 +103,12 @@ impl Stack {
         if !options.is_empty()
             && let Some(c) = self.conns.get_mut(id)
         {
-            options.apply(c, &mut context!(self, now));
+            options.apply(c, &mut context!(self, now, c.pool));
         }
     }
 
     pub(super) fn listen(&mut self, token: Token, mut listener: Listener) {
-        let local = listener.local;
+        let (local, seat) = (listener.local, listener.seat);
         let ours = local.addr.is_unspecified() || self.link.owns(local.addr);
         let refusal = if !ours {
             Some(Failure::AddressNotAvailable)
@@ -132,7 +136,7 @@ impl Stack {
                 Err(_) => Event::Refused { token, failure: Failure::NoBuffers },
             },
         };
-        self.answers.push_back(answer);
+        self.clients.answer(seat, answer);
     }
 
     /// RFC 9293 3.10.4: what the application has not taken is reset; what it has taken lives on.
@@ -150,7 +154,7 @@ impl Stack {
             if let Some(c) = self.conns.get_mut(id) {
                 c.stage = Stage::Released;
                 c.listener = u32::MAX;
-                let mut cx = context!(self, now);
+                let mut cx = context!(self, now, c.pool);
                 c.tcb.abort(&mut cx);
             }
             self.settle(now, id);

@@ -158,7 +158,7 @@ impl Stack {
         let Hop::Known(to) = self.link.hop(now, c.neighbor) else { return Straight::Not };
         let Some(buf) = sink.reserve(via.room) else { return Straight::Full };
         let Some(head) = buf.first_chunk_mut() else { return Straight::Not };
-        let mut cx = context!(self, now);
+        let mut cx = context!(self, now, c.pool);
         let Some(out) = c.tcb.send_straight(&mut cx) else { return Straight::Not };
         let FlowKey { local: src, remote: dst, local_port: src_port, remote_port: dst_port, .. } = c.key;
         let (tos, ttl) = (c.traffic_class | out.ecn, if c.hop_limit == 0 { TTL } else { c.hop_limit });
@@ -193,7 +193,7 @@ impl Stack {
         }
         let Hop::Known(to) = self.link.hop(now, c.neighbor) else { return Straight::Not };
         let Some(buf) = sink.reserve(via.room) else { return Straight::Full };
-        let mut cx = context!(self, now);
+        let mut cx = context!(self, now, c.pool);
         let Some(out) = c.tcb.first_syn(&mut cx) else { return Straight::Not };
         let frames = Frames::new(via, c, to, false);
         let end = frames.syn(c, &out, buf);
@@ -248,7 +248,7 @@ impl Stack {
         let mut left = share;
         while left > 0 {
             let smss = c.tcb.segment_size() as usize;
-            let mut cx = context!(self, now);
+            let mut cx = context!(self, now, c.pool);
             if c.cut && c.tcb.snd_una() == c.tcb.snd_nxt() {
                 c.cut = false;
             }
@@ -281,7 +281,7 @@ impl Stack {
                 return progress;
             }
             left = left.saturating_sub(sent.segments as usize);
-            if c.tcb.all_sent(&mut context!(self, now)) {
+            if c.tcb.all_sent(&mut context!(self, now, c.pool)) {
                 return Progress::Idle;
             }
         }

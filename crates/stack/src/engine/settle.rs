@@ -27,7 +27,7 @@ impl Stack {
     fn settle_but(&mut self, now: Instant, id: u32, but: u8) {
         let Some(c) = self.conns.get_mut(id) else { return };
         if c.tcb.has_knobs() {
-            c.tcb.time_fin_wait_2(&mut context!(self, now));
+            c.tcb.time_fin_wait_2(&mut context!(self, now, c.pool));
             c.tcb.watch_unsent();
         }
         let wants = c.tcb.wants();
@@ -123,7 +123,7 @@ impl Stack {
     /// The number returns to the stack.
     pub(super) fn free(&mut self, now: Instant, id: u32) {
         let Some(c) = self.conns.get_mut(id) else { return };
-        c.tcb.release(&mut context!(self, now));
+        c.tcb.release(&mut context!(self, now, c.pool));
         if c.linked {
             self.demux.remove(&c.key, c.hash, id);
         }

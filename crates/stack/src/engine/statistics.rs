@@ -66,9 +66,9 @@ impl Stack {
         self.demux.listeners.covers(local)
     }
 
-    /// The stack's side of the chunk pool.
+    /// The stack's side of the chunks of its own process.
     pub fn pool(&self) -> &Side {
-        &self.pool
+        self.clients.home()
     }
 
     /// Segments sent and not acknowledged, of all connections.

@@ -99,7 +99,7 @@ impl Stack {
             Some((Owner::TimeWait(_), _)) | None => return false,
         };
         let Some(c) = self.conns.get_mut(id) else { return false };
-        if !c.tcb.straight(seg, &mut context!(self, now)) {
+        if !c.tcb.straight(seg, &mut context!(self, now, c.pool)) {
             return false;
         }
         self.counters.segments_in += seg.count() as u64;
@@ -116,7 +116,10 @@ impl Stack {
     #[inline(always)]
     fn take_syn_ack_straight(&mut self, now: Instant, source: Source, syn: &Syn, id: u32) -> bool {
         let Some(c) = self.conns.active_mut(id) else { return false };
-        if source.ecn == CE || self.demux.is_learning() || !c.tcb.connect_straight(syn, &mut context!(self, now)) {
+        if source.ecn == CE
+            || self.demux.is_learning()
+            || !c.tcb.connect_straight(syn, &mut context!(self, now, c.pool))
+        {
             return false;
         }
         self.counters.segments_in += 1;
@@ -168,20 +171,22 @@ impl Stack {
     ) -> bool {
         let Some(&e) = self.demux.handshake(id) else { return false };
         let (mss, headers) = self.link.offered_mss(&e.key);
-        let plain = self.demux.listeners.get(e.listener).is_some_and(|l| l.ready <= l.backlog && l.options.is_empty());
+        let Some(l) = self.demux.listeners.get(e.listener) else { return false };
+        let (pool, seat) = (l.pool, l.seat);
+        let plain = l.ready <= l.backlog && l.options.is_empty();
         if !plain || e.timeouts != 0 || e.again() || e.mss > mss || self.link.has_lowered_paths() {
             return false;
         }
         let Embryo { iss, ts_offset, mss, receive_buffer, listener, key, .. } = e;
         let open = Open { iss, ts_offset, mss, path_mss: mss, receive_buffer, headers };
         let offer = e.offer();
-        if !Tcb::may_establish(&open, &offer, seg, &context!(self, now)) {
+        if !Tcb::may_establish(&open, &offer, seg, &context!(self, now, pool)) {
             return false;
         }
         let sent = e.due.micros().saturating_sub(self.demux.handshakes().timeout(0).as_micros() as u64);
         let sent = Instant::from_micros(sent);
         let hop = self.link.passive_hop(source.interface, key.remote);
-        let birth = Birth { key, hash, hop, came_from: Some(source.mac), listener, stage: Stage::Embryo };
+        let birth = Birth { key, hash, hop, came_from: Some(source.mac), listener, pool, seat, stage: Stage::Embryo };
         let establish = |tcb: &mut Tcb, cx: &mut tcp::Context| tcb.establish(&open, &offer, sent, seg, cx);
         let Some(new) = self.admit(now, birth, Some((id, place)), establish) else { return false };
         self.demux.handshake_is_done(id);

@@ -50,7 +50,7 @@ impl Stack {
             // Where the wheel still has it, for later, that comes to nothing.
             c.alarm.pass();
             if c.tcb.deadline() <= now {
-                let mut cx = context!(self, now);
+                let mut cx = context!(self, now, c.pool);
                 c.tcb.on_timer(&mut cx);
             }
             self.settle(now, id);
@@ -99,7 +99,7 @@ impl Stack {
                     self.schedule.rest_again(entry, until.min(now + SOON));
                     continue;
                 }
-                Some(_) => c.tcb.rest(&mut context!(self, now)),
+                Some(_) => c.tcb.rest(&mut context!(self, now, c.pool)),
                 None => {}
             }
             self.conns.park(id);
@@ -109,17 +109,17 @@ impl Stack {
     /// Short of chunks: what came out of order goes, of a few connections each time, until there are enough again.
     fn relieve(&mut self, now: Instant) {
         const STEP: u32 = 64;
-        if self.pool.plenty() || self.conns.len() == 0 {
+        if self.clients.home().plenty() || self.conns.len() == 0 {
             return;
         }
         for _ in 0..STEP {
             let id = self.relief;
             self.relief = if id + 1 < self.conns.slots() { id + 1 } else { 0 };
             let Some(c) = self.conns.active_mut(id) else { continue };
-            let mut cx = context!(self, now);
+            let mut cx = context!(self, now, c.pool);
             let shed = c.tcb.shed_out_of_order(&mut cx);
             self.counters.shed += shed as u64;
-            if shed > 0 && self.pool.plenty() {
+            if shed > 0 && self.clients.home().plenty() {
                 return;
             }
         }

@@ -125,8 +125,8 @@ impl Stack {
     #[inline]
     pub(super) fn follow<'a>(&mut self, now: Instant, train: &mut Train<'a>, frame: &RxFrame<'a>) -> bool {
         let Some((seq, text)) = train.next(frame) else { return false };
-        let mut cx = context!(self, now);
         let Some(c) = self.conns.get_mut(train.id) else { return false };
+        let mut cx = context!(self, now, c.pool);
         if !c.tcb.on_following(seq, text, &mut cx) {
             return false;
         }

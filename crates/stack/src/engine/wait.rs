@@ -49,7 +49,7 @@ impl Stack {
         }
         let no_route = c.neighbor == NO_ROUTE;
         self.counters.drop(if no_route { DropReason::NoRoute } else { DropReason::NoNeighbor });
-        let mut cx = context!(self, now);
+        let mut cx = context!(self, now, c.pool);
         if c.tcb.unreachable(true, None, &mut cx) && no_route {
             c.trouble = Some(Failure::NetworkUnreachable);
         }
@@ -125,7 +125,7 @@ impl Stack {
     /// A connection hears that its next hop, or its own address, is not to be had.
     fn lose_hop(&mut self, now: Instant, id: u32) {
         if let Some(c) = self.conns.get_mut(id) {
-            let mut cx = context!(self, now);
+            let mut cx = context!(self, now, c.pool);
             c.tcb.unreachable(true, None, &mut cx);
         }
     }
