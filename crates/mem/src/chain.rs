@@ -395,6 +395,19 @@ impl Chain {
         }
     }
 
+    /// The same bytes in chunks of another pool, whose side this is; `None` where that has too few.
+    pub fn copied(&self, side: &Side, to: &mut Side) -> Option<Chain> {
+        let mut copy = Chain::default();
+        self.for_each_slice(side, 0, self.len(), |piece| {
+            copy.push_slice(to, piece);
+        });
+        if copy.len() < self.len() {
+            copy.free(to);
+            return None;
+        }
+        Some(copy)
+    }
+
     /// Gives all chunks back.
     pub fn free(self, side: &mut Side) {
         self.check(side);

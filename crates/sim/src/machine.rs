@@ -3,9 +3,11 @@
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::collections::VecDeque;
 
-use mem::{Pool, PoolConfig};
+use mem::lease::{Attached, Lease, Shape};
+use mem::{Huge, Pool, PoolConfig};
+use protocol::{ConnId, Job, ListenerId};
 use socket::{Errno, SockId, SocketConfig, Sockets};
-use stack::{InterfaceConfig, InterfaceId, Mode, Route, Stack, StackConfig, SynCookies};
+use stack::{Bounds, ClientId, InterfaceConfig, InterfaceId, Mode, Route, SeatId, Stack, StackConfig, SynCookies};
 use tcp::TcpInfo;
 use wire::burst::TxCaps;
 use wire::{Instant, MacAddr, ethernet};
@@ -65,6 +67,18 @@ pub struct Machine {
     mtu: u16,
     now: Instant,
     sent: VecDeque<(Instant, Vec<u8>)>,
+    socket: SocketConfig,
+    clients: Vec<Option<Client>>,
+}
+
+/// A client as in another process: it shares nothing with the stack but its lease.
+struct Client {
+    id: ClientId,
+    lease: Lease,
+    attached: Attached,
+    threads: Vec<(SeatId, Sockets)>,
+    /// It is stopped: it neither says nor hears anything.
+    stopped: bool,
 }
 
 impl Machine {
@@ -107,8 +121,10 @@ impl Machine {
             stack.add_route(Route { dst, prefix: 0, gateway: Some(hop), interface, metric: 0 });
             stack.set_neighbor(now, interface, hop, THEIRS);
         }
+        let socket = config.socket.clone();
         let sockets = Sockets::new(config.socket, side, jobs, events);
-        let mut machine = Machine { stack, sockets, interface, mtu: config.mtu, now, sent: VecDeque::new() };
+        let (mtu, sent, clients) = (config.mtu, VecDeque::new(), Vec::new());
+        let mut machine = Machine { stack, sockets, interface, mtu, now, sent, socket, clients };
         machine.settle();
         machine
     }
@@ -121,6 +137,73 @@ impl Machine {
     /// The sockets; after a call, [`Machine::settle`] makes the stack do what it asked for.
     pub fn sockets(&mut self) -> &mut Sockets {
         &mut self.sockets
+    }
+
+    /// A client attaches, which has memory of its own with so many chunks and may have so much, with so many threads; its number.
+    pub fn attach(&mut self, chunks: u32, threads: usize, bounds: Bounds) -> usize {
+        let shape = Shape { chunks, seats: threads as u32, jobs: 256, events: 256, huge: Huge::No };
+        let lease = Lease::create(&shape, protocol::LAYOUT).expect("memory for a lease");
+        let file = lease.file().try_clone_to_owned().expect("a descriptor");
+        let attached = Attached::open(file, protocol::LAYOUT).expect("a lease");
+        let side = lease.stack_side().expect("memory for records").expect("the stack's side");
+        let id = self.stack.add_client(side, bounds).expect("room for a client");
+        let mut client = Client { id, lease, attached, threads: Vec::new(), stopped: false };
+        for thread in 0..threads {
+            let side = self.stack.side_of(id).expect("it is there");
+            let seat = client.lease.stack_seat(thread, side).expect("a seat");
+            let (seat, _) = self.stack.add_client_seat(id, seat).expect("room for a seat");
+            self.stack.poll_seat(seat, true);
+            let mem::lease::Seat { side, jobs, events, .. } = client.attached.seat(thread).expect("a seat");
+            client.threads.push((seat, Sockets::new(self.socket.clone(), side, jobs, events)));
+        }
+        let place = self.clients.iter().position(Option::is_none).unwrap_or(self.clients.len());
+        self.clients.resize_with(self.clients.len().max(place + 1), || None);
+        self.clients[place] = Some(client);
+        place
+    }
+
+    /// The sockets of a client's thread.
+    ///
+    /// # Panics
+    /// Where there is no such client, or thread.
+    pub fn client(&mut self, client: usize, thread: usize) -> &mut Sockets {
+        &mut self.clients[client].as_mut().expect("the client is there").threads[thread].1
+    }
+
+    /// A client neither says nor hears anything for a while, or goes on.
+    pub fn stop(&mut self, client: usize, stopped: bool) {
+        self.clients[client].iter_mut().for_each(|client| client.stopped = stopped);
+    }
+
+    /// A client dies, in the middle of whatever it was about: what it has not flushed is not said.
+    pub fn kill(&mut self, client: usize) {
+        if let Some(client) = self.clients[client].take() {
+            // No destructor runs in a process that is killed.
+            client.threads.into_iter().for_each(|(_, sockets)| core::mem::forget(sockets));
+            self.stack.end_client(self.now, client.id);
+        }
+        self.settle();
+    }
+
+    /// A client asks for something about the first connection, or listener, of the stack, which is another's.
+    pub fn malice(&mut self, client: usize, way: u32) {
+        let (conn, listener) = (ConnId(0), ListenerId(0));
+        let job = match way {
+            0 => Job::Abort { conn },
+            1 => Job::Write { conn, chain: Default::default(), more: false, close: true },
+            2 => Job::CloseListener { listener },
+            3 => Job::Consumed { conn, bytes: 5 },
+            _ => Job::Taken { listener, count: 1 },
+        };
+        self.client(client, 0).say(job);
+        self.settle();
+    }
+
+    /// Clients that the stack has ended since the last call, and why, as it would tell their processes.
+    pub fn take_ill(&mut self) -> Vec<(usize, stack::Ill)> {
+        let ill = self.stack.take_ill();
+        let place = |id| self.clients.iter().position(|client| client.as_ref().is_some_and(|client| client.id == id));
+        ill.into_iter().filter_map(|(id, ill)| Some((place(id)?, ill))).collect()
     }
 
     /// A connection's snapshot (TCP_INFO).
@@ -197,17 +280,31 @@ impl Machine {
     /// One turn in a lane's order; whether there is reason for another.
     fn turn(&mut self) -> bool {
         let now = self.now;
-        let asked = self.sockets.flush();
+        let mut asked = self.sockets.flush();
+        let awake = |client: &&mut Client| !client.stopped;
+        for client in self.clients.iter_mut().flatten().filter(awake) {
+            client.threads.iter_mut().for_each(|(_, sockets)| asked |= sockets.flush());
+        }
         self.stack.expire(now);
-        let jobs = self.stack.run_jobs(now);
+        let jobs = self.stack.run_jobs(now) + self.stack.go_on_reclaiming(now);
         let mut sink = Sink::new(self.mtu, TX_ROOM);
         self.stack.transmit(now, self.interface, &mut sink);
         let sent = sink.frames.len();
         self.sent.extend(sink.frames.into_iter().filter_map(|frame| Some((now, bare(&frame)?))));
         self.stack.flush_events(now);
         self.stack.check_in_turn(CHECKED);
-        let events = self.sockets.process();
-        asked || jobs + sent + events > 0 || self.stack.output_pending() || self.sockets.backlogged()
+        let mut events = self.sockets.process();
+        let mut backlogged = self.sockets.backlogged();
+        for client in self.clients.iter_mut().flatten().filter(awake) {
+            for (_, sockets) in &mut client.threads {
+                events += sockets.process();
+                backlogged |= sockets.backlogged();
+            }
+        }
+        // What waits for a client that does not read waits for long.
+        let stopped = self.clients.iter().flatten().any(|client| client.stopped);
+        let waits = if stopped { self.stack.sending() } else { self.stack.output_pending() };
+        asked || jobs + sent + events > 0 || waits || backlogged || self.stack.is_reclaiming()
     }
 }
 

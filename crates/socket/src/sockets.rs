@@ -106,6 +106,12 @@ impl Sockets {
         self.config.tcp = tcp;
     }
 
+    /// Says something to the stack that no call would say: for tests.
+    #[doc(hidden)]
+    pub fn say(&mut self, job: Job) {
+        self.job(job);
+    }
+
     #[inline(always)]
     pub(crate) fn job(&mut self, job: Job) {
         let message = job.into_message();

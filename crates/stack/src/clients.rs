@@ -2,32 +2,60 @@
 //!
 //! A client has chunks of its own, in which lie the bytes of its connections. A seat is a pair of rings, jobs in and events out, for one
 //! thread of a client; a connection belongs to the seat that hears of it. The first client is in the stack's own process, and shares
-//! its chunks with the stack: what nobody has accepted yet lies there.
+//! its chunks with the stack: what nobody has accepted yet lies there. Others are in other processes, and nothing that they write is
+//! trusted ([`foreign`]).
+
+mod foreign;
 
 use std::collections::VecDeque;
 
-use mem::Side;
-use mem::ring::{Consumer, Producer};
+use mem::ring::{Consumer, Producer, Raw};
+use mem::{Side, spsc};
 use protocol::Event;
 use wire::Instant;
 
+pub use foreign::{Bounds, Ill};
+
+use crate::clients::foreign::Foreign;
 use crate::conns::options::Options;
-use crate::names::SeatId;
+use crate::names::{ClientId, SeatId};
 use crate::schedule::queues::Entry;
 
 /// The client in the stack's own process.
 pub(crate) const HOME: u16 = 0;
+/// Its first seat.
+pub(crate) const FIRST: SeatId = SeatId(0);
 
 /// So few entries need no sweeping.
 const FEW: usize = 64;
+
+/// What a seat asks for, and how far it is believed.
+pub(crate) enum Jobs {
+    /// Of the stack's own process.
+    Own(Box<Consumer>),
+    /// Of another one.
+    Foreign(Box<spsc::Consumer<Raw>>),
+}
+
+/// Where a seat is told something.
+enum Events {
+    Own(Producer),
+    Foreign(spsc::Producer<Raw>),
+}
+
+/// Where the news of a connection are told.
+pub(crate) enum Teller<'a> {
+    Own(&'a mut Producer),
+    Foreign(&'a mut spsc::Producer<Raw>, &'a mut Side),
+}
 
 /// One thread's end of the stack.
 pub(crate) struct Seat {
     /// Whose.
     pub client: u16,
-    /// Elsewhere while they are done.
-    jobs: Option<Box<Consumer>>,
-    events: Producer,
+    /// Elsewhere while they are done; none of one that has gone.
+    jobs: Option<Jobs>,
+    events: Events,
     /// Answers to requests, which are no connection's events.
     answers: VecDeque<Event>,
     /// Connections whose news found no room.
@@ -44,16 +72,22 @@ pub(crate) struct Seat {
     told: bool,
     /// It is among those that wait.
     waits: bool,
+    /// Its client has ended: nothing is heard of it any more.
+    ended: bool,
+    /// Nothing is left of it.
+    gone: bool,
 }
 
 /// All of them. The first client and the first seat, which most stacks have alone, are a step nearer than the others.
 pub(crate) struct Clients {
     /// The stack's side of the chunks of its own process.
     home: Side,
-    /// Those of the other clients.
-    sides: Vec<Side>,
+    /// The other clients.
+    others: Vec<Foreign>,
     first: Seat,
     seats: Vec<Seat>,
+    /// Seats of other clients at whose jobs is looked in each turn.
+    polled: Vec<SeatId>,
     /// Seats that were told something in this turn.
     told: Vec<SeatId>,
     /// Seats with answers, or with news that found no room.
@@ -63,14 +97,27 @@ pub(crate) struct Clients {
 impl Clients {
     /// One client with one seat.
     pub fn new(home: Side, jobs: Consumer, events: Producer) -> Clients {
-        let first = Seat::new(HOME, jobs, events);
-        Clients { home, sides: Vec::new(), first, seats: Vec::new(), told: Vec::new(), waiting: Vec::new() }
+        let first = Seat::new(HOME, Jobs::Own(Box::new(jobs)), Events::Own(events));
+        let (others, seats, polled) = (Vec::new(), Vec::new(), Vec::new());
+        Clients { home, others, first, seats, polled, told: Vec::new(), waiting: Vec::new() }
     }
 
-    /// Another seat of a client.
-    pub fn add_seat(&mut self, client: u16, jobs: Consumer, events: Producer) -> SeatId {
-        self.seats.push(Seat::new(client, jobs, events));
-        SeatId(self.seats.len() as u16)
+    /// Another seat of the client in the stack's own process; `None` where there are too many.
+    pub fn add_seat(&mut self, jobs: Consumer, events: Producer) -> Option<SeatId> {
+        let seat = self.insert(Seat::new(HOME, Jobs::Own(Box::new(jobs)), Events::Own(events)))?;
+        self.polled.push(seat);
+        Some(seat)
+    }
+
+    /// A seat in the place of one that has gone, or in a new one; `None` where there are too many.
+    fn insert(&mut self, seat: Seat) -> Option<SeatId> {
+        let place = self.seats.iter().position(Seat::is_free).unwrap_or(self.seats.len());
+        let id = u16::try_from(place + 1).ok().filter(|id| *id < u16::MAX)?;
+        match self.seats.get_mut(place) {
+            Some(free) => *free = seat,
+            None => self.seats.push(seat),
+        }
+        Some(SeatId(id))
     }
 
     /// The chunks of a client.
@@ -78,7 +125,7 @@ impl Clients {
     pub fn side(&mut self, client: u16) -> &mut Side {
         match usize::from(client) {
             0 => &mut self.home,
-            n => &mut self.sides[n - 1],
+            n => self.others[n - 1].side(),
         }
     }
 
@@ -86,6 +133,19 @@ impl Clients {
     #[inline(always)]
     pub fn home(&self) -> &Side {
         &self.home
+    }
+
+    /// The same, to change.
+    pub fn home_mut(&mut self) -> &mut Side {
+        &mut self.home
+    }
+
+    /// The chunks in the stack's own process, and those of a client in another one.
+    ///
+    /// # Panics
+    /// Where the client is not in another one.
+    pub fn home_and(&mut self, client: ClientId) -> (&mut Side, &mut Side) {
+        (&mut self.home, self.others[usize::from(client.0) - 1].side())
     }
 
     /// A seat.
@@ -102,16 +162,26 @@ impl Clients {
         (0..=self.seats.len() as u16).map(SeatId)
     }
 
+    /// The seat at whose jobs is looked after the first one's and `n` others'.
+    #[inline]
+    pub fn polled(&self, n: usize) -> Option<SeatId> {
+        self.polled.get(n).copied()
+    }
+
     /// Passes chunks to sides that have few.
     #[inline]
     pub fn supply(&mut self, low: u32) {
         self.home.supply_peer(low);
-        self.sides.iter_mut().for_each(|side| side.supply_peer(low));
+        for n in 0..self.polled.len() {
+            if let Some(client) = usize::from(self.seat(self.polled[n]).client).checked_sub(1) {
+                self.others[client].side().supply_peer(low);
+            }
+        }
     }
 
     /// Whether jobs wait.
     pub fn have_jobs(&self) -> bool {
-        self.first.has_jobs() || self.seats.iter().any(Seat::has_jobs)
+        self.first.has_jobs() || self.polled.iter().any(|id| self.seats[usize::from(id.0) - 1].has_jobs())
     }
 
     /// Tells a seat the answer to a request, when there is room.
@@ -167,8 +237,7 @@ impl Clients {
                 self.wait(id);
                 return (emitted, false);
             }
-            let seat = self.told(id);
-            let told = seat.events.push(answer.into_message()).is_ok();
+            let told = self.teller(id).tell(answer);
             debug_assert!(told, "room was checked");
             emitted += 1;
         }
@@ -192,24 +261,52 @@ impl Clients {
         self.ids().zip(each).flat_map(|(id, seat)| seat.stalled.iter().map(move |entry| (id, *entry)))
     }
 
+    /// Whether nobody hears what a seat is told any more.
+    pub fn is_ended(&mut self, id: SeatId) -> bool {
+        self.seat(id).ended
+    }
+
     /// Where the news of a connection of this seat are told, if there is room for so many events. The seat's answers come first, since they
     /// name its connections.
     #[inline(always)]
-    pub fn open(&mut self, id: SeatId, events: usize) -> Option<&mut Producer> {
+    pub fn open(&mut self, id: SeatId, events: usize) -> Option<Teller<'_>> {
         let seat = self.seat(id);
         if !seat.answers.is_empty() || !seat.events.has_room(events) {
             return None;
         }
-        Some(&mut self.told(id).events)
+        Some(self.teller(id))
     }
 
-    /// A seat is told something.
+    /// Where a seat is told something that there is room for.
     #[inline(always)]
-    fn told(&mut self, id: SeatId) -> &mut Seat {
+    fn teller(&mut self, id: SeatId) -> Teller<'_> {
         if !self.seat(id).told {
             self.note_told(id);
         }
-        self.seat(id)
+        if id != FIRST {
+            return self.far_teller(id);
+        }
+        match &mut self.first.events {
+            Events::Own(events) => Teller::Own(events),
+            Events::Foreign(events) => Teller::Foreign(events, &mut self.home),
+        }
+    }
+
+    /// The same, of another seat than the first.
+    fn far_teller(&mut self, id: SeatId) -> Teller<'_> {
+        let Clients { home, others, first, seats, .. } = self;
+        let seat = match usize::from(id.0) {
+            0 => first,
+            n => &mut seats[n - 1],
+        };
+        let side = match usize::from(seat.client) {
+            0 => home,
+            n => others[n - 1].side(),
+        };
+        match &mut seat.events {
+            Events::Own(events) => Teller::Own(events),
+            Events::Foreign(events) => Teller::Foreign(events, side),
+        }
     }
 
     #[cold]
@@ -218,14 +315,18 @@ impl Clients {
         self.told.push(id);
     }
 
-    /// Hands over what seats were told in this turn; which they are.
+    /// Hands over what seats were told in this turn.
     #[inline]
-    pub fn publish(&mut self) -> &[SeatId] {
+    pub fn publish(&mut self) {
         for i in 0..self.told.len() {
             let seat = self.seat(self.told[i]);
             seat.told = false;
             seat.events.publish();
         }
+    }
+
+    /// The seats that were told something in this turn.
+    pub fn last_told(&self) -> &[SeatId] {
         &self.told
     }
 
@@ -236,11 +337,70 @@ impl Clients {
     }
 }
 
+impl Teller<'_> {
+    /// Tells an event.
+    // Whoever tells one knows its kind: only that kind's words are left of this.
+    #[inline(always)]
+    pub fn tell(&mut self, event: Event) -> bool {
+        match self {
+            Teller::Own(events) => events.push(event.into_message()).is_ok(),
+            Teller::Foreign(events, side) => far(events, side, event),
+        }
+    }
+}
+
+/// Tells another process an event.
+#[inline(never)]
+fn far(events: &mut spsc::Producer<Raw>, side: &mut Side, event: Event) -> bool {
+    events.push(side.dismiss(event.into_message())).is_ok()
+}
+
+impl Jobs {
+    fn is_empty(&self) -> bool {
+        match self {
+            Jobs::Own(jobs) => jobs.is_empty(),
+            Jobs::Foreign(jobs) => jobs.is_empty(),
+        }
+    }
+
+    fn offer(&self) -> Option<u32> {
+        match self {
+            Jobs::Own(jobs) => jobs.offer(),
+            Jobs::Foreign(jobs) => jobs.offer(),
+        }
+    }
+
+    fn take_offer(&mut self) {
+        match self {
+            Jobs::Own(jobs) => jobs.take_offer(),
+            Jobs::Foreign(jobs) => jobs.take_offer(),
+        }
+    }
+}
+
+impl Events {
+    #[inline(always)]
+    fn has_room(&mut self, events: usize) -> bool {
+        match self {
+            Events::Own(ring) => ring.has_room(events),
+            Events::Foreign(ring) => ring.has_room(events),
+        }
+    }
+
+    #[inline]
+    fn publish(&mut self) {
+        match self {
+            Events::Own(ring) => ring.publish(),
+            Events::Foreign(ring) => ring.publish(),
+        };
+    }
+}
+
 impl Seat {
-    fn new(client: u16, jobs: Consumer, events: Producer) -> Seat {
+    fn new(client: u16, jobs: Jobs, events: Events) -> Seat {
         Seat {
             client,
-            jobs: Some(Box::new(jobs)),
+            jobs: Some(jobs),
             events,
             answers: VecDeque::new(),
             stalled: VecDeque::new(),
@@ -250,25 +410,43 @@ impl Seat {
             left: None,
             told: false,
             waits: false,
+            ended: false,
+            gone: false,
         }
+    }
+
+    /// Whether its place can be another's.
+    fn is_free(&self) -> bool {
+        self.gone && !self.told && !self.waits
     }
 
     /// Whether jobs wait.
     #[inline]
-    fn has_jobs(&self) -> bool {
+    pub fn has_jobs(&self) -> bool {
         self.jobs.as_ref().is_some_and(|jobs| !jobs.is_empty())
+    }
+
+    /// Answers that wait for room.
+    pub fn answers(&self) -> usize {
+        self.answers.len()
     }
 
     /// Its jobs, to be done, if any wait; [`Seat::put_jobs`] brings them back.
     #[inline]
-    pub fn take_jobs(&mut self) -> Option<Box<Consumer>> {
+    pub fn take_jobs(&mut self) -> Option<Jobs> {
         if self.has_jobs() { self.jobs.take() } else { None }
     }
 
     /// Those that were taken are done.
     #[inline]
-    pub fn put_jobs(&mut self, mut jobs: Box<Consumer>) {
-        jobs.release();
+    pub fn put_jobs(&mut self, mut jobs: Jobs) {
+        if self.ended {
+            return;
+        }
+        match &mut jobs {
+            Jobs::Own(jobs) => jobs.release(),
+            Jobs::Foreign(jobs) => jobs.release(),
+        }
         self.jobs = Some(jobs);
     }
 

@@ -6,6 +6,7 @@ pub(crate) mod options;
 
 use std::collections::HashMap;
 
+use mem::Chain;
 use tcp::{Config, Parked, Tcb};
 use wire::{Addr, Instant};
 
@@ -189,6 +190,14 @@ impl Conns {
         }
     }
 
+    /// Who hears of a connection.
+    pub fn seat(&self, id: u32) -> Option<SeatId> {
+        Some(match self.slots.get(id)? {
+            Slot::Active { conn, .. } => conn.seat,
+            Slot::Parked(idle) => self.locals.all[idle.local as usize].seat,
+        })
+    }
+
     /// The tuple of a connection.
     pub fn key(&self, id: u32) -> Option<FlowKey> {
         Some(match self.slots.get(id)? {
@@ -317,6 +326,7 @@ impl Idle {
             neighbor: NO_NEIGHBOR,
             epoch: 0,
             listener: u32::MAX,
+            kept: Chain::default(),
             pool: whose.pool,
             seat: whose.seat,
             came_from: None,

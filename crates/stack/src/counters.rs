@@ -124,6 +124,10 @@ pub struct Counters {
     pub shed: u64,
     /// Connections reset because too many had been closed and were not over.
     pub orphans_reset: u64,
+    /// Clients in other processes that were ended for what they did.
+    pub clients_ended: u64,
+    /// Connections that a client left unaccepted when it ended, and that another one was offered.
+    pub offered_again: u64,
     /// ACKs of handshakes that did not count for want of data (TCP_DEFER_ACCEPT).
     pub accepts_deferred: u64,
     /// ICMP echo requests answered.
@@ -199,6 +203,8 @@ impl Counters {
             ("accept_overflows", self.accept_overflows),
             ("shed", self.shed),
             ("orphans_reset", self.orphans_reset),
+            ("clients_ended", self.clients_ended),
+            ("offered_again", self.offered_again),
             ("accepts_deferred", self.accepts_deferred),
             ("echoes", self.echoes),
             ("path_mtu", self.path_mtu),

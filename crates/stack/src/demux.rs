@@ -226,6 +226,14 @@ impl Demux {
         }
     }
 
+    /// The record is another listener's, which has it in its count.
+    pub fn give_handshake(&mut self, id: u32, listener: u32) {
+        if let (Some(e), Some(l)) = (self.handshakes.get_mut(id), self.listeners.get(listener)) {
+            e.listener = listener;
+            l.embryos += 1;
+        }
+    }
+
     /// The record goes whose place in the flow table a connection has taken; the listener's count is of that now.
     #[inline(always)]
     pub fn handshake_is_done(&mut self, id: u32) {

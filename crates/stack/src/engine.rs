@@ -20,6 +20,7 @@ mod open;
 mod output;
 mod pressure;
 mod replies;
+mod serve;
 mod settle;
 mod statistics;
 mod straight;
@@ -38,7 +39,7 @@ pub use ending::Left;
 pub use fallback::{Tuple, tuple_of};
 pub use input::{Asked, OtherLanes, Sought};
 
-use crate::clients::{Clients, HOME};
+use crate::clients::{Clients, Ill};
 use crate::conns::Conns;
 use crate::conns::conn::Birth;
 use crate::counters::Counters;
@@ -46,7 +47,7 @@ use crate::demux::flows::Place;
 use crate::demux::{Demux, MOST};
 use crate::link::Link;
 use crate::link::autoconf::Conflict;
-use crate::names::SeatId;
+use crate::names::{ClientId, SeatId};
 use crate::schedule::Schedule;
 use crate::spread::Spread;
 use crate::{InterfaceConfig, InterfaceId, Route, StackConfig, SynCookies};
@@ -68,6 +69,8 @@ pub struct Stack {
     pressure: pressure::Pressure,
     fragmenting: fallback::Fragmenting,
     ending: ending::Ending,
+    /// Clients that were ended for what they did.
+    ill: Vec<(ClientId, Ill)>,
     /// Connections that the application has closed.
     orphans: u32,
     /// Connections whose time has come: empty between calls, its memory is kept.
@@ -114,6 +117,7 @@ impl Stack {
             pressure: Default::default(),
             fragmenting: Default::default(),
             ending: Default::default(),
+            ill: Vec::new(),
             orphans: 0,
             due: Vec::with_capacity(256),
             relief: 0,
@@ -228,14 +232,14 @@ impl Stack {
     }
 
     /// Gives another thread of the stack's own process a seat: `jobs` and `events` are the stack's ends of its rings, and its bytes lie in the
-    /// chunks of that process.
-    pub fn add_seat(&mut self, jobs: Consumer, events: Producer) -> SeatId {
-        self.clients.add_seat(HOME, jobs, events)
+    /// chunks of that process. `None` where there are too many.
+    pub fn add_seat(&mut self, jobs: Consumer, events: Producer) -> Option<SeatId> {
+        self.clients.add_seat(jobs, events)
     }
 
     /// The stack's side of the chunks of its own process, for the two-sided count of what is outstanding.
     pub fn pool_mut(&mut self) -> &mut Side {
-        self.clients.side(HOME)
+        self.clients.home_mut()
     }
 
     /// Jobs wait.

@@ -18,11 +18,12 @@ mod slab;
 mod spread;
 mod steering;
 
+pub use clients::{Bounds, Ill};
 pub use config::{FragmentLimits, StackConfig, SynCookies};
 pub use counters::{Counters, DropReason};
 pub use engine::{Asked, Left, OtherLanes, Sought, Stack, Tuple, tuple_of};
 pub use link::autoconf::Conflict;
 pub use link::interface::{InterfaceConfig, Mode};
 pub use link::route::Route;
-pub use names::{FlowKey, InterfaceId, SeatId};
+pub use names::{ClientId, FlowKey, InterfaceId, SeatId};
 pub use steering::{SYMMETRIC_KEY, Steering, Toeplitz, is_for_all};

@@ -39,3 +39,7 @@ impl FlowKey {
 /// A seat of a stack: one thread's rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SeatId(pub u16);
+
+/// A client of a stack; 0 is the one in the stack's own process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ClientId(pub u16);

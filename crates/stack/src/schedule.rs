@@ -237,6 +237,11 @@ impl Schedule {
         self.words[id].insert(bit);
     }
 
+    /// An entry that names a connection as it is now.
+    pub fn entry(&self, id: u32) -> Entry {
+        self.words[id].entry(id)
+    }
+
     /// A connection joins the end of the list that is worked on, unless it has done so or is over.
     pub fn join_again(&mut self, interface: InterfaceId, entry: Entry, bit: u8) {
         if self.words.is_current(entry) && !self.words[entry.id].has(bit) {

@@ -1,5 +1,7 @@
 //! The two buffers: what the application reads and queues, and how they grow with that.
 
+use mem::Side;
+
 use crate::{Config, Context, Notice, State, Tcb, flag};
 
 impl Tcb {
@@ -11,7 +13,7 @@ impl Tcb {
 
     /// The application read `bytes`: tell the peer when the window opens by a useful step.
     pub fn consumed(&mut self, bytes: u32, cx: &mut Context) {
-        self.receiver.read(bytes);
+        let bytes = self.receiver.read(bytes);
         if !matches!(self.state, State::Established | State::FinWait1 | State::FinWait2) {
             return;
         }
@@ -22,6 +24,25 @@ impl Tcb {
         if self.receiver.worth_update(&self.rcv, self.options.rcv_scale(), self.ahead(cx)) {
             self.set(flag::ACK_NOW, true);
         }
+    }
+
+    /// Puts all bytes that it holds into chunks of another pool; `false`, and nothing is done, where that has too few.
+    pub fn move_bytes(&mut self, from: &mut Side, to: &mut Side) -> bool {
+        let Tcb { receiver, sender, .. } = self;
+        let mut copies = Vec::new();
+        for chain in receiver.chains().chain([sender.chain()]) {
+            match chain.copied(from, to) {
+                Some(copy) => copies.push(copy),
+                None => {
+                    copies.into_iter().for_each(|copy| copy.free(to));
+                    return false;
+                }
+            }
+        }
+        for (chain, copy) in receiver.chains().chain([sender.chain()]).zip(copies) {
+            core::mem::replace(chain, copy).free(from);
+        }
+        true
     }
 
     /// SO_RCVBUF: a smaller buffer takes effect as data arrives; the window does not shrink, and no longer grows by itself.

@@ -1,5 +1,6 @@
 //! A connection as the stack keeps it: the TCB and where it stands among the stack's lists.
 
+use mem::Chain;
 use tcp::{Config, State, Tcb};
 use wire::MacAddr;
 
@@ -15,6 +16,8 @@ pub(crate) enum Stage {
     Embryo,
     /// Passive, established, the application not yet told.
     Ready,
+    /// A client in another process was told, and has not said that it has taken it.
+    Offered,
     /// The application knows it.
     Owned,
     /// The application has closed it.
@@ -33,8 +36,10 @@ pub(crate) struct Conn {
     pub neighbor: u32,
     /// `Neighbors::epoch` when `neighbor` was looked up.
     pub epoch: u32,
-    /// The listener it came by, while `Embryo` or `Ready`.
+    /// The listener it came by, while `Embryo`, `Ready` or `Offered`.
     pub listener: u32,
+    /// What was told of it while it is `Offered`: should another one hear of it, that one hears of this, too.
+    pub kept: Chain,
     /// The client in whose chunks its bytes lie.
     pub pool: u16,
     /// Who hears of it.
@@ -86,6 +91,7 @@ impl Conn {
             neighbor,
             epoch,
             listener,
+            kept: Chain::default(),
             pool,
             seat,
             came_from,
@@ -112,6 +118,7 @@ impl Conn {
             neighbor,
             epoch,
             listener,
+            kept: _,
             pool,
             seat,
             came_from,

@@ -1,5 +1,7 @@
 //! Listeners: one table a lane (Fastsocket's local listen table), exact address first, then the wildcards.
 
+use std::collections::VecDeque;
+
 use foldhash::{HashMap, HashSet};
 use wire::Addr;
 
@@ -8,14 +10,13 @@ use crate::InterfaceId;
 use crate::conns::options::Options;
 use crate::keyed::Keyed;
 use crate::names::SeatId;
+use crate::schedule::queues::Entry;
 use crate::slab::Slab;
 use protocol::{ConnOption, Endpoint};
 
 pub(crate) struct Listener {
     /// Who hears of its connections.
     pub seat: SeatId,
-    /// The client in whose chunks lies what they receive.
-    pub pool: u16,
     pub local: Endpoint,
     pub backlog: u32,
     pub v6_only: bool,
@@ -27,6 +28,8 @@ pub(crate) struct Listener {
     pub embryos: u32,
     /// Established and not yet taken by the application.
     pub ready: u32,
+    /// Of a client in another process: those that it was told of, in order.
+    pub offered: VecDeque<Entry>,
 }
 
 pub(crate) struct Listeners {
@@ -187,7 +190,6 @@ mod tests {
         let options = Options::default();
         Listener {
             seat: SeatId(0),
-            pool: 0,
             local,
             backlog: 1,
             v6_only,
@@ -196,6 +198,7 @@ mod tests {
             options,
             embryos: 0,
             ready: 0,
+            offered: VecDeque::new(),
         }
     }
 

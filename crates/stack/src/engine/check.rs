@@ -272,6 +272,20 @@ impl Stack {
         }
     }
 
+    /// Clients in other processes have as many connections and listeners as is counted.
+    fn check_clients(&self) {
+        for (client, connections, listeners) in self.clients.each_count() {
+            let mine = |seat| self.clients.client_of(seat) == client;
+            let has = |id: &u32| {
+                let known = self.conns.active(*id).is_none_or(|c| !matches!(c.stage, Stage::Embryo | Stage::Ready));
+                known && self.conns.seat(*id).is_some_and(mine)
+            };
+            assert_eq!(connections as usize, self.conns.iter_ids().filter(has).count(), "connections of {client:?}");
+            let of = self.demux.listeners.iter().filter(|(_, l)| mine(l.seat)).count();
+            assert_eq!(listeners as usize, of, "listeners of {client:?}");
+        }
+    }
+
     /// What is counted is there.
     fn check_counts(&self, Scratch { of, .. }: &mut Scratch) {
         assert!(self.burst.unsettled.is_none() && self.burst.reassembled.is_none(), "a burst is not done");
@@ -290,9 +304,11 @@ impl Stack {
             match c.stage {
                 Stage::Embryo => of.entry(c.listener).or_default().0 += 1,
                 Stage::Ready => of.entry(c.listener).or_default().1 += 1,
+                Stage::Offered => of.entry(c.listener).or_default().1 += 1,
                 Stage::Owned | Stage::Released | Stage::Lingering => {}
             }
         }
+        self.check_clients();
         assert_eq!(self.sent.used(), sent, "records of sent segments");
         assert_eq!(self.orphans, orphans, "orphans");
         assert_eq!(self.conns.parked(), parked, "parked connections");

@@ -112,7 +112,7 @@ impl Stack {
         c.stage = match c.stage {
             // The listener's count is of those.
             stage @ (Stage::Embryo | Stage::Ready) => stage,
-            Stage::Owned | Stage::Released | Stage::Lingering => Stage::Released,
+            Stage::Offered | Stage::Owned | Stage::Released | Stage::Lingering => Stage::Released,
         };
         let mut cx = context!(self, now, c.pool);
         c.tcb.abort(&mut cx);

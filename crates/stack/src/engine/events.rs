@@ -3,6 +3,7 @@
 use mem::Chain;
 use tcp::{Notice, State};
 
+use crate::clients::FIRST;
 use crate::conns::conn::Stage;
 use crate::engine::Stack;
 use crate::names::SeatId;
@@ -69,19 +70,31 @@ impl Stack {
     #[inline(always)]
     fn tell(&mut self, now: Instant, id: u32) -> Result<usize, SeatId> {
         let Some(c) = self.conns.get_mut(id) else { return Ok(0) };
-        let (conn, seat) = (ConnId(id), c.seat);
+        let (conn, seat, stage) = (ConnId(id), c.seat, c.stage);
+        if seat != FIRST && self.clients.is_foreign(seat) {
+            if self.clients.is_ended(seat) {
+                return Ok(0);
+            }
+            if stage == Stage::Ready {
+                return self.offer(id);
+            }
+            if !self.move_in(id) {
+                return Err(seat);
+            }
+        }
+        let Some(c) = self.conns.active_mut(id) else { return Ok(0) };
         let mut count = 0;
         // Room for everything that one connection may have to say, so that nothing needs to be put back half-told.
-        let Some(events) = self.clients.open(seat, MOST_NEWS) else {
+        let Some(mut teller) = self.clients.open(seat, MOST_NEWS) else {
             self.counters.events_held += 1;
             return Err(seat);
         };
         let mut say = |event: Event| {
             count += 1;
-            events.push(event.into_message()).is_ok()
+            teller.tell(event)
         };
         let told = match c.stage {
-            Stage::Released | Stage::Embryo => true,
+            Stage::Released | Stage::Embryo | Stage::Offered => true,
             Stage::Lingering => {
                 if c.lingered() {
                     c.stage = Stage::Released;
@@ -99,7 +112,13 @@ impl Stack {
                     let listener = ListenerId(c.listener);
                     // What is urgent is told before the bytes that it lies among.
                     let first = notice.has(Notice::DATA) && !notice.has(Notice::URGENT);
-                    let chain = if first { c.tcb.take_received() } else { Chain::default() };
+                    // Another client was told of it before, and has gone: then what that one was told comes first.
+                    let kept = core::mem::take(&mut c.kept);
+                    let chain = match () {
+                        () if !kept.is_empty() => kept,
+                        () if first => c.tcb.take_received(),
+                        () => Chain::default(),
+                    };
                     told &= say(Event::Accepted { listener, conn, local, remote, chain });
                     // The listener's count of ready ones stays until the application reports it taken.
                     c.stage = Stage::Owned;

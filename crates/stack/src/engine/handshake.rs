@@ -4,6 +4,7 @@ use tcp::{Offer, Open, Outgoing, Tcb, reset_for};
 use wire::tcp::{Flags, Options, Segment, Timestamps};
 use wire::{Instant, MacAddr, SeqNum};
 
+use crate::clients::HOME;
 use crate::config::SynCookies;
 use crate::conns::conn::{Birth, Stage};
 use crate::counters::DropReason;
@@ -283,7 +284,7 @@ impl Stack {
         handshake: Option<u32>,
     ) -> Result<u32, DropReason> {
         let l = self.demux.listeners.get(listener).ok_or(DropReason::NoSocket)?;
-        let (pool, seat) = (l.pool, l.seat);
+        let (pool, seat) = (HOME, l.seat);
         let hop = self.link.passive_hop(source.interface, key.remote);
         let birth = Birth { key, hash, hop, came_from: Some(source.mac), listener, pool, seat, stage: Stage::Embryo };
         let resume = |tcb: &mut Tcb, cx: &mut tcp::Context| tcb.resume(open, offer, sent, retries, cx);

@@ -3,6 +3,7 @@
 use tcp::{State, Tcb, TcpInfo};
 use wire::Instant;
 
+use crate::clients::{FIRST, Jobs};
 use crate::conns::Conns;
 use crate::conns::conn::{Conn, Stage};
 use crate::conns::options::apply;
@@ -10,15 +11,18 @@ use crate::counters::DropReason;
 use crate::demux::listener::Listener;
 use crate::engine::{Stack, context};
 use crate::names::SeatId;
-use protocol::{CloseMode, ConnId, Event, Job};
+use protocol::{CloseMode, ConnId, Event, Job, ListenerId};
 
 impl Stack {
     /// Does every job that waits; how many there were.
     pub fn run_jobs(&mut self, now: Instant) -> usize {
         self.conns.now = now;
-        let mut done = 0;
-        for seat in self.clients.ids() {
+        let mut done = self.run_jobs_of(now, FIRST);
+        let mut n = 0;
+        while let Some(seat) = self.clients.polled(n) {
             done += self.run_jobs_of(now, seat);
+            // One that was ended is no longer there.
+            n += (self.clients.polled(n) == Some(seat)) as usize;
         }
         if done > 0 {
             self.counters.jobs += done as u64;
@@ -28,7 +32,15 @@ impl Stack {
     }
 
     fn run_jobs_of(&mut self, now: Instant, seat: SeatId) -> usize {
-        let Some(mut jobs) = self.clients.seat(seat).take_jobs() else { return 0 };
+        let Some(mut all) = self.clients.seat(seat).take_jobs() else { return 0 };
+        let jobs = match &mut all {
+            Jobs::Own(jobs) => jobs,
+            Jobs::Foreign(jobs) => {
+                let done = self.run_foreign(now, seat, jobs);
+                self.clients.seat(seat).put_jobs(all);
+                return done;
+            }
+        };
         // What arrives while this runs is the next turn's.
         let waiting = jobs.len();
         // Jobs for one connection come in a row, and are settled together.
@@ -54,7 +66,7 @@ impl Stack {
         if let Some(last) = unsettled {
             self.settle(now, last.0);
         }
-        self.clients.seat(seat).put_jobs(jobs);
+        self.clients.seat(seat).put_jobs(all);
         waiting
     }
 
@@ -67,7 +79,7 @@ impl Stack {
 
     /// Does one job; a connection that it names is to be settled after it. With decoding it becomes one: a job is never put together.
     #[inline(always)]
-    fn run(&mut self, now: Instant, seat: SeatId, job: Job) {
+    pub(super) fn run(&mut self, now: Instant, seat: SeatId, job: Job) {
         match job {
             Job::Connect { token, local, remote, receive_buffer } => {
                 if let Err(failure) = self.connect(now, seat, token, local, remote, receive_buffer) {
@@ -80,7 +92,6 @@ impl Stack {
                 own.ending = false;
                 let listener = Listener {
                     seat,
-                    pool: own.client,
                     local,
                     backlog: backlog.max(1),
                     v6_only,
@@ -89,20 +100,27 @@ impl Stack {
                     options: core::mem::take(&mut own.prepared),
                     embryos: 0,
                     ready: 0,
+                    offered: Default::default(),
                 };
                 self.listen(token, listener);
             }
-            Job::Taken { listener, count } => {
-                if let Some(l) = self.demux.listeners.get(listener.0) {
+            Job::Taken { listener, count } => match self.listener_of(listener, seat) {
+                Some(l) => {
                     l.ready = l.ready.saturating_sub(count);
+                    if !l.offered.is_empty() {
+                        self.taken(now, listener, count);
+                    }
                 }
-            }
-            Job::CloseListener { listener } => self.close_listener(now, listener),
+                None => self.bad_job(now, seat),
+            },
+            Job::CloseListener { listener } => match self.listener_of(listener, seat) {
+                Some(_) => self.close_listener(now, listener),
+                None => self.bad_job(now, seat),
+            },
             Job::Write { conn, chain, more, close } => {
                 let Some(c) = owned(&mut self.conns, conn, seat) else {
                     self.free_chain(seat, chain);
-                    self.counters.drop(DropReason::BadJob);
-                    return;
+                    return self.bad_job(now, seat);
                 };
                 let mut cx = context!(self, now, c.pool);
                 c.tcb.write(chain, more, &mut cx);
@@ -119,7 +137,7 @@ impl Stack {
                     let mut cx = context!(self, now, c.pool);
                     c.tcb.abort(&mut cx);
                 } else {
-                    self.counters.drop(DropReason::BadJob);
+                    self.bad_job(now, seat);
                 }
             }
             Job::SetOption { conn, option, value } => match owned(&mut self.conns, conn, seat) {
@@ -127,16 +145,16 @@ impl Stack {
                     let mut cx = context!(self, now, c.pool);
                     apply(c, option, value, &mut cx);
                 }
-                None => self.counters.drop(DropReason::BadJob),
+                None => self.bad_job(now, seat),
             },
             Job::Prepare { option, value } => self.clients.seat(seat).prepared.set(option, value),
-            Job::SetListenerOption { listener, option, value } => match self.demux.listeners.get(listener.0) {
+            Job::SetListenerOption { listener, option, value } => match self.listener_of(listener, seat) {
                 Some(l) => l.options.set(option, value),
-                None => self.counters.drop(DropReason::BadJob),
+                None => self.bad_job(now, seat),
             },
-            Job::SetBacklog { listener, backlog } => match self.demux.listeners.get(listener.0) {
+            Job::SetBacklog { listener, backlog } => match self.listener_of(listener, seat) {
                 Some(l) => l.backlog = backlog.max(1),
-                None => self.counters.drop(DropReason::BadJob),
+                None => self.bad_job(now, seat),
             },
             Job::Urgent { conn, bytes } => self.on_conn(now, conn, seat, |tcb, _| tcb.write_urgent(bytes)),
             Job::EndRecord { conn } => self.on_conn(now, conn, seat, |tcb, _| tcb.end_record()),
@@ -180,8 +198,13 @@ impl Stack {
                 self.orphans += 1;
             }
         } else {
-            self.counters.drop(DropReason::BadJob);
+            self.bad_job(now, seat);
         }
+    }
+
+    /// A listener that a seat may name.
+    fn listener_of(&mut self, listener: ListenerId, seat: SeatId) -> Option<&mut Listener> {
+        self.demux.listeners.get(listener.0).filter(|l| l.seat == seat)
     }
 
     fn on_conn(&mut self, now: Instant, conn: ConnId, seat: SeatId, f: impl FnOnce(&mut Tcb, &mut tcp::Context)) {
@@ -190,7 +213,7 @@ impl Stack {
                 let mut cx = context!(self, now, c.pool);
                 f(&mut c.tcb, &mut cx);
             }
-            None => self.counters.drop(DropReason::BadJob),
+            None => self.bad_job(now, seat),
         }
     }
 }

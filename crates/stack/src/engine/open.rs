@@ -5,7 +5,6 @@ use wire::{Addr, Instant, SeqNum};
 
 use crate::conns::conn::{Birth, Conn, Stage};
 use crate::conns::options::Options;
-use crate::counters::DropReason;
 use crate::demux::listener::Listener;
 use crate::demux::source::Chosen;
 use crate::engine::{Stack, context};
@@ -65,7 +64,13 @@ impl Stack {
         let path_mss = self.link.path_mss(now, &key, mss);
         let open = Open { iss, ts_offset, mss, path_mss, receive_buffer, headers };
         let birth = Birth { key, hash, hop, came_from: None, listener: u32::MAX, pool, seat, stage: Stage::Owned };
-        let id = self.admit(now, birth, None, |tcb, cx| tcb.connect(&open, cx)).ok_or(Failure::NoBuffers)?;
+        if !self.clients.take_connection(pool) {
+            return Err(Failure::NoBuffers);
+        }
+        let Some(id) = self.admit(now, birth, None, |tcb, cx| tcb.connect(&open, cx)) else {
+            self.clients.end_connection(pool);
+            return Err(Failure::NoBuffers);
+        };
         self.give_options(now, id, &options);
         self.counters.active_opens += 1;
         let local = Endpoint { addr: key.local, port: key.local_port };
@@ -129,11 +134,16 @@ impl Stack {
             None
         };
         let port = listener.local.port;
+        let client = self.clients.client_of(seat).0;
         let answer = match refusal {
             Some(failure) => Event::Refused { token, failure },
+            None if !self.clients.take_listener(client) => Event::Refused { token, failure: Failure::NoBuffers },
             None => match self.demux.listeners.insert(listener) {
                 Ok(id) => Event::Listening { token, listener: ListenerId(id), port },
-                Err(_) => Event::Refused { token, failure: Failure::NoBuffers },
+                Err(_) => {
+                    self.clients.end_listener(client);
+                    Event::Refused { token, failure: Failure::NoBuffers }
+                }
             },
         };
         self.clients.answer(seat, answer);
@@ -144,10 +154,8 @@ impl Stack {
         for id in self.demux.handshakes().of_listener(listener.0) {
             self.demux.end_handshake(id);
         }
-        if self.demux.listeners.remove(listener.0).is_none() {
-            self.counters.drop(DropReason::BadJob);
-            return;
-        }
+        let Some(gone) = self.demux.listeners.remove(listener.0) else { return };
+        self.clients.end_listener(self.clients.client_of(gone.seat).0);
         let mine = |c: &Conn| c.listener == listener.0 && matches!(c.stage, Stage::Embryo | Stage::Ready);
         let ids: Vec<u32> = self.conns.iter_ids().filter(|id| self.conns.active(*id).is_some_and(mine)).collect();
         for id in ids {

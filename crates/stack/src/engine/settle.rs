@@ -4,6 +4,7 @@ use tcp::State;
 use wire::Instant;
 
 use crate::InterfaceId;
+use crate::clients::FIRST;
 use crate::conns::conn::{Conn, Stage};
 use crate::demux::Demux;
 use crate::demux::flows::Place;
@@ -130,7 +131,12 @@ impl Stack {
         match c.stage {
             Stage::Embryo => self.demux.listeners.get(c.listener).into_iter().for_each(|l| l.embryos -= 1),
             Stage::Ready => self.demux.listeners.get(c.listener).into_iter().for_each(|l| l.ready -= 1),
-            Stage::Owned | Stage::Released | Stage::Lingering => {}
+            Stage::Offered | Stage::Owned | Stage::Released | Stage::Lingering => {
+                if c.seat != FIRST && self.clients.is_foreign(c.seat) {
+                    core::mem::take(&mut c.kept).free(self.clients.home_mut());
+                    self.clients.end_connection(self.clients.client_of(c.seat).0);
+                }
+            }
         }
         self.orphans -= c.orphan as u32;
         self.counters.closed += 1;
@@ -189,7 +195,7 @@ fn place(now: Instant, id: u32, c: &mut Conn, wants: u8, but: u8, schedule: &mut
             }
             true
         }
-        Stage::Embryo => false,
+        Stage::Embryo | Stage::Offered => false,
         Stage::Ready => true,
         Stage::Lingering => c.lingered(),
         Stage::Released => false,

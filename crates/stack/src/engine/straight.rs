@@ -7,6 +7,7 @@ use wire::Instant;
 use wire::burst::{RxChecksum, RxFrame};
 use wire::tcp::{Ordinary, Segment, Syn};
 
+use crate::clients::HOME;
 use crate::conns::conn::{Birth, Stage};
 use crate::counters::DropReason;
 use crate::demux::Owner;
@@ -172,7 +173,8 @@ impl Stack {
         let Some(&e) = self.demux.handshake(id) else { return false };
         let (mss, headers) = self.link.offered_mss(&e.key);
         let Some(l) = self.demux.listeners.get(e.listener) else { return false };
-        let (pool, seat) = (l.pool, l.seat);
+        // What nobody has accepted yet lies at home.
+        let (pool, seat) = (HOME, l.seat);
         let plain = l.ready <= l.backlog && l.options.is_empty();
         if !plain || e.timeouts != 0 || e.again() || e.mss > mss || self.link.has_lowered_paths() {
             return false;

@@ -171,6 +171,11 @@ impl Reassembly {
         }
     }
 
+    /// The bytes of each run.
+    pub fn chains(&mut self) -> impl Iterator<Item = &mut Chain> {
+        self.runs.iter_mut().map(|run| &mut run.chain)
+    }
+
     /// Nothing is kept.
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty() && self.fin.is_none()

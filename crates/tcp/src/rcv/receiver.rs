@@ -203,9 +203,16 @@ impl Receiver {
         self.queue.append(pool, chain);
     }
 
-    /// The application read `bytes`.
-    pub fn read(&mut self, bytes: u32) {
-        self.occupied = self.occupied.saturating_sub(bytes);
+    /// The application says that it read `bytes`; how many that can be.
+    pub fn read(&mut self, bytes: u32) -> u32 {
+        let bytes = bytes.min(self.occupied);
+        self.occupied -= bytes;
+        bytes
+    }
+
+    /// All that it holds: what waits for the application, and what came out of order.
+    pub fn chains(&mut self) -> impl Iterator<Item = &mut Chain> {
+        core::iter::once(&mut self.queue).chain(self.ooo.iter_mut().flat_map(|ooo| ooo.chains()))
     }
 
     // -- Out of order.

@@ -115,6 +115,11 @@ impl Sender {
         self.queue.append(pool, chain);
     }
 
+    /// What is queued.
+    pub fn chain(&mut self) -> &mut Chain {
+        &mut self.queue
+    }
+
     /// Nothing will be sent any more.
     #[inline(always)]
     pub fn drop_queue(&mut self, pool: &mut Side) {
