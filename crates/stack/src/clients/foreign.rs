@@ -192,19 +192,18 @@ impl Clients {
             return;
         }
         foreign.state = State::Gone;
-        for seat in self.seats.iter_mut().filter(|seat| seat.client == client.0 && !seat.gone) {
-            seat.gone = true;
-        }
         self.forget(client.0);
     }
 
-    /// Where nothing is left of a client its chunks go, and its place is free.
+    /// Where nothing is left of a client its chunks go, and its place is free, as are those of its seats, which its connections named.
     fn forget(&mut self, client: u16) {
         if let Some(foreign) = self.foreign(client)
             && foreign.state == State::Gone
             && foreign.connections == 0
         {
             foreign.side = None;
+            let own = self.seats.iter_mut().filter(|seat| seat.client == client);
+            own.for_each(|seat| seat.gone = true);
         }
     }
 

@@ -3,6 +3,7 @@
 use tcp::Open;
 use wire::{Addr, Instant, SeqNum};
 
+use crate::clients::FIRST;
 use crate::conns::conn::{Birth, Conn, Stage};
 use crate::conns::options::Options;
 use crate::demux::listener::Listener;
@@ -160,8 +161,8 @@ impl Stack {
         let ids: Vec<u32> = self.conns.iter_ids().filter(|id| self.conns.active(*id).is_some_and(mine)).collect();
         for id in ids {
             if let Some(c) = self.conns.get_mut(id) {
-                c.stage = Stage::Released;
-                c.listener = u32::MAX;
+                // It was nobody's.
+                (c.stage, c.listener, c.seat) = (Stage::Released, u32::MAX, FIRST);
                 let mut cx = context!(self, now, c.pool);
                 c.tcb.abort(&mut cx);
             }

@@ -11,7 +11,7 @@ use mem::{Chain, Side, spsc};
 use protocol::{ConnId, Endpoint, Event, Job, ListenerId};
 use wire::Instant;
 
-use crate::clients::{Bounds, Ill};
+use crate::clients::{Bounds, FIRST, Ill};
 use crate::conns::conn::{Conn, Stage};
 use crate::counters::DropReason;
 use crate::engine::{Stack, context};
@@ -267,7 +267,9 @@ impl Stack {
                 self.counters.offered_again += 1;
             }
             None => {
-                (c.stage, c.listener) = (Stage::Released, u32::MAX);
+                // It was nobody's.
+                (c.stage, c.listener, c.seat) = (Stage::Released, u32::MAX, FIRST);
+                core::mem::take(&mut c.kept).free(self.clients.home_mut());
                 c.tcb.abort(&mut context!(self, now, c.pool));
             }
         }

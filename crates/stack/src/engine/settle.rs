@@ -128,12 +128,14 @@ impl Stack {
         if c.linked {
             self.demux.remove(&c.key, c.hash, id);
         }
+        if !c.kept.is_empty() {
+            core::mem::take(&mut c.kept).free(self.clients.home_mut());
+        }
         match c.stage {
             Stage::Embryo => self.demux.listeners.get(c.listener).into_iter().for_each(|l| l.embryos -= 1),
             Stage::Ready => self.demux.listeners.get(c.listener).into_iter().for_each(|l| l.ready -= 1),
             Stage::Offered | Stage::Owned | Stage::Released | Stage::Lingering => {
                 if c.seat != FIRST && self.clients.is_foreign(c.seat) {
-                    core::mem::take(&mut c.kept).free(self.clients.home_mut());
                     self.clients.end_connection(self.clients.client_of(c.seat).0);
                 }
             }

@@ -1,109 +1,14 @@
 //! Clients in other processes on one stack: what each has, what becomes of it when they go, and that nobody else notices.
 
+mod histories;
+mod wire;
+
+use ::wire::Addr;
 use protocol::Endpoint;
-use sim::{Machine, MachineConfig};
-use socket::{Errno, ListenOptions, SockId, SockOption, Sockets};
+use socket::{Errno, ListenOptions, SockId};
 use stack::{Bounds, Ill};
-use wire::Addr;
 
-const PORT: u16 = 80;
-const MANY: Bounds = Bounds { connections: 1000, listeners: 10 };
-
-fn addr(n: u8) -> Addr {
-    Addr::from_v4([192, 168, 0, n])
-}
-
-/// Two machines at the two ends of a wire: clients of others serve at the first one, an application of its own asks at the second.
-struct Wire {
-    server: Machine,
-    peer: Machine,
-}
-
-impl Wire {
-    fn new() -> Wire {
-        let machine = |n: u8| {
-            // Alone on its link: the other one is behind the hop that is known.
-            let addresses = vec![([192, 168, 0, n].into(), 32)];
-            let mut config = MachineConfig { addresses, seed: n.into(), ..MachineConfig::default() };
-            config.stack.time_wait = core::time::Duration::from_millis(10);
-            Machine::new(config)
-        };
-        Wire { server: machine(1), peer: machine(2) }
-    }
-
-    /// Until nothing moves.
-    fn settle(&mut self) {
-        self.server.settle();
-        self.peer.settle();
-        loop {
-            let mut moved = false;
-            while let Some((_, packet)) = self.server.pop() {
-                self.peer.inject(&packet);
-                moved = true;
-            }
-            while let Some((_, packet)) = self.peer.pop() {
-                self.server.inject(&packet);
-                moved = true;
-            }
-            if !moved {
-                return;
-            }
-        }
-    }
-
-    /// Time passes at both ends.
-    fn pass(&mut self, ms: u64) {
-        for _ in 0..ms {
-            let next = self.server.now().plus_micros(1000);
-            self.server.advance_to(next);
-            self.peer.advance_to(next);
-            self.settle();
-        }
-    }
-
-    fn listen(&mut self, client: usize, thread: usize) -> SockId {
-        let s = self.server.client(client, thread);
-        let id = s.socket(false).unwrap();
-        s.set_option(id, SockOption::ReusePort(true)).unwrap();
-        s.bind(id, Endpoint { addr: Addr::UNSPECIFIED_V4, port: PORT }).unwrap();
-        s.listen(id, ListenOptions { backlog: 64 }).unwrap();
-        self.settle();
-        assert_eq!(self.server.client(client, thread).listen_result(id), Some(Ok(())));
-        id
-    }
-
-    fn connect(&mut self) -> SockId {
-        let s = self.peer.sockets();
-        let id = s.socket(false).unwrap();
-        assert_eq!(s.connect(id, Endpoint { addr: addr(1), port: PORT }), Err(Errno::EINPROGRESS));
-        self.settle();
-        id
-    }
-
-    fn ask(&mut self, id: SockId, text: &[u8]) {
-        assert_eq!(self.peer.sockets().write(id, text, false), Ok(text.len()));
-        self.settle();
-    }
-
-    fn heard(&mut self, id: SockId) -> Result<Vec<u8>, Errno> {
-        read(self.peer.sockets(), id)
-    }
-
-    /// Nothing is left of anybody.
-    fn is_clean(&mut self) {
-        self.pass(100);
-        assert_eq!((self.server.stack().connections(), self.server.stack().clients()), (0, 0));
-        assert_eq!(self.server.leaked(), 0, "chunks of the stack's own");
-        self.server.stack().check();
-    }
-}
-
-fn read(s: &mut Sockets, id: SockId) -> Result<Vec<u8>, Errno> {
-    let mut all = vec![0; 100_000];
-    let n = s.read(id, &mut all)?;
-    all.truncate(n);
-    Ok(all)
-}
+use crate::wire::{MANY, Wire, addr, read};
 
 #[test]
 fn a_client_in_another_process_serves_and_leaves_nothing() {
