@@ -157,6 +157,10 @@ impl Stack {
         }
         let Some(gone) = self.demux.listeners.remove(listener.0) else { return };
         self.clients.end_listener(self.clients.client_of(gone.seat).0);
+        // What a client in another process was told of is its own to end.
+        for entry in gone.offered {
+            self.accept_entry(now, entry, listener);
+        }
         let mine = |c: &Conn| c.listener == listener.0 && matches!(c.stage, Stage::Embryo | Stage::Ready);
         let ids: Vec<u32> = self.conns.iter_ids().filter(|id| self.conns.active(*id).is_some_and(mine)).collect();
         for id in ids {

@@ -16,6 +16,7 @@ use crate::conns::conn::{Conn, Stage};
 use crate::counters::DropReason;
 use crate::engine::{Stack, context};
 use crate::names::{ClientId, SeatId};
+use crate::schedule::queues::Entry;
 
 /// Jobs of a seat that a turn does: so many that a client which always has some holds the others up no longer than a burst does.
 const MOST_JOBS: usize = 512;
@@ -213,11 +214,15 @@ impl Stack {
     pub(super) fn taken(&mut self, now: Instant, listener: ListenerId, count: u32) {
         for _ in 0..count {
             let Some(entry) = self.demux.listeners.get(listener.0).and_then(|l| l.offered.pop_front()) else { return };
-            let offered =
-                |id| self.conns.active(id).is_some_and(|c| c.stage == Stage::Offered && c.listener == listener.0);
-            if self.schedule.is_current(entry) && offered(entry.id) {
-                self.accept_offered(now, entry.id);
-            }
+            self.accept_entry(now, entry, listener);
+        }
+    }
+
+    /// A client has accepted a connection of a listener, unless it has said so already.
+    pub(super) fn accept_entry(&mut self, now: Instant, entry: Entry, listener: ListenerId) {
+        let offered = |c: &Conn| c.stage == Stage::Offered && c.listener == listener.0;
+        if self.schedule.is_current(entry) && self.conns.active(entry.id).is_some_and(offered) {
+            self.accept_offered(now, entry.id);
         }
     }
 
