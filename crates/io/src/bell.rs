@@ -1,4 +1,4 @@
-//! A doorbell between two threads: rung only when the other sleeps, so that a busy pair never makes a system call.
+//! A doorbell between two threads, of one process or of two: rung only when the other sleeps, so that a busy pair never makes a system call.
 //!
 //! The sleeper says so, then looks once more; the ringer publishes, then looks whether anyone sleeps. The fence on each side
 //! makes sure that at least one of them sees the other (Dekker). One fence for each batch, never for each packet.
@@ -7,11 +7,37 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 #[cfg(loom)]
-use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(not(loom))]
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use rustix::event::{EventfdFlags, eventfd};
+
+/// The word that says whether anyone waits.
+#[derive(Debug)]
+enum Word {
+    /// Of this process.
+    Own(AtomicU32),
+    /// In the memory that a client in another process shares with the stack: the client waits for it.
+    #[cfg(not(any(miri, loom)))]
+    Client(mem::lease::Words),
+    /// The same: the stack does.
+    #[cfg(not(any(miri, loom)))]
+    Stack(mem::lease::Words),
+}
+
+impl Word {
+    #[inline(always)]
+    fn get(&self) -> &AtomicU32 {
+        match self {
+            Word::Own(word) => word,
+            #[cfg(not(any(miri, loom)))]
+            Word::Client(words) => words.client(),
+            #[cfg(not(any(miri, loom)))]
+            Word::Stack(words) => words.stack(),
+        }
+    }
+}
 
 /// An eventfd and the word that says whether anyone waits for it.
 // Lines of its own, and their pair: bells are made side by side, for lanes that share nothing.
@@ -19,7 +45,7 @@ use rustix::event::{EventfdFlags, eventfd};
 #[repr(align(128))]
 pub struct Bell {
     fd: OwnedFd,
-    sleeping: AtomicBool,
+    word: Word,
     /// Under loom, which cannot watch a descriptor: the eventfd's counter.
     #[cfg(loom)]
     count: AtomicU64,
@@ -28,25 +54,46 @@ pub struct Bell {
 impl Bell {
     /// A silent bell.
     pub fn new() -> io::Result<Bell> {
-        let fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         Ok(Bell {
-            fd,
-            sleeping: AtomicBool::new(false),
+            fd: Bell::descriptor()?,
+            word: Word::Own(AtomicU32::new(0)),
             #[cfg(loom)]
             count: AtomicU64::new(0),
         })
     }
 
+    /// What a bell rings, for who passes it on to another process.
+    pub fn descriptor() -> io::Result<OwnedFd> {
+        Ok(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?)
+    }
+
+    /// The bell that wakes a client's thread, at either end: an eventfd that both have, and the words of the thread's seat.
+    #[cfg(not(any(miri, loom)))]
+    pub fn of_client(fd: OwnedFd, words: mem::lease::Words) -> Bell {
+        Bell { fd, word: Word::Client(words) }
+    }
+
+    /// The bell that wakes the stack for what the thread of a client asks for, at either end.
+    #[cfg(not(any(miri, loom)))]
+    pub fn of_stack(fd: OwnedFd, words: mem::lease::Words) -> Bell {
+        Bell { fd, word: Word::Stack(words) }
+    }
+
     /// The sleeper's first step; afterwards it must look for work once more before it waits for the descriptor.
     pub fn arm(&self) {
-        self.sleeping.store(true, Ordering::Relaxed);
+        self.word.get().store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
     /// The sleeper is awake: clears what was rung.
     pub fn disarm(&self) {
-        self.sleeping.store(false, Ordering::Relaxed);
+        self.quiet();
         self.clear();
+    }
+
+    /// Nobody is to ring any more; what was rung stays.
+    pub fn quiet(&self) {
+        self.word.get().store(0, Ordering::Relaxed);
     }
 
     #[cfg(not(loom))]
@@ -59,7 +106,8 @@ impl Bell {
     /// Wakes the other side if it sleeps; call after publishing a batch. Whether it did.
     pub fn ring_if_sleeping(&self) -> bool {
         fence(Ordering::SeqCst);
-        if !self.sleeping.load(Ordering::Relaxed) || !self.sleeping.swap(false, Ordering::Relaxed) {
+        let word = self.word.get();
+        if word.load(Ordering::Relaxed) == 0 || word.swap(0, Ordering::Relaxed) == 0 {
             return false;
         }
         self.ring();

@@ -94,13 +94,23 @@ struct SeatWords {
     stack: Lone,
     /// Written by the client: it sleeps.
     client: Lone,
+    /// Written by the stack: nothing comes any more, and nothing is heard.
+    ended: Lone,
 }
 
 // SAFETY: atomics only; zero is their default.
 unsafe impl Shared for SeatWords {}
 
 /// The words of a seat, in shared memory.
+#[derive(Clone)]
 pub struct Words(Placed<SeatWords>);
+
+impl std::fmt::Debug for Words {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (stack, client, ended) = (self.stack(), self.client(), self.is_ended());
+        f.debug_struct("Words").field("stack", stack).field("client", client).field("ended", &ended).finish()
+    }
+}
 
 impl Words {
     /// Not zero where the stack must be woken for jobs to be seen; the stack's to write.
@@ -111,6 +121,16 @@ impl Words {
     /// Not zero where the client sleeps, and how; the client's to write.
     pub fn client(&self) -> &AtomicU32 {
         &self.0.client.0
+    }
+
+    /// Whether nothing comes any more: the lane is over, or the client was ended for what it did.
+    pub fn is_ended(&self) -> bool {
+        self.0.ended.0.load(Ordering::Acquire) != 0
+    }
+
+    /// Says so; the stack's to call.
+    pub fn end(&self) {
+        self.0.ended.0.store(1, Ordering::Release);
     }
 }
 
