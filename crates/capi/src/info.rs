@@ -2,10 +2,10 @@
 
 use tcp::TcpInfo;
 
-use crate::options::Value;
+use crate::options::{MOST_BYTES, Value};
 
 /// Bytes of Linux 6.18's `struct tcp_info`.
-pub const BYTES: usize = 280;
+pub const BYTES: usize = MOST_BYTES;
 
 /// Writes integers one after the other, in the machine's byte order.
 struct Layout {

@@ -7,7 +7,6 @@ use libc::socklen_t;
 use socket::{Linger, SockOption};
 
 use crate::errno::{self, Errno, Result};
-use crate::info;
 
 /// Linux's `TCP_CC_INFO`.
 const TCP_CC_INFO: i32 = 26;
@@ -52,10 +51,13 @@ fn timeval(time: Option<Duration>) -> Value {
     value
 }
 
+/// Bytes of the longest value: those of Linux 6.18's `struct tcp_info`.
+pub const MOST_BYTES: usize = 280;
+
 /// The bytes of an option's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Value {
-    bytes: [u8; info::BYTES],
+    bytes: [u8; MOST_BYTES],
     len: usize,
     /// Where an int does not fit, a byte that holds it does.
     shrinks: bool,
@@ -64,7 +66,7 @@ pub struct Value {
 impl Value {
     /// These bytes; at most as many as the longest value has, a `struct tcp_info`.
     pub fn of(bytes: &[u8]) -> Value {
-        let mut value = Value { bytes: [0; info::BYTES], len: 0, shrinks: false };
+        let mut value = Value { bytes: [0; MOST_BYTES], len: 0, shrinks: false };
         value.push(bytes);
         value
     }
@@ -116,13 +118,13 @@ pub enum Asked {
     Option(SockOption),
     /// SO_ERROR: the pending error, as an int.
     Error,
-    /// TCP_INFO: [`info::tcp_info`] of a snapshot.
+    /// TCP_INFO: [`crate::info::tcp_info`] of a snapshot.
     Info,
     /// TCP_MAXSEG: the segment size in use, or what was set while there is no connection.
     SegmentSize,
     /// TCP_CC_INFO: no algorithm here has anything to tell, so no bytes.
     CongestionInfo,
-    /// SO_MEMINFO: [`info::meminfo`].
+    /// SO_MEMINFO: [`crate::info::meminfo`].
     Memory,
 }
 

@@ -10,12 +10,12 @@ use crate::address::Address;
 use crate::buffer::{Owner, Place};
 use crate::errno;
 use crate::event::{Command, Data, Event, Message, Socket};
+use crate::flow::Flow;
 use crate::listeners::{Listener, Membership};
 use crate::names::{Handle, LwSocket, MOST_HANDLES, MOST_LIGHT, REST};
 use crate::options::Options;
 use crate::slab::{NONE, Slab};
 use crate::stats::Stats;
-use crate::uring::Flow;
 
 /// What an operation does.
 pub(crate) enum Kind {

@@ -1,6 +1,8 @@
 //! The lane's engine: our own TCP. An operation that can finish at once does so inside its call; others wait for the socket's
 //! readiness, which an edge-triggered epoll of the channel's tells.
 
+mod parts;
+
 use std::collections::HashSet;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -15,7 +17,8 @@ use crate::buffer::Place;
 use crate::core::{Core, Kind, LightOf, ListenerOf, Stage, Target, Way};
 use crate::errno;
 use crate::event::{Data, Received, Socket};
-use crate::lane_parts::Parts;
+use parts::Parts;
+
 use crate::uring::pool::Memory;
 
 /// Readiness that is looked at in one go.
@@ -103,23 +106,7 @@ impl Lane {
 
     /// A socket of the lane's listens where it is bound; what the kernel must grant for it comes back.
     pub fn listen_on(&mut self, sock: SockId, backlog: i32) -> io::Result<Option<Claim>> {
-        let at = self.local(sock)?.ip()?;
-        let v6_only = matches!(self.option(sock, SockOption::V6Only(false)), Ok(SockOption::V6Only(true)));
-        let mut claim = None;
-        // Nobody can ask the kernel for a port that the lane has yet to choose.
-        if at.port() != 0 {
-            claim = self.app.claim(at, v6_only)?;
-        }
-        self.app.sockets.listen(sock, ListenOptions { backlog: backlog.max(1) as u32 }).map_err(error)?;
-        match self.app.until(None, |sockets| sockets.listen_result(sock)) {
-            Some(listening) => listening.map_err(error)?,
-            None => return Err(errno(libc::ENETDOWN)),
-        }
-        if at.port() == 0 {
-            let chosen = self.local(sock)?.ip()?;
-            claim = self.app.claim(chosen, v6_only)?;
-        }
-        Ok(claim)
+        self.app.listen(sock, backlog.max(1) as u32)
     }
 
     /// Changes how many may wait at a listener.
@@ -152,11 +139,7 @@ impl Lane {
 
     /// TCP_INFO, which the stack is asked for.
     pub fn info(&mut self, sock: SockId) -> io::Result<tcp::TcpInfo> {
-        let token = self.app.sockets.query_info(sock).map_err(error)?;
-        match self.app.until(None, |sockets| sockets.info_result(token)) {
-            Some(info) => info.map_err(error),
-            None => Err(errno(libc::ENETDOWN)),
-        }
+        self.app.info(sock).map_err(error)
     }
 
     /// Bytes that wait to be read, and that are not acknowledged.
@@ -299,7 +282,7 @@ impl Lane {
     fn connect(&mut self, sock: SockId, to: &Address) -> io::Result<()> {
         let from = self.app.sockets.local(sock).map_err(error)?;
         self.app.may_connect_from(from.port).map_err(|e| errno(e.raw_os_error().unwrap_or(libc::EADDRNOTAVAIL)))?;
-        match self.app.connect(sock, endpoint(to)?) {
+        match self.app.begin_connect(sock, endpoint(to)?) {
             Err(Errno::EINPROGRESS) => Ok(()),
             Ok(()) => Err(errno(libc::EISCONN)),
             Err(e) => Err(error(e)),

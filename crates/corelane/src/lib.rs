@@ -50,16 +50,18 @@
 mod chunks;
 mod engine;
 mod lane;
+mod listener;
 mod poller;
 mod socket;
 mod stream;
 
-pub use self::socket::TcpSocket;
+pub use self::socket::{ConnectOptions, ListenOptions, TcpSocket};
 pub use ::channel;
 pub use ::socket::{Linger, RecvFlags, SockOption};
 pub use chunks::{ChunkReader, Chunks};
 pub use engine::{Engine, LaneHandle};
-pub use lane::{ConnectOptions, Lane, ListenOptions, TcpListener};
+pub use lane::Lane;
+pub use listener::TcpListener;
 pub use poller::{Event, Events, Interest, Poller, Source, Trigger};
 pub use runtime::config::{Cidr, Ecn, SynCookies, TcpConfig};
 pub use runtime::{

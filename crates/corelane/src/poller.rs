@@ -2,11 +2,12 @@
 
 use std::io;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use ::socket::{Ready, SockId, bits};
+use ::socket::{Ready, SockId, Sockets, bits};
 
-use crate::lane::{Lane, TcpListener, error, over};
+use crate::lane::{Lane, error};
+use crate::listener::TcpListener;
 use crate::stream::TcpStream;
 
 pub use ::socket::Trigger;
@@ -129,35 +130,15 @@ impl Poller {
 
     /// Waits for events, a [`Waker`](crate::Waker) or the end of `limit`; how many events there are.
     pub fn wait(&self, events: &mut Events, limit: Option<Duration>) -> io::Result<usize> {
-        let mut app = self.lane.shared.app.borrow_mut();
         let woken = &self.lane.shared.woken;
-        let mut deadline = None;
-        // What was asked for since the last wait goes out, and what came in is seen, before anything else: but for what was
-        // ready when it was added, whose answer can go out with it.
-        if !app.sockets.epoll_is_fresh(self.id) {
-            app.advance();
+        let is_woken = || woken.load(Ordering::Relaxed);
+        let mut app = self.lane.shared.app.borrow_mut();
+        events.len = app.epoll_wait(self.id, &mut events.ready, limit, is_woken).map_err(error)?;
+        // Whoever has events comes back for it.
+        if events.len == 0 && is_woken() {
+            woken.swap(false, Ordering::Acquire);
         }
-        loop {
-            events.len = app.sockets.epoll_collect(self.id, &mut events.ready).map_err(error)?;
-            if events.len > 0 || (woken.load(Ordering::Relaxed) && woken.swap(false, Ordering::Acquire)) {
-                return Ok(events.len);
-            }
-            if app.is_over() {
-                return Err(over());
-            }
-            let left = match limit {
-                None => None,
-                Some(limit) if limit.is_zero() => return Ok(0),
-                Some(limit) => {
-                    let end = *deadline.get_or_insert_with(|| Instant::now() + limit);
-                    match end.checked_duration_since(Instant::now()).filter(|d| !d.is_zero()) {
-                        Some(left) => Some(left),
-                        None => return Ok(0),
-                    }
-                }
-            };
-            app.wait(left, || woken.load(Ordering::Relaxed));
-        }
+        Ok(events.len)
     }
 }
 
@@ -167,5 +148,13 @@ impl Drop for Poller {
             // Nothing but the table's own bookkeeping can object, and it has nothing left to lose.
             let _ = app.sockets.close(self.id);
         }
+    }
+}
+
+impl Lane {
+    /// A poller for many sockets of this lane.
+    pub fn poller(&self) -> io::Result<Poller> {
+        let id = self.with(Sockets::epoll_create)?;
+        Ok(Poller { lane: self.clone(), id })
     }
 }

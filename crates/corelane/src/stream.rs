@@ -5,18 +5,19 @@ use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::time::Duration;
 
-use ::socket::{Errno, Linger, RecvFlags, SockId, SockOption, Sockets};
+use ::socket::{Errno, RecvFlags, SockId, SockOption, Sockets};
+use runtime::App;
 use tcp::TcpInfo;
 
 use crate::lane::{Lane, address, error};
 
 /// A TCP connection of one lane. Dropping it closes it: what was written is still sent.
 ///
-/// What is written leaves without another call where a thread runs the lane beside this one (`paired`, `guarded`): at once where the
-/// stream blocks and by [`flush`](Write::flush), otherwise some five milliseconds later, so that what is written in pieces goes
-/// together. With `inline` nobody but this thread's calls runs the stack: what is written waits for the next call that waits or
-/// advances ([`Lane::advance`](crate::Lane::advance), [`Lane::drain`](crate::Lane::drain), a read that blocks,
-/// [`Poller::wait`](crate::Poller::wait)), or for `flush`, which takes a turn.
+/// What is written leaves at once where the stream blocks, and by [`flush`](Write::flush). Where it does not block, it leaves without another
+/// call where a thread runs the lane beside this one (`paired`, `guarded`), some five milliseconds later, so that what is written in pieces goes
+/// together; with `inline`, where nobody but this thread's calls runs the stack, it waits for the next call that waits or
+/// advances ([`Lane::advance`](crate::Lane::advance), [`Lane::drain`](crate::Lane::drain), [`Poller::wait`](crate::Poller::wait)), or for `flush`,
+/// which takes a turn.
 pub struct TcpStream {
     pub(crate) lane: Lane,
     pub(crate) id: SockId,
@@ -29,37 +30,32 @@ impl TcpStream {
         TcpStream { lane, id, nonblocking: Cell::new(nonblocking), closed: Cell::new(false) }
     }
 
+    /// A call that reads: waits unless it is not to.
+    pub(crate) fn receiving<T>(&self, f: impl FnMut(&mut Sockets, SockId) -> Result<T, Errno>) -> io::Result<T> {
+        self.run(SockOption::ReceiveTimeout(None), f, |_, _| ())
+    }
+
+    /// A call that writes. A program that waits in its calls may wait for what the peer does upon it, and not come back before: then it goes
+    /// out at once.
+    pub(crate) fn sending<T>(&self, f: impl FnMut(&mut Sockets, SockId) -> Result<T, Errno>) -> io::Result<T> {
+        self.run(SockOption::SendTimeout(None), f, |app, id| app.wrote(id, false))
+    }
+
     fn run<T>(
         &self,
-        limit: impl FnOnce() -> Option<Duration>,
+        like: SockOption,
         mut f: impl FnMut(&mut Sockets, SockId) -> Result<T, Errno>,
+        then: impl FnOnce(&mut App, SockId),
     ) -> io::Result<T> {
         let id = self.id;
-        // The first try needs no wait, no look at timeouts.
-        match self.lane.with(|s| Ok(f(s, id)))? {
-            Err(Errno::EAGAIN) if !self.nonblocking.get() => self.lane.block(limit(), |s| f(s, id)),
-            other => other.map_err(error),
+        if self.nonblocking.get() {
+            return self.lane.with(|s| f(s, id));
         }
-    }
-
-    pub(crate) fn receiving<T>(&self, f: impl FnMut(&mut Sockets, SockId) -> Result<T, Errno>) -> io::Result<T> {
-        self.run(|| self.timeout(SockOption::ReceiveTimeout(None)), f)
-    }
-
-    pub(crate) fn sending<T>(&self, f: impl FnMut(&mut Sockets, SockId) -> Result<T, Errno>) -> io::Result<T> {
-        let sent = self.run(|| self.timeout(SockOption::SendTimeout(None)), f);
-        // A program that waits in its calls may wait for what the peer does upon it, and not come back before.
-        if !self.nonblocking.get() {
-            self.lane.hand_over();
-        }
-        sent
-    }
-
-    fn timeout(&self, like: SockOption) -> Option<Duration> {
-        match self.option(like) {
-            Ok(SockOption::ReceiveTimeout(t) | SockOption::SendTimeout(t)) => t,
-            _ => None,
-        }
+        self.lane.enter(|app| {
+            let answer = app.run(false, (id, like), |s| f(s, id));
+            then(app, id);
+            answer
+        })
     }
 
     /// Whether calls fail with `WouldBlock` rather than wait.
@@ -83,13 +79,7 @@ impl TcpStream {
         if self.nonblocking.get() || flags.dont_wait {
             return self.lane.with(|s| s.recv(id, buf, flags));
         }
-        let mut done = 0;
-        let limit = || self.timeout(SockOption::ReceiveTimeout(None));
-        match self.run(limit, |s, id| s.recv_on(id, buf, &mut done, flags)) {
-            // What has come before the time was over was taken.
-            Err(_) if done > 0 => Ok(done),
-            other => other,
-        }
+        self.lane.enter(|app| app.recv(id, buf, flags))
     }
 
     /// Whether the next byte to be read is the urgent one (SIOCATMARK).
@@ -154,40 +144,30 @@ impl TcpStream {
             Shutdown::Write => ::socket::Shutdown::Write,
             Shutdown::Both => ::socket::Shutdown::Both,
         };
-        let id = self.id;
-        let done = self.lane.with(|s| s.shutdown(id, how));
-        self.lane.hand_over();
-        done
+        self.ending(|s, id| s.shutdown(id, how))
+    }
+
+    /// A call after which nothing may be said for long.
+    fn ending(&self, f: impl FnOnce(&mut Sockets, SockId) -> Result<(), Errno>) -> io::Result<()> {
+        let (id, nonblocking) = (self.id, self.nonblocking.get());
+        self.lane.enter(|app| {
+            let done = f(&mut app.sockets, id);
+            app.asked(nonblocking);
+            done
+        })
     }
 
     /// Closes; with SO_LINGER and a timeout, waits until the peer has acknowledged everything.
     pub fn close(self) -> io::Result<()> {
         self.closed.set(true);
-        let id = self.id;
-        let limit = match self.option(SockOption::Linger(None)) {
-            Ok(SockOption::Linger(Some(Linger { timeout }))) => Some(timeout),
-            _ => None,
-        };
-        self.lane.with(|s| s.close(id))?;
-        self.lane.hand_over();
-        let Some(limit) = limit.filter(|l| !l.is_zero() && !self.nonblocking.get()) else { return Ok(()) };
-        let mut app = self.lane.shared.app.borrow_mut();
-        match app.until(Some(limit), |s| s.linger_result(id)) {
-            Some(answer) => answer.map_err(error),
-            None => {
-                app.sockets.linger_give_up(id);
-                Err(error(Errno::EAGAIN))
-            }
-        }
+        let (id, nonblocking) = (self.id, self.nonblocking.get());
+        self.lane.enter(|app| app.close(id, nonblocking))
     }
 
     /// Resets the connection: nothing more is sent, the peer sees an error.
     pub fn abort(self) -> io::Result<()> {
         self.closed.set(true);
-        let id = self.id;
-        let done = self.lane.with(|s| s.abort(id));
-        self.lane.hand_over();
-        done
+        self.ending(|s, id| s.abort(id))
     }
 
     /// The peer's address.
@@ -211,8 +191,7 @@ impl TcpStream {
     /// A snapshot of the connection (TCP_INFO).
     pub fn info(&self) -> io::Result<TcpInfo> {
         let id = self.id;
-        let token = self.lane.with(|s| s.query_info(id))?;
-        self.lane.until(None, |s| s.info_result(token), Errno::ENOTCONN)
+        self.lane.enter(|app| app.info(id))
     }
 
     /// Sets an option.

@@ -1,4 +1,4 @@
-//! Contexts: which thread has which, and how their calls wait.
+//! Contexts: which thread has which.
 //!
 //! An `mctx_t` is the address of a small block that is never freed, and not looked into before it was found among all those
 //! blocks: a number that means one context, for ever. So one that was destroyed or made up is told from one that lives, without
@@ -11,18 +11,15 @@ use std::mem::ManuallyDrop;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
-use std::time::{Duration, Instant};
 
 use capi::{Errno, Result, errno};
+use client::Interrupts;
 use runtime::{App, forks};
-use socket::{Ready, SockId, SockOption, Sockets};
+use socket::{Ready, Sockets};
 
 use crate::ids::{Entry, Ids, Kind};
 use crate::process::{self, Lease, Ticket};
 use crate::signals::Wake;
-
-/// Calls that found nothing, without a wait in between, after which the lane gets a turn: for programs that only ever poll.
-const POLLS: u32 = 32;
 
 /// What `struct mtcp_context` is: programs that were written against mTCP's own headers may look at `cpu`.
 #[repr(C)]
@@ -80,10 +77,26 @@ pub struct Context {
     pub ready: Vec<Ready>,
     /// Room for what `mtcp_sendfile` reads.
     pub file: Vec<u8>,
+}
+
+/// What ends the waits of a context: registered handlers, and the end of its engine.
+struct Interrupt {
     wake: Wake,
-    polls: u32,
-    /// A socket that does not block and was written to, and not handed over: what else is written to it goes with that.
-    unsent: Option<SockId>,
+    ticket: Ticket,
+}
+
+impl Interrupts for Interrupt {
+    fn is_due(&self) -> bool {
+        self.wake.is_due()
+    }
+
+    fn take(&mut self) -> bool {
+        self.wake.take()
+    }
+
+    fn is_over(&self) -> bool {
+        self.ticket.is_over()
+    }
 }
 
 struct Mine {
@@ -109,7 +122,7 @@ pub fn adopt(app: App) -> std::io::Result<*mut Token> {
 }
 
 fn insert(cpu: c_int, lease: Lease) -> Result<*mut Token> {
-    let Lease { app, max_ids, late_ids, keepalive, ticket } = lease;
+    let Lease { mut app, max_ids, late_ids, keepalive, ticket } = lease;
     let waker = app.waker(Arc::default());
     let wake = match Wake::new(waker) {
         Ok(wake) => wake,
@@ -118,6 +131,7 @@ fn insert(cpu: c_int, lease: Lease) -> Result<*mut Token> {
             return Err(e);
         }
     };
+    app.interrupt_by(Box::new(Interrupt { wake, ticket }));
     let context = Context {
         app: Some(app),
         ticket,
@@ -126,9 +140,6 @@ fn insert(cpu: c_int, lease: Lease) -> Result<*mut Token> {
         sources: None,
         ready: Vec::new(),
         file: Vec::new(),
-        wake,
-        polls: 0,
-        unsent: None,
     };
     let token = Token::new(cpu);
     let context = ManuallyDrop::new(RefCell::new(context));
@@ -152,8 +163,19 @@ pub fn destroy(mctx: *mut Token) -> Result<()> {
     Ok(())
 }
 
+/// `mtcp_destroy`: ends the contexts of this process, those of other threads with their next call, and the engine, which waits for what is
+/// in flight.
+pub fn destroy_all() -> Result<()> {
+    let running = process::take_running()?;
+    end_own();
+    if let Some(running) = running {
+        running.end();
+    }
+    Ok(())
+}
+
 /// Ends the contexts of this thread whose engine ends: but for one in whose call a signal handler does so, which ends later.
-pub fn end_own() {
+fn end_own() {
     // A thread that ends has none any more.
     let _ = MINE.try_with(|all| {
         let Ok(mut all) = all.try_borrow_mut() else { return };
@@ -229,165 +251,22 @@ impl Context {
         f(self.sockets()?).map_err(errno::of)
     }
 
-    /// Something was written. A program that waits in its calls may not come back soon, so it is handed over at once; one that
-    /// does not comes back to wait for events, and may write the rest before: header, body and FIN leave in one segment, and
-    /// nobody who runs the lane meanwhile tears them apart.
+    /// A call that may wait.
     #[inline]
-    pub fn wrote(&mut self, sock: SockId, nonblocking: bool) {
-        match nonblocking {
-            true => self.unsent = Some(sock),
-            false => self.send_off(false),
-        }
+    pub fn enter<T>(&mut self, f: impl FnOnce(&mut App) -> core::result::Result<T, socket::Errno>) -> Result<T> {
+        f(self.app()?).map_err(errno::of)
     }
 
-    /// Something else was asked for on a socket. Where it blocks, nothing waits for the program's next call.
-    pub fn send_off(&mut self, nonblocking: bool) {
-        if nonblocking {
-            return self.hand_over();
-        }
-        self.unsent = None;
+    /// Something was asked for on a socket. Where it blocks, nothing waits for the program's next call.
+    pub fn asked(&mut self, nonblocking: bool) {
         if let Some(app) = &mut self.app {
-            app.send_off();
+            app.asked(nonblocking);
         }
     }
 
-    /// A call concerns this socket: what was written to another one is handed over.
-    #[inline]
-    pub fn turn_to(&mut self, sock: SockId) {
-        if self.unsent.is_some_and(|other| other != sock) {
-            self.hand_over();
-        }
-    }
-
-    /// Hands over what was asked for, at once.
-    #[inline]
-    pub fn hand_over(&mut self) {
-        self.unsent = None;
-        if let Some(app) = &mut self.app {
-            app.hand_over();
-        }
-    }
-
-    /// A call of a socket that does not wait: `EAGAIN` once what the lane has said was heard too.
-    #[inline]
-    pub fn poll<T>(&mut self, mut f: impl FnMut(&mut Sockets) -> core::result::Result<T, socket::Errno>) -> Result<T> {
-        match f(self.sockets()?) {
-            Err(socket::Errno::EAGAIN) => {}
-            other => return other.map_err(errno::of),
-        }
-        if !self.hear()? {
-            return Err(Errno::AGAIN);
-        }
-        f(self.sockets()?).map_err(errno::of)
-    }
-
-    /// Hands over what was asked for and hears what the lane has to say, for who only ever asks. Whether it was heard.
+    /// Hears what the lane has to say, for who only ever asks. Whether it was heard.
     pub fn hear(&mut self) -> Result<bool> {
-        self.hand_over();
-        let Context { app, polls, .. } = self;
-        let app = app.as_mut().ok_or(Errno::INVAL)?;
-        *polls += 1;
-        if app.sockets.backlogged() {
-            app.relieve();
-        } else if *polls >= POLLS {
-            *polls = 0;
-            app.advance();
-        } else if app.sockets.has_events() {
-            app.sockets.process();
-        } else {
-            return Ok(false);
-        }
-        Ok(true)
-    }
-
-    /// Waits until `f` gives something else than EAGAIN, at most `limit`; `EAGAIN` then. `EINTR` where a signal handler comes
-    /// first, `ENETDOWN` where the engine is shut down.
-    pub fn block<T>(
-        &mut self,
-        limit: Option<Duration>,
-        mut f: impl FnMut(&mut Sockets) -> core::result::Result<T, socket::Errno>,
-    ) -> Result<T> {
-        let Context { app, wake, polls, ticket, .. } = self;
-        let app = app.as_mut().ok_or(Errno::INVAL)?;
-        *polls = 0;
-        // A time that no clock reaches is none.
-        let end = limit.and_then(|limit| Instant::now().checked_add(limit));
-        let mut signal = false;
-        loop {
-            match f(&mut app.sockets) {
-                Err(socket::Errno::EAGAIN) => {}
-                other => return other.map_err(errno::of),
-            }
-            if wake.take() | signal {
-                return Err(Errno::INTR);
-            }
-            if app.is_over() || ticket.is_over() {
-                // What it said last.
-                app.sockets.process();
-                return match f(&mut app.sockets) {
-                    Err(socket::Errno::EAGAIN) => Err(Errno::NETDOWN),
-                    other => other.map_err(errno::of),
-                };
-            }
-            let left = match end.map(|end| end.saturating_duration_since(Instant::now())) {
-                Some(Duration::ZERO) => return Err(Errno::AGAIN),
-                left => left,
-            };
-            signal = app.wait(left, || wake.is_due() || ticket.is_over());
-        }
-    }
-
-    /// Waits for an answer of the stack's, which comes without the peer's help; signals wait meanwhile.
-    pub fn ask<T>(
-        &mut self,
-        f: impl FnMut(&mut Sockets) -> Option<core::result::Result<T, socket::Errno>>,
-    ) -> Result<T> {
-        self.app()?.until(None, f).unwrap_or(Err(socket::Errno::EINVAL)).map_err(errno::of)
-    }
-
-    /// Waits as `block` does, or not, as the socket is set; `like` names its timeout.
-    #[inline]
-    pub fn wait<T>(
-        &mut self,
-        nonblocking: bool,
-        (sock, like): (SockId, SockOption),
-        mut f: impl FnMut(&mut Sockets) -> core::result::Result<T, socket::Errno>,
-    ) -> Result<T> {
-        if nonblocking {
-            return self.poll(f);
-        }
-        match f(self.sockets()?) {
-            Err(socket::Errno::EAGAIN) => {}
-            other => return other.map_err(errno::of),
-        }
-        let limit = self.timeout(sock, like);
-        self.block(limit, f)
-    }
-
-    /// SO_RCVTIMEO or SO_SNDTIMEO; pipes have none.
-    pub fn timeout(&mut self, sock: SockId, like: SockOption) -> Option<Duration> {
-        match self.sockets().ok()?.option(sock, like) {
-            Ok(SockOption::ReceiveTimeout(t) | SockOption::SendTimeout(t)) => t,
-            _ => None,
-        }
-    }
-
-    /// One look for an epoll that waits: whether a signal ended its sleep.
-    pub fn look(&mut self, left: Option<Duration>) -> Result<bool> {
-        let Context { app, wake, polls, ticket, .. } = self;
-        *polls = 0;
-        Ok(app.as_mut().ok_or(Errno::INVAL)?.wait(left, || wake.is_due() || ticket.is_over()))
-    }
-
-    /// Whether a registered handler has run since it last ended a wait of this context, which this one is then.
-    pub fn interrupted(&mut self) -> bool {
-        self.wake.take()
-    }
-
-    /// Whether the engine was shut down.
-    pub fn is_over(&mut self) -> Result<bool> {
-        let over = self.ticket.is_over();
-        Ok(self.app()?.is_over() || over)
+        Ok(self.app()?.hear())
     }
 
     /// Closes what an id stood for, without waiting.

@@ -1,13 +1,13 @@
 //! Epolls: registrations, and the wait that runs the lane.
 
 use core::ffi::c_int;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use capi::{Errno, Result};
 use socket::{Interest, Ready, SockId, Sockets};
 
 use crate::context::Context;
-use crate::ids::Kind;
+use crate::ids::{Kind, MOST_EVENTS as MOST};
 
 /// `struct mtcp_epoll_event`.
 #[repr(C)]
@@ -18,9 +18,6 @@ pub struct Event {
     /// The program's own.
     pub data: u64,
 }
-
-/// Reports that one call gives at most; the next gives the rest.
-pub const MOST: usize = 1024;
 
 const ADD: c_int = 1;
 const DELETE: c_int = 2;
@@ -76,7 +73,8 @@ pub fn wait(
     if ready.len() < most {
         ready.resize(most, Ready { events: 0, data: 0 });
     }
-    let found = collect(c, epoll, &mut ready[..most], timeout);
+    let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
+    let found = c.enter(|app| app.epoll_wait(epoll, &mut ready[..most], limit, || false));
     if let Ok(n) = found {
         for (i, r) in ready[..n].iter().enumerate() {
             out(i, Event { events: r.events, data: r.data });
@@ -84,43 +82,6 @@ pub fn wait(
     }
     c.ready = ready;
     Ok(found? as c_int)
-}
-
-fn collect(c: &mut Context, epoll: SockId, room: &mut [Ready], timeout: c_int) -> Result<usize> {
-    let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
-    // What was asked for since the last wait goes out, and what came in is seen, before anything else: but for what was
-    // ready when it was added, whose answer can go out with it.
-    let app = c.app()?;
-    if !app.sockets.epoll_is_fresh(epoll) {
-        app.advance();
-    }
-    let mut end = None;
-    let mut signal = false;
-    loop {
-        let n = c.call(|s| s.epoll_collect(epoll, room))?;
-        if n > 0 {
-            return Ok(n);
-        }
-        // Who does not wait is not interrupted.
-        if limit != Some(Duration::ZERO) && c.interrupted() | signal {
-            return Err(Errno::INTR);
-        }
-        if c.is_over()? {
-            return Err(Errno::NETDOWN);
-        }
-        let left = match limit {
-            None => None,
-            Some(Duration::ZERO) => return Ok(0),
-            Some(limit) => {
-                let end = *end.get_or_insert_with(|| Instant::now() + limit);
-                match end.saturating_duration_since(Instant::now()) {
-                    Duration::ZERO => return Ok(0),
-                    left => Some(left),
-                }
-            }
-        };
-        signal = c.look(left)?;
-    }
 }
 
 /// The name of one event; of several, or of none that there is, `UNKNOWN`.

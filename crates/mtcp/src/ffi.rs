@@ -15,7 +15,7 @@ use libc::{in_addr_t, iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
 use crate::conf::Sizes;
 use crate::context::{self, Context, Token, with};
 use crate::events::Event;
-use crate::{events, options, process, sendfile, signals, sockets, transfer};
+use crate::{events, machine, options, process, sendfile, signals, sockets, transfer};
 
 /// Bytes that setsockopt looks at: no option has more, and as on Linux what is behind them does not matter.
 const MOST_VALUE: usize = 256;
@@ -61,7 +61,7 @@ functions! {
     /// Ends the engine.
     fn mtcp_destroy() -> () {
         // No error has a place to go to.
-        let _ = process::destroy();
+        let _ = context::destroy_all();
     }
 
     /// The seven numbers.
@@ -110,7 +110,7 @@ functions! {
 
     /// The processors that are on.
     fn GetNumCPUs() -> c_int {
-        process::processors()
+        machine::processors()
     }
 
     /// As socket(2).

@@ -47,7 +47,10 @@ pub type Kept = Vec<(i32, i32)>;
 /// Ids that are freed after one before it is given out again, unless none is left: as many as events of one wait. Programs
 /// look at what they keep by an id after they have closed it, and at events of ids that they have closed meanwhile; in mTCP
 /// the id freed first was given out first.
-const REST: usize = crate::events::MOST;
+const REST: usize = MOST_EVENTS;
+
+/// Reports that one wait gives at most; the next gives the rest.
+pub const MOST_EVENTS: usize = 1024;
 
 /// Ids to what they stand for.
 pub struct Ids {

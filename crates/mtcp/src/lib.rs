@@ -10,6 +10,7 @@ mod descriptors;
 mod events;
 pub mod ffi;
 mod ids;
+mod machine;
 mod options;
 mod process;
 mod sendfile;

@@ -46,7 +46,7 @@ pub fn set(c: &mut Context, id: c_int, level: c_int, name: c_int, value: &[u8]) 
     let option = parse(level, name, value)?;
     c.call(|s| s.set_option(sock, option))?;
     let nonblocking = c.ids.get(id)?.nonblocking;
-    c.send_off(nonblocking);
+    c.asked(nonblocking);
     Ok(())
 }
 
@@ -131,8 +131,7 @@ fn take_error(c: &mut Context, sock: SockId) -> Result<Option<Errno>> {
 }
 
 fn tcp_info(c: &mut Context, sock: SockId) -> Result<TcpInfo> {
-    let token = c.call(|s| s.query_info(sock))?;
-    c.ask(|s| s.info_result(token))
+    c.enter(|app| app.info(sock))
 }
 
 fn memory(c: &mut Context, sock: SockId) -> Result<Value> {

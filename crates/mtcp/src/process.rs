@@ -2,17 +2,17 @@
 //! has.
 
 use core::ffi::c_int;
-use std::cell::Cell;
-use std::ops::{Deref, DerefMut, Range};
+use std::ops::Range;
+use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 use capi::{Errno, Result, Words};
-use runtime::{App, AppHandle, Device, Engine, Model, forks};
+use runtime::forks::{self, Lock, Locked};
+use runtime::{App, AppHandle, Device, Engine, Model};
 
 use crate::conf::{Asked, File, Settings, Sizes};
 use crate::descriptors::Low;
-use crate::{context, signals};
+use crate::signals;
 
 /// Ids of a context whose configuration is not libmtcp's.
 const MOST_IDS: usize = 1 << 20;
@@ -42,94 +42,30 @@ struct Process {
     copies: Vec<Running>,
 }
 
-static PROCESS: Mutex<Process> =
-    Mutex::new(Process { file: None, asked: Asked::NOTHING, running: None, copies: Vec::new() });
+static PROCESS: Lock<Process> =
+    Lock::new(Process { file: None, asked: Asked::NOTHING, running: None, copies: Vec::new() });
 
 /// Number of `mtcp_destroy`s: a context ends with the engine that its lane came from. Written under the lock.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
-thread_local! {
-    /// This thread has the lock, or waits for it.
-    static INSIDE: Cell<bool> = const { Cell::new(false) };
-    /// This thread calls fork(2).
-    static FORKING: Cell<Option<Locked>> = const { Cell::new(None) };
-}
-
-/// Lowers the flag when it goes.
-struct Inside;
-
-impl Drop for Inside {
-    fn drop(&mut self) {
-        INSIDE.set(false);
-    }
-}
-
-/// The lock, and that this thread has it, until it has not.
-struct Locked {
-    guard: MutexGuard<'static, Process>,
-    _inside: Inside,
-}
-
-impl Deref for Locked {
-    type Target = Process;
-
-    fn deref(&self) -> &Process {
-        &self.guard
-    }
-}
-
-impl DerefMut for Locked {
-    fn deref_mut(&mut self) -> &mut Process {
-        &mut self.guard
-    }
-}
-
 /// `EBUSY` for a signal handler that came into a call which has it: waiting there would be for ever.
-fn lock() -> Result<Locked> {
-    if INSIDE.replace(true) {
+fn lock() -> Result<Locked<Process>> {
+    if forks::is_inside() {
         return Err(Errno::BUSY);
     }
-    let _inside = Inside;
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        // SAFETY: the functions take a lock that whoever forks does not have, and give it back.
-        unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
-    });
-    let mut guard = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(copy) = guard.running.take_if(|running| running.forks != forks::count()) {
-        guard.copies.push(copy);
+    forks::in_each_child(signals::forked);
+    let mut process = PROCESS.lock();
+    if let Some(copy) = process.running.take_if(|running| running.forks != forks::count()) {
+        process.copies.push(copy);
         // Its devices are in use.
-        guard.file = None;
+        process.file = None;
     }
-    Ok(Locked { guard, _inside })
-}
-
-/// No other thread has the lock while a child gets its copy of it: there it would never give it back.
-extern "C" fn before_fork() {
-    // In a signal handler that came into a call the child has what the call had.
-    let Ok(process) = lock() else { return };
-    // A thread that ends has no place for it.
-    let _ = FORKING.try_with(|held| held.set(Some(process)));
-}
-
-extern "C" fn after_fork() {
-    let _ = FORKING.try_with(Cell::take);
-}
-
-extern "C" fn in_child() {
-    signals::forked();
-    after_fork();
+    Ok(process)
 }
 
 /// A line for whoever runs the program.
 pub fn say(line: impl std::fmt::Display) {
     capi::say("mtcp", line);
-}
-
-/// The processors that are on.
-pub fn processors() -> c_int {
-    // SAFETY: asks for a number.
-    unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }.clamp(1, c_int::MAX as i64) as c_int
 }
 
 /// `mtcp_init`: reads the configuration; nothing is opened yet.
@@ -301,36 +237,43 @@ pub fn give_back(mut app: App, ticket: Ticket) {
     if ticket.generation.is_none() {
         return;
     }
-    let handle = app.detach();
+    let handle = AppHandle::leave(app);
     let Ok(mut process) = lock() else { return };
     let Some(running) = process.running.as_mut().filter(|_| !ticket.is_over()) else { return };
     running.lanes[ticket.lane] = Some(handle);
 }
 
-/// `mtcp_destroy`: ends the contexts of this process, those of other threads with their next call, and the engine, which waits for what is
-/// in flight as [`Engine::shutdown`] says.
-pub fn destroy() -> Result<()> {
-    let running = {
-        let mut process = lock()?;
-        process.file = None;
-        GENERATION.fetch_add(1, Ordering::AcqRel);
-        process.running.take()
-    };
-    context::end_own();
-    signals::wake_all();
-    if let Some(Running { engine, lanes, .. }) = running {
-        drop(lanes);
-        engine.shutdown();
+/// What a process had, to be ended.
+pub struct Ending {
+    engine: Engine,
+    lanes: Vec<Option<AppHandle>>,
+}
+
+impl Ending {
+    /// Ends the lanes that no context has, and the engine, which waits for what is in flight as [`Engine::shutdown`] says.
+    pub fn end(self) {
+        drop(self.lanes);
+        self.engine.shutdown();
     }
-    Ok(())
+}
+
+/// `mtcp_destroy`: the engine is the process's no more; contexts end with their next call, but for those that the caller ends.
+pub fn take_running() -> Result<Option<Ending>> {
+    let mut process = lock()?;
+    process.file = None;
+    GENERATION.fetch_add(1, Ordering::AcqRel);
+    let running = process.running.take();
+    drop(process);
+    signals::wake_all();
+    Ok(running.map(|Running { engine, lanes, .. }| Ending { engine, lanes }))
 }
 
 /// A process that ends by `exit`: the lanes that no context has end here, and the engine with those that contexts of other threads
 /// still have afterwards, by itself.
 extern "C" fn at_exit() {
     let running = match PROCESS.try_lock() {
-        Ok(mut process) => process.running.take_if(|running| running.forks == forks::count()),
-        Err(_) => None,
+        Some(mut process) => process.running.take_if(|running| running.forks == forks::count()),
+        None => None,
     };
     match running {
         Some(running) if running.lanes.iter().all(Option::is_some) => drop(running),
@@ -351,7 +294,7 @@ mod tests {
         let ticket = |generation| Ticket { lane: 0, generation, model: Model::Inline };
         let (lent, own) = (ticket(Some(GENERATION.load(Ordering::Relaxed))), ticket(None));
         assert!(!lent.is_over() && !own.is_over());
-        destroy().unwrap();
+        take_running().unwrap();
         assert!(lent.is_over() && !own.is_over());
     }
 }

@@ -1,7 +1,7 @@
 //! Sockets: made, bound, listening, accepted, connected, closed.
 
 use core::ffi::c_int;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 
 use capi::address::{self, SockAddr, V4_BYTES};
 use capi::{Errno, Result, errno};
@@ -56,31 +56,15 @@ pub fn bind(c: &mut Context, id: c_int, at: &[u8]) -> Result<()> {
     c.call(|s| s.bind(sock, local))
 }
 
-fn whole(e: Endpoint) -> SocketAddr {
-    SocketAddr::new(e.addr.to_ip(), e.port)
-}
-
 /// As listen(2).
 pub fn listen(c: &mut Context, id: c_int, backlog: c_int) -> Result<()> {
     let sock = socket_of(c, id)?;
     // Linux: a negative backlog is as good as none.
-    let options = ListenOptions { backlog: u32::try_from(backlog).unwrap_or(u32::MAX) };
+    let backlog = u32::try_from(backlog).unwrap_or(u32::MAX);
     if let Kind::Listener { .. } = c.ids.get(id)?.kind {
-        return c.call(|s| s.listen(sock, options));
+        return c.call(|s| s.listen(sock, ListenOptions { backlog }));
     }
-    let v6_only = matches!(c.sockets()?.option(sock, SockOption::V6Only(false)), Ok(SockOption::V6Only(true)));
-    let claim_at = |c: &mut Context| {
-        let at = c.call(|s| s.local(sock)).map(whole)?;
-        c.app()?.claim(at, v6_only).map_err(|e| errno::of_io(&e))
-    };
-    let chosen = c.call(|s| s.local(sock))?.port;
-    // Nobody can ask the kernel for a port that the lane has yet to choose.
-    let mut claim = if chosen != 0 { claim_at(c)? } else { None };
-    c.call(|s| s.listen(sock, options))?;
-    c.ask(|s| s.listen_result(sock))?;
-    if chosen == 0 {
-        claim = claim_at(c)?;
-    }
+    let claim = c.app()?.listen(sock, backlog).map_err(|e| errno::of_io(&e))?;
     c.ids.get(id)?.kind = Kind::Listener { claim };
     Ok(())
 }
@@ -98,7 +82,7 @@ pub fn accept(c: &mut Context, id: c_int) -> Result<(c_int, SockAddr)> {
     if !c.ids.has_room(1) {
         return Err(Errno::MFILE);
     }
-    let (new, peer) = c.wait(nonblocking, (sock, SockOption::ReceiveTimeout(None)), |s| s.accept(sock))?;
+    let (new, peer) = c.enter(|app| app.accept(sock, nonblocking))?;
     let v6 = is_v6(c, sock);
     let accepted = c.ids.insert(Kind::Stream, new, nonblocking)?;
     if let Some(kept) = c.ids.get(id)?.kept.clone() {
@@ -132,23 +116,8 @@ pub fn connect(c: &mut Context, id: c_int, to: &[u8]) -> Result<()> {
         leave_from(c, sock);
     }
     c.app()?.may_connect_from(local.port).map_err(|_| Errno::ADDRNOTAVAIL)?;
-    let begun = c.app()?.connect(sock, remote).map_err(errno::of);
-    c.hand_over();
-    match begun {
-        Err(Errno::INPROGRESS | Errno::ALREADY) if !nonblocking => {}
-        // Some programs only ever ask.
-        Err(Errno::ALREADY) if c.hear()? => return c.call(|s| s.connect(sock, remote)),
-        other => return other,
-    }
-    let limit = c.timeout(sock, SockOption::SendTimeout(None));
-    let end = c.block(limit, |s| match s.connect(sock, remote) {
-        Err(socket::Errno::EALREADY) => Err(socket::Errno::EAGAIN),
-        other => other,
-    });
-    // The last ACK of the handshake waits a turn for what the program writes, which may be nothing for long.
-    c.send_off(false);
-    // connect(2): a send timeout ends the wait and not the attempt.
-    end.map_err(|e| if e == Errno::AGAIN { Errno::INPROGRESS } else { e })
+    let limit = c.app()?.timeout(sock, SockOption::SendTimeout(None));
+    c.enter(|app| app.connect(sock, remote, nonblocking, limit))
 }
 
 /// The next of the addresses that `mtcp_init_rss` has set; a socket that is bound to a port alone keeps it.
@@ -170,23 +139,15 @@ pub fn init_rss(c: &mut Context, first: Ipv4Addr, count: c_int) -> Result<()> {
 
 /// As close(2), SO_LINGER's wait included.
 pub fn close(c: &mut Context, id: c_int) -> Result<()> {
-    let mut limit = None;
     let entry = c.ids.get(id)?;
     let (sock, nonblocking) = (entry.sock, entry.nonblocking);
-    let may_linger = matches!(entry.kind, Kind::Stream) && !nonblocking;
-    if may_linger && let Ok(SockOption::Linger(Some(linger))) = c.sockets()?.option(sock, SockOption::Linger(None)) {
-        limit = Some(linger.timeout).filter(|t| !t.is_zero());
-    }
     let entry = c.ids.remove(id)?;
-    let Some(limit) = limit else {
+    if !matches!(entry.kind, Kind::Stream) {
         let closed = c.close_entry(entry);
-        c.send_off(nonblocking);
+        c.asked(nonblocking);
         return closed;
-    };
-    c.call(|s| s.close(sock))?;
-    let end = c.block(Some(limit), |s| s.linger_result(sock).unwrap_or(Err(socket::Errno::EAGAIN)));
-    c.sockets()?.linger_give_up(sock);
-    match end {
+    }
+    match c.enter(|app| app.close(sock, nonblocking)) {
         // Linux: close tells no failure, and goes on in the background when the time is over.
         Err(Errno::INTR) => Err(Errno::INTR),
         _ => Ok(()),
@@ -202,7 +163,7 @@ pub fn abort(c: &mut Context, id: c_int) -> Result<()> {
     let (sock, nonblocking) = (entry.sock, entry.nonblocking);
     c.ids.remove(id)?;
     let aborted = c.call(|s| s.abort(sock));
-    c.send_off(nonblocking);
+    c.asked(nonblocking);
     aborted
 }
 
@@ -217,7 +178,7 @@ pub fn shutdown(c: &mut Context, id: c_int, how: c_int) -> Result<()> {
     };
     c.call(|s| s.shutdown(sock, how))?;
     let nonblocking = c.ids.get(id)?.nonblocking;
-    c.send_off(nonblocking);
+    c.asked(nonblocking);
     let stopped = how != Shutdown::Write;
     // Linux: a listener whose receiving side is shut listens no more, and keeps its address.
     let entry = c.ids.get(id)?;

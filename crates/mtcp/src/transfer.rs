@@ -4,6 +4,7 @@ use core::ffi::c_int;
 
 use capi::buffers::MOST_BYTES;
 use capi::{Errno, Result};
+use client::Transfer;
 use libc::iovec;
 use socket::{RecvFlags, SockId, SockOption};
 
@@ -31,7 +32,7 @@ pub fn stream(c: &mut Context, id: c_int) -> Result<Stream> {
         Kind::Epoll => return Err(Errno::INVAL),
     };
     let of = Stream { id, sock: entry.sock, pipe, nonblocking: entry.nonblocking };
-    c.turn_to(of.sock);
+    c.app()?.turn_to(of.sock);
     Ok(of)
 }
 
@@ -68,42 +69,27 @@ pub fn receive(c: &mut Context, of: Stream, out: &mut [u8], flags: c_int) -> Res
     let dont_wait = of.nonblocking || flags & libc::MSG_DONTWAIT != 0;
     let like = SockOption::ReceiveTimeout(None);
     if of.pipe {
-        return c.wait(dont_wait, (of.sock, like), |s| s.pipe_read(of.sock, out));
+        return c.enter(|app| app.run(dont_wait, (of.sock, like), |s| s.pipe_read(of.sock, out)));
     }
     if flags & libc::MSG_ERRQUEUE != 0 {
         // No error is ever queued.
         return Err(Errno::AGAIN);
     }
     let flags = RecvFlags { dont_wait, ..RecvFlags::from_bits(flags) };
-    let mut done = 0;
-    let end = c.wait(dont_wait, (of.sock, like), |s| s.recv_on(of.sock, out, &mut done, flags));
-    match end {
-        // What has come before the time was over, or the signal came, was taken.
-        Err(_) if done > 0 && !flags.peek => Ok(done),
-        other => noting(c, of, other),
-    }
+    let end = c.enter(|app| app.recv(of.sock, out, flags));
+    noting(c, of, end)
 }
 
 /// As write(2): one that may wait goes on until all is written.
 #[inline]
 pub fn send(c: &mut Context, of: Stream, data: &[u8], more: bool) -> Result<usize> {
     let sock = of.sock;
-    let mut written = 0;
-    let mut step = |s: &mut socket::Sockets| {
-        let rest = &data[written..];
-        let n = if of.pipe { s.pipe_write(sock, rest) } else { s.write(sock, rest, more) }?;
-        written += n;
-        // A short write was one that found no more room.
-        if of.nonblocking || written == data.len() { Ok(()) } else { Err(socket::Errno::EAGAIN) }
-    };
-    let end = c.wait(of.nonblocking, (sock, SockOption::SendTimeout(None)), &mut step);
-    if !of.pipe {
-        c.wrote(sock, of.nonblocking);
+    let how = Transfer { dont_wait: of.nonblocking, more, whole: true };
+    if of.pipe {
+        return c.enter(|app| app.send_by(sock, data, how, |s, rest| s.pipe_write(sock, rest)));
     }
-    match end {
-        Err(_) if written > 0 => Ok(written),
-        other => noting(c, of, other).map(|()| written),
-    }
+    let end = c.enter(|app| app.send(sock, data, how));
+    noting(c, of, end)
 }
 
 /// As writev(2).
@@ -116,16 +102,12 @@ pub fn send_parts(c: &mut Context, of: Stream, parts: &[&[u8]]) -> Result<usize>
         // So few bytes go together.
         return send(c, of, &parts.concat(), false);
     }
-    let first = if of.pipe { Err(Errno::AGAIN) } else { c.poll(|s| s.writev(of.sock, parts, false)) };
-    let mut written = match first {
-        Err(Errno::AGAIN) if of.pipe || !of.nonblocking => 0,
-        other => noting(c, of, other)?,
-    };
-    if !of.pipe && of.nonblocking || written == total {
-        c.wrote(of.sock, of.nonblocking);
-        return Ok(written);
+    if !of.pipe {
+        let how = Transfer { dont_wait: of.nonblocking, more: false, whole: true };
+        let end = c.enter(|app| app.send_parts(of.sock, parts, how));
+        return noting(c, of, end);
     }
-    // The rest waits for room, part by part.
+    let mut written = 0;
     let mut before = 0;
     for (i, part) in parts.iter().enumerate() {
         let begin = written - before;
@@ -155,11 +137,13 @@ pub fn lend(c: &mut Context, of: Stream, pieces: &mut [iovec]) -> Result<usize> 
     }
     let most = pieces.len() * PIECE;
     let mut used = 0;
-    let end = c.wait(of.nonblocking, (of.sock, SockOption::ReceiveTimeout(None)), |s| {
-        s.lend(of.sock, most, |piece| {
-            pieces[used] = iovec { iov_base: piece.as_ptr().cast_mut().cast(), iov_len: piece.len() };
-            used += 1;
-            used < pieces.len()
+    let end = c.enter(|app| {
+        app.run(of.nonblocking, (of.sock, SockOption::ReceiveTimeout(None)), |s| {
+            s.lend(of.sock, most, |piece| {
+                pieces[used] = iovec { iov_base: piece.as_ptr().cast_mut().cast(), iov_len: piece.len() };
+                used += 1;
+                used < pieces.len()
+            })
         })
     });
     for rest in &mut pieces[used..] {
@@ -177,6 +161,6 @@ pub fn release(c: &mut Context, of: Stream, len: usize) -> Result<()> {
         return Err(Errno::INVAL);
     }
     c.call(|s| s.consume(of.sock, len))?;
-    c.wrote(of.sock, of.nonblocking);
+    c.app()?.wrote(of.sock, of.nonblocking);
     Ok(())
 }

@@ -6,13 +6,13 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use client::{App, Facts, LaneStats, Snapshot, Wait, Waiting};
 use io::{AnyPort, Bell, Port, PortError, numa};
 use mem::{ArenaError, CHUNK_BYTES, Pool, PoolConfig};
 use socket::{SocketConfig, Sockets};
 use stack::{InterfaceConfig, InterfaceId, Route, Stack, StackConfig, Steering};
 use wire::{MacAddr, Ports};
 
-use crate::app::{App, Parts, Waiting};
 use crate::config::{Config, Model, Neighbor};
 use crate::cores;
 use crate::devices::Devices;
@@ -26,7 +26,7 @@ use crate::lane::{Lane, Watched};
 use crate::mailbox::{Control, Mailbox};
 use crate::ports::{self, Opened};
 use crate::secret;
-use crate::stats::{LaneStats, Snapshot};
+use crate::waits::{ByTurns, Inline, Paired};
 
 /// Why an engine could not start, in one line that says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -163,6 +163,13 @@ impl AppHandle {
     /// Takes the end on this thread, whatever core it runs on.
     pub fn into_app(self) -> App {
         self.app
+    }
+
+    /// The end leaves its thread, for another one to take; as when it goes for good, a lane that this thread runs is run by another one
+    /// meanwhile, where there are others that need it.
+    pub fn leave(mut app: App) -> AppHandle {
+        app.detach();
+        AppHandle { app }
     }
 }
 
@@ -450,26 +457,33 @@ impl Engine {
                 tcp: tcp.clone(),
             };
             let sockets = numa::near(core, || Sockets::new(sockets, app_side, jobs, events));
-            let parts = Parts::of(&lane);
-            let mut app = match config.model {
-                Model::Inline => App::inline(sockets, lane, engine.keeper.clone(), waiting),
+            let facts = Facts {
+                index: index as u16,
+                core,
+                stats,
+                ports: local_ports.count() / u32::from(config.lanes),
+                jobs: JOBS as u32,
+                gate: kernel.as_ref().map(Kernel::gate),
+            };
+            let mut waiting = waiting;
+            let wait: Box<dyn Wait> = match config.model {
+                Model::Inline => Box::new(Inline::new(lane, engine.keeper.clone())),
                 Model::Paired => {
-                    let ended = Arc::new(AtomicBool::new(false));
-                    engine.keeper.run(lane, ended.clone())?;
-                    App::paired(sockets, bell, ended, parts, waiting)
+                    let paired = Paired::of(&lane);
+                    engine.keeper.run(lane, paired.ended.clone())?;
+                    // Nothing comes while this end keeps the other from running; that one may be told never to sleep.
+                    waiting.busy = false;
+                    Box::new(paired)
                 }
                 Model::Guarded => {
                     let ended = Arc::new(AtomicBool::new(false));
                     let after = Duration::from_micros(config.guard_us as u64);
                     let lane = Arc::new(Guarded::new(lane, after).map_err(Error::system("epoll"))?);
-                    engine.keeper.guard(lane.clone(), (index as u16, app_bell), ended.clone())?;
-                    App::guarded(sockets, lane, ended, parts, waiting)
+                    engine.keeper.guard(lane.clone(), (index as u16, app_bell.clone()), ended.clone())?;
+                    Box::new(ByTurns::new(lane, app_bell, ended))
                 }
             };
-            app.set_gate(kernel.as_ref().map(Kernel::gate));
-            app.set_ports(local_ports.count() / u32::from(config.lanes));
-            app.set_core(core);
-            engine.apps.push(Some(AppHandle::new(app)));
+            engine.apps.push(Some(AppHandle::new(App::new(sockets, wait, waiting, facts))));
         }
         engine.links = Arc::new(links);
         if let Some(kernel) = &mut kernel {

@@ -5,7 +5,7 @@
 use std::cell::{Cell, UnsafeCell};
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 static FORKS: AtomicU32 = AtomicU32::new(0);
@@ -59,6 +59,37 @@ extern "C" fn after() {
 extern "C" fn in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
     after();
+    for hook in &HOOKS {
+        let hook = hook.load(Ordering::Acquire);
+        if !hook.is_null() {
+            // SAFETY: `in_each_child` has put a function of this type there.
+            let hook = unsafe { std::mem::transmute::<*mut (), fn()>(hook) };
+            hook();
+        }
+    }
+}
+
+/// What children do at first.
+static HOOKS: [AtomicPtr<()>; 4] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 4];
+
+/// Calls `f` in each child that fork(2) makes, in its one thread, before fork returns there: for what must not be a child's, and no more,
+/// since signal handlers may be as far. A function is put there once.
+///
+/// # Panics
+/// Where there are more than four.
+pub fn in_each_child(f: fn()) {
+    watch();
+    let f = f as *mut ();
+    let take = |hook: &AtomicPtr<()>| {
+        let found = hook.compare_exchange(std::ptr::null_mut(), f, Ordering::AcqRel, Ordering::Acquire);
+        found.is_ok() || found == Err(f)
+    };
+    assert!(HOOKS.iter().any(take), "a place for what a child does first");
+}
+
+/// Whether this thread has a [`Lock`], or waits for one: a signal handler that came into a call which does must not wait for one itself.
+pub fn is_inside() -> bool {
+    INSIDE.get() > 0
 }
 
 /// What whoever forks does with a lock.

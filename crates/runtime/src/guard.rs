@@ -17,9 +17,9 @@ use mem::turn::{Held, Look, Turn};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use crate::clock::Clock;
 use crate::lane::{Lane, Watched, Work};
-use crate::stats::{LaneStats, add};
+use client::Clock;
+use client::{LaneStats, add};
 
 /// Looks that must find the same sleep before it dozes: so the application rings once in so many guard times at most.
 const QUIET: u32 = 2;
@@ -112,7 +112,7 @@ impl Guarded {
     }
 
     /// The application sleeps until something comes, or `own` is rung; at most `limit`. `stop` is asked once `own` is armed.
-    pub fn sleep(&self, own: &Bell, limit: Option<Duration>, stop: impl Fn() -> bool) -> Slept {
+    pub fn sleep(&self, own: &Bell, limit: Option<Duration>, mut stop: impl FnMut() -> bool) -> Slept {
         let Some(mut held) = self.take() else { return Slept::Taken { signal: false } };
         own.arm();
         let now = Clock::Monotonic.now();

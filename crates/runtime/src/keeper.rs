@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use io::Bell;
 
-use crate::clock::Clock;
 use crate::engine::{Error, pin};
 use crate::guard::Guarded;
 use crate::lane::Lane;
-use crate::patience::{Patience, Then};
 use crate::sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering};
 use crate::sys::{short_slice, spawn};
+use client::Clock;
+use client::{Patience, Then};
 
 /// How long lanes that end are waited for without a sign of life: how long they may take for what is open, they know themselves.
 const DEAD: Duration = Duration::from_secs(2);

@@ -15,7 +15,6 @@ use io::{AnyPort, Bell, Port};
 use stack::{FlowKey, InterfaceId, Stack, Steering};
 use wire::Instant;
 
-use crate::clock::Clock;
 use crate::devices::Devices;
 use crate::ending::End;
 use crate::fallback::Fallback;
@@ -23,7 +22,8 @@ use crate::handover::Handover;
 use crate::kernel::Ledger;
 use crate::mailbox::{Control, Mailbox};
 use crate::sort::{Counts, Sort};
-use crate::stats::{LaneStats, Snapshot, add};
+use client::Clock;
+use client::{LaneStats, Snapshot, add};
 
 /// Frames taken from a port in one turn. With more, a turn's steps would find their code in the caches more often, but the
 /// segments of a turn are acknowledged together: a sender should not wait for more than these.

@@ -1,12 +1,9 @@
 //! Lanes: threads, wake-up, steering, shared counters.
 //!
-//! A [`Lane`] is one core's stack with its ports. An [`App`] is the application's end of it. The two run on one thread
+//! A [`Lane`] is one core's stack with its ports. An [`App`] is the application's end of it ([`client`]). The two run on one thread
 //! (`inline`, the paper's zero-thread TCP; `guarded` with a second one that steps in when the first does not call), or as a
 //! pair of threads pinned to one core (`paired`, NSDI'14 3.1); either way they speak through the same rings.
 
-mod app;
-mod claim;
-mod clock;
 pub mod config;
 mod cores;
 mod devices;
@@ -23,20 +20,16 @@ mod lane;
 mod mailbox;
 #[cfg(all(test, loom))]
 mod models;
-mod patience;
 mod ports;
 mod secret;
 mod sort;
-mod stats;
 mod sync;
 mod sys;
+mod waits;
 
-pub use app::{App, Waker};
-pub use claim::Claim;
-pub use clock::Clock;
+pub use client::{App, Claim, Clock, LaneStats, Snapshot, Waker};
 pub use config::{Config, ConfigError, Device, Model, PortConfig};
 pub use engine::{AppHandle, Engine, Error};
 pub use io::memwire::MemPort;
 pub use kernel::LocalConnections;
 pub use lane::{Lane, Work};
-pub use stats::{LaneStats, Snapshot};

@@ -11,8 +11,8 @@ use stack::Route;
 use wire::MacAddr;
 
 use crate::kernel::Question;
-use crate::stats::Snapshot;
 use crate::sync::{AtomicBool, Mutex, MutexGuard, Ordering, fence};
+use client::Snapshot;
 
 /// Letters before those that later ones made void are thrown away for the first time.
 const TIDY: usize = 1024;

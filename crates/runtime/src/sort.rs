@@ -5,7 +5,7 @@ use wire::burst::RxFrame;
 
 use crate::fallback::Fallback;
 use crate::handover::{Handed, Out};
-use crate::stats::{LaneStats, add};
+use client::{LaneStats, add};
 
 /// What became of frames that are not this lane's.
 #[derive(Clone, Copy, Default)]

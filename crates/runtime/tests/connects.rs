@@ -52,7 +52,7 @@ fn a_connect_without_a_port_waits_for_a_lane_that_others_keep_from_its_core() {
         let mut answers = Vec::new();
         for _ in 0..4 + CONNECTS {
             let socket = app.sockets.socket(false).unwrap();
-            answers.push(app.connect(socket, remote));
+            answers.push(app.begin_connect(socket, remote));
         }
         over.store(true, Ordering::Relaxed);
         let (begun, refused) = answers.split_at(4);

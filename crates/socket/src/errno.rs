@@ -39,6 +39,8 @@ macro_rules! errnos {
 errnos! {
     /// No such registration.
     ENOENT = 2,
+    /// A signal came first.
+    EINTR = 4,
     /// No such descriptor.
     EBADF = 9,
     /// Nothing now; ask again when ready.
@@ -63,6 +65,8 @@ errnos! {
     EADDRINUSE = 98,
     /// Not our address, or no port left.
     EADDRNOTAVAIL = 99,
+    /// Nobody runs the lane any more.
+    ENETDOWN = 100,
     /// No route.
     ENETUNREACH = 101,
     /// Ended by this side.

@@ -1,7 +1,6 @@
 //! Receiving until further notice: a lightweight socket that has been read empty once gets one request that stays with the
 //! kernel (multishot), instead of one for each message. What comes before it is asked for waits here.
 
-use std::collections::VecDeque;
 use std::io;
 
 use io_uring::squeue::{Entry as Sqe, Flags};
@@ -13,52 +12,19 @@ use super::pool::{GROUP, Pool};
 use super::{FLOW, Kernel, cancel, tag};
 use crate::core::{Core, FileKind, Kind, LightOf, Stage, Target, Way};
 use crate::event::{Data, Received};
+use crate::flow::Flow;
 
 /// Buffers of one socket that nobody asked for, before it is to send no more.
 const AHEAD: usize = 8;
 
-/// A request that stays, and what it brought that nobody asked for yet.
-#[derive(Default)]
-pub(crate) struct Flow {
-    /// The kernel has it; it was asked to end.
-    armed: bool,
-    ending: bool,
-    /// Buffers, and the bytes in them.
-    ahead: VecDeque<(u16, u32)>,
-    /// Bytes before those, whose buffers others needed, and how many of them are gone.
-    spilled: Vec<u8>,
-    gone: usize,
-    /// How the stream ended: 0, or an error that nobody heard of yet.
-    end: Option<i32>,
-}
-
-impl Flow {
-    fn left(&self) -> &[u8] {
-        &self.spilled[self.gone..]
+/// Takes the bytes of a socket out of all its buffers: how many buffers. Bytes that are spilled are before those in buffers.
+fn spill(flow: &mut Flow, pool: &mut Pool) -> usize {
+    let buffers = flow.ahead.len();
+    for (id, len) in flow.ahead.drain(..) {
+        flow.spilled.extend_from_slice(pool.bytes(id, len as usize));
+        pool.reuse(id);
     }
-
-    /// Passes over spilled bytes.
-    fn pass(&mut self, n: usize) {
-        self.gone += n;
-        if self.gone == self.spilled.len() {
-            (self.spilled, self.gone) = (Vec::new(), 0);
-        }
-    }
-
-    /// Takes the bytes out of all buffers: how many buffers. Bytes that are spilled are before those in buffers.
-    fn spill(&mut self, pool: &mut Pool) -> usize {
-        let buffers = self.ahead.len();
-        for (id, len) in self.ahead.drain(..) {
-            self.spilled.extend_from_slice(pool.bytes(id, len as usize));
-            pool.reuse(id);
-        }
-        buffers
-    }
-
-    /// Whether it has bytes.
-    pub fn has_bytes(&self) -> bool {
-        !self.ahead.is_empty() || !self.spilled.is_empty()
-    }
+    buffers
 }
 
 fn flow_of(core: &mut Core, at: u32) -> Option<&mut Flow> {
@@ -121,7 +87,7 @@ impl Kernel {
                     let n = op.place.fill(bytes);
                     if n < bytes.len() {
                         flow.spilled.extend_from_slice(&bytes[n..]);
-                        self.ahead -= flow.spill(pool);
+                        self.ahead -= spill(flow, pool);
                     }
                     pool.reuse(id);
                     (n, Data::None)
@@ -170,7 +136,7 @@ impl Kernel {
             (Some(id), 1..) if !flow.spilled.is_empty() || self.ahead >= pool.half() => {
                 flow.ahead.push_back((id, result as u32));
                 self.ahead += 1;
-                self.ahead -= flow.spill(pool);
+                self.ahead -= spill(flow, pool);
             }
             (Some(id), 1..) => {
                 flow.ahead.push_back((id, result as u32));

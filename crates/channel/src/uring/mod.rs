@@ -27,7 +27,6 @@ use crate::core::{Core, FileKind, Stage, Target, Way};
 use crate::errno;
 use crate::options::Options;
 use call::Calls;
-pub(crate) use flow::Flow;
 use pool::Pool;
 
 /// What a completion is of: the highest byte of its number.

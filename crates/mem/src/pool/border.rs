@@ -203,6 +203,12 @@ pub(crate) struct Lease {
     arena: Arc<Arena>,
 }
 
+// SAFETY: the pointers go into the arena, which is kept mapped; what lies there is reached through sides and links only, each of which is
+// one thread's.
+unsafe impl Send for Lease {}
+// SAFETY: as above; whoever makes an end twice would break it, and `lease` makes each once.
+unsafe impl Sync for Lease {}
+
 /// The part of the chunks that the application's threads have from the beginning; the stack has the others, and passes them on.
 const DEALT: u32 = 4;
 

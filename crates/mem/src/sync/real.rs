@@ -12,6 +12,8 @@ pub(crate) struct Placed<T> {
 
 // SAFETY: it only gives out `&T`, and `Shared` types are Sync; the mapping lives as long as the Arc.
 unsafe impl<T: Shared> Send for Placed<T> {}
+// SAFETY: as above.
+unsafe impl<T: Shared> Sync for Placed<T> {}
 
 impl<T: Shared> Placed<T> {
     pub(crate) fn new(arena: &Arc<Arena>) -> Result<Placed<T>, ArenaError> {

@@ -195,7 +195,7 @@ impl File {
     fn with(&self, set: Sizes) -> Settings {
         let asked = self.named.updated(set);
         let mut config = self.config.clone();
-        let processors = crate::process::processors();
+        let processors = crate::machine::processors();
         let cores = if asked.num_cores > 0 { asked.num_cores } else { processors };
         config.lanes = u16::try_from(cores).unwrap_or(u16::MAX);
         // Programs set what GetNumCPUs() gives, which says no more than that they leave none idle.

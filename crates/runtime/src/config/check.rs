@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::{Cidr, Config, Device, Model, PortConfig};
-use crate::clock::Clock;
+use client::Clock;
 
 /// Ports that one engine may have: a sleeping lane waits on all of them at once.
 const MAX_PORTS: usize = 16;

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use io::impair::Impairment;
 use serde::{Deserialize, Deserializer, de};
 
-use crate::clock::Clock;
+use client::Clock;
 
 pub use self::check::{Fault, Place};
 pub use self::tcp::{Ecn, SynCookies, TcpConfig};

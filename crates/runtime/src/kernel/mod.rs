@@ -21,11 +21,11 @@ use ::io::{Bell, PortError};
 use stack::Route;
 use wire::Ports;
 
-use crate::app::Gate;
-use crate::claim::Claim;
 use crate::devices::Devices;
 use crate::engine::{Error, LaneLink};
 use crate::lane::Wanted;
+use client::Claim;
+use client::Gate;
 use drain::Draining;
 pub(crate) use drain::{Ledger, Question};
 use follower::{Follower, Tables};

@@ -11,7 +11,7 @@ use stack::InterfaceId;
 use wire::Instant;
 
 use super::{LEFT_US, Lane, Watched, held_for};
-use crate::stats::add;
+use client::add;
 
 /// Descriptors that a sleeping lane waits on at most.
 const MAX_FDS: usize = 32;

@@ -3,7 +3,7 @@ use std::sync::atomic::Ordering;
 
 use super::*;
 use crate::mailbox::Mailbox;
-use crate::stats::LaneStats;
+use client::LaneStats;
 
 /// What the program of the only interface was told, and how many names it takes from now on, if that is not as many as you like.
 #[derive(Default)]

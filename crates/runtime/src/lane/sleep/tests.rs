@@ -26,6 +26,12 @@ fn inline(device: &str) -> Config {
     Config { model: Model::Inline, ports, ..Config::default() }
 }
 
+/// The lane of an application that runs it.
+fn lane_of(app: &mut App) -> &mut Lane {
+    let waiter: &mut dyn std::any::Any = app.waiter();
+    waiter.downcast_mut::<crate::waits::Inline>().unwrap().lane()
+}
+
 fn send(port: &mut impl Port, frame: &[u8]) {
     port.reserve(frame.len()).unwrap()[..frame.len()].copy_from_slice(frame);
     port.commit(frame.len(), TxOffload::default());
@@ -78,7 +84,7 @@ fn a_lane_sleeps_beside_frames_that_it_cannot_answer() {
     config.ports[0].addresses = vec!["10.98.0.1/24".parse().unwrap()];
     let (mut engine, mut peers) = Engine::memory_end(&config).unwrap();
     let mut app = engine.take_app(0).unwrap().into_app();
-    let (lane, peer) = (app.lane().unwrap(), &mut peers[0]);
+    let (lane, peer) = (lane_of(&mut app), &mut peers[0]);
     let mut ask = |frames: usize| {
         (0..frames).for_each(|_| send(peer, &question()));
         peer.flush().unwrap();
@@ -117,7 +123,7 @@ fn a_lane_sleeps_beside_frames_that_were_handed_over_to_be_left() {
     let config = Config { lanes: 2, clock: Clock::Told(us.clone()), ..inline("mem:a") };
     let (mut engine, mut peers) = Engine::memory_end(&config).unwrap();
     let mut apps = [0, 1].map(|lane| engine.take_app(lane).unwrap().into_app());
-    let [giver, taker] = apps.each_mut().map(|app| app.lane().unwrap());
+    let [giver, taker] = apps.each_mut().map(|app| lane_of(app));
     ready(taker);
     taker.awake();
     // It is for all lanes.
@@ -156,7 +162,7 @@ fn on_a_veth(name: &str, f: impl FnOnce(&mut App, &dyn Fn(&str)) + Send) {
         let mut engine = Engine::start(&inline("xdp:va")).unwrap();
         let mut app = engine.take_app(0).unwrap().into_app();
         // What the control plane has to say is to wake nobody here.
-        app.lane().unwrap().bell = Arc::new(Bell::new().unwrap());
+        lane_of(&mut app).bell = Arc::new(Bell::new().unwrap());
         f(&mut app, &|command| assert!(sh(command), "{command}"));
     };
     if let Err(cause) = std::thread::scope(|s| s.spawn(run).join()) {
@@ -191,7 +197,7 @@ fn fill_while_down(lane: &mut Lane, sh: &dyn Fn(&str)) {
 #[test]
 fn a_sleeping_lane_hears_of_room() {
     on_a_veth("room", |app, sh| {
-        let lane = app.lane().unwrap();
+        let lane = lane_of(app);
         let watch = lane.watch().unwrap();
         fill_while_down(lane, sh);
         // However often it is asked, a link that is down takes nothing.
@@ -216,7 +222,7 @@ fn a_sleeping_lane_hears_of_room() {
 fn a_sleeping_lane_does_not_hear_of_frames_that_it_leaves() {
     on_a_veth("left", |app, _| {
         let _claim = app.claim((OURS, 80).into(), false).unwrap();
-        let lane = app.lane().unwrap();
+        let lane = lane_of(app);
         let watch = lane.watch().unwrap();
         let mut peer: PacketPort = packet::open("vb", 1, false).unwrap().remove(0);
         let syn = syn(lane.ports[0].caps_of().mac, 80);
@@ -249,7 +255,7 @@ fn a_sleeping_lane_does_not_hear_of_frames_that_it_leaves() {
 #[test]
 fn a_port_that_is_gone_wakes_nobody() {
     on_a_veth("gone", |app, sh| {
-        let lane = app.lane().unwrap();
+        let lane = lane_of(app);
         let watch = lane.watch().unwrap();
         fill_while_down(lane, sh);
         assert_eq!(ready(lane), Some(DOWN_US));

@@ -18,7 +18,7 @@ pub enum Clock {
 
 impl Clock {
     /// Now.
-    pub(crate) fn now(&self) -> Instant {
+    pub fn now(&self) -> Instant {
         match self {
             Clock::Monotonic => {
                 let t = clock_gettime(ClockId::Monotonic);

@@ -21,7 +21,7 @@ const WARY: u32 = 256;
 
 /// What to do after a look that found nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Then {
+pub enum Then {
     /// Look again.
     Look,
     /// Offer the core to others, then look again.
@@ -32,7 +32,7 @@ pub(crate) enum Then {
 
 /// The waiting of one thread.
 #[derive(Clone, Debug)]
-pub(crate) struct Patience {
+pub struct Patience {
     window_us: u64,
     most_us: u64,
     /// When it first found nothing, since it last found something.

@@ -7,8 +7,8 @@ use std::io;
 use ::socket::SockId;
 use runtime::Claim;
 
+use super::Lane;
 use crate::core::Core;
-use crate::lane::Lane;
 use crate::listeners::Listener;
 use crate::options::CpuMask;
 

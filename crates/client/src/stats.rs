@@ -9,7 +9,11 @@ macro_rules! stats {
         #[derive(Debug, Default)]
         #[repr(align(128))]
         pub struct LaneStats {
-            $($(#[$doc])* pub(crate) $field: AtomicU64,)*
+            $(
+                /// Written by the lane alone.
+                #[doc(hidden)]
+                pub $field: AtomicU64,
+            )*
         }
 
         impl LaneStats {
@@ -68,7 +72,7 @@ stats! {
 }
 
 /// Adds to a counter that only this thread writes.
-pub(crate) fn add(counter: &AtomicU64, n: u64) {
+pub fn add(counter: &AtomicU64, n: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
 }
 
