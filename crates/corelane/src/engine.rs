@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use channel::{Channel, Options};
-use runtime::{App, AppHandle, Config, Error, LaneStats, LocalConnections, MemPort, Snapshot};
+use runtime::{App, AppHandle, Config, Door, Error, LaneStats, LocalConnections, MemPort, Snapshot};
 
 use wire::Ports;
 
@@ -69,6 +69,11 @@ impl Engine {
     /// them all; one that has nothing to do may be dropped.
     pub fn take_lane(&mut self, index: usize) -> Option<LaneHandle> {
         self.0.take_app(index).map(LaneHandle)
+    }
+
+    /// Where clients in other processes come to lane `index`.
+    pub fn door(&self, index: usize) -> Option<Door> {
+        self.0.door(index)
     }
 
     /// What a user should know about the devices and the kernel: one line each.

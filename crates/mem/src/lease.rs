@@ -73,8 +73,6 @@ struct Header {
     seats: AtomicU32,
     jobs: AtomicU32,
     events: AtomicU32,
-    /// What the client calls its pool; written by it.
-    tag: AtomicU32,
     /// The client has attached to it; written by it.
     attached: AtomicU32,
 }
@@ -232,7 +230,6 @@ impl Lease {
         if self.taken.get(seat)?.swap(true, Ordering::AcqRel) {
             return None;
         }
-        side.call(self.parts.header.tag.load(Ordering::Relaxed));
         if let Some(link) = self.parts.pool.link(seat) {
             side.join(link);
         }
@@ -295,8 +292,7 @@ impl Attached {
             return Err(AttachError::Taken);
         }
         let parts = Parts::cut(&arena, header, &shape)?;
-        let tag = pool::Lease::tag()?;
-        parts.header.tag.store(tag, Ordering::Relaxed);
+        let tag = parts.pool.attach()?;
         let taken = (0..shape.seats).map(|_| AtomicBool::new(false)).collect();
         Ok(Attached { parts, tag, taken })
     }

@@ -16,6 +16,7 @@ use wire::{MacAddr, Ports};
 use crate::config::{Config, Model, Neighbor};
 use crate::cores;
 use crate::devices::Devices;
+use crate::door::Door;
 use crate::exit::{self, Ends};
 use crate::fallback::{Directory, Fallback};
 use crate::guard::Guarded;
@@ -447,6 +448,7 @@ impl Engine {
                 watches: Vec::new(),
                 crowded: 0,
                 unread: 0,
+                clients: None,
                 end: None,
                 longest_end: Duration::from_secs(config.end_s.into()),
             };
@@ -544,6 +546,12 @@ impl Engine {
         if let Some(place) = self.apps.get_mut(usize::from(end.app.index())) {
             *place = Some(end);
         }
+    }
+
+    /// Where clients in other processes come to lane `index`.
+    pub fn door(&self, index: usize) -> Option<Door> {
+        let LaneLink { mail, bell, .. } = self.links.get(index)?;
+        Some(Door { mail: mail.clone(), bell: bell.clone(), rings: (JOBS as u32, EVENTS as u32) })
     }
 
     /// Each lane's own counters, now.

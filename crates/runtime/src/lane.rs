@@ -1,6 +1,7 @@
 //! One turn of a lane, in the order of the paper's main loop (NSDI'14 3.2): receive, timers, jobs, send, events, wake. Between turns it
 //! sleeps ([`sleep`]).
 
+pub(crate) mod clients;
 mod sleep;
 
 use std::collections::HashSet;
@@ -20,6 +21,7 @@ use crate::ending::End;
 use crate::fallback::Fallback;
 use crate::handover::Handover;
 use crate::kernel::Ledger;
+use crate::lane::clients::{Arrival, Clients};
 use crate::mailbox::{Control, Mailbox};
 use crate::sort::{Counts, Sort};
 use client::Clock;
@@ -118,6 +120,8 @@ pub struct Lane {
     pub(crate) crowded: u32,
     /// Ports on which nobody waits for frames, by bit: some are left there for now.
     pub(crate) unread: u32,
+    /// Clients in other processes, once there was one.
+    pub(crate) clients: Option<Box<Clients>>,
     /// What is open is ended.
     pub(crate) end: Option<End>,
     pub(crate) longest_end: Duration,
@@ -169,6 +173,9 @@ impl Lane {
         if self.mail.is_called() {
             self.obey(now);
         }
+        if let Some(clients) = &mut self.clients {
+            clients.look(now, &mut self.stack);
+        }
         self.stack.expire(now);
         if self.alone {
             self.stack.collect_left_jobs(now, LEFT_US);
@@ -180,6 +187,9 @@ impl Lane {
         }
         if self.end.is_some() {
             work.jobs += self.stack.go_on_ending(now);
+        }
+        if self.clients.is_some() {
+            work.jobs += self.stack.go_on_reclaiming(now);
         }
         if self.stack.listener_changes() != self.noted {
             self.note_listeners();
@@ -199,6 +209,9 @@ impl Lane {
         work.events = self.stack.flush_events(now);
         if work.events > 0 && self.app_bell.ring_if_sleeping() {
             add(&self.stats.wakeups, 1);
+        }
+        if let Some(clients) = &mut self.clients {
+            clients.settle(&mut self.stack);
         }
         while several && let Some(interface) = self.stack.take_learnt() {
             let name = self.port_name(interface);
@@ -351,6 +364,10 @@ impl Lane {
                         self.mail.send(Control::Connections(rest));
                     }
                 }
+                Control::Attach(arrival, to) => {
+                    // Whoever asked may have given up; then the process is soon seen to have gone.
+                    let _ = to.send(self.admit(*arrival));
+                }
                 Control::End => self.begin_end(),
                 Control::Ended(to) => {
                     let _ = to.send((self.index, self.has_ended()));
@@ -364,6 +381,16 @@ impl Lane {
                 }
             }
         }
+    }
+
+    /// A client in another process comes.
+    fn admit(&mut self, arrival: Arrival) -> Result<(), String> {
+        if self.clients.is_none() {
+            let clients = Clients::new().map_err(|e| format!("epoll: {e}"))?;
+            self.watch_clients(clients.wake_fd()).map_err(|e| format!("epoll: {e}"))?;
+            self.clients = Some(Box::new(clients));
+        }
+        self.clients.as_mut().map_or(Ok(()), |clients| clients.admit(&mut self.stack, arrival))
     }
 
     /// Everything counted on this lane.
@@ -389,6 +416,7 @@ impl Lane {
         rows.push(("chunks_in_use".into(), pool.in_use_estimate as u64));
         rows.push(("chunk_alloc_failures".into(), pool.alloc_failures));
         rows.push(("time_wait".into(), self.stack.time_waits() as u64));
+        rows.push(("clients".into(), self.stack.clients() as u64));
         Snapshot { lane: self.index, rows }
     }
 
@@ -400,6 +428,7 @@ impl Lane {
     /// Closes the ports: nothing comes or goes any more.
     pub(crate) fn let_go(&mut self) {
         self.awake();
+        self.clients.iter_mut().for_each(|clients| clients.end());
         self.ports.clear();
         self.held.clear();
     }

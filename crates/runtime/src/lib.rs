@@ -7,6 +7,7 @@
 pub mod config;
 mod cores;
 mod devices;
+mod door;
 mod ending;
 mod engine;
 mod exit;
@@ -29,6 +30,7 @@ mod waits;
 
 pub use client::{App, Claim, Clock, LaneStats, Snapshot, Waker};
 pub use config::{Config, ConfigError, Device, Model, PortConfig};
+pub use door::{Door, Lent};
 pub use engine::{AppHandle, Engine, Error};
 pub use io::memwire::MemPort;
 pub use kernel::LocalConnections;

@@ -11,6 +11,7 @@ use stack::Route;
 use wire::MacAddr;
 
 use crate::kernel::Question;
+use crate::lane::clients::Arrival;
 use crate::sync::{AtomicBool, Mutex, MutexGuard, Ordering, fence};
 use client::Snapshot;
 
@@ -43,6 +44,8 @@ pub(crate) enum Control {
     Ended(Sender<(u16, bool)>),
     /// Asks whether everything has left and is acknowledged.
     Drained(Sender<bool>),
+    /// A client in another process comes; whether it could, or why not.
+    Attach(Box<Arrival>, Sender<Result<(), String>>),
     /// Wanted as long as somebody waits for it.
     Snapshot(Sender<Snapshot>, Weak<()>),
 }
@@ -76,6 +79,7 @@ impl Control {
             | Control::End
             | Control::Ended(_)
             | Control::Drained(_)
+            | Control::Attach(..)
             | Control::Snapshot(..) => None,
         }
     }
@@ -182,7 +186,7 @@ mod tests {
                 Control::RemoveAddress(_, a) => drop(known.1.remove(&a)),
                 // Kept beside the addresses, which are never this one.
                 Control::SetMac(_, mac) => drop(known.1.insert(Ipv4Addr::UNSPECIFIED.into(), mac.0[5])),
-                Control::SetMtu(..) | Control::Link(..) => unreachable!("none was sent"),
+                Control::SetMtu(..) | Control::Link(..) | Control::Attach(..) => unreachable!("none was sent"),
                 Control::Routes(r) => known.2 = r.len(),
                 Control::SetNeighbor(_, a, mac) => drop(known.0.insert(a, mac)),
                 Control::RemoveNeighbor(_, a) => drop(known.0.remove(&a)),

@@ -8,7 +8,7 @@
 use super::peer::{Link, Peer};
 use super::{BATCH, Batch, CHUNK_BYTES, Mark, NIL, Record, Shape, Side, Untouched, check, next_tag};
 use crate::arena::{Arena, ArenaConfig, ArenaError, Backing, Huge};
-use crate::sync::Tracks;
+use crate::sync::{AtomicU32, Ordering, Placed, Shared, Tracks};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -39,8 +39,7 @@ pub(crate) struct Border {
     /// By chunk: whether the stack has it.
     ours: Vec<u64>,
     chunks: u32,
-    /// What the application calls the pool.
-    tag: u32,
+    name: Placed<Name>,
     breach: Option<Breach>,
     /// The stack's own records.
     _records: Arc<Arena>,
@@ -135,16 +134,9 @@ impl Side {
         self.border.as_ref().and_then(|border| border.breach)
     }
 
-    /// What the application calls the pool, in its process.
-    pub(crate) fn call(&mut self, tag: u32) {
-        if let Some(border) = &mut self.border {
-            border.tag = tag;
-        }
-    }
-
     /// Whether the application calls the pool so.
     pub(super) fn is_called(&self, tag: u32) -> bool {
-        self.border.as_ref().is_some_and(|border| border.tag == tag)
+        self.border.as_ref().is_some_and(|border| border.name.0.load(Ordering::Relaxed) == tag)
     }
 
     /// The application has another thread, with a side of its own.
@@ -188,9 +180,18 @@ impl Side {
             border.dismiss(chunk, Record { mark: Mark { chunk: first, start: 0 }, ..record });
             chunk = record.next;
         }
-        border.tag
+        // Whatever the application has written there is its own affair.
+        border.name.0.load(Ordering::Relaxed)
     }
 }
+
+/// What the application calls the pool, in its process; written by it.
+#[derive(Default)]
+#[repr(C, align(128))]
+struct Name(AtomicU32);
+
+// SAFETY: an atomic only; zero is its default.
+unsafe impl Shared for Name {}
 
 /// A pool whose application is another process.
 pub(crate) struct Lease {
@@ -198,6 +199,7 @@ pub(crate) struct Lease {
     /// The application's records.
     records: NonNull<Record>,
     chunks: u32,
+    name: Placed<Name>,
     /// Of the application's threads.
     links: Vec<Link>,
     arena: Arc<Arena>,
@@ -217,7 +219,7 @@ impl Lease {
     pub fn bytes(chunks: u32, seats: usize) -> usize {
         (chunks as usize)
             .saturating_mul(CHUNK_BYTES + size_of::<Record>())
-            .saturating_add(2 * 4096)
+            .saturating_add(2 * 4096 + 2 * size_of::<Name>())
             .saturating_add(Link::bytes(chunks).saturating_mul(seats))
     }
 
@@ -227,8 +229,9 @@ impl Lease {
         check(chunks)?;
         let payload = arena.carve((chunks as usize).checked_mul(CHUNK_BYTES).ok_or(ArenaError::TooLarge)?, 4096)?;
         let records = arena.carve(chunks as usize * size_of::<Record>(), 64)?.cast();
+        let name = Placed::new(arena)?;
         let links = (0..seats).map(|_| Link::new(arena, chunks)).collect::<Result<_, _>>()?;
-        Ok(Lease { payload, records, chunks, links, arena: arena.clone() })
+        Ok(Lease { payload, records, chunks, name, links, arena: arena.clone() })
     }
 
     /// What each thread has from the beginning.
@@ -250,16 +253,18 @@ impl Lease {
             shared: self.records,
             ours,
             chunks: self.chunks,
-            tag: 0,
+            name: self.name.clone(),
             breach: None,
             _records: own,
         }));
         Ok(side)
     }
 
-    /// What the application calls the pool: the same for all its threads, and nothing else in its process.
-    pub fn tag() -> Result<u32, ArenaError> {
-        next_tag()
+    /// The application's process attaches: what it calls the pool from now on, the same for all its threads, and nothing else there.
+    pub fn attach(&self) -> Result<u32, ArenaError> {
+        let tag = next_tag()?;
+        self.name.0.store(tag, Ordering::Relaxed);
+        Ok(tag)
     }
 
     /// The side of one of the application's threads, in its process. There must be one.

@@ -1,6 +1,6 @@
 //! How a lane sleeps: what it waits for, for how long, and what ends that; and what becomes of ports whose links are down or gone.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +15,8 @@ use client::add;
 
 /// Descriptors that a sleeping lane waits on at most.
 const MAX_FDS: usize = 32;
+/// Of these, those that are no ports': the bell, one more, and that of clients.
+const OTHERS: usize = 3;
 /// How soon a port that was full is tried again, where it does not say when it has room; and how soon a full event ring, µs.
 const FULL_US: u64 = 200;
 /// How often it is looked for an interface that is down.
@@ -43,9 +45,13 @@ impl Lane {
     pub(crate) fn prepare(&mut self, limit: Option<Duration>) -> Option<Option<u64>> {
         self.bell.arm();
         let handed = !self.handover.is_empty();
+        if let Some(clients) = &self.clients {
+            clients.arm();
+        }
         if handed && self.held_handed.is_none()
             || self.stack.has_jobs()
             || self.stack.is_ending()
+            || self.stack.is_reclaiming()
             || self.mail.is_called()
         {
             return None;
@@ -97,6 +103,9 @@ impl Lane {
         }
         self.armed = 0;
         self.watched = Watched::No;
+        if let Some(clients) = &self.clients {
+            clients.quiet();
+        }
         self.bell.disarm();
     }
 
@@ -114,9 +123,18 @@ impl Lane {
         for port in &self.ports {
             epoll::add(&fd, port.wake_fd(), none, epoll::EventFlags::IN)?;
         }
+        if let Some(clients) = &self.clients {
+            epoll::add(&fd, clients.wake_fd(), none, epoll::EventFlags::IN)?;
+        }
         let fd = Arc::new(fd);
         self.watches.push(fd.clone());
         Ok(fd)
+    }
+
+    /// Clients in other processes wake whoever waits for this lane, from now on.
+    pub(super) fn watch_clients(&self, fd: BorrowedFd<'_>) -> rustix::io::Result<()> {
+        let none = epoll::EventData::new_u64(0);
+        self.watches.iter().try_for_each(|watch| epoll::add(watch, fd, none, epoll::EventFlags::IN))
     }
 
     /// Whoever waits for this lane, with its turn or without, hears of frames on a port unless there are some, and of room where the
@@ -173,7 +191,7 @@ impl Lane {
             wait_us.map(|us| Timespec { tv_sec: (us / 1_000_000) as i64, tv_nsec: (us % 1_000_000 * 1000) as i64 });
         let bell = self.bell.as_fd();
         let mut fds: [PollFd; MAX_FDS] = core::array::from_fn(|_| PollFd::from_borrowed_fd(bell, PollFlags::IN));
-        let ports = self.ports.len().min(MAX_FDS - 2);
+        let ports = self.ports.len().min(MAX_FDS - OTHERS);
         for (i, port) in self.ports[..ports].iter().enumerate() {
             if self.gone & 1 << i == 0 {
                 let read = if self.unread & 1 << i != 0 { PollFlags::empty() } else { PollFlags::IN };
@@ -187,6 +205,10 @@ impl Lane {
             fds[n] = PollFd::from_borrowed_fd(extra.as_fd(), PollFlags::IN);
             n += 1;
         }
+        if let Some(clients) = &self.clients {
+            fds[n] = PollFd::from_borrowed_fd(clients.wake_fd(), PollFlags::IN);
+            n += 1;
+        }
         if poll(&mut fds[..n], timeout.as_ref())? == 0 {
             return Ok(None);
         }
@@ -196,7 +218,7 @@ impl Lane {
 
     /// A descriptor in error is ready for ever, until the error was taken or nobody waits for it any more.
     fn look_after(&mut self, ill: u32) {
-        for i in (0..self.ports.len().min(MAX_FDS - 2)).filter(|i| ill & 1 << i != 0) {
+        for i in (0..self.ports.len().min(MAX_FDS - OTHERS)).filter(|i| ill & 1 << i != 0) {
             let name = self.port_name(InterfaceId(i as u8));
             let error = self.ports[i].take_error();
             if self.ill() & 1 << i == 0 {

@@ -123,7 +123,7 @@ fn a_lane_sleeps_beside_frames_that_were_handed_over_to_be_left() {
     let config = Config { lanes: 2, clock: Clock::Told(us.clone()), ..inline("mem:a") };
     let (mut engine, mut peers) = Engine::memory_end(&config).unwrap();
     let mut apps = [0, 1].map(|lane| engine.take_app(lane).unwrap().into_app());
-    let [giver, taker] = apps.each_mut().map(|app| lane_of(app));
+    let [giver, taker] = apps.each_mut().map(lane_of);
     ready(taker);
     taker.awake();
     // It is for all lanes.
