@@ -209,7 +209,7 @@ impl App {
                 }
                 Event::Connected { conn } | Event::Fin { conn } => assert!(known(self, &conn)),
                 Event::Acked { .. } | Event::Sent { .. } | Event::Urgent { .. } | Event::Room { .. } => {}
-                Event::Listening { .. } | Event::Refused { .. } | Event::Closed { .. } => {}
+                Event::Listening { .. } | Event::Refused { .. } | Event::Closed { .. } | Event::Released { .. } => {}
             }
         }
     }

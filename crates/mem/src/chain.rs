@@ -395,6 +395,11 @@ impl Chain {
         }
     }
 
+    /// Whether it lies in the pool of this side.
+    pub fn is_of(&self, side: &Side) -> bool {
+        self.pool == side.tag || self.head == NIL
+    }
+
     /// The same bytes in chunks of another pool, whose side this is; `None` where that has too few.
     pub fn copied(&self, side: &Side, to: &mut Side) -> Option<Chain> {
         let mut copy = Chain::default();

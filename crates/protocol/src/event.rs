@@ -113,6 +113,11 @@ messages! {
             /// How many bytes, after those delivered so far, come before it.
             beyond: u32 = [8],
         },
+        /// A connection is released: whoever takes it has all that was told of it.
+        Released = 15 {
+            /// Which.
+            conn: ConnId = [4],
+        },
         /// The send buffer has grown by itself (it does until SO_SNDBUF is set).
         Room = 14 {
             /// Which.

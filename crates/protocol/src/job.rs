@@ -141,6 +141,17 @@ messages! {
         /// The application ends, and closes all that it has: each of these closes is told the peer by a FIN, and none is a RST because
         /// there are more orphans than Linux would keep. Void when it opens something new.
         Ending = 18,
+        /// Another thread of the client is to have the connection: nothing is told of it from now on, until that one takes it. What was told
+        /// before comes before the answer.
+        Release = 19 {
+            /// Which.
+            conn: ConnId = [4],
+        } => Released,
+        /// A connection that another thread of the client has released is this one's from now on.
+        Take = 20 {
+            /// Which.
+            conn: ConnId = [4],
+        },
     }
 }
 
@@ -159,7 +170,9 @@ impl Job {
             | Job::SetOption { conn, .. }
             | Job::Urgent { conn, .. }
             | Job::EndRecord { conn }
-            | Job::TellAcked { conn } => Some(*conn),
+            | Job::TellAcked { conn }
+            | Job::Release { conn }
+            | Job::Take { conn } => Some(*conn),
             Job::Connect { .. }
             | Job::Listen { .. }
             | Job::Taken { .. }

@@ -255,6 +255,7 @@ impl World {
             | Event::Room { conn, .. }
             | Event::Urgent { conn, .. }
             | Event::Failed { conn, .. }
+            | Event::Released { conn }
             | Event::Closed { conn, .. } => conn,
         };
         let Some((i, e)) = *self.conns.get(&(h, conn)).expect("an event for nobody") else {

@@ -44,6 +44,7 @@ impl Heard {
                 Event::Listening { .. }
                 | Event::Acked { .. }
                 | Event::Closed { .. }
+                | Event::Released { .. }
                 | Event::Info { .. }
                 | Event::Sent { .. }
                 | Event::Room { .. }

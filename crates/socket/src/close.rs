@@ -147,9 +147,14 @@ impl Sockets {
                 self.table.remove(id);
                 Some(end)
             }
-            Phase::Fresh | Phase::Asked | Phase::Opening | Phase::Open | Phase::Failed | Phase::Abandoned => {
-                Some(Ok(()))
-            }
+            Phase::Fresh
+            | Phase::Asked
+            | Phase::Opening
+            | Phase::Open
+            | Phase::Failed
+            | Phase::Abandoned
+            | Phase::Releasing
+            | Phase::Released => Some(Ok(())),
         }
     }
 

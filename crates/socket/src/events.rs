@@ -17,7 +17,7 @@ const AHEAD: u32 = 4;
 const MOST: usize = 1 << 26;
 
 /// Makes `table[at]` `id`; `false` for a number out of reason.
-fn set(table: &mut Vec<u32>, at: u32, id: SockId) -> bool {
+pub(crate) fn set(table: &mut Vec<u32>, at: u32, id: SockId) -> bool {
     let at = at as usize;
     if at >= MOST {
         return false;
@@ -94,7 +94,7 @@ impl Sockets {
     }
 
     /// The descriptor of a connection.
-    fn sock(&mut self, conn: ConnId) -> Option<SockId> {
+    pub(crate) fn sock(&mut self, conn: ConnId) -> Option<SockId> {
         match self.by_conn.get(conn.0 as usize) {
             Some(id) if *id != NONE => Some(SockId(*id)),
             _ => {
@@ -249,7 +249,7 @@ impl Sockets {
                         // `Closed` will say nothing new.
                         self.unname(conn, id);
                     }
-                    Phase::Fresh | Phase::Asked | Phase::Open | Phase::Failed | Phase::Abandoned | Phase::Lingered => {}
+                    _ => {}
                 }
                 self.mark(id, ANY);
             }
@@ -266,6 +266,7 @@ impl Sockets {
                     _ => self.counters.unasked += 1,
                 }
             }
+            Event::Released { conn } => self.on_released(conn),
             Event::Info { token, mut chain, .. } => {
                 let mut bytes = [0; TcpInfo::BYTES];
                 let n = chain.read(&mut self.side, &mut bytes);

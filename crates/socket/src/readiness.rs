@@ -46,7 +46,13 @@ fn tcp_bits(t: &Tcp) -> u32 {
     match t.phase {
         // Linux: an unconnected stream socket is writable and hung up.
         Phase::Fresh => bits::OUT | bits::HUP,
-        Phase::Asked | Phase::Opening | Phase::Abandoned | Phase::Lingering | Phase::Lingered => 0,
+        Phase::Asked
+        | Phase::Opening
+        | Phase::Abandoned
+        | Phase::Lingering
+        | Phase::Lingered
+        | Phase::Releasing
+        | Phase::Released => 0,
         Phase::Open | Phase::Failed => {
             let failed = t.error.is_some();
             let no_more_in = t.receive_over();

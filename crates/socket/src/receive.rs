@@ -52,7 +52,9 @@ fn nothing(t: &mut Tcp) -> Result<(), Errno> {
             if t.receive_over() { Ok(()) } else { Err(Errno::EAGAIN) }
         }
         Phase::Asked | Phase::Opening => Err(Errno::EAGAIN),
-        Phase::Fresh | Phase::Abandoned | Phase::Lingering | Phase::Lingered => Err(Errno::ENOTCONN),
+        Phase::Fresh | Phase::Abandoned | Phase::Lingering | Phase::Lingered | Phase::Releasing | Phase::Released => {
+            Err(Errno::ENOTCONN)
+        }
     }
 }
 

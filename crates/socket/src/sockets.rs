@@ -277,7 +277,12 @@ impl Sockets {
                 t.set(flag::CONNECTING, false);
                 return Ok(());
             }
-            Phase::Open | Phase::Abandoned | Phase::Lingering | Phase::Lingered => return Err(Errno::EISCONN),
+            Phase::Open
+            | Phase::Abandoned
+            | Phase::Lingering
+            | Phase::Lingered
+            | Phase::Releasing
+            | Phase::Released => return Err(Errno::EISCONN),
         }
         if !t.speaks(remote.addr) {
             return Err(if t.is(flag::V6) { Errno::ENETUNREACH } else { Errno::EAFNOSUPPORT });
@@ -324,7 +329,12 @@ impl Sockets {
                 t.set(flag::ERROR_NEW, false);
                 Some(Err(t.error.map_or(Errno::ECONNABORTED, Errno::from)))
             }
-            Phase::Fresh | Phase::Abandoned | Phase::Lingering | Phase::Lingered => Some(Err(Errno::ENOTCONN)),
+            Phase::Fresh
+            | Phase::Abandoned
+            | Phase::Lingering
+            | Phase::Lingered
+            | Phase::Releasing
+            | Phase::Released => Some(Err(Errno::ENOTCONN)),
         }
     }
 

@@ -35,6 +35,10 @@ pub(crate) enum Phase {
     Lingering,
     /// A linger that has ended; `error` says how.
     Lingered,
+    /// Given away by the application; the stack has not answered.
+    Releasing,
+    /// Given away, for another thread to adopt.
+    Released,
 }
 
 pub(crate) mod flag {
@@ -240,7 +244,11 @@ impl Socket {
     fn is_open(&self) -> bool {
         match self {
             Socket::Tcp(t) => {
-                !t.is(flag::QUEUED) && !matches!(t.phase, Phase::Abandoned | Phase::Lingering | Phase::Lingered)
+                !t.is(flag::QUEUED)
+                    && !matches!(
+                        t.phase,
+                        Phase::Abandoned | Phase::Lingering | Phase::Lingered | Phase::Releasing | Phase::Released
+                    )
             }
             Socket::Listener(l) => !matches!(l.phase, ListenPhase::Closing),
             Socket::Pipe(_) | Socket::Epoll(_) => true,
@@ -277,6 +285,11 @@ impl Table {
     #[inline]
     pub fn insert(&mut self, socket: Socket) -> Option<SockId> {
         (self.len() < self.max as usize).then(|| self.put(socket))
+    }
+
+    /// Whether there are as many descriptors as there may be.
+    pub fn is_full(&self) -> bool {
+        self.len() >= self.max as usize
     }
 
     /// A connection that nobody has accepted; `tcp` must have the flag.

@@ -58,7 +58,12 @@ impl Sockets {
             Phase::Open | Phase::Failed => {}
             Phase::Asked | Phase::Opening => return Err(Errno::EAGAIN),
             // Linux: EPIPE on a socket that was never connected.
-            Phase::Fresh | Phase::Abandoned | Phase::Lingering | Phase::Lingered => return Err(Errno::EPIPE),
+            Phase::Fresh
+            | Phase::Abandoned
+            | Phase::Lingering
+            | Phase::Lingered
+            | Phase::Releasing
+            | Phase::Released => return Err(Errno::EPIPE),
         }
         pending(t)?;
         if t.error.is_some() || t.is(flag::SHUT_WRITE) {

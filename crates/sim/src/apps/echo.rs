@@ -73,7 +73,7 @@ impl Echo {
             | Event::Sent { .. }
             | Event::Room { .. }
             | Event::Urgent { .. } => {}
-            Event::Opened { .. } | Event::Info { .. } => panic!("not asked for"),
+            Event::Opened { .. } | Event::Info { .. } | Event::Released { .. } => panic!("not asked for"),
         }
     }
 }

@@ -194,6 +194,7 @@ impl Peer {
             | Event::Closed { failure: Some(failure), .. } => {
                 self.progress.finish(Err(format!("{failure:?}")));
             }
+            Event::Released { .. } => panic!("nothing was released"),
             Event::Closed { failure: None, .. } => {
                 let digests = [&self.source.digest, &self.digest].map(|d| d.clone().finalize().to_vec());
                 self.progress.finish(Ok(digests));

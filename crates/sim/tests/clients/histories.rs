@@ -1,5 +1,5 @@
-//! Random lives of clients: they come, serve, stop reading, break rules and are killed at any moment, while peers ask all of them. What a peer
-//! hears is what the one that it was accepted by has said, and nobody is reset whose client lives.
+//! Random lives of clients: they come, serve, move connections between their threads, stop reading, break rules and are killed at any moment,
+//! while peers ask all of them. What a peer hears is what the one that it was accepted by has said, and nobody is reset whose client lives.
 //!
 //! `CORELANE_SEED=S cargo test -p sim --test clients` replays one, `CORELANE_SEEDS=N` tries so many.
 
@@ -30,9 +30,15 @@ struct Asker {
     over: bool,
 }
 
+/// Threads of a client.
+const THREADS: usize = 2;
+
 /// The same as a client sees it.
 struct Served {
+    thread: usize,
     conn: SockId,
+    /// It is on its way to the other thread.
+    moves: bool,
     heard: usize,
     said: usize,
 }
@@ -40,7 +46,7 @@ struct Served {
 /// A client that lives.
 struct Life {
     client: usize,
-    listener: SockId,
+    listeners: [SockId; THREADS],
     stopped: bool,
     /// By the peer's port.
     served: HashMap<u16, Served>,
@@ -55,19 +61,20 @@ struct World {
     orphaned: Vec<u16>,
     kills: usize,
     done: usize,
+    moves: usize,
 }
 
 impl World {
     fn new(seed: u64) -> World {
         let r = Random::new(seed);
-        World { r, wire: Wire::new(), lives: vec![], askers: vec![], orphaned: vec![], kills: 0, done: 0 }
+        World { r, wire: Wire::new(), lives: vec![], askers: vec![], orphaned: vec![], kills: 0, done: 0, moves: 0 }
     }
 
     fn begin(&mut self) {
         let chunks = self.r.pick(&[64, 256, 1024]);
-        let client = self.wire.server.attach(chunks, 1, MANY);
-        let listener = self.wire.listen(client, 0);
-        self.lives.push(Life { client, listener, stopped: false, served: HashMap::new() });
+        let client = self.wire.server.attach(chunks, THREADS, MANY);
+        let listeners = [0, 1].map(|thread| self.wire.listen(client, thread));
+        self.lives.push(Life { client, listeners, stopped: false, served: HashMap::new() });
     }
 
     /// A client dies, or is ended for what it did.
@@ -84,10 +91,11 @@ impl World {
     }
 
     fn accept(&mut self, at: usize) {
-        let Life { client, listener, served, .. } = &mut self.lives[at];
-        let s = self.wire.server.client(*client, 0);
-        while let Ok((conn, peer)) = s.accept(*listener) {
-            served.insert(peer.port, Served { conn, heard: 0, said: 0 });
+        let Life { client, listeners, served, .. } = &mut self.lives[at];
+        let thread = self.r.below(THREADS as u64) as usize;
+        let s = self.wire.server.client(*client, thread);
+        while let Ok((conn, peer)) = s.accept(listeners[thread]) {
+            served.insert(peer.port, Served { thread, conn, moves: false, heard: 0, said: 0 });
             if self.r.chance(0.3) {
                 break;
             }
@@ -103,7 +111,20 @@ impl World {
         }
         let port = self.r.pick(&ports);
         let of = served.get_mut(&port).expect("it is served");
-        let s = self.wire.server.client(*client, 0);
+        if of.moves {
+            let Some(moved) = self.wire.server.client(*client, of.thread).released(of.conn) else { return };
+            of.thread = 1 - of.thread;
+            of.conn =
+                self.wire.server.client(*client, of.thread).adopt(moved).map_err(|(e, _)| e).expect("there is room");
+            of.moves = false;
+            self.moves += 1;
+        }
+        let s = self.wire.server.client(*client, of.thread);
+        if self.r.chance(0.15) {
+            // One that was reset stays where it is.
+            of.moves = s.release(of.conn).is_ok();
+            return;
+        }
         if self.r.chance(0.7) {
             match read(s, of.conn) {
                 Ok(bytes) => {
@@ -222,7 +243,7 @@ impl World {
     }
 
     /// All goes on until everybody has heard everything, and then nothing is left.
-    fn run(mut self) -> (usize, usize) {
+    fn run(mut self) -> [usize; 3] {
         self.begin();
         for _ in 0..STEPS {
             self.step();
@@ -238,7 +259,7 @@ impl World {
             assert!(round < 500, "{} are still there", self.askers.len());
             self.wire.pass(10);
             for at in 0..self.lives.len() {
-                self.accept(at);
+                (0..4).for_each(|_| self.accept(at));
                 for _ in 0..self.lives[at].served.len() {
                     self.serve(at);
                 }
@@ -259,13 +280,15 @@ impl World {
             self.end(at);
         }
         self.wire.is_clean();
-        (self.kills, self.done)
+        [self.kills, self.done, self.moves]
     }
 }
 
 #[test]
 fn whoever_lives_serves_and_nobody_leaves_anything() {
     let runs = testing::seeds("sim --test clients", 40, testing::cores(), |seed| World::new(seed).run());
-    let (kills, done) = runs.iter().fold((0, 0), |(a, b), (kills, done)| (a + kills, b + done));
-    assert!(runs.len() == 1 || kills > 5 * runs.len() && done > 5 * runs.len(), "{kills} kills, {done} connections");
+    let counts = [0, 1, 2].map(|n| runs.iter().map(|counts| counts[n]).sum::<usize>());
+    let [kills, done, moves] = counts;
+    let many = kills > 5 * runs.len() && done > 5 * runs.len() && moves > 2 * runs.len();
+    assert!(runs.len() == 1 || many, "{kills} kills, {done} connections, {moves} moved");
 }

@@ -178,7 +178,7 @@ impl Bench {
                 Event::Urgent { beyond, .. } => self.urgent = Some(beyond),
                 Event::Closed { failure, .. } => self.closed = Some(failure),
                 Event::Sent { total, .. } => self.sent = Some(total),
-                Event::Acked { .. } | Event::Info { .. } | Event::Room { .. } => {}
+                Event::Acked { .. } | Event::Info { .. } | Event::Room { .. } | Event::Released { .. } => {}
             }
         }
     }

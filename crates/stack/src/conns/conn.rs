@@ -20,9 +20,11 @@ pub(crate) enum Stage {
     Offered,
     /// The application knows it.
     Owned,
+    /// One thread of the application has released it, and no other has taken it.
+    Between,
     /// The application has closed it.
-    Released,
-    /// As `Released`, and the application waits for [`Event::Closed`](protocol::Event::Closed).
+    Closed,
+    /// As `Closed`, and the application waits for [`Event::Closed`](protocol::Event::Closed).
     Lingering,
 }
 

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 
 use wire::Instant;
 
+use crate::clients::HOME;
 use crate::conns::conn::{Conn, Stage};
 use crate::demux::Owner;
 use crate::engine::Stack;
@@ -304,8 +305,11 @@ impl Stack {
             match c.stage {
                 Stage::Embryo => of.entry(c.listener).or_default().0 += 1,
                 Stage::Ready => of.entry(c.listener).or_default().1 += 1,
-                Stage::Offered => of.entry(c.listener).or_default().1 += 1,
-                Stage::Owned | Stage::Released | Stage::Lingering => {}
+                Stage::Offered => {
+                    assert_eq!(c.pool, HOME, "connection {id} is not accepted, and lies in a client's chunks");
+                    of.entry(c.listener).or_default().1 += 1;
+                }
+                Stage::Owned | Stage::Between | Stage::Closed | Stage::Lingering => {}
             }
         }
         self.check_clients();

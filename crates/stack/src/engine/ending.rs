@@ -100,7 +100,8 @@ impl Stack {
 
     fn close_left_open(&mut self, now: Instant, id: u32) -> bool {
         // Parked ones are the application's.
-        let Some(c) = self.conns.get_mut(id).filter(|c| c.stage == Stage::Owned) else { return false };
+        let open = |c: &&mut Conn| matches!(c.stage, Stage::Owned | Stage::Between);
+        let Some(c) = self.conns.get_mut(id).filter(open) else { return false };
         let seat = c.seat;
         self.close(now, ConnId(id), seat, CloseMode::Graceful);
         self.settle(now, id);
@@ -112,7 +113,7 @@ impl Stack {
         c.stage = match c.stage {
             // The listener's count is of those.
             stage @ (Stage::Embryo | Stage::Ready) => stage,
-            Stage::Offered | Stage::Owned | Stage::Released | Stage::Lingering => Stage::Released,
+            Stage::Offered | Stage::Owned | Stage::Between | Stage::Closed | Stage::Lingering => Stage::Closed,
         };
         let mut cx = context!(self, now, c.pool);
         c.tcb.abort(&mut cx);

@@ -72,14 +72,12 @@ impl Stack {
         let Some(c) = self.conns.get_mut(id) else { return Ok(0) };
         let (conn, seat, stage) = (ConnId(id), c.seat, c.stage);
         if seat != FIRST && self.clients.is_foreign(seat) {
-            if self.clients.is_ended(seat) {
-                return Ok(0);
-            }
-            if stage == Stage::Ready {
-                return self.offer(id);
-            }
-            if !self.move_in(id) {
-                return Err(seat);
+            match stage {
+                _ if self.clients.is_ended(seat) => return Ok(0),
+                Stage::Ready => return self.offer(id),
+                // Only what was accepted lies in the client's chunks.
+                Stage::Owned if !self.move_in(id) => return Err(seat),
+                _ => {}
             }
         }
         let Some(c) = self.conns.active_mut(id) else { return Ok(0) };
@@ -94,10 +92,10 @@ impl Stack {
             teller.tell(event)
         };
         let told = match c.stage {
-            Stage::Released | Stage::Embryo | Stage::Offered => true,
+            Stage::Closed | Stage::Embryo | Stage::Offered | Stage::Between => true,
             Stage::Lingering => {
                 if c.lingered() {
-                    c.stage = Stage::Released;
+                    c.stage = Stage::Closed;
                     say(Event::Closed { conn, failure: c.failure() })
                 } else {
                     true

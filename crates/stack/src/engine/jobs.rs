@@ -133,7 +133,7 @@ impl Stack {
             Job::Close { conn, mode } => self.close(now, conn, seat, mode),
             Job::Abort { conn } => {
                 if let Some(c) = owned(&mut self.conns, conn, seat) {
-                    c.stage = Stage::Released;
+                    c.stage = Stage::Closed;
                     let mut cx = context!(self, now, c.pool);
                     c.tcb.abort(&mut cx);
                 } else {
@@ -159,6 +159,14 @@ impl Stack {
             Job::Urgent { conn, bytes } => self.on_conn(now, conn, seat, |tcb, _| tcb.write_urgent(bytes)),
             Job::EndRecord { conn } => self.on_conn(now, conn, seat, |tcb, _| tcb.end_record()),
             Job::Ending => self.clients.seat(seat).ending = true,
+            Job::Release { conn } => match owned(&mut self.conns, conn, seat) {
+                Some(c) => {
+                    c.stage = Stage::Between;
+                    self.clients.answer(seat, Event::Released { conn });
+                }
+                None => self.bad_job(now, seat),
+            },
+            Job::Take { conn } => self.take(now, conn, seat),
             Job::TellAcked { conn } => self.on_conn(now, conn, seat, |tcb, _| tcb.tell_acked()),
             Job::Query { conn, token } => {
                 let info = owned(&mut self.conns, conn, seat).map(|c| c.tcb.info(now, &self.config.tcp));
@@ -184,7 +192,7 @@ impl Stack {
         if let Some(c) = owned(&mut self.conns, conn, seat) {
             c.stage = match mode {
                 CloseMode::Report => Stage::Lingering,
-                CloseMode::Graceful | CloseMode::Unread => Stage::Released,
+                CloseMode::Graceful | CloseMode::Unread => Stage::Closed,
             };
             let mut cx = context!(self, now, c.pool);
             c.tcb.close(mode == CloseMode::Unread, &mut cx);
@@ -199,6 +207,18 @@ impl Stack {
             }
         } else {
             self.bad_job(now, seat);
+        }
+    }
+
+    /// Another thread of the client that a connection belongs to has it from now on.
+    #[cold]
+    fn take(&mut self, now: Instant, conn: ConnId, seat: SeatId) {
+        let client = self.clients.client_of(seat);
+        match self.conns.get_mut(conn.0) {
+            Some(c) if c.stage == Stage::Between && self.clients.client_of(c.seat) == client => {
+                (c.stage, c.seat) = (Stage::Owned, seat);
+            }
+            _ => self.bad_job(now, seat),
         }
     }
 
@@ -220,5 +240,5 @@ impl Stack {
 
 /// A connection that a seat may name.
 fn owned(conns: &mut Conns, conn: ConnId, seat: SeatId) -> Option<&mut Conn> {
-    conns.get_mut(conn.0).filter(|c| c.stage == Stage::Owned && c.seat == seat)
+    conns.get_mut(conn.0).filter(|c| matches!(c.stage, Stage::Owned | Stage::Between) && c.seat == seat)
 }

@@ -166,7 +166,7 @@ impl Stack {
         for id in ids {
             if let Some(c) = self.conns.get_mut(id) {
                 // It was nobody's.
-                (c.stage, c.listener, c.seat) = (Stage::Released, u32::MAX, FIRST);
+                (c.stage, c.listener, c.seat) = (Stage::Closed, u32::MAX, FIRST);
                 let mut cx = context!(self, now, c.pool);
                 c.tcb.abort(&mut cx);
             }

@@ -128,7 +128,7 @@ impl Stack {
                 self.accept_offered(now, id);
             }
             if let Job::Write { conn, chain, .. } = &mut job
-                && !self.bring_home(*conn, client, chain)
+                && !self.bring_home(*conn, (client, seat), chain)
             {
                 job = Job::Abort { conn: *conn };
             }
@@ -148,8 +148,9 @@ impl Stack {
 
     /// Bytes that a client sends on a connection whose others could not move into its chunks yet: now they can, or these come to lie where
     /// those do. `false` where there is room for neither: what was written cannot be sent, and the connection cannot go on.
-    fn bring_home(&mut self, conn: ConnId, client: ClientId, chain: &mut Chain) -> bool {
-        let elsewhere = |c: &Conn| c.pool != client.0 && self.clients.client_of(c.seat) == client;
+    fn bring_home(&mut self, conn: ConnId, (client, seat): (ClientId, SeatId), chain: &mut Chain) -> bool {
+        let elsewhere =
+            |c: &Conn| c.pool != client.0 && c.seat == seat && matches!(c.stage, Stage::Owned | Stage::Between);
         if !self.conns.active(conn.0).is_some_and(elsewhere) || self.move_in(conn.0) {
             return true;
         }
@@ -273,7 +274,7 @@ impl Stack {
             }
             None => {
                 // It was nobody's.
-                (c.stage, c.listener, c.seat) = (Stage::Released, u32::MAX, FIRST);
+                (c.stage, c.listener, c.seat) = (Stage::Closed, u32::MAX, FIRST);
                 core::mem::take(&mut c.kept).free(self.clients.home_mut());
                 c.tcb.abort(&mut context!(self, now, c.pool));
             }
@@ -313,12 +314,12 @@ impl Stack {
         }
         let Some(c) = self.conns.get_mut(id) else { return false };
         match c.stage {
-            Stage::Owned | Stage::Lingering => {}
-            Stage::Released if all => {}
+            Stage::Owned | Stage::Between | Stage::Lingering => {}
+            Stage::Closed if all => {}
             // The first two were offered to others when it ended.
-            Stage::Embryo | Stage::Ready | Stage::Offered | Stage::Released => return false,
+            Stage::Embryo | Stage::Ready | Stage::Offered | Stage::Closed => return false,
         }
-        c.stage = Stage::Released;
+        c.stage = Stage::Closed;
         c.tcb.abort(&mut context!(self, now, c.pool));
         self.settle(now, id);
         true

@@ -57,7 +57,7 @@ impl Stack {
     fn end_straight(&mut self, now: Instant, id: u32, at: Place) {
         let Some(c) = self.conns.active_mut(id) else { return };
         let wants = c.tcb.wants();
-        if c.stage != Stage::Released || !c.linked {
+        if c.stage != Stage::Closed || !c.linked {
             return self.settle(now, id);
         }
         if c.tcb.state() == State::Closed {
@@ -89,7 +89,7 @@ impl Stack {
             let record = record_of(now, c);
             self.demux.remember(now, id, Place::UNKNOWN, record, &mut self.counters);
         }
-        let unknown = matches!(c.stage, Stage::Embryo | Stage::Ready | Stage::Released);
+        let unknown = matches!(c.stage, Stage::Embryo | Stage::Ready | Stage::Closed);
         if unknown && wants & (queued::CONTROL | queued::ACK) == 0 {
             return self.free(now, id);
         }
@@ -134,7 +134,7 @@ impl Stack {
         match c.stage {
             Stage::Embryo => self.demux.listeners.get(c.listener).into_iter().for_each(|l| l.embryos -= 1),
             Stage::Ready => self.demux.listeners.get(c.listener).into_iter().for_each(|l| l.ready -= 1),
-            Stage::Offered | Stage::Owned | Stage::Released | Stage::Lingering => {
+            Stage::Offered | Stage::Owned | Stage::Between | Stage::Closed | Stage::Lingering => {
                 if c.seat != FIRST && self.clients.is_foreign(c.seat) {
                     self.clients.end_connection(self.clients.client_of(c.seat).0);
                 }
@@ -197,10 +197,10 @@ fn place(now: Instant, id: u32, c: &mut Conn, wants: u8, but: u8, schedule: &mut
             }
             true
         }
-        Stage::Embryo | Stage::Offered => false,
+        Stage::Embryo | Stage::Offered | Stage::Between => false,
         Stage::Ready => true,
         Stage::Lingering => c.lingered(),
-        Stage::Released => false,
+        Stage::Closed => false,
     };
     let idle = wants == 0 && !news && c.tcb.is_idle();
     schedule.watch(now, id, c.tcb.deadline(), &mut c.alarm, idle);
