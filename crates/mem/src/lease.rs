@@ -302,6 +302,16 @@ impl Attached {
         self.parts.seats.len()
     }
 
+    /// A thread's rings as words, once, for whoever writes and reads them itself: for tests of clients that keep no rule.
+    #[doc(hidden)]
+    pub fn raw_seat(&self, seat: usize) -> Option<(spsc::Producer<Raw>, spsc::Consumer<Raw>)> {
+        if self.taken.get(seat)?.swap(true, Ordering::AcqRel) {
+            return None;
+        }
+        let (_, jobs, events) = &self.parts.seats[seat];
+        Some((jobs.producer(), events.consumer()))
+    }
+
     /// A thread's ends, once, where there is such a seat. The stack has to be told that it was taken.
     pub fn seat(&self, seat: usize) -> Option<Seat> {
         if self.taken.get(seat)?.swap(true, Ordering::AcqRel) {

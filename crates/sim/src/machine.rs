@@ -2,9 +2,11 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
 
 use mem::lease::{Attached, Lease, Shape};
-use mem::{Huge, Pool, PoolConfig};
+use mem::ring::Raw;
+use mem::{Huge, Pool, PoolConfig, spsc};
 use protocol::{ConnId, Job, ListenerId};
 use socket::{Errno, SockId, SocketConfig, Sockets};
 use stack::{Bounds, ClientId, InterfaceConfig, InterfaceId, Mode, Route, SeatId, Stack, StackConfig, SynCookies};
@@ -141,7 +143,7 @@ impl Machine {
 
     /// A client attaches, which has memory of its own with so many chunks and may have so much, with so many threads; its number.
     pub fn attach(&mut self, chunks: u32, threads: usize, bounds: Bounds) -> usize {
-        let shape = Shape { chunks, seats: threads as u32, jobs: 256, events: 256, huge: Huge::No };
+        let shape = Shape { chunks, seats: threads.max(1) as u32, jobs: 256, events: 256, huge: Huge::No };
         let lease = Lease::create(&shape, protocol::LAYOUT).expect("memory for a lease");
         let file = lease.file().try_clone_to_owned().expect("a descriptor");
         let attached = Attached::open(file, protocol::LAYOUT).expect("a lease");
@@ -149,13 +151,32 @@ impl Machine {
         let id = self.stack.add_client(side, bounds).expect("room for a client");
         let mut client = Client { id, lease, attached, threads: Vec::new(), stopped: false };
         for thread in 0..threads {
-            let side = self.stack.side_of(id).expect("it is there");
-            let seat = client.lease.stack_seat(thread, side).expect("a seat");
-            let (seat, _) = self.stack.add_client_seat(id, seat).expect("room for a seat");
-            self.stack.poll_seat(seat, true);
+            let seat = self.seat(&client, thread);
             let mem::lease::Seat { side, jobs, events, .. } = client.attached.seat(thread).expect("a seat");
             client.threads.push((seat, Sockets::new(self.socket.clone(), side, jobs, events)));
         }
+        self.place(client)
+    }
+
+    /// A client attaches that writes and reads its rings itself, as words, and the rest of its memory, too ([`Machine::memory`]).
+    pub fn attach_raw(&mut self, chunks: u32, bounds: Bounds) -> (usize, spsc::Producer<Raw>, spsc::Consumer<Raw>) {
+        let client = self.attach(chunks, 0, bounds);
+        let of = self.clients[client].take().expect("it has just come");
+        self.seat(&of, 0);
+        let (jobs, events) = of.attached.raw_seat(0).expect("a seat");
+        self.clients[client] = Some(of);
+        (client, jobs, events)
+    }
+
+    fn seat(&mut self, client: &Client, thread: usize) -> SeatId {
+        let side = self.stack.side_of(client.id).expect("it is there");
+        let seat = client.lease.stack_seat(thread, side).expect("a seat");
+        let (seat, _) = self.stack.add_client_seat(client.id, seat).expect("room for a seat");
+        self.stack.poll_seat(seat, true);
+        seat
+    }
+
+    fn place(&mut self, client: Client) -> usize {
         let place = self.clients.iter().position(Option::is_none).unwrap_or(self.clients.len());
         self.clients.resize_with(self.clients.len().max(place + 1), || None);
         self.clients[place] = Some(client);
@@ -173,6 +194,14 @@ impl Machine {
     /// A client neither says nor hears anything for a while, or goes on.
     pub fn stop(&mut self, client: usize, stopped: bool) {
         self.clients[client].iter_mut().for_each(|client| client.stopped = stopped);
+    }
+
+    /// The memory of a client, which can write all of it.
+    ///
+    /// # Panics
+    /// Where there is no such client.
+    pub fn memory(&self, client: usize) -> BorrowedFd<'_> {
+        self.clients[client].as_ref().expect("the client is there").lease.file()
     }
 
     /// A client dies, in the middle of whatever it was about: what it has not flushed is not said.

@@ -1,6 +1,7 @@
 //! Clients in other processes on one stack: what each has, what becomes of it when they go, and that nobody else notices.
 
 mod histories;
+mod malice;
 mod wire;
 
 use ::wire::Addr;

@@ -62,20 +62,29 @@ impl Wire {
     }
 
     pub fn listen(&mut self, client: usize, thread: usize) -> SockId {
-        let s = self.server.client(client, thread);
-        let id = s.socket(false).unwrap();
-        s.set_option(id, SockOption::ReusePort(true)).unwrap();
-        s.bind(id, Endpoint { addr: Addr::UNSPECIFIED_V4, port: PORT }).unwrap();
-        s.listen(id, ListenOptions { backlog: 64 }).unwrap();
-        self.settle();
+        let id = self.listen_at(client, thread, PORT);
         assert_eq!(self.server.client(client, thread).listen_result(id), Some(Ok(())));
         id
     }
 
+    pub fn listen_at(&mut self, client: usize, thread: usize, port: u16) -> SockId {
+        let s = self.server.client(client, thread);
+        let id = s.socket(false).unwrap();
+        s.set_option(id, SockOption::ReusePort(port == PORT)).unwrap();
+        s.bind(id, Endpoint { addr: Addr::UNSPECIFIED_V4, port }).unwrap();
+        s.listen(id, ListenOptions { backlog: 64 }).unwrap();
+        self.settle();
+        id
+    }
+
     pub fn connect(&mut self) -> SockId {
+        self.connect_to(PORT)
+    }
+
+    pub fn connect_to(&mut self, port: u16) -> SockId {
         let s = self.peer.sockets();
         let id = s.socket(false).unwrap();
-        assert_eq!(s.connect(id, Endpoint { addr: addr(1), port: PORT }), Err(Errno::EINPROGRESS));
+        assert_eq!(s.connect(id, Endpoint { addr: addr(1), port }), Err(Errno::EINPROGRESS));
         self.settle();
         id
     }

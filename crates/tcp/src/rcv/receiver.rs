@@ -203,9 +203,9 @@ impl Receiver {
         self.queue.append(pool, chain);
     }
 
-    /// The application says that it read `bytes`; how many that can be.
+    /// The application says that it read `bytes`; how many that can be of those that it was given.
     pub fn read(&mut self, bytes: u32) -> u32 {
-        let bytes = bytes.min(self.occupied);
+        let bytes = bytes.min(self.occupied - self.queue.len() as u32);
         self.occupied -= bytes;
         bytes
     }
