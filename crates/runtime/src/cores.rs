@@ -1,6 +1,6 @@
 //! The cores that lanes are pinned to: any, in any order, as long as this process may use them.
 
-use crate::engine::{Error, pin};
+use crate::error::Error;
 
 /// Highest core that is looked at, to say which there are.
 const MOST: usize = 1024;
@@ -39,6 +39,17 @@ pub(crate) fn check(cores: &[usize]) -> Result<(), Error> {
 /// Cores that several lanes were given.
 pub(crate) fn shared(cores: &[usize]) -> Option<usize> {
     cores.iter().enumerate().find(|(at, core)| cores[..*at].contains(core)).map(|(_, core)| *core)
+}
+
+pub(crate) fn pin(core: usize) -> Result<(), Error> {
+    let mut set = rustix::thread::CpuSet::new();
+    if core >= rustix::thread::CpuSet::MAX_CPU {
+        return Err(Error::Config(format!("core {core} is more than this system can have")));
+    }
+    set.set(core);
+    rustix::thread::sched_setaffinity(None, &set)
+        .map_err(std::io::Error::from)
+        .map_err(Error::system(format!("pinning to core {core} (does it exist, and may this process use it?)")))
 }
 
 #[cfg(test)]

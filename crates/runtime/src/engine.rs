@@ -1,13 +1,12 @@
 //! An engine: lanes over opened devices, and the threads that some of them need.
 
-use std::io as stdio;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use client::{App, Facts, LaneStats, Snapshot, Wait, Waiting};
-use io::{AnyPort, Bell, Port, PortError, numa};
+use io::{AnyPort, Bell, Port, numa};
 use mem::{ArenaError, CHUNK_BYTES, Pool, PoolConfig};
 use socket::{SocketConfig, Sockets};
 use stack::{InterfaceConfig, InterfaceId, Route, Stack, StackConfig, Steering};
@@ -17,6 +16,7 @@ use crate::config::{Config, Model, Neighbor};
 use crate::cores;
 use crate::devices::Devices;
 use crate::door::Door;
+use crate::error::Error;
 use crate::exit::{self, Ends};
 use crate::fallback::{Directory, Fallback};
 use crate::guard::Guarded;
@@ -24,64 +24,11 @@ use crate::handover;
 use crate::keeper::Keeper;
 use crate::kernel::{Kernel, LocalConnections, SharedPort, Way};
 use crate::lane::{Lane, Watched};
+use crate::links::LaneLink;
 use crate::mailbox::{Control, Mailbox};
 use crate::ports::{self, Opened};
 use crate::secret;
 use crate::waits::{ByTurns, Inline, Paired};
-
-/// Why an engine could not start, in one line that says what to do.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A device.
-    #[error(transparent)]
-    Port(#[from] PortError),
-    /// The configuration.
-    #[error("{0}")]
-    Config(String),
-    /// Memory.
-    #[error("memory for the lanes: {0}")]
-    Memory(#[from] ArenaError),
-    /// Anything else the kernel said.
-    #[error("{what}: {}", io::word(source))]
-    System {
-        /// What was tried.
-        what: String,
-        /// What the kernel said.
-        source: stdio::Error,
-    },
-}
-
-impl Error {
-    /// The number of an errno that a program can act on: `EPERM` where a capability, access to a file, or locked memory is missing, else what the system said; `ENODEV`
-    /// where a device cannot be used, `EINVAL` where the configuration cannot be.
-    pub fn errno(&self) -> i32 {
-        match self {
-            Error::Port(PortError::Permission { .. } | PortError::Access { .. } | PortError::LockedMemory { .. }) => {
-                libc::EPERM
-            }
-            Error::Port(PortError::System { source, .. }) | Error::System { source, .. } => {
-                source.raw_os_error().unwrap_or(libc::EIO)
-            }
-            Error::Memory(_) | Error::Port(PortError::Memory { .. }) => libc::ENOMEM,
-            Error::Port(_) => libc::ENODEV,
-            Error::Config(_) => libc::EINVAL,
-        }
-    }
-
-    /// Whether a device is another corelane's, or a queue of it another program's: when that has ended it can be had.
-    pub fn is_in_use(&self) -> bool {
-        match self {
-            Error::Port(PortError::ForeignProgram { program, .. }) => program == "corelane",
-            Error::Port(PortError::Busy { .. }) => true,
-            _ => false,
-        }
-    }
-
-    pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(stdio::Error) -> Error {
-        let what = what.into();
-        |source| Error::System { what, source }
-    }
-}
 
 /// Jobs that an application may have under way; more wait on its side. A ring's memory is used all round, so one that is much
 /// longer than a turn's work takes the nearer caches from everything else.
@@ -91,38 +38,6 @@ const EVENTS: usize = 1024;
 
 /// How long a device may take to have its link up again after its driver took the program.
 const CARRIER: Duration = Duration::from_secs(10);
-
-/// How to speak to one lane from outside.
-pub(crate) struct LaneLink {
-    /// Gone with the lane.
-    pub mail: Weak<Mailbox>,
-    pub bell: Arc<Bell>,
-    pub stats: Arc<LaneStats>,
-    pub index: u16,
-    /// The application alone runs its turns, and may run none.
-    pub inline: bool,
-}
-
-impl LaneLink {
-    /// Whether the lane had no connection at the end of its last turn, and begins none before the application runs another: then it does
-    /// not matter where it still listens.
-    pub fn stands_still_empty(&self) -> bool {
-        self.inline && self.stats.connections() == 0
-    }
-
-    /// Whether the lane is no more.
-    pub fn is_gone(&self) -> bool {
-        self.mail.strong_count() == 0
-    }
-
-    pub fn send(&self, control: Control) {
-        // A lane that is gone needs nothing.
-        if let Some(mail) = self.mail.upgrade() {
-            mail.send(control);
-            self.bell.ring();
-        }
-    }
-}
 
 /// Lanes that run.
 pub struct Engine {
@@ -158,7 +73,7 @@ impl AppHandle {
 
     /// Pins this thread to the lane's core if it has one: for who keeps the end where that fails.
     pub fn pin(&self) -> Result<(), Error> {
-        self.app.core().map_or(Ok(()), pin)
+        self.app.core().map_or(Ok(()), cores::pin)
     }
 
     /// Takes the end on this thread, whatever core it runs on.
@@ -172,17 +87,6 @@ impl AppHandle {
         app.detach();
         AppHandle { app }
     }
-}
-
-pub(crate) fn pin(core: usize) -> Result<(), Error> {
-    let mut set = rustix::thread::CpuSet::new();
-    if core >= rustix::thread::CpuSet::MAX_CPU {
-        return Err(Error::Config(format!("core {core} is more than this system can have")));
-    }
-    set.set(core);
-    rustix::thread::sched_setaffinity(None, &set)
-        .map_err(stdio::Error::from)
-        .map_err(Error::system(format!("pinning to core {core} (does it exist, and may this process use it?)")))
 }
 
 /// How flows find their lanes: as the one NIC does by itself, where it tells how; otherwise by a hash of our own, and what

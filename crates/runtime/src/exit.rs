@@ -6,9 +6,9 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use crate::engine::LaneLink;
 use crate::forks::{self, Lock};
 use crate::keeper::Keeper;
+use crate::links::LaneLink;
 use crate::mailbox::Control;
 
 /// How long a lane that its application runs (`inline`) may take to answer, before it counts as one that nobody runs.

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use io::Bell;
 
-use crate::engine::{Error, pin};
+use crate::cores::pin;
+use crate::error::Error;
 use crate::guard::Guarded;
 use crate::lane::Lane;
 use crate::sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering};

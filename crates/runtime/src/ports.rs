@@ -11,7 +11,7 @@ use io::{AnyPort, Port};
 use stack::Mode;
 
 use crate::config::{Config, Device, Neighbor, PortConfig};
-use crate::engine::Error;
+use crate::error::Error;
 
 /// Frames that a clean wire in memory holds in each direction: some bursts, few enough to stay in the caches.
 const CLEAN_SLOTS: usize = 256;

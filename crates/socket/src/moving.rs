@@ -60,6 +60,10 @@ impl Sockets {
 
     /// Takes a connection that another thread has released, of the same memory; given back with the error: `EINVAL` where its memory is
     /// another one, `EMFILE` where there are too many descriptors.
+    #[allow(
+        clippy::result_large_err,
+        reason = "a connection that is refused comes back; it is no matter of each packet"
+    )]
     pub fn adopt(&mut self, moved: Moved) -> Result<SockId, (Errno, Moved)> {
         let Moved { conn, local, tcp } = moved;
         if !tcp.rx.is_of(&self.side) {

@@ -24,7 +24,7 @@ use stack::{FlowKey, InterfaceId, Stack};
 use wire::Addr;
 
 use super::port::SharedPort;
-use crate::engine::LaneLink;
+use crate::links::LaneLink;
 use crate::mailbox::Control;
 
 /// Connections that are left are asked for this often, and named this often at most where there was no room for their names.

@@ -15,8 +15,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::port::Way;
 use super::state::{State, lock};
 use crate::devices::Devices;
-use crate::engine::LaneLink;
 use crate::lane::Wanted;
+use crate::links::LaneLink;
 use crate::mailbox::Control;
 
 pub(super) struct Follower {

@@ -22,8 +22,9 @@ use stack::Route;
 use wire::Ports;
 
 use crate::devices::Devices;
-use crate::engine::{Error, LaneLink};
+use crate::error::Error;
 use crate::lane::Wanted;
+use crate::links::LaneLink;
 use client::Claim;
 use client::Gate;
 use drain::Draining;

@@ -14,7 +14,7 @@ use stack::{FlowKey, InterfaceId, Route};
 
 use super::drain::Draining;
 use super::port::SharedPort;
-use crate::engine::LaneLink;
+use crate::links::LaneLink;
 use crate::mailbox::Control;
 
 /// What a listener asked for.
