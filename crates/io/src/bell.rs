@@ -19,10 +19,8 @@ enum Word {
     /// Of this process.
     Own(AtomicU32),
     /// In the memory that a client in another process shares with the stack: the client waits for it.
-    #[cfg(not(any(miri, loom)))]
     Client(mem::lease::Words),
     /// The same: the stack does.
-    #[cfg(not(any(miri, loom)))]
     Stack(mem::lease::Words),
 }
 
@@ -31,9 +29,7 @@ impl Word {
     fn get(&self) -> &AtomicU32 {
         match self {
             Word::Own(word) => word,
-            #[cfg(not(any(miri, loom)))]
             Word::Client(words) => words.client(),
-            #[cfg(not(any(miri, loom)))]
             Word::Stack(words) => words.stack(),
         }
     }
@@ -54,12 +50,16 @@ pub struct Bell {
 impl Bell {
     /// A silent bell.
     pub fn new() -> io::Result<Bell> {
-        Ok(Bell {
-            fd: Bell::descriptor()?,
-            word: Word::Own(AtomicU32::new(0)),
+        Ok(Bell::over(Bell::descriptor()?, Word::Own(AtomicU32::new(0))))
+    }
+
+    fn over(fd: OwnedFd, word: Word) -> Bell {
+        Bell {
+            fd,
+            word,
             #[cfg(loom)]
             count: AtomicU64::new(0),
-        })
+        }
     }
 
     /// What a bell rings, for who passes it on to another process.
@@ -68,15 +68,13 @@ impl Bell {
     }
 
     /// The bell that wakes a client's thread, at either end: an eventfd that both have, and the words of the thread's seat.
-    #[cfg(not(any(miri, loom)))]
     pub fn of_client(fd: OwnedFd, words: mem::lease::Words) -> Bell {
-        Bell { fd, word: Word::Client(words) }
+        Bell::over(fd, Word::Client(words))
     }
 
     /// The bell that wakes the stack for what the thread of a client asks for, at either end.
-    #[cfg(not(any(miri, loom)))]
     pub fn of_stack(fd: OwnedFd, words: mem::lease::Words) -> Bell {
-        Bell { fd, word: Word::Stack(words) }
+        Bell::over(fd, Word::Stack(words))
     }
 
     /// The sleeper's first step; afterwards it must look for work once more before it waits for the descriptor.

@@ -21,7 +21,6 @@ mod counters;
 mod crossing;
 pub mod frames;
 mod index;
-#[cfg(not(any(miri, loom)))]
 pub mod lease;
 mod paged;
 mod pool;
