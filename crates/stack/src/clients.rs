@@ -277,23 +277,27 @@ impl Clients {
         Some(self.teller(id))
     }
 
+    /// The same of the first seat, which has a ring of messages.
+    #[inline(always)]
+    pub fn open_first(&mut self, events: usize) -> Option<&mut Producer> {
+        if !self.first.answers.is_empty() || !self.first.events.has_room(events) {
+            return None;
+        }
+        if !self.first.told {
+            self.note_told(FIRST);
+        }
+        match &mut self.first.events {
+            Events::Own(events) => Some(events),
+            Events::Foreign(_) => None,
+        }
+    }
+
     /// Where a seat is told something that there is room for.
     #[inline(always)]
     fn teller(&mut self, id: SeatId) -> Teller<'_> {
         if !self.seat(id).told {
             self.note_told(id);
         }
-        if id != FIRST {
-            return self.far_teller(id);
-        }
-        match &mut self.first.events {
-            Events::Own(events) => Teller::Own(events),
-            Events::Foreign(events) => Teller::Foreign(events, &mut self.home),
-        }
-    }
-
-    /// The same, of another seat than the first.
-    fn far_teller(&mut self, id: SeatId) -> Teller<'_> {
         let Clients { home, others, first, seats, .. } = self;
         let seat = match usize::from(id.0) {
             0 => first,
@@ -337,13 +341,22 @@ impl Clients {
     }
 }
 
-impl Teller<'_> {
-    /// Tells an event.
-    // Whoever tells one knows its kind: only that kind's words are left of this.
+/// Who can be told something; whether there was room.
+pub(crate) trait Tell {
+    fn tell(&mut self, event: Event) -> bool;
+}
+
+impl Tell for Producer {
     #[inline(always)]
-    pub fn tell(&mut self, event: Event) -> bool {
+    fn tell(&mut self, event: Event) -> bool {
+        self.push(event.into_message()).is_ok()
+    }
+}
+
+impl Tell for Teller<'_> {
+    fn tell(&mut self, event: Event) -> bool {
         match self {
-            Teller::Own(events) => events.push(event.into_message()).is_ok(),
+            Teller::Own(events) => events.tell(event),
             Teller::Foreign(events, side) => far(events, side, event),
         }
     }

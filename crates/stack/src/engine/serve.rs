@@ -11,6 +11,7 @@ use mem::{Chain, Side, spsc};
 use protocol::{ConnId, Endpoint, Event, Job, ListenerId};
 use wire::Instant;
 
+use crate::clients::Tell;
 use crate::clients::{Bounds, FIRST, Ill};
 use crate::conns::conn::{Conn, Stage};
 use crate::counters::DropReason;
