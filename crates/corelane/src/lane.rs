@@ -82,7 +82,7 @@ impl Lane {
         self.shared.app.borrow().stats().clone()
     }
 
-    /// A handle that ends this lane's current or next [`Poller::wait`] from any thread.
+    /// A handle that ends this lane's current or next [`Poller::wait`](crate::Poller::wait) from any thread.
     pub fn waker(&self) -> Waker {
         self.shared.app.borrow().waker(self.shared.woken.clone())
     }
