@@ -36,18 +36,26 @@ fn frame(v6: bool, id: u32, offset: usize, more: bool, data: &[u8]) -> Vec<u8> {
     b
 }
 
+/// A whole datagram's payload.
 fn payload(whole: &[u8]) -> Vec<u8> {
+    let (protocol, payload) = datagram(whole);
+    assert_eq!(protocol, ipv6::TCP);
+    payload
+}
+
+/// A whole datagram's protocol and payload.
+fn datagram(whole: &[u8]) -> (u8, Vec<u8>) {
     let eth = ethernet::Frame::parse(whole).unwrap();
     match eth.ethertype {
         ethernet::IPV4 => {
             let ip = ipv4::Packet::parse(eth.payload).unwrap();
             assert!(!ip.is_fragment());
-            ip.payload.to_vec()
+            (ip.protocol, ip.payload.to_vec())
         }
         _ => {
             let ip = ipv6::Packet::parse(eth.payload).unwrap();
-            assert_eq!((ip.fragment, ip.next_header), (None, ipv6::TCP));
-            ip.payload.to_vec()
+            assert_eq!(ip.fragment, None);
+            (ip.next_header, ip.payload.to_vec())
         }
     }
 }
@@ -111,8 +119,20 @@ proptest! {
         let at = 14 + cut % (good.len() - 14);
         let n = bytes.len().min(good.len() - at);
         good[at..at + n].copy_from_slice(&bytes[..n]);
+        // Noise may name any protocol.
         if let Fragment::Complete(whole) = r.push(Instant::ZERO, I, &good) {
-            payload(&whole);
+            datagram(&whole);
+        }
+    }
+}
+
+#[test]
+fn a_fragment_that_is_alone_may_be_of_any_protocol() {
+    for protocol in 0..=255 {
+        let mut atomic = frame(true, 1, 0, false, &[0; 64]);
+        atomic[14 + 40] = protocol;
+        if let Fragment::Complete(whole) = Reassembler::new(FragmentLimits::default()).push(Instant::ZERO, I, &atomic) {
+            datagram(&whole);
         }
     }
 }
