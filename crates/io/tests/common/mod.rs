@@ -150,6 +150,13 @@ pub fn in_a_namespace(f: impl FnOnce() + Send) {
     }
 }
 
+/// Keeps this thread on the core that it runs on.
+pub fn stay_on_this_core() {
+    let mut core = rustix::thread::CpuSet::new();
+    core.set(rustix::thread::sched_getcpu());
+    rustix::thread::sched_setaffinity(None, &core).unwrap();
+}
+
 /// Runs commands of ip(8), one a line.
 pub fn ip(commands: &str) {
     use std::io::Write;
