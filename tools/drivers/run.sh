@@ -3,7 +3,7 @@
 #
 #   tools/drivers/run.sh             every row
 #   tools/drivers/run.sh quick       one row of each driver and kernel
-#   tools/drivers/run.sh ci          what `./ci.sh` runs: a row or two of each driver, and of each kernel
+#   tools/drivers/run.sh ci          what `./ci.sh full` runs: a row or two of each driver, and of each kernel
 #   tools/drivers/run.sh igb new     the rows of one driver (and one kernel)
 #   tools/drivers/run.sh igb new bond,slave     these rows
 #   tools/drivers/run.sh --write …   and puts what was seen into docs/drivers.md
