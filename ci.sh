@@ -268,7 +268,7 @@ installed() {
     target/prefix/bin/corelane demo --seconds 1 --json | grep '"ratio"'
 }
 
-# Of what `installed` has made.
+# Runs the servers that `installed` has made.
 servers() {
     step "key-value servers under our client and another's"
     if [ $root = no ]; then
@@ -324,7 +324,7 @@ drivers() {
 debian=(curl:curl wrk:wrk ab:apache2-utils ip:iproute2 ethtool:ethtool pgrep:procps c++:g++ clang:clang
     pkg-config:pkg-config make:make valgrind:valgrind memccapable:libmemcached-tools memcached:memcached)
 
-# Whatever a change breaks at once.
+# The gate: whatever a change breaks at once.
 gate() {
     step "what the tests need"
     need "${debian[@]}"
