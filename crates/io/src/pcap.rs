@@ -178,10 +178,6 @@ impl Port for Tee {
         self.port.due_us()
     }
 
-    fn wants_room(&self) -> bool {
-        self.port.wants_room()
-    }
-
     fn take_error(&mut self) -> Option<io::Error> {
         self.port.take_error()
     }

@@ -73,7 +73,8 @@ pub trait Port: RxBurst + TxSink {
     fn release(&mut self);
     /// Sends what was committed; at most one system call.
     fn flush(&mut self) -> Result<(), PortError>;
-    /// Readable when frames wait and [`Port::prepare_sleep`] said that none did.
+    /// Readable when frames wait and [`Port::prepare_sleep`] said that none did. To be polled for nothing else: an AF_XDP socket that
+    /// copies keeps a poll for room to send (`POLLOUT`) in the kernel for as long as the interface takes nothing.
     fn wake_fd(&self) -> BorrowedFd<'_>;
     /// Arms the wake-up; `false` when frames wait already. Who leaves those where they are may sleep all the same, and then does not
     /// poll [`Port::wake_fd`] for more (`POLLIN`).
@@ -84,11 +85,6 @@ pub trait Port: RxBurst + TxSink {
     /// [`Port::prepare_sleep`].
     fn due_us(&self) -> Option<u64> {
         None
-    }
-    /// Whether to poll [`Port::wake_fd`] for room to send (`POLLOUT`), too; nobody does without. Said by
-    /// [`Port::prepare_sleep`], and the same until the next.
-    fn wants_room(&self) -> bool {
-        false
     }
     /// The error that polling the wake-up descriptor showed, which is then no longer pending.
     fn take_error(&mut self) -> Option<std::io::Error> {
@@ -195,9 +191,6 @@ macro_rules! any_port {
             }
             fn due_us(&self) -> Option<u64> {
                 match self { $(AnyPort::$variant(p) => p.due_us(),)* }
-            }
-            fn wants_room(&self) -> bool {
-                match self { $(AnyPort::$variant(p) => p.wants_room(),)* }
             }
             fn take_error(&mut self) -> Option<std::io::Error> {
                 match self { $(AnyPort::$variant(p) => p.take_error(),)* }

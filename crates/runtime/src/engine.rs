@@ -350,7 +350,6 @@ impl Engine {
                 watched: Watched::No,
                 alone: false,
                 watches: Vec::new(),
-                crowded: 0,
                 unread: 0,
                 clients: None,
                 end: None,

@@ -116,8 +116,6 @@ pub struct Lane {
     pub(crate) alone: bool,
     /// Descriptors that wait for all that this lane waits for.
     pub(crate) watches: Vec<Arc<OwnedFd>>,
-    /// Ports on which these wait for room to send, too, by bit.
-    pub(crate) crowded: u32,
     /// Ports on which nobody waits for frames, by bit: some are left there for now.
     pub(crate) unread: u32,
     /// Clients in other processes, once there was one.

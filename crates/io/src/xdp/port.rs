@@ -30,8 +30,6 @@ pub struct XdpPort {
     current: usize,
     /// Waits for all of them, where there are several.
     epoll: Option<OwnedFd>,
-    /// When it slept last, the first one was crowded: who waits is to hear of room, too.
-    crowded: bool,
     /// When it slept last, something was left.
     stall: Option<Stall>,
     caps: PortCaps,
@@ -107,7 +105,6 @@ impl XdpPort {
             reserved_large: false,
             current: 0,
             epoll,
-            crowded: false,
             stall: None,
             caps,
             checksum,
@@ -117,41 +114,24 @@ impl XdpPort {
         Ok(port)
     }
 
-    /// Finds out what the kernel leaves, how long it has done so, and whether to wait for room.
+    /// Finds out what the kernel leaves, and how long it has done so.
     fn look_at_sending(&mut self) {
         let queue = &mut self.queues[0];
         let waits = self.large.as_ref().is_some_and(Large::is_waiting);
         let full = queue.send_room() == 0;
         if !waits && !full && !queue.is_behind() {
             self.stall = None;
-            return self.wait_for_room(false);
+            return;
         }
-        let crowded = queue.is_crowded();
         let (now, progress) = (Instant::now(), (queue.progress(), self.large.as_ref().map_or(0, Large::gone)));
         let since = self.stall.filter(|s| s.progress == progress).map_or(now, |s| s.since);
         let left = Left {
             turned_away: self.large.as_ref().is_some_and(Large::was_turned_away),
-            no_room: waits || full || crowded,
+            no_room: waits || full || queue.is_crowded(),
             waits_for_call: queue.waits_for_call(),
         };
         let lasted_us = now.duration_since(since).as_micros() as u64;
         self.stall = Some(Stall { progress, since, again_us: left.again_us(lasted_us) });
-        self.wait_for_room(crowded);
-    }
-
-    /// Whether who waits is to hear of room.
-    fn wait_for_room(&mut self, crowded: bool) {
-        if crowded == self.crowded {
-            return;
-        }
-        if let Some(epoll) = &self.epoll {
-            let flags = if crowded { epoll::EventFlags::IN | epoll::EventFlags::OUT } else { epoll::EventFlags::IN };
-            // Where it fails it is tried at the next sleep; until then there is the timer.
-            if epoll::modify(epoll, &self.queues[0], epoll::EventData::new_u64(0), flags).is_err() {
-                return;
-            }
-        }
-        self.crowded = crowded;
     }
 
     fn count(&mut self, len: usize) {
@@ -296,10 +276,6 @@ impl Port for XdpPort {
 
     fn due_us(&self) -> Option<u64> {
         self.stall.map(|s| s.again_us)
-    }
-
-    fn wants_room(&self) -> bool {
-        self.crowded
     }
 
     #[inline]

@@ -547,7 +547,7 @@ impl Queue {
         self.tx.busy()
     }
 
-    /// Whether more than half of the ring to send is used: until it is not, a poll does not say that there is room (xsk_poll).
+    /// Whether more than half of the ring to send is used.
     pub fn is_crowded(&self) -> bool {
         self.tx.used() > self.tx.slots() / 2
     }

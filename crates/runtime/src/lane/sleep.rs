@@ -65,8 +65,7 @@ impl Lane {
             if frames && self.held[i].is_none() {
                 return None;
             }
-            let told = (self.unread & 1 << i != 0, self.crowded & 1 << i != 0);
-            if told != (frames, self.ports[i].wants_room()) {
+            if frames != (self.unread & 1 << i != 0) {
                 self.watch_port(i, frames);
             }
         }
@@ -137,18 +136,15 @@ impl Lane {
         self.watches.iter().try_for_each(|watch| epoll::add(watch, fd, none, epoll::EventFlags::IN))
     }
 
-    /// Whoever waits for this lane, with its turn or without, hears of frames on a port unless there are some, and of room where the
-    /// port wants that.
+    /// Whoever waits for this lane, with its turn or without, hears of frames on a port unless there are some.
     #[cold]
     fn watch_port(&mut self, i: usize, frames: bool) {
-        let (bit, wants_room) = (1 << i, self.ports[i].wants_room());
+        let bit = 1 << i;
         self.unread = if frames { self.unread | bit } else { self.unread & !bit };
-        self.crowded = if wants_room { self.crowded | bit } else { self.crowded & !bit };
         let read = if frames { epoll::EventFlags::empty() } else { epoll::EventFlags::IN };
-        let room = if wants_room { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
         for watch in &self.watches {
             // Where it fails there is the timer, or the wake-up comes at once.
-            let _ = epoll::modify(watch, self.ports[i].wake_fd(), epoll::EventData::new_u64(0), read | room);
+            let _ = epoll::modify(watch, self.ports[i].wake_fd(), epoll::EventData::new_u64(0), read);
         }
     }
 
@@ -195,8 +191,7 @@ impl Lane {
         for (i, port) in self.ports[..ports].iter().enumerate() {
             if self.gone & 1 << i == 0 {
                 let read = if self.unread & 1 << i != 0 { PollFlags::empty() } else { PollFlags::IN };
-                let room = if port.wants_room() { PollFlags::OUT } else { PollFlags::empty() };
-                fds[i] = PollFd::from_borrowed_fd(port.wake_fd(), read | room);
+                fds[i] = PollFd::from_borrowed_fd(port.wake_fd(), read);
             }
         }
         // The bell itself is in the place after them.

@@ -24,18 +24,15 @@ fn send(port: &mut XdpPort, frames: usize) -> bool {
     port.prepare_sleep()
 }
 
-/// Whether whoever sleeps on the port as it asks is woken within this time.
-fn wakes(port: &XdpPort, within: &Timespec) -> bool {
-    let room = if port.wants_room() { PollFlags::OUT } else { PollFlags::empty() };
-    poll(&mut [PollFd::from_borrowed_fd(port.wake_fd(), PollFlags::IN | room)], Some(within)).unwrap() > 0
+/// Whether whoever sleeps on the port is woken at once.
+fn wakes(port: &XdpPort) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::from_borrowed_fd(port.wake_fd(), PollFlags::IN)], Some(&now)).unwrap() > 0
 }
-
-const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
-const MINUTE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
 /// With one queue its socket is waited for, with two an epoll descriptor.
 #[test]
-fn a_port_sleeps_while_the_kernel_takes_nothing_and_hears_of_room() {
+fn a_port_sleeps_while_the_kernel_takes_nothing() {
     for queues in [1, 2] {
         beside_a_veth(queues, || {
             let config = XdpConfig { receive_ring: SLOTS, send_ring: SLOTS, offload: false, ..XdpConfig::default() };
@@ -43,25 +40,23 @@ fn a_port_sleeps_while_the_kernel_takes_nothing_and_hears_of_room() {
             let mut port = ports.remove(0);
             assert_eq!((port.queues.len(), port.epoll.is_some()), (queues as usize, queues > 1));
             assert!(send(&mut port, 3));
-            assert_eq!((port.due_us(), port.wants_room(), wakes(&port, &NOW)), (None, false, false));
+            assert_eq!((port.due_us(), wakes(&port)), (None, false));
 
             set("down");
-            // Half of the ring: a poll for room would not wait.
-            assert!(send(&mut port, SLOTS as usize / 2));
-            assert_eq!((port.due_us(), port.wants_room(), wakes(&port, &NOW)), (Some(AGAIN_US), false, false));
-            assert!(send(&mut port, 1));
-            assert_eq!((port.wants_room(), wakes(&port, &NOW)), (true, false));
+            // Half of the ring and more, then all of it.
+            assert!(send(&mut port, SLOTS as usize / 2 + 1));
+            assert_eq!((port.due_us(), wakes(&port)), (Some(AGAIN_US), false));
+            assert!(send(&mut port, SLOTS as usize / 2 - 1));
+            assert!(port.room() == 0 && !wakes(&port));
             std::thread::sleep(std::time::Duration::from_micros(LATEST_US));
             assert!(send(&mut port, 0));
             // No more often than it makes sense, however long it lasts.
-            assert_eq!((port.due_us(), port.wants_room(), wakes(&port, &NOW)), (Some(LATEST_US), true, false));
+            assert_eq!((port.due_us(), wakes(&port)), (Some(LATEST_US), false));
 
             set("up");
-            port.flush().unwrap();
-            assert!(wakes(&port, &MINUTE), "nobody hears of room");
             // Room that nobody asks for wakes nobody.
             assert!(send(&mut port, 0));
-            assert_eq!((port.due_us(), port.wants_room(), wakes(&port, &NOW)), (None, false, false));
+            assert_eq!((port.due_us(), wakes(&port)), (None, false));
             assert_eq!(port.counters().tx_dropped, 0);
         });
     }
