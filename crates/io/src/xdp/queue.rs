@@ -547,7 +547,7 @@ impl Queue {
         self.tx.busy()
     }
 
-    /// Whether more than half of the ring to send is used.
+    /// More than half of the ring to send is used.
     pub fn is_crowded(&self) -> bool {
         self.tx.used() > self.tx.slots() / 2
     }

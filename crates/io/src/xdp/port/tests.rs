@@ -24,7 +24,7 @@ fn send(port: &mut XdpPort, frames: usize) -> bool {
     port.prepare_sleep()
 }
 
-/// Whether whoever sleeps on the port is woken at once.
+/// Polls the port as a sleeping lane does, but without waiting; `true` where that lane would be woken.
 fn wakes(port: &XdpPort) -> bool {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut [PollFd::from_borrowed_fd(port.wake_fd(), PollFlags::IN)], Some(&now)).unwrap() > 0
