@@ -51,6 +51,34 @@ static ssize_t heard(int fd, void *buf, size_t size)
 	return n;
 }
 
+/*
+ * Waits until the address answers, at a port where nobody listens. A lane's device probes for another owner of its address first
+ * (RFC 5227), and answers no ARP meanwhile; the kernel gives a neighbour up after three requests, a second apart, of which some
+ * may have gone out for an earlier program's connections.
+ */
+static void reachable(void)
+{
+	struct sockaddr_in nobody = at;
+	int tries, ms, fd, error = EHOSTUNREACH;
+	char none;
+	nobody.sin_port = htons(1);
+	for (tries = 0; tries < 10 && error == EHOSTUNREACH; tries++) {
+		fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+		CHECK(fd >= 0);
+		CHECK(connect(fd, (struct sockaddr *)&nobody, sizeof nobody) == -1);
+		error = errno == EINPROGRESS ? EAGAIN : errno;
+		for (ms = 0; ms < 10000 && error == EAGAIN; ms++) {
+			usleep(1000);
+			CHECK(mp_flush(ch) == 0);
+			CHECK(recv(fd, &none, 1, 0) == -1);
+			error = errno;
+		}
+		close(fd);
+	}
+	errno = error;
+	CHECK(error == ECONNREFUSED);
+}
+
 static struct mp_event next(int cmd)
 {
 	struct mp_event ev;
@@ -734,6 +762,7 @@ int main(int argc, char **argv)
 	mp_handle listening = mp_register(ch, listener, NULL, 0);
 	CHECK(listening != 0);
 	CHECK(mp_getsockname(ch, listener, (struct sockaddr *)&at, &len) == 0);
+	reachable();
 	transfers(listening);
 	given_up(listening);
 	kernel_files();
