@@ -141,6 +141,8 @@ lints() {
     cargo metadata --manifest-path fuzz/Cargo.toml --locked --format-version 1 >/dev/null
     step "faults that can be put back"
     tools/faults.py --list >/dev/null
+    step "how tests are run"
+    tools/selftest.py --quiet
     step "layers"
     tools/circles.py --self-test
     tools/circles.py protocol stack tcp >/dev/null
@@ -178,7 +180,10 @@ tests() {
         fi
         printf '. Below 8192 tests of io_uring fail or are skipped.\n'
     fi
-    tools/test.py --result target/test-result.txt --workspace --locked
+    # The full form is to show what is unsteady.
+    local once=()
+    [ "$mode" != full ] || once=(--once)
+    tools/test.py --result target/test-result.txt "${once[@]}" --workspace --locked
 }
 
 documentation() {
