@@ -48,12 +48,13 @@ LIMIT = 900
 # More tests than these that fail are no accident.
 UNSTEADY = 3
 RESULT = re.compile(r"^test result: (\w+)\. (\d+) passed; (\d+) failed; (\d+) ignored", re.M)
-# Of a stack that contradicts itself: the place of the panic, or a line of its backtrace.
+# Place of the panic of a stack that contradicts itself, or a line of its backtrace.
 CHECK = re.compile(r"crates/stack/src/engine/check\.rs:[0-9]")
-# Names of the tests that failed, the last of the program's words; and the output of one.
+# Names of the tests that failed, which a program lists last.
 NAMES = re.compile(r"^failures:\n((?:    \S+\n)+)", re.M)
+# Output of one of them.
 SAID = re.compile(r"^---- (\S+) stdout ----\n(.*?)(?=^---- |^failures:$)", re.M | re.S)
-# Lines of that which are shown at the end.
+# Lines of its message that are shown at the end.
 SHOWN = 6
 
 
@@ -411,4 +412,7 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
