@@ -210,6 +210,29 @@ class Runs(unittest.TestCase):
         self.assertRegex("\n".join(fence.sweep()), r"(?m)^\d+ sleep 1000")
         self.assertEqual((list(processes(self.scratch)), fence.sweep()), ([], []))
 
+    def test_a_run_that_is_interrupted_leaves_nothing(self):
+        for exclusive in (False, True):
+            pid = os.fork()
+            if pid == 0:
+                sys.stdout = io.StringIO()
+                signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+                run = self.begin("hangs")
+                if exclusive:
+                    run.exclusive, run.computing = run.computing, []
+                try:
+                    run.all()
+                except SystemExit:
+                    run.stop()
+                os._exit(7)
+            while "sleep 1000" not in " ".join(processes(self.scratch)):
+                time.sleep(0.01)
+            os.kill(pid, signal.SIGTERM)
+            self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 7)
+            left = [] if self.why else [name for name in os.listdir(fence.root()) if name.startswith(f"{fence.NAME}{pid}-")]
+            self.assertEqual((list(processes(self.scratch)), left), ([], []))
+            os.remove(os.path.join(self.scratch, "hangs"))
+            os.remove(os.path.join(self.scratch, "hangs-0"))
+
     def test_a_run_that_is_stopped_ends_its_program_and_begins_no_other(self):
         run = self.begin("green", "hangs")
         run.computing.sort(key=lambda t: t["name"], reverse=True)

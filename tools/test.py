@@ -202,7 +202,7 @@ class Run:
         self.waiting = [t for t in longest_first if t["name"] in WAITING and t["name"] not in EXCLUSIVE]
         self.computing = [t for t in longest_first if t["name"] not in WAITING and t["name"] not in EXCLUSIVE]
         self.jobs, self.limit, self.fenced = jobs, limit, fenced
-        self.lock, self.results, self.running, self.stopped = threading.Lock(), [], {}, False
+        self.lock, self.results, self.running, self.threads, self.stopped = threading.Lock(), [], {}, [], False
 
     def next(self, waits):
         with self.lock:
@@ -279,14 +279,26 @@ class Run:
         while task := self.next(waits):
             self.noted(task)
 
+    def beside(self, *calls):
+        """Makes calls in threads, and returns when they have returned. A signal may interrupt this, and then stop() waits for them."""
+        # Not Thread.join(): interrupted by a signal, it takes the thread for ended.
+        for call in calls:
+            ended = threading.Event()
+            self.threads.append(ended)
+
+            def thread(call=call, ended=ended):
+                try:
+                    call()
+                finally:
+                    ended.set()
+
+            threading.Thread(target=thread).start()
+        for ended in self.threads:
+            ended.wait()
+
     def all(self):
-        for task in self.exclusive:
-            self.noted(task)
-        threads = [threading.Thread(target=self.worker, args=(i == 0,)) for i in range(max(1, self.jobs))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        self.beside(lambda: [self.noted(task) for task in self.exclusive])
+        self.beside(*(lambda waits=i == 0: self.worker(waits) for i in range(max(1, self.jobs))))
 
     def again(self):
         """Runs the tests that failed once more, each alone."""
@@ -309,6 +321,8 @@ class Run:
             self.stopped = True
             for pids in self.running.values():
                 end(pids())
+        for ended in self.threads:
+            ended.wait()
 
 
 def table(results, wall, file):
@@ -395,7 +409,7 @@ def main():
     try:
         run.all()
         if not args.once and own == len(words):
-            run.again()
+            run.beside(run.again)
     finally:
         run.stop()
     wall = time.monotonic() - begun
