@@ -197,7 +197,7 @@ class Runs(unittest.TestCase):
         self.needs_a_fence()
         pid = os.fork()
         if pid == 0:
-            # As a worker of a run, which is killed while its program runs.
+            # The child is a run that is killed while its program runs.
             sys.stdout = io.StringIO()
             self.begin("hangs").all()
             os._exit(1)
