@@ -96,11 +96,7 @@ def end(group):
 
 
 def command_of(pid):
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return file.read().replace(b"\0", b" ").decode(errors="replace").strip()[:200]
-    except OSError:
-        return ""
+    return read(f"/proc/{pid}/cmdline")[:200]
 
 
 def sweep():
@@ -129,9 +125,10 @@ def settings():
 
 
 def read(path):
+    """A file of /proc or of a control group; empty where it is not there, as when its process has ended."""
     try:
-        with open(path) as file:
-            return file.read().strip()
+        with open(path, "rb") as file:
+            return file.read().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
         return ""
 

@@ -34,6 +34,7 @@ import time
 from dataclasses import dataclass
 
 import fence
+from fence import command_of, read
 
 # Programs in which a test counts allocations, instructions or rates of the whole machine.
 EXCLUSIVE = {"cli/bench"}
@@ -95,15 +96,6 @@ def tasks_of(options, arguments):
     return tasks
 
 
-def read(path):
-    """A file of /proc; empty when its process has ended."""
-    try:
-        with open(path, "rb") as file:
-            return file.read().replace(b"\0", b" ").decode(errors="replace").strip()
-    except OSError:
-        return ""
-
-
 def family(pid):
     """A process and those that it started, the oldest first."""
     children = {}
@@ -121,7 +113,7 @@ def family(pid):
 def waits(pids):
     """What each thread of some processes waits for."""
     for pid in pids:
-        yield f"  {pid} {read(f'/proc/{pid}/cmdline')[:200]}"
+        yield f"  {pid} {command_of(pid)}"
         try:
             threads = sorted(map(int, os.listdir(f"/proc/{pid}/task")))
         except OSError:
