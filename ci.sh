@@ -11,7 +11,7 @@
 #   ./ci.sh help           this
 #
 # Without root it runs what it can and lists what it skipped; in CI (CI=true) a skip is a failure. At the end stands how long each
-# step took, and each test program. docs/testing.md says what each mode runs.
+# step took, and each test program. docs/testing.md says what each mode runs. What is built and installed is in target, or in CARGO_TARGET_DIR.
 set -euo pipefail
 cd "$(dirname "$0")"
 export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never} RUST_BACKTRACE=${RUST_BACKTRACE:-1}
@@ -38,7 +38,8 @@ case $mode in
 esac
 [ $# -le $most ] || wrong "too much: $*"
 
-skipped=() times=() name=
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+skipped=() times=() name='' machine=''
 root=$([ "$(id -u)" = 0 ] && echo yes || echo no)
 
 # Sets CPU to what all children used so far, in hundredths of a second. Not in a subshell, whose children are others.
@@ -79,6 +80,7 @@ closing() {
     printf '%s\n' "${times[@]}"
     cpu
     printf '%8d %8d  all\n' "$SECONDS" $((CPU / 100))
+    printf '%s\n' "$machine"
     rm -f "$scratch" "$scratch".*
     if [ ${#skipped[@]} -gt 0 ]; then
         printf 'skipped: %s\n' "${skipped[@]}"
@@ -88,7 +90,7 @@ closing() {
         fi
     fi
     # Last, as cargo ends: what CI's reader looks for.
-    [ $status != 0 ] || [ ! -f target/test-result.txt ] || case $mode in gate | quick | full) cat target/test-result.txt ;; esac
+    [ $status != 0 ] || [ ! -f "$target/test-result.txt" ] || case $mode in gate | quick | full) cat "$target/test-result.txt" ;; esac
     exit $status
 }
 
@@ -105,6 +107,8 @@ need() {
         why="apt-get could not install them"
     fi
     skip "what needs ${missing[*]} ($why)"
+    # Nothing that comes after it would make it pass.
+    [ "${CI:-}" != true ] || exit 1
 }
 # ran NAME… -- COMMAND…: runs tests, of which at least one must have each of the names in its own: a filter that matches nothing
 # passes by itself.
@@ -120,13 +124,27 @@ ran() {
 }
 # What every mode stands on.
 foundations() {
-    printf '%s, %s CPUs, descriptors: %s, locked memory: %s KiB\n' "$(uname -sr)" "$(nproc)" "$(ulimit -n)" "$(ulimit -l)"
+    fail() { printf 'ci.sh: %s\n' "$1" >&2; exit "$2"; }
+    case $mode in
+        gate | quick | full | long)
+            mkdir -p "$target" || exit 1
+            # Held until this process and those that it started have ended.
+            exec 9>"$target/ci.lock" || exit 1
+            flock --nonblock 9 || fail "$target is used by another run: wait for its end, or name another folder in CARGO_TARGET_DIR" 2
+            ;;
+    esac
     # g++ brings the C library's headers, which gcc only recommends.
     need python3:python3 cc:g++
     local each
     for each in cargo cc python3; do
-        command -v "$each" >/dev/null || { printf 'ci.sh: %s is missing, and nothing runs without it: see README.md for Rust, apt install gcc libc6-dev python3 for the others\n' "$each" >&2; exit 2; }
+        command -v "$each" >/dev/null ||
+            fail "$each is missing, and nothing runs without it: see README.md for Rust, apt install gcc libc6-dev python3 for the others" 2
     done
+    machine=$(tools/machine.py --disk 8 --memory 4 "$target") || exit 1
+    printf '%s\nDescriptors: %s; locked memory: %s KiB\n' "$machine" "$(ulimit -n)" "$(ulimit -l)"
+    local said
+    said=$(cargo fetch --quiet --locked --target "$(rustc -vV | sed -n 's/^host: //p')" 2>&1) ||
+        fail "crates of Cargo.lock are missing here, and could not be fetched: $(xargs <<<"${said##*$'\n'}")" 1
 }
 nightly() { cargo +nightly --version >/dev/null 2>&1; }
 # Whether the nightly toolchain has a component, by a file of it.
@@ -180,10 +198,13 @@ tests() {
         fi
         printf '. Below 8192 tests of io_uring fail or are skipped.\n'
     fi
-    # The full form is to show what is unsteady.
+    # The full form is to show what is unsteady, and computes more.
     local once=()
-    [ "$mode" != full ] || once=(--once)
-    tools/test.py --result target/test-result.txt "${once[@]}" --workspace --locked
+    if [ "$mode" = full ]; then
+        once=(--once)
+        export CORELANE_TESTS=full
+    fi
+    tools/test.py --result "$target/test-result.txt" "${once[@]}" --workspace --locked
 }
 
 documentation() {
@@ -202,7 +223,7 @@ models() {
 }
 under_loom() {
     RUSTFLAGS="--cfg loom" CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 CARGO_PROFILE_RELEASE_DEBUG=none \
-        cargo test -p mem -p runtime --release --locked --target-dir target/loom "$@"
+        cargo test -p mem -p runtime --release --locked --target-dir "$target/loom" "$@"
 }
 
 fuzzers() {
@@ -216,7 +237,7 @@ fuzzers() {
     fi
 }
 
-under_miri() { MIRIFLAGS="-Zmiri-disable-isolation" cargo +nightly miri test --locked --target-dir target/miri "$@"; }
+under_miri() { MIRIFLAGS="-Zmiri-disable-isolation" cargo +nightly miri test --locked --target-dir "$target/miri" "$@"; }
 miri() {
     step "memory rules under miri"
     if nightly && has bin/cargo-miri && has lib/rustlib/src/rust/library; then
@@ -236,7 +257,7 @@ races() {
         local host
         host=$(rustc -vV | sed -n 's/^host: //p')
         RUSTFLAGS="-Zsanitizer=thread" TSAN_OPTIONS="halt_on_error=1" \
-            cargo +nightly test -Zbuild-std --target "$host" -p channel -p runtime -p corelane --lib --tests --locked --target-dir target/tsan
+            cargo +nightly test -Zbuild-std --target "$host" -p channel -p runtime -p corelane --lib --tests --locked --target-dir "$target/tsan"
     else
         skip "ThreadSanitizer (rustup +nightly component add rust-src)"
     fi
@@ -256,12 +277,12 @@ instructions() {
 
 # What the tests were run with, installed; nothing is built again.
 as_tested() {
-    mkdir -p target/built
-    ln -sf "$PWD"/target/debug/corelane "$PWD"/target/debug/deps/lib{mtcp,megapipe}.{so,a} target/built/
-    ./install.sh --from target/built "$PWD/target/prefix"
+    mkdir -p "$target/built"
+    ln -sf "$target"/debug/corelane "$target"/debug/deps/lib{mtcp,megapipe}.{so,a} "$target/built/"
+    ./install.sh --from "$target/built" "$target/prefix"
 }
 
-# The installed command, libraries and C examples: as_tested, or "./install.sh $PWD/target/prefix", which builds a release.
+# The installed command, libraries and C examples: as_tested, or "./install.sh $target/prefix", which builds a release.
 installed() {
     step "what is installed, and a demonstration"
     local each
@@ -269,8 +290,8 @@ installed() {
         command -v $each >/dev/null || { skip "what is installed (needs $each: apt install make pkg-config)"; return; }
     done
     "$@"
-    make -s -C examples/c PREFIX="$PWD/target/prefix" OUT="$PWD/target/examples"
-    target/prefix/bin/corelane demo --seconds 1 --json | grep '"ratio"'
+    make -s -C examples/c PREFIX="$target/prefix" OUT="$target/examples"
+    "$target"/prefix/bin/corelane demo --seconds 1 --json | grep '"ratio"'
 }
 
 # Runs the servers that `installed` has made.
@@ -280,13 +301,13 @@ servers() {
         skip "key-value servers in namespaces (they need root)"
         return
     fi
-    if [ ! -x target/examples/kvserver ]; then
+    if [ ! -x "$target/examples/kvserver" ]; then
         skip "key-value servers (nothing is installed)"
         return
     fi
     for client in "" "--client memcaslap --share 60 --connections 64"; do
         # shellcheck disable=SC2086 # some words or none
-        target/prefix/bin/corelane bench memcached --quick --seconds 1 --kv target/examples/kvserver $client --json |
+        "$target"/prefix/bin/corelane bench memcached --quick --seconds 1 --kv "$target/examples/kvserver" $client --json |
             python3 -c 'import json, sys
 said = json.load(sys.stdin)
 rows = said["rows"]
@@ -305,8 +326,8 @@ profiled() {
     elif ! tools/pgo.sh --tool; then
         skip "a profile-guided build (needs llvm-profdata of rustc's LLVM: see tools/pgo.sh --help)"
     else
-        ./install.sh --pgo "$PWD/target/prefix-pgo"
-        target/prefix-pgo/bin/corelane demo --seconds 1 --json | grep '"ratio"'
+        ./install.sh --pgo "$target/prefix-pgo"
+        "$target"/prefix-pgo/bin/corelane demo --seconds 1 --json | grep '"ratio"'
         tools/instructions.sh --pgo
     fi
 }
@@ -363,7 +384,7 @@ case $mode in
     long)
         step "what the tests need"
         need "${debian[@]}"
-        installed ./install.sh "$PWD/target/prefix"
+        installed ./install.sh "$target/prefix"
         servers
         profiled
         miri
@@ -373,7 +394,7 @@ case $mode in
         # thousand flows, which take far longer with them; fewer are among the tests.
         step "twenty thousand simulated networks, and a thousand flows to their end"
         seeds 20000 -p sim --test lossy --test extremes --test links --test hops --test segments
-        CORELANE_LONG=1 cargo test --release -p sim --locked --test fairness
+        CORELANE_TESTS=long cargo test --release -p sim --locked --test fairness
         step "ten thousand histories of channels, a thousand of lanes"
         seeds 10000 -p channel --test random
         seeds 1000 -p corelane --test histories

@@ -7,7 +7,9 @@ use sim::world::{self, Report};
 
 #[test]
 fn every_byte_once_and_in_order() {
-    let reports = testing::seeds("sim --test lossy", 4_000, testing::cores(), |seed| world::run(Plan::draw(seed)));
+    let reports = testing::seeds("sim --test lossy", testing::sized(2_000, 4_000), testing::cores(), |seed| {
+        world::run(Plan::draw(seed))
+    });
     let seeds = reports.len();
     let total = reports.into_iter().fold(Report::default(), |mut total, report| {
         total += report;

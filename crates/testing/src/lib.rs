@@ -1,4 +1,4 @@
-//! What all tests share: how one is skipped, and how one is run for many seeds.
+//! Shared by all tests: how one is skipped, how much it computes, and how it is run for many seeds.
 //!
 //! A test that passes says nothing: what it has printed is thrown away. So where `CI=true` says that everything is to be tested,
 //! a skip is a failure.
@@ -18,6 +18,36 @@ pub fn skip(why: impl Display) {
 /// The same for what is right to be skipped on some machines of CI, too. Each caller says which those are.
 pub fn skip_in_ci_too(why: impl Display) {
     eprintln!("SKIPPED: {why}");
+}
+
+/// How much the tests compute, least first: `CORELANE_TESTS` says it, and is `gate` where it is not set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Size {
+    /// `./ci.sh`, and any `cargo test`.
+    Gate,
+    /// `./ci.sh full`.
+    Full,
+    /// `./ci.sh long`.
+    Long,
+}
+
+/// Panics where `CORELANE_TESTS` is none of `gate`, `full` and `long`.
+pub fn size() -> Size {
+    named_size(std::env::var_os("CORELANE_TESTS").map(|name| name.to_string_lossy().into_owned()).as_deref())
+}
+
+fn named_size(name: Option<&str>) -> Size {
+    match name {
+        None | Some("gate") => Size::Gate,
+        Some("full") => Size::Full,
+        Some("long") => Size::Long,
+        Some(other) => panic!("CORELANE_TESTS is {other:?}, and should be gate, full or long"),
+    }
+}
+
+/// A number of the gate, or the one of longer runs.
+pub fn sized<T>(gate: T, full: T) -> T {
+    if size() == Size::Gate { gate } else { full }
 }
 
 /// Threads for what computes: one for each core.
@@ -81,6 +111,20 @@ mod tests {
             assert!(said.contains("SKIPPED: there is no moon") && said.contains("running 1 test"), "{said}");
             assert_eq!(out.status.success(), passes, "CI={ci:?}: {said}");
         }
+    }
+
+    #[test]
+    fn sizes_are_named_and_a_wrong_name_is_refused() {
+        assert_eq!(
+            [None, Some("gate"), Some("full"), Some("long")].map(named_size),
+            [Size::Gate, Size::Gate, Size::Full, Size::Long]
+        );
+        let cause = catch_unwind(|| named_size(Some("ful"))).unwrap_err();
+        assert!(
+            cause
+                .downcast_ref::<String>()
+                .is_some_and(|said| said.contains("\"ful\"") && said.contains("gate, full or long"))
+        );
     }
 
     #[test]
