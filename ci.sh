@@ -96,20 +96,28 @@ closing() {
 
 # Installs Debian packages for commands that are missing: command:package ...
 need() {
-    local missing=() pair
-    for pair in "$@"; do
-        command -v "${pair%%:*}" >/dev/null || [ -x "/usr/sbin/${pair%%:*}" ] || missing+=("${pair##*:}")
-    done
+    missing "$@"
     [ ${#missing[@]} -gt 0 ] || return 0
-    local why="install them, or run as root"
+    local why="install them, or run as root" said
     if [ "$root" = yes ]; then
-        if apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null; then return 0; fi
-        why="apt-get could not install them"
+        said=$( { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"; } 2>&1 >/dev/null) || true
+        missing "$@"
+        [ ${#missing[@]} -gt 0 ] || return 0
+        why="apt-get could not install them: $(last_line "$said")"
     fi
     skip "what needs ${missing[*]} ($why)"
     # Nothing that comes after it would make it pass.
     [ "${CI:-}" != true ] || exit 1
 }
+# Sets `missing` to the packages of commands that are not there.
+missing() {
+    local pair
+    missing=()
+    for pair in "$@"; do
+        [ -x "$(command -v "${pair%%:*}")" ] || [ -x "/usr/sbin/${pair%%:*}" ] || missing+=("${pair##*:}")
+    done
+}
+last_line() { sed -n '$s/^ *//p' <<<"$1"; }
 # ran NAME… -- COMMAND…: runs tests, of which at least one must have each of the names in its own: a filter that matches nothing
 # passes by itself.
 ran() {
@@ -144,7 +152,7 @@ foundations() {
     printf '%s\nDescriptors: %s; locked memory: %s KiB\n' "$machine" "$(ulimit -n)" "$(ulimit -l)"
     local said
     said=$(cargo fetch --quiet --locked --target "$(rustc -vV | sed -n 's/^host: //p')" 2>&1) ||
-        fail "crates of Cargo.lock are missing here, and could not be fetched: $(xargs <<<"${said##*$'\n'}")" 1
+        fail "crates of Cargo.lock are missing here, and could not be fetched: $(last_line "$said")" 1
 }
 nightly() { cargo +nightly --version >/dev/null 2>&1; }
 # Whether the nightly toolchain has a component, by a file of it.
