@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of tools/test.py and tools/fence.py, with a small test program that rustc builds: tools/selftest.py"""
+"""Tests of tools/test.py and tools/fence.py, with a small test program that rustc builds, and of tools/machine.py: tools/selftest.py"""
 import concurrent.futures
 import contextlib
 import io
@@ -10,8 +10,10 @@ import sys
 import tempfile
 import time
 import unittest
+import unittest.mock
 
 import fence
+import machine
 import test
 
 # Each module is what one test program holds; `first` is true once for each name.
@@ -245,6 +247,38 @@ class Runs(unittest.TestCase):
             run.stop()
             thread.join()
         self.assertEqual((run.results, list(processes(self.scratch)), said.getvalue()), ([], [], ""))
+
+
+class Machine(unittest.TestCase):
+    def says(self, *arguments):
+        out, wrong = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(wrong), unittest.mock.patch("sys.argv", ["machine.py", *arguments]):
+            code = machine.main()
+        return code, out.getvalue(), wrong.getvalue()
+
+    def test_a_machine_with_room_is_described(self):
+        code, out, wrong = self.says("--disk", "0.001", "--memory", "0.001", "/nowhere/at/all")
+        self.assertEqual((code, wrong), (0, ""))
+        self.assertRegex(out, r"^.+, [0-9]+ CPUs, Linux .+; free: [0-9]+ GiB of disk, [0-9]+ GiB of memory; "
+                              r"a fixed computation took [0-9.]+ s\n$")
+
+    def test_too_little_room_is_refused_in_one_line(self):
+        for option, name in ("--disk", r"disk \(for /tmp\)"), ("--memory", "memory"):
+            code, out, wrong = self.says(option, "1e9", "/tmp")
+            self.assertEqual((code, out), (1, ""))
+            self.assertRegex(wrong, rf"^machine.py: [0-9.]+ GiB of {name} are free, and 1e\+09 are needed\n$")
+
+    def test_memory_is_no_more_than_a_control_group_allows(self):
+        files = {
+            "/proc/meminfo": "MemAvailable:   8388608 kB\n",
+            "/proc/self/cgroup": "4:memory:/a/b\n0::/c\n",
+            "/proc/self/mountinfo": "30 1 0:1 / /g rw - cgroup none rw,memory\n31 1 0:2 / /g/unified rw - cgroup2 none rw\n",
+            "/g/memory.limit_in_bytes": "9223372036854771712\n",
+        }
+        for path, limit, least in (None, None, 8 << 30), ("/g/a/memory.limit_in_bytes", 5, 5), ("/g/unified/c/memory.max", 6, 6):
+            more = {path: f"{limit}\n", "/g/unified/memory.max": "max\n"}
+            with unittest.mock.patch("machine.text", lambda path: (files | more).get(path, "")):
+                self.assertEqual(machine.free_memory(), least)
 
 
 if __name__ == "__main__":
