@@ -100,7 +100,7 @@ need() {
     [ ${#missing[@]} -gt 0 ] || return 0
     local why="install them, or run as root" said
     if [ "$root" = yes ]; then
-        said=$( { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"; } 2>&1 >/dev/null) || true
+        said=$(install 2>&1 >/dev/null) || true
         missing "$@"
         [ ${#missing[@]} -gt 0 ] || return 0
         why="apt-get could not install them: $(last_line "$said")"
@@ -109,6 +109,7 @@ need() {
     # Nothing that comes after it would make it pass.
     [ "${CI:-}" != true ] || exit 1
 }
+install() { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"; }
 # Sets `missing` to the packages of commands that are not there.
 missing() {
     local pair
