@@ -1,4 +1,4 @@
-//! How flows of one kind share a bottleneck at equal RTTs: Jain's index over what each gets in the long run. `CORELANE_TESTS=full` runs
+//! Shares of a bottleneck that flows of one kind get in the long run, at equal RTTs: Jain's index. `CORELANE_TESTS=full` runs
 //! each test for more flows, `CORELANE_TESTS=long` a thousand to their end.
 
 use core::time::Duration;
