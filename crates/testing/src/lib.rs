@@ -20,8 +20,8 @@ pub fn skip_in_ci_too(why: impl Display) {
     eprintln!("SKIPPED: {why}");
 }
 
-/// How much the tests compute, least first: `CORELANE_TESTS` says it, and is `gate` where it is not set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// Amount that the tests compute, by `CORELANE_TESTS`; `gate` where that is not set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
     /// `./ci.sh`, and any `cargo test`.
     Gate,
