@@ -10,7 +10,7 @@ mod report;
 use crate::args::DemoArgs;
 use crate::failure::Failure;
 use crate::http::session::Handler;
-use crate::load::generator::{Plan, Shared};
+use crate::load::plan::{Plan, Shared};
 use crate::load::report::Tally;
 use crate::load::talk::Fetch;
 use crate::load::target::Http;

@@ -1,7 +1,8 @@
 //! `corelane load`: generators on the lanes of devices.
 
-use super::generator::{Generator, Plan, Shared};
+use super::generator::Generator;
 use super::memcached::Mix;
+use super::plan::{Plan, Shared};
 use super::report::{Report, Tally};
 use super::talk::{Fetch, Talk};
 use super::target::Service;
@@ -314,7 +315,7 @@ mod tests {
 
     #[test]
     fn the_last_line_says_what_went_wrong() {
-        use crate::load::report::Cause;
+        use crate::load::cause::Cause;
         let said = |tally: &Tally, rate| verdict(tally, rate).map_err(|failure| failure.to_string());
         let failed = |cause| {
             let mut tally = Tally::default();

@@ -3,14 +3,15 @@
 //! Closed loop: a fixed number of connections, each followed by the next. Open loop: connections start when they are due, and
 //! latency counts from that moment, so that a stalled server cannot hide its stall (coordinated omission).
 
-use super::report::{Cause, Tally};
+use super::cause::Cause;
+use super::plan::{Plan, Progress, Shared};
+use super::report::Tally;
 use super::talk::Talk;
 use crate::net::{Net, Ready};
 use crate::sys::{self, Stop};
 use crate::timers::Timers;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// A start this much later than intended is counted as missed.
@@ -26,80 +27,6 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Connections started before events are served again.
 const START_BATCH: usize = 64;
 const BUFFER: usize = 64 * 1024;
-
-/// What one generator does.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// Connections at once (closed loop), or at most (open loop).
-    pub concurrent: usize,
-    /// Connections in all; none: until stopped.
-    pub total: Option<u64>,
-    /// Requests on each connection; 0: the server ends it, by RST or FIN.
-    pub per_connection: u32,
-    /// Connections stay open after their requests.
-    pub hold: bool,
-    /// Connections a second (open loop).
-    pub rate: Option<f64>,
-    /// Longest time for a connection.
-    pub timeout: Duration,
-}
-
-impl Plan {
-    /// Whether a connection that has `done` so many requests makes its last one now.
-    fn is_last(&self, done: u32) -> bool {
-        done + 1 == self.per_connection && !self.hold
-    }
-}
-
-/// What generators and their controller tell each other.
-#[derive(Debug, Default)]
-pub struct Shared {
-    phase: AtomicU8,
-    connections: AtomicU64,
-    messages: AtomicU64,
-    errors: AtomicU64,
-    held: AtomicU64,
-}
-
-/// Numbers for a progress line.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Progress {
-    /// Connections completed.
-    pub connections: u64,
-    /// Responses received.
-    pub messages: u64,
-    /// Connections that failed.
-    pub errors: u64,
-    /// Connections kept open.
-    pub held: u64,
-}
-
-impl Shared {
-    /// What was done so far, all generators together.
-    pub fn progress(&self) -> Progress {
-        Progress {
-            connections: self.connections.load(Ordering::Relaxed),
-            messages: self.messages.load(Ordering::Relaxed),
-            errors: self.errors.load(Ordering::Relaxed),
-            held: self.held.load(Ordering::Relaxed),
-        }
-    }
-
-    /// Starts the measurement: what was done before no longer counts.
-    pub fn measure(&self) {
-        self.phase.store(1, Ordering::Relaxed);
-    }
-
-    /// Ends the measurement; load goes on until the stop.
-    pub fn end(&self) {
-        self.phase.store(2, Ordering::Relaxed);
-    }
-
-    /// 0 before, 1 during, 2 after the measurement.
-    pub fn phase(&self) -> u8 {
-        self.phase.load(Ordering::Relaxed)
-    }
-}
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -258,12 +185,8 @@ impl<N: Net, T: Talk> Generator<N, T> {
 
     /// Publishes progress; once a turn, so that nothing is shared per message.
     fn tell(&mut self) {
-        let (now, before) = (self.seen, self.told);
-        self.shared.connections.fetch_add(now.connections - before.connections, Ordering::Relaxed);
-        self.shared.messages.fetch_add(now.messages - before.messages, Ordering::Relaxed);
-        self.shared.errors.fetch_add(now.errors - before.errors, Ordering::Relaxed);
-        self.shared.held.fetch_add(now.held.wrapping_sub(before.held), Ordering::Relaxed);
-        self.told = now;
+        self.shared.publish(self.seen, self.told);
+        self.told = self.seen;
     }
 
     /// How evenly the places of a closed loop shared what came.

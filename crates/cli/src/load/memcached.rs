@@ -1,6 +1,6 @@
 //! The memcached text protocol from the client's side: gets and sets of random keys. Every value is checked.
 
-use super::report::Cause;
+use super::cause::Cause;
 use super::talk::Talk;
 use std::io::Write;
 use std::sync::Arc;

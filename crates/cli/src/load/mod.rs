@@ -1,8 +1,10 @@
 //! Load: generators, one a thread, what they say, and what they measured.
 
+pub mod cause;
 pub mod command;
 pub mod generator;
 pub mod memcached;
+pub mod plan;
 pub mod report;
 pub mod talk;
 pub mod target;

@@ -1,6 +1,6 @@
 //! What a generator says on a connection, and what it must hear.
 
-use super::report::Cause;
+use super::cause::Cause;
 use crate::http::reader::{Malformed, Reader};
 use crate::load::target::Http;
 

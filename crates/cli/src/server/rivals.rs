@@ -153,7 +153,8 @@ fn resets_are_what_was_asked_for() {
 
 #[test]
 fn held_connections_stay() {
-    use crate::load::generator::{Generator, Plan, Shared};
+    use crate::load::generator::Generator;
+    use crate::load::plan::{Plan, Shared};
     use crate::load::talk::Fetch;
     use crate::load::target::Http;
     use std::sync::Arc;
