@@ -156,7 +156,9 @@ pub struct ServeArgs {
 #[command(
     after_help = "Without --rate the loop is closed: each connection is followed by the next. With --rate it is \
                         open: connections start when they are due, and latency counts from that moment. The last \
-                        request of a connection asks the server to close."
+                        request of a connection asks the server to close; where it does not within 0.1 s, the \
+                        connection is closed here. Requests that are unanswered at the end are counted, with their age; \
+                        with --rate the latencies have them, too."
 )]
 pub struct LoadArgs {
     /// Whom to load, and with what.
@@ -192,12 +194,15 @@ pub struct LoadArgs {
     /// Open loop: connections to start in each second
     #[arg(long, value_name = "PER_S", value_parser = rate)]
     pub rate: Option<f64>,
-    /// Length that every body must have [default: that of the first]
+    /// Length that every body must have [default: any]
     #[arg(long, value_name = "BYTES")]
     pub length: Option<u64>,
-    /// Longest time for a connection, in seconds
+    /// Seconds that the server may be silent while it owes an answer, or the rest of one
     #[arg(long, default_value_t = 30.0, value_name = "S", value_parser = seconds)]
     pub timeout: f64,
+    /// Seconds that a connect may take [default: that of --timeout]
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    pub connect_timeout: Option<f64>,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

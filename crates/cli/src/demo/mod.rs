@@ -82,6 +82,7 @@ fn plan(args: &DemoArgs, thread: usize) -> Plan {
         per_connection: args.messages_per_connection,
         hold: false,
         rate: None,
+        connect_timeout: Duration::from_secs(30),
         timeout: Duration::from_secs(30),
     }
 }

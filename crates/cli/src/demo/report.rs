@@ -1,7 +1,7 @@
 //! What the demo found.
 
 use super::Measured;
-use crate::load::report::Percentiles;
+use crate::load::latency::Percentiles;
 use crate::sys::Machine;
 use serde::Serialize;
 use std::collections::BTreeMap;

@@ -14,7 +14,9 @@ pub enum Cause {
     Unreachable,
     /// connect: another error.
     Connect(i32),
-    /// Longer than the timeout.
+    /// connect: nobody answered in time.
+    ConnectTimeout,
+    /// An answer, or more of it, did not come in time.
     Timeout,
     /// Reset by the server.
     Reset,
@@ -26,8 +28,10 @@ pub enum Cause {
     Malformed,
     /// Not 2xx.
     Status(u16),
-    /// Not the length expected.
+    /// Not the length that `--length` asks for.
     Length,
+    /// More than the response.
+    Surplus,
     /// Not what was asked for.
     Answer,
 }
@@ -39,7 +43,7 @@ impl Cause {
             io::ErrorKind::ConnectionRefused => Cause::Refused,
             io::ErrorKind::AddrNotAvailable | io::ErrorKind::AddrInUse => Cause::NoAddress,
             io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => Cause::Unreachable,
-            io::ErrorKind::TimedOut => Cause::Timeout,
+            io::ErrorKind::TimedOut => Cause::ConnectTimeout,
             io::ErrorKind::ConnectionReset => Cause::Reset,
             _ => Cause::Connect(error.raw_os_error().unwrap_or(0)),
         }
@@ -63,13 +67,15 @@ impl fmt::Display for Cause {
             Cause::NoAddress => f.write_str("no local address or port left"),
             Cause::Unreachable => f.write_str("host or network unreachable"),
             Cause::Connect(errno) => write!(f, "connect: {}", words(errno)),
+            Cause::ConnectTimeout => f.write_str("connect: timed out"),
             Cause::Timeout => f.write_str("timed out"),
             Cause::Reset => f.write_str("reset by the server"),
             Cause::Transfer(errno) => write!(f, "transfer: {}", words(errno)),
             Cause::EarlyClose => f.write_str("closed before the response was whole"),
             Cause::Malformed => f.write_str("the response is not HTTP"),
             Cause::Status(status) => write!(f, "status {status}"),
-            Cause::Length => f.write_str("the response has another length"),
+            Cause::Length => f.write_str("the body is not as long as --length says"),
+            Cause::Surplus => f.write_str("bytes follow the response"),
             Cause::Answer => f.write_str("another answer than what was asked for"),
         }
     }

@@ -95,26 +95,33 @@ pub fn run(args: &LoadArgs, stop: &Stop) -> Result<(), Failure> {
     verdict(&tally, args.rate)
 }
 
-/// What went wrong in a load that came to its end.
+/// Failure of a load that came to its end, if it is one.
 fn verdict(tally: &Tally, rate: Option<f64>) -> Result<(), Failure> {
-    let failed = tally.failures();
+    let (failed, unanswered) = (tally.failures(), tally.unanswered.count());
     let all = failed + tally.connections;
-    let useless = tally.connections == 0 && tally.messages == 0;
-    let failures = (failed > 0).then(|| match useless {
-        true => format!("none of {failed} connections was of use"),
-        false => format!("{failed} of {all} connections failed"),
-    });
-    let missed = rate
-        .filter(|_| tally.missed_rate())
-        .map(|rate| format!("{rate} connections a second were not kept: {} starts were late", tally.late_starts));
-    let causes = "the causes are listed above";
-    let remedy = match (&failures, useless) {
-        (None, _) => "lower --rate, or use more --lanes".to_owned(),
-        (Some(_), true) if tally.answered() => format!("a server answers, but not what was asked for; {causes}"),
-        (Some(_), true) => format!("see whether a server is there; {causes}"),
-        (Some(_), false) => causes.to_owned(),
+    let useless = tally.is_useless();
+    let failures = match useless {
+        true => Some(format!("none of {} connections was of use", failed + unanswered)),
+        false => (failed > 0).then(|| format!("{failed} of {all} connections failed")),
     };
-    let what: Vec<String> = [failures, missed].into_iter().flatten().collect();
+    let stall = tally.unanswered.stall().filter(|_| !useless);
+    let stalled = stall.map(|time| format!("nothing was answered in the last {:.1} s", time.as_secs_f64()));
+    let not_held =
+        tally.not_held.map(|(held, all)| format!("{held} of {all} connections were held, so nothing was measured"));
+    let missed = rate.filter(|_| tally.missed_rate()).map(|rate| {
+        let (late, never) = (tally.late_starts, tally.unanswered.starts());
+        let never = if never > 0 { format!(", {never} never came") } else { String::new() };
+        format!("{rate} connections a second were not kept: {late} starts were late{never}")
+    });
+    let causes = "the causes are listed above";
+    let remedy = match () {
+        () if useless && tally.answered() => format!("a server answers, but not what was asked for; {causes}"),
+        () if useless || not_held.is_some() => format!("see whether a server is there; {causes}"),
+        () if stall.is_some() => format!("see whether the server is still there; {causes}"),
+        () if failed > 0 => causes.to_owned(),
+        () => "lower --rate, or use more --lanes".to_owned(),
+    };
+    let what: Vec<String> = [not_held, failures, stalled, missed].into_iter().flatten().collect();
     if what.is_empty() { Ok(()) } else { Err(Failure::new(what.join(", and "), remedy)) }
 }
 
@@ -163,8 +170,8 @@ pub fn measure(
         threads
             .push(thread.map_err(|error| Failure::new(format!("no thread: {error}"), "raise the limit of processes"))?);
     }
-    watch(args, at_once as u64, &shared, stop, || threads.iter().all(thread::JoinHandle::is_finished));
     let mut tally = Tally::default();
+    tally.not_held = watch(args, at_once as u64, &shared, stop, || threads.iter().all(thread::JoinHandle::is_finished));
     let mut failure = None;
     for thread in threads {
         match thread.join() {
@@ -189,6 +196,7 @@ fn plans(args: &LoadArgs, lanes: usize) -> Vec<Option<Plan>> {
         per_connection: args.messages,
         hold: args.hold,
         rate: args.rate.map(|rate| rate / busy as f64),
+        connect_timeout: Duration::from_secs_f64(args.connect_timeout.unwrap_or(args.timeout)),
         timeout: Duration::from_secs_f64(args.timeout),
     };
     let useful = |lane: &u64| *lane < busy && args.total.is_none_or(|total| share(total, *lane) > 0);
@@ -229,8 +237,14 @@ enum Stage {
     Measuring,
 }
 
-/// Shows progress, and stops when the time is over.
-fn watch(args: &LoadArgs, at_once: u64, shared: &Shared, stop: &Stop, finished: impl Fn() -> bool) {
+/// Shows progress, and stops when the time is over. Gives how many connections of how many were held, where they never all were.
+fn watch(
+    args: &LoadArgs,
+    at_once: u64,
+    shared: &Shared,
+    stop: &Stop,
+    finished: impl Fn() -> bool,
+) -> Option<(u64, u64)> {
     let event = |name: &str| {
         if args.events {
             // Whoever reads these has gone when it fails; the load ends all the same.
@@ -249,6 +263,10 @@ fn watch(args: &LoadArgs, at_once: u64, shared: &Shared, stop: &Stop, finished: 
     let (mut last, mut last_at) = (shared.progress(), start);
     let mut stage = Stage::Measuring;
     let mut begun = start;
+    // Connections are held one after the other: a server that holds no more of them is not waited for without end.
+    let patience = Duration::from_secs_f64(args.timeout + args.connect_timeout.unwrap_or(args.timeout));
+    let mut not_held = None;
+    let (mut most_held, mut grown) = (0, start);
     event("started");
     if args.hold || !warm_up.is_zero() {
         stage = Stage::Before;
@@ -260,6 +278,17 @@ fn watch(args: &LoadArgs, at_once: u64, shared: &Shared, stop: &Stop, finished: 
             (stage, begun) = (Stage::Measuring, Instant::now());
             shared.measure();
             event("measuring");
+        }
+        if stage == Stage::Before && args.hold {
+            let held = shared.progress().held;
+            if held > most_held {
+                (most_held, grown) = (held, Instant::now());
+            }
+            if grown.elapsed() > patience {
+                not_held = Some((held, at_once));
+                stop.set();
+                break;
+            }
         }
         let left = match stage {
             Stage::Before => Some(warm_up.saturating_sub(start.elapsed()).max(Duration::from_millis(2))),
@@ -284,6 +313,7 @@ fn watch(args: &LoadArgs, at_once: u64, shared: &Shared, stop: &Stop, finished: 
         }
     }
     bar.finish_and_clear();
+    not_held
 }
 
 #[cfg(test)]

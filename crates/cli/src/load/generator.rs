@@ -7,6 +7,7 @@ use super::cause::Cause;
 use super::plan::{Plan, Progress, Shared};
 use super::report::Tally;
 use super::talk::Talk;
+use super::unanswered::Unanswered;
 use crate::net::{Net, Ready};
 use crate::sys::{self, Stop};
 use crate::timers::Timers;
@@ -26,6 +27,15 @@ const HOPELESS: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(10);
 /// Connections started before events are served again.
 const START_BATCH: usize = 64;
+/// Timers: for a connect, for a request, and for the server's end of a connection.
+const CONNECT: u8 = 0;
+const REQUEST: u8 = 1;
+const END: u8 = 2;
+/// For the end of a connection that the server was asked to end: it shall have TIME-WAIT where it does, and holds nothing up where not.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// Ends in a row that did not come: from then on only one in `PROBE` is waited for.
+const ENDLESS: u32 = 16;
+const PROBE: Duration = Duration::from_secs(1);
 const BUFFER: usize = 64 * 1024;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -33,7 +43,9 @@ enum State {
     Connecting,
     Sending(usize),
     Reading,
-    /// Everything received, the server's end awaited.
+    /// No request: the server's end of the connection is the answer.
+    AwaitingEnd,
+    /// Everything received, the server's end awaited for `PATIENCE`.
     Ending,
     /// Everything received, and nothing more to do.
     Holding,
@@ -77,12 +89,18 @@ pub struct Generator<N: Net, T: Talk> {
     ever_connected: bool,
     /// Where a closed loop has slowed down: not before.
     pause: Option<Instant>,
+    /// The last answer, whole and right or not.
+    last_answer: Option<Instant>,
+    /// Ends that did not come since the last that did.
+    missing_ends: u32,
+    /// The next end to wait for, where they do not come.
+    next_probe: Instant,
 }
 
 impl<N: Net, T: Talk> Generator<N, T> {
     /// A generator over a network that can connect.
     pub fn new(net: N, talk: T, plan: Plan, shared: Arc<Shared>) -> Generator<N, T> {
-        let timers = Timers::new(&[plan.timeout]);
+        let timers = Timers::new(&[plan.connect_timeout, plan.timeout, PATIENCE]);
         Generator {
             net,
             talk,
@@ -101,6 +119,9 @@ impl<N: Net, T: Talk> Generator<N, T> {
             refused: 0,
             ever_connected: false,
             pause: None,
+            last_answer: None,
+            missing_ends: 0,
+            next_probe: Instant::now(),
         }
     }
 
@@ -129,6 +150,7 @@ impl<N: Net, T: Talk> Generator<N, T> {
                     self.talk.misses();
                     self.slots.iter_mut().for_each(|slot| slot.bytes = 0);
                     begun = (now, sys::thread_cpu_time());
+                    self.last_answer = None;
                 }
             }
             let stopped = stop.is_set();
@@ -140,6 +162,7 @@ impl<N: Net, T: Talk> Generator<N, T> {
                 self.tally.held = self.seen.held;
                 self.tally.misses = self.talk.misses();
                 self.tally.shares = self.shares();
+                self.count_unanswered(begun.0, now);
                 measured = Some(std::mem::take(&mut self.tally));
             }
             if over && self.open() == 0 {
@@ -157,8 +180,12 @@ impl<N: Net, T: Talk> Generator<N, T> {
                 self.wake(*event);
             }
             self.ready = ready;
-            while let Some((id, _)) = self.timers.expire(now) {
-                self.fail(id, Cause::Timeout);
+            while let Some((id, timer)) = self.timers.expire(now) {
+                match timer {
+                    CONNECT => self.fail(id, Cause::ConnectTimeout),
+                    REQUEST => self.fail(id, Cause::Timeout),
+                    _ => self.end_here(id),
+                }
             }
             self.tell();
         }
@@ -171,7 +198,39 @@ impl<N: Net, T: Talk> Generator<N, T> {
         Ok(measured.unwrap_or_default())
     }
 
-    /// Whether there is nobody to load: no connect has ever succeeded. An open loop goes on: its rate bounds it.
+    /// Counts what is under way at the end of a measurement. In an open loop its age so far is a latency like any other.
+    fn count_unanswered(&mut self, begun: Instant, now: Instant) {
+        let tally = &mut self.tally;
+        let silence = now - self.last_answer.unwrap_or(begun).max(begun).min(now);
+        let mut unanswered = Unanswered::since(silence, tally.total.max());
+        let rate = self.plan.rate;
+        for slot in self.slots.iter().filter(|slot| slot.stream.is_some()) {
+            let age = now.saturating_duration_since(slot.message_start);
+            match slot.state {
+                State::Ending | State::Holding => continue,
+                State::Connecting => unanswered.connect(age),
+                State::Sending(_) | State::Reading | State::AwaitingEnd => unanswered.request(age),
+            }
+            if rate.is_none() {
+                continue;
+            }
+            if slot.state == State::Connecting {
+                tally.connect.record(age);
+            }
+            if !slot.first_byte && self.plan.per_connection > 0 {
+                tally.first_byte.record(age);
+            }
+            tally.total.record(age);
+        }
+        if let Some((due, rate)) = self.next_start.zip(rate).filter(|(due, _)| *due + LATE < now) {
+            let n = ((now - LATE - due).as_secs_f64() * rate) as u64 + 1;
+            let left = self.plan.total.map_or(u64::MAX, |total| total.saturating_sub(self.started));
+            unanswered.not_started(n.min(left), now - due, &mut tally.total);
+        }
+        tally.unanswered = unanswered;
+    }
+
+    /// Says if there is nobody to load: no connect has ever succeeded. An open loop goes on: its rate bounds it.
     fn is_hopeless(&self) -> bool {
         self.plan.rate.is_none() && !self.ever_connected && self.refused >= HOPELESS
     }
@@ -255,7 +314,7 @@ impl<N: Net, T: Talk> Generator<N, T> {
                 slot.done = 0;
                 slot.first_byte = false;
                 // Timed from now: a due time in the past must not fire the timeout at once.
-                self.timers.set(id, 0, now);
+                self.timers.set(id, CONNECT, now);
                 true
             }
             Err(error) => {
@@ -292,8 +351,10 @@ impl<N: Net, T: Talk> Generator<N, T> {
             if event.ended {
                 self.net.connected(stream).map_err(|error| Cause::connect(&error))?;
             }
-            slot.connect = slot.start.elapsed();
+            let now = Instant::now();
+            slot.connect = now.saturating_duration_since(slot.start);
             self.tally.connect.record(slot.connect);
+            self.timers.set(id, REQUEST, now);
             slot.state = State::Sending(0);
             self.talk.ask(&mut slot.place, self.plan.is_last(slot.done));
             (self.ever_connected, self.refused, self.pause) = (true, 0, None);
@@ -317,6 +378,8 @@ impl<N: Net, T: Talk> Generator<N, T> {
             let n = match self.net.read(stream, &mut self.input) {
                 Ok(n) => n,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                // An RST ends a connection that is complete as a FIN does.
+                Err(_) if slot.state == State::Ending => 0,
                 Err(error) => return Err(Cause::transfer(&error)),
             };
             readable = n == self.input.len() || event.ended;
@@ -329,6 +392,7 @@ impl<N: Net, T: Talk> Generator<N, T> {
             }
             if n == 0 {
                 if !complete {
+                    self.last_answer = Some(now);
                     self.talk.ended(&mut slot.place)?;
                     slot.done += 1;
                     self.talk.check(&slot.place)?;
@@ -337,22 +401,25 @@ impl<N: Net, T: Talk> Generator<N, T> {
                         return Err(Cause::EarlyClose);
                     }
                 }
+                self.missing_ends = 0;
                 self.complete(id);
                 return Ok(());
             }
             if complete {
-                return Err(Cause::Length);
+                return Err(Cause::Surplus);
             }
+            self.timers.set(id, REQUEST, now);
             if !slot.first_byte {
                 slot.first_byte = true;
                 self.tally.first_byte.record(now.saturating_duration_since(slot.message_start));
             }
             if self.talk.hear(&mut slot.place, &self.input[..n])? < n {
-                return Err(Cause::Length);
+                return Err(Cause::Surplus);
             }
             self.tally.bytes += n as u64;
             slot.bytes += n as u64;
             if self.talk.is_complete(&slot.place) {
+                self.last_answer = Some(now);
                 slot.done += 1;
                 self.talk.check(&slot.place)?;
                 count_message(now.saturating_duration_since(slot.message_start), &mut self.tally, &mut self.seen);
@@ -370,9 +437,16 @@ impl<N: Net, T: Talk> Generator<N, T> {
                     slot.state = State::Ending;
                     if event.ended {
                         // The server's FIN is here already: no need to read it.
+                        self.missing_ends = 0;
                         self.complete(id);
                         return Ok(());
                     }
+                    if self.missing_ends >= ENDLESS && now < self.next_probe {
+                        self.end_here(id);
+                        return Ok(());
+                    }
+                    self.next_probe = now + PROBE;
+                    self.timers.set(id, END, now);
                 } else {
                     if self.talk.closes(&slot.place) {
                         return Err(Cause::EarlyClose);
@@ -396,9 +470,11 @@ impl<N: Net, T: Talk> Generator<N, T> {
             match self.net.connected(stream) {
                 Err(error) if !reset(&error) => return Err(Cause::connect(&error)),
                 ended => {
-                    slot.connect = slot.start.elapsed();
+                    let now = Instant::now();
+                    slot.connect = now.saturating_duration_since(slot.start);
                     self.tally.connect.record(slot.connect);
-                    slot.state = State::Ending;
+                    self.timers.set(id, REQUEST, now);
+                    slot.state = State::AwaitingEnd;
                     (self.ever_connected, self.refused, self.pause) = (true, 0, None);
                     if ended.is_err() {
                         self.end(id);
@@ -407,10 +483,10 @@ impl<N: Net, T: Talk> Generator<N, T> {
                 }
             }
         }
-        if slot.state == State::Ending && (event.read || event.ended) {
+        if slot.state == State::AwaitingEnd && (event.read || event.ended) {
             match self.net.read(stream, &mut self.input) {
                 Ok(0) => self.end(id),
-                Ok(_) => return Err(Cause::Length),
+                Ok(_) => return Err(Cause::Surplus),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) if reset(&error) => self.end(id),
                 Err(error) => return Err(Cause::transfer(&error)),
@@ -421,8 +497,16 @@ impl<N: Net, T: Talk> Generator<N, T> {
 
     /// The server's end of a connection without requests.
     fn end(&mut self, id: u32) {
-        let start = self.slots[id as usize].start;
-        self.tally.total.record(start.elapsed());
+        let (start, now) = (self.slots[id as usize].start, Instant::now());
+        self.tally.total.record(now.saturating_duration_since(start));
+        self.last_answer = Some(now);
+        self.complete(id);
+    }
+
+    /// Ends a complete connection that the server was asked to end, and has not.
+    fn end_here(&mut self, id: u32) {
+        self.missing_ends = self.missing_ends.saturating_add(1);
+        self.tally.ends_outstanding += 1;
         self.complete(id);
     }
 
@@ -461,3 +545,6 @@ fn count_message(took: Duration, tally: &mut Tally, seen: &mut Progress) {
     tally.messages += 1;
     seen.messages += 1;
 }
+
+#[cfg(test)]
+mod tests;

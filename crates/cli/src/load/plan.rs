@@ -16,7 +16,9 @@ pub struct Plan {
     pub hold: bool,
     /// Connections a second (open loop).
     pub rate: Option<f64>,
-    /// Longest time for a connection.
+    /// Longest time for a connect.
+    pub connect_timeout: Duration,
+    /// Longest silence of a server that owes an answer, or its end: from the request, and from each piece of the answer.
     pub timeout: Duration,
 }
 

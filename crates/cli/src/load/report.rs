@@ -1,75 +1,12 @@
 //! What load measured, for people and for programs.
 
 use super::cause::Cause;
-use hdrhistogram::Histogram;
+use super::latency::{Latency, Percentiles};
+use super::unanswered::{Unanswered, UnansweredReport};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
-
-/// Latencies to three digits.
-#[derive(Clone, Debug)]
-pub struct Latency(Histogram<u64>);
-
-impl Default for Latency {
-    fn default() -> Latency {
-        // Three digits is a valid precision, the only way this could fail.
-        let histogram = Histogram::new_with_bounds(1, 3_600_000_000_000, 3).unwrap_or_else(|_| unreachable!());
-        Latency(histogram)
-    }
-}
-
-impl Latency {
-    /// Counts one.
-    pub fn record(&mut self, time: Duration) {
-        self.0.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1));
-    }
-
-    /// Adds another thread's.
-    pub fn add(&mut self, other: &Latency) {
-        // Equal bounds: every value fits.
-        let _ = self.0.add(&other.0);
-    }
-
-    /// Its percentiles.
-    pub fn summary(&self) -> Percentiles {
-        let micros = |quantile| self.0.value_at_quantile(quantile) as f64 / 1e3;
-        Percentiles {
-            samples: self.0.len(),
-            min: if self.0.is_empty() { 0.0 } else { self.0.min() as f64 / 1e3 },
-            mean: self.0.mean() / 1e3,
-            stdev: self.0.stdev() / 1e3,
-            p50: micros(0.5),
-            p90: micros(0.9),
-            p99: micros(0.99),
-            p999: micros(0.999),
-            max: self.0.max() as f64 / 1e3,
-        }
-    }
-}
-
-/// A latency distribution in microseconds.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct Percentiles {
-    /// How many were measured; where that is 0, so is all else.
-    pub samples: u64,
-    /// The smallest.
-    pub min: f64,
-    /// Mean.
-    pub mean: f64,
-    /// Standard deviation.
-    pub stdev: f64,
-    /// Median.
-    pub p50: f64,
-    /// 90 of 100 are at most this.
-    pub p90: f64,
-    /// 99 of 100.
-    pub p99: f64,
-    /// 999 of 1000.
-    pub p999: f64,
-    /// The largest.
-    pub max: f64,
-}
 
 /// What one generator, or several together, measured.
 #[derive(Clone, Debug, Default)]
@@ -98,6 +35,12 @@ pub struct Tally {
     pub misses: u64,
     /// Bytes that each place for a connection received: how many places, their sum, the sum of their squares.
     pub shares: (u64, f64, f64),
+    /// Under way when the measurement ended.
+    pub unanswered: Unanswered,
+    /// Connections that the server was asked to end and did not, so that the generator closed them.
+    pub ends_outstanding: u64,
+    /// `--hold`: the measurement never began, as only so many connections of so many were open.
+    pub not_held: Option<(u64, u64)>,
     errors: BTreeMap<Cause, u64>,
     wall: Duration,
     cpu: Duration,
@@ -116,10 +59,10 @@ impl Tally {
         self.errors.values().sum()
     }
 
-    /// Whether a server answered something, right or wrong.
+    /// Says if a server answered something, right or wrong.
     pub fn answered(&self) -> bool {
-        let answer =
-            |cause: &Cause| matches!(cause, Cause::Status(_) | Cause::Malformed | Cause::Length | Cause::Answer);
+        use Cause::{Answer, Length, Malformed, Status, Surplus};
+        let answer = |cause: &Cause| matches!(cause, Status(_) | Malformed | Length | Surplus | Answer);
         self.messages > 0 || self.errors.keys().any(answer)
     }
 
@@ -148,6 +91,8 @@ impl Tally {
         self.processing.add(&other.processing);
         self.held += other.held;
         self.misses += other.misses;
+        self.unanswered.add(&other.unanswered);
+        self.ends_outstanding += other.ends_outstanding;
         let (n, sum, squares) = other.shares;
         self.shares = (self.shares.0 + n, self.shares.1 + sum, self.shares.2 + squares);
         for (cause, count) in &other.errors {
@@ -164,16 +109,27 @@ impl Tally {
         (squares > 0.0).then(|| sum * sum / (n as f64 * squares))
     }
 
-    /// Whether an open loop did not start its connections when they were due: more than one of a hundred was late.
+    /// Starts of an open loop that were late, and those that were due and had not come at the end.
+    pub fn missed_starts(&self) -> u64 {
+        self.late_starts + self.unanswered.starts()
+    }
+
+    /// Says if an open loop did not start its connections when they were due: more than one of a hundred was late.
     pub fn missed_rate(&self) -> bool {
-        self.late_starts * 100 > self.starts
+        self.missed_starts() * 100 > self.starts + self.unanswered.starts()
+    }
+
+    /// Says if nothing was answered, though something was asked for.
+    pub fn is_useless(&self) -> bool {
+        let asked = self.failures() + self.unanswered.count() > 0;
+        asked && self.connections == 0 && self.messages == 0 && self.held == 0
     }
 
     /// The report.
     pub fn report(&self) -> Report {
         let seconds = self.wall.as_secs_f64().max(1e-9);
-        // Failing is no work: where most connections failed, how busy the generator was says nothing.
-        let worked = self.failures() <= self.connections;
+        // Failing and waiting are no work: where most connections failed, or the server stopped answering, the generator held nobody up.
+        let worked = self.failures() <= self.connections && self.unanswered.stall().is_none();
         Report {
             seconds,
             connections: self.connections,
@@ -187,6 +143,8 @@ impl Tally {
                 total: self.total.summary(),
                 processing: self.processing.summary(),
             },
+            unanswered: self.unanswered.report(),
+            ends_outstanding: self.ends_outstanding,
             held: self.held,
             misses: self.misses,
             jain: self.jain(),
@@ -228,8 +186,12 @@ pub struct Report {
     pub messages_per_s: f64,
     /// Bytes received a second.
     pub bytes_per_s: f64,
-    /// In microseconds.
+    /// In microseconds. With a rate, what was unanswered at the end is in them with its age.
     pub latency_us: Latencies,
+    /// Under way when the measurement ended.
+    pub unanswered: UnansweredReport,
+    /// Connections that the server was asked to end and did not, so that the generator closed them.
+    pub ends_outstanding: u64,
     /// Connections kept open.
     pub held: u64,
     /// Keys that were not there.
@@ -266,15 +228,18 @@ impl fmt::Display for Report {
         writeln!(f, "{:<12}{:>10}{:>10}{:>10}{:>10}{:>10}", "latency µs", "p50", "p90", "p99", "p99.9", "max")?;
         let parts = &self.latency_us;
         for (name, part) in [("connect", parts.connect), ("first byte", parts.first_byte), ("total", parts.total)] {
-            let Percentiles { samples, p50, p90, p99, p999, max, .. } = part;
-            write!(f, "{name:<12}")?;
-            for number in [p50, p90, p99, p999, max] {
-                match samples {
-                    0 => write!(f, "{:>10}", "-")?,
-                    _ => write!(f, "{number:>10.0}")?,
-                }
-            }
-            writeln!(f)?;
+            writeln!(f, "{name:<12}{part}")?;
+        }
+        if self.unanswered.is_notable {
+            writeln!(f, "{:<12}{}", "unanswered", self.unanswered.age_us)?;
+            writeln!(f, "{}", self.unanswered)?;
+        }
+        if self.ends_outstanding > 0 {
+            writeln!(
+                f,
+                "{} connections were closed here: the server was asked to end them, and did not",
+                self.ends_outstanding
+            )?;
         }
         if self.misses > 0 {
             writeln!(f, "{} keys were not there", self.misses)?;

@@ -34,12 +34,12 @@ pub struct Fetch {
     keeping: Vec<u8>,
     /// One that asks the server to close it.
     closing: Vec<u8>,
-    /// Length that every body must have; none: that of the first.
+    /// Length that every body must have; none: any.
     length: Option<u64>,
 }
 
 impl Fetch {
-    /// The resource, whose body has this length; none: that of the first.
+    /// The resource, whose body has this length; none: any.
     pub fn new(target: &Http, length: Option<u64>) -> Fetch {
         Fetch { keeping: target.request(true), closing: target.request(false), length }
     }
@@ -84,7 +84,7 @@ impl Talk for Fetch {
         if !(200..300).contains(&status) {
             return Err(Cause::Status(status));
         }
-        if *self.length.get_or_insert(body) != body {
+        if self.length.is_some_and(|length| length != body) {
             return Err(Cause::Length);
         }
         Ok(())

@@ -174,6 +174,7 @@ fn the_generator_loads_a_lane() {
             per_connection: 2,
             hold: false,
             rate: None,
+            connect_timeout: Duration::from_secs(20),
             timeout: Duration::from_secs(20),
         };
         let mut net = OnLane::new(lane.clone()).expect("a poller");
@@ -209,7 +210,9 @@ fn channels_answer_over_a_lane() {
             let lane = client.take_lane(0).expect("a lane").attach().expect("a lane");
             for (per_connection, total) in [(1, 2000), (7, 200)] {
                 let (hold, rate, timeout) = (false, None, Duration::from_secs(20));
-                let plan = Plan { concurrent: 50, total: Some(total), per_connection, hold, rate, timeout };
+                let connect_timeout = timeout;
+                let plan =
+                    Plan { concurrent: 50, total: Some(total), per_connection, hold, rate, connect_timeout, timeout };
                 let mut net = OnLane::new(lane.clone()).expect("a poller");
                 net.aim(target, Vec::new());
                 let fetch = Fetch::new(&Http::at(target, "/"), Some(300));

@@ -171,6 +171,7 @@ fn held_connections_stay() {
             per_connection: 2,
             hold: true,
             rate: None,
+            connect_timeout: Duration::from_secs(20),
             timeout: Duration::from_secs(20),
         };
         let (shared, stop) = (Arc::new(Shared::default()), Stop::default());

@@ -70,6 +70,7 @@ pub fn load(address: SocketAddr, path: &str, length: Option<u64>, change: impl F
         per_connection: 1,
         hold: false,
         rate: None,
+        connect_timeout: Duration::from_secs(20),
         timeout: Duration::from_secs(20),
     };
     change(&mut plan);
@@ -124,7 +125,7 @@ fn wrong_answers_are_found() {
         || Fixed::new(64),
         |address| {
             let report = load(address, "/", Some(65), |_| {});
-            assert_eq!((report.connections, report.errors["the response has another length"]), (0, 500));
+            assert_eq!((report.connections, report.errors["the body is not as long as --length says"]), (0, 500));
         },
     );
     let gone: SocketAddr = "127.0.0.1:1".parse().expect("an address");
