@@ -4,8 +4,8 @@ use std::mem::MaybeUninit;
 
 /// Longest request line and headers together, in bytes.
 pub const LIMIT: usize = 16 * 1024;
-/// Most header lines.
-pub const MAX_HEADERS: usize = 64;
+/// Most header lines of a request.
+pub const MAX_HEADERS: usize = 256;
 
 /// Room for the header slices of one parse; lives on the caller's stack.
 pub type Slots<'b> = [MaybeUninit<httparse::Header<'b>>; MAX_HEADERS];

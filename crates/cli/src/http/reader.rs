@@ -1,18 +1,56 @@
 //! The client's half: where a response ends and what it was.
 
+use std::fmt;
+use std::mem::MaybeUninit;
+
 /// Longest response head, in bytes.
 const LIMIT: usize = 32 * 1024;
-const MAX_HEADERS: usize = 64;
+/// Most header lines of a response.
+const MAX_HEADERS: usize = 512;
 
 /// Why a response cannot be understood.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Malformed {
-    /// The head is not HTTP/1.x.
-    Head,
-    /// Lengths contradict or chunks are broken.
-    Framing,
+    /// The first line is not that of HTTP/1.x.
+    StatusLine,
+    /// A header line has no name, or a byte that none may have.
+    HeaderLine,
+    /// More than `MAX_HEADERS`.
+    HeaderLines,
+    /// A head of more than `LIMIT` bytes.
+    HeadLength,
+    /// A Content-Length that is none, or several that differ.
+    ContentLength,
+    /// A chunk's size, its end or the trailer is not as RFC 9112 7.1 has them.
+    Chunk,
     /// The connection ended inside a response.
     Short,
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Malformed::StatusLine => f.write_str("the response is not HTTP"),
+            Malformed::HeaderLine => f.write_str("a header line of the response is malformed"),
+            Malformed::HeaderLines => write!(f, "too many header lines in the response (more than {MAX_HEADERS})"),
+            Malformed::HeadLength => write!(f, "the response's head is longer than {} KiB", LIMIT / 1024),
+            Malformed::ContentLength => f.write_str("the response's Content-Length is no length"),
+            Malformed::Chunk => f.write_str("the response's chunks are malformed"),
+            Malformed::Short => f.write_str("closed before the response was whole"),
+        }
+    }
+}
+
+impl Malformed {
+    /// Names an error of the parser; `code`: the status line had one.
+    fn head(error: httparse::Error, code: Option<u16>) -> Malformed {
+        match error {
+            httparse::Error::TooManyHeaders => Malformed::HeaderLines,
+            httparse::Error::Status | httparse::Error::Version => Malformed::StatusLine,
+            _ if code.is_some() => Malformed::HeaderLine,
+            _ => Malformed::StatusLine,
+        }
+    }
 }
 
 /// Where in a response the reader is.
@@ -110,7 +148,7 @@ impl Reader {
         let buffer = if before > 0 { self.held.as_slice() } else { rest };
         let Some((used, framing)) = parse_head(buffer, bodiless)? else {
             if buffer.len() >= LIMIT {
-                return Err(Malformed::Head);
+                return Err(Malformed::HeadLength);
             }
             if before == 0 {
                 self.held.extend_from_slice(rest);
@@ -132,7 +170,7 @@ impl Reader {
         let used = end.map_or(rest.len(), |at| at + 1);
         self.held.extend_from_slice(&rest[..used]);
         if self.held.len() > LIMIT {
-            return Err(Malformed::Framing);
+            return Err(Malformed::Chunk);
         }
         if end.is_none() {
             return Ok(used);
@@ -140,13 +178,13 @@ impl Reader {
         let line = self.held.trim_ascii();
         self.state = match self.state {
             State::ChunkEnd if line.is_empty() => State::ChunkSize,
-            State::ChunkEnd => return Err(Malformed::Framing),
+            State::ChunkEnd => return Err(Malformed::Chunk),
             State::Trailer if line.is_empty() => State::Done,
             State::Trailer => State::Trailer,
             _ => match httparse::parse_chunk_size(&self.held) {
                 Ok(httparse::Status::Complete((_, 0))) => State::Trailer,
                 Ok(httparse::Status::Complete((_, size))) => State::Chunk(size),
-                _ => return Err(Malformed::Framing),
+                _ => return Err(Malformed::Chunk),
             },
         };
         self.held.clear();
@@ -162,12 +200,15 @@ struct Framing {
 
 /// RFC 9112 6.3, the client's side.
 fn parse_head(buffer: &[u8], bodiless: bool) -> Result<Option<(usize, Framing)>, Malformed> {
-    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
-    let mut response = httparse::Response::new(&mut headers);
-    let used = match response.parse(buffer) {
+    let mut headers = [const { MaybeUninit::uninit() }; MAX_HEADERS];
+    let mut response = httparse::Response::new(&mut []);
+    // RFC 9112 5.2: a user agent takes folded lines; 5.1: space before the colon is for proxies to remove, and curl takes it, too.
+    let mut lenient = httparse::ParserConfig::default();
+    lenient.allow_obsolete_multiline_headers_in_responses(true).allow_spaces_after_header_name_in_responses(true);
+    let used = match lenient.parse_response_with_uninit_headers(&mut response, buffer, &mut headers) {
         Ok(httparse::Status::Complete(used)) => used,
         Ok(httparse::Status::Partial) => return Ok(None),
-        Err(_) => return Err(Malformed::Head),
+        Err(error) => return Err(Malformed::head(error, response.code)),
     };
     let status = response.code.unwrap_or(0);
     let mut close = response.version == Some(0);
@@ -175,12 +216,14 @@ fn parse_head(buffer: &[u8], bodiless: bool) -> Result<Option<(usize, Framing)>,
     for header in response.headers.iter() {
         let value = header.value.trim_ascii();
         if header.name.eq_ignore_ascii_case("content-length") {
-            let text = std::str::from_utf8(value).map_err(|_| Malformed::Framing)?;
-            let parsed = text.parse::<u64>().map_err(|_| Malformed::Framing)?;
-            if length.is_some_and(|seen| seen != parsed) {
-                return Err(Malformed::Framing);
+            // RFC 9112 6.3 (5): a list of equal lengths is that length.
+            for item in value.split(|&byte| byte == b',') {
+                let parsed = content_length(item.trim_ascii()).ok_or(Malformed::ContentLength)?;
+                if length.is_some_and(|seen| seen != parsed) {
+                    return Err(Malformed::ContentLength);
+                }
+                length = Some(parsed);
             }
-            length = Some(parsed);
         } else if header.name.eq_ignore_ascii_case("transfer-encoding") {
             coded = true;
             chunked = value.len() >= 7 && value[value.len() - 7..].eq_ignore_ascii_case(b"chunked");
@@ -201,6 +244,12 @@ fn parse_head(buffer: &[u8], bodiless: bool) -> Result<Option<(usize, Framing)>,
     };
     close |= state == State::UntilClose;
     Ok(Some((used, Framing { status, close, state })))
+}
+
+/// RFC 9110 8.6: digits alone.
+fn content_length(text: &[u8]) -> Option<u64> {
+    let digits = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
+    std::str::from_utf8(text).ok().filter(|_| digits)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -255,10 +304,43 @@ mod tests {
         assert!(reader.is_done());
         let (mut reader, ..) = read(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhell", 50).expect("well-formed");
         assert_eq!(reader.end(), Err(Malformed::Short));
-        assert_eq!(read(b"SSH-2.0-OpenSSH\r\n", 50).err(), Some(Malformed::Head));
-        assert_eq!(
-            read(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n", 99).err(),
-            Some(Malformed::Framing)
-        );
+    }
+
+    #[test]
+    fn oddities_that_others_take_are_taken() {
+        for head in [
+            "Content-Length: 5, 5",
+            "Content-Length: 5\r\nContent-Length: 5",
+            "Content-Length : 5",
+            "Server: a\r\n b\r\n\tc\r\nContent-Length: 5",
+            &format!("{}Content-Length: 5", "X: y\r\n".repeat(MAX_HEADERS - 1)),
+        ] {
+            let text = format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\nhello");
+            let (reader, body, _) = read(text.as_bytes(), 99).expect(head);
+            assert!(reader.is_done() && body == b"hello", "{head}");
+        }
+    }
+
+    #[test]
+    fn malformed_responses_are_named_for_what_they_are() {
+        for (text, why) in [
+            ("SSH-2.0-OpenSSH\r\n", Malformed::StatusLine),
+            ("HTTP/2 200\r\n\r\n", Malformed::StatusLine),
+            ("HTTP/1.1 OK\r\n\r\n", Malformed::StatusLine),
+            ("HTTP/1.1 200 OK\r\nno colon\r\n\r\n", Malformed::HeaderLine),
+            ("HTTP/1.1 200 OK\r\nA: b\rc\r\n\r\n", Malformed::HeaderLine),
+            ("HTTP/1.1 200 OK\r\nA: \0\r\n\r\n", Malformed::HeaderLine),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n", Malformed::ContentLength),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 5, 6\r\n\r\n", Malformed::ContentLength),
+            ("HTTP/1.1 200 OK\r\nContent-Length: +5\r\n\r\n", Malformed::ContentLength),
+            ("HTTP/1.1 200 OK\r\nContent-Length:\r\n\r\n", Malformed::ContentLength),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n", Malformed::Chunk),
+            (&format!("HTTP/1.1 200 OK\r\n{}\r\n", "X: y\r\n".repeat(MAX_HEADERS + 1)), Malformed::HeaderLines),
+            (&format!("HTTP/1.1 200 OK\r\nX: {}", "y".repeat(LIMIT)), Malformed::HeadLength),
+        ] {
+            for cut in [7, 99, LIMIT * 2] {
+                assert_eq!(read(text.as_bytes(), cut).err(), Some(why), "{text:.60}, cut {cut}");
+            }
+        }
     }
 }

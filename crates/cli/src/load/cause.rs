@@ -1,5 +1,6 @@
 //! Causes of a connection's failure, in the words of the report.
 
+use crate::http::reader::Malformed;
 use std::fmt;
 use std::io;
 
@@ -24,8 +25,8 @@ pub enum Cause {
     Transfer(i32),
     /// Closed before the response was whole.
     EarlyClose,
-    /// Not HTTP.
-    Malformed,
+    /// Not understood.
+    Malformed(Malformed),
     /// Not 2xx.
     Status(u16),
     /// Not the length that `--length` asks for.
@@ -71,8 +72,8 @@ impl fmt::Display for Cause {
             Cause::Timeout => f.write_str("timed out"),
             Cause::Reset => f.write_str("reset by the server"),
             Cause::Transfer(errno) => write!(f, "transfer: {}", words(errno)),
-            Cause::EarlyClose => f.write_str("closed before the response was whole"),
-            Cause::Malformed => f.write_str("the response is not HTTP"),
+            Cause::EarlyClose => Malformed::Short.fmt(f),
+            Cause::Malformed(why) => why.fmt(f),
             Cause::Status(status) => write!(f, "status {status}"),
             Cause::Length => f.write_str("the body is not as long as --length says"),
             Cause::Surplus => f.write_str("bytes follow the response"),

@@ -117,7 +117,7 @@ fn verdict(tally: &Tally, rate: Option<f64>) -> Result<(), Failure> {
     let remedy = match () {
         () if useless && tally.answered() => format!("a server answers, but not what was asked for; {causes}"),
         () if useless || not_held.is_some() => format!("see whether a server is there; {causes}"),
-        () if stall.is_some() => format!("see whether the server is still there; {causes}"),
+        () if stall.is_some() => "see whether the server is still there".to_owned(),
         () if failed > 0 => causes.to_owned(),
         () => "lower --rate, or use more --lanes".to_owned(),
     };
@@ -346,6 +346,7 @@ mod tests {
     #[test]
     fn the_last_line_says_what_went_wrong() {
         use crate::load::cause::Cause;
+        use crate::load::unanswered::Unanswered;
         let said = |tally: &Tally, rate| verdict(tally, rate).map_err(|failure| failure.to_string());
         let failed = |cause| {
             let mut tally = Tally::default();
@@ -363,10 +364,28 @@ mod tests {
         let line = "none of 1 connections was of use, and 9 connections a second were not kept: 1 starts were late: a server \
                     answers, but not what was asked for; the causes are listed above";
         assert_eq!(said(&wrong, Some(9.0)), Err(line.into()));
-        let mut some = good;
+        let (mut some, second) = (good.clone(), Duration::from_secs(1));
         some.add(&failed(Cause::Timeout));
         assert_eq!(said(&some, None), Err("1 of 4 connections failed: the causes are listed above".into()));
         some.late_starts = 3;
         assert!(said(&some, Some(2.5)).unwrap_err().contains("failed, and 2.5 connections a second were not kept"));
+        // Silence is a failure: from the start, or at the end.
+        let mut silent = Tally::default();
+        silent.unanswered = Unanswered::since(3 * second, Duration::ZERO);
+        silent.unanswered.connect(3 * second);
+        silent.unanswered.request(3 * second);
+        assert_eq!(said(&silent, None), Err(refused.replace("none of 1", "none of 2")));
+        let mut fell_silent = good;
+        fell_silent.add(&silent);
+        let line = "nothing was answered in the last 3.0 s: see whether the server is still there";
+        assert_eq!(said(&fell_silent, None), Err(line.into()));
+        fell_silent.unanswered.add(&Unanswered::since(second / 10, Duration::ZERO));
+        assert_eq!(said(&fell_silent, None), Ok(()), "another lane had answers");
+        let mut not_held = Tally::default();
+        (not_held.messages, not_held.held, not_held.not_held) = (5, 5, Some((5, 8)));
+        let line = "5 of 8 connections were held, so nothing was measured: see whether a server is there; the causes are listed above";
+        assert_eq!(said(&not_held, None), Err(line.into()));
+        not_held.not_held = None;
+        assert_eq!(said(&not_held, None), Ok(()));
     }
 }

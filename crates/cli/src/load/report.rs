@@ -62,7 +62,7 @@ impl Tally {
     /// Says if a server answered something, right or wrong.
     pub fn answered(&self) -> bool {
         use Cause::{Answer, Length, Malformed, Status, Surplus};
-        let answer = |cause: &Cause| matches!(cause, Status(_) | Malformed | Length | Surplus | Answer);
+        let answer = |cause: &Cause| matches!(cause, Status(_) | Malformed(_) | Length | Surplus | Answer);
         self.messages > 0 || self.errors.keys().any(answer)
     }
 

@@ -67,7 +67,7 @@ impl Talk for Fetch {
     fn hear(&self, place: &mut Fetching, data: &[u8]) -> Result<usize, Cause> {
         place.reader.feed(data, false, &mut |_| {}).map_err(|malformed| match malformed {
             Malformed::Short => Cause::EarlyClose,
-            Malformed::Head | Malformed::Framing => Cause::Malformed,
+            why => Cause::Malformed(why),
         })
     }
 
