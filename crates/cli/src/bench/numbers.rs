@@ -64,6 +64,12 @@ pub fn take_report(report: &Value, busy: f64, found: &mut Measurement) {
             *found.errors.entry(cause.clone()).or_default() += count.as_u64().unwrap_or(0);
         }
     }
+    // A server that fell silent made its row of what came before.
+    if number("/unanswered/stall_s").is_some() {
+        let count =
+            ["/unanswered/requests", "/unanswered/connects"].iter().filter_map(|path| number(path)).sum::<f64>();
+        *found.errors.entry("unanswered when the server had stopped answering".into()).or_default() += count as u64;
+    }
 }
 
 /// What the frames of an echo would have carried, had they been connections.
@@ -109,6 +115,7 @@ mod tests {
             "seconds": 2.0, "connections": 200, "connections_per_s": 100.0, "messages_per_s": 400.0,
             "latency_us": { "total": { "p99": 7.0, "max": 9.0 }, "connect": { "mean": 3.0, "max": 4.0 }, "processing": { "max": 0.0 } },
             "errors": { "timed out": 2 },
+            "unanswered": { "requests": 3, "connects": 1, "stall_s": 1.5 },
             "lanes": [{ "turns": 30, "idle_turns": 10, "rx_frames": 60, "tx_frames": 20, "jobs": 2, "events": 4 }],
         });
         let mut found = Measurement::default();
@@ -125,7 +132,8 @@ mod tests {
         ] {
             assert_eq!(found.values.get(name), Some(&value), "{name}");
         }
-        assert_eq!(found.errors["timed out"], 2);
+        assert_eq!((found.errors.len(), found.errors["timed out"]), (2, 2));
+        assert_eq!(found.errors["unanswered when the server had stopped answering"], 4);
         assert!(!found.values.contains_key("processing_max_us"));
         assert!(!found.is_noisy());
         found.steal = 0.02;

@@ -232,24 +232,21 @@ impl fmt::Display for Report {
         }
         if self.unanswered.is_notable {
             writeln!(f, "{:<12}{}", "unanswered", self.unanswered.age_us)?;
-            writeln!(f, "{}", self.unanswered)?;
         }
-        if self.ends_outstanding > 0 {
-            writeln!(
-                f,
-                "{} connections were closed here: the server was asked to end them, and did not",
-                self.ends_outstanding
-            )?;
-        }
-        if self.misses > 0 {
-            writeln!(f, "{} keys were not there", self.misses)?;
-        }
-        match self.errors.len() {
-            0 => write!(f, "no errors")?,
-            _ => {
-                let list: Vec<_> = self.errors.iter().map(|(cause, count)| format!("{count} × {cause}")).collect();
-                write!(f, "errors: {}", list.join(", "))?;
-            }
+        let list: Vec<_> = self.errors.iter().map(|(cause, count)| format!("{count} × {cause}")).collect();
+        let ends = self.ends_outstanding;
+        let lines = [
+            (self.misses > 0).then(|| format!("{} keys were not there", self.misses)),
+            (ends > 0)
+                .then(|| format!("{ends} connections were closed here: the server was asked to end them, and did not")),
+            self.unanswered.is_notable.then(|| self.unanswered.to_string()),
+            (!list.is_empty()).then(|| format!("errors: {}", list.join(", "))),
+        ];
+        let said = lines.iter().flatten().map(String::as_str).collect::<Vec<_>>().join("\n");
+        let failed = self.unanswered.is_notable || !list.is_empty();
+        f.write_str(&said)?;
+        if !failed {
+            write!(f, "{}no errors", if said.is_empty() { "" } else { "\n" })?;
         }
         if self.generator_was_bottleneck {
             let (busy, late) = (self.generator_busy * 100.0, self.late_starts);

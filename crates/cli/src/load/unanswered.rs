@@ -97,6 +97,7 @@ impl Unanswered {
             connects: self.connects,
             not_started: self.starts,
             oldest_s: self.oldest.as_secs_f64(),
+            stall_s: self.stall().map(|time| time.as_secs_f64()),
             age_us: self.ages.summary(),
             is_notable: self.oldest >= SILENCE || self.oldest > self.slowest,
         }
@@ -114,6 +115,8 @@ pub struct UnansweredReport {
     pub not_started: u64,
     /// Age of the oldest, in seconds.
     pub oldest_s: f64,
+    /// Seconds for which nothing at all had been answered, where the server had stopped answering.
+    pub stall_s: Option<f64>,
     /// Ages of all of them, in microseconds.
     pub age_us: Percentiles,
     /// Older than what is always under way: people are told.
