@@ -1,6 +1,7 @@
 //! The end of a command whose last device is gone: an error and exit code 1, so that a supervisor hears of it.
 
 use crate::failure::Failure;
+use crate::log;
 use crate::say;
 use crate::sys::Stop;
 use corelane::Engine;
@@ -26,6 +27,7 @@ impl Gone {
             let end = move || {
                 thread::sleep(PATIENCE);
                 say::tell(&failure);
+                log::flush();
                 std::process::exit(1);
             };
             // Without a thread the command ends in its own time.

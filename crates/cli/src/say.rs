@@ -1,8 +1,15 @@
 //! What commands say. A reader that has gone (`corelane … | head`) is no reason to panic.
 
 use crate::failure::{Failure, words};
+use crate::log;
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+/// For a reader of what a server says.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A line, or several, on standard output.
 pub fn say(text: impl Display) -> Result<(), Failure> {
@@ -15,6 +22,26 @@ pub fn say(text: impl Display) -> Result<(), Failure> {
     }
 }
 
+/// A line of a server on standard output: a reader that is there and reads nothing is waited for no longer than a moment.
+pub fn say_on(text: impl Display) -> Result<(), Failure> {
+    let (text, (done, said)) = (text.to_string(), mpsc::channel());
+    let body = move || done.send(say(text)).unwrap_or(());
+    thread::Builder::new()
+        .name("say".into())
+        .spawn(body)
+        .map_err(|error| Failure::new(format!("no thread: {error}"), "raise the limit of processes"))?;
+    match said.recv_timeout(PATIENCE) {
+        Ok(said) => said,
+        Err(RecvTimeoutError::Timeout) => {
+            tell("standard output takes nothing: going on without it");
+            Ok(())
+        }
+        Err(RecvTimeoutError::Disconnected) => {
+            Err(Failure::told("standard output: the thread that writes it has ended"))
+        }
+    }
+}
+
 /// Pretty JSON on standard output.
 pub fn say_json(value: &impl serde::Serialize) -> Result<(), Failure> {
     say(serde_json::to_string_pretty(value).map_err(Failure::told)?)
@@ -22,5 +49,5 @@ pub fn say_json(value: &impl serde::Serialize) -> Result<(), Failure> {
 
 /// A line on standard error, for whoever reads it.
 pub fn tell(text: impl Display) {
-    let _ = writeln!(io::stderr(), "corelane: {text}");
+    log::put(format!("corelane: {text}\n"));
 }

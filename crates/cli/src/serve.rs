@@ -8,12 +8,13 @@ use crate::http::files::{Files, Missing};
 use crate::http::fixed::Fixed;
 use crate::http::session::Handler;
 use crate::http::site::{Show, Site};
+use crate::log;
 use crate::net::Net;
 use crate::net::kernel::{self, Kernel, Manner};
 use crate::net::lane::OnLane;
 use crate::net::mtcp::OnMtcp;
 use crate::net::uring;
-use crate::say::{say, tell};
+use crate::say::{say_on, tell};
 use crate::seldom;
 use crate::server::channel::{self, Parts};
 use crate::server::{Counts, Limits, Server, reset};
@@ -130,9 +131,17 @@ fn finish(args: &ServeArgs, counts: Counts, lanes: &[Arc<LaneStats>], snapshots:
             // What never happened is left out.
             let counted = |s: &Snapshot| s.rows.iter().filter(|(_, n)| *n > 0).cloned().collect::<BTreeMap<_, _>>();
             let counters: Vec<_> = snapshots.iter().map(counted).collect();
-            say(serde_json::json!({ "event": "stopped", "counts": counts, "lanes": lanes, "counters": counters }))
+            say_on(serde_json::json!({
+                "event": "stopped", "counts": counts, "lanes": lanes, "counters": counters, "log_lines_lost": log::lost(),
+            }))
         }
-        false => say(format!("served {} requests on {} connections", counts.requests, counts.connections)),
+        false => {
+            let lost = match log::lost() {
+                0 => String::new(),
+                n => format!(", {n} lines of the log were lost"),
+            };
+            say_on(format!("served {} requests on {} connections{lost}", counts.requests, counts.connections))
+        }
     }
 }
 
@@ -212,8 +221,8 @@ fn announce_kernel(args: &ServeArgs, how: KernelServer, content: &Content, lanes
     let how = how.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
     let engine = format!("the kernel's TCP, {how}, {lanes} thread(s)");
     match args.json {
-        true => say(serde_json::json!({ "event": "ready", "serving": what, "port": port, "engine": engine })),
-        false => say(format!("serving {what} on port {port} ({engine})")),
+        true => say_on(serde_json::json!({ "event": "ready", "serving": what, "port": port, "engine": engine })),
+        false => say_on(format!("serving {what} on port {port} ({engine})")),
     }
 }
 
@@ -430,12 +439,12 @@ fn announce(config: &Config, args: &ServeArgs, content: &Content, local: bool) -
     content.note();
     let (port, engine) = (args.port, device::describe(config));
     if args.json {
-        return say(serde_json::json!({
+        return say_on(serde_json::json!({
             "event": "ready", "serving": what, "port": port, "engine": engine, "this_machine_by_kernel": local,
         }));
     }
     let local = if local { "; programs on this machine through the kernel" } else { "" };
-    say(format!("serving {what} on port {port} ({engine}{local})"))
+    say_on(format!("serving {what} on port {port} ({engine}{local})"))
 }
 
 impl Content {

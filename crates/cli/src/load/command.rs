@@ -320,6 +320,7 @@ fn watch(
 mod tests {
     use super::*;
     use crate::args::{Cli, Command};
+    use crate::load::plan::Progress;
     use clap::Parser;
 
     /// Connections at once, in all, and a second.
@@ -341,6 +342,16 @@ mod tests {
         assert_eq!(shares("-c 1", 2), [Some((1, None, None)), None]);
         assert_eq!(shares("-c 9 -n 1", 2), [Some((5, Some(1), None)), None]);
         assert_eq!(shares("--rate 100", 2), [Some((50_000, None, Some(50.0))); 2]);
+    }
+
+    #[test]
+    fn connections_that_are_never_held_are_not_waited_for_without_end() {
+        let words = ["corelane", "load", "http://10.0.0.1/", "--dev", "tap:t", "--hold", "--timeout", "0.2"];
+        let Command::Load(args) = Cli::try_parse_from(words).expect("good options").command else { panic!("load") };
+        let (shared, stop) = (Shared::default(), Stop::default());
+        shared.publish(Progress { held: 3, ..Progress::default() }, Progress::default());
+        assert_eq!(watch(&args, 8, &shared, &stop, || false), Some((3, 8)));
+        assert!(stop.is_set() && shared.phase() == 0);
     }
 
     #[test]

@@ -99,6 +99,8 @@ fn requests_that_are_never_answered_are_counted() {
     assert!(unanswered.oldest_s > 1.0, "{report}");
     assert!(report.to_string().contains("8 requests were still unanswered at the end, the oldest for "), "{report}");
     assert_eq!(report.latency_us.total.samples, 0, "a closed loop has them beside its latencies: {report}");
+    let (tally, report) = run(address, None, |plan| (plan.total, plan.timeout) = (Some(2), seconds(0.2)));
+    assert_eq!((report.errors["timed out"], tally.unanswered.count()), (2, 0), "{report}");
 }
 
 #[test]
@@ -107,6 +109,13 @@ fn a_server_that_falls_silent_is_seen() {
     let (tally, report) = run(address, Some(seconds(1.5)), |plan| plan.per_connection = 100);
     assert_eq!((report.messages, report.unanswered.requests), (5, 1), "{report}");
     assert!(tally.unanswered.stall().is_some() && !tally.is_useless(), "{report}");
+    // One that answers to the end has not, though a request is under way.
+    let slow = server(|stream, _| {
+        thread::sleep(Duration::from_millis(20));
+        write(stream, ANSWER)
+    });
+    let (tally, report) = run(slow, Some(seconds(1.5)), |plan| plan.per_connection = 1000);
+    assert!(report.unanswered.requests == 1 && tally.unanswered.stall().is_none(), "{report}");
 }
 
 #[test]
