@@ -190,10 +190,13 @@ mod tests {
     use std::sync::Arc;
     use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
+    /// Bytes read.
+    type Read = Arc<Mutex<Vec<u8>>>;
+
     /// A reader that takes a byte at a time when it is told so, or fails.
     struct Slow {
         told: Receiver<io::Result<()>>,
-        read: Arc<Mutex<Vec<u8>>>,
+        read: Read,
     }
 
     impl Write for Slow {
@@ -210,11 +213,11 @@ mod tests {
     }
 
     /// Lines whose writer is stopped until it is told to go on.
-    fn lines() -> (&'static Lines, SyncSender<io::Result<()>>, Arc<Mutex<Vec<u8>>>) {
+    fn lines() -> (&'static Lines, SyncSender<io::Result<()>>, Read) {
         let lines: &Lines = Box::leak(Box::new(Lines::new()));
         lines.queue().has_writer = true;
         let (tell, told) = sync_channel(0);
-        let read = Arc::<Mutex<Vec<u8>>>::default();
+        let read = Read::default();
         let mut sink = Slow { told, read: read.clone() };
         // It ends with the tests' process.
         thread::spawn(move || lines.write_on(&mut sink));

@@ -40,6 +40,20 @@ struct Server {
 impl Server {
     /// `corelane serve DIR --kernel ARGS`, with at most so many descriptors.
     fn start(dir: &std::path::Path, args: &[&str], descriptors: Option<u32>) -> Server {
+        let mut server = Server::start_saying(dir, args, descriptors, Stdio::piped(), Stdio::piped());
+        let said = server.child.stdout.as_mut().expect("piped");
+        BufReader::new(said).read_line(&mut server.ready).expect("text");
+        server
+    }
+
+    /// One that says what it says there, and may not serve yet.
+    fn start_saying(
+        dir: &std::path::Path,
+        args: &[&str],
+        descriptors: Option<u32>,
+        stdout: Stdio,
+        stderr: Stdio,
+    ) -> Server {
         // Free a moment ago; whoever takes it in between makes the test fail, not pass.
         let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").port();
         let program = env!("CARGO_BIN_EXE_corelane");
@@ -53,11 +67,8 @@ impl Server {
         command
             .args(["serve", dir.to_str().expect("a plain path"), "--kernel", "--port", &port.to_string()])
             .args(args);
-        let mut child =
-            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("sh runs");
-        let mut ready = String::new();
-        BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut ready).expect("text");
-        Server { child, port, ready }
+        let child = command.stdin(Stdio::null()).stdout(stdout).stderr(stderr).spawn().expect("sh runs");
+        Server { child, port, ready: String::new() }
     }
 
     fn signal(&self, signal: Signal) {
@@ -216,4 +227,87 @@ fn requests_without_a_descriptor_are_refused_and_told_once() {
     let lines = |what: &str| said.lines().filter(|line| line.contains(what)).count();
     assert_eq!(lines("a request was answered 503: too many open files: raise"), 1, "{said}");
     assert_eq!(lines("connections wait to be accepted: too many open files: raise"), 1, "{said}");
+}
+
+/// A pipe that takes no byte more: its reader has stopped.
+fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
+    let (reader, mut writer) = std::io::pipe().expect("a pipe");
+    let flags = rustix::fs::fcntl_getfl(&writer).expect("a pipe");
+    rustix::fs::fcntl_setfl(&writer, flags | rustix::fs::OFlags::NONBLOCK).expect("a pipe");
+    while writer.write(&[b'x'; 4096]).is_ok() {}
+    rustix::fs::fcntl_setfl(&writer, flags).expect("a pipe");
+    (reader, writer)
+}
+
+/// A directory below which `f` is served, until what it leads to is taken away.
+fn linked(name: &str) -> (Dir, PathBuf) {
+    let dir = Dir::new(name);
+    dir.file("v1/f", "a file");
+    let link = dir.0.join("current");
+    std::os::unix::fs::symlink("v1", &link).expect("a link");
+    (dir, link)
+}
+
+/// Provokes a warning, and sees that it goes on serving.
+fn serves_on_after_a_warning(server: &Server, link: &std::path::Path) {
+    std::fs::remove_file(link).expect("it was there");
+    server.signal(Signal::HUP);
+    for _ in 0..20 {
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(server.get("/f").ends_with("a file"));
+    }
+}
+
+#[test]
+fn a_log_that_nobody_takes_is_lost_and_counted() {
+    let full_disk = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("Linux has it");
+    let (_, gone) = std::io::pipe().expect("a pipe");
+    for (what, log) in [("disk", Stdio::from(full_disk)), ("gone", Stdio::from(gone))] {
+        let (_dir, link) = linked(what);
+        let mut server = Server::start_saying(&link, &["--json", "--list", "--lanes", "2"], None, Stdio::piped(), log);
+        let mut said = BufReader::new(server.child.stdout.take().expect("piped"));
+        let mut line = String::new();
+        said.read_line(&mut line).expect("text");
+        assert!(line.contains("\"ready\""), "{what}: {line}");
+        serves_on_after_a_warning(&server, &link);
+        server.signal(Signal::TERM);
+        said.read_to_string(&mut line).expect("text");
+        assert_eq!(server.child.wait().expect("it ends").code(), Some(0), "{what}: {line}");
+        assert!(line.contains("\"log_lines_lost\":2"), "{what}, a warning of each lane: {line}");
+    }
+}
+
+#[test]
+fn a_reader_of_the_log_that_stands_still_holds_nobody_up() {
+    let (_dir, link) = linked("still");
+    let (mut reader, log) = full_pipe();
+    let mut server = Server::start_saying(&link, &["--list"], None, Stdio::piped(), Stdio::from(log));
+    let mut ready = String::new();
+    BufReader::new(server.child.stdout.as_mut().expect("piped")).read_line(&mut ready).expect("text");
+    assert!(ready.starts_with("serving "), "{ready}");
+    serves_on_after_a_warning(&server, &link);
+    // It goes on: the warning is the last that it reads.
+    let reading = std::thread::spawn(move || {
+        let mut said = String::new();
+        reader.read_to_string(&mut said).map(|_| said)
+    });
+    server.signal(Signal::TERM);
+    assert_eq!(server.child.wait().expect("it ends").code(), Some(0));
+    let said = reading.join().expect("no panic").expect("text");
+    assert!(said.trim_start_matches('x').contains("cannot be opened again"), "{}", said.trim_start_matches('x'));
+}
+
+#[test]
+fn readers_of_both_outputs_that_stand_still_hold_nobody_up() {
+    let (_dir, link) = linked("both");
+    let ((_said, output), (_log, log)) = (full_pipe(), full_pipe());
+    let mut server = Server::start_saying(&link, &["--list"], None, Stdio::from(output), Stdio::from(log));
+    let end = Instant::now() + Duration::from_secs(30);
+    while TcpStream::connect(("127.0.0.1", server.port)).is_err() {
+        assert!(Instant::now() < end, "it does not listen");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    serves_on_after_a_warning(&server, &link);
+    server.signal(Signal::TERM);
+    assert_eq!(server.child.wait().expect("it ends").code(), Some(0));
 }
