@@ -2,6 +2,7 @@
 //!
 //! Whoever reads them may be slow, stopped or gone, or its disk full. A thread of its own writes them, so that no lane waits for a
 //! reader and none ends with it. A line that cannot be written, or that finds the queue full, is lost and counted.
+//! (tracing-appender has such a thread, but does not count what could not be written, nor takes lines of commands.)
 
 use std::collections::VecDeque;
 use std::io::{self, IsTerminal, Write};
