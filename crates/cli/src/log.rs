@@ -220,7 +220,7 @@ mod tests {
         let (tell, told) = sync_channel(0);
         let read = Read::default();
         let mut sink = Slow { told, read: read.clone() };
-        // It ends with the tests' process.
+        // Ends with the tests' process.
         thread::spawn(move || lines.write_on(&mut sink));
         (lines, tell, read)
     }
@@ -245,7 +245,7 @@ mod tests {
         }
         (0..CAPACITY + 3).for_each(|_| put(lines, "b\n"));
         assert_eq!(lost(lines), (3, 3));
-        // It goes on, is interrupted, and has no room for a moment.
+        // Interrupted, and without room for a moment, the reader goes on.
         let reader = thread::spawn(move || {
             for kind in [io::ErrorKind::Interrupted, io::ErrorKind::WouldBlock] {
                 let _ = tell.send(Err(kind.into()));

@@ -286,7 +286,7 @@ fn a_reader_of_the_log_that_stands_still_holds_nobody_up() {
     BufReader::new(server.child.stdout.as_mut().expect("piped")).read_line(&mut ready).expect("text");
     assert!(ready.starts_with("serving "), "{ready}");
     serves_on_after_a_warning(&server, &link);
-    // It goes on: the warning is the last that it reads.
+    // Once the reader goes on, the warning is the last that it reads.
     let reading = std::thread::spawn(move || {
         let mut said = String::new();
         reader.read_to_string(&mut said).map(|_| said)

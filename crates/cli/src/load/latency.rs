@@ -59,7 +59,7 @@ impl Latency {
 /// A latency distribution in microseconds.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Percentiles {
-    /// How many were measured; where that is 0, so is all else.
+    /// Values measured; where there are none, all else is 0.
     pub samples: u64,
     /// The smallest.
     pub min: f64,

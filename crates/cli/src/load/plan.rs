@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What one generator does.
+/// Work of one generator.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Connections at once (closed loop), or at most (open loop).
@@ -29,7 +29,7 @@ impl Plan {
     }
 }
 
-/// What generators and their controller tell each other.
+/// Phase of the run, and progress, shared by generators and their controller.
 #[derive(Debug, Default)]
 pub struct Shared {
     phase: AtomicU8,
@@ -53,7 +53,7 @@ pub struct Progress {
 }
 
 impl Shared {
-    /// What was done so far, all generators together.
+    /// Progress so far, all generators together.
     pub fn progress(&self) -> Progress {
         Progress {
             connections: self.connections.load(Ordering::Relaxed),

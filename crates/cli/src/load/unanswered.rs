@@ -85,7 +85,7 @@ impl Unanswered {
         self.starts
     }
 
-    /// How long the server had been silent at the end, where it had stopped answering: for longer than any answer had taken.
+    /// Silence of the server at the end, where it had stopped answering: longer than any answer had taken.
     pub fn stall(&self) -> Option<Duration> {
         self.silence.filter(|silence| self.count() > 0 && *silence >= SILENCE && *silence > self.slowest)
     }

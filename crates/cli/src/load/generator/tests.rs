@@ -16,7 +16,7 @@ fn server(answer: impl Fn(&mut TcpStream, u32) -> Option<()> + Send + Sync + 'st
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback listens");
     let address = listener.local_addr().expect("it has one");
     let answer = Arc::new(answer);
-    // It ends with the tests' process.
+    // Ends with the tests' process.
     thread::spawn(move || {
         for stream in listener.incoming() {
             let (mut stream, answer) = (stream.expect("loopback accepts"), answer.clone());
