@@ -110,7 +110,7 @@ impl Tally {
     }
 
     /// Starts of an open loop that were late, and those that were due and had not come at the end.
-    pub fn missed_starts(&self) -> u64 {
+    fn missed_starts(&self) -> u64 {
         self.late_starts + self.unanswered.starts()
     }
 

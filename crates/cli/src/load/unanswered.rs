@@ -45,7 +45,8 @@ impl Unanswered {
         self.count_age(age, 1);
     }
 
-    /// Counts connections of an open loop that were due and had not been started, the first of them `age` ago; their ages go to `total` too.
+    /// Counts connections of an open loop that were due and had not been started, the first of them `age` ago; their ages go to
+    /// `total` as well.
     pub fn not_started(&mut self, n: u64, age: Duration, total: &mut Latency) {
         self.starts += n;
         let (step, mut left) = (n.div_ceil(STEPS).max(1), n);
