@@ -1,6 +1,7 @@
 //! The application's end of a lane.
 
 use std::os::fd::BorrowedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -394,6 +395,16 @@ impl App {
 
 impl Drop for App {
     fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return self.end();
+        }
+        // Sockets that a panic has left behind may cause another one, which would end the process on the spot.
+        let _ = catch_unwind(AssertUnwindSafe(|| self.end()));
+    }
+}
+
+impl App {
+    fn end(&mut self) {
         // What was closed just now is to be known; whoever else runs the lane goes on alone as soon as it has seen that nobody calls in.
         self.hand_over_all();
         self.entrust();

@@ -66,8 +66,10 @@ pub use poller::{Event, Events, Interest, Poller, Source, Trigger};
 pub use runtime::config::{Cidr, Ecn, SynCookies, TcpConfig};
 pub use runtime::{
     App, Clock, Config, ConfigError, Device, Error, LaneStats, LocalConnections, MemPort, Model, PortConfig, Snapshot,
-    Waker,
+    Waker, reset_all,
 };
+#[doc(hidden)]
+pub use runtime::provoke;
 pub use stream::TcpStream;
 pub use tcp::congestion::Algorithm;
 pub use tcp::{State, TcpInfo};

@@ -1,6 +1,8 @@
 //! The end of a lane: all that is open is closed, the peers acknowledge it, and who does not is reset. How long that may take follows
 //! what it brings: a hundred thousand connections need longer than one, and peers that are dead are not waited for.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use io::AnyPort;
@@ -71,12 +73,14 @@ pub(crate) struct End {
     stage: Stage,
     limit: Limit,
     look: Instant,
+    /// The lane is over with it.
+    last: bool,
 }
 
 impl Lane {
     /// Begins to end all that is open on the lane, which goes on in its turns: the application has gone, or its process ends.
     pub(crate) fn begin_end(&mut self) {
-        if self.end.as_ref().is_some_and(|end| end.stage != Stage::Over) {
+        if self.is_over() || self.is_ending() {
             return;
         }
         self.stack.close_all(self.clock.now());
@@ -84,12 +88,59 @@ impl Lane {
         let memory = self.ports.iter().all(|port| matches!(port, AnyPort::Mem(_)));
         let quiet = if memory { QUIET_MEMORY } else { QUIET };
         let limit = Limit::closing(now, quiet, self.longest_end, self.stack.left());
-        self.end = Some(End { stage: Stage::Closing, limit, look: now + LOOK });
+        self.end = Some(End { stage: Stage::Closing, limit, look: now + LOOK, last: false });
+    }
+
+    /// Begins to reset all that is open, without a wait for any peer; the lane is over once the resets have left.
+    pub(crate) fn begin_reset(&mut self) {
+        if self.is_over() {
+            return;
+        }
+        let clock = self.clock.now();
+        self.stack.stop_listening(clock);
+        self.stack.reset_all();
+        // Before anything else that the application has asked for: a FIN would make half an answer a whole one.
+        while self.stack.is_ending() {
+            self.stack.go_on_ending(clock);
+        }
+        let (now, mut left) = (Instant::now(), self.stack.left());
+        left.ends = self.stack.connections();
+        let limit = Limit::resetting(now, left);
+        self.end = Some(End { stage: Stage::Resetting, limit, look: now + LOOK, last: true });
+    }
+
+    /// A panic has left the lane behind: connections are reset as far as the stack still can, and the kernel has the interfaces.
+    #[cold]
+    pub(crate) fn break_off(&mut self) {
+        if self.is_over() {
+            return;
+        }
+        let reset = AssertUnwindSafe(|| {
+            self.begin_reset();
+            let end = Instant::now() + QUIET_RESETS;
+            while self.stack.sending() && Instant::now() < end {
+                self.send(self.clock.now());
+            }
+            self.let_go();
+        });
+        let how = if catch_unwind(reset).is_ok() { "its connections are reset" } else { "nor can its connections be reset" };
+        tracing::error!("lane {}: it does not go on after a panic, {how}", self.index);
+        self.is_over_now();
+    }
+
+    /// Whether no turn is taken any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    fn is_over_now(&self) {
+        self.over.store(true, Ordering::Release);
+        self.app_bell.ring();
     }
 
     /// Whether an end that was begun is over: nothing is on its way out, and the peers have acknowledged all, or were reset.
     pub(crate) fn has_ended(&self) -> bool {
-        self.end.as_ref().is_some_and(|end| end.stage == Stage::Over)
+        self.is_over() || self.end.as_ref().is_some_and(|end| end.stage == Stage::Over)
     }
 
     /// Whether an end is under way.
@@ -100,36 +151,37 @@ impl Lane {
     /// A turn's part of an end: whether there is time left for it, and what comes next.
     pub(crate) fn follow_end(&mut self) {
         let Some(stage) = self.end.as_ref().map(|end| end.stage) else { return };
-        let over = match stage {
+        let done = match stage {
             Stage::Over => return,
             Stage::Closing => self.drained(),
             Stage::Resetting => !self.stack.is_ending() && !self.stack.sending(),
         };
         let Some(end) = &mut self.end else { return };
-        if over {
-            end.stage = Stage::Over;
-            return;
-        }
         let now = Instant::now();
-        if now < end.look {
-            return;
-        }
-        end.look = now + LOOK;
-        let mut left = self.stack.left();
-        if stage == Stage::Resetting {
-            // Reset ones are connections until their frames have left.
-            left.ends = self.stack.connections();
-        }
-        if end.limit.allows(now, left) {
-            return;
-        }
-        match stage {
-            Stage::Closing => {
+        if !done {
+            if now < end.look {
+                return;
+            }
+            end.look = now + LOOK;
+            let mut left = self.stack.left();
+            if stage == Stage::Resetting {
+                // Reset ones are connections until their frames have left.
+                left.ends = self.stack.connections();
+            }
+            if end.limit.allows(now, left) {
+                return;
+            }
+            if stage == Stage::Closing {
                 self.stack.reset_all();
                 left.ends = self.stack.connections();
                 (end.stage, end.limit) = (Stage::Resetting, Limit::resetting(now, left));
+                return;
             }
-            Stage::Resetting | Stage::Over => end.stage = Stage::Over,
+        }
+        end.stage = Stage::Over;
+        if end.last {
+            self.let_go();
+            self.is_over_now();
         }
     }
 

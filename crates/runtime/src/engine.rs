@@ -1,7 +1,6 @@
 //! An engine: lanes over opened devices, and the threads that some of them need.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -353,6 +352,7 @@ impl Engine {
                 unread: 0,
                 clients: None,
                 end: None,
+                over: Arc::default(),
                 longest_end: Duration::from_secs(config.end_s.into()),
             };
             let sockets = SocketConfig {
@@ -375,17 +375,17 @@ impl Engine {
                 Model::Inline => Box::new(Inline::new(lane, engine.keeper.clone())),
                 Model::Paired => {
                     let paired = Paired::of(&lane);
-                    engine.keeper.run(lane, paired.ended.clone())?;
+                    engine.keeper.run(lane)?;
                     // Nothing comes while this end keeps the other from running; that one may be told never to sleep.
                     waiting.busy = false;
                     Box::new(paired)
                 }
                 Model::Guarded => {
-                    let ended = Arc::new(AtomicBool::new(false));
+                    let over = lane.over.clone();
                     let after = Duration::from_micros(config.guard_us as u64);
                     let lane = Arc::new(Guarded::new(lane, after).map_err(Error::system("epoll"))?);
-                    engine.keeper.guard(lane.clone(), (index as u16, app_bell.clone()), ended.clone())?;
-                    Box::new(ByTurns::new(lane, app_bell, ended))
+                    engine.keeper.guard(lane.clone(), (index as u16, app_bell.clone()), over.clone())?;
+                    Box::new(ByTurns::new(lane, app_bell, over))
                 }
             };
             engine.apps.push(Some(AppHandle::new(App::new(sockets, wait, waiting, facts))));

@@ -41,13 +41,29 @@ pub(crate) fn with_process(keeper: Arc<Keeper>, links: Arc<Vec<LaneLink>>, inlin
     ends
 }
 
+/// Resets all connections of this process's engines, and ends their lanes: for who is about to end the process because something in
+/// it is broken, so that no peer takes half an answer for a whole one. Lanes do it in their next turns, which are not waited for; calls
+/// fail then as after [`Engine::shutdown`](crate::Engine::shutdown).
+pub fn reset_all() {
+    for engine in engines() {
+        engine.links.iter().for_each(|link| link.send(Control::Reset));
+        // The last to have it must not be who joins its threads: this may be one of them.
+        std::mem::forget(engine);
+    }
+}
+
+/// Engines of this process. None where a signal handler exits, or a thread panics, in the moment in which one starts or ends:
+/// it is not to wait for itself.
+fn engines() -> Vec<Arc<Ends>> {
+    let Some(engines) = ENGINES.try_lock() else { return Vec::new() };
+    // A parent's engines are the parent's to end.
+    let own = |engine: &Arc<Ends>| engine.forks == forks::count();
+    engines.iter().filter_map(Weak::upgrade).filter(own).collect()
+}
+
 /// The process exits.
 extern "C" fn end_all() {
-    // Where a signal handler exits in the moment in which an engine starts or ends, it is not to wait for itself.
-    let Some(engines) = ENGINES.try_lock() else { return };
-    let engines: Vec<Arc<Ends>> = engines.iter().filter_map(Weak::upgrade).collect();
-    // A parent's engines are the parent's to end.
-    for engine in engines.into_iter().filter(|engine| engine.forks == forks::count()) {
+    for engine in engines() {
         engine.end();
         // Its threads are still there.
         std::mem::forget(engine);

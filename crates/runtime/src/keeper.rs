@@ -123,6 +123,15 @@ pub(crate) struct Keeper {
     busy: bool,
 }
 
+/// A thread's part of what a crew has to finish: done when it is dropped, by a panic too.
+struct Duty(Arc<Keeper>);
+
+impl Drop for Duty {
+    fn drop(&mut self) {
+        self.0.crew.finished();
+    }
+}
+
 /// Tells the application that its lane's thread is over, however it ended.
 struct End(Arc<Flag>, Arc<Bell>);
 
@@ -143,25 +152,25 @@ impl Keeper {
         self.bells.len() > 1 && !self.crew.is_over()
     }
 
-    /// Runs a lane until the engine ends; `ended` is raised then.
-    pub fn run(self: &Arc<Self>, lane: Lane, ended: Arc<Flag>) -> Result<(), Error> {
-        let (keeper, end) = (self.clone(), End(ended, lane.app_bell.clone()));
-        self.spawn(format!("lane-{}", lane.index), lane.index, end, move || keeper.turn(lane))
+    /// Runs a lane until the engine ends, or the lane is over; its flag is raised then.
+    pub fn run(self: &Arc<Self>, lane: Lane) -> Result<(), Error> {
+        let (keeper, end) = (self.clone(), End(lane.over.clone(), lane.app_bell.clone()));
+        self.spawn(format!("lane-{}", lane.index), lane.index, end, move |duty| keeper.turn(lane, duty))
     }
 
-    /// Guards a lane until the engine ends; `ended` is raised then.
+    /// Guards a lane until the engine ends, or the lane is over; `over` is raised then.
     pub fn guard(
         self: &Arc<Self>,
         lane: Arc<Guarded>,
         (index, bell): (u16, Arc<Bell>),
-        ended: Arc<Flag>,
+        over: Arc<Flag>,
     ) -> Result<(), Error> {
         let keeper = self.clone();
-        self.spawn(format!("guard-{index}"), index, End(ended, bell), move || {
-            lane.guard(&|| keeper.crew.is_over());
+        self.spawn(format!("guard-{index}"), index, End(over.clone(), bell), move |duty| {
+            lane.guard(&|| keeper.crew.is_over() || over.load(Ordering::Acquire));
             lane.last(|lane| {
                 lane.alone = true;
-                keeper.finish(lane);
+                keeper.finish(lane, duty);
                 keeper.stay_if_exiting();
                 // The application's end may stay for long.
                 lane.let_go();
@@ -174,11 +183,13 @@ impl Keeper {
         name: String,
         index: u16,
         end: End,
-        body: impl FnOnce() + Send + 'static,
+        body: impl FnOnce(Duty) + Send + 'static,
     ) -> Result<(), Error> {
         let core = self.cores.get(index as usize).copied();
+        let keeper = self.clone();
         let body = move || {
             let _end = end;
+            let duty = Duty(keeper);
             if let Some(core) = core
                 && let Err(error) = pin(core)
             {
@@ -186,15 +197,15 @@ impl Keeper {
             }
             // An application that computes on the same core is not to keep it waiting.
             short_slice();
-            body();
+            body(duty);
         };
         self.crew.start(|| spawn(name, body).map_err(Error::system("starting a lane's thread")))
     }
 
-    fn turn(&self, mut lane: Lane) {
+    fn turn(&self, mut lane: Lane, duty: Duty) {
         lane.alone = true;
         let mut patience = Patience::new(self.spin_us);
-        while !self.crew.is_over() {
+        while !self.crew.is_over() && !lane.is_over() {
             if !lane.turn().is_idle() {
                 patience.something(|| Clock::Monotonic.now());
                 continue;
@@ -208,14 +219,14 @@ impl Keeper {
                 }
             }
         }
-        self.finish(&mut lane);
+        self.finish(&mut lane, duty);
         self.stay_if_exiting();
     }
 
     /// Ends what is open, and waits for the peers; the lane goes on for the others as long as they do the same.
-    fn finish(&self, lane: &mut Lane) {
+    fn finish(&self, lane: &mut Lane, duty: Duty) {
         lane.finish(|| self.crew.beat());
-        self.crew.finished();
+        drop(duty);
         let mut others = self.crew.watch();
         while self.crew.goes_on(&mut others) {
             lane.turn();
@@ -244,9 +255,8 @@ impl Keeper {
     /// Ends the threads.
     pub fn end(&self) {
         for thread in self.crew.end(&self.bells) {
-            if thread.join().is_err() {
-                tracing::error!("a lane's thread panicked");
-            }
+            // Its lane has said so.
+            let _ = thread.join();
         }
     }
 }

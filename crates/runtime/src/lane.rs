@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
@@ -122,6 +122,8 @@ pub struct Lane {
     pub(crate) clients: Option<Box<Clients>>,
     /// What is open is ended.
     pub(crate) end: Option<End>,
+    /// No turn is taken any more: what was open is reset because something is broken, or the thread that ran the lane is over.
+    pub(crate) over: Arc<AtomicBool>,
     pub(crate) longest_end: Duration,
 }
 
@@ -153,9 +155,37 @@ fn held_for(since: Instant, now: Instant) -> u64 {
     HOLD_US.saturating_sub(now.micros_since(since))
 }
 
+/// A lane in its turn: dropped by a panic only.
+struct Turning<'a>(&'a mut Lane);
+
+impl Drop for Turning<'_> {
+    fn drop(&mut self) {
+        self.0.break_off();
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        // Between two turns, on the thread that runs it.
+        if std::thread::panicking() {
+            self.break_off();
+        }
+    }
+}
+
 impl Lane {
-    /// One turn.
+    /// One turn; none where the lane is over. One that panics resets what is open, and is the last.
     pub fn turn(&mut self) -> Work {
+        if self.is_over() {
+            return Work::default();
+        }
+        let turning = Turning(self);
+        let work = turning.0.take_turn();
+        std::mem::forget(turning);
+        work
+    }
+
+    fn take_turn(&mut self) -> Work {
         let now = self.clock.now();
         let mut work = Work::default();
         let several = !matches!(self.steering, Steering::Single);
@@ -192,18 +222,8 @@ impl Lane {
         if self.stack.listener_changes() != self.noted {
             self.note_listeners();
         }
-        for i in 0..self.ports.len() {
-            let port = &mut self.ports[i];
-            let stack = &mut self.stack;
-            let sent = io::with_port!(port, p => stack.transmit(now, InterfaceId(i as u8), p));
-            work.tx += sent;
-            if let Err(error) = port.flush()
-                && !self.failed
-            {
-                self.failed = true;
-                tracing::error!("lane {}: {error}", self.index);
-            }
-        }
+        crate::provoke("turn");
+        work.tx = self.send(now);
         work.events = self.stack.flush_events(now);
         if work.events > 0 && self.app_bell.ring_if_sleeping() {
             add(&self.stats.wakeups, 1);
@@ -252,6 +272,23 @@ impl Lane {
             self.stack.check_in_turn(CHECKED);
         }
         work
+    }
+
+    /// Gives the ports what they have room for; how many frames.
+    pub(crate) fn send(&mut self, now: Instant) -> usize {
+        let mut sent = 0;
+        for i in 0..self.ports.len() {
+            let port = &mut self.ports[i];
+            let stack = &mut self.stack;
+            sent += io::with_port!(port, p => stack.transmit(now, InterfaceId(i as u8), p));
+            if let Err(error) = port.flush()
+                && !self.failed
+            {
+                self.failed = true;
+                tracing::error!("lane {}: {error}", self.index);
+            }
+        }
+        sent
     }
 
     /// Notes where the lane listens, and which connections are left where it does so no more.
@@ -367,6 +404,7 @@ impl Lane {
                     let _ = to.send(self.admit(*arrival));
                 }
                 Control::End => self.begin_end(),
+                Control::Reset => self.begin_reset(),
                 Control::Ended(to) => {
                     let _ = to.send((self.index, self.has_ended()));
                 }

@@ -24,6 +24,7 @@ mod mailbox;
 #[cfg(all(test, loom))]
 mod models;
 mod ports;
+mod provoke;
 mod secret;
 mod sort;
 mod sync;
@@ -35,6 +36,9 @@ pub use config::{Config, ConfigError, Device, Model, PortConfig};
 pub use door::{Door, Lent};
 pub use engine::{AppHandle, Engine};
 pub use error::Error;
+pub use exit::reset_all;
 pub use io::memwire::MemPort;
 pub use kernel::LocalConnections;
 pub use lane::{Lane, Work};
+#[doc(hidden)]
+pub use provoke::provoke;

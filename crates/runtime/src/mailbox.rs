@@ -40,6 +40,8 @@ pub(crate) enum Control {
     Connections(Question),
     /// The process ends: all that is open is closed.
     End,
+    /// Something of the process is broken: all that is open is reset, and the lane is over then.
+    Reset,
     /// Asks whether that is over; with the lane's number.
     Ended(Sender<(u16, bool)>),
     /// Asks whether everything has left and is acknowledged.
@@ -77,6 +79,7 @@ impl Control {
             Control::ForgetNeighbors
             | Control::Connections(_)
             | Control::End
+            | Control::Reset
             | Control::Ended(_)
             | Control::Drained(_)
             | Control::Attach(..)

@@ -58,7 +58,7 @@ impl Wait for Inline {
     fn pause(&mut self, _ready: &mut dyn FnMut() -> bool) {}
 
     fn is_over(&self) -> bool {
-        false
+        self.lane.as_ref().is_some_and(|lane| lane.is_over())
     }
 
     fn bell(&self) -> &Arc<Bell> {
@@ -78,12 +78,12 @@ impl Wait for Inline {
     }
 
     fn entrust(mut self: Box<Self>) -> Box<dyn Wait> {
-        if !self.keeper.wants() {
+        if !self.keeper.wants() || self.is_over() {
             return self;
         }
         let Some(lane) = self.lane.take() else { return self };
         let (index, paired) = (lane.index, Paired::of(&lane));
-        if let Err(error) = self.keeper.run(*lane, paired.ended.clone()) {
+        if let Err(error) = self.keeper.run(*lane) {
             tracing::warn!("lane {index}: {error}");
         }
         Box::new(paired)
@@ -101,13 +101,13 @@ pub(crate) struct Paired {
     lane: Arc<Bell>,
     bell: Arc<Bell>,
     mail: Weak<Mailbox>,
-    pub ended: Arc<AtomicBool>,
+    ended: Arc<AtomicBool>,
 }
 
 impl Paired {
     pub fn of(lane: &Lane) -> Paired {
         let (bell, mail) = (lane.app_bell.clone(), Arc::downgrade(&lane.mail));
-        Paired { lane: lane.bell.clone(), bell, mail, ended: Arc::new(AtomicBool::new(false)) }
+        Paired { lane: lane.bell.clone(), bell, mail, ended: lane.over.clone() }
     }
 
     /// Whether the lane says that everything has left and is over.

@@ -123,6 +123,7 @@ impl Follower {
     }
 
     fn work(&mut self, holding: bool) -> io::Result<()> {
+        crate::provoke("control");
         let mut state = lock(&self.state);
         while let Ok(wanted) = self.inbox.try_recv() {
             let (port, addr) = match wanted {

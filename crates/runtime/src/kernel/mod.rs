@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -25,6 +26,7 @@ use crate::devices::Devices;
 use crate::error::Error;
 use crate::lane::Wanted;
 use crate::links::LaneLink;
+use crate::mailbox::Control;
 use client::Claim;
 use client::Gate;
 use drain::Draining;
@@ -174,8 +176,15 @@ impl Kernel {
         lock(&self.state).tell_all(&lanes).map_err(system("reading routes and neighbours"))?;
         let (state, bell, local) = (self.state.clone(), self.bell.clone(), lock(&self.state).local.clone());
         let follower = Follower { state, lanes, devices, monitor, bell, local, inbox, tables: Tables::default() };
-        let stop = self.stop.clone();
-        let thread = crate::sys::spawn("corelane-kernel".into(), move || follower.run(&stop));
+        let (stop, lanes) = (self.stop.clone(), follower.lanes.clone());
+        let body = move || {
+            if catch_unwind(AssertUnwindSafe(|| follower.run(&stop))).is_err() {
+                // Lanes that hear of no change would go on with addresses and neighbours that are no more.
+                tracing::error!("the control thread panicked: all connections are reset");
+                lanes.iter().for_each(|lane| lane.send(Control::Reset));
+            }
+        };
+        let thread = crate::sys::spawn("corelane-kernel".into(), body);
         self.thread = Some(thread.map_err(system("starting the control thread"))?);
         Ok(())
     }
@@ -185,10 +194,9 @@ impl Drop for Kernel {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         self.bell.ring();
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the control thread panicked");
+        if let Some(thread) = self.thread.take() {
+            // A panic of it was told.
+            let _ = thread.join();
         }
     }
 }

@@ -62,10 +62,15 @@ impl Stack {
         for seat in self.clients.ids() {
             self.clients.seat(seat).ending = true;
         }
+        self.stop_listening(now);
+        self.ending.walk = Some(Walk { how: How::Close, next: 0, end: self.conns.slots() });
+    }
+
+    /// Closes all listeners, and resets what nobody has accepted.
+    pub fn stop_listening(&mut self, now: Instant) {
         for id in self.demux.listeners.ids() {
             self.close_listener(now, ListenerId(id));
         }
-        self.ending.walk = Some(Walk { how: How::Close, next: 0, end: self.conns.slots() });
     }
 
     /// Begins to reset the connections whose peers have not acknowledged the end: there is no time left to wait for them.
