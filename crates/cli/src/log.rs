@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IsTerminal, Write};
+use std::panic::catch_unwind;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -36,7 +37,12 @@ pub fn start() {
 /// Lets a thread write the lines from now on. It inherits the mask of signals, so those that are waited for are blocked before.
 pub fn start_writer() {
     LINES.queue().has_writer = true;
-    let writer = thread::Builder::new().name("log".into()).spawn(|| LINES.write_on(&mut Stderr));
+    let body = || {
+        if catch_unwind(|| LINES.write_on(&mut Stderr)).is_err() {
+            LINES.write_rest(&mut Stderr);
+        }
+    };
+    let writer = thread::Builder::new().name("log".into()).spawn(body);
     if writer.is_err() {
         LINES.queue().has_writer = false;
     }
@@ -138,6 +144,7 @@ impl Lines {
             queue.is_writing = true;
             let untold = queue.untold;
             drop(queue);
+            corelane::provoke("log");
             let told = untold > 0 && write(sink, lost_line(untold).as_bytes()).is_ok();
             let written = write(sink, &line).is_ok();
             let mut queue = self.queue();
@@ -150,6 +157,21 @@ impl Lines {
             }
             self.changed.notify_all();
         }
+    }
+
+    /// Writes what waits, after the thread that wrote has panicked; from now on whoever has a line writes it.
+    fn write_rest(&self, sink: &mut impl Write) {
+        let mut queue = self.queue();
+        queue.has_writer = false;
+        let waiting = std::mem::take(&mut queue.waiting);
+        drop(queue);
+        for line in waiting {
+            if write(sink, &line).is_err() {
+                self.queue().lose();
+            }
+        }
+        self.queue().is_writing = false;
+        self.changed.notify_all();
     }
 
     fn flush(&self, limit: Duration) {

@@ -12,6 +12,7 @@ mod lab;
 mod load;
 mod log;
 mod net;
+mod panics;
 mod say;
 mod seldom;
 mod serve;
@@ -28,15 +29,22 @@ use sys::{Hangup, Stop};
 fn main() -> ExitCode {
     let cli = Cli::parse();
     log::start();
+    panics::end_the_process();
     let code = match run(&cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            say::tell(&failure);
+            // After a panic it is no news.
+            if !panics::seen() {
+                say::tell(&failure);
+            }
             ExitCode::from(failure.code)
         }
     };
     log::flush();
-    code
+    match panics::seen() {
+        true => ExitCode::from(panics::CODE),
+        false => code,
+    }
 }
 
 fn run(command: &Command) -> Result<(), Failure> {

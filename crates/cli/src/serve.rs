@@ -373,6 +373,8 @@ fn serve(
     while !stop.is_set() && !threads.iter().any(|thread| thread.is_finished()) {
         stop.wait(ALIVE);
     }
+    // Where one thread has ended, the others do not serve by half.
+    stop.set();
     engine.let_successor_in();
     let mut served = Ok((Counts::default(), Vec::new()));
     for thread in threads {

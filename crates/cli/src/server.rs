@@ -287,6 +287,7 @@ impl<N: Net, H: Handler> Server<N, H> {
         let mut ready = std::mem::take(&mut self.ready);
         ready.clear();
         self.net.wait(&mut ready, Some(nap))?;
+        corelane::provoke("serve");
         self.now = Instant::now();
         self.handler.set_time(SystemTime::now());
         for event in &ready {

@@ -113,6 +113,7 @@ impl Stop {
                 let mut signal = 0;
                 // SAFETY: both point to live locals.
                 if unsafe { libc::sigwait(&signals, &mut signal) } == 0 {
+                    corelane::provoke("signals");
                     flag.take(signal);
                     if signal == libc::SIGHUP {
                         continue;

@@ -14,6 +14,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 #[path = "lab/interfaces.rs"]
 mod interfaces;
+#[path = "lab/panics.rs"]
+mod panics;
 
 const BIN: &str = env!("CARGO_BIN_EXE_corelane");
 const MINUTE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };

@@ -175,6 +175,7 @@ impl<N: Net, T: Talk> Generator<N, T> {
             let mut ready = std::mem::take(&mut self.ready);
             ready.clear();
             self.net.wait(&mut ready, Some(nap))?;
+            corelane::provoke("load");
             now = Instant::now();
             for event in &ready {
                 self.wake(*event);
