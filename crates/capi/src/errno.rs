@@ -2,6 +2,7 @@
 
 use core::ffi::c_int;
 use std::io::ErrorKind;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use libc::ssize_t;
 pub use rustix::io::Errno;
@@ -39,12 +40,41 @@ pub trait Answer {
     const FAILED: Self;
 }
 
+impl Answer for () {
+    const FAILED: () = ();
+}
+
+impl<T> Answer for *mut T {
+    const FAILED: *mut T = core::ptr::null_mut();
+}
+
+/// A handle.
+impl Answer for u64 {
+    const FAILED: u64 = 0;
+}
+
+/// A signal handler.
+impl Answer for usize {
+    const FAILED: usize = libc::SIG_ERR;
+}
+
 impl Answer for c_int {
     const FAILED: c_int = -1;
 }
 
 impl Answer for ssize_t {
     const FAILED: ssize_t = -1;
+}
+
+/// The body of a C function: a panic ends here, and the call fails with `ENETDOWN`. `broken` is to end what may be left half done.
+#[inline]
+pub fn contained<T: Answer>(body: impl FnOnce() -> T, broken: impl FnOnce()) -> T {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
+        // Nor does one that ends it.
+        let _ = catch_unwind(AssertUnwindSafe(broken));
+        set(Errno::NETDOWN);
+        T::FAILED
+    })
 }
 
 /// What C expects: the value, or -1 and `errno`, which a call that succeeds leaves alone.
@@ -85,6 +115,17 @@ mod tests {
         assert_eq!((done(Err(Errno::PERM)), errno()), (-1, libc::EPERM));
         assert_eq!((count(Ok(7)), errno()), (7, libc::EPERM));
         assert_eq!((count(Err(Errno::AGAIN)), errno()), (-1, libc::EAGAIN));
+    }
+
+    #[test]
+    fn a_panic_ends_in_the_call_and_fails_it() {
+        let mut told = false;
+        assert_eq!(contained(|| 7, || panic!("not called")), 7);
+        assert_eq!((contained(|| -> c_int { panic!("as meant") }, || told = true), errno()), (-1, libc::ENETDOWN));
+        assert!(told);
+        assert!(contained(|| -> *mut u8 { panic!("as meant") }, || panic!("that, too")).is_null());
+        assert_eq!(contained(|| -> u64 { panic!("as meant") }, || ()), 0);
+        assert_eq!(contained(|| -> usize { panic!("as meant") }, || ()), libc::SIG_ERR);
     }
 
     #[test]

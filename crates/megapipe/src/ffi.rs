@@ -309,7 +309,11 @@ macro_rules! functions {
         /// Pointers that are not null are what the header says.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $kind),*) $(-> $result)? {
-            $body
+            let body = || {
+                runtime::provoke("call");
+                $body
+            };
+            capi::errno::contained(body, runtime::reset_all)
         }
     )*};
 }

@@ -43,7 +43,11 @@ macro_rules! functions {
         pub unsafe extern "C" fn $name($($arg: $kind),*) -> $result {
             // SAFETY: the caller's word; each pointer is looked at for null before it is used.
             #[allow(unused_unsafe)]
-            unsafe { $body }
+            let body = || unsafe {
+                runtime::provoke("call");
+                $body
+            };
+            errno::contained(body, runtime::reset_all)
         }
     )*};
 }

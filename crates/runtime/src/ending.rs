@@ -123,7 +123,8 @@ impl Lane {
             }
             self.let_go();
         });
-        let how = if catch_unwind(reset).is_ok() { "its connections are reset" } else { "nor can its connections be reset" };
+        let how =
+            if catch_unwind(reset).is_ok() { "its connections are reset" } else { "nor can its connections be reset" };
         tracing::error!("lane {}: it does not go on after a panic, {how}", self.index);
         self.is_over_now();
     }

@@ -6,6 +6,8 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use io::Bell;
+
 use crate::forks::{self, Lock};
 use crate::keeper::Keeper;
 use crate::links::LaneLink;
@@ -41,14 +43,21 @@ pub(crate) fn with_process(keeper: Arc<Keeper>, links: Arc<Vec<LaneLink>>, inlin
     ends
 }
 
+/// Resets all connections of the engine that has the lane with this bell: a broken lane leaves no whole engine.
+pub(crate) fn reset_engine_of(bell: &Arc<Bell>) {
+    reset(|engine| engine.links.iter().any(|link| Arc::ptr_eq(&link.bell, bell)));
+}
+
 /// Resets all connections of this process's engines, and ends their lanes: for who is about to end the process because something in
 /// it is broken, so that no peer takes half an answer for a whole one. Lanes do it in their next turns, which are not waited for; calls
 /// fail then as after [`Engine::shutdown`](crate::Engine::shutdown).
 pub fn reset_all() {
-    for engine in engines() {
+    reset(|_| true);
+}
+
+fn reset(which: impl Fn(&Ends) -> bool) {
+    for engine in engines().iter().filter(|engine| which(engine)) {
         engine.links.iter().for_each(|link| link.send(Control::Reset));
-        // The last to have it must not be who joins its threads: this may be one of them.
-        std::mem::forget(engine);
     }
 }
 

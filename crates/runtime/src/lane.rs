@@ -161,6 +161,7 @@ struct Turning<'a>(&'a mut Lane);
 impl Drop for Turning<'_> {
     fn drop(&mut self) {
         self.0.break_off();
+        crate::exit::reset_engine_of(&self.0.bell);
     }
 }
 

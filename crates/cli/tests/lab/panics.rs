@@ -23,8 +23,11 @@ impl Broken {
         lab.file("large", LARGE);
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &lab.b, BIN, "serve", lab.dir.to_str().unwrap(), "--port", "80"]);
-        command.args(args.split_whitespace()).env("CORELANE_PANIC", format!("{point}:{}", lab.dir.join("now").display()));
-        let server = Running(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+        command
+            .args(args.split_whitespace())
+            .env("CORELANE_PANIC", format!("{point}:{}", lab.dir.join("now").display()));
+        let server =
+            Running(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
         let mut broken = Broken { lab, server, at };
         until("it does not serve", || {
             assert!(matches!(broken.server.0.try_wait(), Ok(None)), "{}", broken.server.rest());
@@ -85,7 +88,9 @@ fn over_xdp(args: &str, point: &str) -> Option<Broken> {
 
 #[test]
 fn a_panic_in_a_turn_resets_the_connections() {
-    for (model, threads) in [("inline", &["serve-0"][..]), ("paired", &["lane-0"]), ("guarded", &["serve-0", "guard-0"])] {
+    for (model, threads) in
+        [("inline", &["serve-0"][..]), ("paired", &["lane-0"]), ("guarded", &["serve-0", "guard-0"])]
+    {
         let Some(broken) = over_xdp(&format!("--model {model}"), "turn") else { return };
         broken.ends_in_resets(threads, ask);
     }
