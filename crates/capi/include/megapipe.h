@@ -255,7 +255,7 @@ struct mp_event {
 /*
  * The next completion; hands over what was asked for and waits where there is none, at most timeout milliseconds (0: not at
  * all, -1: for ever). 1: there it is. 0: none came. -1 and errno: EINTR a signal handler has run; ENETDOWN the lane's engine
- * has ended; or what the kernel says of the channel as a whole.
+ * has ended, or the library has panicked on any thread, which resets the connections of all lanes; or what the kernel says of the channel as a whole.
  */
 int mp_dispatch(mp_channel *channel, struct mp_event *event, int timeout);
 

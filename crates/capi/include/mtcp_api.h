@@ -15,7 +15,8 @@
  *   EBADF     no such id (calls with an id)
  * Calls that wait also give
  *   EINTR     a signal handler has run meanwhile
- *   ENETDOWN  mtcp_destroy() has ended the engine meanwhile
+ *   ENETDOWN  mtcp_destroy() has ended the engine meanwhile; or the library has panicked, on any thread: all connections are reset, and
+ *             the call that panicked fails so, too
  *   EAGAIN    nothing now, of an id that does not block (mtcp_setsock_nonblock) or whose SO_RCVTIMEO or SO_SNDTIMEO is over
  *
  * The stack runs inside the calls that wait, above all mtcp_epoll_wait(). In the usual thread model ("guarded") a second

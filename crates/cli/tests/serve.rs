@@ -157,6 +157,22 @@ fn a_directory_without_an_index_is_told_at_the_start() {
     assert_eq!(server.end(), (Some(0), String::new()));
 }
 
+/// A thread that panics ends the server. Debug builds panic where `CORELANE_PANIC` says so.
+#[test]
+fn a_panic_ends_a_server_on_the_kernels_tcp() {
+    let dir = Dir::new("panic");
+    let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").port().to_string();
+    let out = Command::new(env!("CARGO_BIN_EXE_corelane"))
+        .args(["serve", dir.0.to_str().expect("a plain path"), "--kernel", "--lanes", "2", "--port", &port])
+        .env("CORELANE_PANIC", format!("serve:{}", dir.0.display()))
+        .output()
+        .expect("it runs");
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(101), "{said}");
+    let lines: Vec<_> = said.lines().filter(|line| line.contains("please report this")).collect();
+    assert!(matches!(lines[..], [line] if line.starts_with("corelane: thread serve-")), "{said}");
+}
+
 /// Whatever the limit: what says that it serves does, and what does not says which limit it met.
 #[test]
 fn ready_is_said_only_by_a_server_that_serves() {

@@ -136,3 +136,16 @@ fn a_panic_of_the_log_is_told_and_resets_the_connections() {
     // A warning.
     broken.ends_in_resets(&["log"], |broken| drop(must(&format!("ip -n {} link set vb mtu 1400", broken.lab.b))));
 }
+
+#[test]
+fn a_panic_ends_a_load() {
+    let Some(lab) = Lab::new() else { return };
+    let _server = lab.serve(&lab.b, "--kernel --port 80");
+    let load = "load http://10.99.0.2/ --dev xdp:va -c 8 -d 30";
+    let asks = format!("CORELANE_PANIC=load:{}", lab.dir.display());
+    let out = sh(&format!("timeout 60 ip netns exec {} env {asks} {BIN} {load}", lab.a));
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(101), "{said}");
+    let lines: Vec<_> = said.lines().filter(|line| line.contains("please report this")).collect();
+    assert!(matches!(lines[..], [line] if line.contains("corelane: thread load-0 panicked")), "{said}");
+}
