@@ -9,17 +9,20 @@ use crate::net::{LISTENER, Net, Ready};
 use crate::seldom::{self, Seldom};
 use crate::sys::Stop;
 use crate::timers::Timers;
+use linger::{Lingering, Lingers, discard};
 use std::io;
 use std::time::{Duration, Instant, SystemTime};
 
 /// A server's timeouts and limits.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Time to send a whole request head, to stay idle, to take some of an answer, to be drained before closing: by the
-    /// numbers [`HEAD`], [`IDLE`], [`WRITE`] and [`LINGER`].
+    /// Time to send a whole request head, to stay idle, to take some of an answer, to send more of what is dropped before the connection is
+    /// closed: by the numbers [`HEAD`], [`IDLE`], [`WRITE`] and [`LINGER`].
     pub timeouts: [Duration; 4],
     /// Bytes of an answer that a client must take in a second, on the average of each `timeouts[WRITE]`; 0 asks for some only.
     pub least_rate: u64,
+    /// How long what a client still sends is dropped in all, however often it sends more.
+    pub linger: Duration,
     /// How long a stopping server finishes what is in flight.
     pub grace: Duration,
 }
@@ -27,7 +30,9 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
-            timeouts: [10, 60, 60, 2].map(Duration::from_secs),
+            // The last, and `linger`, as nginx has them.
+            timeouts: [10, 60, 60, 5].map(Duration::from_secs),
+            linger: Duration::from_secs(30),
             // As IIS has it (minBytesPerSecond).
             least_rate: 240,
             grace: Duration::from_secs(10),
@@ -56,8 +61,6 @@ const SUCCESSOR: Duration = Duration::from_millis(500);
 const NAP: Duration = Duration::from_millis(100);
 /// Connections taken before others are served again.
 const ACCEPT_BATCH: usize = 256;
-/// Input dropped at most while lingering, in bytes.
-const MAX_DISCARD: usize = 256 * 1024;
 const BUFFER: usize = 64 * 1024;
 
 /// What a server did.
@@ -97,8 +100,9 @@ struct Connection<S> {
     readable: bool,
     /// The peer ended its side: read on to the end.
     ended: bool,
+    /// Closed once its client is, or after a time.
     lingering: bool,
-    discarded: usize,
+    lingers: Lingers,
     /// `session.answered` when the timeout was last set.
     marked: u32,
     /// Bytes of answers that the network took, and how many those were when the timeout was last set.
@@ -109,6 +113,13 @@ struct Connection<S> {
     answering: bool,
     /// Since when the rate is measured at which an answer is taken, and `taken` then.
     window: (Instant, u64),
+}
+
+impl<S> Connection<S> {
+    /// Its name in events.
+    fn key(&self, id: u32) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(id)
+    }
 }
 
 /// A server on one thread.
@@ -126,6 +137,7 @@ pub struct Server<N: Net, H: Handler> {
     accept_after: Option<Instant>,
     accept_failures: Seldom,
     limits: Limits,
+    lingering: Lingering,
     stopping: bool,
     /// Once it stops: connections that were there before, and those of them that are being answered.
     older: (usize, usize),
@@ -182,6 +194,7 @@ impl<N: Net, H: Handler> Server<N, H> {
             accept_after: None,
             accept_failures: Seldom::default(),
             limits,
+            lingering: Lingering::default(),
             stopping: false,
             older: (0, 0),
             counts: Counts::default(),
@@ -237,8 +250,9 @@ impl<N: Net, H: Handler> Server<N, H> {
         self.net.stop_listening();
         self.unaccepted.clear();
         let last = Instant::now();
+        let lingers = |c: &Connection<N::Stream>| c.lingering && last.elapsed() < linger::AT_THE_END;
         let goes_on =
-            |c: &Connection<N::Stream>| c.stream.is_some() && (c.lingering || c.session.phase() == Phase::Answer);
+            |c: &Connection<N::Stream>| c.stream.is_some() && (lingers(c) || c.session.phase() == Phase::Answer);
         while self.open() > 0
             && begun.elapsed() < self.limits.grace
             && (last.elapsed() < LAST || self.connections.iter().any(goes_on))
@@ -281,7 +295,9 @@ impl<N: Net, H: Handler> Server<N, H> {
     /// The same, and waits at most for so long.
     fn turn_within(&mut self, limit: Duration) -> io::Result<()> {
         let mut nap = self.timers.next_due().map_or(limit, |due| due.saturating_duration_since(self.now).min(limit));
-        if !self.unaccepted.is_empty() {
+        if self.lingering.has_unread() {
+            nap = Duration::ZERO;
+        } else if !self.unaccepted.is_empty() {
             nap = self.accept_after.map_or(Duration::ZERO, |at| at.saturating_duration_since(self.now).min(nap));
         }
         let mut ready = std::mem::take(&mut self.ready);
@@ -300,6 +316,7 @@ impl<N: Net, H: Handler> Server<N, H> {
             }
         }
         self.ready = ready;
+        self.discard_more();
         self.accept();
         self.expire();
         Ok(())
@@ -350,7 +367,7 @@ impl<N: Net, H: Handler> Server<N, H> {
                 readable: false,
                 ended: false,
                 lingering: false,
-                discarded: 0,
+                lingers: Lingers::default(),
                 marked: 0,
                 taken: 0,
                 taken_then: 0,
@@ -366,7 +383,6 @@ impl<N: Net, H: Handler> Server<N, H> {
         connection.readable = readable;
         connection.ended = false;
         connection.lingering = false;
-        connection.discarded = 0;
         connection.marked = u32::MAX;
         (connection.taken, connection.taken_then) = (0, 0);
         if self.stopping {
@@ -412,15 +428,17 @@ impl<N: Net, H: Handler> Server<N, H> {
             && let Some(stream) = &connection.stream
         {
             connection.watched = true;
-            let key = u64::from(connection.generation) << 32 | u64::from(id);
+            let key = connection.key(id);
             if self.net.watch(stream, key).is_err() {
                 self.counts.errors += 1;
                 return self.close(id);
             }
         }
+        if connection.lingering {
+            return self.linger(id);
+        }
         let answered = connection.session.answered;
         let list = match connection.session.phase() {
-            _ if connection.lingering => LINGER,
             Phase::Request => HEAD,
             Phase::Idle if answered == 0 => HEAD,
             Phase::Idle => IDLE,
@@ -498,6 +516,7 @@ impl<N: Net, H: Handler> Server<N, H> {
     fn release(&mut self, id: u32) -> Option<N::Stream> {
         let connection = &mut self.connections[id as usize];
         let stream = connection.stream.take()?;
+        self.lingering.leave(std::mem::take(&mut connection.lingers));
         self.older.0 -= usize::from(std::mem::take(&mut connection.older));
         self.older.1 -= usize::from(std::mem::take(&mut connection.answering));
         // The top bit of a key marks listeners.
@@ -558,25 +577,8 @@ fn serve<N: Net>(
     }
 }
 
-/// Drops input until the peer closes: closing with input unread would send RST and could destroy the answer.
-fn discard<N: Net>(connection: &mut Connection<N::Stream>, net: &mut N, input: &mut [u8]) -> Fate {
-    let Some(stream) = &connection.stream else { return Fate::Stay };
-    loop {
-        match net.read(stream, input) {
-            Ok(0) => return Fate::Close,
-            Ok(n) => {
-                connection.discarded += n;
-                if connection.discarded > MAX_DISCARD {
-                    return Fate::Close;
-                }
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Fate::Stay,
-            Err(_) => return Fate::Close,
-        }
-    }
-}
-
 pub mod channel;
+mod linger;
 pub mod reset;
 
 #[cfg(test)]

@@ -59,6 +59,11 @@ impl Timers {
         self.nodes.get(id as usize)?.as_ref().map(|node| node.list)
     }
 
+    /// The connection whose timeout in a list was set before those of all others.
+    pub fn oldest(&self, list: u8) -> Option<u32> {
+        Some(self.lists[usize::from(list)].head).filter(|id| *id != NONE)
+    }
+
     /// Stops a connection's timeout.
     pub fn cancel(&mut self, id: u32) {
         let Some(node) = self.nodes.get_mut(id as usize).and_then(Option::take) else { return };
@@ -137,6 +142,11 @@ mod tests {
                 prop_assert!(model.values().all(|(_, due)| *due > now));
                 for id in 0..8 {
                     prop_assert_eq!(timers.list_of(id), model.get(&id).map(|(list, _)| *list));
+                }
+                for list in 0..2 {
+                    let first = model.values().filter(|(of, _)| *of == list).map(|(_, due)| *due).min();
+                    let oldest = timers.oldest(list);
+                    prop_assert_eq!(oldest.map(|id| model[&id]), first.map(|due| (list, due)));
                 }
             }
         }

@@ -44,7 +44,10 @@ impl Fixed {
 }
 
 impl Handler for Fixed {
-    fn answer(&mut self, head: &Head, out: &mut Output) {
+    fn answer(&mut self, head: &Head, unread: Option<Reject>, out: &mut Output) {
+        if let Some(reject) = unread {
+            return self.refuse(reject, head.minor, out);
+        }
         if head.method == "HEAD" {
             // RFC 9110 9.3.2: the length of the answer to GET, and no content.
             let response = if out.close { &self.close } else { &self.keep };

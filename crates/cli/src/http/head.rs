@@ -27,6 +27,15 @@ pub struct Head<'h, 'b> {
     headers: &'h [httparse::Header<'b>],
 }
 
+/// Content that follows a head.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Body {
+    /// So many bytes.
+    Length(u64),
+    /// In chunks, whose number shows as they come.
+    Chunked,
+}
+
 /// Why a request is refused: the status that says so.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reject(pub u16);
@@ -126,8 +135,8 @@ impl<'h, 'b> Head<'h, 'b> {
         }
     }
 
-    /// Length of the body that follows, in bytes. Codings are refused: nothing served here takes a body.
-    pub fn body_length(&self) -> Result<u64, Reject> {
+    /// The content that follows. RFC 9112 6: framing that two recipients could read in two ways is refused, as are other codings.
+    pub fn body(&self) -> Result<Body, Reject> {
         let mut length = None;
         for value in self.all("content-length") {
             // RFC 9110 8.6: digits only; RFC 9112 6.3: differing values are an attack, equal ones are tolerated.
@@ -141,10 +150,10 @@ impl<'h, 'b> Head<'h, 'b> {
             length = Some(parsed);
         }
         match self.one("transfer-encoding") {
-            None => Ok(length.unwrap_or(0)),
+            None => Ok(Body::Length(length.unwrap_or(0))),
             // RFC 9112 6.1: both together is request smuggling; so is a coding in HTTP/1.0.
             Some(_) if length.is_some() || self.minor == 0 => Err(Reject(400)),
-            Some(coding) if coding.eq_ignore_ascii_case(b"chunked") => Err(Reject(411)),
+            Some(coding) if coding.eq_ignore_ascii_case(b"chunked") => Ok(Body::Chunked),
             Some(_) => Err(Reject(501)),
         }
     }
@@ -204,14 +213,14 @@ mod tests {
 
     #[test]
     fn body_framing_refuses_what_is_ambiguous() {
-        let length = |fields: &str| with(&format!("GET / HTTP/1.1\r\n{fields}\r\n"), |head| head.body_length());
-        assert_eq!(length(""), Ok(0));
-        assert_eq!(length("Content-Length: 12\r\n"), Ok(12));
-        assert_eq!(length("Content-Length: 12\r\nContent-Length: 12\r\n"), Ok(12));
+        let length = |fields: &str| with(&format!("GET / HTTP/1.1\r\n{fields}\r\n"), |head| head.body());
+        assert_eq!(length(""), Ok(Body::Length(0)));
+        assert_eq!(length("Content-Length: 12\r\n"), Ok(Body::Length(12)));
+        assert_eq!(length("Content-Length: 12\r\nContent-Length: 12\r\n"), Ok(Body::Length(12)));
         assert_eq!(length("Content-Length: 12\r\nContent-Length: 13\r\n"), Err(Reject(400)));
         assert_eq!(length("Content-Length: +1\r\n"), Err(Reject(400)));
         assert_eq!(length("Content-Length: 99999999999999999999\r\n"), Err(Reject(400)));
-        assert_eq!(length("Transfer-Encoding: chunked\r\n"), Err(Reject(411)));
+        assert_eq!(length("Transfer-Encoding: chunked\r\n"), Ok(Body::Chunked));
         assert_eq!(length("Transfer-Encoding: gzip\r\n"), Err(Reject(501)));
         assert_eq!(length("Transfer-Encoding: chunked\r\nContent-Length: 3\r\n"), Err(Reject(400)));
     }
@@ -230,7 +239,7 @@ mod tests {
             let mut room = slots();
             if let Ok(Parsed::Whole(head, used)) = parse(&bytes, &mut room) {
                 prop_assert!(used <= bytes.len());
-                let _ = (head.persists(), head.host_is_right(), head.body_length());
+                let _ = (head.persists(), head.host_is_right(), head.body());
             }
         }
 

@@ -4,7 +4,7 @@
 //! While an answer waits for room nothing more is parsed, and the caller reads nothing more: a client that does not
 //! take its answers is slowed by its own window, not buffered for.
 
-use super::head::{self, Head, LIMIT, Parsed, Reject};
+use super::head::{self, Body, Head, LIMIT, Parsed, Reject};
 use super::output::{Output, Sent, Sink};
 use std::io;
 
@@ -13,8 +13,9 @@ pub const MAX_DRAIN: u64 = 64 * 1024;
 
 /// Answers requests.
 pub trait Handler {
-    /// Writes the answer. `out.close` says whether the connection ends after it; the handler may set it.
-    fn answer(&mut self, head: &Head, out: &mut Output);
+    /// Writes the answer. `out.close` says whether the connection ends after it; the handler may set it. `unread`: the answer to a request
+    /// that would be granted but for its body, which is not read.
+    fn answer(&mut self, head: &Head, unread: Option<Reject>, out: &mut Output);
     /// Writes the answer to something that was no acceptable request; the connection ends after it.
     fn refuse(&mut self, reject: Reject, minor: u8, out: &mut Output);
     /// Tells the time, once a turn.
@@ -32,7 +33,7 @@ pub enum Next {
     Write,
     /// Nothing: close now. What was written last may be held back so that FIN rides on it.
     Close,
-    /// Shut down sending, drop input until the peer closes or a little time passed, then close.
+    /// Shut down sending, drop input until the peer closes or some time passed, then close (RFC 9112 9.6).
     Linger,
 }
 
@@ -234,16 +235,17 @@ fn one_request(
             Some(buffer.len())
         }
         Ok(Parsed::Whole(head, used)) => {
-            let body = match head.body_length() {
-                Ok(length) if length > MAX_DRAIN => Err(Reject(413)),
-                other => other,
-            };
-            let body = match body {
+            let body = match head.body() {
                 Ok(body) => body,
                 Err(reject) => {
                     refuse(reject, head.minor, out, &mut refused);
                     return Some(used);
                 }
+            };
+            let (length, unread) = match body {
+                Body::Length(length) if length > MAX_DRAIN => (length, Some(Reject(413))),
+                Body::Length(length) => (length, None),
+                Body::Chunked => (u64::MAX, Some(Reject(411))),
             };
             let mut close = last || !head.persists();
             if head.minor >= 1
@@ -255,12 +257,14 @@ fn one_request(
                 }
                 // RFC 9110 10.1.1: a final answer at once instead of 100; whether the body still comes is then
                 // unknown, so the connection cannot go on.
-                close |= body > 0;
+                close |= length > 0;
             }
+            // What is not read is not skipped either: no request can follow it.
+            close |= unread.is_some();
             out.close = close;
-            out.linger = body > 0;
-            *skip = body;
-            handler.answer(&head, out);
+            out.linger = length > 0;
+            *skip = if unread.is_some() { 0 } else { length };
+            handler.answer(&head, unread, out);
             Some(used)
         }
     }

@@ -197,9 +197,13 @@ impl Site {
 }
 
 impl Handler for Site {
-    fn answer(&mut self, head: &Head, out: &mut Output) {
+    fn answer(&mut self, head: &Head, unread: Option<Reject>, out: &mut Output) {
         let bodiless = head.method == "HEAD";
-        match self.resolve(head) {
+        let answer = match (self.resolve(head), unread) {
+            (Ok(Answer::File(_) | Answer::Redirect(_) | Answer::List(_)), Some(reject)) => Err(reject),
+            (answer, _) => answer,
+        };
+        match answer {
             Ok(Answer::File(file)) => self.send_file(head, &file, out),
             Ok(Answer::Redirect(location)) => {
                 self.page(301, head.minor, bodiless, &format!("Location: {location}\r\n"), out);

@@ -7,7 +7,7 @@
 //! and all that has come.
 
 use crate::http::fixed::Fixed;
-use crate::http::head::{self, Parsed};
+use crate::http::head::{self, Body, Parsed};
 use crate::server::Counts;
 use crate::sys::Stop;
 use io_uring::squeue::{Entry, Flags};
@@ -296,7 +296,7 @@ impl Server {
         let (used, close) = match head::parse(&connection.input, &mut room) {
             Ok(Parsed::Partial) if connection.ended => return self.close(id),
             Ok(Parsed::Partial) => return self.receive_on(id),
-            Ok(Parsed::Whole(head, used)) if matches!(head.body_length(), Ok(0)) => (used, !head.persists()),
+            Ok(Parsed::Whole(head, used)) if head.body() == Ok(Body::Length(0)) => (used, !head.persists()),
             // Requests with a body, and what is none, are not part of the benchmark.
             _ => {
                 self.counts.errors += 1;

@@ -2,7 +2,7 @@
 //! the kernel's engine and a lane's.
 
 use crate::http::fixed::Fixed;
-use crate::http::head::{self, Parsed};
+use crate::http::head::{self, Body, Parsed};
 use crate::server::Counts;
 use crate::sys::Stop;
 use corelane::channel::{Amount, Buffer, Channel, Command, Data, Event, Handle, Options, Received, Socket};
@@ -98,7 +98,7 @@ fn first(bytes: &[u8]) -> First {
     let mut room = head::slots();
     match head::parse(bytes, &mut room) {
         Ok(Parsed::Partial) => First::Partial,
-        Ok(Parsed::Whole(head, used)) if matches!(head.body_length(), Ok(0)) => {
+        Ok(Parsed::Whole(head, used)) if head.body() == Ok(Body::Length(0)) => {
             First::Whole { used, close: !head.persists() }
         }
         _ => First::Wrong,

@@ -232,8 +232,8 @@ impl Play {
     }
 
     fn judge(&mut self) {
-        let Limits { timeouts, least_rate, .. } = self.server.limits;
-        let [head, idle, write, linger] = timeouts;
+        let Limits { timeouts, least_rate, linger, .. } = self.server.limits;
+        let [head, idle, write, silent] = timeouts;
         let (now, late) = (self.server.now, Duration::from_secs(2 * STEP));
         // An average over a time that is at least `write`, and not yet twice that when the next begins.
         let long = 4 * write;
@@ -247,7 +247,7 @@ impl Play {
             watched.taken.push((now, client.taken));
             let before = watched.taken.iter().rev().find(|(when, _)| *when + long <= now).map(|(_, taken)| *taken);
             let fast = before.is_none_or(|before| client.taken - before >= least);
-            let bound = idle + head + long + linger + late;
+            let bound = idle + head + long + linger + silent + late;
             assert!(
                 client.over || fast || now - watched.good <= bound,
                 "client {at} is there after {:?} without a whole answer, and took {} bytes",

@@ -158,14 +158,36 @@ fn files_arrive_whole() {
         assert!(answer[end + want.len()..].starts_with(b"HTTP/1.1 404 Not Found\r\n"));
         let report = load(address, "/none", None, |plan| plan.total = Some(5));
         assert_eq!(report.errors["status 404"], 5);
-        // Refused while the client is still sending: the answer must survive what is unread.
-        let mut stream = TcpStream::connect(address).expect("it listens");
-        let _ = stream
-            .write_all(&[b"POST / HTTP/1.1\r\nContent-Length: 200000\r\n\r\n".as_slice(), &[0; 200_000]].concat());
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).expect("an orderly end");
-        assert!(answer.starts_with(b"HTTP/1.1 413 "), "{:?}", String::from_utf8_lossy(&answer));
     });
+    std::fs::remove_dir_all(&dir).expect("it was there");
+}
+
+/// A client that sends all of its request before it reads learns why it is refused: what is asked for counts before the length.
+#[test]
+fn a_refused_upload_is_read_on_and_its_answer_arrives() {
+    let dir = std::env::temp_dir().join(format!("corelane-cli-upload-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("a directory");
+    std::fs::write(dir.join("file"), "x").expect("a file");
+    let site = || Site::new(Files::open(&dir).expect("it opens"), Show::default(), SystemTime::now());
+    let counts = with_server(site, |address| {
+        let upload = |head: &str, bytes: usize| {
+            let mut stream = TcpStream::connect(address).expect("it listens");
+            let head = format!("{head} HTTP/1.1\r\nHost: a\r\nContent-Length: {bytes}\r\n\r\n");
+            let all = [head.as_bytes(), &vec![0; bytes]].concat();
+            stream.write_all(&all).expect("the whole request is taken");
+            stream.shutdown(Shutdown::Write).expect("connected");
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).expect("an orderly end");
+            answer
+        };
+        for bytes in [200_000, 8_000_000] {
+            let answer = upload("POST /file", bytes);
+            assert!(answer.starts_with("HTTP/1.1 405 ") && answer.contains("\r\nAllow: GET, HEAD\r\n"), "{answer}");
+            assert!(upload("GET /none", bytes).starts_with("HTTP/1.1 404 "));
+            assert!(upload("GET /file", bytes).starts_with("HTTP/1.1 413 "));
+        }
+    });
+    assert_eq!((counts.requests, counts.errors), (6, 0));
     std::fs::remove_dir_all(&dir).expect("it was there");
 }
 
@@ -442,4 +464,65 @@ fn room_that_was_not_announced_is_looked_for_before_a_client_is_reset() {
     server.now += Duration::from_secs(61);
     server.expire();
     assert!(server.net.aborted && server.counts.timeouts == 1);
+}
+
+/// A server whose client was refused, and may send more.
+fn lingering() -> Server<Fake, Fixed> {
+    let mut server = Server::new(Fake { room: 100_000, ..Fake::default() }, Fixed::new(1));
+    server.net.input.extend_from_slice(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9999999999\r\n\r\n");
+    server.welcome(());
+    assert_eq!((server.counts.requests, server.open()), (1, 1));
+    server
+}
+
+#[test]
+fn a_refused_client_that_goes_on_is_read_for_half_a_minute() {
+    let mut server = lingering();
+    for second in (4..30).step_by(4) {
+        after(&mut server, 4, b"more", 0);
+        assert!(server.open() == 1 && server.net.input.is_empty(), "{second} s");
+    }
+    after(&mut server, 4, b"more", 0);
+    assert_eq!((server.open(), server.counts.timeouts, server.counts.errors), (0, 0, 0));
+    // Nor does one stay that sends nothing, whatever room it tells of.
+    let mut server = lingering();
+    after(&mut server, 4, b"", 1);
+    assert_eq!(server.open(), 1);
+    after(&mut server, 2, b"", 0);
+    assert_eq!(server.open(), 0);
+}
+
+#[test]
+fn a_refused_client_is_read_a_part_in_each_turn() {
+    let mut server = lingering();
+    let whole = 3 * linger::EACH + 1;
+    after(&mut server, 1, &vec![0; whole], 0);
+    for left in [2, 1, 0] {
+        assert_eq!(server.net.input.len(), left * linger::EACH + 1);
+        assert!(server.lingering.has_unread());
+        server.turn().expect("it waits");
+    }
+    assert!(server.net.input.is_empty() && !server.lingering.has_unread() && server.open() == 1);
+}
+
+/// So many that memory is bounded; who was silent for longest goes.
+#[test]
+fn refused_clients_are_bounded_in_number() {
+    let mut server = lingering();
+    server.close(0);
+    let come = |server: &mut Server<Fake, Fixed>, clients: usize| {
+        for _ in 0..clients {
+            server.now += Duration::from_millis(1);
+            server.net.room = 100_000;
+            server.net.input.extend_from_slice(b"\0");
+            server.welcome(());
+        }
+    };
+    come(&mut server, linger::MAX + 10);
+    assert_eq!(server.open(), linger::MAX);
+    server.now += Duration::from_secs(5);
+    server.expire();
+    assert_eq!(server.open(), 0);
+    come(&mut server, linger::MAX);
+    assert_eq!(server.open(), linger::MAX, "those that have gone do not count");
 }
