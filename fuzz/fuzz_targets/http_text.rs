@@ -20,7 +20,7 @@ fn request(data: &[u8]) {
     assert!(used <= data.len() && used <= head::LIMIT);
     // The search for the end agrees with the parser, or finds an earlier line that is empty.
     assert!(head::end_of_head(data, 0).is_some_and(|end| end <= used));
-    let _ = (h.persists(), h.host_is_right(), h.body_length());
+    let _ = (h.persists(), h.host_is_right(), h.body());
     if let Some(value) = h.one("range") {
         for size in [0, 1, 1000, u64::MAX] {
             if let range::Ranges::Some(list) = range::parse(value, size) {

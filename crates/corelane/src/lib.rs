@@ -64,12 +64,12 @@ pub use lane::Lane;
 pub use listener::TcpListener;
 pub use poller::{Event, Events, Interest, Poller, Source, Trigger};
 pub use runtime::config::{Cidr, Ecn, SynCookies, TcpConfig};
+#[doc(hidden)]
+pub use runtime::provoke;
 pub use runtime::{
     App, Clock, Config, ConfigError, Device, Error, LaneStats, LocalConnections, MemPort, Model, PortConfig, Snapshot,
     Waker, reset_all,
 };
-#[doc(hidden)]
-pub use runtime::provoke;
 pub use stream::TcpStream;
 pub use tcp::congestion::Algorithm;
 pub use tcp::{State, TcpInfo};

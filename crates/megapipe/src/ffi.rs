@@ -10,7 +10,7 @@ use std::slice;
 use std::time::Duration;
 
 use capi::buffers::parts;
-use capi::errno::{Errno, Result, answer, done, set};
+use capi::errno::{Errno, Result, answer, done};
 use channel::{Amount, Channel, Command, CpuMask, Data, Event, How, Listener, Message, Options, Socket, Stats};
 use libc::{c_char, c_int, c_uint, c_void, iovec, size_t, sockaddr, socklen_t};
 
@@ -181,14 +181,6 @@ impl MpEvent {
     }
 }
 
-/// A handle, or 0 and errno.
-fn handle(result: Result<u64>) -> u64 {
-    result.unwrap_or_else(|error| {
-        set(error);
-        0
-    })
-}
-
 /// # Safety
 ///
 /// The configuration is null or a string.
@@ -330,13 +322,7 @@ functions! {
         // SAFETY: not null; the rest is the caller's word.
         let own = if options.is_null() { Ok(MpOptions::new()) } else { unsafe { MpOptions::of(options) } };
         // SAFETY: the caller's word.
-        match own.and_then(|own| unsafe { create(&own) }) {
-            Ok(channel) => channel,
-            Err(error) => {
-                set(error);
-                std::ptr::null_mut()
-            }
-        }
+        answer(own.and_then(|own| unsafe { create(&own) }))
     }
 
     fn mp_destroy(channel: *mut Slot) -> c_int {
@@ -353,7 +339,7 @@ functions! {
 
     fn mp_register(channel: *mut Slot, fd: c_int, cookie: *mut c_void, cpu_mask: u64) -> u64 {
         let mask = CpuMask::from_words(&[cpu_mask]).map_err(|e| capi::errno::of_io(&e));
-        handle(mask.and_then(|mask| register(channel, fd, cookie, mask)))
+        answer(mask.and_then(|mask| register(channel, fd, cookie, mask)))
     }
 
     fn mp_register_cpus(
@@ -373,7 +359,7 @@ functions! {
             }
             _ => Err(Errno::INVAL),
         };
-        handle(mask.and_then(|mask| register(channel, fd, cookie, mask)))
+        answer(mask.and_then(|mask| register(channel, fd, cookie, mask)))
     }
 
     fn mp_set_cookie(handle: u64, cookie: *mut c_void) -> c_int {

@@ -91,10 +91,7 @@ functions! {
 
     /// A context of this thread.
     fn mtcp_create_context(cpu: c_int) -> *mut Token {
-        context::create(cpu).unwrap_or_else(|error| {
-            errno::set(error);
-            core::ptr::null_mut()
-        })
+        answer(context::create(cpu))
     }
 
     /// Closes what is open on a context, and ends it.
@@ -106,10 +103,7 @@ functions! {
 
     /// As signal(2).
     fn mtcp_register_signal(signal: c_int, handler: usize) -> usize {
-        signals::register(signal, handler).unwrap_or_else(|error| {
-            errno::set(error);
-            libc::SIG_ERR
-        })
+        answer(signals::register(signal, handler))
     }
 
     /// The processors that are on.

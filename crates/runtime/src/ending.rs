@@ -126,7 +126,7 @@ impl Lane {
         let how =
             if catch_unwind(reset).is_ok() { "its connections are reset" } else { "nor can its connections be reset" };
         tracing::error!("lane {}: it does not go on after a panic, {how}", self.index);
-        self.is_over_now();
+        self.go_over();
     }
 
     /// Whether no turn is taken any more.
@@ -134,7 +134,7 @@ impl Lane {
         self.over.load(Ordering::Acquire)
     }
 
-    fn is_over_now(&self) {
+    fn go_over(&self) {
         self.over.store(true, Ordering::Release);
         self.app_bell.ring();
     }
@@ -182,7 +182,7 @@ impl Lane {
         end.stage = Stage::Over;
         if end.last {
             self.let_go();
-            self.is_over_now();
+            self.go_over();
         }
     }
 

@@ -196,7 +196,9 @@ mod tests {
                 Control::ForgetNeighbors => known.0.clear(),
                 Control::Connections(_) => {}
                 Control::Snapshot(..) => snapshots += 1,
-                Control::End | Control::Ended(_) | Control::Drained(_) => unreachable!("none was sent"),
+                Control::End | Control::Reset | Control::Ended(_) | Control::Drained(_) => {
+                    unreachable!("none was sent")
+                }
             }
         }
         snapshots
