@@ -300,6 +300,11 @@ impl Schedule {
     }
 
     /// The lists of an interface by kind.
+    /// Stale entries that the lists of an interface may have together.
+    pub fn most_stale(&self, interface: InterfaceId) -> usize {
+        self.lists[interface.index()].stale.most()
+    }
+
     pub fn each_list(&self, interface: InterfaceId) -> [(&[Entry], usize); 4] {
         let Lists { control, acks, data, later, .. } = &self.lists[interface.index()];
         [(control, 0), (acks, 1), (later, 1), (data, 2)]

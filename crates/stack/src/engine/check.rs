@@ -100,20 +100,19 @@ impl Stack {
         self.conns.len() * (1 + routes / 16) + records + (places + self.sent.used()) / 16
     }
 
-    /// How many times `id` is in each queue, by its present incarnation.
-    fn entries(&self, entries: impl Iterator<Item = Entry>, seen: &mut [u32], what: Arguments) {
-        let (mut current, mut stale) = (0, 0);
+    /// How many times `id` is in each queue, by its present incarnation; how many entries are stale.
+    fn entries(&self, entries: impl Iterator<Item = Entry>, seen: &mut [u32], what: Arguments) -> usize {
+        let mut stale = 0;
         for entry in entries {
             match self.schedule.is_current(entry) {
                 true => {
                     assert!(self.conns.key(entry.id).is_some(), "{what}: {entry:?} is no connection");
                     seen[entry.id as usize] += 1;
-                    current += 1;
                 }
                 false => stale += 1,
             }
         }
-        assert!(stale <= current + 2 * Stale::FEW, "{what}: {stale} stale entries beside {current}");
+        stale
     }
 
     /// After each turn every bit that is set has its entry: one, of this connection, on its own interface's list.
@@ -121,8 +120,10 @@ impl Stack {
         assert_eq!(self.schedule.interfaces(), self.link.interfaces().len(), "interfaces with lists");
         for interface in self.link.ids() {
             let n = interface.index();
+            let mut stale = 0;
             for (list, kind) in self.schedule.each_list(interface) {
-                self.entries(list.iter().copied(), &mut lists[kind], format_args!("list {kind} of interface {n}"));
+                let what = format_args!("list {kind} of interface {n}");
+                stale += self.entries(list.iter().copied(), &mut lists[kind], what);
                 for entry in list.iter().filter(|e| self.schedule.is_current(**e)) {
                     let c = self.conns.active(entry.id).expect("who is on a list is not parked");
                     assert_eq!(
@@ -133,10 +134,16 @@ impl Stack {
                     );
                 }
             }
+            let most = self.schedule.most_stale(interface);
+            assert!(stale <= most, "interface {n}: {stale} stale entries, more than {most}");
         }
-        self.entries(self.schedule.notify.iter().copied(), notify, format_args!("news"));
+        let news = &self.schedule.notify;
+        let stale = self.entries(news.iter().copied(), notify, format_args!("news"));
+        assert!(stale <= news.stale().most(), "news: {stale} stale entries of {}", news.len());
         self.check_stalled(notify);
-        self.entries(self.schedule.idle.iter().map(|r| r.entry), idle, format_args!("idle"));
+        let rest = &self.schedule.idle;
+        let stale = self.entries(rest.iter().map(|r| r.entry), idle, format_args!("idle"));
+        assert!(stale <= rest.stale().most(), "idle: {stale} stale entries of {}", rest.len());
         for id in 0..self.conns.slots() {
             let word = self.schedule.words()[id];
             let there = self.conns.key(id).is_some();
@@ -182,7 +189,8 @@ impl Stack {
             }
         }
         for i in self.link.interfaces() {
-            self.entries(i.held().iter(), held, format_args!("held"));
+            let stale = self.entries(i.held().iter(), held, format_args!("held"));
+            assert!(stale <= i.held().stale().most(), "held: {stale} stale entries");
         }
         for id in 0..self.conns.slots() {
             let (word, hops, held) = (self.schedule.words()[id], hops[id as usize], held[id as usize]);

@@ -135,7 +135,13 @@ impl core::ops::IndexMut<u32> for Queues {
 /// Counts the stale entries of a queue, so that no queue is mostly these: where nobody takes entries out, because a port takes
 /// no frames or the application reads no events, connections may still come and go.
 #[derive(Default)]
-pub(crate) struct Stale(usize);
+pub(crate) struct Stale {
+    /// Entries that became stale since the last sweep; some may have been taken out.
+    count: usize,
+    /// Entries when the last one became stale, 0 after a sweep.
+    #[cfg(debug_assertions)]
+    len: usize,
+}
 
 impl Stale {
     /// Stale entries that are left in a queue however short it is.
@@ -144,12 +150,25 @@ impl Stale {
     /// Adds `n`; whether the queue, which has `len` entries, must be swept now.
     #[inline]
     pub fn add(&mut self, n: u32, len: usize) -> bool {
-        self.0 += n as usize;
-        let sweep = self.0 > Self::FEW && 2 * self.0 > len;
+        self.count += n as usize;
+        let sweep = self.count > Self::FEW && 2 * self.count > len;
         if sweep {
-            self.0 = 0;
+            self.count = 0;
+        }
+        #[cfg(debug_assertions)]
+        {
+            self.len = if sweep { 0 } else { len };
         }
         sweep
+    }
+
+    /// Stale entries that a queue may have: taking out current ones does not end any, and what is worked on meanwhile is not swept. Known
+    /// in debug builds.
+    pub fn most(&self) -> usize {
+        #[cfg(debug_assertions)]
+        return self.len / 2 + 2 * Self::FEW;
+        #[cfg(not(debug_assertions))]
+        usize::MAX
     }
 }
 
@@ -188,6 +207,11 @@ pub(crate) struct Queue<T> {
 impl<T: Queued> Queue<T> {
     pub fn with_capacity(n: usize) -> Queue<T> {
         Queue { entries: VecDeque::with_capacity(n), stale: Stale::default() }
+    }
+
+    /// For checks.
+    pub fn stale(&self) -> &Stale {
+        &self.stale
     }
 
     /// A connection in it is over.
@@ -243,6 +267,11 @@ impl Waiters {
     }
 
     /// For checks.
+    pub fn stale(&self) -> &Stale {
+        &self.stale
+    }
+
+    /// For checks.
     pub fn iter(&self) -> impl Iterator<Item = Entry> {
         self.entries.iter().copied()
     }
@@ -267,6 +296,28 @@ mod tests {
         // Setting and clearing bits does not change the incarnation.
         queues[3].remove(queued::DATA);
         assert!(queues.is_current(new) && queues[3].entry(3) == new);
+    }
+
+    #[test]
+    fn stale_entries_are_at_most_half_of_what_there_was() {
+        let mut queues = Queues::default();
+        queues.reach(1000);
+        let mut queue = Queue::with_capacity(0);
+        (0..1000).for_each(|id| queue.push_back(queues[id].entry(id)));
+        let stale = |queue: &Queue<Entry>, queues: &Queues| queue.iter().filter(|e| !queues.is_current(**e)).count();
+        // From the back, while nobody takes entries out.
+        for id in (520..1000).rev() {
+            queues.end(id);
+            queue.leave(&queues);
+        }
+        assert_eq!((queue.len(), stale(&queue, &queues), queue.stale().most()), (1000, 480, 500 + 2 * Stale::FEW));
+        // Then current ones are taken from the front: most are stale, and no more than before.
+        queue.drain(..300);
+        assert_eq!((queue.len(), stale(&queue, &queues), queue.stale().most()), (700, 480, 500 + 2 * Stale::FEW));
+        // The next that ends sweeps.
+        queues.end(400);
+        queue.leave(&queues);
+        assert_eq!((queue.len(), stale(&queue, &queues), queue.stale().most()), (219, 0, 2 * Stale::FEW));
     }
 
     #[test]
