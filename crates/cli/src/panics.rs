@@ -7,6 +7,7 @@ use std::any::Any;
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::panic::{PanicHookInfo, set_hook};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
@@ -14,6 +15,9 @@ use std::time::Duration;
 pub const CODE: u8 = 101;
 /// For the thread that panicked: it unwinds, and resets what it had.
 const UNWINDING: Duration = Duration::from_millis(300);
+
+/// For telling the lanes.
+const RESETTING: Duration = Duration::from_millis(100);
 
 static SEEN: AtomicBool = AtomicBool::new(false);
 
@@ -39,15 +43,22 @@ fn panicked(info: &PanicHookInfo<'_>) {
     if SEEN.swap(true, Ordering::Relaxed) {
         return;
     }
-    corelane::reset_all();
-    let end = || {
+    let (done, reset) = mpsc::channel();
+    let end = move || {
+        corelane::reset_all();
+        // Nobody waits for it any more where this thread was held up.
+        let _ = done.send(());
         thread::sleep(UNWINDING);
         log::flush();
         std::process::exit(CODE.into());
     };
-    if thread::Builder::new().name("panic".into()).spawn(end).is_err() {
-        log::flush();
-        std::process::exit(CODE.into());
+    match thread::Builder::new().name("panic".into()).spawn(end) {
+        // Before unwinding closes anything in order. A lock that this thread holds would keep the other one for ever.
+        Ok(_) => drop(reset.recv_timeout(RESETTING)),
+        Err(_) => {
+            log::flush();
+            std::process::exit(CODE.into());
+        }
     }
 }
 
