@@ -129,7 +129,7 @@ impl Lane {
         self.go_over();
     }
 
-    /// Whether no turn is taken any more.
+    /// True once no turn is taken any more.
     pub(crate) fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire)
     }

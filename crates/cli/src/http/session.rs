@@ -259,7 +259,7 @@ fn one_request(
                 // unknown, so the connection cannot go on.
                 close |= length > 0;
             }
-            // What is not read is not skipped either: no request can follow it.
+            // A body that is not read is not skipped either: no request can follow it.
             close |= unread.is_some();
             out.close = close;
             out.linger = length > 0;
