@@ -11,7 +11,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// As programs in Rust have it.
+/// Exit code of a Rust program whose main thread panics.
 pub const CODE: u8 = 101;
 /// For the thread that panicked: it unwinds, and resets what it had.
 const UNWINDING: Duration = Duration::from_millis(300);
@@ -26,7 +26,7 @@ pub fn end_the_process() {
     set_hook(Box::new(panicked));
 }
 
-/// Whether a thread has panicked: the process is about to end.
+/// True once a thread has panicked: the process is about to end.
 pub fn seen() -> bool {
     SEEN.load(Ordering::Relaxed)
 }

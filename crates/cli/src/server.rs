@@ -21,7 +21,7 @@ pub struct Limits {
     pub timeouts: [Duration; 4],
     /// Bytes of an answer that a client must take in a second, on the average of each `timeouts[WRITE]`; 0 asks for some only.
     pub least_rate: u64,
-    /// How long what a client still sends is dropped in all, however often it sends more.
+    /// Longest time for which input of a refused client is dropped, however often it sends more.
     pub linger: Duration,
     /// How long a stopping server finishes what is in flight.
     pub grace: Duration,

@@ -8,10 +8,10 @@ pub(super) const MAX: usize = 1024;
 /// Bytes dropped of one connection before others have their turn.
 pub(super) const EACH: usize = 256 * 1024;
 
-/// How long a stopping server goes on with such connections.
+/// Time for which a stopping server goes on with such connections.
 pub(super) const AT_THE_END: Duration = Duration::from_secs(2);
 
-/// How a connection lingers.
+/// State of a connection that lingers.
 #[derive(Default)]
 pub(super) struct Lingers {
     since: Option<Instant>,
@@ -30,7 +30,7 @@ pub(super) struct Lingering {
 }
 
 impl Lingering {
-    /// Whether some have more to be dropped.
+    /// True where some have more to be dropped.
     pub fn has_unread(&self) -> bool {
         !self.unread.is_empty()
     }

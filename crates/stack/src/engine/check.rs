@@ -100,7 +100,7 @@ impl Stack {
         self.conns.len() * (1 + routes / 16) + records + (places + self.sent.used()) / 16
     }
 
-    /// How many times `id` is in each queue, by its present incarnation; how many entries are stale.
+    /// Counts in `seen` how often each connection is in a queue, by its present incarnation; returns the number of stale entries.
     fn entries(&self, entries: impl Iterator<Item = Entry>, seen: &mut [u32], what: Arguments) -> usize {
         let mut stale = 0;
         for entry in entries {
