@@ -22,6 +22,8 @@ pub const KEEPALIVE: u32 = 1 << 14;
 pub const PASSIVE: u32 = 1 << 15;
 /// Something is amiss: no segment takes the straight path ([`Tcb::judge_disturbance`](crate::Tcb::judge_disturbance)).
 pub const DISTURBED: u32 = 1 << 16;
+/// Closed with data unread: RST goes behind what was written before and may go now.
+pub const RESET_BEHIND: u32 = 1 << 17;
 /// A partial segment may go although TCP_CORK or MSG_MORE is on: its limit passed.
 pub const PUSH_NOW: u32 = 1 << 18;
 /// The application is about to hear of it and will probably send: the ACK waits one turn for that.

@@ -22,7 +22,7 @@ impl Tcb {
 
     /// SYN, FIN or RST waits to be sent without data: the paper's control list.
     pub fn wants_control(&self) -> bool {
-        self.has(flag::RST_PENDING)
+        self.flags & (flag::RST_PENDING | flag::RESET_BEHIND) != 0
             || match self.state {
                 State::SynSent | State::SynReceived => {
                     self.snd.nxt() == self.sender.iss() || self.board.retransmission_due()
@@ -76,13 +76,8 @@ impl Tcb {
     /// The next segment, or `None` when nothing may go now. `max` is the longest payload of one frame (a multiple of
     /// segments where the port cuts them), at least one segment.
     pub fn next_segment(&mut self, max: u32, cx: &mut Context) -> Option<Outgoing> {
-        if self.has(flag::RST_PENDING) {
-            self.set(flag::RST_PENDING, false);
-            cx.counters.resets_out += 1;
-            let mut out =
-                self.segment(self.snd.acceptable_seq(self.options.snd_unit()), Flags::RST | Flags::ACK, 0, 0, cx);
-            out.window = 0;
-            return Some(out);
+        if self.flags & (flag::RST_PENDING | flag::RESET_BEHIND) != 0 {
+            return Some(self.last_data_or_reset(max, cx));
         }
         match self.state {
             State::SynSent | State::SynReceived => return self.next_syn(cx),
@@ -108,6 +103,21 @@ impl Tcb {
             .or_else(|| self.new_data(max, cx))
             .or_else(|| self.probe(cx))
             .or_else(|| self.bare_ack(cx))
+    }
+
+    #[cold]
+    fn last_data_or_reset(&mut self, max: u32, cx: &mut Context) -> Outgoing {
+        if self.has(flag::RESET_BEHIND) {
+            if let Some(out) = self.new_data(max, cx) {
+                return out;
+            }
+            self.abort(cx);
+        }
+        self.set(flag::RST_PENDING, false);
+        cx.counters.resets_out += 1;
+        let mut out = self.segment(self.snd.acceptable_seq(self.options.snd_unit()), Flags::RST | Flags::ACK, 0, 0, cx);
+        out.window = 0;
+        out
     }
 
     /// [`Tcb::next_segment`] and [`Tcb::all_sent`] of a connection whose SYN goes out for the first time, with Linux's four options;

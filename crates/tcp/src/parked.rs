@@ -217,6 +217,7 @@ const UNDER_WAY: u32 = flag::ACK_NOW
     | flag::MORE
     | flag::ORPHAN
     | flag::RST_PENDING
+    | flag::RESET_BEHIND
     | flag::PROBE_NOW
     | flag::PUSH_NOW
     | flag::SENT_NEW

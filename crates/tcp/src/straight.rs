@@ -24,6 +24,7 @@ const OVER: u32 = 1 << State::Closing as u32 | 1 << State::TimeWait as u32;
 /// Nothing of this may be under way where an ordinary segment is sent: what is listed here is asked for before text.
 const HELD: u32 = flag::DISTURBED
     | flag::RST_PENDING
+    | flag::RESET_BEHIND
     | flag::PROBE_NOW
     | flag::CORK
     | flag::MORE

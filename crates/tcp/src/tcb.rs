@@ -306,8 +306,15 @@ impl Tcb {
         let unread = unread || self.receiver.waiting() > 0;
         self.receiver.drop_queue(cx.pool);
         if unread && !matches!(self.state, State::Closed | State::TimeWait) {
-            // RFC 2525 2.17 and RFC 9293 3.10.4: the peer must learn that data was lost.
-            self.abort(cx);
+            // RFC 2525 2.17 and RFC 9293 3.10.4: the peer must learn that data was lost. Not instead of what was written just before, which
+            // has not had its turn yet: with other stacks it went out at once.
+            if self.wants_data() && self.unsent() > 0 {
+                self.flags &= !(flag::CORK | flag::MORE);
+                self.timers.uncork();
+                self.set(flag::RESET_BEHIND, true);
+            } else {
+                self.abort(cx);
+            }
             return;
         }
         self.shutdown(cx);

@@ -229,7 +229,7 @@ fn data_for_an_orphan_is_reset() {
 fn closing_with_data_unread_resets() {
     let mut p = Peer::server();
     p.inject("P. 1:11(10) ack 1 win 20000");
-    p.write(2000);
+    p.drain();
     p.close();
     p.expect("R. 1:1(0) ack 11 win 0");
     assert_eq!(p.state(), State::Closed);
@@ -249,6 +249,38 @@ fn closing_with_data_unread_resets() {
     p.close();
     p.expect("F. 1:1(0) ack 12 win 19989");
     assert_eq!(p.state(), State::LastAck);
+}
+
+/// Closing with data unread takes nothing back that was written before and may go: RST follows it.
+#[test]
+fn a_reset_for_data_unread_follows_what_was_written() {
+    for more in [false, true] {
+        let mut p = Peer::server();
+        p.inject("P. 1:11(10) ack 1 win 20000");
+        if more {
+            p.write_more(1500)
+        } else {
+            p.write(1500)
+        }
+        p.close();
+        p.expect(". 1:1001(1000) ack 11 win 19990\nP. 1001:1501(500) ack 11 win 19990\nR. 1501:1501(0) ack 11 win 0");
+        assert_eq!((p.state(), p.counters.resets_out), (State::Closed, 1));
+        p.no_timer();
+    }
+    // No further than the peer's window, for which it does not wait.
+    let mut p = Peer::server();
+    p.inject("P. 1:11(10) ack 1 win 1500");
+    p.write(4000);
+    p.close_unread();
+    p.expect(". 1:1001(1000) ack 11 win 19990\nR. 1001:1001(0) ack 11 win 0");
+    p.no_timer();
+    // A peer that resets first is not answered.
+    let mut p = Peer::server();
+    p.write(1500);
+    p.close_unread();
+    p.inject("R 1:1(0) win 0");
+    p.quiet();
+    assert_eq!(p.state(), State::Closed);
 }
 
 /// A connection that is over is not reset for data unread.
