@@ -1,10 +1,13 @@
 //! The client's half: where a response ends and what it was.
 
+use super::head::end_of_head;
 use std::fmt;
 use std::mem::MaybeUninit;
 
-/// Longest response head, in bytes.
-const LIMIT: usize = 32 * 1024;
+/// Longest response head, in bytes; curl takes a little more.
+const LIMIT: usize = 256 * 1024;
+/// Longest line of a chunk's size, or of a trailer.
+const LINE: usize = 16 * 1024;
 /// Most header lines of a response.
 const MAX_HEADERS: usize = 512;
 
@@ -146,10 +149,14 @@ impl Reader {
             self.held.extend_from_slice(rest);
         }
         let buffer = if before > 0 { self.held.as_slice() } else { rest };
-        let Some((used, framing)) = parse_head(buffer, bodiless)? else {
-            if buffer.len() >= LIMIT {
-                return Err(Malformed::HeadLength);
-            }
+        // The first look finds what can never become a head; later ones wait for its end, so that the cost of many pieces stays linear.
+        let look = before == 0 || buffer.len() >= LIMIT || end_of_head(buffer, before).is_some();
+        let parsed = if look { parse_head(buffer, bodiless)? } else { None };
+        let length = parsed.as_ref().map_or(buffer.len(), |(used, _)| *used);
+        if length >= LIMIT {
+            return Err(Malformed::HeadLength);
+        }
+        let Some((used, framing)) = parsed else {
             if before == 0 {
                 self.held.extend_from_slice(rest);
             }
@@ -169,7 +176,7 @@ impl Reader {
         let end = rest.iter().position(|&byte| byte == b'\n');
         let used = end.map_or(rest.len(), |at| at + 1);
         self.held.extend_from_slice(&rest[..used]);
-        if self.held.len() > LIMIT {
+        if self.held.len() > LINE {
             return Err(Malformed::Chunk);
         }
         if end.is_none() {
@@ -337,6 +344,7 @@ mod tests {
             ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n", Malformed::Chunk),
             (&format!("HTTP/1.1 200 OK\r\n{}\r\n", "X: y\r\n".repeat(MAX_HEADERS + 1)), Malformed::HeaderLines),
             (&format!("HTTP/1.1 200 OK\r\nX: {}", "y".repeat(LIMIT)), Malformed::HeadLength),
+            (&format!("HTTP/1.1 200 OK\r\nX: {}\r\n\r\n", "y".repeat(LIMIT)), Malformed::HeadLength),
         ] {
             for cut in [7, 99, LIMIT * 2] {
                 assert_eq!(read(text.as_bytes(), cut).err(), Some(why), "{text:.60}, cut {cut}");
