@@ -564,8 +564,11 @@ fn serve<N: Net>(
         match session.advance(&input[..fresh], handler, &mut sink, scratch, outputs) {
             Ok(Next::Read) => {}
             Ok(Next::Write) => return Fate::Stay,
-            Ok(Next::Close) => return Fate::Close,
-            Ok(Next::Linger) => {
+            Ok(next @ (Next::Close | Next::Linger)) => {
+                // Bytes that came meanwhile would make a close a reset, which takes the answer with it (RFC 9112 9.6).
+                if next == Next::Close && !matches!(net.read(stream, input), Ok(1..)) {
+                    return Fate::Close;
+                }
                 connection.lingering = true;
                 if net.shutdown(stream).is_err() {
                     return Fate::Close;

@@ -46,7 +46,7 @@ impl Fixed {
 impl Handler for Fixed {
     fn answer(&mut self, head: &Head, unread: Option<Reject>, out: &mut Output) {
         if let Some(reject) = unread {
-            return self.refuse(reject, head.minor, out);
+            return self.refuse(reject, head.minor, head.method == "HEAD", out);
         }
         if head.method == "HEAD" {
             // RFC 9110 9.3.2: the length of the answer to GET, and no content.
@@ -60,7 +60,7 @@ impl Handler for Fixed {
         }
     }
 
-    fn refuse(&mut self, reject: Reject, _minor: u8, out: &mut Output) {
+    fn refuse(&mut self, reject: Reject, _minor: u8, _bodiless: bool, out: &mut Output) {
         let (status, reason) = (reject.0, super::reason(reject.0));
         out.line(format_args!("HTTP/1.1 {status} {reason}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"));
     }

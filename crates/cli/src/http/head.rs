@@ -81,10 +81,25 @@ pub fn parse<'h, 'b>(buffer: &'b [u8], slots: &'h mut Slots<'b>) -> Result<Parse
         Ok(httparse::Status::Partial) if buffer.len() >= LIMIT => Err(too_long(buffer)),
         Ok(httparse::Status::Partial) => Ok(Parsed::Partial),
         Err(httparse::Error::TooManyHeaders) => Err(Reject(431)),
-        // RFC 9110 15.6.6: the major version is one we do not speak.
-        Err(httparse::Error::Version) => Err(Reject(505)),
+        Err(httparse::Error::Version) => Err(Reject(if names_a_version(buffer) { 505 } else { 400 })),
         Err(_) => Err(Reject(400)),
     }
+}
+
+/// Says if a request, of which more may be unfit to be parsed, is HEAD: its answer has no content (RFC 9110 9.3.2).
+pub fn begins_with_head(buffer: &[u8]) -> bool {
+    let line = buffer.iter().position(|byte| !matches!(byte, b'\r' | b'\n')).unwrap_or(0);
+    buffer[line..].starts_with(b"HEAD ")
+}
+
+/// Says if the request line ends in a version, one that we do not speak (RFC 9110 15.6.6), and in nothing else.
+fn names_a_version(buffer: &[u8]) -> bool {
+    let lines = buffer.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii_end);
+    let line = lines.into_iter().find(|line| !line.is_empty()).unwrap_or_default();
+    let words: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
+    let [_, target, version] = words[..] else { return false };
+    let digits = version.strip_prefix(b"HTTP/").unwrap_or_default();
+    !target.is_empty() && matches!(digits, [major, b'.', minor] if major.is_ascii_digit() && minor.is_ascii_digit())
 }
 
 /// RFC 9112 3 (414 for a target that is too long) and RFC 6585 5 (431 for headers).
@@ -126,11 +141,12 @@ impl<'h, 'b> Head<'h, 'b> {
         }
     }
 
-    /// RFC 9112 3.2: HTTP/1.1 names exactly one host; nobody names two.
+    /// RFC 9112 3.2: HTTP/1.1 names exactly one host; nobody names two, or one with a byte that no host has.
     pub fn host_is_right(&self) -> bool {
-        match self.all("host").count() {
-            0 => self.minor == 0,
-            1 => true,
+        let mut hosts = self.all("host");
+        match (hosts.next(), hosts.next()) {
+            (None, _) => self.minor == 0,
+            (Some(host), None) => host.iter().all(|&byte| is_of_a_host(byte)),
             _ => false,
         }
     }
@@ -157,6 +173,11 @@ impl<'h, 'b> Head<'h, 'b> {
             Some(_) => Err(Reject(501)),
         }
     }
+}
+
+/// Bytes of a host and its port (RFC 3986 3.2.2). An empty one is right where the target names none (RFC 9112 3.2).
+fn is_of_a_host(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=:[]".contains(&byte)
 }
 
 #[cfg(test)]
@@ -199,7 +220,12 @@ mod tests {
         {
             assert_eq!(rejected(text.as_bytes()), Some(400), "{text:?}");
         }
-        assert_eq!(rejected(b"GET / HTTP/2.0\r\n\r\n"), Some(505));
+        for text in ["GET / HTTP/2.0\r\n\r\n", "\r\nGET / HTTP/3.0\n\n"] {
+            assert_eq!(rejected(text.as_bytes()), Some(505), "{text:?}");
+        }
+        for version in ["HTTP/2", "HTTP/2.00", "HTTP/x.y", "http/1.1", "FTP/1.1", " HTTP/1.1", "b HTTP/1.1"] {
+            assert_eq!(rejected(format!("GET / {version}\r\n\r\n").as_bytes()), Some(400), "{version:?}");
+        }
     }
 
     #[test]
@@ -231,6 +257,18 @@ mod tests {
         assert!(with("GET / HTTP/1.0\r\n\r\n", |head| head.host_is_right()));
         assert!(with("GET / HTTP/1.1\r\nHost: a\r\n\r\n", |head| head.host_is_right()));
         assert!(!with("GET / HTTP/1.1\r\nHost: a\r\nhost: a\r\n\r\n", |head| head.host_is_right()));
+        for (host, right) in [
+            ("", true),
+            ("a.example:8080", true),
+            ("[fd99::2]:80", true),
+            ("a_b", true),
+            ("a b", false),
+            ("a/b", false),
+            ("u@a", false),
+        ] {
+            let text = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
+            assert_eq!(with(&text, |head| head.host_is_right()), right, "{host:?}");
+        }
     }
 
     proptest! {

@@ -32,6 +32,11 @@ pub enum Ranges {
 
 /// Parses a `Range` value against a representation of `size` bytes.
 pub fn parse(value: &[u8], size: u64) -> Ranges {
+    // RFC 9110 14.2 lets a server ignore the field here. "Send what there is" must not fail because there is nothing yet: clients that
+    // fetch by ranges ask so of any file, and others answer 200.
+    if size == 0 {
+        return Ranges::Ignore;
+    }
     let Some(set) = strip_unit(value) else { return Ranges::Ignore };
     let mut ranges = Vec::new();
     let mut asked = 0;
@@ -120,7 +125,9 @@ mod tests {
         for value in ["bytes=10-", "bytes=10-20", "bytes=-0", "bytes=10-,11-"] {
             assert_eq!(parse(value.as_bytes(), 10), Ranges::Unsatisfiable, "{value}");
         }
-        assert_eq!(parse(b"bytes=0-", 0), Ranges::Unsatisfiable);
+        for value in ["bytes=0-", "bytes=-5", "bytes=0-0", "bytes=7-"] {
+            assert_eq!(parse(value.as_bytes(), 0), Ranges::Ignore, "{value} of nothing");
+        }
         for value in
             ["", "bytes", "bytes=", "lines=0-1", "bytes=a-b", "bytes=5-4", "bytes=-", "bytes=0-5,3-8", "bytes=1--2"]
         {

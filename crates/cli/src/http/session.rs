@@ -16,8 +16,8 @@ pub trait Handler {
     /// Writes the answer. `out.close` says whether the connection ends after it; the handler may set it. `unread`: the answer to a request
     /// that would be granted but for its body, which is not read.
     fn answer(&mut self, head: &Head, unread: Option<Reject>, out: &mut Output);
-    /// Writes the answer to something that was no acceptable request; the connection ends after it.
-    fn refuse(&mut self, reject: Reject, minor: u8, out: &mut Output);
+    /// Writes the answer to something that was no acceptable request, without content where `bodiless`; the connection ends after it.
+    fn refuse(&mut self, reject: Reject, minor: u8, bodiless: bool, out: &mut Output);
     /// Tells the time, once a turn.
     fn set_time(&mut self, _now: std::time::SystemTime) {}
     /// Looks again at what answers come from, as an administrator asks by SIGHUP.
@@ -196,8 +196,8 @@ impl Session {
         output.clear();
         output.close = true;
         output.linger = true;
-        self.input = Vec::new();
-        handler.refuse(Reject(408), 1, &mut output);
+        let input = std::mem::take(&mut self.input);
+        handler.refuse(Reject(408), 1, head::begins_with_head(&input), &mut output);
         self.output = Some(output);
     }
 
@@ -214,31 +214,30 @@ impl Session {
 }
 
 /// Answers the request at the start of `buffer`, the `last` one where that is so; how many bytes it took, `None` when it is not whole.
-fn one_request(
+fn one_request<H: Handler>(
     buffer: &[u8],
     last: bool,
     skip: &mut u64,
-    handler: &mut impl Handler,
+    handler: &mut H,
     out: &mut Output,
 ) -> Option<usize> {
     let mut room = head::slots();
-    let refuse = |reject, minor, out: &mut Output, handler: &mut dyn FnMut(Reject, u8, &mut Output)| {
+    let refuse = |reject, minor, out: &mut Output, handler: &mut H| {
         out.close = true;
         out.linger = true;
-        handler(reject, minor, out);
+        handler.refuse(reject, minor, head::begins_with_head(buffer), out);
     };
-    let mut refused = |reject, minor, out: &mut Output| handler.refuse(reject, minor, out);
     match head::parse(buffer, &mut room) {
         Ok(Parsed::Partial) => None,
         Err(reject) => {
-            refuse(reject, 1, out, &mut refused);
+            refuse(reject, 1, out, handler);
             Some(buffer.len())
         }
         Ok(Parsed::Whole(head, used)) => {
             let body = match head.body() {
                 Ok(body) => body,
                 Err(reject) => {
-                    refuse(reject, head.minor, out, &mut refused);
+                    refuse(reject, head.minor, out, handler);
                     return Some(used);
                 }
             };
@@ -252,7 +251,7 @@ fn one_request(
                 && let Some(expectation) = head.one("expect")
             {
                 if !expectation.eq_ignore_ascii_case(b"100-continue") {
-                    refuse(Reject(417), head.minor, out, &mut refused);
+                    refuse(Reject(417), head.minor, out, handler);
                     return Some(used);
                 }
                 // RFC 9110 10.1.1: a final answer at once instead of 100; whether the body still comes is then

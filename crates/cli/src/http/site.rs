@@ -56,11 +56,11 @@ impl Site {
     }
 
     fn resolve(&mut self, head: &Head) -> Result<Answer, Reject> {
-        if !matches!(head.method, "GET" | "HEAD") {
-            return Err(Reject(405));
-        }
         if !head.host_is_right() {
             return Err(Reject(400));
+        }
+        if !matches!(head.method, "GET" | "HEAD") {
+            return Err(Reject(405));
         }
         SitePath::decode(path::path_of(head.target)?, &mut self.path)?;
         if !self.show.dotfiles && path::is_hidden(&self.path.bytes) {
@@ -221,12 +221,17 @@ impl Handler for Site {
             Ok(Answer::Status(status)) => self.page(status, head.minor, bodiless, "", out),
             // RFC 9110 15.5.6: what would be allowed.
             Err(Reject(405)) => self.page(405, head.minor, bodiless, "Allow: GET, HEAD\r\n", out),
-            Err(reject) => self.page(reject.0, head.minor, bodiless, "", out),
+            Err(reject) => {
+                // A client whose requests are malformed is not listened to further, as with nginx.
+                out.close |= reject == Reject(400);
+                out.linger |= out.close;
+                self.page(reject.0, head.minor, bodiless, "", out);
+            }
         }
     }
 
-    fn refuse(&mut self, reject: Reject, minor: u8, out: &mut Output) {
-        self.page(reject.0, minor, false, "", out);
+    fn refuse(&mut self, reject: Reject, minor: u8, bodiless: bool, out: &mut Output) {
+        self.page(reject.0, minor, bodiless, "", out);
     }
 
     fn set_time(&mut self, now: SystemTime) {

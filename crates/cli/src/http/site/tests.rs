@@ -198,6 +198,16 @@ fn methods_hosts_and_versions() {
     let mut rig = Rig::new("methods");
     let post = rig.raw("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
     assert_eq!((post.status, post.field("Allow"), post.next), (405, Some("GET, HEAD"), Next::Read));
+    for (version, fields, status) in
+        [("1.1", "", 400), ("1.1", "Host: a\r\nTransfer-Encoding: x\r\n", 501), ("3.0", "", 505)]
+    {
+        let answer = rig.raw(&format!("HEAD / HTTP/{version}\r\n{fields}\r\n"));
+        assert_eq!(
+            (answer.status, answer.body.as_slice()),
+            (status, b"".as_slice()),
+            "HEAD in {version} with {fields:?}"
+        );
+    }
     assert_eq!(rig.raw("GET / HTTP/1.1\r\n\r\n").status, 400);
     assert_eq!(rig.raw("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n").status, 405);
     let old = rig.raw("GET / HTTP/1.0\r\n\r\n");
