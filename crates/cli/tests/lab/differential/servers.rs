@@ -96,9 +96,14 @@ fn requests_are_answered_as_by_nginx() {
     let _kernel = lab.serve(&lab.b, &format!("--kernel --port {KERNEL}"));
     let list = List::below("`serve` beside nginx");
     let mut cases = Case::singles(TABLE);
-    for (one, other) in
-        [("target", "range"), ("target", "framing"), ("target", "delivery"), ("other method", "framing")]
-    {
+    for (one, other) in [
+        ("target", "range"),
+        ("target", "framing"),
+        ("target", "delivery"),
+        ("method", "framing"),
+        ("method", "version"),
+        ("other method", "framing"),
+    ] {
         cases.extend(Case::pairs(TABLE, one, other));
     }
     cases.extend(list.cases(TABLE));
