@@ -12,9 +12,19 @@ use std::sync::Mutex;
 const NGINX: u16 = 8081;
 const KERNEL: u16 = 8082;
 
+/// nginx, whose workers end with it.
+struct Nginx(Running);
+
+impl Drop for Nginx {
+    fn drop(&mut self) {
+        self.0.signal(rustix::process::Signal::TERM);
+        let _ = self.0.0.wait();
+    }
+}
+
 impl Lab {
     /// Files that requests name.
-    pub fn site(&self) {
+    fn site(&self) {
         std::fs::create_dir_all(self.dir.join("dir")).unwrap();
         std::fs::create_dir_all(self.dir.join("bare")).unwrap();
         for (name, content) in [
@@ -35,7 +45,7 @@ impl Lab {
     }
 
     /// nginx as Debian has it, with this lab's files.
-    pub fn nginx(&self) -> Running {
+    fn nginx(&self) -> Nginx {
         let own = self.dir.join("nginx");
         std::fs::create_dir_all(&own).unwrap();
         let dir = own.display();
@@ -59,7 +69,7 @@ impl Lab {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let running = Running(child);
+        let running = Nginx(Running(child));
         interfaces::until("nginx does not start", || own.join("pid").exists());
         running
     }
