@@ -81,14 +81,14 @@ impl Scripted {
     }
 }
 
-/// What a client makes of an answer.
+/// An answer as a client takes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Verdict {
     /// `good`; `status`, for a whole one of another than 2xx (wrk: nor 3xx); `waits`; `fails`.
     answer: &'static str,
     /// Of a good one: bytes of its content, where the client tells.
     length: Option<u64>,
-    /// Of a good one: whether the next request came on the same connection.
+    /// Of a good one: connection of the next request.
     next: &'static str,
 }
 
