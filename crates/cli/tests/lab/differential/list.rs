@@ -93,7 +93,7 @@ impl List {
     }
 }
 
-/// The same difference with as few features as show it.
+/// A case with as few features as still show the difference.
 pub fn shrink(case: &Case, difference: &Difference, differences: impl Fn(&Case) -> Vec<Difference>) -> Case {
     let mut least = case.clone();
     let mut at = 0;
