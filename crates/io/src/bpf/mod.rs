@@ -1,13 +1,16 @@
-//! eBPF without a compiler or a library: an assembler, the system call, and the program that shares an interface.
+//! eBPF without a compiler or a library: an assembler, the system call, the program that shares an interface, and the one that
+//! selects a listener by CPU.
 
 mod asm;
 mod btf;
+mod listen;
 mod maps;
 mod program;
 mod sys;
 
 pub use asm::{Asm, If, Insn, Size, stand_in};
 pub use btf::KernelFunction;
+pub use listen::{ListenGroup, Selected, Slot};
 pub use maps::{MOST_KEPT, MOST_OWNED, Maps, OwnFlags, OwnFlow, OwnKey, VERDICTS, Verdict};
 pub use program::{TAGS_BESIDE, steer, steer_for};
 pub use sys::{Link, Map, MapKind, Program, program_name};

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::asm::Insn;
+use crate::sys::set_option;
 
 const MAP_CREATE: i32 = 0;
 const MAP_LOOKUP_ELEM: i32 = 1;
@@ -70,6 +71,8 @@ pub enum MapKind {
     LruHash = 9,
     /// BPF_MAP_TYPE_XSKMAP.
     Xsk = 17,
+    /// BPF_MAP_TYPE_REUSEPORT_SOCKARRAY: a descriptor is written, a cookie is read.
+    ReuseportSocks = 20,
     /// BPF_MAP_TYPE_HASH whose entries have no memory before they are made.
     SparseHash = 1001,
 }
@@ -144,17 +147,32 @@ impl Program {
     /// objects to is in the error.
     pub fn load_xdp(name: &str, insns: &[Insn], frags: bool) -> io::Result<Program> {
         const XDP: u32 = 6;
-        Program::load(name, XDP, insns, frags, None)
+        Program::load(name, XDP, insns, frags, None, 0)
+    }
+
+    /// Loads instructions as a program that selects a socket of a SO_REUSEPORT group, for connections that leave a socket which
+    /// stops listening too (Linux 5.14).
+    pub fn load_reuseport(name: &str, insns: &[Insn]) -> io::Result<Program> {
+        const SK_REUSEPORT: u32 = 21;
+        const SELECT_OR_MIGRATE: u32 = 40;
+        Program::load(name, SK_REUSEPORT, insns, false, None, SELECT_OR_MIGRATE)
     }
 
     /// The same for one interface alone, in driver mode: such a program may call [`KernelFunction`](super::KernelFunction)s that read
     /// what the driver knows of a frame.
     pub fn load_xdp_for(name: &str, insns: &[Insn], frags: bool, ifindex: u32) -> io::Result<Program> {
         const XDP: u32 = 6;
-        Program::load(name, XDP, insns, frags, Some(ifindex))
+        Program::load(name, XDP, insns, frags, Some(ifindex), 0)
     }
 
-    fn load(name: &str, kind: u32, insns: &[Insn], frags: bool, ifindex: Option<u32>) -> io::Result<Program> {
+    fn load(
+        name: &str,
+        kind: u32,
+        insns: &[Insn],
+        frags: bool,
+        ifindex: Option<u32>,
+        attach_type: u32,
+    ) -> io::Result<Program> {
         const F_XDP_HAS_FRAGS: u32 = 1 << 5;
         const F_XDP_DEV_BOUND_ONLY: u32 = 1 << 6;
         let flags = if frags { F_XDP_HAS_FRAGS } else { 0 } | if ifindex.is_some() { F_XDP_DEV_BOUND_ONLY } else { 0 };
@@ -171,6 +189,7 @@ impl Program {
                 .word(44, flags)
                 .name(48, name)
                 .word(64, ifindex.unwrap_or(0))
+                .word(68, attach_type)
                 .fd(PROG_LOAD)
         };
         match attr(&mut []) {
@@ -187,6 +206,11 @@ impl Program {
                 })
             }
         }
+    }
+
+    /// Gives the SO_REUSEPORT group of a socket this program, in place of any other.
+    pub fn select_for(&self, socket: BorrowedFd) -> io::Result<()> {
+        set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_EBPF, &self.0.as_raw_fd())
     }
 
     /// Runs the program over one frame (BPF_PROG_TEST_RUN); its return value.
@@ -244,7 +268,7 @@ impl Program {
         const SKB_VLAN_PUSH: i32 = 18;
         let mut a = super::Asm::default();
         a.mov(2, 0x8100u16.to_be().into()).mov(3, tci.into()).call(SKB_VLAN_PUSH).mov(0, 0).exit();
-        let program = Program::load("tag", CLASSIFIER, &a.finish(), false, None)?;
+        let program = Program::load("tag", CLASSIFIER, &a.finish(), false, None, 0)?;
         let link = Attr::new().word(0, program.0.as_raw_fd() as u32).word(4, ifindex).word(8, TCX_EGRESS);
         link.fd(LINK_CREATE).map(|fd| Link { _fd: fd })
     }
