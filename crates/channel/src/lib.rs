@@ -29,6 +29,7 @@
 //! ```
 
 mod address;
+mod beside;
 mod buffer;
 mod channel;
 mod core;
@@ -49,6 +50,7 @@ mod uring;
 pub use crate::channel::{Amount, Channel, How};
 pub use ::socket::{Linger, SockOption};
 pub use address::Address;
+pub use beside::{Place, after_packets_under_way, listen_beside, waiting};
 pub use buffer::Buffer;
 pub use event::{Command, Data, Event, Message, Received, Socket};
 pub use listeners::Listener;

@@ -25,6 +25,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use runtime::forks::{self, Lock, Locked};
 
 use crate::address::Address;
+use crate::beside::beside;
 use crate::options::CpuMask;
 use crate::slab::Slab;
 use crate::{errno, inherited, sys};
@@ -322,26 +323,6 @@ const CPU: u32 = -0x1000i32 as u32 + 36;
 
 fn step(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
     libc::sock_filter { code: code as u16, jt, jf, k }
-}
-
-/// A socket beside `whole` on its address, that has `options` of it and then listens. No program names it. A blank, for which
-/// others wait, has no options before one does.
-fn beside(whole: BorrowedFd<'_>, options: &[(i32, i32)]) -> io::Result<OwnedFd> {
-    let get = |name| sys::option(whole, libc::SOL_SOCKET, name);
-    let domain = get(libc::SO_DOMAIN)?;
-    if domain != libc::AF_INET && domain != libc::AF_INET6 {
-        return Err(errno(libc::EOPNOTSUPP));
-    }
-    let part = sys::socket(domain, libc::SOCK_STREAM, get(libc::SO_PROTOCOL)?)?;
-    sys::set_option(whole, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
-    sys::set_option(part.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
-    inherited::copy(part.as_fd(), whole, inherited::ADDRESS)?;
-    inherited::copy(part.as_fd(), whole, options)?;
-    sys::bind(part.as_fd(), &sys::local(whole)?)?;
-    let most = sys::backlog(whole).map_or(libc::SOMAXCONN, |(_, most)| most as i32);
-    sys::listen(part.as_fd(), most)?;
-    inherited::copy(part.as_fd(), whole, inherited::LISTENING)?;
-    Ok(part)
 }
 
 /// The kernel's side of a registration: a descriptor to accept from, the part of `mask`'s CPUs or, without one, the whole.

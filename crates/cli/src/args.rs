@@ -26,6 +26,11 @@ pub enum Command {
     Serve(ServeArgs),
     /// Load a web server and measure it
     Load(LoadArgs),
+    /// Run an unmodified program, each of its workers with the connections of its own core
+    Run(crate::run::RunArgs),
+    /// Keeps the local listen tables of a program
+    #[command(hide = true)]
+    RunHelper(crate::run::helper::HelperArgs),
     /// Measure this stack and the kernel's on the same wire: the papers' experiments
     Bench(BenchArgs),
     /// Programs that benchmarks are made of

@@ -28,6 +28,12 @@ impl Failure {
         Failure { what: one_line(&text.to_string()), remedy: String::new(), code: 1 }
     }
 
+    /// A program could not be executed: the exit code is the one that shells give.
+    pub fn not_executed(program: impl fmt::Display, error: &io::Error) -> Failure {
+        let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
+        Failure { code, ..Failure::told(format!("{program}: {}", words(error))) }
+    }
+
     /// A signal ended the command early: the exit code is the one that shells give such a program.
     pub fn interrupted(signal: i32, how_far: impl fmt::Display) -> Failure {
         let code = u8::try_from(128 + signal).unwrap_or(1);

@@ -13,6 +13,7 @@ mod load;
 mod log;
 mod net;
 mod panics;
+mod run;
 mod say;
 mod seldom;
 mod serve;
@@ -52,6 +53,8 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Demo(args) => demo::run(args, &stop(Hangup::Ends)),
         Command::Serve(args) => serve::run(args, &stop(Hangup::Reloads)),
         Command::Load(args) => load::command::run(args, &stop(Hangup::Ends)),
+        Command::Run(args) => run::run(args),
+        Command::RunHelper(args) => run::helper::run(args),
         Command::Bench(args) => bench::run(args, &stop(Hangup::Ends)),
         Command::BenchPart(part) => bench::part::run(part, &stop(Hangup::Ends)),
         Command::Lab(LabCommand::Up { queues }) => lab::up(*queues),

@@ -7,6 +7,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use super::asm::{Asm, FP, If, Op, Size};
 use super::sys::{Map, MapKind, Program};
+use crate::capability::Capability;
+use crate::error::PortError;
 
 /// Listeners of one address at most.
 const SLOTS: u32 = 256;
@@ -69,8 +71,18 @@ pub struct ListenGroup {
 }
 
 impl ListenGroup {
-    /// For a machine with CPUs 0 to `cpus` - 1. Needs CAP_BPF and Linux 5.14.
-    pub fn new(cpus: u32) -> io::Result<ListenGroup> {
+    /// For a machine with CPUs 0 to `cpus` - 1. Needs CAP_BPF and Linux 5.14; the error says which of them is missing.
+    pub fn open(cpus: u32) -> Result<ListenGroup, PortError> {
+        ListenGroup::new(cpus).map_err(|error| match error.raw_os_error() {
+            Some(libc::EINVAL | libc::ENOSYS) => PortError::Unsupported {
+                feature: "program that selects listeners by CPU (BPF_SK_REUSEPORT_SELECT_OR_MIGRATE)",
+                hint: "Linux 5.14 and later have it, with CONFIG_BPF_SYSCALL",
+            },
+            _ => PortError::system("selecting listeners by CPU (bpf)", error, &[Capability::Bpf]),
+        })
+    }
+
+    fn new(cpus: u32) -> io::Result<ListenGroup> {
         let socks = Map::new(MapKind::ReuseportSocks, "cl_socks", 4, 8, SLOTS)?;
         // The last row is of all CPUs together.
         let rows = Map::new(MapKind::Array, "cl_rows", 4, ROW, cpus + 1)?;

@@ -10,7 +10,9 @@ use wire::MacAddr;
 
 use crate::sys::set_option;
 
-pub use sock_diag::{Handshakes, KernelFlows, all_kernel_flows, forget_time_wait, kernel_flows, listening_ports};
+pub use sock_diag::{
+    Handshakes, KernelFlows, all_kernel_flows, forget_time_wait, kernel_flows, listening_cookies, listening_ports,
+};
 
 /// A network interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

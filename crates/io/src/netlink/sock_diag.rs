@@ -47,6 +47,12 @@ impl DiagSocket<'_> {
     fn port(&self) -> u16 {
         u16::from_be_bytes([self.id[0], self.id[1]])
     }
+
+    /// SO_COOKIE of a socket: two words, the lower one first.
+    fn cookie(&self) -> Option<u64> {
+        let word = |at: usize| Some(u32::from_ne_bytes(*self.id.get(at..)?.first_chunk()?));
+        Some(u64::from(word(40)?) | u64::from(word(44)?) << 32)
+    }
 }
 
 /// `struct inet_diag_req_v2` without its id.
@@ -58,6 +64,8 @@ fn diag_request(family: u8, states: u32) -> Vec<u8> {
 
 /// All states of connections: neither CLOSE (7) nor LISTEN (10).
 const CONNECTIONS: u32 = 0xfff & !(1 << 7) & !(1 << 10);
+/// TCP_LISTEN.
+const LISTENING: u32 = 1 << 10;
 /// TCP_SYN_RECV, by which the kernel means its half-open records too.
 const SYN_RECEIVED: u32 = 1 << 3;
 
@@ -82,13 +90,25 @@ pub fn listening_ports() -> io::Result<Vec<u16>> {
     let mut socket = Netlink::with_groups(libc::NETLINK_SOCK_DIAG, 0)?;
     let mut ports = Vec::new();
     for family in [libc::AF_INET, libc::AF_INET6] {
-        let mut body = diag_request(family as u8, 1 << 10);
+        let mut body = diag_request(family as u8, LISTENING);
         body.resize(8 + SOCKET_ID, 0);
         socket.dump(SOCK_DIAG_BY_FAMILY, &body, |_, b| {
             ports.extend(diag_socket(b).map(|s| s.port()));
         })?;
     }
     Ok(ports)
+}
+
+/// Cookies (SO_COOKIE) of the sockets that listen in this network namespace.
+pub fn listening_cookies() -> io::Result<Vec<u64>> {
+    let mut socket = Netlink::with_groups(libc::NETLINK_SOCK_DIAG, 0)?;
+    let mut cookies = Vec::new();
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        let mut body = diag_request(family as u8, LISTENING);
+        body.resize(8 + SOCKET_ID, 0);
+        socket.dump(SOCK_DIAG_BY_FAMILY, &body, |_, b| cookies.extend(diag_socket(b).and_then(|s| s.cookie())))?;
+    }
+    Ok(cookies)
 }
 
 /// What the kernel's TCP has on local port `port` of those addresses that `covers` names.

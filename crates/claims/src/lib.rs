@@ -1,0 +1,179 @@
+//! Messages between the preload library, in a program's processes, and the helper of `corelane run`.
+//!
+//! Each request is a connection of its own to an abstract UNIX socket (SOCK_SEQPACKET): one message with a listener's descriptor
+//! (SCM_RIGHTS), one answer, with a descriptor where the answer is [`Verdict::Replace`]. So a program has no descriptor of ours
+//! that it could close, count or pass on, and one that has changed its root or user reaches the helper all the same.
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+/// Environment variable by which a process finds the helper: `NAME:TOKEN`, the name of its abstract socket and 32 digits
+/// ([`Token::hex`]).
+pub const VARIABLE: &str = "CORELANE_RUN";
+
+/// Version of these messages: the library and the command may come from different builds.
+const VERSION: u8 = 1;
+
+/// Proof that a process was started by `corelane run`, or by a program of it. Names of abstract sockets are no secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Token(pub [u8; 16]);
+
+impl Token {
+    /// As 32 hexadecimal digits.
+    pub fn hex(self) -> [u8; 32] {
+        let digit = |half: u8| b"0123456789abcdef"[usize::from(half & 15)];
+        core::array::from_fn(|at| digit(self.0[at / 2] >> (4 * (1 - at % 2))))
+    }
+
+    /// From what [`hex`](Token::hex) gives.
+    pub fn from_hex(digits: &[u8]) -> Option<Token> {
+        let digits: &[u8; 32] = digits.try_into().ok()?;
+        let half = |digit: u8| (digit as char).to_digit(16).map(|value| value as u8);
+        let mut token = [0; 16];
+        for (byte, pair) in token.iter_mut().zip(digits.chunks_exact(2)) {
+            *byte = half(pair[0])? << 4 | half(pair[1])?;
+        }
+        Some(Token(token))
+    }
+}
+
+/// Splits the value of [`VARIABLE`] into the socket's name and the token.
+pub fn helper(value: &[u8]) -> Option<(&[u8], Token)> {
+    let colon = value.iter().rposition(|byte| *byte == b':')?;
+    let (name, token) = (&value[..colon], Token::from_hex(&value[colon + 1..])?);
+    (!name.is_empty() && name.len() <= MOST_NAME).then_some((name, token))
+}
+
+/// Longest name of the helper's socket, in bytes: what `struct sockaddr_un` has room for behind the zero.
+pub const MOST_NAME: usize = 107;
+
+/// Cause of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// A socket is about to listen.
+    Listen = 1,
+    /// A thread is about to wait for a listener's connections, or to accept one.
+    Poll = 2,
+}
+
+/// A request; the listener's descriptor goes with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The sender's.
+    pub token: Token,
+    /// Cause.
+    pub kind: Kind,
+    /// Thread that asks (gettid(2)).
+    pub tid: u32,
+}
+
+/// Bytes of a request.
+pub const REQUEST: usize = 24;
+
+impl Request {
+    /// As bytes.
+    pub fn encode(&self) -> [u8; REQUEST] {
+        let mut bytes = [0; REQUEST];
+        bytes[..16].copy_from_slice(&self.token.0);
+        bytes[16..20].copy_from_slice(&self.tid.to_ne_bytes());
+        (bytes[20], bytes[21]) = (VERSION, self.kind as u8);
+        bytes
+    }
+
+    /// From bytes; `None` where they are no request of this version.
+    pub fn decode(bytes: &[u8]) -> Option<Request> {
+        let bytes: &[u8; REQUEST] = bytes.try_into().ok()?;
+        let kind = match (bytes[20], bytes[21]) {
+            (VERSION, 1) => Kind::Listen,
+            (VERSION, 2) => Kind::Poll,
+            _ => return None,
+        };
+        let tid = u32::from_ne_bytes(*bytes[16..].first_chunk()?);
+        Some(Request { token: Token(*bytes.first_chunk()?), kind, tid })
+    }
+}
+
+/// The helper's answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Verdict {
+    /// The socket is no business of `corelane run`.
+    Leave = 1,
+    /// The socket stays as it is: it is to be partitioned once somebody waits for it, or is the process's own part.
+    Keep = 2,
+    /// The descriptor that comes with the answer is the process's part, for the listener's place.
+    Replace = 3,
+}
+
+/// Bytes of an answer.
+pub const ANSWER: usize = 2;
+
+impl Verdict {
+    /// As bytes.
+    pub fn encode(self) -> [u8; ANSWER] {
+        [VERSION, self as u8]
+    }
+
+    /// From bytes; `None` where they are no answer of this version.
+    pub fn decode(bytes: &[u8]) -> Option<Verdict> {
+        match bytes {
+            [VERSION, 1] => Some(Verdict::Leave),
+            [VERSION, 2] => Some(Verdict::Keep),
+            [VERSION, 3] => Some(Verdict::Replace),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_come_back_as_they_were() {
+        let token = Token(core::array::from_fn(|at| at as u8 * 17 ^ 5));
+        for kind in [Kind::Listen, Kind::Poll] {
+            let request = Request { token, kind, tid: 4_194_303 };
+            assert_eq!(Request::decode(&request.encode()), Some(request));
+        }
+        for verdict in [Verdict::Leave, Verdict::Keep, Verdict::Replace] {
+            assert_eq!(Verdict::decode(&verdict.encode()), Some(verdict));
+        }
+        assert_eq!(Token::from_hex(&token.hex()), Some(token));
+    }
+
+    #[test]
+    fn messages_of_other_versions_and_lengths_are_none() {
+        let mut bytes = Request { token: Token([7; 16]), kind: Kind::Poll, tid: 1 }.encode();
+        assert_eq!(Request::decode(&bytes[..REQUEST - 1]), None);
+        bytes[21] = 3;
+        assert_eq!(Request::decode(&bytes), None);
+        (bytes[20], bytes[21]) = (VERSION + 1, 1);
+        assert_eq!(Request::decode(&bytes), None);
+        for answer in [&[][..], &[VERSION], &[VERSION, 0], &[VERSION, 4], &[VERSION + 1, 1], &[VERSION, 1, 1]] {
+            assert_eq!(Verdict::decode(answer), None);
+        }
+    }
+
+    #[test]
+    fn the_variable_names_a_socket_and_a_token() {
+        let token = Token([0xa5; 16]);
+        let digits = token.hex();
+        let value = |name: &[u8]| {
+            let mut bytes = [0; 256];
+            bytes[..name.len()].copy_from_slice(name);
+            bytes[name.len()] = b':';
+            bytes[name.len() + 1..name.len() + 33].copy_from_slice(&digits);
+            (bytes, name.len() + 33)
+        };
+        let (bytes, len) = value(b"corelane-run:1");
+        assert_eq!(helper(&bytes[..len]), Some((&b"corelane-run:1"[..], token)));
+        assert_eq!(helper(&bytes[..len - 1]), None);
+        assert_eq!(helper(b""), None);
+        let (bytes, len) = value(b"");
+        assert_eq!(helper(&bytes[..len]), None);
+        let (bytes, len) = value(&[b'x'; MOST_NAME + 1]);
+        assert_eq!(helper(&bytes[..len]), None);
+    }
+}

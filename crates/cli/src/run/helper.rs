@@ -1,0 +1,274 @@
+//! The helper: beside a program for as long as it runs, with the rights that it was started with.
+//!
+//! It makes listeners ready as they begin to listen, gives workers their parts, and notices when processes end. It keeps no listener open: one
+//! whose program has gone is gone.
+
+use super::How;
+use super::report::{self, Report};
+use super::tables::{Claim, Tables};
+use crate::failure::{Failure, words};
+use crate::say::tell;
+use claims::{Kind, Request, Token, Verdict};
+use clap::Args;
+use rustix::event::{Timespec, epoll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+};
+use rustix::process::{Pid, PidfdFlags};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut, Write};
+use std::mem::MaybeUninit;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Said on standard output once processes may ask.
+pub const READY: &str = "ready";
+
+/// Between looks whether anybody listens still, where no process is known any more: a daemon's first process has ended, and its
+/// workers have not come.
+const LOOK: Duration = Duration::from_secs(1);
+/// Between looks at what waits at a listener whose workers have their parts.
+const DRAIN: Duration = Duration::from_millis(10);
+
+/// Arguments of `run-helper`.
+#[derive(Debug, Args)]
+pub struct HelperArgs {
+    /// Number of the process that becomes the program
+    #[arg(long)]
+    program: u32,
+    /// Start the helper, and end
+    #[arg(long)]
+    detach: bool,
+    /// As of `run`.
+    #[command(flatten)]
+    how: How,
+}
+
+/// Runs until the program and its workers have ended. Standard input is the socket on which processes ask.
+pub fn run(args: &HelperArgs) -> Result<(), Failure> {
+    if args.detach {
+        return detach();
+    }
+    match Helper::new(args) {
+        Ok(mut helper) => {
+            // The terminal's signals are the program's.
+            let _ = rustix::process::setsid();
+            answer_starter(READY);
+            let _ = rustix::stdio::dup2_stdin(File::open("/dev/null").map_err(Failure::told)?);
+            helper.serve().map_err(|error| Failure::told(format!("helper: {}", words(&error))))?;
+            helper.finish();
+            Ok(())
+        }
+        Err(failure) => {
+            answer_starter(&failure.to_string());
+            Ok(())
+        }
+    }
+}
+
+/// Says one line to who waits for it, and nothing any more.
+fn answer_starter(line: &str) {
+    let _ = writeln!(io::stdout(), "{line}");
+    if let Ok(null) = File::options().write(true).open("/dev/null") {
+        let _ = rustix::stdio::dup2_stdout(null);
+    }
+}
+
+/// Starts this command once more, as nobody's child: this process ends, and the program that it was started by waits for it.
+fn detach() -> Result<(), Failure> {
+    let arguments = std::env::args_os().skip(1).filter(|argument| argument != "--detach");
+    let failed = |error: io::Error| Failure::told(format!("no helper: {}", words(&error)));
+    let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+    command.args(arguments).arg0("corelane-run").stdin(Stdio::inherit()).spawn().map_err(failed)?;
+    Ok(())
+}
+
+/// Whose event it is, in the helper's epoll set.
+const ASKS: u64 = 0;
+const PROCESS: u64 = 1 << 32;
+const ASKED: u64 = 2 << 32;
+
+struct Helper {
+    epoll: OwnedFd,
+    socket: OwnedFd,
+    token: Token,
+    tables: Tables,
+    /// Processes whose end is waited for: the program, and those that have asked.
+    processes: HashMap<u32, OwnedFd>,
+    /// Connections whose request has not come.
+    asked: HashMap<u32, OwnedFd>,
+    next: u32,
+    report: Option<(File, String)>,
+    told: bool,
+}
+
+impl Helper {
+    fn new(args: &HelperArgs) -> Result<Helper, Failure> {
+        let told = |error: io::Error| Failure::told(format!("helper: {}", words(&error)));
+        let variable = std::env::var(claims::VARIABLE).unwrap_or_default();
+        let (_, token) = claims::helper(variable.as_bytes())
+            .ok_or_else(|| Failure::new("run-helper is started by corelane run", "type corelane run -- PROGRAM"))?;
+        let socket = rustix::stdio::stdin().try_clone_to_owned().map_err(told)?;
+        rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC).map_err(|errno| told(errno.into()))?;
+        let report = match &args.how.report {
+            None => None,
+            Some(path) => {
+                let name = path.display().to_string();
+                let file = File::create(path).map_err(|error| {
+                    Failure::new(format!("{name}: {}", words(&error)), "name a file that can be written")
+                })?;
+                Some((file, name))
+            }
+        };
+        let tables = Tables::new(&args.how, args.program)?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|errno| told(errno.into()))?;
+        let mut helper = Helper {
+            epoll,
+            socket,
+            token,
+            tables,
+            processes: HashMap::new(),
+            asked: HashMap::new(),
+            next: 0,
+            report,
+            told: false,
+        };
+        helper.watch(helper.socket.as_fd(), ASKS).map_err(told)?;
+        helper.follow(args.program).map_err(told)?;
+        Ok(helper)
+    }
+
+    fn watch(&self, fd: rustix::fd::BorrowedFd<'_>, data: u64) -> io::Result<()> {
+        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(data), epoll::EventFlags::IN)?;
+        Ok(())
+    }
+
+    /// Waits for the end of a process from now on.
+    fn follow(&mut self, pid: u32) -> io::Result<()> {
+        if self.processes.contains_key(&pid) {
+            return Ok(());
+        }
+        let number = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
+        let fd = rustix::process::pidfd_open(number, PidfdFlags::empty())?;
+        self.watch(fd.as_fd(), PROCESS | u64::from(pid))?;
+        self.processes.insert(pid, fd);
+        Ok(())
+    }
+
+    fn serve(&mut self) -> io::Result<()> {
+        let mut events = Vec::with_capacity(64);
+        loop {
+            let wait = if self.tables.drains() {
+                Some(DRAIN)
+            } else if self.processes.is_empty() {
+                if !self.tables.listens()? {
+                    return Ok(());
+                }
+                Some(LOOK)
+            } else {
+                None
+            };
+            let wait = wait.map(|wait| Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() });
+            events.clear();
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), wait.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            for event in &events {
+                let data = event.data.u64();
+                match (data & !u64::from(u32::MAX), data as u32) {
+                    (PROCESS, pid) => {
+                        self.processes.remove(&pid);
+                        self.tables.ended(pid);
+                    }
+                    (ASKED, number) => self.answer(number),
+                    _ => self.accept(),
+                }
+            }
+            self.tables.drain(Instant::now());
+        }
+    }
+
+    fn accept(&mut self) {
+        let flags = rustix::net::SocketFlags::CLOEXEC | rustix::net::SocketFlags::NONBLOCK;
+        while let Ok(connection) = rustix::net::accept_with(&self.socket, flags) {
+            self.next = self.next.wrapping_add(1);
+            if self.watch(connection.as_fd(), ASKED | u64::from(self.next)).is_ok() {
+                self.asked.insert(self.next, connection);
+            }
+        }
+    }
+
+    /// Answers one request. What is no request of ours is closed without an answer.
+    fn answer(&mut self, number: u32) {
+        let Some(connection) = self.asked.remove(&number) else { return };
+        let Ok((request, listener)) = receive(&connection) else { return };
+        let Some(request) = request.filter(|request| request.token == self.token) else { return };
+        let Ok(peer) = rustix::net::sockopt::socket_peercred(&connection) else { return };
+        let pid = peer.pid.as_raw_nonzero().get() as u32;
+        let (verdict, part) = match (listener, self.follow(pid)) {
+            (Some(listener), Ok(())) => {
+                let claim = Claim { pid, tid: request.tid, listener };
+                let answered = match request.kind {
+                    Kind::Listen => self.tables.prepare(claim),
+                    Kind::Poll => self.tables.claim(claim),
+                };
+                answered.unwrap_or_else(|error| {
+                    self.tell(&error);
+                    (Verdict::Leave, None)
+                })
+            }
+            _ => (Verdict::Leave, None),
+        };
+        let _ = send(&connection, verdict, part);
+    }
+
+    /// One line of all that could not be had; the report has the others.
+    fn tell(&mut self, text: &str) {
+        self.tables.note(text);
+        if !std::mem::replace(&mut self.told, true) {
+            tell(format!("run: {text}; the program goes on as without corelane"));
+        }
+    }
+
+    fn finish(mut self) {
+        let report: Report = self.tables.report();
+        if let Some(line) = report.line() {
+            tell(line);
+        }
+        if let Some((file, name)) = &mut self.report
+            && let Err(error) = report::write(file, &report)
+        {
+            tell(format!("{name}: {}", words(&error)));
+        }
+    }
+}
+
+fn receive(connection: &OwnedFd) -> rustix::io::Result<(Option<Request>, Option<OwnedFd>)> {
+    let (mut bytes, mut space) = ([0; claims::REQUEST + 1], [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))]);
+    let mut beside = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let got = rustix::net::recvmsg(connection, &mut [IoSliceMut::new(&mut bytes)], &mut beside, flags)?;
+    let mut listener = None;
+    for message in beside.drain() {
+        if let RecvAncillaryMessage::ScmRights(fds) = message {
+            listener = fds.last();
+        }
+    }
+    Ok((bytes.get(..got.bytes).and_then(Request::decode), listener))
+}
+
+fn send(connection: &OwnedFd, verdict: Verdict, part: Option<OwnedFd>) -> rustix::io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut beside = SendAncillaryBuffer::new(&mut space);
+    let fds: Vec<_> = part.iter().map(AsFd::as_fd).collect();
+    if !fds.is_empty() {
+        beside.push(SendAncillaryMessage::ScmRights(&fds));
+    }
+    rustix::net::sendmsg(connection, &[IoSlice::new(&verdict.encode())], &mut beside, SendFlags::NOSIGNAL)?;
+    Ok(())
+}

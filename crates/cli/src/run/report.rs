@@ -1,0 +1,121 @@
+//! Report of a run: one line, and JSON.
+
+use ::io::bpf::Selected;
+use serde::Serialize;
+use std::fs::File;
+use std::io::{self, Write};
+
+/// All listeners of a program.
+#[derive(Debug, Default, Serialize)]
+pub struct Report {
+    /// Connections for which a part was selected, counted at their SYN.
+    pub connections: u64,
+    /// Of them, those that came in on the core that the part's worker is pinned to.
+    pub local: u64,
+    /// Connections that moved from the queue of a listener that stopped.
+    pub migrated: u64,
+    /// `local` over `connections`; none without connections.
+    pub local_share: Option<f64>,
+    /// Listeners by address.
+    pub listeners: Vec<Listener>,
+    /// What could not be had, and why.
+    pub notes: Vec<String>,
+}
+
+/// One listener that was partitioned.
+#[derive(Debug, Serialize)]
+pub struct Listener {
+    /// Address and port.
+    pub address: String,
+    /// Its parts, in the order in which they came.
+    pub parts: Vec<Part>,
+}
+
+/// A worker's part.
+#[derive(Clone, Debug, Serialize)]
+pub struct Part {
+    /// Process.
+    pub pid: u32,
+    /// Thread that asked for it.
+    pub tid: u32,
+    /// Core that its thread is pinned to.
+    pub core: Option<u32>,
+    /// Connections that came in on that core.
+    pub local: u64,
+    /// Connections of cores without a part.
+    pub elsewhere: u64,
+    /// Connections from a listener that stopped.
+    pub migrated: u64,
+}
+
+impl Part {
+    /// Takes over what was counted.
+    pub fn count(&mut self, selected: Selected) {
+        (self.local, self.elsewhere, self.migrated) = (selected.local, selected.elsewhere, selected.migrated);
+    }
+}
+
+impl Report {
+    /// Sums up.
+    pub fn new(listeners: Vec<Listener>, notes: Vec<String>) -> Report {
+        let parts = || listeners.iter().flat_map(|listener| &listener.parts);
+        let local = parts().map(|part| part.local).sum::<u64>();
+        let connections = local + parts().map(|part| part.elsewhere).sum::<u64>();
+        let migrated = parts().map(|part| part.migrated).sum();
+        let local_share = (connections > 0).then(|| local as f64 / connections as f64);
+        Report { connections, local, migrated, local_share, listeners, notes }
+    }
+
+    /// The line at the end; none where nothing listened.
+    pub fn line(&self) -> Option<String> {
+        if self.listeners.is_empty() {
+            return None;
+        }
+        let parts: usize = self.listeners.iter().map(|listener| listener.parts.len()).sum();
+        let share = self.local_share.map_or(String::new(), |share| {
+            // Not 100 % where one is missing.
+            format!(", {:.2} % on their own core", (share * 10_000.0).floor() / 100.0)
+        });
+        let plural = |n: u64, word: &str| format!("{n} {word}{}", if n == 1 { "" } else { "s" });
+        Some(format!(
+            "run: {} to {} of {}{share}, {} moved from a listener that stopped",
+            plural(self.connections, "connection"),
+            plural(parts as u64, "part"),
+            plural(self.listeners.len() as u64, "listener"),
+            self.migrated
+        ))
+    }
+}
+
+/// Writes JSON.
+pub fn write(file: &mut File, report: &Report) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut *file, report)?;
+    file.write_all(b"\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(local: u64, elsewhere: u64) -> Part {
+        Part { pid: 1, tid: 1, core: Some(0), local, elsewhere, migrated: 1 }
+    }
+
+    #[test]
+    fn shares_are_of_all_listeners() {
+        let listener = |parts| Listener { address: "0.0.0.0:80".into(), parts };
+        assert_eq!(Report::new(Vec::new(), Vec::new()).line(), None);
+        let report = Report::new(vec![listener(vec![part(0, 0)])], Vec::new());
+        assert_eq!(report.local_share, None);
+        assert_eq!(
+            report.line().unwrap(),
+            "run: 0 connections to 1 part of 1 listener, 1 moved from a listener that stopped"
+        );
+        let report = Report::new(vec![listener(vec![part(29_999, 0), part(30_000, 1)]), listener(vec![])], Vec::new());
+        assert_eq!((report.connections, report.local, report.migrated), (60_000, 59_999, 2));
+        assert_eq!(
+            report.line().unwrap(),
+            "run: 60000 connections to 2 parts of 2 listeners, 99.99 % on their own core, 2 moved from a listener that stopped"
+        );
+    }
+}

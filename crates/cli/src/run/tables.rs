@@ -1,0 +1,334 @@
+//! Local listen tables of a program: for each address a group of listeners, a worker's part each, selected by core.
+//!
+//! The program's own socket, which its first process listens with, stays in the group as the paper's global listen socket: what no
+//! part can take waits there. What waits there once a worker has its part goes to the parts ([`Tables::drain`]).
+
+use super::How;
+use super::report::{Listener, Part, Report};
+use crate::failure::{Failure, words};
+use ::io::bpf::{ListenGroup, Selected, Slot};
+use ::io::netlink::{Handshakes, listening_cookies};
+use channel::{Place, after_packets_under_way, listen_beside, waiting};
+use claims::Verdict;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{fcntl_getfl, fcntl_setfl};
+use rustix::net::sockopt;
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::collections::HashMap;
+use std::io;
+use std::time::{Duration, Instant};
+
+/// Handshakes that are under way with the program's own socket are waited for no longer.
+const HANDSHAKES: Duration = Duration::from_millis(500);
+/// Time that the program's own socket is looked at after a worker has come.
+const LOOKED_AT: Duration = Duration::from_secs(1);
+
+/// A request about a listener.
+pub struct Claim {
+    /// Process that asks.
+    pub pid: u32,
+    /// Its thread.
+    pub tid: u32,
+    /// The listener.
+    pub listener: OwnedFd,
+}
+
+/// Answer to a request, with the part.
+pub type Answer = (Verdict, Option<OwnedFd>);
+
+/// All groups.
+pub struct Tables {
+    ports: Vec<u16>,
+    pin: bool,
+    /// Cores that workers are pinned to, in this order.
+    cores: Vec<u32>,
+    cpus: u32,
+    /// Of this process, to know sockets of another namespace.
+    here: Place,
+    groups: Vec<Group>,
+    /// Sockets that began to listen, by cookie: the process that did it.
+    listeners: HashMap<u64, u32>,
+    draining: Vec<Draining>,
+    notes: Vec<String>,
+}
+
+struct Group {
+    place: Place,
+    table: ListenGroup,
+    members: Vec<Member>,
+    /// Parts that have ended.
+    past: Vec<Part>,
+}
+
+/// A worker's listener in the table.
+struct Member {
+    slot: u32,
+    cookie: u64,
+    /// Counted in the slot before.
+    before: Selected,
+    /// Core that the worker is pinned to as soon as it is not alone.
+    core: Option<u32>,
+    part: Part,
+}
+
+/// A program's own socket, whose worker has its part.
+struct Draining {
+    listener: OwnedFd,
+    port: u16,
+    /// Those that were under way when its worker had the part; none before that is known.
+    handshakes: Option<Handshakes>,
+    since: Instant,
+}
+
+impl Tables {
+    /// Fails where the kernel or the rights do not allow a local listen table.
+    pub fn new(how: &How, program: u32) -> Result<Tables, Failure> {
+        let cpus = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
+        let cpus = crate::args::core_list(cpus.trim()).ok().and_then(|list| list.0.into_iter().max()).unwrap_or(1023)
+            as u32
+            + 1;
+        // Tried before the program starts, which could not be told later.
+        ListenGroup::open(cpus).map_err(Failure::told)?;
+        let may: Vec<u32> = affinity(program).unwrap_or_default();
+        let cores: Vec<u32> = match &how.cores {
+            None => may,
+            Some(list) => {
+                let wanted: Vec<u32> = list.0.iter().map(|core| *core as u32).collect();
+                if let Some(core) = wanted.iter().find(|core| !may.contains(core)) {
+                    return Err(Failure::usage(
+                        format!("--cores: core {core} is none that the program may use"),
+                        "taskset -p $$ shows which it may",
+                    ));
+                }
+                wanted
+            }
+        };
+        let here = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None)
+            .map_err(io::Error::from)
+            .and_then(|socket| Place::of(socket.as_fd()))
+            .map_err(|error| Failure::told(format!("helper: {}", words(&error))))?;
+        Ok(Tables {
+            ports: how.ports.clone(),
+            pin: !how.no_pin,
+            cores,
+            cpus,
+            here,
+            groups: Vec::new(),
+            listeners: HashMap::new(),
+            draining: Vec::new(),
+            notes: Vec::new(),
+        })
+    }
+
+    /// Keeps a line for the report.
+    pub fn note(&mut self, text: &str) {
+        if !self.notes.iter().any(|note| note == text) {
+            self.notes.push(text.into());
+        }
+    }
+
+    /// Where a socket listens, if it is one that is to be partitioned.
+    fn place(&self, listener: BorrowedFd<'_>) -> Option<Place> {
+        let place = Place::of(listener).ok()?;
+        let wanted = self.ports.is_empty() || self.ports.contains(&place.port);
+        (wanted && place.is_beside(&self.here)).then_some(place)
+    }
+
+    /// Before a socket listens: it becomes one that others may stand beside.
+    pub fn prepare(&mut self, claim: Claim) -> Result<Answer, String> {
+        if self.place(claim.listener.as_fd()).is_none() {
+            return Ok((Verdict::Leave, None));
+        }
+        sockopt::set_socket_reuseport(&claim.listener, true).map_err(|error| format!("SO_REUSEPORT: {error}"))?;
+        if let Ok(cookie) = sockopt::socket_cookie(&claim.listener) {
+            self.listeners.insert(cookie, claim.pid);
+        }
+        Ok((Verdict::Keep, None))
+    }
+
+    /// Before a thread waits for connections: its process gets its part. One that listens for itself keeps its socket as its part.
+    pub fn claim(&mut self, claim: Claim) -> Result<Answer, String> {
+        let listener = claim.listener.as_fd();
+        let Some(place) = self.place(listener) else { return Ok((Verdict::Leave, None)) };
+        if !sockopt::socket_acceptconn(listener).unwrap_or(false) {
+            return Ok((Verdict::Leave, None));
+        }
+        let failed = |what: &str, error: io::Error| format!("{place}: {what}: {}", words(&error));
+        let cookie = sockopt::socket_cookie(listener).map_err(|error| failed("cookie", error.into()))?;
+        let own = self.listeners.get(&cookie) == Some(&claim.pid);
+        self.listeners.entry(cookie).or_insert(0);
+        let core = self.core(claim.tid);
+        let at = match self.groups.iter().position(|group| group.place == place) {
+            Some(at) => at,
+            None => {
+                let table = ListenGroup::open(self.cpus).map_err(|error| format!("{place}: {error}"))?;
+                self.groups.push(Group { place: place.clone(), table, members: Vec::new(), past: Vec::new() });
+                self.groups.len() - 1
+            }
+        };
+        let group = &mut self.groups[at];
+        group.refresh();
+        if own && group.members.iter().any(|member| member.cookie == cookie) {
+            return Ok((Verdict::Keep, None));
+        }
+        let part = if own {
+            None
+        } else {
+            let made = listen_beside(listener).and_then(|part| {
+                fcntl_setfl(&part, fcntl_getfl(listener)?)?;
+                Ok(part)
+            });
+            Some(made.map_err(|error| failed("no part", error))?)
+        };
+        let socket = part.as_ref().map_or(listener, AsFd::as_fd);
+        let part_of = Part { pid: claim.pid, tid: claim.tid, core: None, local: 0, elsewhere: 0, migrated: 0 };
+        group.add(socket, core, part_of).map_err(|error| failed("no place in the table", error))?;
+        group.pin(self.pin);
+        group.assign().map_err(|error| failed("assigning cores", error))?;
+        let Some(part) = part else { return Ok((Verdict::Keep, None)) };
+        let draining = Draining { listener: claim.listener, port: place.port, handshakes: None, since: Instant::now() };
+        self.draining.push(draining);
+        Ok((Verdict::Replace, Some(part)))
+    }
+
+    /// The core of a thread's part: that of its other parts, the only one that it may use, or the one with the fewest workers.
+    fn core(&self, tid: u32) -> Option<u32> {
+        let members = || self.groups.iter().flat_map(|group| &group.members);
+        if let Some(member) = members().find(|member| member.part.tid == tid) {
+            return member.core;
+        }
+        let may = affinity(tid)?;
+        if let [core] = may[..] {
+            return Some(core);
+        }
+        let workers = |core: u32| {
+            let tids = members().filter(|member| member.core == Some(core)).map(|member| member.part.tid);
+            tids.collect::<std::collections::BTreeSet<_>>().len()
+        };
+        self.cores.iter().copied().filter(|core| may.contains(core)).min_by_key(|core| workers(*core))
+    }
+
+    /// A process has ended: what it had in the tables is no more selected.
+    pub fn ended(&mut self, pid: u32) {
+        for group in &mut self.groups {
+            for member in group.members.iter().filter(|member| member.part.pid == pid) {
+                // A child of it may have the socket still, and nobody accepts from it.
+                let _ = group.table.remove(member.slot);
+            }
+            group.refresh();
+            let _ = group.assign();
+        }
+    }
+
+    /// Whether a socket of the program listens still, whoever has it.
+    pub fn listens(&self) -> io::Result<bool> {
+        Ok(listening_cookies()?.iter().any(|cookie| self.listeners.contains_key(cookie)))
+    }
+
+    /// Whether [`drain`](Tables::drain) has something to do.
+    pub fn drains(&self) -> bool {
+        !self.draining.is_empty()
+    }
+
+    /// Moves what waits at program's own sockets to the parts of those that have come. The handshakes that are under way are let finish:
+    /// one whose last ACK meets a socket that stops listening is lost.
+    pub fn drain(&mut self, now: Instant) {
+        self.draining.retain_mut(|draining| {
+            let for_now = now.saturating_duration_since(draining.since);
+            let left = match &mut draining.handshakes {
+                Some(handshakes) => handshakes.left().unwrap_or(0),
+                None => {
+                    after_packets_under_way();
+                    draining.handshakes = Handshakes::under_way(draining.port).ok();
+                    draining.handshakes.as_ref().map_or(0, Handshakes::seen)
+                }
+            };
+            if left == 0 || for_now > HANDSHAKES {
+                let listener = draining.listener.as_fd();
+                if let Ok((1.., most)) = waiting(listener) {
+                    // The program moves its queue, and it listens again as what is left when all parts have gone.
+                    let _ = rustix::net::shutdown(listener, rustix::net::Shutdown::Read);
+                    let _ = rustix::net::listen(listener, most as i32);
+                }
+            }
+            for_now < LOOKED_AT
+        });
+    }
+
+    /// All that was counted.
+    pub fn report(&mut self) -> Report {
+        let listeners = self.groups.iter_mut().map(|group| {
+            group.refresh();
+            let live = group.members.iter().map(|member| member.counted(&group.table));
+            Listener { address: group.place.to_string(), parts: group.past.iter().cloned().chain(live).collect() }
+        });
+        Report::new(listeners.collect(), self.notes.clone())
+    }
+}
+
+impl Member {
+    fn counted(&self, table: &ListenGroup) -> Part {
+        let now = table.selected(self.slot).unwrap_or(self.before);
+        let mut part = self.part.clone();
+        part.count(Selected {
+            local: now.local.saturating_sub(self.before.local),
+            elsewhere: now.elsewhere.saturating_sub(self.before.elsewhere),
+            migrated: now.migrated.saturating_sub(self.before.migrated),
+        });
+        part
+    }
+}
+
+impl Group {
+    /// Forgets members whose listener has closed.
+    fn refresh(&mut self) {
+        let (table, past) = (&self.table, &mut self.past);
+        self.members.retain(|member| {
+            let there = table.cookie(member.slot).is_ok_and(|cookie| cookie == Some(member.cookie));
+            if !there {
+                past.push(member.counted(table));
+            }
+            there
+        });
+    }
+
+    /// Puts a listener into the table.
+    fn add(&mut self, listener: BorrowedFd<'_>, core: Option<u32>, part: Part) -> io::Result<()> {
+        let slot = self.table.free()?.ok_or(rustix::io::Errno::NOSPC)?;
+        let (before, cookie) = (self.table.selected(slot)?, sockopt::socket_cookie(listener)?);
+        self.table.put(slot, listener)?;
+        self.members.push(Member { slot, cookie, before, core, part });
+        self.table.attach(listener)
+    }
+
+    /// Pins workers, where there are several: who is alone has nobody to share cores with. Those that are pinned already stay there.
+    fn pin(&mut self, pin: bool) {
+        let alone = self.members.iter().all(|member| member.part.tid == self.members[0].part.tid);
+        for member in self.members.iter_mut().filter(|member| member.part.core.is_none()) {
+            let Some(may) = affinity(member.part.tid) else { continue };
+            member.part.core = match (&may[..], member.core) {
+                ([only], _) => Some(*only),
+                (_, Some(core)) if pin && !alone => {
+                    let mut set = CpuSet::new();
+                    set.set(core as usize);
+                    let thread = Pid::from_raw(member.part.tid as i32);
+                    thread.and_then(|thread| sched_setaffinity(Some(thread), &set).ok()).map(|()| core)
+                }
+                _ => None,
+            };
+        }
+    }
+
+    /// Tells the program whose the cores are.
+    fn assign(&self) -> io::Result<()> {
+        let slot = |member: &Member| Slot { at: member.slot, cpu: member.part.core };
+        self.table.assign(&self.members.iter().map(slot).collect::<Vec<_>>())
+    }
+}
+
+/// Cores that a thread may use.
+fn affinity(tid: u32) -> Option<Vec<u32>> {
+    let set = sched_getaffinity(Some(Pid::from_raw(i32::try_from(tid).ok()?)?)).ok()?;
+    Some((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).map(|cpu| cpu as u32).collect())
+}

@@ -1,0 +1,127 @@
+//! Functions of the C library that a program calls here first. Each does its own small part and calls the next of its name.
+
+use std::ffi::c_int;
+use std::slice;
+
+use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, sockaddr, socklen_t, timespec, timeval};
+
+use crate::{next, table};
+
+macro_rules! hooks {
+    ($(fn $name:ident = $symbol:literal($($arg:ident: $type:ty),* $(,)?) { $($before:tt)* })*) => {
+        $(#[unsafe(export_name = $symbol)]
+        unsafe extern "C" fn $name($($arg: $type),*) -> c_int {
+            $($before)*
+            // SAFETY: the caller's arguments, for the function that it called.
+            unsafe { next::$name($($arg),*) }
+        })*
+    };
+}
+
+hooks! {
+    fn close = "close"(fd: c_int) {
+        table::forget(fd);
+    }
+    fn dup2 = "dup2"(from: c_int, to: c_int) {
+        if from != to {
+            table::forget(to);
+        }
+    }
+    fn dup3 = "dup3"(from: c_int, to: c_int, flags: c_int) {
+        table::forget(to);
+    }
+    fn epoll_ctl = "epoll_ctl"(epoll: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) {
+        if operation == libc::EPOLL_CTL_ADD {
+            table::about_to_wait(fd);
+        }
+    }
+    fn poll = "poll"(fds: *mut pollfd, n: nfds_t, timeout: c_int) {
+        // SAFETY: poll(2) is given as many.
+        unsafe { about_to_poll(fds, n) };
+    }
+    fn ppoll = "ppoll"(fds: *mut pollfd, n: nfds_t, timeout: *const timespec, mask: *const sigset_t) {
+        // SAFETY: as above.
+        unsafe { about_to_poll(fds, n) };
+    }
+    fn poll_chk = "__poll_chk"(fds: *mut pollfd, n: nfds_t, timeout: c_int, bytes: usize) {
+        if n as usize <= bytes / size_of::<pollfd>() {
+            // SAFETY: as above, and as many fit.
+            unsafe { about_to_poll(fds, n) };
+        }
+    }
+    fn ppoll_chk = "__ppoll_chk"(fds: *mut pollfd, n: nfds_t, timeout: *const timespec, mask: *const sigset_t, bytes: usize) {
+        if n as usize <= bytes / size_of::<pollfd>() {
+            // SAFETY: as above.
+            unsafe { about_to_poll(fds, n) };
+        }
+    }
+    fn select = "select"(n: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) {
+        // SAFETY: select(2) is given as many bits.
+        unsafe { about_to_select(n, read) };
+    }
+    fn pselect = "pselect"(
+        n: c_int,
+        read: *mut fd_set,
+        write: *mut fd_set,
+        except: *mut fd_set,
+        timeout: *const timespec,
+        mask: *const sigset_t,
+    ) {
+        // SAFETY: as above.
+        unsafe { about_to_select(n, read) };
+    }
+    fn accept = "accept"(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) {
+        table::about_to_wait(fd);
+    }
+    fn accept4 = "accept4"(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) {
+        table::about_to_wait(fd);
+    }
+}
+
+#[unsafe(export_name = "listen")]
+unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    let ours = table::about_to_listen(fd);
+    // SAFETY: no memory is passed.
+    let done = unsafe { next::listen(fd, backlog) };
+    if ours && done == 0 {
+        table::listens(fd);
+    }
+    done
+}
+
+/// # Safety
+///
+/// `fds` points to `n` entries, or to none where `n` is 0.
+unsafe fn about_to_poll(fds: *const pollfd, n: nfds_t) {
+    if fds.is_null() || n == 0 {
+        return;
+    }
+    // SAFETY: the caller's.
+    let fds = unsafe { slice::from_raw_parts(fds, n as usize) };
+    for entry in fds.iter().filter(|entry| entry.events & (libc::POLLIN | libc::POLLRDNORM) != 0) {
+        table::about_to_wait(entry.fd);
+    }
+}
+
+/// # Safety
+///
+/// `read` is null or has `n` bits, as whole words: it may be longer than an `fd_set`.
+unsafe fn about_to_select(n: c_int, read: *const fd_set) {
+    const BITS: usize = 8 * size_of::<libc::c_ulong>();
+    let n = usize::try_from(n).unwrap_or(0);
+    if read.is_null() || n == 0 {
+        return;
+    }
+    // SAFETY: the caller's.
+    let words = unsafe { slice::from_raw_parts(read.cast::<libc::c_ulong>(), n.div_ceil(BITS)) };
+    for (at, word) in words.iter().enumerate() {
+        let mut left = *word;
+        while left != 0 {
+            let fd = at * BITS + left.trailing_zeros() as usize;
+            if fd < n {
+                table::about_to_wait(fd as c_int);
+            }
+            left &= left - 1;
+        }
+    }
+}
