@@ -296,7 +296,7 @@ instructions() {
 # What the tests were run with, installed; nothing is built again.
 as_tested() {
     mkdir -p "$target/built"
-    ln -sf "$target"/debug/corelane "$target"/debug/deps/lib{mtcp,megapipe}.{so,a} "$target/built/"
+    ln -sf "$target"/debug/corelane "$target"/debug/libcorelane_preload.so "$target"/debug/deps/lib{mtcp,megapipe}.{so,a} "$target/built/"
     ./install.sh --from "$target/built" "$target/prefix"
 }
 
@@ -310,6 +310,8 @@ installed() {
     "$@"
     make -s -C examples/c PREFIX="$target/prefix" OUT="$target/examples"
     "$target"/prefix/bin/corelane demo --seconds 1 --json | grep '"ratio"'
+    # The library is found.
+    [ "$root" = no ] || "$target"/prefix/bin/corelane run --strict -- true
 }
 
 # Runs the servers that `installed` has made.
@@ -365,7 +367,7 @@ drivers() {
 }
 
 # Every tool of the tests; the fuzzers' engine is C++.
-debian=(curl:curl wrk:wrk ab:apache2-utils ip:iproute2 ethtool:ethtool pgrep:procps c++:g++ clang:clang nginx:nginx
+debian=(curl:curl wrk:wrk ab:apache2-utils ip:iproute2 ethtool:ethtool pgrep:procps c++:g++ clang:clang nginx:nginx haproxy:haproxy readelf:binutils
     pkg-config:pkg-config make:make valgrind:valgrind memccapable:libmemcached-tools memcached:memcached)
 
 # The gate: whatever a change breaks at once.

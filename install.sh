@@ -43,6 +43,7 @@ done
 if [ -z "$from" ]; then
     cd "$here"
     cargo build --release --locked -p cli --bin corelane
+    cargo build --release --locked -p preload
     for name in "${libraries[@]}"; do
         # Without the Rust form of the library, which would keep it from being optimized as a whole.
         cargo rustc --release --locked -p "$name" --lib --crate-type cdylib,staticlib
@@ -59,6 +60,12 @@ if [ -x "$from/corelane" ]; then
 else
     printf 'install.sh: no corelane in %s: the command is left out\n' "$from" >&2
 fi
+
+# What `corelane run` looks for beside its own folder; not to be linked, so without a version and a .pc.
+preload=$from/libcorelane_preload.so
+[ -f "$preload" ] || fail "no libcorelane_preload.so in $from"
+install -m 755 "$preload" "$prefix/lib/libcorelane-preload.so"
+strip --strip-unneeded "$prefix/lib/libcorelane-preload.so"
 
 for name in "${libraries[@]}"; do
     shared=$from/lib$name.so static=$from/lib$name.a

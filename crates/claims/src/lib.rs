@@ -55,6 +55,10 @@ pub enum Kind {
     Listen = 1,
     /// A thread is about to wait for a listener's connections, or to accept one.
     Poll = 2,
+    /// A process is about to close its part.
+    Close = 3,
+    /// A program has attached a program of its own to the socket's group (SO_ATTACH_REUSEPORT_CBPF, _EBPF).
+    Attach = 4,
 }
 
 /// A request; the listener's descriptor goes with it.
@@ -87,6 +91,8 @@ impl Request {
         let kind = match (bytes[20], bytes[21]) {
             (VERSION, 1) => Kind::Listen,
             (VERSION, 2) => Kind::Poll,
+            (VERSION, 3) => Kind::Close,
+            (VERSION, 4) => Kind::Attach,
             _ => return None,
         };
         let tid = u32::from_ne_bytes(*bytes[16..].first_chunk()?);
@@ -133,7 +139,7 @@ mod tests {
     #[test]
     fn messages_come_back_as_they_were() {
         let token = Token(core::array::from_fn(|at| at as u8 * 17 ^ 5));
-        for kind in [Kind::Listen, Kind::Poll] {
+        for kind in [Kind::Listen, Kind::Poll, Kind::Close, Kind::Attach] {
             let request = Request { token, kind, tid: 4_194_303 };
             assert_eq!(Request::decode(&request.encode()), Some(request));
         }
@@ -147,7 +153,7 @@ mod tests {
     fn messages_of_other_versions_and_lengths_are_none() {
         let mut bytes = Request { token: Token([7; 16]), kind: Kind::Poll, tid: 1 }.encode();
         assert_eq!(Request::decode(&bytes[..REQUEST - 1]), None);
-        bytes[21] = 3;
+        bytes[21] = 5;
         assert_eq!(Request::decode(&bytes), None);
         (bytes[20], bytes[21]) = (VERSION + 1, 1);
         assert_eq!(Request::decode(&bytes), None);

@@ -14,6 +14,7 @@ use claims::Token;
 use clap::{Args, ValueEnum};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::thread::CpuSet;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
@@ -70,13 +71,22 @@ pub struct How {
 /// Starts the helper and becomes the program. Returns only where that is impossible.
 pub fn run(args: &RunArgs) -> Result<(), Failure> {
     let EngineArg::Kernel = args.engine;
+    if let Some(CoreList(cores)) = &args.how.cores {
+        let may = rustix::thread::sched_getaffinity(None).map_err(|errno| Failure::told(words(&errno.into())))?;
+        if let Some(core) = cores.iter().find(|core| **core >= CpuSet::MAX_CPU || !may.is_set(**core)) {
+            return Err(Failure::usage(
+                format!("--cores: core {core} is none that this process may use"),
+                "taskset -cp $$ lists those that it may",
+            ));
+        }
+    }
     let mut program = Command::new(&args.program[0]);
     program.args(&args.program[1..]);
     match prepare(&args.how) {
         Ok(beside) => {
             program.env("LD_PRELOAD", beside.preload).env(claims::VARIABLE, beside.helper);
         }
-        Err(failure) if args.strict || failure.code == 2 => return Err(failure),
+        Err(failure) if args.strict => return Err(failure),
         Err(failure) => tell(format!("{failure}; the program runs as without corelane")),
     }
     Err(Failure::not_executed(args.program[0].display(), &program.exec()))

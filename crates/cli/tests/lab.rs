@@ -18,6 +18,8 @@ mod differential;
 mod interfaces;
 #[path = "lab/panics.rs"]
 mod panics;
+#[path = "lab/run.rs"]
+mod run;
 
 const BIN: &str = env!("CARGO_BIN_EXE_corelane");
 const MINUTE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };

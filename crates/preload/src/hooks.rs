@@ -1,6 +1,6 @@
 //! Functions of the C library that a program calls here first. Each does its own small part and calls the next of its name.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::slice;
 
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, sockaddr, socklen_t, timespec, timeval};
@@ -85,6 +85,17 @@ unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     let done = unsafe { next::listen(fd, backlog) };
     if ours && done == 0 {
         table::listens(fd);
+    }
+    done
+}
+
+#[unsafe(export_name = "setsockopt")]
+unsafe extern "C" fn setsockopt(fd: c_int, level: c_int, option: c_int, value: *const c_void, len: socklen_t) -> c_int {
+    // SAFETY: the caller's arguments.
+    let done = unsafe { next::setsockopt(fd, level, option, value, len) };
+    let attaches = matches!(option, libc::SO_ATTACH_REUSEPORT_CBPF | libc::SO_ATTACH_REUSEPORT_EBPF);
+    if attaches && level == libc::SOL_SOCKET && done == 0 {
+        table::attached(fd);
     }
     done
 }

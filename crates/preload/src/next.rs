@@ -86,6 +86,7 @@ functions! {
         timeout: *const timespec,
         mask: *const sigset_t,
     );
+    setsockopt = c"setsockopt": fn(fd: c_int, level: c_int, option: c_int, value: *const c_void, len: socklen_t);
     accept = c"accept": fn(fd: c_int, address: *mut sockaddr, len: *mut socklen_t);
     accept4 = c"accept4": fn(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int);
 }

@@ -63,13 +63,22 @@ pub fn listens(fd: c_int) {
     set(fd, OPEN);
 }
 
-/// A descriptor closes, or its number becomes another file's.
+/// A descriptor is about to close, or its number to become another file's.
 pub fn forget(fd: c_int) {
     if let Some(entry) = entry(fd)
         && entry.load(Ordering::Relaxed) != NONE
         && process::owns_memory()
+        && entry.swap(NONE, Ordering::Relaxed) == TAKEN
     {
-        entry.store(NONE, Ordering::Relaxed);
+        // A child that closes its copy of a parent's part is told apart by the helper.
+        ask::helper(Kind::Close, fd);
+    }
+}
+
+/// The program selects listeners of this one's address by itself.
+pub fn attached(fd: c_int) {
+    if process::owns_memory() && is_tcp(fd) {
+        ask::helper(Kind::Attach, fd);
     }
 }
 

@@ -1,7 +1,7 @@
 //! The helper: beside a program for as long as it runs, with the rights that it was started with.
 //!
-//! It makes listeners ready as they begin to listen, gives workers their parts, and notices when processes end. It keeps no listener open: one
-//! whose program has gone is gone.
+//! It makes listeners ready as they begin to listen, gives workers their parts, and notices when processes end. It keeps no listener
+//! open: one whose program has gone is gone.
 
 use super::How;
 use super::report::{self, Report};
@@ -216,6 +216,8 @@ impl Helper {
                 let answered = match request.kind {
                     Kind::Listen => self.tables.prepare(claim),
                     Kind::Poll => self.tables.claim(claim),
+                    Kind::Close => self.tables.leave(claim),
+                    Kind::Attach => self.tables.leave_alone(claim),
                 };
                 answered.unwrap_or_else(|error| {
                     self.tell(&error);

@@ -14,7 +14,7 @@ pub struct Report {
     pub local: u64,
     /// Connections that moved from the queue of a listener that stopped.
     pub migrated: u64,
-    /// `local` over `connections`; none without connections.
+    /// `local` over `connections`; none without connections, and where no part has a core.
     pub local_share: Option<f64>,
     /// Listeners by address.
     pub listeners: Vec<Listener>,
@@ -62,7 +62,8 @@ impl Report {
         let local = parts().map(|part| part.local).sum::<u64>();
         let connections = local + parts().map(|part| part.elsewhere).sum::<u64>();
         let migrated = parts().map(|part| part.migrated).sum();
-        let local_share = (connections > 0).then(|| local as f64 / connections as f64);
+        let cores = parts().any(|part| part.core.is_some());
+        let local_share = (cores && connections > 0).then(|| local as f64 / connections as f64);
         Report { connections, local, migrated, local_share, listeners, notes }
     }
 

@@ -50,6 +50,8 @@ pub struct Tables {
     /// Sockets that began to listen, by cookie: the process that did it.
     listeners: HashMap<u64, u32>,
     draining: Vec<Draining>,
+    /// Places and sockets to which the program has attached a program of its own.
+    foreign: (Vec<Place>, Vec<u64>),
     notes: Vec<String>,
 }
 
@@ -72,13 +74,23 @@ struct Member {
     part: Part,
 }
 
-/// A program's own socket, whose worker has its part.
+/// A listener that new connections no longer come to, with handshakes under way.
 struct Draining {
     listener: OwnedFd,
     port: u16,
-    /// Those that were under way when its worker had the part; none before that is known.
+    /// Those that were under way when connections came to it last; none before that is known.
     handshakes: Option<Handshakes>,
     since: Instant,
+    then: Then,
+}
+
+/// End of a drain.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Then {
+    /// A part whose process has closed it: closes.
+    Close,
+    /// The program's own socket: what waits there moves, and it listens on.
+    Listen,
 }
 
 impl Tables {
@@ -90,19 +102,9 @@ impl Tables {
             + 1;
         // Tried before the program starts, which could not be told later.
         ListenGroup::open(cpus).map_err(Failure::told)?;
-        let may: Vec<u32> = affinity(program).unwrap_or_default();
-        let cores: Vec<u32> = match &how.cores {
-            None => may,
-            Some(list) => {
-                let wanted: Vec<u32> = list.0.iter().map(|core| *core as u32).collect();
-                if let Some(core) = wanted.iter().find(|core| !may.contains(core)) {
-                    return Err(Failure::usage(
-                        format!("--cores: core {core} is none that the program may use"),
-                        "taskset -p $$ shows which it may",
-                    ));
-                }
-                wanted
-            }
+        let cores = match &how.cores {
+            None => affinity(program).unwrap_or_default(),
+            Some(list) => list.0.iter().map(|core| *core as u32).collect(),
         };
         let here = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None)
             .map_err(io::Error::from)
@@ -117,6 +119,7 @@ impl Tables {
             groups: Vec::new(),
             listeners: HashMap::new(),
             draining: Vec::new(),
+            foreign: (Vec::new(), Vec::new()),
             notes: Vec::new(),
         })
     }
@@ -157,6 +160,11 @@ impl Tables {
         let failed = |what: &str, error: io::Error| format!("{place}: {what}: {}", words(&error));
         let cookie = sockopt::socket_cookie(listener).map_err(|error| failed("cookie", error.into()))?;
         let own = self.listeners.get(&cookie) == Some(&claim.pid);
+        if self.foreign.0.contains(&place) || self.foreign.1.contains(&cookie) {
+            return Err(format!(
+                "{place}: the program selects its listeners by itself (SO_ATTACH_REUSEPORT_CBPF, _EBPF)"
+            ));
+        }
         self.listeners.entry(cookie).or_insert(0);
         let core = self.core(claim.tid);
         let at = match self.groups.iter().position(|group| group.place == place) {
@@ -187,9 +195,42 @@ impl Tables {
         group.pin(self.pin);
         group.assign().map_err(|error| failed("assigning cores", error))?;
         let Some(part) = part else { return Ok((Verdict::Keep, None)) };
-        let draining = Draining { listener: claim.listener, port: place.port, handshakes: None, since: Instant::now() };
-        self.draining.push(draining);
+        self.drain_later(claim.listener, place.port, Then::Listen);
         Ok((Verdict::Replace, Some(part)))
+    }
+
+    fn drain_later(&mut self, listener: OwnedFd, port: u16, then: Then) {
+        self.draining.push(Draining { listener, port, handshakes: None, since: Instant::now(), then });
+    }
+
+    /// Before a process closes its part: connections go to the others, and it closes once those under way have come, which then move. The
+    /// last part closes at once, as a listener does.
+    pub fn leave(&mut self, claim: Claim) -> Result<Answer, String> {
+        let nothing = Ok((Verdict::Leave, None));
+        let Ok(cookie) = sockopt::socket_cookie(&claim.listener) else { return nothing };
+        for group in &mut self.groups {
+            let found = group.members.iter().position(|member| member.cookie == cookie && member.part.pid == claim.pid);
+            if let Some(at) = found
+                && group.members.len() > 1
+            {
+                let member = group.members.remove(at);
+                group.past.push(member.counted(&group.table));
+                let _ = group.table.remove(member.slot);
+                let _ = group.assign();
+                let port = group.place.port;
+                self.drain_later(claim.listener, port, Then::Close);
+                break;
+            }
+        }
+        nothing
+    }
+
+    /// The program selects the listeners of an address by itself: they are left alone.
+    pub fn leave_alone(&mut self, claim: Claim) -> Result<Answer, String> {
+        let bound = Place::of(claim.listener.as_fd()).ok().filter(|place| place.port != 0);
+        self.foreign.0.extend(bound);
+        self.foreign.1.extend(sockopt::socket_cookie(&claim.listener).ok());
+        Ok((Verdict::Leave, None))
     }
 
     /// The core of a thread's part: that of its other parts, the only one that it may use, or the one with the fewest workers.
@@ -231,8 +272,8 @@ impl Tables {
         !self.draining.is_empty()
     }
 
-    /// Moves what waits at program's own sockets to the parts of those that have come. The handshakes that are under way are let finish:
-    /// one whose last ACK meets a socket that stops listening is lost.
+    /// Moves what waits at listeners that new connections no longer come to. The handshakes that are under way are let finish: one whose
+    /// last ACK meets a socket that stops listening is lost.
     pub fn drain(&mut self, now: Instant) {
         self.draining.retain_mut(|draining| {
             let for_now = now.saturating_duration_since(draining.since);
@@ -244,13 +285,15 @@ impl Tables {
                     draining.handshakes.as_ref().map_or(0, Handshakes::seen)
                 }
             };
-            if left == 0 || for_now > HANDSHAKES {
-                let listener = draining.listener.as_fd();
-                if let Ok((1.., most)) = waiting(listener) {
-                    // The program moves its queue, and it listens again as what is left when all parts have gone.
-                    let _ = rustix::net::shutdown(listener, rustix::net::Shutdown::Read);
-                    let _ = rustix::net::listen(listener, most as i32);
-                }
+            let over = left == 0 || for_now > HANDSHAKES;
+            if draining.then == Then::Close {
+                return !over;
+            }
+            let listener = draining.listener.as_fd();
+            if over && let Ok((1.., most)) = waiting(listener) {
+                // The program moves its queue. From then on it listens as what is left when all parts have gone.
+                let _ = rustix::net::shutdown(listener, rustix::net::Shutdown::Read);
+                let _ = rustix::net::listen(listener, most as i32);
             }
             for_now < LOOKED_AT
         });
