@@ -9,7 +9,7 @@ use libc::{cmsghdr, iovec, msghdr, sockaddr_un, socklen_t, timeval};
 use crate::{next, process};
 
 /// Time that the helper has for an answer.
-const PATIENCE: timeval = timeval { tv_sec: 2, tv_usec: 0 };
+pub const PATIENCE: timeval = timeval { tv_sec: 2, tv_usec: 0 };
 
 /// Room for one descriptor beside a message, aligned as its header.
 #[repr(C)]

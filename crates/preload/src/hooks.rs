@@ -71,10 +71,10 @@ hooks! {
         unsafe { about_to_select(n, read) };
     }
     fn accept = "accept"(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) {
-        table::about_to_wait(fd);
+        table::about_to_accept(fd);
     }
     fn accept4 = "accept4"(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) {
-        table::about_to_wait(fd);
+        table::about_to_accept(fd);
     }
 }
 

@@ -91,6 +91,19 @@ pub fn about_to_wait(fd: c_int) {
     }
 }
 
+/// Before a thread accepts. Who does not block there has waited elsewhere: in a way that was seen, or for a socket that must stay.
+pub fn about_to_accept(fd: c_int) {
+    if entry(fd).is_some_and(|entry| matches!(entry.load(Ordering::Relaxed), OPEN | ASKING)) {
+        let errno = process::errno();
+        // SAFETY: no memory is passed.
+        let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+        process::set_errno(errno);
+        if flags & libc::O_NONBLOCK == 0 {
+            about_to_wait(fd);
+        }
+    }
+}
+
 #[cold]
 fn take(fd: c_int, entry: &AtomicU8) {
     let errno = process::errno();
@@ -100,11 +113,15 @@ fn take(fd: c_int, entry: &AtomicU8) {
                 let taken = replace(fd);
                 entry.store(if taken { TAKEN } else { NONE }, Ordering::Release);
             }
-            // Another thread asks: the listener is waited for as what it becomes. It asks no longer than `ask::PATIENCE`.
+            // Another thread asks: the listener is waited for as what it becomes. In a child that was forked meanwhile nobody does.
             Err(_) => {
-                while entry.load(Ordering::Acquire) == ASKING {
-                    // SAFETY: no memory is passed.
-                    unsafe { libc::sched_yield() };
+                for _ in 0..2 * ask::PATIENCE.tv_sec * 1000 {
+                    if entry.load(Ordering::Acquire) != ASKING {
+                        break;
+                    }
+                    let millisecond = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+                    // SAFETY: the time is read alone.
+                    unsafe { libc::nanosleep(&millisecond, std::ptr::null_mut()) };
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! The helper: beside a program for as long as it runs, with the rights that it was started with.
 //!
 //! It makes listeners ready as they begin to listen, gives workers their parts, and notices when processes end. It keeps no listener
-//! open: one whose program has gone is gone.
+//! open for longer than handshakes take: one whose program has gone is gone.
 
 use super::How;
 use super::report::{self, Report};
@@ -16,12 +16,13 @@ use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
-use rustix::process::{Pid, PidfdFlags};
-use std::collections::HashMap;
+use rustix::process::{Pid, PidfdFlags, Resource, Rlimit};
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -31,6 +32,10 @@ pub const READY: &str = "ready";
 /// Between looks whether anybody listens still, where no process is known any more: a daemon's first process has ended, and its
 /// workers have not come.
 const LOOK: Duration = Duration::from_secs(1);
+/// After the program's end, for the line on standard error. A daemon goes on longer, and its helper must not hold what others read.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+/// Connections whose request has not come, at most: whoever is in the network namespace may open them.
+const MOST_ASKED: usize = 256;
 /// Between looks at what waits at a listener whose workers have their parts.
 const DRAIN: Duration = Duration::from_millis(10);
 
@@ -59,6 +64,7 @@ pub fn run(args: &HelperArgs) -> Result<(), Failure> {
             let _ = rustix::process::setsid();
             answer_starter(READY);
             let _ = rustix::stdio::dup2_stdin(File::open("/dev/null").map_err(Failure::told)?);
+            let _ = std::env::set_current_dir("/");
             helper.serve().map_err(|error| Failure::told(format!("helper: {}", words(&error))))?;
             helper.finish();
             Ok(())
@@ -100,8 +106,10 @@ struct Helper {
     /// Processes whose end is waited for: the program, and those that have asked.
     processes: HashMap<u32, OwnedFd>,
     /// Connections whose request has not come.
-    asked: HashMap<u32, OwnedFd>,
+    asked: BTreeMap<u32, OwnedFd>,
     next: u32,
+    /// Number of the program's first process, and since when it has ended.
+    program: (u32, Option<Instant>),
     report: Option<(File, String)>,
     told: bool,
 }
@@ -125,6 +133,9 @@ impl Helper {
             }
         };
         let tables = Tables::new(&args.how, args.program)?;
+        // A descriptor for each process that has asked.
+        let limit = rustix::process::getrlimit(Resource::Nofile);
+        let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|errno| told(errno.into()))?;
         let mut helper = Helper {
             epoll,
@@ -132,8 +143,9 @@ impl Helper {
             token,
             tables,
             processes: HashMap::new(),
-            asked: HashMap::new(),
+            asked: BTreeMap::new(),
             next: 0,
+            program: (args.program, None),
             report,
             told: false,
         };
@@ -170,7 +182,7 @@ impl Helper {
                 }
                 Some(LOOK)
             } else {
-                None
+                self.program.1.map(|_| LAST_WORDS)
             };
             let wait = wait.map(|wait| Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() });
             events.clear();
@@ -182,6 +194,9 @@ impl Helper {
                 let data = event.data.u64();
                 match (data & !u64::from(u32::MAX), data as u32) {
                     (PROCESS, pid) => {
+                        if pid == self.program.0 {
+                            self.program.1 = Some(Instant::now());
+                        }
                         self.processes.remove(&pid);
                         self.tables.ended(pid);
                     }
@@ -189,7 +204,14 @@ impl Helper {
                     _ => self.accept(),
                 }
             }
-            self.tables.drain(Instant::now());
+            let now = Instant::now();
+            self.tables.drain(now);
+            if self.program.1.is_some_and(|ended| now.saturating_duration_since(ended) >= LAST_WORDS) {
+                self.program.1 = None;
+                if let Ok(null) = File::options().write(true).open("/dev/null") {
+                    let _ = rustix::stdio::dup2_stderr(null);
+                }
+            }
         }
     }
 
@@ -199,6 +221,9 @@ impl Helper {
             self.next = self.next.wrapping_add(1);
             if self.watch(connection.as_fd(), ASKED | u64::from(self.next)).is_ok() {
                 self.asked.insert(self.next, connection);
+                if self.asked.len() > MOST_ASKED {
+                    self.asked.pop_first();
+                }
             }
         }
     }
@@ -212,7 +237,9 @@ impl Helper {
         let pid = peer.pid.as_raw_nonzero().get() as u32;
         let (verdict, part) = match (listener, self.follow(pid)) {
             (Some(listener), Ok(())) => {
-                let claim = Claim { pid, tid: request.tid, listener };
+                // Of another namespace of processes its number is another thread's here.
+                let known = Path::new(&format!("/proc/{pid}/task/{}", request.tid)).exists();
+                let claim = Claim { pid, tid: if known { request.tid } else { pid }, listener };
                 let answered = match request.kind {
                     Kind::Listen => self.tables.prepare(claim),
                     Kind::Poll => self.tables.claim(claim),

@@ -19,10 +19,8 @@ use std::collections::HashMap;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// Handshakes that are under way with the program's own socket are waited for no longer.
+/// Handshakes that are under way with a listener are waited for no longer.
 const HANDSHAKES: Duration = Duration::from_millis(500);
-/// Time that the program's own socket is looked at after a worker has come.
-const LOOKED_AT: Duration = Duration::from_secs(1);
 
 /// A request about a listener.
 pub struct Claim {
@@ -285,17 +283,18 @@ impl Tables {
                     draining.handshakes.as_ref().map_or(0, Handshakes::seen)
                 }
             };
-            let over = left == 0 || for_now > HANDSHAKES;
-            if draining.then == Then::Close {
-                return !over;
+            if left > 0 && for_now < HANDSHAKES {
+                return true;
             }
             let listener = draining.listener.as_fd();
-            if over && let Ok((1.., most)) = waiting(listener) {
+            if draining.then == Then::Listen
+                && let Ok((1.., most)) = waiting(listener)
+            {
                 // The program moves its queue. From then on it listens as what is left when all parts have gone.
                 let _ = rustix::net::shutdown(listener, rustix::net::Shutdown::Read);
                 let _ = rustix::net::listen(listener, most as i32);
             }
-            for_now < LOOKED_AT
+            false
         });
     }
 
