@@ -296,7 +296,7 @@ instructions() {
 # What the tests were run with, installed; nothing is built again.
 as_tested() {
     mkdir -p "$target/built"
-    ln -sf "$target"/debug/corelane "$target"/debug/libcorelane_preload.so "$target"/debug/deps/lib{mtcp,megapipe}.{so,a} "$target/built/"
+    ln -sf "$target"/debug/corelane "$target"/debug/deps/libcorelane_preload.so "$target"/debug/deps/lib{mtcp,megapipe}.{so,a} "$target/built/"
     ./install.sh --from "$target/built" "$target/prefix"
 }
 

@@ -4,9 +4,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 fn library() -> PathBuf {
-    // target/PROFILE/deps/library-HASH
-    let exe = std::env::current_exe().unwrap();
-    exe.parent().unwrap().parent().unwrap().join("libcorelane_preload.so")
+    // Beside target/PROFILE/deps/library-HASH.
+    std::env::current_exe().unwrap().with_file_name("libcorelane_preload.so")
 }
 
 fn said(command: &str, arguments: &[&str]) -> Option<String> {

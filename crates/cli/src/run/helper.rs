@@ -8,6 +8,7 @@ use super::report::{self, Report};
 use super::tables::{Claim, Tables};
 use crate::failure::{Failure, words};
 use crate::say::tell;
+use crate::sys::raise_descriptor_limit;
 use claims::{Kind, Request, Token, Verdict};
 use clap::Args;
 use rustix::event::{Timespec, epoll};
@@ -16,7 +17,7 @@ use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
-use rustix::process::{Pid, PidfdFlags, Resource, Rlimit};
+use rustix::process::{Pid, PidfdFlags};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Write};
@@ -134,8 +135,7 @@ impl Helper {
         };
         let tables = Tables::new(&args.how, args.program)?;
         // A descriptor for each process that has asked.
-        let limit = rustix::process::getrlimit(Resource::Nofile);
-        let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+        raise_descriptor_limit();
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|errno| told(errno.into()))?;
         let mut helper = Helper {
             epoll,

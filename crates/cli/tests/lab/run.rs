@@ -17,11 +17,10 @@ struct Program {
 
 impl Program {
     fn start(lab: Lab, options: &str, program: &[&str]) -> Program {
-        let library = Path::new(BIN).with_file_name("libcorelane_preload.so");
-        assert!(library.is_file(), "{} is not there: cargo build -p preload makes it", library.display());
         let report = lab.dir.join("report.json");
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &lab.a, BIN, "run", "--report", report.to_str().unwrap()]);
+        command.env("CORELANE_PRELOAD", library());
         command.args(options.split_whitespace()).arg("--").args(program);
         let program =
             Running(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
@@ -97,6 +96,13 @@ impl Program {
         };
         (report, said)
     }
+}
+
+/// The library as the tests' build has it.
+fn library() -> PathBuf {
+    let library = Path::new(BIN).with_file_name("deps").join("libcorelane_preload.so");
+    assert!(library.is_file(), "{} is not there: cargo build -p preload makes it", library.display());
+    library
 }
 
 #[derive(Debug)]
@@ -263,6 +269,8 @@ how = sys.argv[1]
 if how == "other user":
     os.setuid(65534)
 def make():
+    if how == "executed" and len(sys.argv) > 2:
+        return socket.socket(fileno=int(sys.argv[2]))
     s = socket.socket()
     s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if how in ("own", "attach"):
@@ -272,6 +280,9 @@ def make():
     if how == "attach":
         steps = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0))
         s.setsockopt(socket.SOL_SOCKET, 51, struct.pack("HxxxxxxQ", 1, ctypes.addressof(steps)))
+    if how == "executed":
+        s.set_inheritable(True)
+        os.execv(sys.executable, [sys.executable, *sys.argv, str(s.fileno())])
     return s
 whole = None if how == "own" else make()
 while how == "late" and not os.path.exists(sys.argv[2]):
@@ -283,10 +294,12 @@ for worker in range(2):
         pids.append(pid)
         continue
     s = whole or make()
-    flags = (s.gettimeout(), os.get_inheritable(s.fileno()), s.getsockname())
+    s.setblocking(how != "poll")
+    about = lambda: (os.get_blocking(s.fileno()), os.get_inheritable(s.fileno()), s.getsockname())
+    before = about()
     if how == "poll":
         p = select.poll(); p.register(s, select.POLLIN); wait = p.poll
-    elif how in ("epoll", "own", "late", "attach", "other user"):
+    elif how in ("epoll", "own", "late", "attach", "other user", "executed"):
         p = select.epoll(); p.register(s, select.EPOLLIN); wait = p.poll
     elif how == "select":
         wait = lambda: select.select([s], [], [])
@@ -295,7 +308,7 @@ for worker in range(2):
     while True:
         wait()
         c, _ = s.accept()
-        assert flags == (s.gettimeout(), os.get_inheritable(s.fileno()), s.getsockname())
+        assert before == about()
         c.recv(100)
         syn = c.getsockopt(socket.SOL_SOCKET, 49)
         c.sendall(b"HTTP/1.1 200\r\n\r\n%d %s %d" % (syn, ",".join(map(str, os.sched_getaffinity(0))).encode(), os.getpid()))
@@ -310,7 +323,7 @@ fn run_finds_workers_however_they_wait() {
     if !two_cores() {
         return;
     }
-    for how in ["epoll", "poll", "select", "accept", "own", "other user"] {
+    for how in ["epoll", "poll", "select", "accept", "own", "other user", "executed"] {
         let Some(lab) = Lab::new() else { return };
         let script = lab.dir.join("workers.py");
         std::fs::write(&script, WORKERS).unwrap();
@@ -402,7 +415,8 @@ fn run_serves_what_came_before_the_workers() {
 }
 
 fn run(lab: &Lab, before: &str, arguments: &str) -> Output {
-    sh(&format!("ip netns exec {} {before} {BIN} run {arguments}", lab.a))
+    let library = library();
+    sh(&format!("CORELANE_PRELOAD={} ip netns exec {} {before} {BIN} run {arguments}", library.display(), lab.a))
 }
 
 #[test]
