@@ -118,7 +118,7 @@ unsafe fn about_to_poll(fds: *const pollfd, n: nfds_t) {
 ///
 /// `read` is null or has `n` bits, as whole words: it may be longer than an `fd_set`.
 unsafe fn about_to_select(n: c_int, read: *const fd_set) {
-    const BITS: usize = 8 * size_of::<libc::c_ulong>();
+    const BITS: usize = libc::c_ulong::BITS as usize;
     let n = usize::try_from(n).unwrap_or(0);
     if read.is_null() || n == 0 {
         return;
