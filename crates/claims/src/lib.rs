@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn messages_come_back_as_they_were() {
-        let token = Token(core::array::from_fn(|at| at as u8 * 17 ^ 5));
+        let token = Token(core::array::from_fn(|at| (at as u8 * 17) ^ 5));
         for kind in [Kind::Listen, Kind::Poll, Kind::Close, Kind::Attach] {
             let request = Request { token, kind, tid: 4_194_303 };
             assert_eq!(Request::decode(&request.encode()), Some(request));
