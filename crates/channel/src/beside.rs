@@ -38,7 +38,7 @@ impl Place {
         })
     }
 
-    /// Whether both are in one network namespace; kernels before 5.14 do not tell, and are believed.
+    /// True where both are in one network namespace; kernels before 5.14 do not tell, and are believed.
     pub fn is_beside(&self, other: &Place) -> bool {
         self.namespace == other.namespace
     }

@@ -19,7 +19,7 @@ const VERSION: u8 = 1;
 pub struct Token(pub [u8; 16]);
 
 impl Token {
-    /// As 32 hexadecimal digits.
+    /// Digits, 32 hexadecimal ones.
     pub fn hex(self) -> [u8; 32] {
         let digit = |half: u8| b"0123456789abcdef"[usize::from(half & 15)];
         core::array::from_fn(|at| digit(self.0[at / 2] >> (4 * (1 - at % 2))))
@@ -76,7 +76,7 @@ pub struct Request {
 pub const REQUEST: usize = 24;
 
 impl Request {
-    /// As bytes.
+    /// Encodes.
     pub fn encode(&self) -> [u8; REQUEST] {
         let mut bytes = [0; REQUEST];
         bytes[..16].copy_from_slice(&self.token.0);
@@ -85,7 +85,7 @@ impl Request {
         bytes
     }
 
-    /// From bytes; `None` where they are no request of this version.
+    /// Decodes; `None` where they are no request of this version.
     pub fn decode(bytes: &[u8]) -> Option<Request> {
         let bytes: &[u8; REQUEST] = bytes.try_into().ok()?;
         let kind = match (bytes[20], bytes[21]) {
@@ -116,12 +116,12 @@ pub enum Verdict {
 pub const ANSWER: usize = 2;
 
 impl Verdict {
-    /// As bytes.
+    /// Encodes.
     pub fn encode(self) -> [u8; ANSWER] {
         [VERSION, self as u8]
     }
 
-    /// From bytes; `None` where they are no answer of this version.
+    /// Decodes; `None` where they are no answer of this version.
     pub fn decode(bytes: &[u8]) -> Option<Verdict> {
         match bytes {
             [VERSION, 1] => Some(Verdict::Leave),

@@ -33,7 +33,7 @@ pub struct RunArgs {
     /// Whose TCP the program uses
     #[arg(long, value_enum, default_value_t = EngineArg::Kernel)]
     pub engine: EngineArg,
-    /// What the program's listeners are done by.
+    /// Options of the helper.
     #[command(flatten)]
     pub how: How,
     /// Do not start the program where its listeners cannot be partitioned
@@ -51,7 +51,7 @@ pub enum EngineArg {
     Kernel,
 }
 
-/// What the helper is told.
+/// Options of the helper.
 #[derive(Clone, Debug, Args)]
 pub struct How {
     /// Ports whose listeners are partitioned, as in 80,443 [default: all that the program listens on]

@@ -46,7 +46,7 @@ macro_rules! functions {
         ///
         /// # Safety
         ///
-        /// As of that function.
+        /// The function's own conditions.
         pub unsafe fn $name($($arg: $type),*) -> c_int {
             let found = $name::NEXT.get();
             if found.is_null() {

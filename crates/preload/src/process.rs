@@ -19,7 +19,7 @@ static HELPER: Helper = Helper(UnsafeCell::new(([0; MOST_NAME], Token([0; 16])))
 /// Bytes of the name; 0 without a helper.
 static NAME_LEN: AtomicUsize = AtomicUsize::new(0);
 
-/// Reads from the environment where the helper is; whether there is one.
+/// Reads from the environment where the helper is; false where there is none.
 pub fn find_helper() -> bool {
     // SAFETY: a constant that ends with a zero; constructors run before a program changes its environment.
     let value = unsafe { libc::getenv(c"CORELANE_RUN".as_ptr()) };
@@ -60,7 +60,7 @@ fn note_pid() {
     PID.store(unsafe { libc::getpid() }, Ordering::Relaxed);
 }
 
-/// Whether this memory is the calling process's own: it is not in a child of vfork(2), nor in one of a bare clone(2).
+/// True where this memory is the calling process's own: it is not in a child of vfork(2), nor in one of a bare clone(2).
 pub fn owns_memory() -> bool {
     // SAFETY: no memory is passed.
     PID.load(Ordering::Relaxed) == unsafe { libc::getpid() }

@@ -1,6 +1,6 @@
 //! The helper: beside a program for as long as it runs, with the rights that it was started with.
 //!
-//! It makes listeners ready as they begin to listen, gives workers their parts, and notices when processes end. It keeps no listener
+//! Listeners are made ready as they begin to listen, workers get their parts, and the ends of processes are noticed. No listener is kept
 //! open for longer than handshakes take: one whose program has gone is gone.
 
 use super::How;
@@ -49,7 +49,7 @@ pub struct HelperArgs {
     /// Start the helper, and end
     #[arg(long)]
     detach: bool,
-    /// As of `run`.
+    /// Options of `run`.
     #[command(flatten)]
     how: How,
 }
@@ -123,16 +123,14 @@ impl Helper {
             .ok_or_else(|| Failure::new("run-helper is started by corelane run", "type corelane run -- PROGRAM"))?;
         let socket = rustix::stdio::stdin().try_clone_to_owned().map_err(told)?;
         rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC).map_err(|errno| told(errno.into()))?;
-        let report = match &args.how.report {
-            None => None,
-            Some(path) => {
-                let name = path.display().to_string();
-                let file = File::create(path).map_err(|error| {
-                    Failure::new(format!("{name}: {}", words(&error)), "name a file that can be written")
-                })?;
-                Some((file, name))
-            }
-        };
+        // No reason not to partition, nor to keep the program from starting.
+        let report = args.how.report.as_ref().and_then(|path| {
+            let name = path.display().to_string();
+            let made = File::create(path);
+            made.map_err(|error| tell(format!("{name}: {}: no report is written", words(&error))))
+                .ok()
+                .map(|file| (file, name))
+        });
         let tables = Tables::new(&args.how, args.program)?;
         // A descriptor for each process that has asked.
         raise_descriptor_limit();

@@ -18,7 +18,7 @@ pub struct Report {
     pub local_share: Option<f64>,
     /// Listeners by address.
     pub listeners: Vec<Listener>,
-    /// What could not be had, and why.
+    /// Listeners that were left alone, and why.
     pub notes: Vec<String>,
 }
 

@@ -260,12 +260,12 @@ impl Tables {
         }
     }
 
-    /// Whether a socket of the program listens still, whoever has it.
+    /// True while a socket of the program listens still, whoever has it.
     pub fn listens(&self) -> io::Result<bool> {
         Ok(listening_cookies()?.iter().any(|cookie| self.listeners.contains_key(cookie)))
     }
 
-    /// Whether [`drain`](Tables::drain) has something to do.
+    /// True while [`drain`](Tables::drain) has something to do.
     pub fn drains(&self) -> bool {
         !self.draining.is_empty()
     }
