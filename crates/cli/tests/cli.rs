@@ -28,6 +28,7 @@ Commands:
   demo   Compare corelane with the Linux kernel on this machine: no root, no NIC
   serve  Serve a directory over HTTP/1.1
   load   Load a web server and measure it
+  run    Run an unmodified program, each of its workers with the connections of its own core
   bench  Measure this stack and the kernel's on the same wire: the papers' experiments
   lab    Two network namespaces joined by a veth, to try everything on one machine
   conf   Look at configuration files
@@ -37,7 +38,7 @@ Options:
   -V, --version  Print version
 
 "#]]);
-    for command in ["demo", "serve", "load", "bench", "lab", "conf"] {
+    for command in ["demo", "serve", "load", "run", "bench", "lab", "conf"] {
         corelane(&[command, "--help"]).success().stderr_eq("");
     }
     corelane(&[]).code(2);
