@@ -43,7 +43,7 @@ done
 if [ -z "$from" ]; then
     cd "$here"
     cargo build --release --locked -p cli --bin corelane
-    cargo build --release --locked -p preload
+    cargo rustc --release --locked -p preload --lib --crate-type cdylib
     for name in "${libraries[@]}"; do
         # Without the Rust form of the library, which would keep it from being optimized as a whole.
         cargo rustc --release --locked -p "$name" --lib --crate-type cdylib,staticlib
