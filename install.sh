@@ -61,7 +61,7 @@ else
     printf 'install.sh: no corelane in %s: the command is left out\n' "$from" >&2
 fi
 
-# What `corelane run` looks for beside its own folder; not to be linked, so without a version and a .pc.
+# Loaded by `corelane run`, which looks beside its own folder; never linked, so without a version and a .pc.
 preload=$from/libcorelane_preload.so
 [ -f "$preload" ] || fail "no libcorelane_preload.so in $from"
 install -m 755 "$preload" "$prefix/lib/libcorelane-preload.so"
