@@ -12,7 +12,7 @@
 pub const VARIABLE: &str = "CORELANE_RUN";
 
 /// Version of these messages: the library and the command may come from different builds.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// Proof that a process was started by `corelane run`, or by a program of it. Names of abstract sockets are no secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +59,8 @@ pub enum Kind {
     Close = 3,
     /// A program has attached a program of its own to the socket's group (SO_ATTACH_REUSEPORT_CBPF, _EBPF).
     Attach = 4,
+    /// A process waits for connections of its part no more, and keeps it open: it has left its last epoll set.
+    Away = 5,
 }
 
 /// A request; the listener's descriptor goes with it.
@@ -70,6 +72,8 @@ pub struct Request {
     pub kind: Kind,
     /// Thread that asks (gettid(2)).
     pub tid: u32,
+    /// Number of the listener's descriptor in that process.
+    pub fd: u16,
 }
 
 /// Bytes of a request.
@@ -82,6 +86,7 @@ impl Request {
         bytes[..16].copy_from_slice(&self.token.0);
         bytes[16..20].copy_from_slice(&self.tid.to_ne_bytes());
         (bytes[20], bytes[21]) = (VERSION, self.kind as u8);
+        bytes[22..].copy_from_slice(&self.fd.to_ne_bytes());
         bytes
     }
 
@@ -93,10 +98,12 @@ impl Request {
             (VERSION, 2) => Kind::Poll,
             (VERSION, 3) => Kind::Close,
             (VERSION, 4) => Kind::Attach,
+            (VERSION, 5) => Kind::Away,
             _ => return None,
         };
         let tid = u32::from_ne_bytes(*bytes[16..].first_chunk()?);
-        Some(Request { token: Token(*bytes.first_chunk()?), kind, tid })
+        let fd = u16::from_ne_bytes(*bytes[22..].first_chunk()?);
+        Some(Request { token: Token(*bytes.first_chunk()?), kind, tid, fd })
     }
 }
 
@@ -108,7 +115,8 @@ pub enum Verdict {
     Leave = 1,
     /// The socket stays as it is: it is to be partitioned once somebody waits for it, or is the process's own part.
     Keep = 2,
-    /// The descriptor that comes with the answer is the process's part, for the listener's place.
+    /// The descriptor that comes with the answer is for the listener's place: the process's part, or the program's own socket for
+    /// a part that is given back.
     Replace = 3,
 }
 
@@ -139,8 +147,8 @@ mod tests {
     #[test]
     fn messages_come_back_as_they_were() {
         let token = Token(core::array::from_fn(|at| (at as u8 * 17) ^ 5));
-        for kind in [Kind::Listen, Kind::Poll, Kind::Close, Kind::Attach] {
-            let request = Request { token, kind, tid: 4_194_303 };
+        for kind in [Kind::Listen, Kind::Poll, Kind::Close, Kind::Attach, Kind::Away] {
+            let request = Request { token, kind, tid: 4_194_303, fd: 65_535 };
             assert_eq!(Request::decode(&request.encode()), Some(request));
         }
         for verdict in [Verdict::Leave, Verdict::Keep, Verdict::Replace] {
@@ -151,9 +159,9 @@ mod tests {
 
     #[test]
     fn messages_of_other_versions_and_lengths_are_none() {
-        let mut bytes = Request { token: Token([7; 16]), kind: Kind::Poll, tid: 1 }.encode();
+        let mut bytes = Request { token: Token([7; 16]), kind: Kind::Poll, tid: 1, fd: 3 }.encode();
         assert_eq!(Request::decode(&bytes[..REQUEST - 1]), None);
-        bytes[21] = 5;
+        bytes[21] = 6;
         assert_eq!(Request::decode(&bytes), None);
         (bytes[20], bytes[21]) = (VERSION + 1, 1);
         assert_eq!(Request::decode(&bytes), None);

@@ -4,6 +4,7 @@
 //! runs a helper ([`helper`]), which its processes ask for their parts through the preload library.
 
 pub mod helper;
+mod processes;
 mod report;
 mod tables;
 

@@ -64,7 +64,8 @@ fn over(socket: c_int, kind: Kind, listener: c_int) -> Option<(Verdict, Option<c
     }
     // SAFETY: no memory is passed.
     let tid = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
-    send(socket, &Request { token, kind, tid }.encode(), listener)?;
+    let fd = u16::try_from(listener).unwrap_or(u16::MAX);
+    send(socket, &Request { token, kind, tid, fd }.encode(), listener)?;
     receive(socket)
 }
 

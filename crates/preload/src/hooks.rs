@@ -30,10 +30,26 @@ hooks! {
     fn dup3 = "dup3"(from: c_int, to: c_int, flags: c_int) {
         table::forget(to);
     }
-    fn epoll_ctl = "epoll_ctl"(epoll: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) {
-        if operation == libc::EPOLL_CTL_ADD {
-            table::about_to_wait(fd);
-        }
+    fn epoll_wait = "epoll_wait"(epoll: c_int, events: *mut epoll_event, n: c_int, timeout: c_int) {
+        table::about_to_wait_elsewhere();
+    }
+    fn epoll_pwait = "epoll_pwait"(
+        epoll: c_int,
+        events: *mut epoll_event,
+        n: c_int,
+        timeout: c_int,
+        mask: *const sigset_t,
+    ) {
+        table::about_to_wait_elsewhere();
+    }
+    fn epoll_pwait2 = "epoll_pwait2"(
+        epoll: c_int,
+        events: *mut epoll_event,
+        n: c_int,
+        timeout: *const timespec,
+        mask: *const sigset_t,
+    ) {
+        table::about_to_wait_elsewhere();
     }
     fn poll = "poll"(fds: *mut pollfd, n: nfds_t, timeout: c_int) {
         // SAFETY: poll(2) is given as many.
@@ -85,6 +101,19 @@ unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     let done = unsafe { next::listen(fd, backlog) };
     if ours && done == 0 {
         table::listens(fd);
+    }
+    done
+}
+
+#[unsafe(export_name = "epoll_ctl")]
+unsafe extern "C" fn epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+    let joins = operation == libc::EPOLL_CTL_ADD && table::joins(fd);
+    // SAFETY: the caller's arguments.
+    let done = unsafe { next::epoll_ctl(epoll, operation, fd, event) };
+    if joins {
+        table::joined(fd, done == 0);
+    } else if operation == libc::EPOLL_CTL_DEL && done == 0 {
+        table::left(fd);
     }
     done
 }

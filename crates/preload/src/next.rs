@@ -73,6 +73,21 @@ functions! {
     dup2 = c"dup2": fn(from: c_int, to: c_int);
     dup3 = c"dup3": fn(from: c_int, to: c_int, flags: c_int);
     epoll_ctl = c"epoll_ctl": fn(epoll: c_int, operation: c_int, fd: c_int, event: *mut epoll_event);
+    epoll_wait = c"epoll_wait": fn(epoll: c_int, events: *mut epoll_event, n: c_int, timeout: c_int);
+    epoll_pwait = c"epoll_pwait": fn(
+        epoll: c_int,
+        events: *mut epoll_event,
+        n: c_int,
+        timeout: c_int,
+        mask: *const sigset_t,
+    );
+    epoll_pwait2 = c"epoll_pwait2": fn(
+        epoll: c_int,
+        events: *mut epoll_event,
+        n: c_int,
+        timeout: *const timespec,
+        mask: *const sigset_t,
+    );
     poll = c"poll": fn(fds: *mut pollfd, n: nfds_t, timeout: c_int);
     ppoll = c"ppoll": fn(fds: *mut pollfd, n: nfds_t, timeout: *const timespec, mask: *const sigset_t);
     poll_chk = c"__poll_chk": fn(fds: *mut pollfd, n: nfds_t, timeout: c_int, bytes: usize);

@@ -4,6 +4,7 @@
 //! open for longer than handshakes take: one whose program has gone is gone.
 
 use super::How;
+use super::processes;
 use super::report::{self, Report};
 use super::tables::{Claim, Tables};
 use crate::failure::{Failure, words};
@@ -17,7 +18,6 @@ use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
-use rustix::process::{Pid, PidfdFlags};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Write};
@@ -162,8 +162,7 @@ impl Helper {
         if self.processes.contains_key(&pid) {
             return Ok(());
         }
-        let number = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
-        let fd = rustix::process::pidfd_open(number, PidfdFlags::empty())?;
+        let fd = processes::open(pid)?;
         self.watch(fd.as_fd(), PROCESS | u64::from(pid))?;
         self.processes.insert(pid, fd);
         Ok(())
@@ -237,12 +236,13 @@ impl Helper {
             (Some(listener), Ok(())) => {
                 // Of another namespace of processes its number is another thread's here.
                 let known = Path::new(&format!("/proc/{pid}/task/{}", request.tid)).exists();
-                let claim = Claim { pid, tid: if known { request.tid } else { pid }, listener };
+                let claim = Claim { pid, tid: if known { request.tid } else { pid }, fd: request.fd, listener };
                 let answered = match request.kind {
                     Kind::Listen => self.tables.prepare(claim),
                     Kind::Poll => self.tables.claim(claim),
                     Kind::Close => self.tables.leave(claim),
                     Kind::Attach => self.tables.leave_alone(claim),
+                    Kind::Away => self.tables.away(claim),
                 };
                 answered.unwrap_or_else(|error| {
                     self.tell(&error);

@@ -1,6 +1,5 @@
 //! Report of a run: one line, and JSON.
 
-use ::io::bpf::Selected;
 use serde::Serialize;
 use std::fs::File;
 use std::io::{self, Write};
@@ -8,7 +7,7 @@ use std::io::{self, Write};
 /// All listeners of a program.
 #[derive(Debug, Default, Serialize)]
 pub struct Report {
-    /// Connections for which a part was selected, counted at their SYN.
+    /// Connections for which a listener was selected, counted at their SYN.
     pub connections: u64,
     /// Of them, those that came in on the core that the part's worker is pinned to.
     pub local: u64,
@@ -29,6 +28,8 @@ pub struct Listener {
     pub address: String,
     /// Its parts, in the order in which they came.
     pub parts: Vec<Part>,
+    /// Connections of the program's own socket while workers that take turns shared it.
+    pub shared: u64,
 }
 
 /// A worker's part.
@@ -49,9 +50,12 @@ pub struct Part {
 }
 
 impl Part {
-    /// Takes over what was counted.
-    pub fn count(&mut self, selected: Selected) {
-        (self.local, self.elsewhere, self.migrated) = (selected.local, selected.elsewhere, selected.migrated);
+    /// Takes over another part of the same worker, which has it later.
+    pub fn join(&mut self, other: Part) {
+        self.core = other.core.or(self.core);
+        self.local += other.local;
+        self.elsewhere += other.elsewhere;
+        self.migrated += other.migrated;
     }
 }
 
@@ -60,7 +64,8 @@ impl Report {
     pub fn new(listeners: Vec<Listener>, notes: Vec<String>) -> Report {
         let parts = || listeners.iter().flat_map(|listener| &listener.parts);
         let local = parts().map(|part| part.local).sum::<u64>();
-        let connections = local + parts().map(|part| part.elsewhere).sum::<u64>();
+        let shared = listeners.iter().map(|listener| listener.shared).sum::<u64>();
+        let connections = local + parts().map(|part| part.elsewhere).sum::<u64>() + shared;
         let migrated = parts().map(|part| part.migrated).sum();
         let cores = parts().any(|part| part.core.is_some());
         let local_share = (cores && connections > 0).then(|| local as f64 / connections as f64);
@@ -104,7 +109,7 @@ mod tests {
 
     #[test]
     fn shares_are_of_all_listeners() {
-        let listener = |parts| Listener { address: "0.0.0.0:80".into(), parts };
+        let listener = |parts| Listener { address: "0.0.0.0:80".into(), parts, shared: 0 };
         assert_eq!(Report::new(Vec::new(), Vec::new()).line(), None);
         let report = Report::new(vec![listener(vec![part(0, 0)])], Vec::new());
         assert_eq!(report.local_share, None);

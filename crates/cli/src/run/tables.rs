@@ -4,6 +4,7 @@
 //! part can take waits there. What waits there once a worker has its part goes to the parts ([`Tables::drain`]).
 
 use super::How;
+use super::processes::{affinity, parent, socket_of};
 use super::report::{Listener, Part, Report};
 use crate::failure::{Failure, words};
 use ::io::bpf::{ListenGroup, Selected, Slot};
@@ -14,7 +15,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{fcntl_getfl, fcntl_setfl};
 use rustix::net::sockopt;
 use rustix::process::Pid;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_setaffinity};
 use std::collections::HashMap;
 use std::io;
 use std::time::{Duration, Instant};
@@ -28,6 +29,8 @@ pub struct Claim {
     pub pid: u32,
     /// Its thread.
     pub tid: u32,
+    /// Its descriptor of the listener.
+    pub fd: u16,
     /// The listener.
     pub listener: OwnedFd,
 }
@@ -59,12 +62,25 @@ struct Group {
     members: Vec<Member>,
     /// Parts that have ended.
     past: Vec<Part>,
+    /// The program's own socket, while no worker has a part: it would be one of all that listen else, among them parts that close.
+    shared: Option<Shared>,
+    /// Connections that it had.
+    to_shared: u64,
+}
+
+/// The program's own socket in the table.
+struct Shared {
+    slot: u32,
+    cookie: u64,
+    before: Selected,
 }
 
 /// A worker's listener in the table.
 struct Member {
     slot: u32,
     cookie: u64,
+    /// Of the program's own socket, in whose place it is; none where it is the process's own.
+    whole: Option<u64>,
     /// Counted in the slot before.
     before: Selected,
     /// Core that the worker is pinned to as soon as it is not alone.
@@ -169,7 +185,7 @@ impl Tables {
             Some(at) => at,
             None => {
                 let table = ListenGroup::open(self.cpus).map_err(|error| format!("{place}: {error}"))?;
-                self.groups.push(Group { place: place.clone(), table, members: Vec::new(), past: Vec::new() });
+                self.groups.push(Group::new(place.clone(), table));
                 self.groups.len() - 1
             }
         };
@@ -189,7 +205,8 @@ impl Tables {
         };
         let socket = part.as_ref().map_or(listener, AsFd::as_fd);
         let part_of = Part { pid: claim.pid, tid: claim.tid, core: None, local: 0, elsewhere: 0, migrated: 0 };
-        group.add(socket, core, part_of).map_err(|error| failed("no place in the table", error))?;
+        let whole = part.as_ref().map(|_| cookie);
+        group.add(socket, whole, core, part_of).map_err(|error| failed("no place in the table", error))?;
         group.pin(self.pin);
         group.assign().map_err(|error| failed("assigning cores", error))?;
         let Some(part) = part else { return Ok((Verdict::Keep, None)) };
@@ -211,9 +228,7 @@ impl Tables {
             if let Some(at) = found
                 && group.members.len() > 1
             {
-                let member = group.members.remove(at);
-                group.past.push(member.counted(&group.table));
-                let _ = group.table.remove(member.slot);
+                group.remove(at);
                 let _ = group.assign();
                 let port = group.place.port;
                 self.drain_later(claim.listener, port, Then::Close);
@@ -221,6 +236,32 @@ impl Tables {
             }
         }
         nothing
+    }
+
+    /// A process has taken its part out of its epoll sets: what came to it would wait until it returns, if ever. So it gets the program's own
+    /// socket back, which all of its workers share, and has a part again when it waits again.
+    pub fn away(&mut self, claim: Claim) -> Result<Answer, String> {
+        let keep = Ok((Verdict::Keep, None));
+        let Ok(cookie) = sockopt::socket_cookie(&claim.listener) else { return keep };
+        for group in &mut self.groups {
+            let is_part = |member: &Member| member.cookie == cookie && member.part.pid == claim.pid;
+            let Some(at) = group.members.iter().position(is_part) else { continue };
+            let Some(cookie) = group.members[at].whole else { return keep };
+            // Who has forked the workers has the socket at their number; the helper keeps none.
+            let others = [parent(claim.pid), self.listeners.get(&cookie).copied()];
+            let found = others.into_iter().flatten().find_map(|pid| socket_of(pid, claim.fd, cookie));
+            let Some(whole) = found else { return keep };
+            group.remove(at);
+            if group.members.is_empty() {
+                // Without a place in the table it is selected by hash, as one of all that listen.
+                let _ = group.share(whole.as_fd(), cookie);
+            }
+            let _ = group.assign();
+            let port = group.place.port;
+            self.drain_later(claim.listener, port, Then::Close);
+            return Ok((Verdict::Replace, Some(whole)));
+        }
+        keep
     }
 
     /// The program selects the listeners of an address by itself: they are left alone.
@@ -303,7 +344,11 @@ impl Tables {
         let listeners = self.groups.iter_mut().map(|group| {
             group.refresh();
             let live = group.members.iter().map(|member| member.counted(&group.table));
-            Listener { address: group.place.to_string(), parts: group.past.iter().cloned().chain(live).collect() }
+            Listener {
+                address: group.place.to_string(),
+                parts: group.past.iter().cloned().chain(live).collect(),
+                shared: group.shared_connections(),
+            }
         });
         Report::new(listeners.collect(), self.notes.clone())
     }
@@ -312,36 +357,84 @@ impl Tables {
 impl Member {
     fn counted(&self, table: &ListenGroup) -> Part {
         let now = table.selected(self.slot).unwrap_or(self.before);
-        let mut part = self.part.clone();
-        part.count(Selected {
+        Part {
             local: now.local.saturating_sub(self.before.local),
             elsewhere: now.elsewhere.saturating_sub(self.before.elsewhere),
             migrated: now.migrated.saturating_sub(self.before.migrated),
-        });
-        part
+            ..self.part.clone()
+        }
     }
 }
 
 impl Group {
-    /// Forgets members whose listener has closed.
-    fn refresh(&mut self) {
-        let (table, past) = (&self.table, &mut self.past);
-        self.members.retain(|member| {
-            let there = table.cookie(member.slot).is_ok_and(|cookie| cookie == Some(member.cookie));
-            if !there {
-                past.push(member.counted(table));
-            }
-            there
-        });
+    fn new(place: Place, table: ListenGroup) -> Group {
+        Group { place, table, members: Vec::new(), past: Vec::new(), shared: None, to_shared: 0 }
     }
 
-    /// Puts a listener into the table.
-    fn add(&mut self, listener: BorrowedFd<'_>, core: Option<u32>, part: Part) -> io::Result<()> {
+    fn has(&self, slot: u32, cookie: u64) -> bool {
+        self.table.cookie(slot).is_ok_and(|there| there == Some(cookie))
+    }
+
+    /// Forgets members whose listener has closed.
+    fn refresh(&mut self) {
+        for at in (0..self.members.len()).rev() {
+            if !self.has(self.members[at].slot, self.members[at].cookie) {
+                self.remove(at);
+            }
+        }
+        if self.shared.as_ref().is_some_and(|shared| !self.has(shared.slot, shared.cookie)) {
+            self.unshare();
+        }
+    }
+
+    /// Puts a listener into the table, in place of the shared one.
+    fn add(&mut self, listener: BorrowedFd<'_>, whole: Option<u64>, core: Option<u32>, part: Part) -> io::Result<()> {
         let slot = self.table.free()?.ok_or(rustix::io::Errno::NOSPC)?;
         let (before, cookie) = (self.table.selected(slot)?, sockopt::socket_cookie(listener)?);
         self.table.put(slot, listener)?;
-        self.members.push(Member { slot, cookie, before, core, part });
+        self.members.push(Member { slot, cookie, whole, before, core, part });
+        self.unshare();
         self.table.attach(listener)
+    }
+
+    /// Takes a member out of the table. A worker that comes and goes is one part.
+    fn remove(&mut self, at: usize) {
+        let member = self.members.remove(at);
+        let part = member.counted(&self.table);
+        if self.has(member.slot, member.cookie) {
+            let _ = self.table.remove(member.slot);
+        }
+        match self.past.iter_mut().find(|past| (past.pid, past.tid) == (part.pid, part.tid)) {
+            Some(past) => past.join(part),
+            None => self.past.push(part),
+        }
+    }
+
+    /// Puts the program's own socket into the table, which has no other.
+    fn share(&mut self, whole: BorrowedFd<'_>, cookie: u64) -> io::Result<()> {
+        let slot = self.table.free()?.ok_or(rustix::io::Errno::NOSPC)?;
+        let before = self.table.selected(slot)?;
+        self.table.put(slot, whole)?;
+        self.shared = Some(Shared { slot, cookie, before });
+        Ok(())
+    }
+
+    fn unshare(&mut self) {
+        self.to_shared = self.shared_connections();
+        if let Some(shared) = self.shared.take()
+            && self.has(shared.slot, shared.cookie)
+        {
+            let _ = self.table.remove(shared.slot);
+        }
+    }
+
+    /// Connections of the program's own socket so far.
+    fn shared_connections(&self) -> u64 {
+        let now = self.shared.as_ref().map_or(0, |shared| {
+            let now = self.table.selected(shared.slot).unwrap_or(shared.before);
+            now.elsewhere.saturating_sub(shared.before.elsewhere)
+        });
+        self.to_shared + now
     }
 
     /// Pins workers, where there are several: who is alone has nobody to share cores with. Those that are pinned already stay there.
@@ -365,12 +458,7 @@ impl Group {
     /// Tells the program whose the cores are.
     fn assign(&self) -> io::Result<()> {
         let slot = |member: &Member| Slot { at: member.slot, cpu: member.part.core };
-        self.table.assign(&self.members.iter().map(slot).collect::<Vec<_>>())
+        let shared = self.shared.iter().map(|shared| Slot { at: shared.slot, cpu: None });
+        self.table.assign(&self.members.iter().map(slot).chain(shared).collect::<Vec<_>>())
     }
-}
-
-/// Cores that a thread may use.
-fn affinity(tid: u32) -> Option<Vec<u32>> {
-    let set = sched_getaffinity(Some(Pid::from_raw(i32::try_from(tid).ok()?)?)).ok()?;
-    Some((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).map(|cpu| cpu as u32).collect())
 }

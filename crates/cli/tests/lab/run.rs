@@ -29,12 +29,12 @@ impl Program {
 
     /// nginx with two workers, which answers with the number of the one that does.
     fn nginx(listen: &str) -> Option<Program> {
-        let program = Program::nginx_with(listen, "daemon off;")?;
+        let program = Program::nginx_with(listen, "daemon off;", "")?;
         until("nginx's workers do not come", || program.workers().len() == 2);
         Some(program)
     }
 
-    fn nginx_with(listen: &str, more: &str) -> Option<Program> {
+    fn nginx_with(listen: &str, more: &str, events: &str) -> Option<Program> {
         if !sh("nginx -v").status.success() {
             testing::skip("nginx is not installed");
             return None;
@@ -44,9 +44,10 @@ impl Program {
         std::fs::create_dir_all(&own).unwrap();
         let text = format!(
             "worker_processes 2; pid pid; {more} error_log stderr error;\n\
-             events {{ worker_connections 512; }}\n\
+             events {{ worker_connections 512; {events} }}\n\
              http {{ access_log off; server {{ listen 127.0.0.1:8080 backlog=512 {listen}; \
-             location / {{ return 200 $pid; }} }} }}\n"
+             location / {{ return 200 $pid; }} \
+             location /slow {{ root .; gzip on; gzip_comp_level 9; gzip_http_version 1.0; }} }} }}\n"
         );
         std::fs::write(own.join("nginx.conf"), text).unwrap();
         let own = own.to_str().unwrap();
@@ -61,13 +62,17 @@ impl Program {
 
     /// Connects from a core and sends a request.
     fn ask(&self, core: usize) -> std::io::Result<TcpStream> {
+        self.request(core, "GET / HTTP/1.0\r\n\r\n")
+    }
+
+    fn request(&self, core: usize, text: &str) -> std::io::Result<TcpStream> {
         self.lab.within(&self.lab.a, || {
             let mut set = rustix::thread::CpuSet::new();
             set.set(core);
             rustix::thread::sched_setaffinity(None, &set).unwrap();
             let mut stream = TcpStream::connect("127.0.0.1:8080")?;
             stream.set_read_timeout(Some(Duration::from_secs(30)))?;
-            stream.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
+            stream.write_all(text.as_bytes())?;
             Ok(stream)
         })
     }
@@ -234,6 +239,42 @@ fn run_loses_no_connection_while_nginx_reloads() {
     assert!(answered > 100, "{answered}: nothing is shown");
 }
 
+/// What comes to a worker's part while another has the mutex would wait for as long as that one has nothing to do.
+#[test]
+fn run_leaves_no_connection_to_a_worker_of_nginx_that_waits_for_the_mutex() {
+    if !two_cores() {
+        return;
+    }
+    let Some(nginx) = Program::nginx_with("", "daemon off;", "accept_mutex on; accept_mutex_delay 1ms;") else {
+        return;
+    };
+    let mut state = 1u32;
+    let mut digit = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        b"0123456789abcdef"[(state >> 28) as usize]
+    };
+    std::fs::write(nginx.lab.dir.join("nginx/slow"), (0..2_000_000).map(|_| digit()).collect::<Vec<_>>()).unwrap();
+    until("it does not serve", || nginx.ask(0).and_then(body).is_ok());
+    // A worker that compresses does not wait for the mutex, so that they take turns.
+    let slow = |core: usize| {
+        let mut answer = Vec::new();
+        let asked = nginx.request(core, "GET /slow HTTP/1.0\r\nAccept-Encoding: gzip\r\n\r\n");
+        asked.and_then(|mut stream| stream.read_to_end(&mut answer)).map(|_| answer.starts_with(b"HTTP/1.1 200"))
+    };
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..12).map(|n| scope.spawn(move || slow(n % 2))).collect();
+        for client in clients {
+            assert!(client.join().unwrap().unwrap());
+        }
+    });
+    for core in [0, 1, 0, 1] {
+        body(nginx.ask(core).unwrap()).unwrap();
+    }
+    let (report, _) = nginx.finish(Signal::QUIT);
+    assert_eq!(report.parts, 2, "{}", report.text);
+    assert!(!report.text.contains("\"shared\": 0"), "nothing is shown: {}", report.text);
+}
+
 #[test]
 fn run_gives_each_thread_of_haproxy_the_connections_of_its_core() {
     if !two_cores() {
@@ -365,7 +406,7 @@ fn run_follows_a_daemon_through_an_upgrade_of_its_binary() {
     if !two_cores() {
         return;
     }
-    let Some(nginx) = Program::nginx_with("", "daemon on; env LD_PRELOAD; env CORELANE_RUN;") else { return };
+    let Some(nginx) = Program::nginx_with("", "daemon on; env LD_PRELOAD; env CORELANE_RUN;", "") else { return };
     let pid_file = nginx.lab.dir.join("nginx/pid");
     let master = || Pid::from_raw(std::fs::read_to_string(&pid_file).ok()?.trim().parse().ok()?);
     let started = |but: Option<Pid>| {

@@ -1,0 +1,35 @@
+//! Processes of the program, seen from the helper.
+
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use rustix::thread::{CpuSet, sched_getaffinity};
+use std::io;
+
+fn number(pid: u32) -> io::Result<Pid> {
+    Ok(i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?)
+}
+
+/// A descriptor that becomes readable when the process has ended.
+pub fn open(pid: u32) -> io::Result<OwnedFd> {
+    Ok(pidfd_open(number(pid)?, PidfdFlags::empty())?)
+}
+
+/// Cores that a thread may use.
+pub fn affinity(tid: u32) -> Option<Vec<u32>> {
+    let set = sched_getaffinity(Some(number(tid).ok()?)).ok()?;
+    Some((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).map(|cpu| cpu as u32).collect())
+}
+
+/// Parent of a process.
+pub fn parent(pid: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok().filter(|parent| *parent != 0)
+}
+
+/// Another descriptor of the socket that a process has at a number, if it is the one with this cookie (pidfd_getfd(2)).
+pub fn socket_of(pid: u32, fd: u16, cookie: u64) -> Option<OwnedFd> {
+    let socket = pidfd_getfd(open(pid).ok()?, i32::from(fd), PidfdGetfdFlags::empty()).ok()?;
+    (sockopt::socket_cookie(&socket).ok()? == cookie).then_some(socket)
+}
