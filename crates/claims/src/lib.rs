@@ -53,7 +53,7 @@ pub const MOST_NAME: usize = 107;
 pub enum Kind {
     /// A socket is about to listen.
     Listen = 1,
-    /// A thread is about to wait for a listener's connections, or to accept one.
+    /// A thread is about to wait for a listener's connections: by epoll, or in any way for a socket that its process listens with.
     Poll = 2,
     /// A process is about to close its part.
     Close = 3,
@@ -61,6 +61,8 @@ pub enum Kind {
     Attach = 4,
     /// A process waits for connections of its part no more, and keeps it open: it has left its last epoll set.
     Away = 5,
+    /// A thread is about to wait for a listener that its process has inherited, in a way of those that serve one connection at a time.
+    Share = 6,
 }
 
 /// A request; the listener's descriptor goes with it.
@@ -99,6 +101,7 @@ impl Request {
             (VERSION, 3) => Kind::Close,
             (VERSION, 4) => Kind::Attach,
             (VERSION, 5) => Kind::Away,
+            (VERSION, 6) => Kind::Share,
             _ => return None,
         };
         let tid = u32::from_ne_bytes(*bytes[16..].first_chunk()?);
@@ -147,7 +150,7 @@ mod tests {
     #[test]
     fn messages_come_back_as_they_were() {
         let token = Token(core::array::from_fn(|at| (at as u8 * 17) ^ 5));
-        for kind in [Kind::Listen, Kind::Poll, Kind::Close, Kind::Attach, Kind::Away] {
+        for kind in [Kind::Listen, Kind::Poll, Kind::Close, Kind::Attach, Kind::Away, Kind::Share] {
             let request = Request { token, kind, tid: 4_194_303, fd: 65_535 };
             assert_eq!(Request::decode(&request.encode()), Some(request));
         }
@@ -161,7 +164,7 @@ mod tests {
     fn messages_of_other_versions_and_lengths_are_none() {
         let mut bytes = Request { token: Token([7; 16]), kind: Kind::Poll, tid: 1, fd: 3 }.encode();
         assert_eq!(Request::decode(&bytes[..REQUEST - 1]), None);
-        bytes[21] = 6;
+        bytes[21] = 7;
         assert_eq!(Request::decode(&bytes), None);
         (bytes[20], bytes[21]) = (VERSION + 1, 1);
         assert_eq!(Request::decode(&bytes), None);

@@ -60,10 +60,15 @@ fn note_pid() {
     PID.store(unsafe { libc::getpid() }, Ordering::Relaxed);
 }
 
+/// Number of the process that owns this memory.
+pub fn number() -> i32 {
+    PID.load(Ordering::Relaxed)
+}
+
 /// True where this memory is the calling process's own: it is not in a child of vfork(2), nor in one of a bare clone(2).
 pub fn owns_memory() -> bool {
     // SAFETY: no memory is passed.
-    PID.load(Ordering::Relaxed) == unsafe { libc::getpid() }
+    number() == unsafe { libc::getpid() }
 }
 
 /// Sets errno.

@@ -3,6 +3,10 @@
 //! A listener is *open* until a process waits for its connections, *taken* from then on: the process has its part, or has kept the
 //! socket. A child that inherits a taken one shares it, as without us: it may be in an epoll set that both wait in.
 //!
+//! Parts are for who serves many connections at a time, which epoll tells. One that accepts, or polls for the listener alone, serves a
+//! connection before it returns, and those in a queue of its own would wait for that: it shares the listener, unless it has made one
+//! for itself.
+//!
 //! A process that has taken its part out of its epoll set and waits for other events gives it back, and the listener is open again:
 //! workers that take turns at waiting for it (nginx's accept_mutex) share it, since what came to a part would wait for its worker's
 //! turn. One that adds it again before it waits (nginx does so every 16 connections) keeps it.
@@ -43,6 +47,10 @@ struct Entry {
     joining: AtomicU16,
     /// Epoll sets of this process that have the descriptor.
     sets: AtomicU16,
+    /// Process that listens with it; 0 where that was another program.
+    owner: AtomicI32,
+    /// The helper knows that the process shares it.
+    shared: AtomicBool,
     /// When a part was given back, in milliseconds; 0 for never.
     rests: AtomicU32,
 }
@@ -59,6 +67,8 @@ impl Entry {
             state: AtomicU8::new(NONE),
             joining: AtomicU16::new(0),
             sets: AtomicU16::new(0),
+            owner: AtomicI32::new(0),
+            shared: AtomicBool::new(false),
             rests: AtomicU32::new(0),
         }
     }
@@ -105,7 +115,7 @@ fn now() -> u32 {
 pub fn adopt_inherited() {
     for fd in 0..MOST_INHERITED {
         if ask::option(fd, libc::SO_ACCEPTCONN) == Some(1) && is_tcp(fd) {
-            set(fd, OPEN);
+            open(fd, 0);
         }
     }
 }
@@ -115,12 +125,14 @@ fn is_tcp(fd: c_int) -> bool {
         && ask::option(fd, libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP)
 }
 
-fn set(fd: c_int, state: u8) {
+fn open(fd: c_int, owner: i32) {
     if let Some(entry) = entry(fd) {
         entry.sets.store(0, Ordering::SeqCst);
         entry.rests.store(0, Ordering::Relaxed);
+        entry.owner.store(owner, Ordering::Relaxed);
+        entry.shared.store(false, Ordering::Relaxed);
         HIGHEST.fetch_max(fd, Ordering::Relaxed);
-        entry.state.store(state, Ordering::SeqCst);
+        entry.state.store(OPEN, Ordering::SeqCst);
     }
 }
 
@@ -136,7 +148,7 @@ pub fn about_to_listen(fd: c_int) -> bool {
 
 /// A socket of ours listens.
 pub fn listens(fd: c_int) {
-    set(fd, OPEN);
+    open(fd, process::number());
 }
 
 /// A descriptor is about to close, or its number to become another file's.
@@ -158,14 +170,20 @@ pub fn attached(fd: c_int) {
     }
 }
 
-/// Before a thread waits for the connections of a descriptor: an open listener becomes the process's part.
+/// Before a thread waits for a descriptor by poll or select: a socket that the process listens with becomes its part.
 pub fn about_to_wait(fd: c_int) {
-    if let Some(entry) = entry(fd) {
-        wait(fd, entry, 0);
+    if let Some(entry) = entry(fd)
+        && matches!(entry.state(), OPEN | ASKING)
+    {
+        if entry.owner.load(Ordering::Relaxed) == process::number() {
+            wait(fd, entry, 0);
+        } else if !entry.shared.swap(true, Ordering::Relaxed) && process::owns_memory() {
+            ask::helper(Kind::Share, fd);
+        }
     }
 }
 
-/// `own` is 1 where the calling thread is counted as joining.
+/// Before a thread waits: an open listener becomes the process's part. `own` is 1 where the thread is counted as joining.
 fn wait(fd: c_int, entry: &Entry, own: u16) {
     match entry.state() {
         OPEN if entry.may_change(own) => take(fd, entry, own),

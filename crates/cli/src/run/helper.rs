@@ -243,6 +243,7 @@ impl Helper {
                     Kind::Close => self.tables.leave(claim),
                     Kind::Attach => self.tables.leave_alone(claim),
                     Kind::Away => self.tables.away(claim),
+                    Kind::Share => self.tables.share(claim),
                 };
                 answered.unwrap_or_else(|error| {
                     self.tell(&error);
@@ -266,6 +267,8 @@ impl Helper {
         let report: Report = self.tables.report();
         if let Some(line) = report.line() {
             tell(line);
+        } else if let Some(note) = report.notes.first().filter(|_| !self.told) {
+            tell(format!("run: {note}"));
         }
         if let Some((file, name)) = &mut self.report
             && let Err(error) = report::write(file, &report)

@@ -53,6 +53,8 @@ pub struct Tables {
     draining: Vec<Draining>,
     /// Places and sockets to which the program has attached a program of its own.
     foreign: (Vec<Place>, Vec<u64>),
+    /// Where processes wait without a part.
+    shared: Vec<Place>,
     notes: Vec<String>,
 }
 
@@ -134,6 +136,7 @@ impl Tables {
             listeners: HashMap::new(),
             draining: Vec::new(),
             foreign: (Vec::new(), Vec::new()),
+            shared: Vec::new(),
             notes: Vec::new(),
         })
     }
@@ -272,6 +275,16 @@ impl Tables {
         Ok((Verdict::Leave, None))
     }
 
+    /// A process waits in a way of those that serve one connection at a time: it shares the program's own socket.
+    pub fn share(&mut self, claim: Claim) -> Result<Answer, String> {
+        if let Some(place) = self.place(claim.listener.as_fd())
+            && !self.shared.contains(&place)
+        {
+            self.shared.push(place);
+        }
+        Ok((Verdict::Keep, None))
+    }
+
     /// The core of a thread's part: that of its other parts, the only one that it may use, or the one with the fewest workers.
     fn core(&self, tid: u32) -> Option<u32> {
         let members = || self.groups.iter().flat_map(|group| &group.members);
@@ -350,7 +363,12 @@ impl Tables {
                 shared: group.shared_connections(),
             }
         });
-        Report::new(listeners.collect(), self.notes.clone())
+        let listeners = listeners.collect();
+        for place in self.shared.iter().filter(|place| self.groups.iter().all(|group| group.place != **place)) {
+            let how = "its processes wait by accept, poll or select, and share the listener as without corelane";
+            self.notes.push(format!("{place}: {how}"));
+        }
+        Report::new(listeners, self.notes.clone())
     }
 }
 

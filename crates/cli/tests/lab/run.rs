@@ -303,7 +303,7 @@ fn run_gives_each_thread_of_haproxy_the_connections_of_its_core() {
     assert_eq!((report.connections, report.local, report.parts), (400, 400, 2), "{}", report.text);
 }
 
-/// Workers that wait in the way of the argument and answer with the cores of the SYN and their own.
+/// Workers that wait in the way of the argument, serve one connection at a time and answer with the cores of the SYN and their own.
 const WORKERS: &str = r#"
 import ctypes, os, select, signal, socket, struct, sys, time
 how = sys.argv[1]
@@ -314,7 +314,7 @@ def make():
         return socket.socket(fileno=int(sys.argv[2]))
     s = socket.socket()
     s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if how in ("own", "attach"):
+    if how in ("own", "own accept", "attach"):
         s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     s.bind(("127.0.0.1", 8080))
     s.listen(128)
@@ -325,7 +325,7 @@ def make():
         s.set_inheritable(True)
         os.execv(sys.executable, [sys.executable, *sys.argv, str(s.fileno())])
     return s
-whole = None if how == "own" else make()
+whole = None if how.startswith("own") else make()
 while how == "late" and not os.path.exists(sys.argv[2]):
     time.sleep(0.01)
 pids = []
@@ -335,7 +335,7 @@ for worker in range(2):
         pids.append(pid)
         continue
     s = whole or make()
-    s.setblocking(how != "poll")
+    s.setblocking(how not in ("poll", "select"))
     about = lambda: (os.get_blocking(s.fileno()), os.get_inheritable(s.fileno()), s.getsockname())
     before = about()
     if how == "poll":
@@ -348,7 +348,11 @@ for worker in range(2):
         wait = lambda: None
     while True:
         wait()
-        c, _ = s.accept()
+        try:
+            c, _ = s.accept()
+        except BlockingIOError:
+            continue
+        c.setblocking(True)
         assert before == about()
         c.recv(100)
         syn = c.getsockopt(socket.SOL_SOCKET, 49)
@@ -364,7 +368,7 @@ fn run_finds_workers_however_they_wait() {
     if !two_cores() {
         return;
     }
-    for how in ["epoll", "poll", "select", "accept", "own", "other user", "executed"] {
+    for how in ["epoll", "own", "own accept", "other user", "executed"] {
         let Some(lab) = Lab::new() else { return };
         let script = lab.dir.join("workers.py");
         std::fs::write(&script, WORKERS).unwrap();
@@ -379,6 +383,31 @@ fn run_finds_workers_however_they_wait() {
         }
         let (report, _) = program.finish(Signal::TERM);
         assert_eq!((report.connections, report.local, report.parts), (100, 100, 2), "{how}: {}", report.text);
+    }
+}
+
+/// What comes to the core of a worker that serves a connection would wait for that one's end.
+#[test]
+fn run_lets_workers_share_a_listener_that_serve_one_connection_at_a_time() {
+    for how in ["poll", "select", "accept"] {
+        let Some(lab) = Lab::new() else { return };
+        let script = lab.dir.join("workers.py");
+        std::fs::write(&script, WORKERS).unwrap();
+        let program = Program::start(lab, "", &["python3", script.to_str().unwrap(), how]);
+        until("it does not serve", || program.ask(0).and_then(body).is_ok());
+        // The worker that has it waits for a request.
+        let silent = program.request(0, "").unwrap();
+        let pids: std::collections::BTreeSet<_> = (0..20)
+            .map(|n| body(program.ask(n % testing::cores().min(2)).unwrap()).unwrap())
+            .map(|text| text.rsplit(' ').next().unwrap().to_owned())
+            .collect();
+        drop(silent);
+        assert_eq!(pids.len(), 1, "{how}: {pids:?}");
+        let (report, said) = program.finish(Signal::TERM);
+        let why =
+            "127.0.0.1:8080: its processes wait by accept, poll or select, and share the listener as without corelane";
+        assert_eq!((said, report.parts), (format!("corelane: run: {why}\n"), 0), "{how}: {}", report.text);
+        assert!(report.text.contains(why), "{how}: {}", report.text);
     }
 }
 
