@@ -3,6 +3,7 @@
 //! The program takes this process's place, so that its number, its parent and its descriptors are what they would be without us. Beside it
 //! runs a helper ([`helper`]), which its processes ask for their parts through the preload library.
 
+mod group;
 pub mod helper;
 mod processes;
 mod report;

@@ -39,6 +39,8 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 const MOST_ASKED: usize = 256;
 /// Between looks at what waits at a listener whose workers have their parts.
 const DRAIN: Duration = Duration::from_millis(10);
+/// Between looks at the accept queues of parts.
+const QUEUES: Duration = Duration::from_millis(250);
 
 /// Arguments of `run-helper`.
 #[derive(Debug, Args)]
@@ -169,19 +171,22 @@ impl Helper {
     }
 
     fn serve(&mut self) -> io::Result<()> {
-        let mut events = Vec::with_capacity(64);
+        let (mut events, mut looked) = (Vec::with_capacity(64), Instant::now());
         loop {
-            let wait = if self.tables.drains() {
-                Some(DRAIN)
-            } else if self.processes.is_empty() {
-                if !self.tables.listens()? {
-                    return Ok(());
-                }
-                Some(LOOK)
-            } else {
-                self.program.1.map(|_| LAST_WORDS)
-            };
-            let wait = wait.map(|wait| Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() });
+            if self.processes.is_empty() && !self.tables.drains() && !self.tables.listens()? {
+                return Ok(());
+            }
+            let waits = [
+                self.tables.drains().then_some(DRAIN),
+                self.tables.has_others().then_some(QUEUES),
+                self.processes.is_empty().then_some(LOOK),
+                self.program.1.map(|_| LAST_WORDS),
+            ];
+            let wait = waits
+                .into_iter()
+                .flatten()
+                .min()
+                .map(|wait| Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() });
             events.clear();
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), wait.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
@@ -202,6 +207,10 @@ impl Helper {
                 }
             }
             let now = Instant::now();
+            if self.tables.has_others() && now.saturating_duration_since(looked) >= QUEUES {
+                looked = now;
+                self.tables.look(now);
+            }
             self.tables.drain(now);
             if self.program.1.is_some_and(|ended| now.saturating_duration_since(ended) >= LAST_WORDS) {
                 self.program.1 = None;

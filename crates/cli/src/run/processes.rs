@@ -28,6 +28,13 @@ pub fn parent(pid: u32) -> Option<u32> {
     status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok().filter(|parent| *parent != 0)
 }
 
+/// True where a process is stopped (SIGSTOP, SIGTSTP, a debugger).
+pub fn is_stopped(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let state = status.lines().find_map(|line| line.strip_prefix("State:"));
+    state.is_some_and(|state| state.trim_start().starts_with(['T', 't']))
+}
+
 /// Another descriptor of the socket that a process has at a number, if it is the one with this cookie (pidfd_getfd(2)).
 pub fn socket_of(pid: u32, fd: u16, cookie: u64) -> Option<OwnedFd> {
     let socket = pidfd_getfd(open(pid).ok()?, i32::from(fd), PidfdGetfdFlags::empty()).ok()?;

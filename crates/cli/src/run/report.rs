@@ -47,15 +47,23 @@ pub struct Part {
     pub elsewhere: u64,
     /// Connections from a listener that stopped.
     pub migrated: u64,
+    /// Times when connections waited and its worker accepted none, so that they went to others for a while.
+    pub stalls: u64,
 }
 
 impl Part {
+    /// Nothing was counted yet.
+    pub fn new(pid: u32, tid: u32) -> Part {
+        Part { pid, tid, core: None, local: 0, elsewhere: 0, migrated: 0, stalls: 0 }
+    }
+
     /// Takes over another part of the same worker, which has it later.
     pub fn join(&mut self, other: Part) {
         self.core = other.core.or(self.core);
         self.local += other.local;
         self.elsewhere += other.elsewhere;
         self.migrated += other.migrated;
+        self.stalls += other.stalls;
     }
 }
 
@@ -104,7 +112,7 @@ mod tests {
     use super::*;
 
     fn part(local: u64, elsewhere: u64) -> Part {
-        Part { pid: 1, tid: 1, core: Some(0), local, elsewhere, migrated: 1 }
+        Part { core: Some(0), local, elsewhere, migrated: 1, ..Part::new(1, 1) }
     }
 
     #[test]

@@ -4,18 +4,17 @@
 //! part can take waits there. What waits there once a worker has its part goes to the parts ([`Tables::drain`]).
 
 use super::How;
+use super::group::{Group, Member, Worker};
 use super::processes::{affinity, parent, socket_of};
 use super::report::{Listener, Part, Report};
 use crate::failure::{Failure, words};
-use ::io::bpf::{ListenGroup, Selected, Slot};
-use ::io::netlink::{Handshakes, listening_cookies};
+use ::io::bpf::ListenGroup;
+use ::io::netlink::{Handshakes, accept_queues};
 use channel::{Place, after_packets_under_way, listen_beside, waiting};
 use claims::Verdict;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{fcntl_getfl, fcntl_setfl};
 use rustix::net::sockopt;
-use rustix::process::Pid;
-use rustix::thread::{CpuSet, sched_setaffinity};
 use std::collections::HashMap;
 use std::io;
 use std::time::{Duration, Instant};
@@ -58,38 +57,6 @@ pub struct Tables {
     notes: Vec<String>,
 }
 
-struct Group {
-    place: Place,
-    table: ListenGroup,
-    members: Vec<Member>,
-    /// Parts that have ended.
-    past: Vec<Part>,
-    /// The program's own socket, while no worker has a part: it would be one of all that listen else, among them parts that close.
-    shared: Option<Shared>,
-    /// Connections that it had.
-    to_shared: u64,
-}
-
-/// The program's own socket in the table.
-struct Shared {
-    slot: u32,
-    cookie: u64,
-    before: Selected,
-}
-
-/// A worker's listener in the table.
-struct Member {
-    slot: u32,
-    cookie: u64,
-    /// Of the program's own socket, in whose place it is; none where it is the process's own.
-    whole: Option<u64>,
-    /// Counted in the slot before.
-    before: Selected,
-    /// Core that the worker is pinned to as soon as it is not alone.
-    core: Option<u32>,
-    part: Part,
-}
-
 /// A listener that new connections no longer come to, with handshakes under way.
 struct Draining {
     listener: OwnedFd,
@@ -105,7 +72,7 @@ struct Draining {
 enum Then {
     /// A part whose process has closed it: closes.
     Close,
-    /// The program's own socket: what waits there moves, and it listens on.
+    /// The program's own socket, or a part that nobody accepts from: what waits there moves, and it listens on.
     Listen,
 }
 
@@ -207,9 +174,9 @@ impl Tables {
             Some(made.map_err(|error| failed("no part", error))?)
         };
         let socket = part.as_ref().map_or(listener, AsFd::as_fd);
-        let part_of = Part { pid: claim.pid, tid: claim.tid, core: None, local: 0, elsewhere: 0, migrated: 0 };
-        let whole = part.as_ref().map(|_| cookie);
-        group.add(socket, whole, core, part_of).map_err(|error| failed("no place in the table", error))?;
+        let worker =
+            Worker { fd: claim.fd, whole: part.as_ref().map(|_| cookie), core, part: Part::new(claim.pid, claim.tid) };
+        group.add(socket, worker).map_err(|error| failed("no place in the table", error))?;
         group.pin(self.pin);
         group.assign().map_err(|error| failed("assigning cores", error))?;
         let Some(part) = part else { return Ok((Verdict::Keep, None)) };
@@ -227,9 +194,9 @@ impl Tables {
         let nothing = Ok((Verdict::Leave, None));
         let Ok(cookie) = sockopt::socket_cookie(&claim.listener) else { return nothing };
         for group in &mut self.groups {
-            let found = group.members.iter().position(|member| member.cookie == cookie && member.part.pid == claim.pid);
-            if let Some(at) = found
-                && group.members.len() > 1
+            let is_part = |member: &Member| member.cookie == cookie && member.worker.part.pid == claim.pid;
+            if let Some(at) = group.members.iter().position(is_part)
+                && group.has_others()
             {
                 group.remove(at);
                 let _ = group.assign();
@@ -247,9 +214,9 @@ impl Tables {
         let keep = Ok((Verdict::Keep, None));
         let Ok(cookie) = sockopt::socket_cookie(&claim.listener) else { return keep };
         for group in &mut self.groups {
-            let is_part = |member: &Member| member.cookie == cookie && member.part.pid == claim.pid;
+            let is_part = |member: &Member| member.cookie == cookie && member.worker.part.pid == claim.pid;
             let Some(at) = group.members.iter().position(is_part) else { continue };
-            let Some(cookie) = group.members[at].whole else { return keep };
+            let Some(cookie) = group.members[at].worker.whole else { return keep };
             // Who has forked the workers has the socket at their number; the helper keeps none.
             let others = [parent(claim.pid), self.listeners.get(&cookie).copied()];
             let found = others.into_iter().flatten().find_map(|pid| socket_of(pid, claim.fd, cookie));
@@ -288,15 +255,15 @@ impl Tables {
     /// The core of a thread's part: that of its other parts, the only one that it may use, or the one with the fewest workers.
     fn core(&self, tid: u32) -> Option<u32> {
         let members = || self.groups.iter().flat_map(|group| &group.members);
-        if let Some(member) = members().find(|member| member.part.tid == tid) {
-            return member.core;
+        if let Some(member) = members().find(|member| member.worker.part.tid == tid) {
+            return member.worker.core;
         }
         let may = affinity(tid)?;
         if let [core] = may[..] {
             return Some(core);
         }
         let workers = |core: u32| {
-            let tids = members().filter(|member| member.core == Some(core)).map(|member| member.part.tid);
+            let tids = members().filter(|member| member.worker.core == Some(core)).map(|member| member.worker.part.tid);
             tids.collect::<std::collections::BTreeSet<_>>().len()
         };
         self.cores.iter().copied().filter(|core| may.contains(core)).min_by_key(|core| workers(*core))
@@ -305,18 +272,18 @@ impl Tables {
     /// A process has ended: what it had in the tables is no more selected.
     pub fn ended(&mut self, pid: u32) {
         for group in &mut self.groups {
-            for member in group.members.iter().filter(|member| member.part.pid == pid) {
-                // A child of it may have the socket still, and nobody accepts from it.
-                let _ = group.table.remove(member.slot);
-            }
             group.refresh();
+            // A child of it may have the socket still, and nobody accepts from it.
+            while let Some(at) = group.members.iter().position(|member| member.worker.part.pid == pid) {
+                group.remove(at);
+            }
             let _ = group.assign();
         }
     }
 
     /// True while a socket of the program listens still, whoever has it.
     pub fn listens(&self) -> io::Result<bool> {
-        Ok(listening_cookies()?.iter().any(|cookie| self.listeners.contains_key(cookie)))
+        Ok(accept_queues()?.keys().any(|cookie| self.listeners.contains_key(cookie)))
     }
 
     /// True while [`drain`](Tables::drain) has something to do.
@@ -344,24 +311,38 @@ impl Tables {
             if draining.then == Then::Listen
                 && let Ok((1.., most)) = waiting(listener)
             {
-                // The program moves its queue. From then on it listens as what is left when all parts have gone.
+                // The kernel moves its queue. From then on it listens as what is left when all others have gone.
                 let _ = rustix::net::shutdown(listener, rustix::net::Shutdown::Read);
                 let _ = rustix::net::listen(listener, most as i32);
+                self.groups.iter().for_each(|group| group.put_back(listener));
             }
             false
         });
     }
 
+    /// True where [`look`](Tables::look) could find something.
+    pub fn has_others(&self) -> bool {
+        self.groups.iter().any(Group::has_others)
+    }
+
+    /// Moves what waits at parts whose workers accept nothing.
+    pub fn look(&mut self, now: Instant) {
+        let Ok(queues) = accept_queues() else { return };
+        for at in 0..self.groups.len() {
+            let port = self.groups[at].place.port;
+            for (pid, fd, cookie) in self.groups[at].look(&queues, now) {
+                if let Some(part) = socket_of(pid, fd, cookie) {
+                    self.drain_later(part, port, Then::Listen);
+                }
+            }
+        }
+    }
+
     /// All that was counted.
     pub fn report(&mut self) -> Report {
         let listeners = self.groups.iter_mut().map(|group| {
-            group.refresh();
-            let live = group.members.iter().map(|member| member.counted(&group.table));
-            Listener {
-                address: group.place.to_string(),
-                parts: group.past.iter().cloned().chain(live).collect(),
-                shared: group.shared_connections(),
-            }
+            let (parts, shared) = group.counted();
+            Listener { address: group.place.to_string(), parts, shared }
         });
         let listeners = listeners.collect();
         for place in self.shared.iter().filter(|place| self.groups.iter().all(|group| group.place != **place)) {
@@ -369,114 +350,5 @@ impl Tables {
             self.notes.push(format!("{place}: {how}"));
         }
         Report::new(listeners, self.notes.clone())
-    }
-}
-
-impl Member {
-    fn counted(&self, table: &ListenGroup) -> Part {
-        let now = table.selected(self.slot).unwrap_or(self.before);
-        Part {
-            local: now.local.saturating_sub(self.before.local),
-            elsewhere: now.elsewhere.saturating_sub(self.before.elsewhere),
-            migrated: now.migrated.saturating_sub(self.before.migrated),
-            ..self.part.clone()
-        }
-    }
-}
-
-impl Group {
-    fn new(place: Place, table: ListenGroup) -> Group {
-        Group { place, table, members: Vec::new(), past: Vec::new(), shared: None, to_shared: 0 }
-    }
-
-    fn has(&self, slot: u32, cookie: u64) -> bool {
-        self.table.cookie(slot).is_ok_and(|there| there == Some(cookie))
-    }
-
-    /// Forgets members whose listener has closed.
-    fn refresh(&mut self) {
-        for at in (0..self.members.len()).rev() {
-            if !self.has(self.members[at].slot, self.members[at].cookie) {
-                self.remove(at);
-            }
-        }
-        if self.shared.as_ref().is_some_and(|shared| !self.has(shared.slot, shared.cookie)) {
-            self.unshare();
-        }
-    }
-
-    /// Puts a listener into the table, in place of the shared one.
-    fn add(&mut self, listener: BorrowedFd<'_>, whole: Option<u64>, core: Option<u32>, part: Part) -> io::Result<()> {
-        let slot = self.table.free()?.ok_or(rustix::io::Errno::NOSPC)?;
-        let (before, cookie) = (self.table.selected(slot)?, sockopt::socket_cookie(listener)?);
-        self.table.put(slot, listener)?;
-        self.members.push(Member { slot, cookie, whole, before, core, part });
-        self.unshare();
-        self.table.attach(listener)
-    }
-
-    /// Takes a member out of the table. A worker that comes and goes is one part.
-    fn remove(&mut self, at: usize) {
-        let member = self.members.remove(at);
-        let part = member.counted(&self.table);
-        if self.has(member.slot, member.cookie) {
-            let _ = self.table.remove(member.slot);
-        }
-        match self.past.iter_mut().find(|past| (past.pid, past.tid) == (part.pid, part.tid)) {
-            Some(past) => past.join(part),
-            None => self.past.push(part),
-        }
-    }
-
-    /// Puts the program's own socket into the table, which has no other.
-    fn share(&mut self, whole: BorrowedFd<'_>, cookie: u64) -> io::Result<()> {
-        let slot = self.table.free()?.ok_or(rustix::io::Errno::NOSPC)?;
-        let before = self.table.selected(slot)?;
-        self.table.put(slot, whole)?;
-        self.shared = Some(Shared { slot, cookie, before });
-        Ok(())
-    }
-
-    fn unshare(&mut self) {
-        self.to_shared = self.shared_connections();
-        if let Some(shared) = self.shared.take()
-            && self.has(shared.slot, shared.cookie)
-        {
-            let _ = self.table.remove(shared.slot);
-        }
-    }
-
-    /// Connections of the program's own socket so far.
-    fn shared_connections(&self) -> u64 {
-        let now = self.shared.as_ref().map_or(0, |shared| {
-            let now = self.table.selected(shared.slot).unwrap_or(shared.before);
-            now.elsewhere.saturating_sub(shared.before.elsewhere)
-        });
-        self.to_shared + now
-    }
-
-    /// Pins workers, where there are several: who is alone has nobody to share cores with. Those that are pinned already stay there.
-    fn pin(&mut self, pin: bool) {
-        let alone = self.members.iter().all(|member| member.part.tid == self.members[0].part.tid);
-        for member in self.members.iter_mut().filter(|member| member.part.core.is_none()) {
-            let Some(may) = affinity(member.part.tid) else { continue };
-            member.part.core = match (&may[..], member.core) {
-                ([only], _) => Some(*only),
-                (_, Some(core)) if pin && !alone => {
-                    let mut set = CpuSet::new();
-                    set.set(core as usize);
-                    let thread = Pid::from_raw(member.part.tid as i32);
-                    thread.and_then(|thread| sched_setaffinity(Some(thread), &set).ok()).map(|()| core)
-                }
-                _ => None,
-            };
-        }
-    }
-
-    /// Tells the program whose the cores are.
-    fn assign(&self) -> io::Result<()> {
-        let slot = |member: &Member| Slot { at: member.slot, cpu: member.part.core };
-        let shared = self.shared.iter().map(|shared| Slot { at: shared.slot, cpu: None });
-        self.table.assign(&self.members.iter().map(slot).chain(shared).collect::<Vec<_>>())
     }
 }

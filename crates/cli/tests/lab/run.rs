@@ -195,6 +195,49 @@ fn run_moves_what_waits_at_a_killed_worker_to_another() {
     assert_eq!((report.migrated, report.parts), (60, 3), "{}", report.text);
 }
 
+/// A stopped worker's core is served by another, also what waits already, and by the worker once it goes on.
+#[test]
+fn run_passes_over_a_worker_that_accepts_nothing() {
+    if !two_cores() {
+        return;
+    }
+    let Some(nginx) = Program::nginx("") else { return };
+    let [(_, other), (_, stopped)] = nginx.workers()[..] else { unreachable!() };
+    let answered_by = |stream| body(stream).map(|pid| Pid::from_raw(pid.parse().unwrap()).unwrap());
+    kill_process(stopped, Signal::STOP).unwrap();
+    for _ in 0..3 {
+        let waiting: Vec<_> = (0..20).map(|_| nginx.ask(1).unwrap()).collect();
+        for stream in waiting {
+            assert_eq!(answered_by(stream).unwrap(), other);
+        }
+    }
+    kill_process(stopped, Signal::CONT).unwrap();
+    until("it is passed over for good", || answered_by(nginx.ask(1).unwrap()).unwrap() == stopped);
+    let (report, _) = nginx.finish(Signal::QUIT);
+    assert!(report.migrated >= 20 && report.parts == 2, "{}", report.text);
+    assert!(report.text.contains("\"stalls\": 1"), "{}", report.text);
+}
+
+/// A worker that has the listener in an epoll set may serve one connection at a time all the same.
+#[test]
+fn run_moves_what_waits_for_a_worker_that_serves_another_connection() {
+    if !two_cores() {
+        return;
+    }
+    let Some(lab) = Lab::new() else { return };
+    let script = lab.dir.join("workers.py");
+    std::fs::write(&script, WORKERS).unwrap();
+    let program = Program::start(lab, "", &["python3", script.to_str().unwrap(), "epoll"]);
+    until("the workers are not pinned", || program.workers().len() == 2);
+    let silent = program.request(0, "").unwrap();
+    for n in 0..8 {
+        body(program.ask(n % 2).unwrap()).unwrap();
+    }
+    drop(silent);
+    let (report, _) = program.finish(Signal::TERM);
+    assert!(report.migrated > 0 && report.text.contains("\"stalls\": 1"), "{}", report.text);
+}
+
 #[test]
 fn run_loses_no_connection_while_nginx_reloads() {
     if !two_cores() {

@@ -11,7 +11,7 @@ use wire::MacAddr;
 use crate::sys::set_option;
 
 pub use sock_diag::{
-    Handshakes, KernelFlows, all_kernel_flows, forget_time_wait, kernel_flows, listening_cookies, listening_ports,
+    Handshakes, KernelFlows, accept_queues, all_kernel_flows, forget_time_wait, kernel_flows, listening_ports,
 };
 
 /// A network interface.

@@ -19,6 +19,8 @@ const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const SOCK_DESTROY: u16 = 21;
 /// Bytes of `struct inet_diag_sockid`.
 const SOCKET_ID: usize = 48;
+/// Offset of `idiag_rqueue`, behind four bytes, the id and the timer.
+const RECEIVED: usize = 4 + SOCKET_ID + 4;
 
 /// One connection as `struct inet_diag_msg` describes it.
 pub(super) struct DiagSocket<'a> {
@@ -28,6 +30,8 @@ pub(super) struct DiagSocket<'a> {
     time_wait: bool,
     /// Of a handshake: its SYN/ACK was sent again.
     again: bool,
+    /// `idiag_rqueue`: bytes to read, of a listener connections to accept.
+    received: u32,
     /// `struct inet_diag_sockid`, cookie included.
     id: &'a [u8],
 }
@@ -39,7 +43,8 @@ pub(super) fn diag_socket(b: &[u8]) -> Option<DiagSocket<'_>> {
         // An IPv4 connection of a socket of both families.
         _ => ip(&id[4..20])?.to_canonical(),
     };
-    Some(DiagSocket { family: b[0], local, time_wait: b[2] == 3, again: b[3] > 0, id })
+    let received = u32::from_ne_bytes(*b.get(RECEIVED..)?.first_chunk()?);
+    Some(DiagSocket { family: b[0], local, time_wait: b[2] == 3, again: b[3] > 0, received, id })
 }
 
 impl DiagSocket<'_> {
@@ -99,16 +104,13 @@ pub fn listening_ports() -> io::Result<Vec<u16>> {
     Ok(ports)
 }
 
-/// Cookies (SO_COOKIE) of the sockets that listen in this network namespace.
-pub fn listening_cookies() -> io::Result<Vec<u64>> {
-    let mut socket = Netlink::with_groups(libc::NETLINK_SOCK_DIAG, 0)?;
-    let mut cookies = Vec::new();
-    for family in [libc::AF_INET, libc::AF_INET6] {
-        let mut body = diag_request(family as u8, LISTENING);
-        body.resize(8 + SOCKET_ID, 0);
-        socket.dump(SOCK_DIAG_BY_FAMILY, &body, |_, b| cookies.extend(diag_socket(b).and_then(|s| s.cookie())))?;
-    }
-    Ok(cookies)
+/// Sockets that listen in this network namespace: connections that wait to be accepted, by the socket's cookie (SO_COOKIE).
+pub fn accept_queues() -> io::Result<HashMap<u64, u32>> {
+    let mut queues = HashMap::new();
+    each(&mut Netlink::with_groups(libc::NETLINK_SOCK_DIAG, 0)?, LISTENING, 0, |s| {
+        queues.extend(s.cookie().map(|cookie| (cookie, s.received)));
+    })?;
+    Ok(queues)
 }
 
 /// What the kernel's TCP has on local port `port` of those addresses that `covers` names.
