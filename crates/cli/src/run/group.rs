@@ -8,7 +8,7 @@ use rustix::fd::BorrowedFd;
 use rustix::net::sockopt;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -202,6 +202,12 @@ impl Group {
     /// True where another part could take what waits at one.
     pub fn has_others(&self) -> bool {
         self.members.len() > 1
+    }
+
+    /// The program's own sockets in whose place parts are, by cookie, with a worker of each and its descriptor.
+    pub fn wholes(&self) -> BTreeMap<u64, (u32, u16)> {
+        let workers = self.members.iter().map(|member| &member.worker);
+        workers.filter_map(|worker| Some((worker.whole?, (worker.part.pid, worker.fd)))).collect()
     }
 
     /// Looks at accept queues, by cookie: a worker that has accepted nothing since the last look while something waited is passed over for

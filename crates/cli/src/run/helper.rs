@@ -178,7 +178,7 @@ impl Helper {
             }
             let waits = [
                 self.tables.drains().then_some(DRAIN),
-                self.tables.has_others().then_some(QUEUES),
+                self.tables.may_stall().then_some(QUEUES),
                 self.processes.is_empty().then_some(LOOK),
                 self.program.1.map(|_| LAST_WORDS),
             ];
@@ -207,7 +207,7 @@ impl Helper {
                 }
             }
             let now = Instant::now();
-            if self.tables.has_others() && now.saturating_duration_since(looked) >= QUEUES {
+            if self.tables.may_stall() && now.saturating_duration_since(looked) >= QUEUES {
                 looked = now;
                 self.tables.look(now);
             }

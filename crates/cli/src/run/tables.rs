@@ -15,7 +15,7 @@ use claims::Verdict;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{fcntl_getfl, fcntl_setfl};
 use rustix::net::sockopt;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -54,6 +54,8 @@ pub struct Tables {
     foreign: (Vec<Place>, Vec<u64>),
     /// Where processes wait without a part.
     shared: Vec<Place>,
+    /// The program's own sockets at which something waited at the last look, by cookie.
+    left_behind: HashSet<u64>,
     notes: Vec<String>,
 }
 
@@ -104,6 +106,7 @@ impl Tables {
             draining: Vec::new(),
             foreign: (Vec::new(), Vec::new()),
             shared: Vec::new(),
+            left_behind: HashSet::new(),
             notes: Vec::new(),
         })
     }
@@ -217,10 +220,7 @@ impl Tables {
             let is_part = |member: &Member| member.cookie == cookie && member.worker.part.pid == claim.pid;
             let Some(at) = group.members.iter().position(is_part) else { continue };
             let Some(cookie) = group.members[at].worker.whole else { return keep };
-            // Who has forked the workers has the socket at their number; the helper keeps none.
-            let others = [parent(claim.pid), self.listeners.get(&cookie).copied()];
-            let found = others.into_iter().flatten().find_map(|pid| socket_of(pid, claim.fd, cookie));
-            let Some(whole) = found else { return keep };
+            let Some(whole) = whole(&self.listeners, claim.pid, claim.fd, cookie) else { return keep };
             group.remove(at);
             if group.members.is_empty() {
                 // Without a place in the table it is selected by hash, as one of all that listen.
@@ -321,13 +321,15 @@ impl Tables {
     }
 
     /// True where [`look`](Tables::look) could find something.
-    pub fn has_others(&self) -> bool {
-        self.groups.iter().any(Group::has_others)
+    pub fn may_stall(&self) -> bool {
+        self.groups.iter().any(|group| group.has_others() || !group.wholes().is_empty())
     }
 
-    /// Moves what waits at parts whose workers accept nothing.
+    /// Moves what waits at parts whose workers accept nothing, and at the program's own sockets: handshakes that began there may take
+    /// longer than they are waited for.
     pub fn look(&mut self, now: Instant) {
         let Ok(queues) = accept_queues() else { return };
+        let mut left_behind = HashSet::new();
         for at in 0..self.groups.len() {
             let port = self.groups[at].place.port;
             for (pid, fd, cookie) in self.groups[at].look(&queues, now) {
@@ -335,7 +337,20 @@ impl Tables {
                     self.drain_later(part, port, Then::Listen);
                 }
             }
+            if self.shared.contains(&self.groups[at].place) {
+                continue;
+            }
+            for (cookie, (pid, fd)) in self.groups[at].wholes() {
+                if queues.get(&cookie).is_some_and(|waiting| *waiting > 0)
+                    && left_behind.insert(cookie)
+                    && self.left_behind.contains(&cookie)
+                    && let Some(whole) = whole(&self.listeners, pid, fd, cookie)
+                {
+                    self.drain_later(whole, port, Then::Listen);
+                }
+            }
         }
+        self.left_behind = left_behind;
     }
 
     /// All that was counted.
@@ -351,4 +366,11 @@ impl Tables {
         }
         Report::new(listeners, self.notes.clone())
     }
+}
+
+/// The program's own socket, in whose place a worker has its part: who has forked the worker has it at the same number, or who listened
+/// with it. The helper keeps none: one that the program has closed would listen on.
+fn whole(listeners: &HashMap<u64, u32>, worker: u32, fd: u16, cookie: u64) -> Option<OwnedFd> {
+    let others = [parent(worker), listeners.get(&cookie).copied()];
+    others.into_iter().flatten().find_map(|pid| socket_of(pid, fd, cookie))
 }

@@ -96,6 +96,7 @@ impl Program {
             connections: number("connections"),
             local: number("local"),
             migrated: number("migrated"),
+            stalls: text.lines().filter_map(|line| line.trim().strip_prefix("\"stalls\": ")?.parse::<u64>().ok()).sum(),
             parts: text.matches("\"pid\"").count(),
             text: text.clone(),
         };
@@ -115,6 +116,7 @@ struct Report {
     connections: u64,
     local: u64,
     migrated: u64,
+    stalls: u64,
     parts: usize,
     text: String,
 }
@@ -214,8 +216,7 @@ fn run_passes_over_a_worker_that_accepts_nothing() {
     kill_process(stopped, Signal::CONT).unwrap();
     until("it is passed over for good", || answered_by(nginx.ask(1).unwrap()).unwrap() == stopped);
     let (report, _) = nginx.finish(Signal::QUIT);
-    assert!(report.migrated >= 20 && report.parts == 2, "{}", report.text);
-    assert!(report.text.contains("\"stalls\": 1"), "{}", report.text);
+    assert!(report.migrated >= 20 && report.parts == 2 && report.stalls > 0, "{}", report.text);
 }
 
 /// A worker that has the listener in an epoll set may serve one connection at a time all the same.
@@ -235,7 +236,7 @@ fn run_moves_what_waits_for_a_worker_that_serves_another_connection() {
     }
     drop(silent);
     let (report, _) = program.finish(Signal::TERM);
-    assert!(report.migrated > 0 && report.text.contains("\"stalls\": 1"), "{}", report.text);
+    assert!(report.migrated > 0 && report.stalls > 0, "{}", report.text);
 }
 
 #[test]
@@ -360,6 +361,7 @@ def make():
     if how in ("own", "own accept", "attach"):
         s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     s.bind(("127.0.0.1", 8080))
+    s.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 30 if how == "late" else 0)
     s.listen(128)
     if how == "attach":
         steps = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0))
@@ -520,9 +522,14 @@ fn run_serves_what_came_before_the_workers() {
         !early.is_empty()
     });
     early.extend((0..40).map(|n| program.ask(n % 2).unwrap()));
+    let mut silent = program.request(1, "").unwrap();
     std::fs::write(now, "").unwrap();
     let n = early.into_iter().map(body).filter(|answer| answer.is_ok()).count();
     assert_eq!(n, 41);
+    // The kernel takes the deferred handshake to the socket with which it began, whoever listens meanwhile. It is waited for no longer.
+    std::thread::sleep(Duration::from_secs(1));
+    silent.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+    body(silent).unwrap();
     let (report, _) = program.finish(Signal::TERM);
     assert!(report.migrated > 0, "{}", report.text);
 }
