@@ -1,11 +1,11 @@
 //! Functions of the C library that a program calls here first. Each does its own small part and calls the next of its name.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::slice;
 
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, sockaddr, socklen_t, timespec, timeval};
 
-use crate::{next, table};
+use crate::{environment, next, table};
 
 macro_rules! hooks {
     ($(fn $name:ident = $symbol:literal($($arg:ident: $type:ty),* $(,)?) { $($before:tt)* })*) => {
@@ -116,6 +116,20 @@ unsafe extern "C" fn epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, event:
         table::left(fd);
     }
     done
+}
+
+#[unsafe(export_name = "execve")]
+unsafe extern "C" fn execve(
+    path: *const c_char,
+    arguments: *const *const c_char,
+    variables: *const *const c_char,
+) -> c_int {
+    if !table::passes_listeners() {
+        // SAFETY: the caller's arguments.
+        return unsafe { next::execve(path, arguments, variables) };
+    }
+    // SAFETY: execve(2) is given as much, and the caller's arguments.
+    unsafe { environment::completed(variables, |variables| next::execve(path, arguments, variables)) }
 }
 
 #[unsafe(export_name = "setsockopt")]

@@ -8,6 +8,7 @@
 //! signal handlers, under foreign allocators, and before the constructors of other libraries have run.
 
 mod ask;
+mod environment;
 mod hooks;
 mod next;
 mod process;
@@ -21,6 +22,7 @@ static START: extern "C" fn() = start;
 extern "C" fn start() {
     next::resolve();
     if process::find_helper() {
+        environment::keep();
         table::adopt_inherited();
     }
 }

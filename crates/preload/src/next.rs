@@ -1,6 +1,6 @@
 //! The functions that this library stands in front of: the next ones of their names, another preloaded library's or the C library's.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::transmute_copy;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -101,6 +101,7 @@ functions! {
         timeout: *const timespec,
         mask: *const sigset_t,
     );
+    execve = c"execve": fn(path: *const c_char, arguments: *const *const c_char, variables: *const *const c_char);
     setsockopt = c"setsockopt": fn(fd: c_int, level: c_int, option: c_int, value: *const c_void, len: socklen_t);
     accept = c"accept": fn(fd: c_int, address: *mut sockaddr, len: *mut socklen_t);
     accept4 = c"accept4": fn(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int);

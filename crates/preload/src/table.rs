@@ -163,6 +163,14 @@ pub fn forget(fd: c_int) {
     }
 }
 
+/// True where a program that this process executes has a listener of ours.
+pub fn passes_listeners() -> bool {
+    let listens = |fd: &c_int| entry(*fd).is_some_and(|entry| entry.state() != NONE);
+    // SAFETY: no memory is passed.
+    let flags = |fd| unsafe { libc::fcntl(fd, libc::F_GETFD) };
+    (0..=HIGHEST.load(Ordering::Relaxed)).filter(listens).any(|fd| matches!(flags(fd), 0))
+}
+
 /// The program selects listeners of this one's address by itself.
 pub fn attached(fd: c_int) {
     if process::owns_memory() && is_tcp(fd) {

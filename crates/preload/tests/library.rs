@@ -47,6 +47,7 @@ fn stands_in_front_of_these_functions_and_no_others() {
         "epoll_pwait",
         "epoll_pwait2",
         "epoll_wait",
+        "execve",
         "listen",
         "poll",
         "ppoll",
