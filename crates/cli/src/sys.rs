@@ -153,6 +153,19 @@ pub fn give_signals(command: &mut Command) {
     unsafe { command.pre_exec(unblock) };
 }
 
+/// Blocks the signals that service managers, terminals and `timeout` send to a program and all that runs beside it.
+pub fn block_signals() {
+    // SAFETY: sigset_t is plain data, filled by sigemptyset before use; the numbers are valid signals.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2] {
+            libc::sigaddset(&mut set, signal);
+        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+    }
+}
+
 fn signal_set(hangup: Hangup) -> libc::sigset_t {
     // SAFETY: sigset_t is plain data, filled by sigemptyset before use; the numbers are valid signals.
     unsafe {

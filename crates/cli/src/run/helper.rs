@@ -9,7 +9,7 @@ use super::report::{self, Report};
 use super::tables::{Claim, Tables};
 use crate::failure::{Failure, words};
 use crate::say::tell;
-use crate::sys::raise_descriptor_limit;
+use crate::sys::{block_signals, raise_descriptor_limit};
 use claims::{Kind, Request, Token, Verdict};
 use clap::Args;
 use rustix::event::{Timespec, epoll};
@@ -63,8 +63,9 @@ pub fn run(args: &HelperArgs) -> Result<(), Failure> {
     }
     match Helper::new(args) {
         Ok(mut helper) => {
-            // The terminal's signals are the program's.
+            // Signals are the program's, with which the helper ends.
             let _ = rustix::process::setsid();
+            block_signals();
             answer_starter(READY);
             let _ = rustix::stdio::dup2_stdin(File::open("/dev/null").map_err(Failure::told)?);
             let _ = std::env::set_current_dir("/");
