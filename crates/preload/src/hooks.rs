@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::slice;
 
-use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, sockaddr, socklen_t, timespec, timeval};
+use libc::{epoll_event, fd_set, msghdr, nfds_t, pollfd, sigset_t, sockaddr, socklen_t, ssize_t, timespec, timeval};
 
 use crate::{environment, next, table};
 
@@ -130,6 +130,38 @@ unsafe extern "C" fn execve(
     }
     // SAFETY: execve(2) is given as much, and the caller's arguments.
     unsafe { environment::completed(variables, |variables| next::execve(path, arguments, variables)) }
+}
+
+#[unsafe(export_name = "recvmsg")]
+unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: the caller's arguments.
+    let got = unsafe { next::recvmsg(fd, message, flags) };
+    // SAFETY: recvmsg(2) has filled it.
+    if got >= 0 && unsafe { (*message).msg_controllen } > 0 {
+        // SAFETY: as above.
+        unsafe { each_received(message, table::adopt) };
+    }
+    got
+}
+
+/// Calls `f` for each descriptor that came with a message (SCM_RIGHTS).
+///
+/// # Safety
+///
+/// `message` is one that recvmsg(2) has filled.
+unsafe fn each_received(message: *const msghdr, f: impl Fn(c_int)) {
+    // SAFETY: the macros stay within the control messages that the kernel has written.
+    unsafe {
+        let mut header = libc::CMSG_FIRSTHDR(message);
+        while !header.is_null() {
+            if (*header).cmsg_level == libc::SOL_SOCKET && (*header).cmsg_type == libc::SCM_RIGHTS {
+                let bytes = ((*header).cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
+                let fds = libc::CMSG_DATA(header).cast::<c_int>();
+                (0..bytes / size_of::<c_int>()).for_each(|at| f(fds.add(at).read_unaligned()));
+            }
+            header = libc::CMSG_NXTHDR(message, header);
+        }
+    }
 }
 
 #[unsafe(export_name = "setsockopt")]

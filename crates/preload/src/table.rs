@@ -113,10 +113,17 @@ fn now() -> u32 {
 
 /// Finds listeners that this program has from who executed it: a service manager's, or an earlier binary's.
 pub fn adopt_inherited() {
-    for fd in 0..MOST_INHERITED {
-        if ask::option(fd, libc::SO_ACCEPTCONN) == Some(1) && is_tcp(fd) {
-            open(fd, 0);
-        }
+    (0..MOST_INHERITED).for_each(adopt);
+}
+
+/// A descriptor has come from another process, or another program: it may be a listener.
+pub fn adopt(fd: c_int) {
+    if process::helper().is_some()
+        && process::owns_memory()
+        && ask::option(fd, libc::SO_ACCEPTCONN) == Some(1)
+        && is_tcp(fd)
+    {
+        open(fd, 0);
     }
 }
 

@@ -52,6 +52,7 @@ fn stands_in_front_of_these_functions_and_no_others() {
         "poll",
         "ppoll",
         "pselect",
+        "recvmsg",
         "select",
         "setsockopt",
     ];

@@ -372,7 +372,8 @@ def make():
         s.set_inheritable(True)
         os.execv(sys.executable, [sys.executable, *sys.argv, str(s.fileno())])
     return s
-whole = None if how.startswith("own") else make()
+whole = None if how.startswith("own") or how == "passed" else make()
+pairs = [socket.socketpair() for _ in range(2)]
 while how == "late" and not os.path.exists(sys.argv[2]):
     time.sleep(0.01)
 pids = []
@@ -381,13 +382,16 @@ for worker in range(2):
     if pid:
         pids.append(pid)
         continue
-    s = whole or make()
+    if how == "passed":
+        s = socket.socket(fileno=socket.recv_fds(pairs[worker][1], 1, 1)[1][0])
+    else:
+        s = whole or make()
     s.setblocking(how not in ("poll", "select"))
     about = lambda: (os.get_blocking(s.fileno()), os.get_inheritable(s.fileno()), s.getsockname())
     before = about()
     if how == "poll":
         p = select.poll(); p.register(s, select.POLLIN); wait = p.poll
-    elif how in ("epoll", "own", "late", "attach", "other user", "executed"):
+    elif how in ("epoll", "own", "passed", "late", "attach", "other user", "executed"):
         p = select.epoll(); p.register(s, select.EPOLLIN); wait = p.poll
     elif how == "select":
         wait = lambda: select.select([s], [], [])
@@ -405,6 +409,10 @@ for worker in range(2):
         syn = c.getsockopt(socket.SOL_SOCKET, 49)
         c.sendall(b"HTTP/1.1 200\r\n\r\n%d %s %d" % (syn, ",".join(map(str, os.sched_getaffinity(0))).encode(), os.getpid()))
         c.close()
+if how == "passed":
+    whole = make()
+    for here, _ in pairs:
+        socket.send_fds(here, [b"x"], [whole.fileno()])
 signal.signal(signal.SIGTERM, lambda *_: [os.kill(pid, 9) for pid in pids] and os._exit(7))
 while True:
     signal.pause()
@@ -415,7 +423,7 @@ fn run_finds_workers_however_they_wait() {
     if !two_cores() {
         return;
     }
-    for how in ["epoll", "own", "own accept", "other user", "executed"] {
+    for how in ["epoll", "own", "own accept", "other user", "executed", "passed"] {
         let Some(lab) = Lab::new() else { return };
         let script = lab.dir.join("workers.py");
         std::fs::write(&script, WORKERS).unwrap();
