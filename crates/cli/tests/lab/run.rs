@@ -334,19 +334,33 @@ fn run_gives_each_thread_of_haproxy_the_connections_of_its_core() {
     let text = "global\n nbthread 2\ndefaults\n mode http\n timeout client 5s\n timeout connect 5s\n timeout server 5s\n\
                 frontend f\n bind 127.0.0.1:8080 shards by-thread\n http-request return status 200 content-type text/plain string ok\n";
     std::fs::write(&config, text).unwrap();
-    let program = Program::start(lab, "", &["haproxy", "-q", "-f", config.to_str().unwrap()]);
-    let threads = || {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", program.program.0.id())).into_iter().flatten();
-        tasks.filter_map(|task| only_core(task.ok()?.file_name().to_str()?.parse().ok()?)).count()
+    let program = Program::start(lab, "", &["haproxy", "-q", "-W", "-f", config.to_str().unwrap()]);
+    let master = program.program.0.id();
+    // Workers of which both threads are pinned.
+    let workers = || {
+        let children = std::fs::read_to_string(format!("/proc/{master}/task/{master}/children")).unwrap_or_default();
+        let pinned = |pid: &String| {
+            let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
+            tasks.filter_map(|task| only_core(task.ok()?.file_name().to_str()?.parse().ok()?)).count() == 2
+        };
+        children.split_whitespace().map(str::to_owned).filter(pinned).collect::<Vec<_>>()
     };
-    until("its threads are not pinned", || threads() == 2);
-    for core in [0, 1] {
-        for _ in 0..200 {
-            assert_eq!(body(program.ask(core).unwrap()).unwrap(), "ok");
+    let ask = || {
+        for core in [0, 1] {
+            for _ in 0..100 {
+                assert_eq!(body(program.ask(core).unwrap()).unwrap(), "ok");
+            }
         }
-    }
+    };
+    until("its threads are not pinned", || workers().len() == 1);
+    ask();
+    // The next worker has its listeners from this one.
+    let before = workers();
+    program.program.signal(Signal::USR2);
+    until("no worker comes in place of the one before", || workers().len() == 1 && workers() != before);
+    ask();
     let (report, _) = program.finish(Signal::USR1);
-    assert_eq!((report.connections, report.local, report.parts), (400, 400, 2), "{}", report.text);
+    assert_eq!((report.connections, report.local, report.parts), (400, 400, 4), "{}", report.text);
 }
 
 /// Workers that wait in the way of the argument, serve one connection at a time and answer with the cores of the SYN and their own.
