@@ -233,6 +233,8 @@ pub fn left(fd: c_int) {
         && entry.state() != NONE
         && process::owns_memory()
         && entry.sets.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |sets| sets.checked_sub(1)) == Ok(1)
+        // A socket that the process has made stays its part.
+        && entry.owner.load(Ordering::Relaxed) != process::number()
         && entry.change(TAKEN, AWAY)
     {
         ANY_AWAY.store(true, Ordering::SeqCst);

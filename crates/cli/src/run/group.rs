@@ -211,7 +211,7 @@ impl Group {
     }
 
     /// Looks at accept queues, by cookie: a worker that has accepted nothing since the last look while something waited is passed over for
-    /// a time. Who is passed over, and has connections that wait, with the descriptor of its part.
+    /// a time. Returns the parts whose queue is to move: process, descriptor, cookie.
     pub fn look(&mut self, queues: &HashMap<u64, u32>, now: Instant) -> Vec<(u32, u16, u64)> {
         let mut stalled = Vec::new();
         let mut present = self.members.iter().filter(|member| member.rest.0.is_none()).count();

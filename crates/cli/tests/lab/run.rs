@@ -285,7 +285,7 @@ fn run_loses_no_connection_while_nginx_reloads() {
     assert!(answered > 100, "{answered}: nothing is shown");
 }
 
-/// What comes to a worker's part while another has the mutex would wait for as long as that one has nothing to do.
+/// Connections that came to a worker's part while another has the mutex would wait for as long as that one has nothing to do.
 #[test]
 fn run_leaves_no_connection_to_a_worker_of_nginx_that_waits_for_the_mutex() {
     if !two_cores() {
@@ -455,7 +455,7 @@ fn run_finds_workers_however_they_wait() {
     }
 }
 
-/// What comes to the core of a worker that serves a connection would wait for that one's end.
+/// Connections in the queue of a worker that serves one would wait for the end of that.
 #[test]
 fn run_lets_workers_share_a_listener_that_serve_one_connection_at_a_time() {
     for how in ["poll", "select", "accept"] {
