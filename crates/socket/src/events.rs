@@ -57,6 +57,7 @@ impl Sockets {
         if !self.starved.is_empty() && !self.backlogged() && self.side.has_free() {
             self.feed_starved();
         }
+        self.check_in_turn();
         n
     }
 
@@ -195,6 +196,7 @@ impl Sockets {
             Event::Connected { conn } => self.on_tcp(conn, ANY, |t| {
                 if t.phase == Phase::Opening {
                     t.phase = Phase::Open;
+                    t.set(flag::NO_SPACE, false);
                 }
             }),
             Event::Data { conn, chain, fin } => {

@@ -5,6 +5,7 @@
 //! without threads.
 #![forbid(unsafe_code)]
 
+mod check;
 mod chunks;
 mod close;
 mod counters;

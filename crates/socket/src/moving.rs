@@ -74,7 +74,8 @@ impl Sockets {
             return Err((Errno::EMFILE, Moved { conn, local, tcp }));
         }
         let mut tcp = Tcp { phase: Phase::Open, ..tcp };
-        tcp.set(flag::STARVED, false);
+        // Whoever waited for room, waited on the other thread.
+        tcp.set(flag::STARVED | flag::NO_SPACE, false);
         self.locals.set(&mut tcp, local);
         let Some(id) = self.table.insert(Socket::Tcp(tcp)) else { unreachable!("there is room") };
         set(&mut self.by_conn, conn.0, id);

@@ -62,7 +62,7 @@ impl Tcp {
     /// The stack counts unreported bytes as occupying the window. A quarter of the buffer is worth a job; an emptied queue
     /// is worth one from an eighth on, so that a sender held up by the window goes on at once.
     #[inline]
-    fn worth_reporting(&self) -> bool {
+    pub(crate) fn worth_reporting(&self) -> bool {
         let quarter = self.receive_buffer / 4;
         self.unreported >= if self.rx.is_empty() { quarter / 2 } else { quarter }
     }
@@ -264,7 +264,7 @@ impl Sockets {
     }
 
     /// Tells the stack what was read, when it is worth a job.
-    fn report_consumed(&mut self, id: SockId) {
+    pub(crate) fn report_consumed(&mut self, id: SockId) {
         let Some(t) = self.table.tcp(id) else { return };
         if t.worth_reporting() && t.error.is_none() && !t.is(flag::FIN) {
             let (conn, bytes) = (t.conn, core::mem::take(&mut t.unreported));

@@ -70,6 +70,9 @@ pub struct Sockets {
     /// Listeners with connections taken and not reported.
     pub(crate) taken: Vec<SockId>,
     pub(crate) counters: Counters,
+    /// Batches of events before the next [`Sockets::check`].
+    #[cfg(debug_assertions)]
+    pub(crate) unchecked: usize,
 }
 
 pub(crate) const NONE: u32 = u32::MAX;
@@ -97,6 +100,8 @@ impl Sockets {
             next_query: 0,
             taken: Vec::new(),
             counters: Counters::default(),
+            #[cfg(debug_assertions)]
+            unchecked: 0,
         }
     }
 

@@ -110,7 +110,8 @@ impl Sockets {
         self.tight = now == 0;
     }
 
-    /// Not writable until there are chunks, and slots, again.
+    /// Not writable until there are chunks, slots, or a larger share again: in the queue of those for whom
+    /// [`Sockets::process`] looks, and asks the stack.
     fn starve(&mut self, id: SockId) {
         let Some(t) = self.table.tcp(id) else { return };
         t.set(flag::NO_SPACE, true);
@@ -207,19 +208,25 @@ impl Sockets {
             }
         }
         let n = chain.len();
-        if full && let Some(t) = self.table.tcp(id) {
-            t.set(flag::NO_SPACE, true);
-        }
-        match n {
-            0 if full => Err(Errno::EAGAIN),
-            0 => Ok(0),
-            _ => {
-                if urgent {
-                    self.mark_next(id, n);
-                }
-                self.send(id, chain, more);
-                Ok(n)
+        if n > 0 {
+            if urgent {
+                self.mark_next(id, n);
             }
+            self.send(id, chain, more);
+        }
+        if full {
+            self.wait_for_room(id);
+        }
+        if n == 0 && full { Err(Errno::EAGAIN) } else { Ok(n) }
+    }
+
+    /// A write was cut short. By the buffer or by TCP_NOTSENT_LOWAT: acknowledgments, or what is sent, will make room, and the stack tells
+    /// of that unasked. By the share of the memory: what was taken may be too little for the stack to tell of.
+    fn wait_for_room(&mut self, id: SockId) {
+        let Some(t) = self.table.tcp(id) else { return };
+        t.set(flag::NO_SPACE, true);
+        if t.has_space() {
+            self.starve(id);
         }
     }
 

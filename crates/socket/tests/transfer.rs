@@ -8,7 +8,7 @@ use common::{Lane, RECEIVE, SEND};
 const LEAST: usize = 8192;
 use mem::Chain;
 use protocol::{ConnId, Event, Failure, Job};
-use socket::{Errno, Shutdown, bits};
+use socket::{Errno, Shutdown, SockOption, bits};
 
 #[test]
 fn reads_in_every_form() {
@@ -302,6 +302,44 @@ fn a_dry_pool_stops_writers_until_there_are_chunks() {
     assert_eq!(l.s.write(other, b"x", false), Ok(1));
     l.written();
     l.end();
+}
+
+/// Who is cut short by the share of the memory, far below the send buffer, may have too little under way for the stack to tell of
+/// when it is acknowledged: the stack is asked to, or the writer would never hear of room.
+#[test]
+fn a_write_cut_short_by_the_share_goes_on() {
+    for edge in [true, false] {
+        let mut l = Lane::with(10, 64, 256);
+        let id = l.connected(1);
+        l.s.set_option(id, SockOption::SendBuffer(50_000)).unwrap();
+        l.job();
+        let epoll = l.s.epoll_create().unwrap();
+        let mut ready = [socket::Ready { events: 0, data: 0 }; 4];
+        if edge {
+            l.s.epoll_add(epoll, id, socket::Interest::from_epoll(bits::OUT | bits::ET, 7)).unwrap();
+            assert_eq!(l.s.epoll_collect(epoll, &mut ready), Ok(1));
+        }
+        // Three quarters of the chunks are somebody's.
+        let others = l.chain(&[0; 48 * 2048]);
+        l.s.process();
+        assert_eq!(l.s.write(id, &[1; 20_000], false), Ok(LEAST));
+        l.s.check();
+        assert!(l.s.starving());
+        assert_eq!(l.s.readiness(id), Ok(0));
+        l.written();
+        // Nothing is acknowledged yet; what is will be told.
+        l.s.process();
+        assert!(matches!(l.job(), Job::TellAcked { conn: ConnId(1) }));
+        l.s.process();
+        l.no_job();
+        others.free(&mut l.side);
+        l.tell(Event::Acked { conn: ConnId(1), bytes: 1 });
+        assert!(!l.s.starving());
+        assert_eq!(l.s.readiness(id), Ok(bits::OUT));
+        assert_eq!(l.s.epoll_collect(epoll, &mut ready), Ok(edge as usize));
+        l.s.check();
+        l.end();
+    }
 }
 
 /// However many write as much as they can, nobody is left without, and what is free is not all taken.

@@ -2,7 +2,7 @@
 
 use crate::loss::recovery::Phase;
 use crate::timers::Pending;
-use crate::{SentPool, State, Tcb, flag};
+use crate::{Notice, SentPool, State, Tcb, flag};
 
 impl Tcb {
     /// Panics where the control block contradicts itself, in words that name what does: for simulations, fuzzers and tests. Its time
@@ -19,6 +19,14 @@ impl Tcb {
         self.timers.check();
         self.cc.check();
         self.check_outstanding();
+        self.check_reports();
+    }
+
+    /// Room in the send buffer is told of, or will be: who waits for it hears of a quarter of the buffer, and of each byte once it has asked.
+    fn check_reports(&self) {
+        let worth = self.sender.fills_a_quarter() || self.has(flag::TELL_ACKED) && self.sender.unreported() > 0;
+        let told = !worth || self.orphaned() || !self.established() || self.notice().has(Notice::ACKED);
+        assert!(told, "{} bytes are acknowledged, and nobody is told: {self:?}", self.sender.unreported());
     }
 
     /// While the connection lives, what is outstanding has a record and a timer, and what is lost has its recovery.

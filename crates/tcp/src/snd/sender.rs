@@ -183,10 +183,16 @@ impl Sender {
         core::mem::take(&mut self.unreported)
     }
 
+    /// Whether they are a quarter of the buffer: the application, which counts them as under way, must hear of that.
+    #[inline(always)]
+    pub fn fills_a_quarter(&self) -> bool {
+        self.unreported >= self.buffer / 4
+    }
+
     /// Whether they are worth an event: a quarter of the buffer, or of what can be had of one where memory is scarce.
     #[inline(always)]
     pub fn worth_telling(&self, share: impl FnOnce() -> usize) -> bool {
-        self.unreported >= self.buffer / 4 || self.unreported >= WORTH && self.unreported as usize >= share() / 4
+        self.fills_a_quarter() || self.unreported >= WORTH && self.unreported as usize >= share() / 4
     }
 
     // -- What was sent.

@@ -212,6 +212,7 @@ fn the_send_buffer_follows_the_window() {
     {
         p.inject(&format!(". 1:1(0) ack {} win 20000", 1001 + i * 1000));
         assert_eq!((p.send_buffer(), p.take_notice().has(Notice::ROOM)), (buffer, told), "{i}");
+        p.take_acked();
         p.drain();
     }
     p.inject(". 1:1(0) ack 14001 win 20000");
@@ -224,6 +225,7 @@ fn the_send_buffer_follows_the_window() {
     p.drain();
     p.inject(". 1:1(0) ack 10001 win 20000");
     assert_eq!((p.send_buffer(), p.take_notice().has(Notice::ROOM)), (10_000, false));
+    p.take_acked();
     p.drain();
     p.set_send_buffer(1);
     assert_eq!(p.send_buffer(), 2048);
