@@ -291,7 +291,7 @@ impl Sockets {
             return;
         };
         let (flags, cold) = (l.flags & flag::INHERITED, l.cold.clone());
-        let (send_buffer, receive_buffer) = (l.send_buffer, l.receive_buffer);
+        let (send_buffer, receive_buffer, resized) = (l.send_buffer, l.receive_buffer, l.resized);
         let mut t = self.fresh(false);
         (t.phase, t.conn, t.cold, t.rx) = (Phase::Open, conn, cold, chain);
         t.flags = flags | flag::QUEUED | flag::BOUND;
@@ -310,6 +310,9 @@ impl Sockets {
         }
         if let Some(l) = self.table.listener(id) {
             l.queue.push_back(new);
+        }
+        if resized {
+            self.resize(conn, new);
         }
         self.mark(id, bits::IN);
     }

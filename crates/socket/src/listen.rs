@@ -52,6 +52,7 @@ impl Sockets {
                     flags: t.flags,
                     send_buffer: t.send_buffer,
                     receive_buffer: t.receive_buffer,
+                    resized: false,
                     cold: t.cold.take(),
                     watch: t.watch.take(),
                 };

@@ -163,21 +163,13 @@ impl Sockets {
     pub fn set_option(&mut self, id: SockId, option: SockOption) -> Result<(), Errno> {
         let (flags, cold, whom, asked, closed) = match self.table.open_mut(id)? {
             Socket::Tcp(t) => {
-                match option {
-                    SockOption::SendBuffer(n) => t.send_buffer = send_buffer(n),
-                    SockOption::ReceiveBuffer(n) => t.receive_buffer = receive_buffer(n),
-                    _ => {}
-                }
+                resize((&mut t.send_buffer, &mut t.receive_buffer), t.cold.as_deref(), option);
                 let live = matches!(t.phase, Phase::Opening | Phase::Open) && t.error.is_none();
                 let whom = if live { Whom::Conn(t.conn) } else { Whom::Later };
                 (&mut t.flags, &mut t.cold, whom, t.phase == Phase::Asked, !live && t.phase != Phase::Asked)
             }
             Socket::Listener(l) => {
-                match option {
-                    SockOption::SendBuffer(n) => l.send_buffer = send_buffer(n),
-                    SockOption::ReceiveBuffer(n) => l.receive_buffer = receive_buffer(n),
-                    _ => {}
-                }
+                l.resized |= resize((&mut l.send_buffer, &mut l.receive_buffer), l.cold.as_deref(), option);
                 let (whom, asked) = match l.phase {
                     ListenPhase::Open(listener) => (Whom::Listener(listener), false),
                     _ => (Whom::Later, matches!(l.phase, ListenPhase::Asked)),
@@ -255,7 +247,7 @@ impl Sockets {
             SockOption::Linger2(n) => (ConnOption::Linger2, n.clamp(-1, tcp::Tcb::MOST_LINGER2) as u32),
             SockOption::DeferAccept(n) => (ConnOption::DeferAccept, retransmissions(n)),
             SockOption::WindowClamp(0) if !closed => return Err(Errno::EINVAL),
-            SockOption::WindowClamp(n) => (ConnOption::WindowClamp, if n == 0 { 0 } else { n.max(RECEIVE_MIN) }),
+            SockOption::WindowClamp(n) => (ConnOption::WindowClamp, window_clamp(n)),
             SockOption::Congestion(algorithm) => (ConnOption::Congestion, algorithm.number()),
             SockOption::MaxPacingRate(rate) => (ConnOption::MaxPacing, rate),
             SockOption::NotSentLow(n) => {
@@ -285,6 +277,13 @@ impl Sockets {
             Whom::Listener(listener) => self.job(Job::SetListenerOption { listener, option, value }),
             Whom::Later => {}
         }
+        match option {
+            // Linux: a larger limit is room at once (sk_setsockopt, do_tcp_setsockopt).
+            ConnOption::SendBuffer | ConnOption::NotSentLow => self.mark_space(id),
+            // Of a smaller buffer it may be worth it, and nothing be left to be read.
+            ConnOption::ReceiveBuffer | ConnOption::WindowClamp => self.report_consumed(id),
+            _ => {}
+        }
         Ok(())
     }
 
@@ -311,7 +310,12 @@ impl Sockets {
             SockOption::ReceiveTimeout(_) => SockOption::ReceiveTimeout(cold.and_then(|c| c.receive_timeout)),
             SockOption::SendTimeout(_) => SockOption::SendTimeout(cold.and_then(|c| c.send_timeout)),
             SockOption::SendBuffer(_) => SockOption::SendBuffer(send),
-            SockOption::ReceiveBuffer(_) => SockOption::ReceiveBuffer(receive.saturating_mul(2)),
+            SockOption::ReceiveBuffer(_) => {
+                // TCP_WINDOW_CLAMP is no SO_RCVBUF.
+                let clamped = told(ConnOption::WindowClamp, 0) > 0;
+                let buffer = if clamped { told(ConnOption::ReceiveBuffer, self.config.receive_buffer) } else { receive };
+                SockOption::ReceiveBuffer(buffer.saturating_mul(2))
+            }
             SockOption::ReceiveLow(_) => SockOption::ReceiveLow(cold.map_or(1, |c| c.receive_low.max(1))),
             SockOption::OobInline(_) => SockOption::OobInline(cold.is_some_and(|c| c.oob_inline)),
             SockOption::Inq(_) => SockOption::Inq(cold.is_some_and(|c| c.inq)),
@@ -372,6 +376,16 @@ impl Sockets {
         }
     }
 
+    /// A connection of a listener whose buffers were set while it listened has the listener's.
+    #[cold]
+    pub(crate) fn resize(&mut self, conn: ConnId, id: SockId) {
+        let Some(cold) = self.table.tcp(id).and_then(|t| t.cold.as_deref()) else { return };
+        let buffers = [ConnOption::SendBuffer, ConnOption::ReceiveBuffer, ConnOption::WindowClamp];
+        for (option, value) in buffers.map(|option| Some((option, cold.told(option)?))).into_iter().flatten() {
+            self.job(Job::SetOption { conn, option, value });
+        }
+    }
+
     /// SO_ERROR: the pending error, which is then no longer pending.
     pub fn take_error(&mut self, id: SockId) -> Result<Option<Errno>, Errno> {
         match self.table.open_mut(id)? {
@@ -386,6 +400,18 @@ impl Sockets {
 const SEND_MIN: u32 = 4608;
 const RECEIVE_MIN: u32 = 1152;
 
+/// Sets a socket's or listener's (send, receive) buffers as `option` says; whether it says anything of them.
+fn resize((send, receive): (&mut u32, &mut u32), cold: Option<&Cold>, option: SockOption) -> bool {
+    let clamp = cold.and_then(|c| c.told(ConnOption::WindowClamp)).filter(|clamp| *clamp > 0);
+    match option {
+        SockOption::SendBuffer(n) => *send = send_buffer(n),
+        SockOption::ReceiveBuffer(n) => *receive = receive_buffer(n).min(clamp.unwrap_or(u32::MAX)),
+        SockOption::WindowClamp(n @ 1..) => *receive = (*receive).min(window_clamp(n)),
+        _ => return false,
+    }
+    true
+}
+
 /// What a send buffer holds: twice what was asked for, as on Linux.
 fn send_buffer(bytes: u32) -> u32 {
     bytes.saturating_mul(2).clamp(SEND_MIN, 1 << 30)
@@ -394,6 +420,11 @@ fn send_buffer(bytes: u32) -> u32 {
 /// What a receive buffer lets arrive: Linux doubles it too, and keeps half for its overhead.
 fn receive_buffer(bytes: u32) -> u32 {
     bytes.clamp(RECEIVE_MIN, 1 << 29)
+}
+
+/// Linux's do_tcp_setsockopt: 0 lifts it.
+fn window_clamp(bytes: u32) -> u32 {
+    if bytes == 0 { 0 } else { bytes.max(RECEIVE_MIN) }
 }
 
 /// Linux's secs_to_retrans: how many SYN/ACK retransmissions take `seconds`, the first after 1 s, doubling up to 120 s.

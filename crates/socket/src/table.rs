@@ -84,7 +84,9 @@ pub(crate) struct Tcp {
     pub written: u32,
     /// Written and, as far as reported, not acknowledged.
     pub in_flight: u32,
+    /// Never more than the stack's: a part of it is what acknowledged bytes are told by.
     pub send_buffer: u32,
+    /// Never more than the stack's: a part of it is what read bytes are reported by. Within TCP_WINDOW_CLAMP.
     pub receive_buffer: u32,
     /// Our address, by its number ([`Locals`](crate::locals::Locals)).
     pub local: u16,
@@ -218,6 +220,8 @@ pub(crate) struct Listening {
     pub flags: u16,
     pub send_buffer: u32,
     pub receive_buffer: u32,
+    /// A buffer was set while it listened: the stack may have made connections before that which are accepted after it.
+    pub resized: bool,
     pub cold: Option<Box<Cold>>,
     pub watch: Option<Watch>,
 }

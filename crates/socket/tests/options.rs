@@ -4,7 +4,7 @@ mod common;
 
 use common::{Lane, at};
 use protocol::{ConnId, ConnOption, Event, Job, ListenerId};
-use socket::{Errno, ListenOptions, SockOption, bits};
+use socket::{Errno, Interest, ListenOptions, Ready, SockOption, bits};
 use tcp::congestion::Algorithm;
 
 #[test]
@@ -153,6 +153,84 @@ fn less_than_the_low_water_mark_is_nothing_to_read() {
     l.end();
 }
 
+/// A larger SO_SNDBUF or TCP_NOTSENT_LOWAT is room at once: nothing that is acknowledged or sent later may be worth telling.
+#[test]
+fn a_larger_limit_wakes_who_waits_for_room() {
+    type Options = [SockOption; 2];
+    let sizes: Options = [SockOption::SendBuffer(4000), SockOption::SendBuffer(400_000)];
+    let marks: Options = [SockOption::NotSentLow(1000), SockOption::NotSentLow(100_000)];
+    for [small, large] in [sizes, marks] {
+        let mut l = Lane::new();
+        let id = l.connected(1);
+        let epoll = l.s.epoll_create().unwrap();
+        l.s.epoll_add(epoll, id, Interest::from_epoll(bits::OUT | bits::ET, 7)).unwrap();
+        l.s.set_option(id, small).unwrap();
+        let mut ready = [Ready { events: 0, data: 0 }; 4];
+        assert_eq!(l.s.epoll_collect(epoll, &mut ready), Ok(1));
+        assert!(l.s.write(id, &[1; 9000], false).unwrap() < 9000);
+        assert_eq!(l.s.write(id, b"x", false), Err(Errno::EAGAIN));
+        assert_eq!(l.s.epoll_collect(epoll, &mut ready), Ok(0));
+        l.s.set_option(id, large).unwrap();
+        assert_eq!(l.s.epoll_collect(epoll, &mut ready), Ok(1));
+        assert_eq!(ready[0].events, bits::OUT);
+        l.s.check();
+        free_writes(&mut l);
+        l.end();
+    }
+}
+
+/// Bytes that were read and not reported close a smaller window for good, where nothing is left to be read.
+#[test]
+fn a_smaller_window_is_told_what_was_read() {
+    for option in [SockOption::ReceiveBuffer(5000), SockOption::WindowClamp(5000)] {
+        let mut l = Lane::new();
+        let id = l.connected(1);
+        let mut buf = [0; 8000];
+        // An eighth of the buffer is worth a job.
+        l.data(1, &[1; 7999]);
+        l.s.read(id, &mut buf).unwrap();
+        l.no_job();
+        l.s.set_option(id, option).unwrap();
+        let jobs = l.jobs();
+        assert!(matches!(jobs[..], [Job::SetOption { .. }, Job::Consumed { bytes: 7999, .. }]), "{jobs:?}");
+        // From now on of the smaller one.
+        l.data(1, &[1; 700]);
+        l.s.read(id, &mut buf).unwrap();
+        assert!(matches!(l.job(), Job::Consumed { bytes: 700, .. }));
+        l.end();
+    }
+}
+
+/// TCP_WINDOW_CLAMP is no SO_RCVBUF, and the smaller of them counts, in either order.
+#[test]
+fn a_clamp_leaves_the_buffer_alone() {
+    let mut l = Lane::new();
+    let [one, other] = [1, 2].map(|conn| l.connected(conn));
+    for option in [SockOption::ReceiveBuffer(20_000), SockOption::WindowClamp(4000)] {
+        l.s.set_option(one, option).unwrap();
+    }
+    for option in [SockOption::WindowClamp(4000), SockOption::ReceiveBuffer(20_000), SockOption::WindowClamp(9000)] {
+        l.s.set_option(other, option).unwrap();
+    }
+    l.jobs();
+    let mut buf = [0; 600];
+    for (conn, id) in [(1, one), (2, other)] {
+        assert_eq!(l.s.option(id, SockOption::ReceiveBuffer(0)), Ok(SockOption::ReceiveBuffer(40_000)));
+        l.data(conn, &[1; 600]);
+        l.s.read(id, &mut buf).unwrap();
+        assert!(matches!(l.job(), Job::Consumed { bytes: 600, .. }));
+    }
+    l.end();
+}
+
+fn free_writes(l: &mut Lane) {
+    for job in l.jobs() {
+        if let Job::Write { chain, .. } = job {
+            l.bytes(chain);
+        }
+    }
+}
+
 #[test]
 fn what_is_not_sent_is_bounded() {
     let mut l = Lane::new();
@@ -170,10 +248,6 @@ fn what_is_not_sent_is_bounded() {
     // The burst that crosses the mark is taken whole.
     assert_eq!(l.s.write(id, &[1; 3000], false), Ok(701));
     assert_eq!(l.s.write(id, &[1; 3000], false), Err(Errno::EAGAIN));
-    for job in l.jobs() {
-        if let Job::Write { chain, .. } = job {
-            l.bytes(chain);
-        }
-    }
+    free_writes(&mut l);
     l.end();
 }

@@ -47,7 +47,8 @@ impl Tcb {
 
     /// SO_RCVBUF: a smaller buffer takes effect as data arrives; the window does not shrink, and no longer grows by itself.
     pub fn set_receive_buffer(&mut self, bytes: u32) {
-        self.receiver.set_buffer(bytes.clamp(2048, Config::MOST_BYTES));
+        let clamp = self.knobs.as_ref().map(|k| k.window_clamp).filter(|clamp| *clamp > 0);
+        self.receiver.set_buffer(bytes.clamp(2048, Config::MOST_BYTES).min(clamp.unwrap_or(u32::MAX)));
         self.set(flag::RCVBUF_LOCKED, true);
     }
 
@@ -55,6 +56,10 @@ impl Tcb {
     pub fn set_send_buffer(&mut self, bytes: u32) {
         self.sender.set_buffer(bytes.clamp(2048, Config::MOST_BYTES));
         self.set(flag::SNDBUF_LOCKED, true);
+        // A quarter of a smaller buffer may be acknowledged already, and no acknowledgment be to come.
+        if self.sender.fills_a_quarter() && !self.orphaned() {
+            self.put_notice(Notice::ACKED);
+        }
     }
 
     /// Bytes that the application should queue at most.

@@ -81,6 +81,20 @@ fn acknowledged_bytes_are_reported_in_quarters() {
     assert_eq!(p.take_notice(), Notice::default());
 }
 
+/// Of a buffer that becomes smaller a quarter may be acknowledged already: nothing more may come that would tell of it.
+#[test]
+fn a_smaller_buffer_tells_what_is_acknowledged() {
+    let mut p = Peer::server_with(Config { send_buffer: 80_000, send_buffer_max: 80_000, ..plain() });
+    p.write(10_000);
+    p.drain();
+    p.inject(". 1:1(0) ack 10001 win 20000");
+    assert_eq!(p.take_notice(), Notice::default());
+    p.set_send_buffer(40_001);
+    assert_eq!((p.take_notice(), p.take_acked()), (Notice::ACKED, 10_000));
+    p.set_send_buffer(4000);
+    assert_eq!(p.take_notice(), Notice::default());
+}
+
 #[test]
 fn sequence_numbers_for_time_wait() {
     let mut p = Peer::server();

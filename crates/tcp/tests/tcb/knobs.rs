@@ -84,6 +84,9 @@ fn the_window_can_be_clamped() {
     p.read();
     p.quiet();
     p.exchange(". 16000:16000(0) ack 1 win 20000", ". 1:1(0) ack 16001 win 5000");
+    // SO_RCVBUF stays within it.
+    p.set_receive_buffer(20_000);
+    assert_eq!(p.info().rcv_space, 5000);
     p.set_window_clamp(90_000);
     assert_eq!(p.info().rcv_space, 5000);
 }
