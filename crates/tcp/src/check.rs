@@ -22,6 +22,13 @@ impl Tcb {
         self.check_reports();
     }
 
+    /// Something waits to be sent, nothing is under way, and no timer runs: only a place on the lists of what is sent, or a next hop that
+    /// comes, ends that.
+    pub fn waits_for_a_turn(&self) -> bool {
+        let timed = self.timers.pending() != Pending::None || self.has(flag::PACED) || self.timers.is_corked();
+        self.established() && !self.is_over() && self.wants_data() && self.board.is_empty() && !timed
+    }
+
     /// Room in the send buffer is told of, or will be: who waits for it hears of a quarter of the buffer, and of each byte once it has asked.
     fn check_reports(&self) {
         let worth = self.sender.fills_a_quarter() || self.has(flag::TELL_ACKED) && self.sender.unreported() > 0;

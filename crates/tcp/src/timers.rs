@@ -314,6 +314,11 @@ impl Timers {
         }
     }
 
+    /// One is held.
+    pub fn is_corked(&self) -> bool {
+        self.cork_at != Instant::FAR
+    }
+
     /// None is held any more.
     #[inline(always)]
     pub fn uncork(&mut self) {

@@ -67,6 +67,7 @@ impl Stack {
         self.check_hops();
         self.check_flows();
         self.check_timers(scratch);
+        self.check_senders();
         self.check_counts(scratch);
     }
 
@@ -257,6 +258,16 @@ impl Stack {
         if next != key.interface.index() {
             let beside = FlowKey { interface: InterfaceId(next as u8), ..*key };
             assert_ne!(found(&beside), Some(owner), "{owner:?} of {key:?} is found by interface {next}, too");
+        }
+    }
+
+    /// What waits to be sent is under way, has a timer, is on a list, or waits for a next hop or an address: else no event would ever
+    /// send it.
+    fn check_senders(&self) {
+        for id in self.conns.iter_ids() {
+            let Some(c) = self.conns.active(id).filter(|c| c.linked && c.tcb.waits_for_a_turn()) else { continue };
+            let listed = self.schedule.words()[id].bits() & (queued::SEND | queued::HOP | queued::HELD) != 0;
+            assert!(listed, "connection {id} has something to send, and nothing will send it: {:?}", c.tcb);
         }
     }
 
