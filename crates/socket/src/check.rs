@@ -21,7 +21,10 @@ impl Sockets {
                 match self.table.get(id) {
                     Some(Socket::Tcp(t)) => {
                         check_tcp(id, t);
-                        assert!(!t.is(flag::STARVED) || starved.contains(&id), "{id:?} starves, and nobody looks for it");
+                        assert!(
+                            !t.is(flag::STARVED) || starved.contains(&id),
+                            "{id:?} starves, and nobody looks for it"
+                        );
                     }
                     Some(Socket::Listener(l)) if matches!(l.phase, ListenPhase::Open(_)) => {
                         let told = l.taken == 0 || taken.contains(&id);

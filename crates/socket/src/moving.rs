@@ -74,7 +74,7 @@ impl Sockets {
             return Err((Errno::EMFILE, Moved { conn, local, tcp }));
         }
         let mut tcp = Tcp { phase: Phase::Open, ..tcp };
-        // Whoever waited for room, waited on the other thread.
+        // Whoever waited for room waited on the other thread.
         tcp.set(flag::STARVED | flag::NO_SPACE, false);
         self.locals.set(&mut tcp, local);
         let Some(id) = self.table.insert(Socket::Tcp(tcp)) else { unreachable!("there is room") };

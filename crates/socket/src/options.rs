@@ -313,7 +313,8 @@ impl Sockets {
             SockOption::ReceiveBuffer(_) => {
                 // TCP_WINDOW_CLAMP is no SO_RCVBUF.
                 let clamped = told(ConnOption::WindowClamp, 0) > 0;
-                let buffer = if clamped { told(ConnOption::ReceiveBuffer, self.config.receive_buffer) } else { receive };
+                let buffer =
+                    if clamped { told(ConnOption::ReceiveBuffer, self.config.receive_buffer) } else { receive };
                 SockOption::ReceiveBuffer(buffer.saturating_mul(2))
             }
             SockOption::ReceiveLow(_) => SockOption::ReceiveLow(cold.map_or(1, |c| c.receive_low.max(1))),

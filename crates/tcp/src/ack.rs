@@ -105,6 +105,9 @@ impl Tcb {
         self.free_acknowledged(cx);
         self.set_transmit_timer(cx);
         self.expand_send_buffer(cx);
+        if self.board.packets_out() != 0 {
+            self.watch_edge_straight(cx);
+        }
     }
 
     fn take_any_ack(&mut self, seg: &Segment, ack: Ack, cx: &mut Context) {
@@ -137,6 +140,7 @@ impl Tcb {
                 self.alert(&mut r, 0, cx);
             }
             self.process_probe_ack(seg.ack, &r, cx);
+            self.watch_edge(cx);
             return;
         }
         let had_limit = self.cc.limited();
@@ -153,6 +157,7 @@ impl Tcb {
         if r.seen & seen::SET_TIMER != 0 {
             self.set_transmit_timer(cx);
         }
+        self.watch_edge(cx);
         self.control_congestion(&r, had_limit, cx);
     }
 

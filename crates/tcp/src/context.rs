@@ -99,6 +99,8 @@ counters! {
     ecn_ce,
     /// SYN or SYN/ACK retransmitted.
     syn_retransmits,
+    /// Windows that were taken back over what was under way and opened again: it was sent again.
+    windows_taken_back,
     /// Zero-window probes sent.
     window_probes,
     /// Connections given up because their window stayed closed.

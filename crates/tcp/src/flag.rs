@@ -48,5 +48,7 @@ pub const RCVBUF_LOCKED: u32 = 1 << 26;
 pub const SNDBUF_LOCKED: u32 = 1 << 27;
 /// The application answers what it reads: ACKs can ride on its data (Linux's ping-pong mode).
 pub const PINGPONG: u32 = 1 << 28;
+/// The peer has taken its window back once over what was under way: half of what it offers is used.
+pub const RETRACTS: u32 = 1 << 31;
 /// The next acknowledged bytes are reported at once.
 pub const TELL_ACKED: u32 = 1 << 30;

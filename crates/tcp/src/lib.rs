@@ -34,6 +34,7 @@ mod path;
 mod rcv;
 mod rtt;
 mod sack;
+mod shrink;
 mod snd;
 mod sockopt;
 mod state;

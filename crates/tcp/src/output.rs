@@ -260,7 +260,7 @@ impl Tcb {
     }
 
     fn fresh_data(&mut self, max: u32, cx: &mut Context) -> Option<Outgoing> {
-        if self.has(flag::FIN_SENT) {
+        if self.has(flag::FIN_SENT) || self.recovery.refused.is_some() {
             return None;
         }
         let unsent = self.unsent();
@@ -270,7 +270,7 @@ impl Tcb {
         }
         let smss = self.segment_size() as u32;
         let outstanding = self.snd.outstanding();
-        let peer_room = self.snd.room();
+        let peer_room = self.window_room();
         if self.board.packets_out() == 0 {
             self.restart_after_idle(cx);
         }

@@ -198,6 +198,7 @@ impl Tcb {
             self.take_run(seg.seq, ack, self.options.scaled(seg.window), &run, cx);
         } else if brings > 0 {
             self.update_window(seg.seq, ack, self.options.scaled(seg.window));
+            self.watch_edge_straight(cx);
             self.timers.answered();
         } else {
             return false;

@@ -56,13 +56,17 @@ impl Tcb {
     #[cold]
     fn send_probe(&mut self, cx: &mut Context) -> Option<Outgoing> {
         let smss = self.segment_size() as u32;
-        let room = self.snd.room();
+        let room = self.window_room();
         let len = self.unsent_of_record().min(smss);
-        let again = len == 0 || len > room;
+        let again = len == 0 || len > room || self.recovery.refused.is_some();
         let out = if again {
             let mut i = self.board.tail(cx.sent)?;
             let s = self.board.get(cx.sent, i);
             let front = s.bytes().saturating_sub(1) / smss * smss;
+            if !(s.seq + front).before(self.snd.right()) {
+                // The peer has taken its window back, and would refuse it (RFC 9293 3.8.6): the timeout comes first.
+                return None;
+            }
             if front > 0 {
                 i = self.board.split(cx.sent, i, front, smss);
             }

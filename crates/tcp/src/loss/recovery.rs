@@ -10,6 +10,7 @@ use wire::SeqNum;
 
 use crate::loss::probe::Probe;
 use crate::loss::rack::Rack;
+use crate::loss::refused::Refused;
 use crate::loss::scoreboard::Lost;
 
 /// RFC 5681 3.2: duplicates that speak for a loss.
@@ -62,6 +63,8 @@ pub(crate) struct Recovery {
     /// Segments found lost in all.
     lost: u32,
     dsack_dups: u32,
+    /// What the peer may have refused, having taken its window back.
+    pub refused: Option<Refused>,
     pub probe: Probe,
     pub rack: Rack,
 }
@@ -105,6 +108,7 @@ impl Recovery {
             delivered,
             lost,
             dsack_dups,
+            refused: None,
             probe: Probe::default(),
             rack: Rack::resumed(rack, rtt, delivered),
         }
@@ -145,6 +149,7 @@ impl Recovery {
     #[inline(always)]
     fn is_unsettled(&self) -> bool {
         self.probe.is_out()
+            || self.refused.is_some()
             || self.undo_marker.is_some()
             || self.retrans_stamp.is_some()
             || self.rack.duplicate_noted() | self.head_due
@@ -399,6 +404,7 @@ impl Recovery {
         assert!(marked, "{:?} is beyond {una:?}", self.undo_marker);
         assert!(self.phase == Phase::Loss || !(self.frto | self.new_first), "F-RTO judges no timeout: {self:?}");
         assert!(self.undo_retrans >= -1, "{} retransmissions to be undone", self.undo_retrans);
+        self.refused.iter().for_each(|refused| refused.check(una, nxt));
         self.probe.check(nxt);
         self.rack.check();
     }

@@ -340,6 +340,24 @@ impl Scoreboard {
         lost
     }
 
+    /// Marks lost what lies at or beyond `from` and is not SACKed, in whole segments of `mss` bytes.
+    pub fn mark_lost_from(&mut self, pool: &mut SentPool, from: SeqNum, mss: u32) -> Lost {
+        let mut lost = Lost::default();
+        let mut at = self.records.head(pool);
+        while let Some(mut i) = at {
+            let s = self.records.get(pool, i);
+            if s.end().after(from) {
+                let before = if from.after(s.seq) { from.since(s.seq) / mss * mss } else { 0 };
+                if before > 0 && !s.is(mark::SACKED) {
+                    i = self.split(pool, i, before, mss);
+                }
+                lost += self.mark_lost(pool, i);
+            }
+            at = self.records.next(pool, i);
+        }
+        lost
+    }
+
     /// Marks lost, from the one sent longest ago on, what `judge` says is; up to the first of which it says nothing.
     pub fn mark_lost_by_time(&mut self, pool: &mut SentPool, mut judge: impl FnMut(&Sent) -> Option<bool>) -> Lost {
         let mut lost = Lost::default();

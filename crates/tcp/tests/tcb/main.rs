@@ -26,6 +26,7 @@ mod reset;
 mod rto;
 mod sack;
 mod sequence;
+mod shrink;
 mod straight;
 mod timestamps;
 mod undo;
