@@ -304,8 +304,8 @@ fn a_dry_pool_stops_writers_until_there_are_chunks() {
     l.end();
 }
 
-/// Who is cut short by the share of the memory, far below the send buffer, may have too little under way for the stack to tell of
-/// when it is acknowledged: the stack is asked to, or the writer would never hear of room.
+/// Writers cut short by the share of the memory, far below the send buffer, may have too little under way for the stack to tell of
+/// when it is acknowledged: the stack is asked to, or they would never hear of room.
 #[test]
 fn a_write_cut_short_by_the_share_goes_on() {
     for edge in [true, false] {

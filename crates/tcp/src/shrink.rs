@@ -33,7 +33,7 @@ impl Tcb {
             self.set(flag::RETRACTS, true);
         }
         self.recovery.refused = Refused::judge(self.recovery.refused, una, nxt, short.then_some(right));
-        // As for a window that opens from nothing (RFC 9293 3.8.6.2.1, MUST-38).
+        // Silly windows do not count as open (RFC 9293 3.8.6.2.1, MUST-38).
         let useful = (self.options.smss() as u32).min(self.snd.max_wnd() / 2).max(1);
         if let Some(from) = self.recovery.refused.as_mut().and_then(|refused| refused.open(right, useful)) {
             self.send_refused_again(from, cx);
@@ -65,7 +65,7 @@ impl Tcb {
             self.cc.keep_borne();
             self.recovery.enter_loss_of_size(self.snd.nxt());
         }
-        // What timed out did so while the window was shut.
+        // Timeouts so far came while the window was shut.
         self.rtt.forget_backoff();
         self.timers.forget_retries();
         self.recovery.probe.cancel();

@@ -261,8 +261,8 @@ impl Stack {
         }
     }
 
-    /// What waits to be sent is under way, has a timer, is on a list, or waits for a next hop or an address: else no event would ever
-    /// send it.
+    /// Data, a FIN or a probe that waits to be sent has something under way before it, a timer, a place on a list, or a next hop or an
+    /// address to come: else no event would ever send it.
     fn check_senders(&self) {
         for id in self.conns.iter_ids() {
             let Some(c) = self.conns.active(id).filter(|c| c.linked && c.tcb.waits_for_a_turn()) else { continue };

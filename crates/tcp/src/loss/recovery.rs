@@ -63,7 +63,7 @@ pub(crate) struct Recovery {
     /// Segments found lost in all.
     lost: u32,
     dsack_dups: u32,
-    /// What the peer may have refused, having taken its window back.
+    /// Segments that the peer may have refused, having taken its window back.
     pub refused: Option<Refused>,
     pub probe: Probe,
     pub rack: Rack,

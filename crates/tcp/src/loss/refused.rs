@@ -8,7 +8,7 @@ use wire::SeqNum;
 /// retransmission timer, and what it ends, for ever.
 const OPENINGS: u8 = 15;
 
-/// What was under way beyond the window's edge.
+/// Sequence numbers under way beyond the window's edge.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Refused {
     /// The leftmost edge of the window.
@@ -24,7 +24,7 @@ pub(crate) struct Refused {
 impl Refused {
     /// After an acknowledgment to `una`: `edge` is the right edge of the window, where that lies before SND.NXT, `nxt`.
     pub fn judge(before: Option<Refused>, una: SeqNum, nxt: SeqNum, edge: Option<SeqNum>) -> Option<Refused> {
-        // What was taken beyond the edge says that it was not refused, or is not any more.
+        // An acknowledgment beyond the edge says that nothing was refused there, or is any more.
         let before = before.filter(|r| !una.after(r.from) && una != nxt);
         match (before, edge) {
             (Some(r), Some(edge)) if !edge.after(r.from) => Some(Refused { from: edge, to: nxt, again: false, ..r }),

@@ -183,7 +183,7 @@ impl Sender {
         core::mem::take(&mut self.unreported)
     }
 
-    /// Whether they are a quarter of the buffer: the application, which counts them as under way, must hear of that.
+    /// A quarter of the buffer is acknowledged and not reported: the application, which counts it as under way, must hear of that.
     #[inline(always)]
     pub fn fills_a_quarter(&self) -> bool {
         self.unreported >= self.buffer / 4

@@ -71,7 +71,7 @@ fn what_lies_inside_is_not_sent_again() {
     assert_eq!(all(&mut p), [seg(2001), seg(3001), seg(4001)]);
     p.inject(&ack(5001, 4000));
     assert_eq!(all(&mut p), [seg(5001), seg(6001)]);
-    // What it takes beyond the edge it did not refuse.
+    // An acknowledgment beyond the edge: nothing was refused.
     let mut p = sender(true);
     p.inject(&ack(1, 2000));
     p.inject(&ack(3001, 9000));
@@ -94,7 +94,7 @@ fn half_of_such_a_window_is_used() {
     }
 }
 
-/// What came out of order is there: only the hole goes again.
+/// SACKed segments are there: only the hole goes again.
 #[test]
 fn what_is_sacked_is_not_sent_again() {
     let mut p = sender(true);
