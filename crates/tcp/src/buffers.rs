@@ -17,8 +17,7 @@ impl Tcb {
         if !matches!(self.state, State::Established | State::FinWait1 | State::FinWait2) {
             return;
         }
-        let clamp = self.knobs.as_ref().map(|k| k.window_clamp).filter(|clamp| *clamp > 0);
-        let most = clamp.unwrap_or(u32::MAX).min(cx.config.receive_buffer_max);
+        let most = self.window_clamp().min(cx.config.receive_buffer_max);
         let grows = !self.has(flag::RCVBUF_LOCKED);
         self.receiver.autotune(bytes, cx.now, grows.then_some(most), || cx.pool.plenty());
         if self.receiver.worth_update(&self.rcv, self.options.rcv_scale(), self.ahead(cx)) {
@@ -45,10 +44,15 @@ impl Tcb {
         true
     }
 
+    /// TCP_WINDOW_CLAMP, bytes; `u32::MAX` where none is set.
+    #[inline(always)]
+    fn window_clamp(&self) -> u32 {
+        self.knobs.as_ref().map(|k| k.window_clamp).filter(|clamp| *clamp > 0).unwrap_or(u32::MAX)
+    }
+
     /// SO_RCVBUF: a smaller buffer takes effect as data arrives; the window does not shrink, and no longer grows by itself.
     pub fn set_receive_buffer(&mut self, bytes: u32) {
-        let clamp = self.knobs.as_ref().map(|k| k.window_clamp).filter(|clamp| *clamp > 0);
-        self.receiver.set_buffer(bytes.clamp(2048, Config::MOST_BYTES).min(clamp.unwrap_or(u32::MAX)));
+        self.receiver.set_buffer(bytes.clamp(2048, Config::MOST_BYTES).min(self.window_clamp()));
         self.set(flag::RCVBUF_LOCKED, true);
     }
 
