@@ -276,6 +276,37 @@ fn only_our_own_cookies_count_and_only_for_a_while() {
     assert_eq!((b.host.stack.counters().cookies_failed, b.accepted.len()), (4, 0));
 }
 
+/// A client whose cookie finds the queue full writes three times. What comes first carries the cookie, and is sent again; what comes
+/// behind it must not end the connection before (field: 1,821 of 2,000 reset).
+#[test]
+fn behind_a_cookie_that_finds_the_accept_queue_full_nothing_is_reset() {
+    let mut b = Bench::listening(1, &[], |c| c.stack.syn_cookies = SynCookies::Always);
+    // Two may be ready (Linux's `>`); the last of three comes too late.
+    let [first, second, p] = [4000, 4001, 4002].map(|port| {
+        let mut p = Peer::new(2, port);
+        p.answer(&b.send_with(&p, SYN, &[], plain()).remove(0));
+        p
+    });
+    let behind = Peer { seq: p.seq + 10, ..p };
+    assert_eq!(b.send(&behind, ACK, b"0123456789")[0].flags, RST, "nobody was turned away yet");
+    b.send(&first, ACK, &[]);
+    b.send(&second, ACK, &[]);
+    for (peer, data) in [(&p, &b""[..]), (&p, b"0123456789"), (&behind, b"0123456789"), (&behind, b"")] {
+        assert!(b.send(peer, ACK, data).is_empty());
+    }
+    let c = b.host.stack.counters();
+    assert_eq!((c.accept_overflows, c.cookies_failed, c.dropped(DropReason::Backlog)), (2, 3, 4));
+    // There is room before it comes again.
+    b.job(Job::Taken { listener: b.listener.unwrap(), count: 1 });
+    assert!(b.send(&behind, ACK, b"0123456789").is_empty());
+    b.send(&p, ACK, b"0123456789");
+    b.send(&behind, ACK, b"0123456789");
+    assert_eq!((b.accepted.len(), b.bytes.len()), (3, 20));
+    // When no cookie of then is good any more, who has none is told.
+    b.wait(Duration::from_secs(121));
+    assert_eq!(b.send(&Peer { port: 4009, ..behind }, ACK, b"x")[0].flags, RST);
+}
+
 /// A flood of SYNs from everywhere takes the memory it is given, and no more; who means it comes through.
 #[test]
 fn a_million_spoofed_syns() {

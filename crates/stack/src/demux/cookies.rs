@@ -15,8 +15,10 @@ use crate::FlowKey;
 const SIZES: [[u16; 4]; 2] = [[536, 1300, 1440, 1460], [1220, 1420, 1440, 8940]];
 /// Minutes that a cookie lives, the present one included.
 const MINUTES: u32 = 2;
+/// A cookie lives no longer.
+const LIFE_US: u64 = MINUTES as u64 * 60_000_000;
 /// After this long without a cookie sent, an ACK cannot carry one.
-const MEMORY_US: u64 = (MINUTES as u64 + 1) * 60_000_000;
+const MEMORY_US: u64 = LIFE_US + 60_000_000;
 
 pub(crate) struct Cookies {
     hasher: SipHasher24,
@@ -58,6 +60,11 @@ impl Cookies {
     /// Whether an ACK may carry a cookie at all.
     pub fn expected(&self, now: Instant) -> bool {
         self.last.is_some_and(|last| now.micros_since(last) < MEMORY_US)
+    }
+
+    /// Whether a peer whose cookie was turned away at `since` may still be let in by it.
+    pub fn returns(since: Instant, now: Instant) -> bool {
+        now.micros_since(since) < LIFE_US
     }
 
     /// The segment size in a cookie that is ours and young enough.

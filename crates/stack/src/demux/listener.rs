@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use foldhash::{HashMap, HashSet};
-use wire::Addr;
+use wire::{Addr, Instant};
 
 use crate::FlowKey;
 use crate::InterfaceId;
@@ -28,6 +28,8 @@ pub(crate) struct Listener {
     pub embryos: u32,
     /// Established and not yet taken by the application.
     pub ready: u32,
+    /// When a cookie that came back found the accept queue full, last.
+    pub overflowed: Option<Instant>,
     /// Of a client in another process: those that it was told of, in order.
     pub offered: VecDeque<Entry>,
 }
@@ -198,6 +200,7 @@ mod tests {
             options,
             embryos: 0,
             ready: 0,
+            overflowed: None,
             offered: VecDeque::new(),
         }
     }

@@ -8,6 +8,7 @@ use crate::clients::HOME;
 use crate::config::SynCookies;
 use crate::conns::conn::{Birth, Stage};
 use crate::counters::DropReason;
+use crate::demux::cookies::Cookies;
 use crate::demux::flows::Place;
 use crate::demux::syn_cache::Embryo;
 use crate::demux::time_wait::answer;
@@ -252,10 +253,13 @@ impl Stack {
         let (irs, iss) = (seg.seq - 1, seg.ack - 1);
         let Some(mss) = self.demux.cookies.check(now, &key, irs, iss) else {
             self.counters.cookies_failed += 1;
-            return None;
+            // Whoever was turned away by a full queue sends on: what carries the cookie comes again, unless a RST ends it before.
+            let overflowed = self.demux.listeners.get(listener)?.overflowed;
+            return overflowed.is_some_and(|at| Cookies::returns(at, now)).then_some(Err(DropReason::Backlog));
         };
         self.counters.cookies_received += 1;
-        if self.demux.listeners.get(listener).is_some_and(|l| l.ready > l.backlog) {
+        if let Some(l) = self.demux.listeners.get(listener).filter(|l| l.ready > l.backlog) {
+            l.overflowed = Some(now);
             self.counters.accept_overflows += 1;
             return Some(Err(DropReason::Backlog));
         }

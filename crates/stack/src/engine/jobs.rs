@@ -100,6 +100,7 @@ impl Stack {
                     options: core::mem::take(&mut own.prepared),
                     embryos: 0,
                     ready: 0,
+                    overflowed: None,
                     offered: Default::default(),
                 };
                 self.listen(token, listener);
