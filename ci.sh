@@ -414,6 +414,7 @@ case $mode in
         # thousand flows, which take far longer with them; fewer are among the tests.
         step "twenty thousand simulated networks, and a thousand flows to their end"
         seeds 20000 -p sim --test lossy --test extremes --test links --test hops --test segments
+        seeds 2000 -p sim --test scarce
         CORELANE_TESTS=long cargo test --release -p sim --locked --test fairness
         step "ten thousand histories of channels, a thousand of lanes"
         seeds 10000 -p channel --test random

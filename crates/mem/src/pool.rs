@@ -202,6 +202,8 @@ pub struct Side {
     /// Where the others are not trusted.
     border: Option<Box<Border>>,
     failures: u64,
+    /// See [`Side::is_tight`].
+    tight: bool,
     tracks: Tracks,
     _arena: Arc<Arena>,
 }
@@ -258,6 +260,7 @@ impl Side {
             untouched,
             border: None,
             failures: 0,
+            tight: false,
             tracks: shape.tracks.clone(),
             _arena: shape.arena.clone(),
         }
@@ -301,6 +304,7 @@ impl Side {
 
     #[cold]
     fn alloc_slow(&mut self) -> Option<u32> {
+        self.note_use();
         let refill = match self.full.pop_back() {
             Some(batch) => Some(batch),
             None => self.take(),

@@ -29,9 +29,6 @@ pub(crate) fn set(table: &mut Vec<u32>, at: u32, id: SockId) -> bool {
     true
 }
 
-/// Sockets that waited for chunks and are looked at in one go.
-const FED: usize = 64;
-
 impl Sockets {
     /// Takes every event that waits; how many there were.
     pub fn process(&mut self) -> usize {
@@ -69,28 +66,6 @@ impl Sockets {
         }
         if let Some(id) = conn(AHEAD).and_then(|conn| self.by_conn.get(conn)) {
             self.table.prefetch(SockId(*id));
-        }
-    }
-
-    /// There are chunks, and slots in the ring, again: for those who have waited longest, and have less than their share.
-    fn feed_starved(&mut self) {
-        for _ in 0..self.starved.len().min(FED) {
-            let Some(mut s) = self.starved.pop_front() else { return };
-            let Some(t) = self.table.tcp(s.id).filter(|t| t.is(flag::STARVED)) else { continue };
-            let (in_flight, conn) = (t.in_flight, t.conn);
-            if in_flight as usize >= self.allowance(in_flight as usize, 0) {
-                // Part of it may be acknowledged, and not worth telling when it was.
-                if in_flight > 0 && s.asked != Some(in_flight) {
-                    s.asked = Some(in_flight);
-                    self.job(Job::TellAcked { conn });
-                }
-                self.starved.push_back(s);
-                continue;
-            }
-            if let Some(t) = self.table.tcp(s.id) {
-                t.set(flag::STARVED, false);
-            }
-            self.mark_space(s.id);
         }
     }
 

@@ -19,6 +19,7 @@ mod options;
 mod pipe;
 mod readiness;
 mod receive;
+mod share;
 mod sockets;
 mod table;
 mod transfer;

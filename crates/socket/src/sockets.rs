@@ -13,8 +13,8 @@ use crate::epoll::{ANY, Epolls};
 use crate::errno::Errno;
 use crate::locals::{ANY_V4, ANY_V6, Locals};
 use crate::options::{Cold, FLAGGED, TOLD};
+use crate::share::{Starved, Turn};
 use crate::table::{Phase, SockId, Socket, Table, Tcp, flag};
-use crate::transfer::Starved;
 
 /// Sizes of one lane's application half.
 #[derive(Clone, Debug)]
@@ -61,6 +61,8 @@ pub struct Sockets {
     held: VecDeque<Message>,
     /// Sockets whose last write found no chunk or no slot.
     pub(crate) starved: VecDeque<Starved>,
+    /// Those who may send though memory is dry.
+    pub(crate) turns: Vec<Turn>,
     /// See [`Sockets::follow_share`].
     pub(crate) share: usize,
     /// Less than a quarter of the chunks is free, so that every write has to ask for its share.
@@ -94,6 +96,7 @@ impl Sockets {
             by_listener: Vec::new(),
             held: VecDeque::new(),
             starved: VecDeque::new(),
+            turns: Vec::new(),
             share: usize::MAX / 2,
             tight: false,
             queries: Vec::new(),

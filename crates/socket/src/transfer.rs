@@ -6,24 +6,9 @@ use protocol::Job;
 use crate::epoll::ANY;
 use crate::errno::Errno;
 use crate::receive::pending;
+use crate::share::LEAST;
 use crate::sockets::Sockets;
 use crate::table::{Phase, SockId, Socket, Tcp, flag};
-
-/// Bytes that every connection may have in flight, however scarce memory is.
-pub(crate) const LEAST: usize = 8192;
-
-/// A socket that may not write for want of chunks, or of slots in the ring.
-pub(crate) struct Starved {
-    pub id: SockId,
-    /// What it had in flight when the stack was asked to tell of every acknowledged byte.
-    pub asked: Option<u32>,
-}
-
-/// A short answer.
-const LITTLE: usize = 512;
-
-/// The part of a rise of the share that is followed at once.
-const RISE: usize = 64;
 
 /// Which directions `shutdown` ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +56,7 @@ impl Sockets {
         }
         if congested {
             // Jobs are queued already for want of slots in the ring: bulk waits.
-            self.starve(id);
+            self.starve(id, len);
             return Err(Errno::EAGAIN);
         }
         let (in_flight, room) = (t.in_flight as usize, t.send_buffer.saturating_sub(t.in_flight).min(t.unsent_room()));
@@ -83,59 +68,12 @@ impl Sockets {
         if !self.tight && in_flight + len <= LEAST {
             return Ok(room);
         }
-        match self.allowance(in_flight, len).saturating_sub(in_flight).min(room) {
+        match self.allowed(id, in_flight, len).saturating_sub(in_flight).min(room) {
             0 => {
-                self.starve(id);
+                self.starve(id, len);
                 Err(Errno::EAGAIN)
             }
             room => Ok(room),
-        }
-    }
-
-    /// Bytes that a connection with so many in flight, and as many to write, may have there while all compete for the
-    /// chunks. Of the last eighth those who hold none get a chunk each: of its first half whoever writes, of the next quarter
-    /// who writes little, which goes at once where the peer takes anything. The rest is for what comes in.
-    pub(crate) fn allowance(&self, in_flight: usize, len: usize) -> usize {
-        match in_flight {
-            _ if !self.side.scarce() => self.share.min(self.side.share()).max(LEAST),
-            0 if !self.side.dry() || len <= LITTLE && !self.side.spent() => CHUNK_BYTES,
-            _ => 0,
-        }
-    }
-
-    /// The share falls at once and rises slowly: what comes back in one go is for all, not for the next who writes.
-    pub(crate) fn follow_share(&mut self) {
-        let now = self.side.share();
-        self.share = now.min(self.share + (now.saturating_sub(self.share)).div_ceil(RISE));
-        self.tight = now == 0;
-    }
-
-    /// Not writable until there are chunks, slots, or a larger share again: in the queue of those for whom
-    /// [`Sockets::process`] looks, and asks the stack.
-    fn starve(&mut self, id: SockId) {
-        let Some(t) = self.table.tcp(id) else { return };
-        t.set(flag::NO_SPACE, true);
-        if t.is(flag::STARVED) {
-            return;
-        }
-        t.set(flag::STARVED, true);
-        if self.starved.len() > 2 * self.table.len() + 64 {
-            self.forget_closed();
-        }
-        self.starved.push_back(Starved { id, asked: None });
-    }
-
-    /// Sockets that were closed while they waited, and whose numbers others have now, who may wait too.
-    #[cold]
-    fn forget_closed(&mut self) {
-        let Sockets { table, starved, .. } = self;
-        starved.retain(|s| {
-            let Some(t) = table.tcp(s.id).filter(|t| t.is(flag::STARVED)) else { return false };
-            t.set(flag::STARVED, false);
-            true
-        });
-        for s in starved.iter() {
-            table.tcp(s.id).into_iter().for_each(|t| t.set(flag::STARVED, true));
         }
     }
 
@@ -200,7 +138,7 @@ impl Sockets {
             full |= fits < part.len();
             if chain.push_slice(&mut self.side, &part[..fits]) < fits {
                 self.counters.no_chunk += 1;
-                self.starve(id);
+                self.starve(id, len);
                 full = true;
             }
             if full {
@@ -215,19 +153,9 @@ impl Sockets {
             self.send(id, chain, more);
         }
         if full {
-            self.wait_for_room(id);
+            self.wait_for_room(id, len - n);
         }
         if n == 0 && full { Err(Errno::EAGAIN) } else { Ok(n) }
-    }
-
-    /// A write was cut short. By the buffer or by TCP_NOTSENT_LOWAT: acknowledgments, or what is sent, will make room, and the stack tells
-    /// of that unasked. By the share of the memory: what was taken may be too little for the stack to tell of.
-    fn wait_for_room(&mut self, id: SockId) {
-        let Some(t) = self.table.tcp(id) else { return };
-        t.set(flag::NO_SPACE, true);
-        if t.has_space() {
-            self.starve(id);
-        }
     }
 
     /// Sends a chain of the application's side without a copy, whole; it may exceed the send buffer by its own length.

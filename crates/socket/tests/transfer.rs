@@ -371,6 +371,56 @@ fn many_writers_share_what_there_is() {
     l.end();
 }
 
+/// Chunks of which what came in holds all but the last: those with nothing under way send one in turn, each until its chunk is
+/// acknowledged, so that what came in can go on. Else a relay stands still as a whole.
+#[test]
+fn who_has_nothing_under_way_sends_in_turn_when_memory_is_dry() {
+    let mut l = Lane::with(10, 64, 256);
+    let epoll = l.s.epoll_create().unwrap();
+    let ids = [1, 2, 3, 4].map(|conn| {
+        let id = l.connected(conn);
+        l.s.epoll_add(epoll, id, socket::Interest::from_epoll(bits::OUT | bits::ET, conn.into())).unwrap();
+        id
+    });
+    let mut ready = [socket::Ready { events: 0, data: 0 }; 8];
+    assert_eq!(l.s.epoll_collect(epoll, &mut ready), Ok(4));
+    let came = l.chain(&[0; 62 * 2048]);
+    assert!(l.side.is_at_last());
+    let told = |l: &mut Lane| {
+        l.side.supply_peer(64);
+        l.s.process();
+        l.s.check();
+        let mut ready = [socket::Ready { events: 0, data: 0 }; 8];
+        let n = l.s.epoll_collect(epoll, &mut ready).unwrap();
+        ready[..n].iter().map(|r| r.data as usize).collect::<Vec<_>>()
+    };
+    let full = |l: &mut Lane, conn: usize| l.s.write(ids[conn - 1], &[7; 9000], false);
+    (1..=4).for_each(|conn| assert_eq!(full(&mut l, conn), Err(Errno::EAGAIN)));
+    // Two 64ths of 64 chunks: two at a time.
+    assert_eq!(told(&mut l), [1, 2]);
+    assert_eq!((full(&mut l, 1), full(&mut l, 3)), (Ok(2048), Err(Errno::EAGAIN)));
+    assert_eq!(l.written().1, [7; 2048]);
+    assert_eq!(told(&mut l), []);
+    assert!(matches!(l.job(), Job::TellAcked { conn: ConnId(1) }));
+    // The second does not use its turn.
+    let mut next = Vec::new();
+    (0..3).for_each(|_| next.extend(told(&mut l)));
+    assert_eq!(next, [3]);
+    assert_eq!((full(&mut l, 2), l.s.write(ids[2], b"short", false)), (Err(Errno::EAGAIN), Ok(5)));
+    assert_eq!(l.written().1, b"short");
+    assert_eq!(told(&mut l), []);
+    assert!(
+        matches!(l.job(), Job::TellAcked { conn: ConnId(3) }),
+        "it has nothing more to write, and its turn is to end"
+    );
+    l.tell(Event::Acked { conn: ConnId(3), bytes: 5 });
+    assert_eq!(told(&mut l), [4]);
+    // Enough for all.
+    came.free(&mut l.side);
+    assert_eq!(told(&mut l), [1, 2]);
+    l.end();
+}
+
 #[test]
 fn a_full_ring_stops_writers_until_it_drains() {
     let mut l = Lane::with(10, 256, 4);

@@ -57,13 +57,32 @@ impl Side {
 
     /// Whether at least a quarter of the chunks is free: buffers may grow.
     pub fn plenty(&self) -> bool {
-        !self.used(3, 4)
+        self.free() > self.chunks / 4
     }
 
-    /// Whether so many parts of the chunks are in use.
-    fn used(&self, parts: u32, of: u32) -> bool {
+    /// Whether less than a quarter of the chunks is free, as often as nothing is: a load, for whoever allocates many. It lags by two
+    /// batches when they run out.
+    #[inline(always)]
+    pub fn is_tight(&mut self) -> bool {
+        self.tight && self.note_use()
+    }
+
+    /// Looks again whether less than a quarter of the chunks is free.
+    #[cold]
+    pub(super) fn note_use(&mut self) -> bool {
+        self.tight = !self.plenty();
+        self.tight
+    }
+
+    /// Chunks in no chain.
+    fn free(&self) -> u32 {
         let stats = self.stats();
-        stats.in_use_estimate >= stats.capacity / of * parts
+        stats.capacity - stats.in_use_estimate
+    }
+
+    /// So many 64ths of the chunks.
+    fn part(&self, of_64: u64) -> u32 {
+        (self.chunks as u64 * of_64 / 64) as u32
     }
 
     /// Bytes that one holder among many should be content with: an eighth of what is free of three quarters. All who keep to
@@ -75,16 +94,27 @@ impl Side {
 
     /// Whether less than an eighth of the chunks is free: who holds some without need should give them back.
     pub fn scarce(&self) -> bool {
-        self.used(7, 8)
+        self.free() < self.part(8)
     }
 
-    /// Whether less than a sixteenth of the chunks is free: what is left is for what comes in, and for short answers.
+    /// Whether less than 6/64 of the chunks are free: what is left is for what comes in, for short answers and for turns.
     pub fn dry(&self) -> bool {
-        self.used(15, 16)
+        self.free() < self.part(6)
     }
 
-    /// Whether less than a 32nd of the chunks is free: what is left is for what comes in.
+    /// Whether less than 5/64 of the chunks are free: what is left is for what comes in, and for turns.
     pub fn spent(&self) -> bool {
-        self.used(31, 32)
+        self.free() < self.part(5)
+    }
+
+    /// Whether at most 2/64 of the chunks are free: what is left is for turns, or what came in could never go out.
+    pub fn is_at_last(&self) -> bool {
+        self.free() <= self.part(2)
+    }
+
+    /// How many who have nothing under way may send a chunk by turns when memory is dry: at most 2/64 of the chunks, so that what
+    /// comes in finds the same between [`Side::spent`] and [`Side::is_at_last`], less a 64th.
+    pub fn turns(&self) -> usize {
+        self.part(2).clamp(1, 256) as usize
     }
 }

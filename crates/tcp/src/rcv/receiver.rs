@@ -191,8 +191,8 @@ impl Receiver {
     /// that others get through. An eighth of the buffer an application may have read without saying so.
     #[inline(always)]
     pub fn push(&mut self, pool: &mut Side, data: &[u8]) -> usize {
-        let hoards = self.occupied >= self.buffer / 8 && !pool.plenty();
-        let took = if hoards { 0 } else { self.queue.push_slice(pool, data) };
+        let refused = pool.is_tight() && (self.occupied >= self.buffer / 8 || pool.is_at_last());
+        let took = if refused { 0 } else { self.queue.push_slice(pool, data) };
         self.occupied += took as u32;
         took
     }

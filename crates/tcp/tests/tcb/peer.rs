@@ -443,6 +443,17 @@ impl Peer {
         self.tcb.as_mut().expect("lives").write(chain, more, &mut cx!(self));
     }
 
+    /// Takes so many chunks away; [`Peer::release`] gives them back.
+    pub fn occupy(&mut self, chunks: usize) -> Chain {
+        let mut chain = Chain::default();
+        assert_eq!(chain.push_slice(&mut self.pool, &vec![0; chunks * mem::CHUNK_BYTES]), chunks * mem::CHUNK_BYTES);
+        chain
+    }
+
+    pub fn release(&mut self, chain: Chain) {
+        chain.free(&mut self.pool);
+    }
+
     /// Bytes that the connection has for the application, compared with what the peer sent; they stay in the buffer.
     pub fn take(&mut self) -> usize {
         let mut chain = self.take_received();

@@ -299,6 +299,27 @@ fn whoever_reads_nothing_does_not_get_the_last_of_the_memory() {
     p.drain();
 }
 
+/// The last two 64ths of the memory are for what goes out: else what came in would have to stay for good.
+#[test]
+fn what_comes_in_leaves_the_last_of_the_memory_to_what_goes_out() {
+    let mut p = Peer::with_memory(plain(), crate::peer::open(), "S 0:0(0) win 20000 <mss 1000>", 64);
+    p.drain();
+    p.exchange(". 1:1(0) ack 1 win 20000", "");
+    let others = p.occupy(61);
+    p.inject("P. 1:501(500) ack 1 win 20000");
+    p.drain();
+    assert_eq!((p.counters.no_chunks, p.take()), (0, 500));
+    let more = p.occupy(1);
+    p.inject("P. 501:1001(500) ack 1 win 20000");
+    assert_eq!((p.counters.no_chunks, p.take()), (1, 0));
+    p.expect(". 1:1(0) ack 501 win 19500");
+    p.release(more);
+    p.inject("P. 501:1001(500) ack 1 win 20000");
+    assert_eq!((p.counters.no_chunks, p.take()), (1, 500));
+    p.release(others);
+    p.drain();
+}
+
 /// Header prediction is a short cut, not another behaviour.
 #[test]
 fn prediction_counts_the_usual_and_leaves_the_rest() {
