@@ -21,6 +21,8 @@ impl Sockets {
                 match self.table.get(id) {
                     Some(Socket::Tcp(t)) => {
                         check_tcp(id, t);
+                        let waits = self.tight && !t.readable() && !t.rx.is_empty();
+                        assert!(!waits, "{id:?} waits for more than memory lets arrive: {} bytes", t.rx.len());
                         assert!(
                             !t.is(flag::STARVED) || starved.contains(&id),
                             "{id:?} starves, and nobody looks for it"

@@ -54,6 +54,9 @@ impl Sockets {
         if !self.starved.is_empty() && !self.backlogged() && self.side.has_free() {
             self.feed_starved();
         }
+        if self.tight && !self.low.is_empty() {
+            self.wake_low();
+        }
         self.check_in_turn();
         n
     }
@@ -181,6 +184,9 @@ impl Sockets {
                 if t.phase == Phase::Lingering {
                     chain.free(side);
                 } else {
+                    if let Some(cold) = &mut t.cold {
+                        cold.low_is_off &= !t.rx.is_empty();
+                    }
                     t.rx.append(side, chain);
                 }
                 if fin {
@@ -188,6 +194,8 @@ impl Sockets {
                     epolls.wake(&mut t.watch, id, ANY);
                 } else if t.readable() {
                     epolls.wake(&mut t.watch, id, bits::IN);
+                } else {
+                    self.wait_for_more(id);
                 }
             }
             Event::Fin { conn } => self.on_tcp(conn, ANY, |t| t.set(flag::FIN, true)),

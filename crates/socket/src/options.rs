@@ -121,6 +121,10 @@ pub(crate) struct Cold {
     pub send_timeout: Option<Duration>,
     /// SO_RCVLOWAT; 0 is 1.
     pub receive_low: u32,
+    /// It holds for no read until all is read: memory is too short for more to come.
+    pub low_is_off: bool,
+    /// The socket stands in the list of those with bytes below it.
+    pub is_low: bool,
     /// TCP_NOTSENT_LOWAT; 0 is none.
     pub not_sent_low: u32,
     /// Bytes of the stream that the stack has sent, as it said last.

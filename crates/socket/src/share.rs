@@ -3,6 +3,7 @@
 use mem::CHUNK_BYTES;
 use protocol::Job;
 
+use crate::readiness::bits;
 use crate::sockets::Sockets;
 use crate::table::{SockId, flag};
 
@@ -174,5 +175,42 @@ impl Sockets {
             }
             self.mark_space(s.id);
         }
+    }
+
+    /// Bytes came, and are fewer than SO_RCVLOWAT: more may be refused.
+    #[cold]
+    pub(crate) fn wait_for_more(&mut self, id: SockId) {
+        let Some(t) = self.table.tcp(id).filter(|t| !t.rx.is_empty()) else { return };
+        let Some(cold) = t.cold.as_mut().filter(|cold| !cold.is_low) else { return };
+        cold.is_low = true;
+        if self.low.len() > 2 * self.table.len() + 64 {
+            self.forget_low();
+        }
+        self.low.push(id);
+    }
+
+    /// Memory is short, so more may be refused than what waits to be read (Linux's `tcp_rmem_pressure`).
+    #[cold]
+    pub(crate) fn wake_low(&mut self) {
+        for id in core::mem::take(&mut self.low) {
+            let Some(t) = self.table.tcp(id) else { continue };
+            let Some(cold) = t.cold.as_mut().filter(|cold| cold.is_low) else { continue };
+            (cold.is_low, cold.low_is_off) = (false, !t.rx.is_empty());
+            if !t.rx.is_empty() {
+                self.epolls.wake(&mut t.watch, id, bits::IN);
+            }
+        }
+    }
+
+    /// As [`Sockets::forget_closed`].
+    #[cold]
+    fn forget_low(&mut self) {
+        let Sockets { table, low, .. } = self;
+        let mut set = |id: SockId, on: bool| {
+            let cold = table.tcp(id).and_then(|t| t.cold.as_mut());
+            cold.is_some_and(|cold| std::mem::replace(&mut cold.is_low, on))
+        };
+        low.retain(|id| set(*id, false));
+        low.iter().for_each(|id| _ = set(*id, true));
     }
 }

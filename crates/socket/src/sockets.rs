@@ -63,6 +63,8 @@ pub struct Sockets {
     pub(crate) starved: VecDeque<Starved>,
     /// Those who may send though memory is dry.
     pub(crate) turns: Vec<Turn>,
+    /// Those with fewer bytes than SO_RCVLOWAT to read, once each.
+    pub(crate) low: Vec<SockId>,
     /// See [`Sockets::follow_share`].
     pub(crate) share: usize,
     /// Less than a quarter of the chunks is free, so that every write has to ask for its share.
@@ -97,6 +99,7 @@ impl Sockets {
             held: VecDeque::new(),
             starved: VecDeque::new(),
             turns: Vec::new(),
+            low: Vec::new(),
             share: usize::MAX / 2,
             tight: false,
             queries: Vec::new(),

@@ -121,9 +121,9 @@ impl Tcp {
         (self.remote_addr, self.remote_port) = (at.addr, at.port);
     }
 
-    /// Bytes that a read waits for (SO_RCVLOWAT): within what the window lets arrive.
+    /// Bytes that a read waits for (SO_RCVLOWAT): within what the window, and memory, let arrive.
     pub fn receive_low(&self) -> usize {
-        let low = self.cold.as_ref().map_or(1, |c| c.receive_low);
+        let low = self.cold.as_ref().filter(|c| !c.low_is_off).map_or(1, |c| c.receive_low);
         low.clamp(1, self.receive_buffer / 2) as usize
     }
 

@@ -66,6 +66,48 @@ fn the_low_water_mark_holds_for_waiting_reads() {
     l.end();
 }
 
+/// Memory too short for as much as SO_RCVLOWAT asks for: what is there is readable (Linux's `tcp_rmem_pressure`), in whichever order the two
+/// come, until it is read.
+#[test]
+fn the_low_water_mark_does_not_hold_while_memory_is_short() {
+    for short_first in [true, false] {
+        let mut l = Lane::with(10, 64, 64);
+        let id = l.connected(1);
+        let epoll = l.s.epoll_create().unwrap();
+        l.s.epoll_add(epoll, id, socket::Interest::from_epoll(bits::IN | bits::ET, 7)).unwrap();
+        l.s.set_option(id, SockOption::ReceiveLow(5)).unwrap();
+        let told = |l: &mut Lane| {
+            l.s.process();
+            l.s.check();
+            l.s.epoll_collect(epoll, &mut [socket::Ready { events: 0, data: 0 }; 4]).unwrap()
+        };
+        let occupy = |l: &mut Lane| l.chain(&[0; 48 * 2048]);
+        let mut others = None;
+        if short_first {
+            others = Some(occupy(&mut l));
+            l.s.process();
+        }
+        l.data(1, b"abc");
+        if !short_first {
+            assert_eq!((told(&mut l), l.s.readiness(id).unwrap() & bits::IN), (0, 0));
+            others = Some(occupy(&mut l));
+        }
+        assert_eq!((told(&mut l), l.s.readiness(id).unwrap() & bits::IN), (1, bits::IN));
+        let (mut buf, mut done) = ([0; 2], 0);
+        assert_eq!(l.s.recv_on(id, &mut buf, &mut done, flags(0)), Ok(2));
+        assert_eq!(l.s.readiness(id).unwrap() & bits::IN, bits::IN);
+        assert_eq!(l.s.recv(id, &mut buf, flags(0)), Ok(1));
+        others.unwrap().free(&mut l.side);
+        l.s.process();
+        // It holds again for what comes now.
+        l.data(1, b"def");
+        assert_eq!((told(&mut l), l.s.readiness(id).unwrap() & bits::IN), (0, 0));
+        l.data(1, b"gh");
+        assert_eq!(told(&mut l), 1);
+        l.end();
+    }
+}
+
 #[test]
 fn truncated_bytes_are_dropped() {
     let mut l = Lane::new();
