@@ -195,7 +195,7 @@ impl Sockets {
                 } else if t.readable() {
                     epolls.wake(&mut t.watch, id, bits::IN);
                 } else {
-                    self.wait_for_more(id);
+                    self.note_low(id);
                 }
             }
             Event::Fin { conn } => self.on_tcp(conn, ANY, |t| t.set(flag::FIN, true)),
@@ -275,6 +275,7 @@ impl Sockets {
         };
         let (flags, cold) = (l.flags & flag::INHERITED, l.cold.clone());
         let (send_buffer, receive_buffer, resized) = (l.send_buffer, l.receive_buffer, l.resized);
+        let may_be_low = cold.is_some();
         let mut t = self.fresh(false);
         (t.phase, t.conn, t.cold, t.rx) = (Phase::Open, conn, cold, chain);
         t.flags = flags | flag::QUEUED | flag::BOUND;
@@ -296,6 +297,9 @@ impl Sockets {
         }
         if resized {
             self.resize(conn, new);
+        }
+        if may_be_low {
+            self.note_low(new);
         }
         self.mark(id, bits::IN);
     }

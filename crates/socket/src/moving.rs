@@ -76,11 +76,13 @@ impl Sockets {
         let mut tcp = Tcp { phase: Phase::Open, ..tcp };
         // Whoever waited for room waited on the other thread.
         tcp.set(flag::STARVED | flag::NO_SPACE, false);
+        tcp.cold.iter_mut().for_each(|cold| cold.is_low = false);
         self.locals.set(&mut tcp, local);
         let Some(id) = self.table.insert(Socket::Tcp(tcp)) else { unreachable!("there is room") };
         set(&mut self.by_conn, conn.0, id);
         self.job(Job::Take { conn });
         self.mark(id, ANY);
+        self.note_low(id);
         Ok(id)
     }
 }

@@ -215,6 +215,7 @@ impl Sockets {
             SockOption::ReceiveLow(n) => {
                 cold.get_or_insert_default().receive_low = n;
                 self.mark(id, bits::IN);
+                self.note_low(id);
                 return Ok(());
             }
             SockOption::OobInline(on) => {

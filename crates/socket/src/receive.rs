@@ -270,5 +270,8 @@ impl Sockets {
             let (conn, bytes) = (t.conn, core::mem::take(&mut t.unreported));
             self.job(Job::Consumed { conn, bytes });
         }
+        if self.table.tcp(id).is_some_and(|t| t.cold.is_some()) {
+            self.note_low(id);
+        }
     }
 }

@@ -177,10 +177,10 @@ impl Sockets {
         }
     }
 
-    /// Bytes came, and are fewer than SO_RCVLOWAT: more may be refused.
+    /// Bytes came or were read, or SO_RCVLOWAT was set: where fewer wait to be read, memory may be too short for more.
     #[cold]
-    pub(crate) fn wait_for_more(&mut self, id: SockId) {
-        let Some(t) = self.table.tcp(id).filter(|t| !t.rx.is_empty()) else { return };
+    pub(crate) fn note_low(&mut self, id: SockId) {
+        let Some(t) = self.table.tcp(id).filter(|t| !t.rx.is_empty() && !t.readable()) else { return };
         let Some(cold) = t.cold.as_mut().filter(|cold| !cold.is_low) else { return };
         cold.is_low = true;
         if self.low.len() > 2 * self.table.len() + 64 {
