@@ -94,7 +94,8 @@ impl Sockets {
             n += t.rx.read(side, &mut part[..fits]);
         }
         t.took(skip + n);
-        self.report_consumed(id);
+        let options = t.cold.is_some();
+        self.after_read(id, options);
         Ok(n)
     }
 
@@ -161,7 +162,8 @@ impl Sockets {
             if !flags.peek {
                 t.rx.consume(side, skip + n);
                 t.took(skip + n);
-                self.report_consumed(id);
+                let options = t.cold.is_some();
+                self.after_read(id, options);
             }
         }
         if *done >= target {
@@ -195,7 +197,8 @@ impl Sockets {
             false => t.rx.split_front(side, len),
         };
         t.took(skip + chain.len());
-        self.report_consumed(id);
+        let options = t.cold.is_some();
+        self.after_read(id, options);
         Ok(chain)
     }
 
@@ -246,7 +249,8 @@ impl Sockets {
         let n = n.min(t.rx.len());
         t.rx.consume(side, n);
         t.took(n);
-        self.report_consumed(id);
+        let options = t.cold.is_some();
+        self.after_read(id, options);
         Ok(())
     }
 
@@ -263,15 +267,21 @@ impl Sockets {
         Ok(on.then_some(t.rx.len() + t.is(flag::FIN) as usize))
     }
 
+    /// Some was read: tells the stack, and of a socket with `options` looks whether less is left than SO_RCVLOWAT.
+    #[inline]
+    fn after_read(&mut self, id: SockId, options: bool) {
+        self.report_consumed(id);
+        if options {
+            self.note_low(id);
+        }
+    }
+
     /// Tells the stack what was read, when it is worth a job.
     pub(crate) fn report_consumed(&mut self, id: SockId) {
         let Some(t) = self.table.tcp(id) else { return };
         if t.worth_reporting() && t.error.is_none() && !t.is(flag::FIN) {
             let (conn, bytes) = (t.conn, core::mem::take(&mut t.unreported));
             self.job(Job::Consumed { conn, bytes });
-        }
-        if self.table.tcp(id).is_some_and(|t| t.cold.is_some()) {
-            self.note_low(id);
         }
     }
 }
