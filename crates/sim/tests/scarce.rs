@@ -158,7 +158,7 @@ impl Run {
         }
     }
 
-    /// What the relay accepts it connects to the other end.
+    /// Connects what the relay has accepted to the other end.
     fn accept(&mut self) {
         while let Ok((sock, from)) = self.relay.sockets().accept(self.listeners[0]) {
             let i = self.by_port[0][&from.port];
@@ -180,7 +180,7 @@ impl Run {
         }
     }
 
-    /// As relays do: read what is readable while there is room, write what is writable while there is something.
+    /// Serves the relay's events: read what is readable while there is room, write what is writable while there is something.
     fn serve(&mut self) {
         let mut ready = [Ready { events: 0, data: 0 }; 512];
         for _ in 0..1000 {
@@ -201,7 +201,7 @@ impl Run {
         panic!("the relay has no end of events");
     }
 
-    /// Whether a byte moved.
+    /// Moves what can be moved; `true` where a byte was.
     fn pump(&mut self, i: usize) -> bool {
         let sockets = self.relay.sockets();
         let Middle { socks, readable, writable, buffers } = &mut self.middle[i];
@@ -299,7 +299,7 @@ impl Run {
         );
     }
 
-    /// What is under way arrives, and everything is freed.
+    /// Lets what is under way arrive, and everything be freed.
     fn wind_down(&mut self) {
         let until = self.now + STANDSTILL;
         while self.now < until {

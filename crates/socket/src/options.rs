@@ -121,7 +121,7 @@ pub(crate) struct Cold {
     pub send_timeout: Option<Duration>,
     /// SO_RCVLOWAT; 0 is 1.
     pub receive_low: u32,
-    /// It holds for no read until all is read: memory is too short for more to come.
+    /// SO_RCVLOWAT holds for no read until all is read: memory is too short for more to come.
     pub low_is_off: bool,
     /// The socket stands in the list of those with bytes below it.
     pub is_low: bool,

@@ -57,7 +57,7 @@ impl Sockets {
         }
     }
 
-    /// As [`Sockets::allowance`] for a write of `id`, which uses its turn where it has one.
+    /// [`Sockets::allowance`] for a write of `id`, which uses its turn where it has one.
     pub(crate) fn allowed(&mut self, id: SockId, in_flight: usize, len: usize) -> usize {
         match self.allowance(in_flight, len) {
             0 if in_flight == 0 && self.use_turn(id) => CHUNK_BYTES,
@@ -75,7 +75,7 @@ impl Sockets {
         given
     }
 
-    /// Whether a socket has a turn, which it uses.
+    /// Uses the turn of a socket; `false` where it has none.
     fn use_turn(&mut self, id: SockId) -> bool {
         let given = |turn: &&mut Turn| turn.id == id && matches!(turn.stage, Stage::Given { .. });
         let turn = self.turns.iter_mut().find(given);
@@ -202,7 +202,7 @@ impl Sockets {
         }
     }
 
-    /// As [`Sockets::forget_closed`].
+    /// Drops entries of sockets that were closed, as [`Sockets::forget_closed`] does.
     #[cold]
     fn forget_low(&mut self) {
         let Sockets { table, low, .. } = self;

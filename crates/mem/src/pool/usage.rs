@@ -60,8 +60,8 @@ impl Side {
         self.free() > self.chunks / 4
     }
 
-    /// Whether less than a quarter of the chunks is free, as often as nothing is: a load, for whoever allocates many. It lags by two
-    /// batches when they run out.
+    /// Less than a quarter of the chunks is free. While more is, this is a load, for whoever allocates many; it lags by two batches when
+    /// they run out.
     #[inline(always)]
     pub fn is_tight(&mut self) -> bool {
         self.tight && self.note_use()
@@ -97,22 +97,22 @@ impl Side {
         self.free() < self.part(8)
     }
 
-    /// Whether less than 6/64 of the chunks are free: what is left is for what comes in, for short answers and for turns.
+    /// Less than 6/64 of the chunks are free: what is left is for what comes in, for short answers and for turns.
     pub fn dry(&self) -> bool {
         self.free() < self.part(6)
     }
 
-    /// Whether less than 5/64 of the chunks are free: what is left is for what comes in, and for turns.
+    /// Less than 5/64 of the chunks are free: what is left is for what comes in, and for turns.
     pub fn spent(&self) -> bool {
         self.free() < self.part(5)
     }
 
-    /// Whether at most 2/64 of the chunks are free: what is left is for turns, or what came in could never go out.
+    /// At most 2/64 of the chunks are free: what is left is for turns, or what came in could never go out.
     pub fn is_at_last(&self) -> bool {
         self.free() <= self.part(2)
     }
 
-    /// How many who have nothing under way may send a chunk by turns when memory is dry: at most 2/64 of the chunks, so that what
+    /// Turns that may be given at a time to those who have nothing under way while memory is dry: at most 2/64 of the chunks, so that what
     /// comes in finds the same between [`Side::spent`] and [`Side::is_at_last`], less a 64th.
     pub fn turns(&self) -> usize {
         self.part(2).clamp(1, 256) as usize

@@ -62,7 +62,7 @@ impl Cookies {
         self.last.is_some_and(|last| now.micros_since(last) < MEMORY_US)
     }
 
-    /// Whether a peer whose cookie was turned away at `since` may still be let in by it.
+    /// A peer whose cookie was turned away at `since` may still be let in by it.
     pub fn returns(since: Instant, now: Instant) -> bool {
         now.micros_since(since) < LIFE_US
     }
