@@ -118,7 +118,7 @@ fn the_low_water_mark_does_not_hold_while_memory_is_short() {
         assert_eq!(l.s.recv(id, &mut buf, flags(0)), Ok(1));
         others.unwrap().free(&mut l.side);
         l.s.process();
-        // It holds again for what comes now.
+        // The mark holds again for what comes now.
         l.data(1, b"def");
         assert!(!ready(&mut l, id));
         l.data(1, b"gh");
