@@ -507,14 +507,19 @@ impl Side {
         }
     }
 
-    /// Whether a chunk can be allocated now. When not, looks again at what the other side has passed meanwhile.
+    /// Whether a chunk can be allocated now. When not, looks again at what the other side has passed meanwhile; and where there is
+    /// nothing, says so: the other side, which may have heard of chunks that were passed since, helps whom it knows to have less.
     pub fn has_free(&mut self) -> bool {
         if self.held == 0
             && let Some(batch) = self.take()
         {
             self.full.push_back(batch);
         }
-        self.held > 0 || self.take_fresh()
+        let free = self.held > 0 || self.take_fresh();
+        if !free {
+            self.tell_all();
+        }
+        free
     }
 
     /// Chunks that are in no magazine: in chains, in messages, or lost. For tests, with both sides at hand; walks every

@@ -175,6 +175,11 @@ proptest! {
             let first = chain.first_slice(&sides[0]);
             prop_assert!(model.starts_with(first) && first.is_empty() == model.is_empty());
         }
+        for (poor, rich) in [(0, 1), (1, 0)] {
+            let (free, can) = (sides[poor].has_free(), sides[rich].stats().free_here > 0);
+            sides[rich].supply_peer(u32::MAX);
+            prop_assert!(free || !can || sides[poor].has_free(), "who found nothing is helped by who has some");
+        }
         let [a, b] = &mut sides;
         let held: usize = pairs.iter().map(|p| p.chain.chunks(a)).sum();
         prop_assert_eq!(a.outstanding(b) as usize, held, "chunks in chains and nowhere else");
