@@ -13,6 +13,7 @@
 //! `len > 0` and its mark names a chunk of this chain and that chunk's distance from the front. A chunk with `len == 0`
 //! is only left by [`Chain::spare`].
 
+mod copy;
 mod slices;
 
 use crate::pool::{CHUNK_BYTES, Mark, NIL, Record, Side, View};
@@ -398,19 +399,6 @@ impl Chain {
     /// Whether it lies in the pool of this side.
     pub fn is_of(&self, side: &Side) -> bool {
         self.pool == side.tag || self.head == NIL
-    }
-
-    /// The same bytes in chunks of another pool, whose side this is; `None` where that has too few.
-    pub fn copied(&self, side: &Side, to: &mut Side) -> Option<Chain> {
-        let mut copy = Chain::default();
-        self.for_each_slice(side, 0, self.len(), |piece| {
-            copy.push_slice(to, piece);
-        });
-        if copy.len() < self.len() {
-            copy.free(to);
-            return None;
-        }
-        Some(copy)
     }
 
     /// Gives all chunks back.

@@ -136,6 +136,11 @@ impl Machine {
         self.now
     }
 
+    /// News wait for a client's room: a lane looks again soon.
+    pub fn holds_news(&self) -> bool {
+        self.stack.events_pending()
+    }
+
     /// The sockets; after a call, [`Machine::settle`] makes the stack do what it asked for.
     pub fn sockets(&mut self) -> &mut Sockets {
         &mut self.sockets
@@ -320,7 +325,7 @@ impl Machine {
         self.stack.transmit(now, self.interface, &mut sink);
         let sent = sink.frames.len();
         self.sent.extend(sink.frames.into_iter().filter_map(|frame| Some((now, bare(&frame)?))));
-        self.stack.flush_events(now);
+        let told = self.stack.flush_events(now);
         self.stack.check_in_turn(CHECKED);
         let mut events = self.sockets.process();
         let mut backlogged = self.sockets.backlogged();
@@ -330,9 +335,8 @@ impl Machine {
                 backlogged |= sockets.backlogged();
             }
         }
-        // What waits for a client that does not read waits for long.
-        let stopped = self.clients.iter().flatten().any(|client| client.stopped);
-        let waits = if stopped { self.stack.sending() } else { self.stack.output_pending() };
+        // News that find no room wait for a client to read, or to free chunks, which may take long.
+        let waits = self.stack.sending() || told > 0 && self.stack.events_pending();
         asked || jobs + sent + events > 0 || waits || backlogged || self.stack.is_reclaiming()
     }
 }

@@ -9,6 +9,7 @@ use io::impair::Random;
 use protocol::Endpoint;
 use sim::{Machine, MachineConfig};
 use socket::{Errno, Interest, ListenOptions, Ready, SockId, Sockets, Trigger, bits};
+use stack::Bounds;
 use testing::{Size, cores, seeds, size};
 use wire::{Addr, Instant};
 
@@ -60,8 +61,8 @@ struct Middle {
 /// A drawn run.
 struct Run {
     r: Random,
-    relay: Machine,
-    ends: Machine,
+    relay: Host,
+    ends: Host,
     delay: Duration,
     /// Frames under way: when they arrive, towards the relay or the ends.
     wire: VecDeque<(Instant, bool, Vec<u8>)>,
@@ -80,21 +81,42 @@ struct Run {
     epoll: SockId,
     listeners: [SockId; 2],
     pauses: bool,
+    /// Connections that the relay accepts at a time: others wait, with what they were sent.
+    accepts: usize,
 }
 
-fn machine(address: [u8; 4], seed: u64, chunks: u32) -> Machine {
-    let addresses = vec![(address.into(), 32)];
-    Machine::new(MachineConfig { addresses, seed, chunks, ..MachineConfig::default() })
+/// A machine, and who uses it: a client in another process, or its own.
+struct Host {
+    machine: Machine,
+    client: Option<usize>,
 }
 
-fn listener(m: &mut Machine, here: Endpoint) -> SockId {
-    let id = m.sockets().socket(false).unwrap();
-    m.sockets().bind(id, here).unwrap();
-    m.sockets().listen(id, ListenOptions { backlog: 4096 }).unwrap();
-    m.settle();
-    assert_eq!(m.sockets().listen_result(id), Some(Ok(())));
-    assert_eq!(m.sockets().accept(id), Err(Errno::EAGAIN));
-    id
+impl Host {
+    /// Whoever uses a machine has so many chunks; beside a client in another process, what it has not accepted has a quarter more.
+    fn new(address: [u8; 4], seed: u64, chunks: u32, client: Option<Bounds>) -> Host {
+        let addresses = vec![(address.into(), 32)];
+        let own = if client.is_some() { (chunks / 4).max(16) } else { chunks };
+        let mut machine = Machine::new(MachineConfig { addresses, seed, chunks: own, ..MachineConfig::default() });
+        let client = client.map(|bounds| machine.attach(chunks, 1, bounds));
+        Host { machine, client }
+    }
+
+    fn sockets(&mut self) -> &mut Sockets {
+        match self.client {
+            Some(client) => self.machine.client(client, 0),
+            None => self.machine.sockets(),
+        }
+    }
+
+    fn listener(&mut self, here: Endpoint) -> SockId {
+        let id = self.sockets().socket(false).unwrap();
+        self.sockets().bind(id, here).unwrap();
+        self.sockets().listen(id, ListenOptions { backlog: 4096 }).unwrap();
+        self.machine.settle();
+        assert_eq!(self.sockets().listen_result(id), Some(Ok(())));
+        assert_eq!(self.sockets().accept(id), Err(Errno::EAGAIN));
+        id
+    }
 }
 
 impl Run {
@@ -103,10 +125,12 @@ impl Run {
         let relays = r.pick(&[4, 12, 40, 100]);
         // A chunk for each socket at least, sixteen at most.
         let chunks = (relays as u32 * 2 * r.pick(&[1, 2, 3, 4, 8, 16])).max(32);
-        let (mut relay, mut ends) = (machine(RELAY, seed, chunks), machine(ENDS, seed ^ 1, 1 << 14));
-        let listeners = [listener(&mut relay, at(RELAY, PORTS[0])), listener(&mut ends, at(ENDS, PORTS[1]))];
+        let far = Bounds { connections: 2 * relays as u32, listeners: 1 };
+        let mut relay = Host::new(RELAY, seed, chunks, seed.is_multiple_of(3).then_some(far));
+        let mut ends = Host::new(ENDS, seed ^ 1, 1 << 14, None);
+        let listeners = [relay.listener(at(RELAY, PORTS[0])), ends.listener(at(ENDS, PORTS[1]))];
         let epoll = relay.sockets().epoll_create().unwrap();
-        let now = relay.now();
+        let now = relay.machine.now();
         // Whoever sends in both directions, sends more than the memory holds, or a little.
         let total = 3 * chunks as u64 * 2048;
         let both = r.chance(0.5);
@@ -125,6 +149,7 @@ impl Run {
         let buffer = r.pick(&[1000, 4096, 16_384, 65_536, 262_144]);
         let trigger = r.pick(&[Trigger::Level, Trigger::Edge]);
         let (pauses, thrifty) = (r.chance(0.5), r.chance(0.5));
+        let accepts = r.pick(&[1, 4, usize::MAX]);
         let (wire, by_port) = (VecDeque::new(), [HashMap::new(), HashMap::new()]);
         let mut run = Run {
             r,
@@ -143,6 +168,7 @@ impl Run {
             epoll,
             listeners,
             pauses,
+            accepts,
         };
         run.connect();
         run
@@ -152,7 +178,7 @@ impl Run {
         for i in 0..self.pair.len() {
             let sock = self.ends.sockets().socket(false).unwrap();
             assert_eq!(self.ends.sockets().connect(sock, at(RELAY, PORTS[0])), Err(Errno::EINPROGRESS));
-            self.ends.settle();
+            self.ends.machine.settle();
             self.by_port[0].insert(self.ends.sockets().local(sock).unwrap().port, i);
             self.pair[i][0].sock = Some(sock);
         }
@@ -160,11 +186,12 @@ impl Run {
 
     /// Connects what the relay has accepted to the other end.
     fn accept(&mut self) {
-        while let Ok((sock, from)) = self.relay.sockets().accept(self.listeners[0]) {
+        for _ in 0..self.accepts {
+            let Ok((sock, from)) = self.relay.sockets().accept(self.listeners[0]) else { break };
             let i = self.by_port[0][&from.port];
             let other = self.relay.sockets().socket(false).unwrap();
             assert_eq!(self.relay.sockets().connect(other, at(ENDS, PORTS[1])), Err(Errno::EINPROGRESS));
-            self.relay.settle();
+            self.relay.machine.settle();
             self.by_port[1].insert(self.relay.sockets().local(other).unwrap().port, i);
             self.middle[i].socks = [Some(sock), Some(other)];
             for (side, id) in [sock, other].into_iter().enumerate() {
@@ -184,7 +211,7 @@ impl Run {
     fn serve(&mut self) {
         let mut ready = [Ready { events: 0, data: 0 }; 512];
         for _ in 0..1000 {
-            self.relay.settle();
+            self.relay.machine.settle();
             let n = self.relay.sockets().epoll_collect(self.epoll, &mut ready).unwrap();
             let mut moved = false;
             for event in &ready[..n] {
@@ -237,7 +264,7 @@ impl Run {
             for e in 0..2 {
                 let Some(sock) = self.pair[i][e].sock else { continue };
                 let sockets: &mut Sockets = self.ends.sockets();
-                if self.pair[i][1].sock.is_some() {
+                if e == 0 || self.pair[i][1].sock.is_some() {
                     let out = &mut self.streams[i][e];
                     while out.written < out.length {
                         let n = (out.length - out.written).min(buf.len() as u64) as usize;
@@ -265,14 +292,14 @@ impl Run {
                 }
             }
         }
-        self.ends.settle();
+        self.ends.machine.settle();
     }
 
     /// Frames that were sent go on the wire.
     fn carry(&mut self) {
         for to_relay in [false, true] {
             let m = if to_relay { &mut self.ends } else { &mut self.relay };
-            while let Some((at, packet)) = m.pop() {
+            while let Some((at, packet)) = m.machine.pop() {
                 self.wire.push_back((at + self.delay, to_relay, packet));
             }
         }
@@ -305,28 +332,29 @@ impl Run {
         while self.now < until {
             self.step();
         }
-        assert_eq!(self.relay.leaked(), 0, "chunks are left in the relay");
+        assert_eq!(self.relay.machine.leaked(), 0, "chunks are left in the relay");
     }
 
     fn step(&mut self) {
         let front = self.wire.front().map(|(at, ..)| *at);
         let pauses = self.pair.iter().flatten().map(|e| e.pause).filter(|p| *p > self.now).min();
-        let look = self.relay.sockets().starving().then(|| self.now + LOOK);
-        let next = [front, pauses, look, self.relay.next_deadline(), self.ends.next_deadline()];
+        let looks = self.relay.sockets().starving() || self.relay.machine.holds_news() || self.accepts < usize::MAX;
+        let look = looks.then(|| self.now + LOOK);
+        let next = [front, pauses, look, self.relay.machine.next_deadline(), self.ends.machine.next_deadline()];
         let next = next.into_iter().flatten().min().unwrap_or(self.now + STANDSTILL);
         self.now = next.max(self.now.plus_micros(1));
-        self.relay.advance_to(self.now);
-        self.ends.advance_to(self.now);
+        self.relay.machine.advance_to(self.now);
+        self.ends.machine.advance_to(self.now);
         self.carry();
         self.wire.make_contiguous().sort_by_key(|(at, ..)| *at);
         while let Some((_, to_relay, packet)) = self.wire.pop_front_if(|(at, ..)| *at <= self.now) {
             let m = if to_relay { &mut self.relay } else { &mut self.ends };
-            m.inject(&packet);
+            m.machine.inject(&packet);
         }
         self.accept();
         self.serve();
         self.talk();
-        self.relay.settle();
+        self.relay.machine.settle();
         self.carry();
     }
 }

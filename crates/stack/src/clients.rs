@@ -244,14 +244,31 @@ impl Clients {
         (emitted, true)
     }
 
+    /// Connections of a seat whose news found no room, about.
+    pub fn stalled(&mut self, id: SeatId) -> usize {
+        self.seat(id).stalled.len()
+    }
+
+    /// Whether a seat has no room for the events of a connection.
+    pub fn is_full(&mut self, id: SeatId, events: usize) -> bool {
+        let seat = self.seat(id);
+        !seat.answers.is_empty() || !seat.events.has_room(events)
+    }
+
     /// A connection whose news found no room before.
     pub fn next_stalled(&mut self, id: SeatId) -> Option<Entry> {
         self.seat(id).stalled.pop_front()
     }
 
-    /// It found none again.
-    pub fn stall_again(&mut self, id: SeatId, entry: Entry) {
+    /// It found none again in the ring, and comes first.
+    pub fn stall_first(&mut self, id: SeatId, entry: Entry) {
         self.seat(id).stalled.push_front(entry);
+        self.wait(id);
+    }
+
+    /// Its client's memory has none, and those behind it come first.
+    pub fn stall_last(&mut self, id: SeatId, entry: Entry) {
+        self.seat(id).stalled.push_back(entry);
         self.wait(id);
     }
 

@@ -334,6 +334,7 @@ impl Idle {
             hop_limit: self.hop_limit,
             fragments: self.traffic_class & FRAGMENTS != 0,
             cut: false,
+            turn: 0,
             stage: Stage::Owned,
             trouble: None,
             orphan: false,

@@ -28,6 +28,10 @@ impl Tcb {
     /// Puts all bytes that it holds into chunks of another pool; `false`, and nothing is done, where that has too few.
     pub fn move_bytes(&mut self, from: &mut Side, to: &mut Side) -> bool {
         let Tcb { receiver, sender, .. } = self;
+        let bytes: usize = receiver.chains().chain([sender.chain()]).map(|chain| chain.len()).sum();
+        if bytes > to.spare() {
+            return false;
+        }
         let mut copies = Vec::new();
         for chain in receiver.chains().chain([sender.chain()]) {
             match chain.copied(from, to) {

@@ -1,7 +1,7 @@
 //! The transmission control block (RFC 9293 3.3.1): one connection's variables, how it is opened, and what the
 //! application may ask of it.
 
-use mem::Chain;
+use mem::{Chain, Side};
 use wire::SeqNum;
 use wire::tcp::Options;
 
@@ -202,6 +202,22 @@ impl Tcb {
     /// In-order bytes for the application.
     pub fn take_received(&mut self) -> Chain {
         self.receiver.take()
+    }
+
+    /// The first of the in-order bytes, which lie in chunks of `from`, copied into the application's, which are `to`: as many as may be while
+    /// others come in, too; while memory is scarce, in its `turn`.
+    pub fn copy_received(&self, from: &Side, to: &mut Side, turn: bool) -> Chain {
+        self.receiver.copy(from, to, turn)
+    }
+
+    /// In-order bytes that the application was not given.
+    pub fn waiting(&self) -> usize {
+        self.receiver.waiting()
+    }
+
+    /// The first in-order bytes, which lie in chunks of `pool`, were given to the application as a copy.
+    pub fn drop_received(&mut self, pool: &mut Side, bytes: usize) {
+        self.receiver.drop_front(pool, bytes);
     }
 
     /// Puts back bytes that could not be delivered (nothing may have arrived in between).

@@ -74,6 +74,13 @@ impl Side {
         self.tight
     }
 
+    /// Bytes that this side has chunks for without the other side's help, at most: what is free once memory is [`Side::spent`] is left.
+    pub fn spare(&self) -> usize {
+        let stats = self.stats();
+        let here = stats.free_here + stats.passing + stats.untouched;
+        here.min(self.free().saturating_sub(self.part(5))) as usize * CHUNK_BYTES
+    }
+
     /// Chunks in no chain.
     fn free(&self) -> u32 {
         let stats = self.stats();

@@ -6,7 +6,7 @@ mod wire;
 
 use ::wire::Addr;
 use protocol::Endpoint;
-use socket::{Errno, ListenOptions, SockId};
+use socket::{Errno, ListenOptions, Shutdown, SockId, SockOption};
 use stack::{Bounds, Ill};
 
 use crate::wire::{MANY, Wire, addr, read};
@@ -275,6 +275,104 @@ fn a_client_has_no_more_than_it_may() {
     assert_eq!(accept(&mut w).len(), 2);
     for id in ids {
         w.peer.sockets().close(id).unwrap();
+    }
+    w.settle();
+    w.server.kill(client);
+    w.is_clean();
+}
+
+/// A connection that a client may not have yet waits, and others that found its event ring full do not wait for that.
+#[test]
+fn a_connection_beyond_the_bound_holds_no_other_up() {
+    let mut w = Wire::new();
+    let client = w.server.attach(1024, 1, Bounds { connections: 2, listeners: 1 });
+    let listener = w.listen(client, 0);
+    let ids = [0; 3].map(|_| w.connect());
+    w.peer.sockets().set_option(ids[0], SockOption::NoDelay(true)).unwrap();
+    let conns = [0; 2].map(|_| w.server.client(client, 0).accept(listener).unwrap().0);
+    w.settle();
+    w.server.stop(client, true);
+    let held = w.server.stack().counters().events_held;
+    let mut asked = 0;
+    while w.server.stack().counters().events_held == held {
+        w.ask(ids[0], b"a");
+        asked += 1;
+        assert!(asked < 1000, "the ring has no end");
+        // Delayed ACKs.
+        w.pass(20);
+    }
+    w.ask(ids[1], b"b");
+    w.server.stop(client, false);
+    w.settle();
+    let s = w.server.client(client, 0);
+    assert_eq!([0, 1].map(|n| read(s, conns[n]).map(|text| text.len())), [Ok(asked), Ok(1)]);
+    for id in ids {
+        w.peer.sockets().abort(id).unwrap();
+    }
+    w.settle();
+    w.server.kill(client);
+    w.is_clean();
+}
+
+/// More bytes wait on a connection than its client has memory for, and what the client has to say frees none of it.
+#[test]
+fn a_client_hears_of_a_connection_whose_bytes_do_not_fit_its_memory() {
+    let mut w = Wire::new();
+    // 64 KiB.
+    let client = w.server.attach(32, 1, MANY);
+    let listener = w.listen(client, 0);
+    let id = w.connect();
+    let all: Vec<u8> = (0..200_000u32).map(|n| (n * 7) as u8).collect();
+    let mut sent = w.peer.sockets().write(id, &all, false).unwrap();
+    w.pass(100);
+    let (conn, _) = w.server.client(client, 0).accept(listener).unwrap();
+    let mut got = Vec::new();
+    for _ in 0..1000 {
+        w.pass(1);
+        while let Ok(text) = read(w.server.client(client, 0), conn) {
+            if text.is_empty() {
+                break;
+            }
+            got.extend(text);
+        }
+        match sent < all.len() {
+            true => sent += w.peer.sockets().write(id, &all[sent..], false).unwrap_or(0),
+            false => w.peer.sockets().shutdown(id, Shutdown::Write).unwrap_or(()),
+        }
+    }
+    assert!(got == all, "{} of {} bytes", got.len(), all.len());
+    assert_eq!(read(w.server.client(client, 0), conn), Ok(vec![]), "the end comes behind them");
+    w.server.client(client, 0).close(conn).unwrap();
+    w.peer.sockets().close(id).unwrap();
+    w.settle();
+    w.server.kill(client);
+    w.is_clean();
+}
+
+/// A connection whose bytes a client with little memory was told of in parts, and that is parked since, can be written to.
+#[test]
+fn what_was_told_in_parts_goes_on_after_it_was_parked() {
+    let mut w = Wire::new();
+    let client = w.server.attach(32, 1, MANY);
+    let listener = w.listen(client, 0);
+    let conns = [57_344, 5000].map(|bytes| {
+        let id = w.connect();
+        assert_eq!(w.peer.sockets().write(id, &vec![7; bytes], false), Ok(bytes));
+        w.pass(100);
+        let (conn, _) = w.server.client(client, 0).accept(listener).unwrap();
+        w.pass(10);
+        (id, conn)
+    });
+    w.pass(20_000);
+    assert!(w.server.stack().parked() > 0, "nothing is parked");
+    let (id, conn) = conns[1];
+    let s = w.server.client(client, 0);
+    assert_eq!(read(s, conn).map(|text| text.len()), Ok(5000));
+    assert_eq!(s.write(conn, b"an answer", false), Ok(9));
+    w.settle();
+    assert_eq!(w.heard(id), Ok(b"an answer".to_vec()));
+    for (id, _) in conns {
+        w.peer.sockets().abort(id).unwrap();
     }
     w.settle();
     w.server.kill(client);

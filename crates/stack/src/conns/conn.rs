@@ -56,6 +56,8 @@ pub(crate) struct Conn {
     pub fragments: bool,
     /// Frames that the port cuts were sent, and not all of it is acknowledged: what follows goes the same way.
     pub cut: bool,
+    /// In which stretch of time it had a chunk of its client's scarce memory last, where its bytes lie outside that.
+    pub turn: u8,
     pub stage: Stage,
     /// What an ICMP error about it said last.
     pub trouble: Option<Failure>,
@@ -101,6 +103,7 @@ impl Conn {
             hop_limit: 0,
             fragments: false,
             cut: false,
+            turn: 0,
             stage,
             trouble: None,
             orphan: false,
@@ -128,6 +131,8 @@ impl Conn {
             hop_limit,
             fragments,
             cut,
+            // Another one's is as good.
+            turn: _,
             stage,
             trouble,
             orphan,

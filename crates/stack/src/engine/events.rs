@@ -50,7 +50,12 @@ impl Stack {
         if !all {
             return emitted;
         }
-        while let Some(entry) = self.clients.next_stalled(seat) {
+        let (mut left, mut held) = (self.clients.stalled(seat), 0);
+        while left > 0
+            && held < MOST_HELD
+            && let Some(entry) = self.clients.next_stalled(seat)
+        {
+            left -= 1;
             if self.schedule.take(entry, queued::NOTIFY).is_none() {
                 continue;
             }
@@ -58,8 +63,13 @@ impl Stack {
                 Ok(count) => emitted += count,
                 Err(seat) => {
                     self.schedule.stay(entry.id, queued::NOTIFY);
-                    self.clients.stall_again(seat, entry);
-                    break;
+                    if self.clients.is_full(seat, MOST_NEWS) {
+                        self.clients.stall_first(seat, entry);
+                        break;
+                    }
+                    // Chunks, or another connection less, may take long, and need what others behind it are to hear.
+                    self.clients.stall_last(seat, entry);
+                    held += 1;
                 }
             }
         }
@@ -95,10 +105,15 @@ impl Stack {
                 _ if self.clients.is_ended(seat) => return Ok(0),
                 Stage::Ready => return self.offer(id),
                 // Only what was accepted lies in the client's chunks.
-                Stage::Owned if !self.move_in(id) => return Err(seat),
+                Stage::Owned if !self.move_in(id) => return self.tell_in_part(now, id),
                 _ => {}
             }
         }
+        self.tell_to(now, id, seat)
+    }
+
+    /// Tells the news of a connection to a seat.
+    pub(super) fn tell_to(&mut self, now: Instant, id: u32, seat: SeatId) -> Result<usize, SeatId> {
         let Some(c) = self.conns.active_mut(id) else { return Ok(0) };
         let Some(mut teller) = self.clients.open(seat, MOST_NEWS) else {
             self.counters.events_held += 1;
@@ -199,6 +214,8 @@ fn news<T: Tell>(c: &mut Conn, conn: ConnId, to: &mut Counted<'_, T>) -> (usize,
 }
 
 /// Events that one connection may have at once.
-const MOST_NEWS: usize = 9;
+pub(super) const MOST_NEWS: usize = 9;
+/// Connections of a seat whose news find room in the ring, and not in the client's memory, that are looked at in a turn.
+const MOST_HELD: usize = 64;
 /// Chunks that the application's side should find waiting.
 const LOW_SUPPLY: u32 = 512;

@@ -3,18 +3,21 @@
 //! Bytes of a connection that no client has accepted lie in memory of the stack's own. It is *offered*: told, with a copy of what came, and
 //! kept until the client says that it has taken it, or says anything else about it. If the client ends before that, it is offered to
 //! another listener of the address, or reset. Once it is accepted its bytes move into the client's chunks, and what comes later is received
-//! into them.
+//! into them. As long as the client has too few chunks for all of them, it is told of as many as it has chunks for, copied, and of all that
+//! needs none: it may wait for just that before it frees any.
 
 use mem::lease::{StackSeat, Words};
 use mem::ring::Raw;
 use mem::{Chain, Side, spsc};
 use protocol::{ConnId, Endpoint, Event, Job, ListenerId};
+use tcp::Notice;
 use wire::Instant;
 
 use crate::clients::Tell;
 use crate::clients::{Bounds, FIRST, Ill};
 use crate::conns::conn::{Conn, Stage};
 use crate::counters::DropReason;
+use crate::engine::events::MOST_NEWS;
 use crate::engine::{Stack, context};
 use crate::names::{ClientId, SeatId};
 use crate::schedule::queues::Entry;
@@ -23,6 +26,9 @@ use crate::schedule::queues::Entry;
 const MOST_JOBS: usize = 512;
 /// Answers that may wait for a client to read them; it is not heard again before.
 const MOST_ANSWERS: usize = 1024;
+/// While a client's memory is scarce, a connection that lies outside it has a chunk of it in each 2^18 µs: as often as a peer tries again at
+/// first.
+const TURN_BITS: u32 = 18;
 /// Connections of a client that has gone that a turn ends, and places of the table that it looks at.
 const MOST_ENDS: usize = 64;
 const MOST_LOOKS: usize = 4096;
@@ -152,7 +158,8 @@ impl Stack {
     fn bring_home(&mut self, conn: ConnId, (client, seat): (ClientId, SeatId), chain: &mut Chain) -> bool {
         let elsewhere =
             |c: &Conn| c.pool != client.0 && c.seat == seat && matches!(c.stage, Stage::Owned | Stage::Between);
-        if !self.conns.active(conn.0).is_some_and(elsewhere) || self.move_in(conn.0) {
+        // One that is parked may lie there, too.
+        if !self.conns.get_mut(conn.0).is_some_and(|c| elsewhere(c)) || self.move_in(conn.0) {
             return true;
         }
         let (home, side) = self.clients.home_and(client);
@@ -177,6 +184,47 @@ impl Stack {
         moved
     }
 
+    /// News of a connection whose bytes find too few chunks in its client's memory: as many as find some are told, copied, and the rest is
+    /// told later. How many events that were, or the seat that is still to hear of some, or has no room for events.
+    #[cold]
+    pub(super) fn tell_in_part(&mut self, now: Instant, id: u32) -> Result<usize, SeatId> {
+        let Some(c) = self.conns.active_mut(id) else { return Ok(0) };
+        let seat = c.seat;
+        if self.clients.is_full(seat, MOST_NEWS) {
+            self.counters.events_held += 1;
+            return Err(seat);
+        }
+        let client = self.clients.client_of(seat);
+        let turn = (now.micros() >> TURN_BITS) as u8;
+        let (home, side) = self.clients.home_and(client);
+        let chain = c.tcb.copy_received(home, side, c.turn != turn);
+        let len = chain.len();
+        c.turn = if len > 0 { turn } else { c.turn };
+        if len == c.tcb.waiting() {
+            c.tcb.drop_received(home, len);
+            c.tcb.put_received(chain);
+            return self.tell_to(now, id, seat);
+        }
+        // Bytes come behind their urgent mark and before the end.
+        let notice = c.tcb.take_notice();
+        let later = notice.0 & (Notice::DATA.0 | Notice::FIN.0 | Notice::FAILED.0);
+        c.tcb.put_notice(Notice(notice.0 & !later));
+        let mut told = self.tell_to(now, id, seat).unwrap_or_default();
+        if len > 0
+            && let Some(mut teller) = self.clients.open(seat, 1)
+        {
+            let data = teller.tell(Event::Data { conn: ConnId(id), chain, fin: false });
+            debug_assert!(data, "room was checked");
+            told += 1;
+        }
+        if let Some(c) = self.conns.active_mut(id) {
+            c.tcb.drop_received(self.clients.home_mut(), len);
+            c.tcb.put_notice(Notice(later));
+        }
+        self.counters.events += told as u64;
+        Err(seat)
+    }
+
     /// Tells a client in another process of a connection that it may accept; how many events that were, or the seat, where there is no
     /// room.
     #[cold]
@@ -193,12 +241,19 @@ impl Stack {
             return Err(seat);
         }
         let (home, side) = self.clients.home_and(client);
-        let received = c.tcb.take_received();
-        c.kept.append(home, received);
-        let Some(chain) = c.kept.copied(home, side) else {
-            self.clients.end_connection(client.0);
-            return Err(seat);
-        };
+        // Another client may have been told of the first bytes, and have gone.
+        let mut received = core::mem::take(&mut c.kept);
+        received.append(home, c.tcb.take_received());
+        c.tcb.put_received(received);
+        let mut chain = c.tcb.copy_received(home, side, true);
+        let mut received = c.tcb.take_received();
+        c.kept = received.split_front(home, chain.len());
+        c.tcb.put_received(received);
+        if c.kept.len() < chain.len() {
+            // A chunk could not be split for want of another one.
+            chain.free(side);
+            chain = c.kept.front_copied(home, c.kept.len(), side);
+        }
         let local = Endpoint { addr: c.key.local, port: c.key.local_port };
         let remote = Endpoint { addr: c.key.remote, port: c.key.remote_port };
         let accepted = Event::Accepted { listener: ListenerId(listener), conn: ConnId(id), local, remote, chain };

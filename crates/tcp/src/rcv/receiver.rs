@@ -3,7 +3,7 @@
 //! Invariants: what is in `queue` counts as occupied; what came out of order lies in the window, in runs that neither touch nor
 //! overlap; no segment is longer than what our SYN offers.
 
-use mem::{Chain, Side};
+use mem::{CHUNK_BYTES, Chain, Side};
 use wire::{Instant, SeqNum};
 
 use crate::rcv::Rcv;
@@ -197,7 +197,28 @@ impl Receiver {
         took
     }
 
-    /// The same of what came out of order and is in order now.
+    /// The first bytes of the queue, copied into chunks of `to`, which the application reads from. Where memory is short, by the rule of
+    /// [`Receiver::push`] and a chunk at a time; where it is scarce, in its `turn`: these bytes are here for good, while segments that were
+    /// refused come again at longer and longer intervals.
+    pub fn copy(&self, from: &Side, to: &mut Side, turn: bool) -> Chain {
+        if !to.has_free() {
+            return Chain::default();
+        }
+        let told = self.occupied - self.queue.len() as u32;
+        let most = match to.plenty() {
+            true => to.spare(),
+            false if to.is_at_last() || to.scarce() && !turn => 0,
+            false => (self.buffer / 8).saturating_sub(told).min(CHUNK_BYTES as u32) as usize,
+        };
+        self.queue.front_copied(from, most, to)
+    }
+
+    /// The first bytes of the queue were given as a copy.
+    pub fn drop_front(&mut self, pool: &mut Side, bytes: usize) {
+        self.queue.consume(pool, bytes);
+    }
+
+    /// Appends what came out of order and is in order now.
     pub fn append(&mut self, pool: &mut Side, chain: Chain) {
         self.occupied += chain.len() as u32;
         self.queue.append(pool, chain);
