@@ -67,7 +67,7 @@ impl Stack {
                         self.clients.stall_first(seat, entry);
                         break;
                     }
-                    // Chunks, or another connection less, may take long, and need what others behind it are to hear.
+                    // Chunks, or a connection less, may take long, and may wait for what others behind it are told.
                     self.clients.stall_last(seat, entry);
                     held += 1;
                 }
