@@ -507,7 +507,7 @@ impl Side {
         }
     }
 
-    /// Whether a chunk can be allocated now. When not, looks again at what the other side has passed meanwhile; and where there is
+    /// Tells whether a chunk can be allocated now. When not, looks again at what the other side has passed meanwhile; and where there is
     /// nothing, says so: the other side, which may have heard of chunks that were passed since, helps whom it knows to have less.
     pub fn has_free(&mut self) -> bool {
         if self.held == 0

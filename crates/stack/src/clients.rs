@@ -249,7 +249,7 @@ impl Clients {
         self.seat(id).stalled.len()
     }
 
-    /// Whether a seat has no room for the events of a connection.
+    /// A seat has no room for so many events.
     pub fn is_full(&mut self, id: SeatId, events: usize) -> bool {
         let seat = self.seat(id);
         !seat.answers.is_empty() || !seat.events.has_room(events)
@@ -260,13 +260,13 @@ impl Clients {
         self.seat(id).stalled.pop_front()
     }
 
-    /// It found none again in the ring, and comes first.
+    /// A connection whose news found no room in the ring again comes first.
     pub fn stall_first(&mut self, id: SeatId, entry: Entry) {
         self.seat(id).stalled.push_front(entry);
         self.wait(id);
     }
 
-    /// Its client's memory has none, and those behind it come first.
+    /// A connection whose news found room in the ring, and not in its client's memory, comes behind all others.
     pub fn stall_last(&mut self, id: SeatId, entry: Entry) {
         self.seat(id).stalled.push_back(entry);
         self.wait(id);

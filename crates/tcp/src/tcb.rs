@@ -220,7 +220,7 @@ impl Tcb {
         self.receiver.drop_front(pool, bytes);
     }
 
-    /// Puts back bytes that could not be delivered (nothing may have arrived in between).
+    /// Puts back bytes that were taken, or a copy of them; nothing may have arrived in between.
     pub fn put_received(&mut self, chain: Chain) {
         self.receiver.put(chain);
     }
