@@ -59,6 +59,12 @@ fn nothing(t: &mut Tcp) -> Result<(), Errno> {
 }
 
 impl Tcp {
+    /// Tells without a look at the options that nothing waits below SO_RCVLOWAT: most reads leave nothing.
+    #[inline]
+    fn may_be_low(&self) -> bool {
+        !self.rx.is_empty() && self.cold.is_some()
+    }
+
     /// The stack counts unreported bytes as occupying the window. A quarter of the buffer is worth a job; an emptied queue
     /// is worth one from an eighth on, so that a sender held up by the window goes on at once.
     #[inline]
@@ -94,8 +100,8 @@ impl Sockets {
             n += t.rx.read(side, &mut part[..fits]);
         }
         t.took(skip + n);
-        let options = t.cold.is_some();
-        self.after_read(id, options);
+        let may_be_low = t.may_be_low();
+        self.after_read(id, may_be_low);
         Ok(n)
     }
 
@@ -162,8 +168,8 @@ impl Sockets {
             if !flags.peek {
                 t.rx.consume(side, skip + n);
                 t.took(skip + n);
-                let options = t.cold.is_some();
-                self.after_read(id, options);
+                let may_be_low = t.may_be_low();
+                self.after_read(id, may_be_low);
             }
         }
         if *done >= target {
@@ -197,8 +203,8 @@ impl Sockets {
             false => t.rx.split_front(side, len),
         };
         t.took(skip + chain.len());
-        let options = t.cold.is_some();
-        self.after_read(id, options);
+        let may_be_low = t.may_be_low();
+        self.after_read(id, may_be_low);
         Ok(chain)
     }
 
@@ -249,8 +255,8 @@ impl Sockets {
         let n = n.min(t.rx.len());
         t.rx.consume(side, n);
         t.took(n);
-        let options = t.cold.is_some();
-        self.after_read(id, options);
+        let may_be_low = t.may_be_low();
+        self.after_read(id, may_be_low);
         Ok(())
     }
 
@@ -267,11 +273,11 @@ impl Sockets {
         Ok(on.then_some(t.rx.len() + t.is(flag::FIN) as usize))
     }
 
-    /// Some was read: tells the stack, and of a socket with `options` looks whether less is left than SO_RCVLOWAT.
+    /// Some was read: tells the stack, and of a socket that `may_be_low` looks whether less is left than SO_RCVLOWAT.
     #[inline]
-    fn after_read(&mut self, id: SockId, options: bool) {
+    fn after_read(&mut self, id: SockId, may_be_low: bool) {
         self.report_consumed(id);
-        if options {
+        if may_be_low {
             self.note_low(id);
         }
     }
