@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
+use io::netlink::Nud;
 use io::{AnyPort, Bell, Port};
 use stack::{FlowKey, InterfaceId, Stack, Steering};
 use wire::Instant;
@@ -392,8 +393,15 @@ impl Lane {
                         debug_assert!(added, "a route by an interface that the lane has not: {route:?}");
                     }
                 }
-                Control::SetNeighbor(port, addr, mac) => self.stack.set_neighbor(now, interface(port), addr, mac),
-                Control::RemoveNeighbor(port, addr) => self.stack.remove_neighbor(interface(port), addr),
+                Control::Neighbor(port, addr, Nud::Confirmed(mac) | Nud::Fixed(mac)) => {
+                    self.stack.set_neighbor(now, interface(port), addr, mac);
+                }
+                Control::Neighbor(port, addr, Nud::Stale(mac)) => {
+                    self.stack.set_stale_neighbor(now, interface(port), addr, mac);
+                }
+                Control::Neighbor(port, addr, Nud::Incomplete | Nud::Failed) => {
+                    self.stack.remove_neighbor(interface(port), addr);
+                }
                 Control::ForgetNeighbors => self.stack.forget_neighbors(),
                 Control::Connections(question) => {
                     if let Some(rest) = question.answer(&self.stack) {

@@ -7,6 +7,7 @@ use std::sync::mpsc::Sender;
 use std::sync::{PoisonError, Weak};
 
 use io::Presence;
+use io::netlink::Nud;
 use stack::Route;
 use wire::MacAddr;
 
@@ -32,8 +33,8 @@ pub(crate) enum Control {
     Link(usize, Presence),
     /// All routes of shared interfaces, anew.
     Routes(Vec<Route>),
-    SetNeighbor(usize, IpAddr, MacAddr),
-    RemoveNeighbor(usize, IpAddr),
+    /// The kernel's word on a next hop.
+    Neighbor(usize, IpAddr, Nud),
     /// All that the kernel said of neighbours is void: they are asked for again.
     ForgetNeighbors,
     /// Which connections there are on ports that nobody listens on any more.
@@ -73,9 +74,7 @@ impl Control {
             Control::SetMtu(port, _) => Some(Subject::Mtu(*port)),
             Control::Link(port, _) => Some(Subject::Link(*port)),
             Control::Routes(_) => Some(Subject::Routes),
-            Control::SetNeighbor(port, addr, _) | Control::RemoveNeighbor(port, addr) => {
-                Some(Subject::Neighbor(*port, *addr))
-            }
+            Control::Neighbor(port, addr, _) => Some(Subject::Neighbor(*port, *addr)),
             Control::ForgetNeighbors
             | Control::Connections(_)
             | Control::End
@@ -88,7 +87,7 @@ impl Control {
     }
 
     fn is_neighbor(&self) -> bool {
-        matches!(self, Control::SetNeighbor(..) | Control::RemoveNeighbor(..) | Control::ForgetNeighbors)
+        matches!(self, Control::Neighbor(..) | Control::ForgetNeighbors)
     }
 }
 
@@ -191,8 +190,8 @@ mod tests {
                 Control::SetMac(_, mac) => drop(known.1.insert(Ipv4Addr::UNSPECIFIED.into(), mac.0[5])),
                 Control::SetMtu(..) | Control::Link(..) | Control::Attach(..) => unreachable!("none was sent"),
                 Control::Routes(r) => known.2 = r.len(),
-                Control::SetNeighbor(_, a, mac) => drop(known.0.insert(a, mac)),
-                Control::RemoveNeighbor(_, a) => drop(known.0.remove(&a)),
+                Control::Neighbor(_, a, Nud::Confirmed(mac)) => drop(known.0.insert(a, mac)),
+                Control::Neighbor(_, a, _) => drop(known.0.remove(&a)),
                 Control::ForgetNeighbors => known.0.clear(),
                 Control::Connections(_) => {}
                 Control::Snapshot(..) => snapshots += 1,
@@ -213,8 +212,8 @@ mod tests {
     fn letter(n: u32) -> Control {
         let mac = MacAddr([2, 0, 0, 0, 0, n as u8]);
         match n % 7 {
-            0..=2 => Control::SetNeighbor(0, addr(n % 1009), mac),
-            3 => Control::RemoveNeighbor(0, addr(n % 1009)),
+            0..=2 => Control::Neighbor(0, addr(n % 1009), Nud::Confirmed(mac)),
+            3 => Control::Neighbor(0, addr(n % 1009), Nud::Failed),
             4 => Control::AddAddress(0, addr(n % 13), 8 + (n / 7 % 2) as u8),
             5 => Control::RemoveAddress(0, addr((n + 5) % 13)),
             _ if n.is_multiple_of(3) => Control::SetMac(0, mac),
@@ -242,10 +241,10 @@ mod tests {
         let mut known = Default::default();
         mail.send(routes(3));
         for n in 0..1_000_000 {
-            mail.send(Control::RemoveNeighbor(0, addr(n)));
+            mail.send(Control::Neighbor(0, addr(n), Nud::Failed));
             assert!(mail.lock().all.len() <= 4 * NEIGHBORS);
         }
-        mail.send(Control::SetNeighbor(0, addr(7), MacAddr([2; 6])));
+        mail.send(Control::Neighbor(0, addr(7), Nud::Confirmed(MacAddr([2; 6]))));
         let all = mail.take();
         assert!(all.iter().any(|l| matches!(l, Control::ForgetNeighbors)));
         learn(all, &mut known);

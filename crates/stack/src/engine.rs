@@ -206,6 +206,13 @@ impl Stack {
         self.wake_resolved(now);
     }
 
+    /// The kernel has an address of a next hop that it has not confirmed lately (NUD_STALE). It is used, and
+    /// [`Stack::wanted_neighbors`] tells of the use.
+    pub fn set_stale_neighbor(&mut self, now: Instant, interface: InterfaceId, addr: IpAddr, mac: MacAddr) {
+        self.link.set_stale_neighbor(now, interface, addr, mac);
+        self.wake_resolved(now);
+    }
+
     /// A next hop is no longer known.
     pub fn remove_neighbor(&mut self, interface: InterfaceId, addr: IpAddr) {
         self.link.remove_neighbor(interface, addr);
@@ -216,7 +223,7 @@ impl Stack {
         self.link.forget_neighbors();
     }
 
-    /// Next hops of shared interfaces that the kernel should resolve.
+    /// Next hops of shared interfaces that the kernel should resolve, or confirm.
     pub fn wanted_neighbors(&mut self, out: &mut Vec<(InterfaceId, IpAddr)>) {
         self.link.wanted_neighbors(out);
     }

@@ -195,6 +195,10 @@ impl Link {
         self.neighbors.set(now, interface, addr.into(), mac);
     }
 
+    pub fn set_stale_neighbor(&mut self, now: Instant, interface: InterfaceId, addr: IpAddr, mac: MacAddr) {
+        self.neighbors.set_stale(now, interface, addr.into(), mac);
+    }
+
     pub fn remove_neighbor(&mut self, interface: InterfaceId, addr: IpAddr) {
         self.neighbors.forget(interface, addr.into());
     }
@@ -205,7 +209,7 @@ impl Link {
         self.neighbors.forget_all(|id| interfaces[id.index()].config.mode == Mode::Shared);
     }
 
-    /// Next hops of shared interfaces that the kernel should resolve.
+    /// Next hops of shared interfaces that the kernel should resolve, or confirm.
     pub fn wanted_neighbors(&mut self, out: &mut Vec<(InterfaceId, IpAddr)>) {
         if self.neighbors.questions.is_empty() {
             return;

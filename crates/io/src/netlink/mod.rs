@@ -1,5 +1,6 @@
 //! What the kernel knows of links, addresses, routes and neighbours, read by rtnetlink and followed.
 
+mod neighbor;
 mod sock_diag;
 
 use std::io;
@@ -10,6 +11,8 @@ use wire::MacAddr;
 
 use crate::sys::set_option;
 
+use neighbor::neighbor;
+pub use neighbor::{KernelNeighbor, Nud};
 pub use sock_diag::{
     Handshakes, KernelFlows, accept_queues, all_kernel_flows, forget_time_wait, kernel_flows, listening_ports,
 };
@@ -71,17 +74,6 @@ pub struct KernelRoute {
     pub table: u32,
 }
 
-/// A next hop's hardware address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KernelNeighbor {
-    /// On which interface.
-    pub link: u32,
-    /// Whose.
-    pub addr: IpAddr,
-    /// Known and usable.
-    pub mac: Option<MacAddr>,
-}
-
 /// Something changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
@@ -93,7 +85,7 @@ pub enum Change {
     Address(Address, bool),
     /// Some route came or went: read them again.
     Routes,
-    /// A neighbour is there, is different, or is gone (no hardware address).
+    /// A neighbour is there, is different, or is gone ([`Nud::Failed`]).
     Neighbor(KernelNeighbor),
 }
 
@@ -303,40 +295,6 @@ impl Netlink {
         Ok(all)
     }
 
-    /// All neighbours.
-    pub fn neighbors(&mut self) -> io::Result<Vec<KernelNeighbor>> {
-        let mut all = Vec::new();
-        self.dump(RTM_GETNEIGH, &[0; 12], |kind, b| {
-            if kind == RTM_NEWNEIGH {
-                all.extend(neighbor(b));
-            }
-        })?;
-        Ok(all)
-    }
-
-    /// What is known of one of them.
-    pub fn neighbor(&mut self, link: u32, addr: IpAddr) -> io::Result<Option<KernelNeighbor>> {
-        let answer = self.one(RTM_GETNEIGH, &neighbor_request(link, addr), libc::ENOENT)?;
-        Ok(answer.iter().filter(|(kind, _)| *kind == RTM_NEWNEIGH).find_map(|(_, b)| neighbor(b)))
-    }
-
-    /// Asks the kernel to resolve a next hop and to keep it (NTF_EXT_MANAGED), or where it does not know that, once
-    /// (NTF_USE).
-    pub fn resolve(&mut self, link: u32, addr: IpAddr) -> io::Result<()> {
-        let attempt = |n: &mut Netlink, managed: bool| {
-            let mut body = neighbor_request(link, addr);
-            // NTF_USE
-            body[10] = if managed { 0 } else { 1 };
-            if managed {
-                // NDA_FLAGS_EXT = NTF_EXT_MANAGED
-                attribute(&mut body, 15, &1u32.to_ne_bytes());
-            }
-            n.send(RTM_NEWNEIGH, ACK | CREATE, &body)?;
-            n.collect(&mut Vec::new()).map(drop)
-        };
-        attempt(self, true).or_else(|_| attempt(self, false))
-    }
-
     /// Waits for changes and gives them; for a socket from [`Netlink::monitor`]. An overrun is told as `None`: read
     /// everything again.
     pub fn changes(&mut self) -> io::Result<Option<Vec<Change>>> {
@@ -369,7 +327,7 @@ pub fn changes_in(datagram: &[u8]) -> Vec<Change> {
             RTM_NEWROUTE | RTM_DELROUTE => all.push(Change::Routes),
             RTM_NEWNEIGH => all.extend(neighbor(b).map(Change::Neighbor)),
             RTM_DELNEIGH => {
-                all.extend(neighbor(b).map(|n| Change::Neighbor(KernelNeighbor { mac: None, ..n })));
+                all.extend(neighbor(b).map(|n| Change::Neighbor(KernelNeighbor { nud: Nud::Failed, ..n })));
             }
             _ => {}
         }
@@ -386,18 +344,6 @@ impl AsFd for Netlink {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
-}
-
-/// `ndmsg` with its destination.
-fn neighbor_request(link: u32, addr: IpAddr) -> Vec<u8> {
-    let mut body = vec![0; 12];
-    body[0] = if addr.is_ipv4() { libc::AF_INET as u8 } else { libc::AF_INET6 as u8 };
-    body[4..8].copy_from_slice(&link.to_ne_bytes());
-    match addr {
-        IpAddr::V4(a) => attribute(&mut body, 1, &a.octets()),
-        IpAddr::V6(a) => attribute(&mut body, 1, &a.octets()),
-    }
-    body
 }
 
 fn attribute(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
@@ -500,28 +446,6 @@ fn route(b: &[u8]) -> Option<KernelRoute> {
     (r.link != 0 && is_prefix(r.dst, r.prefix)).then_some(r)
 }
 
-fn neighbor(b: &[u8]) -> Option<KernelNeighbor> {
-    // ndmsg: family, …, ifindex, state, flags, type.
-    let state = u16_at(b, 8);
-    let mut n = KernelNeighbor { link: u32_at(b, 4), addr: [0u8; 4].into(), mac: None };
-    let mut found = false;
-    for (kind, v) in attributes(b, 12) {
-        match kind {
-            1 => {
-                n.addr = ip(v)?;
-                found = true;
-            }
-            2 => n.mac = v.try_into().ok().map(MacAddr),
-            _ => {}
-        }
-    }
-    // NUD_REACHABLE, STALE, DELAY, PROBE, PERMANENT: the address can be used.
-    if state & (0x02 | 0x04 | 0x08 | 0x10 | 0x80) == 0 {
-        n.mac = None;
-    }
-    found.then_some(n)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -530,7 +454,8 @@ mod tests {
     fn the_loopback_interface_is_there() {
         let mut n = Netlink::open().unwrap();
         let lo = n.link("lo").unwrap().expect("lo");
-        assert_eq!(n.neighbor(lo.index, [127, 9, 9, 9].into()).unwrap(), None);
+        let nowhere = n.use_neighbor(i32::MAX as u32, [127, 9, 9, 9].into()).unwrap_err();
+        assert_eq!(nowhere.raw_os_error(), Some(libc::ENODEV));
         assert_eq!((lo.index, lo.mtu >= 1500, lo.loopback, lo.master), (1, true, true, 0));
         assert_eq!(n.link("no-such-link").unwrap(), None);
         for all in n.links().unwrap() {

@@ -7,7 +7,7 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use ::io::netlink::{Change, KernelNeighbor, Link, Netlink};
+use ::io::netlink::{Change, Link, Netlink};
 use ::io::xdp::Local;
 use ::io::{Bell, Presence};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -126,28 +126,9 @@ impl Follower {
         crate::provoke("control");
         let mut state = lock(&self.state);
         while let Ok(wanted) = self.inbox.try_recv() {
-            let (port, addr) = match wanted {
-                Wanted::Neighbor(port, addr) => (port, addr),
-                Wanted::Fragments(key) => {
-                    state.sends_fragments(&key);
-                    continue;
-                }
-            };
-            let Some(link) = state.ports.iter().find(|p| p.port == port).map(|p| p.device.link().index) else {
-                continue;
-            };
-            // One that cannot be asked for (the link is down) must not keep the others waiting.
-            if let Err(error) = state.netlink.resolve(link, addr) {
-                tracing::debug!("asking for {addr}: {error}");
-                continue;
-            }
-            // One that is known already causes no change to hear of. What is not known yet will.
-            match state.netlink.neighbor(link, addr) {
-                Ok(Some(KernelNeighbor { mac: Some(mac), .. })) => {
-                    self.lanes.iter().for_each(|l| l.send(Control::SetNeighbor(port, addr, mac)));
-                }
-                Ok(_) => {}
-                Err(error) => tracing::debug!("asking for {addr}: {error}"),
+            match wanted {
+                Wanted::Neighbor(port, addr) => state.use_neighbor(port, addr, &self.lanes),
+                Wanted::Fragments(key) => state.sends_fragments(&key),
             }
         }
         if holding {
@@ -155,21 +136,13 @@ impl Follower {
         }
         let State { ports, draining, .. } = &mut *state;
         draining.work(Instant::now(), &ports[..], &self.lanes, &self.bell);
-        let all = |make: &dyn Fn() -> Control| self.lanes.iter().for_each(|l| l.send(make()));
         for change in collect(&mut self.tables, || self.monitor.changes()) {
             match change {
                 Change::Link(link) => link_is(&mut state, &self.lanes, &link),
                 Change::NoLink(link) => is_gone(&state, &self.devices, &self.lanes, link),
                 Change::Address(..) => self.tables.change(Changed::Addresses),
                 Change::Routes => self.tables.change(Changed::Routes),
-                Change::Neighbor(n) => {
-                    let Some(at) = state.port_of(n.link) else { continue };
-                    let port = state.ports[at].port;
-                    match n.mac {
-                        Some(mac) => all(&|| Control::SetNeighbor(port, n.addr, mac)),
-                        None => all(&|| Control::RemoveNeighbor(port, n.addr)),
-                    }
-                }
+                Change::Neighbor(n) => state.neighbor_is(&n, &self.lanes),
             }
         }
         let Some(changed) = self.tables.due(Instant::now()) else { return Ok(()) };

@@ -3,6 +3,7 @@
 
 mod drain;
 mod follower;
+mod neighbors;
 mod port;
 mod state;
 
@@ -32,6 +33,7 @@ use client::Gate;
 use drain::Draining;
 pub(crate) use drain::{Ledger, Question};
 use follower::{Follower, Tables};
+use neighbors::Neighbors;
 pub(crate) use port::{SharedPort, Way};
 use state::{Listen, State, lock};
 
@@ -79,6 +81,7 @@ impl Kernel {
             opens: false,
             fixed,
             netlink,
+            neighbors: Neighbors::default(),
         };
         state.read_addresses().map_err(system("reading addresses"))?;
         let (wanted, inbox) = channel();

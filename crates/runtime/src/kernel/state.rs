@@ -5,14 +5,16 @@ use std::collections::hash_map::Entry;
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use ::io::bpf::{OwnFlags, OwnFlow, OwnKey};
-use ::io::netlink::{self, Address, KernelFlows, KernelRoute, Link, Netlink};
+use ::io::netlink::{self, Address, KernelFlows, KernelNeighbor, KernelRoute, Link, Netlink};
 use ::io::xdp::{ActivePorts, Local, Placeholder};
 use ::io::{Bell, PortError};
 use stack::{FlowKey, InterfaceId, Route};
 
 use super::drain::Draining;
+use super::neighbors::{Neighbors, Table, Use};
 use super::port::SharedPort;
 use crate::links::LaneLink;
 use crate::mailbox::Control;
@@ -66,6 +68,7 @@ pub(super) struct State {
     /// Routes of dedicated ports, which no kernel change touches.
     pub(super) fixed: Vec<Route>,
     pub(super) netlink: Netlink,
+    pub(super) neighbors: Neighbors,
 }
 
 impl State {
@@ -306,13 +309,53 @@ impl State {
     }
 
     fn tell_neighbors(&mut self, lanes: &[LaneLink]) -> io::Result<()> {
-        for n in self.netlink.neighbors()? {
-            if let (Some(at), Some(mac)) = (self.port_of(n.link), n.mac) {
-                let port = self.ports[at].port;
-                lanes.iter().for_each(|l| l.send(Control::SetNeighbor(port, n.addr, mac)));
-            }
-        }
+        let mut all = self.netlink.neighbors()?;
+        all.retain(|n| self.port_of(n.link).is_some());
+        self.neighbors.replace(&all);
+        all.iter().for_each(|n| self.tell_neighbor(n, lanes));
         Ok(())
+    }
+
+    /// The kernel's word on one neighbour.
+    pub(super) fn neighbor_is(&mut self, n: &KernelNeighbor, lanes: &[LaneLink]) {
+        if self.port_of(n.link).is_some() {
+            self.neighbors.told(n);
+            self.tell_neighbor(n, lanes);
+        }
+    }
+
+    fn tell_neighbor(&self, n: &KernelNeighbor, lanes: &[LaneLink]) {
+        if let Some(at) = self.port_of(n.link) {
+            let port = self.ports[at].port;
+            lanes.iter().for_each(|l| l.send(Control::Neighbor(port, n.addr, n.nud)));
+        }
+    }
+
+    /// A lane uses a next hop that it does not know, or that the kernel does not watch.
+    pub(super) fn use_neighbor(&mut self, port: usize, addr: IpAddr, lanes: &[LaneLink]) {
+        let Some(link) = self.ports.iter().find(|p| p.port == port).map(|p| p.device.link().index) else { return };
+        let now = Instant::now();
+        let known = match self.neighbors.wants(now, link, addr) {
+            Use::Known(nud) => Some(nud),
+            Use::Waits => None,
+            Use::Tell => match self.netlink.use_neighbor(link, addr) {
+                Ok(()) => self.neighbors.used(now, link, addr),
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                    if let Some(line) = self.neighbors.refused(now, addr, Table::of) {
+                        tracing::warn!("{line}");
+                    }
+                    None
+                }
+                // One that cannot be asked for (the link is down) must not keep the others waiting.
+                Err(error) => {
+                    tracing::debug!("asking for {addr}: {error}");
+                    None
+                }
+            },
+        };
+        if let Some(nud) = known {
+            self.tell_neighbor(&KernelNeighbor { link, addr, nud }, lanes);
+        }
     }
 
     pub(super) fn tell_all(&mut self, lanes: &[LaneLink]) -> io::Result<()> {

@@ -14,6 +14,8 @@ const TRIES: u8 = 3;
 const RETRANS: Duration = Duration::from_secs(1);
 const REACHABLE: Duration = Duration::from_secs(30);
 const DELAY_FIRST_PROBE: Duration = Duration::from_secs(5);
+/// The kernel, which confirms what is used, is told of a use again after so long.
+const USE_AGAIN: Duration = Duration::from_secs(10);
 /// A hop that did not answer is not asked again for so long.
 const HOLD_DOWN: Duration = Duration::from_secs(3);
 /// Entries looked at for one that may give way to hearsay; four times as many for one that is needed.
@@ -26,6 +28,8 @@ enum Known {
     Incomplete { tries: u8, next: Instant },
     /// Confirmed not longer ago than `REACHABLE`; the kernel's word has no end.
     Reachable { until: Instant },
+    /// The kernel has not confirmed it lately, and does once it is told of its use: at the first from `tell` on.
+    Unused { tell: Instant },
     /// Not confirmed lately, or only heard of; used, and then confirmed.
     Stale,
     /// Used while stale: the peer has until then to show that it is there.
@@ -207,6 +211,13 @@ impl Neighbors {
                 Hop::Known(n.mac)
             }
             Known::Delay { .. } | Known::Probe { .. } => Hop::Known(n.mac),
+            Known::Unused { tell } => {
+                if now >= tell {
+                    n.state = Known::Unused { tell: now + USE_AGAIN };
+                    self.questions.push(Question { interface: n.interface, addr: n.addr, unicast: Some(n.mac) });
+                }
+                Hop::Known(n.mac)
+            }
             Known::Incomplete { .. } => Hop::Wait,
             Known::Failed { until } if now < until => Hop::Unreachable,
             Known::Failed { .. } => {
@@ -250,6 +261,21 @@ impl Neighbors {
         self.resolved.extend(waiters(n.waiting.take(), i));
     }
 
+    /// The kernel has an address that it has not confirmed lately: it serves, and its use is told of.
+    pub fn set_stale(&mut self, now: Instant, interface: InterfaceId, addr: Addr, mac: MacAddr) {
+        if !one_host(mac) {
+            return;
+        }
+        let known = self.map.get(&(interface, addr)).copied();
+        let Some(i) = known.or_else(|| self.insert(now, interface, addr, false)) else { return };
+        let n = &mut self.list[i as usize];
+        // An answer to what was told: not once more at once.
+        if !matches!(n.state, Known::Unused { .. }) || n.mac != mac {
+            (n.mac, n.state) = (mac, Known::Unused { tell: now });
+        }
+        self.resolved.extend(waiters(n.waiting.take(), i));
+    }
+
     /// What ARP or NDP says (RFC 4861 7.2.3 and 7.2.5). Who did not ask us is believed only about hops that are known.
     pub fn claim(&mut self, now: Instant, interface: InterfaceId, addr: Addr, claim: Claim) {
         if claim.mac.is_some_and(|mac| !one_host(mac)) {
@@ -265,7 +291,7 @@ impl Neighbors {
         let differs = claim.mac.filter(|mac| *mac != n.mac);
         match (n.state, claim.mac) {
             // Nobody overrules the kernel.
-            (Known::Reachable { until: Instant::FAR }, _) => {}
+            (Known::Reachable { until: Instant::FAR } | Known::Unused { .. }, _) => {}
             (Known::Incomplete { .. } | Known::Failed { .. }, None) => {}
             (Known::Incomplete { .. } | Known::Failed { .. }, Some(mac)) => {
                 n.mac = mac;
@@ -370,7 +396,7 @@ impl Neighbors {
                     next = next.min(at);
                     continue;
                 }
-                Known::Reachable { .. } | Known::Stale | Known::Failed { .. } => continue,
+                Known::Reachable { .. } | Known::Unused { .. } | Known::Stale | Known::Failed { .. } => continue,
             };
             n.state = state;
             next = next.min(now + RETRANS);

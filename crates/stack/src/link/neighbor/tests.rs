@@ -158,6 +158,39 @@ fn nobody_overrules_the_kernel() {
 }
 
 #[test]
+fn the_kernel_is_told_of_the_use_of_a_stale_hop() {
+    let mut n = Neighbors::new(4);
+    n.set_stale(at(0), I, addr(1), mac(1));
+    let i = n.find(I, addr(1)).unwrap();
+    assert_eq!((questions(&mut n), n.next()), (vec![], Instant::FAR), "nobody uses it");
+    // Used at once, and told of once in ten seconds, whatever the kernel says meanwhile that is no news.
+    for s in 100..130 {
+        assert_eq!(known(n.hop(at(s), i)), Some(mac(1)));
+        assert_eq!(questions(&mut n), if s % 10 == 0 { vec![(addr(1), true)] } else { vec![] }, "{s}");
+        n.set_stale(at(s), I, addr(1), mac(1));
+    }
+    // One that has moved, and one that was confirmed meanwhile, at the next use.
+    n.set_stale(at(130), I, addr(1), mac(2));
+    assert_eq!((known(n.hop(at(130), i)), questions(&mut n)), (Some(mac(2)), vec![(addr(1), true)]));
+    n.set(at(131), I, addr(1), mac(2));
+    assert_eq!((known(n.hop(at(131), i)), questions(&mut n)), (Some(mac(2)), vec![]));
+    n.set_stale(at(132), I, addr(1), mac(2));
+    assert_eq!((known(n.hop(at(132), i)), questions(&mut n)), (Some(mac(2)), vec![(addr(1), true)]));
+    // Nobody on the link overrules the kernel.
+    for strength in [Strength::Weak, Strength::Plain, Strength::Override] {
+        n.claim(at(133), I, addr(1), claim(mac(9), true, strength));
+        assert_eq!(known(n.hop(at(133), i)), Some(mac(2)));
+    }
+    // Who waits for one that turns out stale goes on.
+    n.forget(I, addr(1));
+    assert!(matches!(n.hop(at(134), i), Hop::Wait));
+    n.wait(i, Entry::first(7));
+    n.set_stale(at(134), I, addr(1), mac(3));
+    assert_eq!(n.resolved, [Waiter { entry: Entry::first(7), hop: i }]);
+    assert_eq!(known(n.hop(at(134), i)), Some(mac(3)));
+}
+
+#[test]
 fn hearsay_takes_no_place_of_a_hop_in_use() {
     let heard = |n: u8| Claim { mac: Some(mac(n)), solicited: false, strength: Strength::Weak, create: true };
     let mut n = Neighbors::new(64);
