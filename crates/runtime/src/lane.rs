@@ -393,15 +393,14 @@ impl Lane {
                         debug_assert!(added, "a route by an interface that the lane has not: {route:?}");
                     }
                 }
-                Control::Neighbor(port, addr, Nud::Confirmed(mac) | Nud::Fixed(mac)) => {
-                    self.stack.set_neighbor(now, interface(port), addr, mac);
-                }
-                Control::Neighbor(port, addr, Nud::Stale(mac)) => {
-                    self.stack.set_stale_neighbor(now, interface(port), addr, mac);
-                }
-                Control::Neighbor(port, addr, Nud::Incomplete | Nud::Failed) => {
-                    self.stack.remove_neighbor(interface(port), addr);
-                }
+                Control::Neighbor(port, addr, word) => match word {
+                    Some(Nud::Confirmed(mac) | Nud::Fixed(mac)) => {
+                        self.stack.set_neighbor(now, interface(port), addr, mac);
+                    }
+                    Some(Nud::Stale(mac)) => self.stack.set_stale_neighbor(now, interface(port), addr, mac),
+                    Some(Nud::Incomplete | Nud::Failed) => self.stack.remove_neighbor(interface(port), addr),
+                    None => self.stack.refuse_neighbor(now, interface(port), addr),
+                },
                 Control::ForgetNeighbors => self.stack.forget_neighbors(),
                 Control::Connections(question) => {
                     if let Some(rest) = question.answer(&self.stack) {

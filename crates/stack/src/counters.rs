@@ -142,6 +142,8 @@ pub struct Counters {
     pub router_adverts: u64,
     /// Redirects followed.
     pub redirects: u64,
+    /// Next hops for which the kernel's table of neighbours had no room (gc_thresh3).
+    pub neighbors_refused: u64,
     /// Packets reassembled from fragments.
     pub reassembled: u64,
     /// Jobs done.
@@ -212,6 +214,7 @@ impl Counters {
             ("addresses_lost", self.addresses_lost),
             ("router_adverts", self.router_adverts),
             ("redirects", self.redirects),
+            ("neighbors_refused", self.neighbors_refused),
             ("reassembled", self.reassembled),
             ("jobs", self.jobs),
             ("events", self.events),

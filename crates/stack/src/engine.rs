@@ -213,6 +213,14 @@ impl Stack {
         self.wake_resolved(now);
     }
 
+    /// The kernel's table has no room for a next hop that [`Stack::wanted_neighbors`] told of (ENOBUFS). Connections that came by a
+    /// handshake are answered to where that came from; of others what is sent is lost until there is room.
+    pub fn refuse_neighbor(&mut self, now: Instant, interface: InterfaceId, addr: IpAddr) {
+        self.counters.neighbors_refused += 1;
+        self.link.refuse_neighbor(now, interface, addr);
+        self.wake_resolved(now);
+    }
+
     /// A next hop is no longer known.
     pub fn remove_neighbor(&mut self, interface: InterfaceId, addr: IpAddr) {
         self.link.remove_neighbor(interface, addr);

@@ -199,6 +199,10 @@ impl Link {
         self.neighbors.set_stale(now, interface, addr.into(), mac);
     }
 
+    pub fn refuse_neighbor(&mut self, now: Instant, interface: InterfaceId, addr: IpAddr) {
+        self.neighbors.refuse(now, interface, addr.into());
+    }
+
     pub fn remove_neighbor(&mut self, interface: InterfaceId, addr: IpAddr) {
         self.neighbors.forget(interface, addr.into());
     }
@@ -256,6 +260,11 @@ impl Link {
             None => Some(NO_ROUTE),
         };
         index.map_or((NO_NEIGHBOR, 0), |index| (index, neighbors.epoch))
+    }
+
+    /// The kernel says where the next hops of this interface are.
+    pub fn is_shared(&self, interface: InterfaceId) -> bool {
+        self[interface].config.mode == Mode::Shared
     }
 
     /// The next hop of a connection that is opened by a handshake on `interface`, as far as it is known.

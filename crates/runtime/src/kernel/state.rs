@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use ::io::bpf::{OwnFlags, OwnFlow, OwnKey};
-use ::io::netlink::{self, Address, KernelFlows, KernelNeighbor, KernelRoute, Link, Netlink};
+use ::io::netlink::{self, Address, KernelFlows, KernelNeighbor, KernelRoute, Link, Netlink, Nud};
 use ::io::xdp::{ActivePorts, Local, Placeholder};
 use ::io::{Bell, PortError};
 use stack::{FlowKey, InterfaceId, Route};
@@ -312,7 +312,7 @@ impl State {
         let mut all = self.netlink.neighbors()?;
         all.retain(|n| self.port_of(n.link).is_some());
         self.neighbors.replace(&all);
-        all.iter().for_each(|n| self.tell_neighbor(n, lanes));
+        all.iter().for_each(|n| self.tell_neighbor(n.link, n.addr, Some(n.nud), lanes));
         Ok(())
     }
 
@@ -320,14 +320,14 @@ impl State {
     pub(super) fn neighbor_is(&mut self, n: &KernelNeighbor, lanes: &[LaneLink]) {
         if self.port_of(n.link).is_some() {
             self.neighbors.told(n);
-            self.tell_neighbor(n, lanes);
+            self.tell_neighbor(n.link, n.addr, Some(n.nud), lanes);
         }
     }
 
-    fn tell_neighbor(&self, n: &KernelNeighbor, lanes: &[LaneLink]) {
-        if let Some(at) = self.port_of(n.link) {
+    fn tell_neighbor(&self, link: u32, addr: IpAddr, word: Option<Nud>, lanes: &[LaneLink]) {
+        if let Some(at) = self.port_of(link) {
             let port = self.ports[at].port;
-            lanes.iter().for_each(|l| l.send(Control::Neighbor(port, n.addr, n.nud)));
+            lanes.iter().for_each(|l| l.send(Control::Neighbor(port, addr, word)));
         }
     }
 
@@ -335,11 +335,15 @@ impl State {
     pub(super) fn use_neighbor(&mut self, port: usize, addr: IpAddr, lanes: &[LaneLink]) {
         let Some(link) = self.ports.iter().find(|p| p.port == port).map(|p| p.device.link().index) else { return };
         let now = Instant::now();
-        let known = match self.neighbors.wants(now, link, addr) {
+        let word = match self.neighbors.wants(now, link, addr) {
             Use::Known(nud) => Some(nud),
-            Use::Waits => None,
+            Use::Waits => return,
             Use::Tell => match self.netlink.use_neighbor(link, addr) {
-                Ok(()) => self.neighbors.used(now, link, addr),
+                Ok(()) => match self.neighbors.used(now, link, addr) {
+                    Some(nud) => Some(nud),
+                    // Its answer is told of.
+                    None => return,
+                },
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
                     if let Some(line) = self.neighbors.refused(now, addr, Table::of) {
                         tracing::warn!("{line}");
@@ -347,15 +351,10 @@ impl State {
                     None
                 }
                 // One that cannot be asked for (the link is down) must not keep the others waiting.
-                Err(error) => {
-                    tracing::debug!("asking for {addr}: {error}");
-                    None
-                }
+                Err(error) => return tracing::debug!("asking for {addr}: {error}"),
             },
         };
-        if let Some(nud) = known {
-            self.tell_neighbor(&KernelNeighbor { link, addr, nud }, lanes);
-        }
+        self.tell_neighbor(link, addr, word, lanes);
     }
 
     pub(super) fn tell_all(&mut self, lanes: &[LaneLink]) -> io::Result<()> {

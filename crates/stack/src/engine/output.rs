@@ -237,9 +237,14 @@ impl Stack {
         }
         let to = match self.link.hop(now, c.neighbor) {
             Hop::Known(mac) => mac,
-            _ if let (HANDSHAKE, Some(mac)) = (c.neighbor, c.came_from) => mac,
+            // Where the kernel has no answer (yet) either, too.
+            _ if let Some(mac) = c.came_from
+                && (c.neighbor == HANDSHAKE || self.link.is_shared(via.interface)) =>
+            {
+                mac
+            }
             hop => {
-                self.without_hop(now, id, matches!(hop, Hop::Wait));
+                self.without_hop(now, id, hop);
                 return Progress::Idle;
             }
         };

@@ -7,7 +7,7 @@ use crate::counters::DropReason;
 use crate::engine::output::SHARE;
 use crate::engine::{Stack, context};
 use crate::link::hop::NO_ROUTE;
-use crate::link::neighbor::Waiter;
+use crate::link::neighbor::{Hop, Waiter};
 use crate::schedule::Schedule;
 use crate::schedule::queues::{Entry, queued};
 use protocol::Failure;
@@ -39,9 +39,9 @@ impl Stack {
 
     /// A connection with something to send and nowhere to send it.
     #[cold]
-    pub(super) fn without_hop(&mut self, now: Instant, id: u32, waits: bool) {
+    pub(super) fn without_hop(&mut self, now: Instant, id: u32, hop: Hop) {
         let Some(c) = self.conns.active_mut(id) else { return };
-        if waits {
+        if matches!(hop, Hop::Wait) {
             if let Some(entry) = self.schedule.mark(id, queued::HOP) {
                 self.link.wait(c.neighbor, entry);
             }
@@ -50,7 +50,7 @@ impl Stack {
         let no_route = c.neighbor == NO_ROUTE;
         self.counters.drop(if no_route { DropReason::NoRoute } else { DropReason::NoNeighbor });
         let mut cx = context!(self, now, c.pool);
-        if c.tcb.unreachable(true, None, &mut cx) && no_route {
+        if !matches!(hop, Hop::Lost) && c.tcb.unreachable(true, None, &mut cx) && no_route {
             c.trouble = Some(Failure::NetworkUnreachable);
         }
         // Lost like on any link: an open connection's timers send it again, or give up in the end.

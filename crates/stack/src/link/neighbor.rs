@@ -16,6 +16,8 @@ const REACHABLE: Duration = Duration::from_secs(30);
 const DELAY_FIRST_PROBE: Duration = Duration::from_secs(5);
 /// The kernel, which confirms what is used, is told of a use again after so long.
 const USE_AGAIN: Duration = Duration::from_secs(10);
+/// Longest time between two questions for a hop for which the kernel's table has no room.
+const ROOM_AGAIN: Duration = Duration::from_secs(30);
 /// A hop that did not answer is not asked again for so long.
 const HOLD_DOWN: Duration = Duration::from_secs(3);
 /// Entries looked at for one that may give way to hearsay; four times as many for one that is needed.
@@ -30,6 +32,8 @@ enum Known {
     Reachable { until: Instant },
     /// The kernel has not confirmed it lately, and does once it is told of its use: at the first from `tell` on.
     Unused { tell: Instant },
+    /// The kernel's table has no room for it: asked for again with a use from `next` on, ever more seldom.
+    NoRoom { tries: u8, next: Instant },
     /// Not confirmed lately, or only heard of; used, and then confirmed.
     Stale,
     /// Used while stale: the peer has until then to show that it is there.
@@ -76,6 +80,8 @@ pub(crate) struct Question {
 pub(crate) enum Hop {
     Known(MacAddr),
     Wait,
+    /// Nobody can say now: frames are lost, and sent again by their timers.
+    Lost,
     Unreachable,
 }
 
@@ -218,6 +224,14 @@ impl Neighbors {
                 }
                 Hop::Known(n.mac)
             }
+            Known::NoRoom { tries, next } => {
+                if now >= next {
+                    let rest = (RETRANS * (1 << tries)).min(ROOM_AGAIN);
+                    n.state = Known::NoRoom { tries: (tries + 1).min(8), next: now + rest };
+                    self.questions.push(Question { interface: n.interface, addr: n.addr, unicast: None });
+                }
+                Hop::Lost
+            }
             Known::Incomplete { .. } => Hop::Wait,
             Known::Failed { until } if now < until => Hop::Unreachable,
             Known::Failed { .. } => {
@@ -276,6 +290,16 @@ impl Neighbors {
         self.resolved.extend(waiters(n.waiting.take(), i));
     }
 
+    /// The kernel's table has no room for a hop that was asked for. Nobody waits for it: as on Linux what goes there is lost.
+    pub fn refuse(&mut self, now: Instant, interface: InterfaceId, addr: Addr) {
+        let Some(i) = self.find(interface, addr) else { return };
+        let n = &mut self.list[i as usize];
+        if matches!(n.state, Known::Incomplete { .. }) {
+            n.state = Known::NoRoom { tries: 0, next: now + RETRANS };
+            self.resolved.extend(waiters(n.waiting.take(), i));
+        }
+    }
+
     /// What ARP or NDP says (RFC 4861 7.2.3 and 7.2.5). Who did not ask us is believed only about hops that are known.
     pub fn claim(&mut self, now: Instant, interface: InterfaceId, addr: Addr, claim: Claim) {
         if claim.mac.is_some_and(|mac| !one_host(mac)) {
@@ -292,8 +316,8 @@ impl Neighbors {
         match (n.state, claim.mac) {
             // Nobody overrules the kernel.
             (Known::Reachable { until: Instant::FAR } | Known::Unused { .. }, _) => {}
-            (Known::Incomplete { .. } | Known::Failed { .. }, None) => {}
-            (Known::Incomplete { .. } | Known::Failed { .. }, Some(mac)) => {
+            (Known::Incomplete { .. } | Known::NoRoom { .. } | Known::Failed { .. }, None) => {}
+            (Known::Incomplete { .. } | Known::NoRoom { .. } | Known::Failed { .. }, Some(mac)) => {
                 n.mac = mac;
                 n.state = if claim.solicited { confirmed } else { Known::Stale };
                 self.resolved.extend(waiters(n.waiting.take(), i));
@@ -396,7 +420,11 @@ impl Neighbors {
                     next = next.min(at);
                     continue;
                 }
-                Known::Reachable { .. } | Known::Unused { .. } | Known::Stale | Known::Failed { .. } => continue,
+                Known::Reachable { .. }
+                | Known::Unused { .. }
+                | Known::NoRoom { .. }
+                | Known::Stale
+                | Known::Failed { .. } => continue,
             };
             n.state = state;
             next = next.min(now + RETRANS);

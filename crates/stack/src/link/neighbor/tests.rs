@@ -34,7 +34,7 @@ fn state(n: &Neighbors, i: u32) -> (MacAddr, Known) {
 fn known(hop: Hop) -> Option<MacAddr> {
     match hop {
         Hop::Known(mac) => Some(mac),
-        Hop::Wait | Hop::Unreachable => None,
+        Hop::Wait | Hop::Lost | Hop::Unreachable => None,
     }
 }
 
@@ -188,6 +188,35 @@ fn the_kernel_is_told_of_the_use_of_a_stale_hop() {
     n.set_stale(at(134), I, addr(1), mac(3));
     assert_eq!(n.resolved, [Waiter { entry: Entry::first(7), hop: i }]);
     assert_eq!(known(n.hop(at(134), i)), Some(mac(3)));
+}
+
+#[test]
+fn a_hop_without_room_is_asked_for_ever_more_seldom() {
+    let mut n = Neighbors::new(4);
+    let i = n.index(at(0), I, addr(1)).unwrap();
+    assert!(matches!(n.hop(at(0), i), Hop::Wait));
+    n.wait(i, Entry::first(7));
+    questions(&mut n);
+    n.refuse(at(0), I, addr(1));
+    // Who waited sends, which is lost, and asks again with what its timers send.
+    assert_eq!(core::mem::take(&mut n.resolved), [Waiter { entry: Entry::first(7), hop: i }]);
+    let mut asked = Vec::new();
+    for s in 0..200 {
+        assert!(matches!(n.hop(at(s), i), Hop::Lost));
+        n.expire(at(s));
+        if !questions(&mut n).is_empty() {
+            asked.push(s);
+            n.refuse(at(s), I, addr(1));
+        }
+    }
+    assert_eq!(asked, [1, 2, 4, 8, 16, 32, 62, 92, 122, 152, 182]);
+    assert!(n.lost.is_empty());
+    // Room was made.
+    n.set(at(200), I, addr(1), mac(1));
+    assert_eq!(known(n.hop(at(200), i)), Some(mac(1)));
+    n.refuse(at(201), I, addr(1));
+    assert_eq!(known(n.hop(at(201), i)), Some(mac(1)), "a late refusal is of no account");
+    n.refuse(at(201), I, addr(9));
 }
 
 #[test]
