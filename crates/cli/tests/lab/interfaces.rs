@@ -148,6 +148,37 @@ fn a_changed_hardware_address_is_followed() {
     assert_eq!(server.stop(), Some(0));
 }
 
+/// Entries that the kernel has learned by itself are confirmed while they are used, and left to it.
+#[test]
+fn a_stale_wrong_neighbour_is_mended_and_no_entry_is_kept() {
+    let Some(lab) = Lab::new() else { return };
+    let data = lab.file("k1", 1024);
+    let (a, b) = (&lab.a, &lab.b);
+    let mac = must(&format!("ip netns exec {b} cat /sys/class/net/vb/address"));
+    // The client never asks, so nothing that it sends mends the server's table.
+    for (ours, theirs) in [("10.99.0.2", "10.99.0.1"), ("fd99::2", "fd99::1")] {
+        must(&format!("ip -n {a} neigh replace {ours} dev va lladdr {} nud permanent", mac.trim()));
+        must(&format!("ip -n {b} neigh replace {theirs} dev vb lladdr 02:aa:bb:cc:dd:ee nud stale"));
+    }
+    let server = lab.serve(b, "--dev xdp:vb --port 80");
+    for host in BOTH {
+        let ask = format!("ip netns exec {a} curl -gsS --fail -m 1 {host}/k1");
+        assert!(!sh(&ask).status.success(), "{host}: the answer went to the wrong place");
+        until("the kernel confirms it, or asks anew", || sh(&ask).stdout == data);
+    }
+    // A client that nobody knows.
+    must(&format!("ip -n {a} addr add 10.99.0.9/24 dev va"));
+    assert!(
+        sh(&format!("ip netns exec {a} curl -sS --fail -m 10 --interface 10.99.0.9 http://10.99.0.2/k1")).stdout
+            == data
+    );
+    let entries = || must(&format!("ip -n {b} neigh show dev vb"));
+    let all = entries();
+    assert!(all.contains("10.99.0.9 ") && !all.contains("managed") && !all.contains("02:aa:bb"), "{all}");
+    assert_eq!(server.stop(), Some(0));
+    assert!(!entries().contains("managed"));
+}
+
 /// More changes at once than the kernel keeps for a reader: what was lost is read anew.
 #[test]
 fn changes_that_came_too_fast_are_followed() {
