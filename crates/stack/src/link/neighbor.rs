@@ -209,19 +209,27 @@ impl Neighbors {
         let Some(n) = self.list.get_mut(i as usize) else { return Hop::Unreachable };
         n.used = now;
         match n.state {
-            Known::Reachable { until } if now < until => Hop::Known(n.mac),
+            Known::Reachable { until } | Known::Unused { tell: until } if now < until => Hop::Known(n.mac),
+            Known::Delay { .. } | Known::Probe { .. } => Hop::Known(n.mac),
+            _ => self.ask(now, i),
+        }
+    }
+
+    /// Where frames for hop `i` go, which must be asked for, or confirmed from now on.
+    #[inline(never)]
+    fn ask(&mut self, now: Instant, i: u32) -> Hop {
+        let Some(n) = self.list.get_mut(i as usize) else { return Hop::Unreachable };
+        match n.state {
+            Known::Delay { .. } | Known::Probe { .. } => Hop::Known(n.mac),
             Known::Reachable { .. } | Known::Stale => {
                 let until = now + DELAY_FIRST_PROBE;
                 n.state = Known::Delay { until };
                 self.next = self.next.min(until);
                 Hop::Known(n.mac)
             }
-            Known::Delay { .. } | Known::Probe { .. } => Hop::Known(n.mac),
-            Known::Unused { tell } => {
-                if now >= tell {
-                    n.state = Known::Unused { tell: now + USE_AGAIN };
-                    self.questions.push(Question { interface: n.interface, addr: n.addr, unicast: Some(n.mac) });
-                }
+            Known::Unused { .. } => {
+                n.state = Known::Unused { tell: now + USE_AGAIN };
+                self.questions.push(Question { interface: n.interface, addr: n.addr, unicast: Some(n.mac) });
                 Hop::Known(n.mac)
             }
             Known::NoRoom { tries, next } => {
