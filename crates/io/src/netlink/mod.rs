@@ -454,6 +454,7 @@ mod tests {
     fn the_loopback_interface_is_there() {
         let mut n = Netlink::open().unwrap();
         let lo = n.link("lo").unwrap().expect("lo");
+        assert_eq!(n.neighbor(lo.index, [127, 9, 9, 9].into()).unwrap(), None);
         let nowhere = n.use_neighbor(i32::MAX as u32, [127, 9, 9, 9].into()).unwrap_err();
         assert_eq!(nowhere.raw_os_error(), Some(libc::ENODEV));
         assert_eq!((lo.index, lo.mtu >= 1500, lo.loopback, lo.master), (1, true, true, 0));

@@ -60,18 +60,28 @@ impl Netlink {
     /// it confirms, and neither outlives its use. Not for [`Nud::Fixed`], which it would take for learned from then on.
     /// Errors: ENOBUFS where its table is full, ENETDOWN, ENODEV.
     pub fn use_neighbor(&mut self, link: u32, addr: IpAddr) -> io::Result<()> {
-        // ndmsg: family, …, ifindex, state, flags, type.
-        let mut body = vec![0; 12];
-        body[0] = if addr.is_ipv4() { libc::AF_INET as u8 } else { libc::AF_INET6 as u8 };
-        body[4..8].copy_from_slice(&link.to_ne_bytes());
-        body[10] = NTF_USE;
-        match addr {
-            IpAddr::V4(a) => attribute(&mut body, NDA_DST, &a.octets()),
-            IpAddr::V6(a) => attribute(&mut body, NDA_DST, &a.octets()),
-        }
-        self.send(RTM_NEWNEIGH, ACK | CREATE, &body)?;
+        self.send(RTM_NEWNEIGH, ACK | CREATE, &request(link, addr, NTF_USE))?;
         self.collect(&mut Vec::new()).map(drop)
     }
+
+    /// The table's entry of one next hop.
+    pub fn neighbor(&mut self, link: u32, addr: IpAddr) -> io::Result<Option<KernelNeighbor>> {
+        let answer = self.one(RTM_GETNEIGH, &request(link, addr, 0), libc::ENOENT)?;
+        Ok(answer.iter().filter(|(kind, _)| *kind == RTM_NEWNEIGH).find_map(|(_, b)| neighbor(b)))
+    }
+}
+
+/// `ndmsg` (family, …, ifindex, state, flags, type) with its destination.
+fn request(link: u32, addr: IpAddr, flags: u8) -> Vec<u8> {
+    let mut body = vec![0; 12];
+    body[0] = if addr.is_ipv4() { libc::AF_INET as u8 } else { libc::AF_INET6 as u8 };
+    body[4..8].copy_from_slice(&link.to_ne_bytes());
+    body[10] = flags;
+    match addr {
+        IpAddr::V4(a) => attribute(&mut body, NDA_DST, &a.octets()),
+        IpAddr::V6(a) => attribute(&mut body, NDA_DST, &a.octets()),
+    }
+    body
 }
 
 /// The neighbour of a message's body.

@@ -43,8 +43,9 @@ pub(super) enum Use {
     Known(Nud),
     /// The kernel is to be told of the use.
     Tell,
-    /// It was told, and its answer is to come.
-    Waits,
+    /// It was told, and its answer is to come: lanes ask again after a second without it, and then its table is looked at, since
+    /// what it said may have come out of order.
+    Look,
 }
 
 fn mac(nud: Nud) -> Option<[u8; 6]> {
@@ -82,7 +83,7 @@ impl Neighbors {
         let since = entry.used.map(|(at, mac)| (now.saturating_duration_since(at), mac));
         match (entry.nud, since) {
             (Nud::Confirmed(_) | Nud::Fixed(_), _) => Use::Known(entry.nud),
-            (Nud::Incomplete | Nud::Failed, Some((since, _))) if since < ASKING => Use::Waits,
+            (Nud::Incomplete | Nud::Failed, Some((since, _))) if since < ASKING => Use::Look,
             // A client costs one message each half a minute; one that has moved is looked at at once.
             (Nud::Stale(_), Some((since, was))) if since < REST && was == mac(entry.nud) => Use::Known(entry.nud),
             (Nud::Stale(_) | Nud::Incomplete | Nud::Failed, _) => Use::Tell,
@@ -182,7 +183,7 @@ mod tests {
                         assert_eq!(n.used(at(s), 1, addr(1)), Some(Nud::Confirmed(MAC)));
                     }
                     Use::Known(nud) => assert_eq!(mac(nud), Some(MAC.0)),
-                    Use::Waits => panic!("its address is known"),
+                    Use::Look => panic!("its address is known"),
                 }
             }
         }
@@ -208,7 +209,7 @@ mod tests {
         let (mut n, now) = (Neighbors::default(), Instant::now());
         assert_eq!(n.wants(now, 1, addr(1)), Use::Tell);
         assert_eq!(n.used(now, 1, addr(1)), None);
-        assert_eq!(n.wants(now + Duration::from_secs(1), 1, addr(1)), Use::Waits);
+        assert_eq!(n.wants(now + Duration::from_secs(1), 1, addr(1)), Use::Look);
         // It answers to nobody, or the kernel's word was lost.
         assert_eq!(n.wants(now + ASKING, 1, addr(1)), Use::Tell);
         n.used(now, 1, addr(1));

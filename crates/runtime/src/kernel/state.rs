@@ -337,7 +337,14 @@ impl State {
         let now = Instant::now();
         let word = match self.neighbors.wants(now, link, addr) {
             Use::Known(nud) => Some(nud),
-            Use::Waits => return,
+            Use::Look => match self.netlink.neighbor(link, addr) {
+                Ok(Some(n)) if !matches!(n.nud, Nud::Incomplete | Nud::Failed) => {
+                    self.neighbors.told(&n);
+                    Some(n.nud)
+                }
+                Ok(_) => return,
+                Err(error) => return tracing::debug!("asking for {addr}: {error}"),
+            },
             Use::Tell => match self.netlink.use_neighbor(link, addr) {
                 Ok(()) => match self.neighbors.used(now, link, addr) {
                     Some(nud) => Some(nud),
