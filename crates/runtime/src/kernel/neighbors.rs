@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use ::io::netlink::{KernelNeighbor, Nud};
 
-/// Between two uses of an entry that the kernel has confirmed in between, or may have lost.
+/// Least time between two messages to the kernel about a stale entry whose hardware address is the same.
 const REST: Duration = Duration::from_secs(30);
-/// The kernel asks three times, a second apart, before it says that there is no answer (RFC 4861 10).
+/// Time for an answer: the kernel asks three times, a second apart, before it says that there is none (RFC 4861 10).
 const ASKING: Duration = Duration::from_secs(4);
-/// Between two lines about a full table.
+/// Least time between two lines about a full table.
 const SILENCE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy)]
