@@ -43,8 +43,8 @@ pub(super) enum Use {
     Known(Nud),
     /// The kernel is to be told of the use.
     Tell,
-    /// It was told, and its answer is to come: lanes ask again after a second without it, and then its table is looked at, since
-    /// what it said may have come out of order.
+    /// The kernel's answer is to come. Lanes ask again after a second without it: then the table is looked at, since messages may
+    /// be out of order.
     Look,
 }
 
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(n.wants(now, 1, addr(1)), Use::Tell);
         assert_eq!(n.used(now, 1, addr(1)), None);
         assert_eq!(n.wants(now + Duration::from_secs(1), 1, addr(1)), Use::Look);
-        // It answers to nobody, or the kernel's word was lost.
+        // Nobody answers, or the kernel's word was lost.
         assert_eq!(n.wants(now + ASKING, 1, addr(1)), Use::Tell);
         n.used(now, 1, addr(1));
         n.told(&neighbor(1, Nud::Failed));

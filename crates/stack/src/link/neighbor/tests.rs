@@ -181,7 +181,7 @@ fn the_kernel_is_told_of_the_use_of_a_stale_hop() {
         n.claim(at(133), I, addr(1), claim(mac(9), true, strength));
         assert_eq!(known(n.hop(at(133), i)), Some(mac(2)));
     }
-    // Who waits for one that turns out stale goes on.
+    // A connection that waits for one that turns out stale goes on.
     n.forget(I, addr(1));
     assert!(matches!(n.hop(at(134), i), Hop::Wait));
     n.wait(i, Entry::first(7));
@@ -198,7 +198,7 @@ fn a_hop_without_room_is_asked_for_ever_more_seldom() {
     n.wait(i, Entry::first(7));
     questions(&mut n);
     n.refuse(at(0), I, addr(1));
-    // Who waited sends, which is lost, and asks again with what its timers send.
+    // The connection that waited sends, in vain, and asks again with what its timers send.
     assert_eq!(core::mem::take(&mut n.resolved), [Waiter { entry: Entry::first(7), hop: i }]);
     let mut asked = Vec::new();
     for s in 0..200 {
