@@ -86,6 +86,10 @@ fn request(link: u32, addr: IpAddr, flags: u8) -> Vec<u8> {
 
 /// The neighbour of a message's body.
 pub(super) fn neighbor(b: &[u8]) -> Option<KernelNeighbor> {
+    // A bridge's and a VXLAN's forwarding entries (AF_BRIDGE) are hardware addresses, whose destination is a tunnel's end.
+    if !b.first().is_some_and(|family| [libc::AF_INET, libc::AF_INET6].contains(&i32::from(*family))) {
+        return None;
+    }
     let state = u16_at(b, 8);
     let (mut addr, mut mac) = (None, None);
     for (kind, v) in attributes(b, 12) {
@@ -111,8 +115,8 @@ mod tests {
 
     #[test]
     fn states_are_told_apart() {
-        let told = |state: u16, mac: &[u8]| {
-            let mut b = vec![libc::AF_INET as u8, 0, 0, 0, 7, 0, 0, 0];
+        let of_family = |family: i32, state: u16, mac: &[u8]| {
+            let mut b = vec![family as u8, 0, 0, 0, 7, 0, 0, 0];
             b.extend(state.to_ne_bytes());
             b.extend([0, 0]);
             attribute(&mut b, NDA_DST, &[10, 0, 0, 1]);
@@ -121,6 +125,7 @@ mod tests {
             assert_eq!(addr, IpAddr::from([10, 0, 0, 1]));
             Some(nud)
         };
+        let told = |state, mac: &[u8]| of_family(libc::AF_INET, state, mac);
         let mac = MacAddr([2, 0, 0, 0, 0, 1]);
         for (state, nud) in [
             (NUD_REACHABLE, Nud::Confirmed(mac)),
@@ -139,5 +144,7 @@ mod tests {
         // No Ethernet address.
         assert_eq!(told(NUD_REACHABLE, &[1, 2, 3, 4]), Some(Nud::Incomplete));
         assert_eq!(neighbor(&[0; 12]), None);
+        // A VXLAN's forwarding entry.
+        assert_eq!(of_family(libc::AF_BRIDGE, NUD_PERMANENT, &mac.0), None);
     }
 }
