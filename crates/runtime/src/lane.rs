@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use io::netlink::Nud;
 use io::{AnyPort, Bell, Port};
 use stack::{FlowKey, InterfaceId, Stack, Steering};
 use wire::Instant;
@@ -393,14 +392,7 @@ impl Lane {
                         debug_assert!(added, "a route by an interface that the lane has not: {route:?}");
                     }
                 }
-                Control::Neighbor(port, addr, word) => match word {
-                    Some(Nud::Confirmed(mac) | Nud::Fixed(mac)) => {
-                        self.stack.set_neighbor(now, interface(port), addr, mac);
-                    }
-                    Some(Nud::Stale(mac)) => self.stack.set_stale_neighbor(now, interface(port), addr, mac),
-                    Some(Nud::Incomplete | Nud::Failed) => self.stack.remove_neighbor(interface(port), addr),
-                    None => self.stack.refuse_neighbor(now, interface(port), addr),
-                },
+                Control::Neighbor(port, addr, word) => word.tell(&mut self.stack, now, interface(port), addr),
                 Control::ForgetNeighbors => self.stack.forget_neighbors(),
                 Control::Connections(question) => {
                     if let Some(rest) = question.answer(&self.stack) {

@@ -39,6 +39,8 @@ pub use error::Error;
 pub use exit::reset_all;
 pub use io::memwire::MemPort;
 pub use kernel::LocalConnections;
+#[doc(hidden)]
+pub use kernel::neighbors;
 pub use lane::{Lane, Work};
 #[doc(hidden)]
 pub use provoke::provoke;

@@ -7,11 +7,11 @@ use std::sync::mpsc::Sender;
 use std::sync::{PoisonError, Weak};
 
 use io::Presence;
-use io::netlink::Nud;
 use stack::Route;
 use wire::MacAddr;
 
 use crate::kernel::Question;
+use crate::kernel::neighbors::Word;
 use crate::lane::clients::Arrival;
 use crate::sync::{AtomicBool, Mutex, MutexGuard, Ordering, fence};
 use client::Snapshot;
@@ -33,8 +33,8 @@ pub(crate) enum Control {
     Link(usize, Presence),
     /// All routes of shared interfaces, anew.
     Routes(Vec<Route>),
-    /// The kernel's word on a next hop; `None`: its table has no room for it.
-    Neighbor(usize, IpAddr, Option<Nud>),
+    /// The kernel's word on a next hop.
+    Neighbor(usize, IpAddr, Word),
     /// All that the kernel said of neighbours is void: they are asked for again.
     ForgetNeighbors,
     /// Which connections there are on ports that nobody listens on any more.
@@ -170,6 +170,7 @@ impl Mailbox {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use io::netlink::Nud;
     use std::net::Ipv4Addr;
     use std::sync::Arc;
     use std::sync::mpsc::channel;
@@ -190,7 +191,7 @@ mod tests {
                 Control::SetMac(_, mac) => drop(known.1.insert(Ipv4Addr::UNSPECIFIED.into(), mac.0[5])),
                 Control::SetMtu(..) | Control::Link(..) | Control::Attach(..) => unreachable!("none was sent"),
                 Control::Routes(r) => known.2 = r.len(),
-                Control::Neighbor(_, a, Some(Nud::Confirmed(mac))) => drop(known.0.insert(a, mac)),
+                Control::Neighbor(_, a, Word::Is(Nud::Confirmed(mac))) => drop(known.0.insert(a, mac)),
                 Control::Neighbor(_, a, _) => drop(known.0.remove(&a)),
                 Control::ForgetNeighbors => known.0.clear(),
                 Control::Connections(_) => {}
@@ -212,8 +213,8 @@ mod tests {
     fn letter(n: u32) -> Control {
         let mac = MacAddr([2, 0, 0, 0, 0, n as u8]);
         match n % 7 {
-            0..=2 => Control::Neighbor(0, addr(n % 1009), Some(Nud::Confirmed(mac))),
-            3 => Control::Neighbor(0, addr(n % 1009), Some(Nud::Failed)),
+            0..=2 => Control::Neighbor(0, addr(n % 1009), Word::Is(Nud::Confirmed(mac))),
+            3 => Control::Neighbor(0, addr(n % 1009), Word::Is(Nud::Failed)),
             4 => Control::AddAddress(0, addr(n % 13), 8 + (n / 7 % 2) as u8),
             5 => Control::RemoveAddress(0, addr((n + 5) % 13)),
             _ if n.is_multiple_of(3) => Control::SetMac(0, mac),
@@ -241,10 +242,10 @@ mod tests {
         let mut known = Default::default();
         mail.send(routes(3));
         for n in 0..1_000_000 {
-            mail.send(Control::Neighbor(0, addr(n), Some(Nud::Failed)));
+            mail.send(Control::Neighbor(0, addr(n), Word::Is(Nud::Failed)));
             assert!(mail.lock().all.len() <= 4 * NEIGHBORS);
         }
-        mail.send(Control::Neighbor(0, addr(7), Some(Nud::Confirmed(MacAddr([2; 6])))));
+        mail.send(Control::Neighbor(0, addr(7), Word::Is(Nud::Confirmed(MacAddr([2; 6])))));
         let all = mail.take();
         assert!(all.iter().any(|l| matches!(l, Control::ForgetNeighbors)));
         learn(all, &mut known);

@@ -37,6 +37,8 @@ pub(super) struct Tables {
     /// What has changed since it was read.
     changed: Option<Changed>,
     read: Option<Instant>,
+    /// Changes wait that nobody has looked at yet.
+    more: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,6 +58,11 @@ impl Tables {
         self.changed = self.changed.max(Some(what));
     }
 
+    /// The kernel may have told of more than was followed.
+    fn behind(&self) -> bool {
+        self.more || self.changed == Some(Changed::All)
+    }
+
     /// How long until what has changed is to be read.
     fn patience(&self, now: Instant) -> Option<Duration> {
         let since = self.read.map_or(Tables::REST, |read| now.saturating_duration_since(read));
@@ -72,6 +79,8 @@ impl Tables {
 
 /// Datagrams of changes that are followed before the rest of the work.
 const DATAGRAMS: usize = 64;
+/// Letters of lanes between two looks at changes.
+const WANTS: usize = 64;
 
 impl Follower {
     pub(super) fn run(mut self, stop: &AtomicBool) {
@@ -125,24 +134,33 @@ impl Follower {
     fn work(&mut self, holding: bool) -> io::Result<()> {
         crate::provoke("control");
         let mut state = lock(&self.state);
-        while let Ok(wanted) = self.inbox.try_recv() {
-            match wanted {
-                Wanted::Neighbor(port, addr) => state.use_neighbor(port, addr, &self.lanes),
-                Wanted::Fragments(key) => state.sends_fragments(&key),
-            }
-        }
         if holding {
             state.review_flows();
         }
         let State { ports, draining, .. } = &mut *state;
         draining.work(Instant::now(), &ports[..], &self.lanes, &self.bell);
-        for change in collect(&mut self.tables, || self.monitor.changes()) {
-            match change {
-                Change::Link(link) => link_is(&mut state, &self.lanes, &link),
-                Change::NoLink(link) => is_gone(&state, &self.devices, &self.lanes, link),
-                Change::Address(..) => self.tables.change(Changed::Addresses),
-                Change::Routes => self.tables.change(Changed::Routes),
-                Change::Neighbor(n) => state.neighbor_is(&n, &self.lanes),
+        loop {
+            for change in collect(&mut self.tables, || self.monitor.changes()) {
+                match change {
+                    Change::Link(link) => link_is(&mut state, &self.lanes, &link),
+                    Change::NoLink(link) => is_gone(&state, &self.devices, &self.lanes, link),
+                    Change::Address(..) => self.tables.change(Changed::Addresses),
+                    Change::Routes => self.tables.change(Changed::Routes),
+                    Change::Neighbor(n) => state.neighbor_is(&n, &self.lanes),
+                }
+            }
+            // After the changes: of a neighbour it counts what the kernel said of it last.
+            let behind = self.tables.behind();
+            let wanted: Vec<Wanted> = self.inbox.try_iter().take(WANTS).collect();
+            let rest = wanted.len() == WANTS;
+            for wanted in wanted {
+                match wanted {
+                    Wanted::Neighbor(port, addr) => state.use_neighbor(port, addr, behind, &self.lanes),
+                    Wanted::Fragments(key) => state.sends_fragments(&key),
+                }
+            }
+            if !rest {
+                break;
             }
         }
         let Some(changed) = self.tables.due(Instant::now()) else { return Ok(()) };
@@ -157,9 +175,13 @@ impl Follower {
 /// The changes that wait. Where some were lost, or cannot be read, everything is read once more; what was told before is told.
 fn collect(tables: &mut Tables, mut next: impl FnMut() -> io::Result<Option<Vec<Change>>>) -> Vec<Change> {
     let mut changes = Vec::new();
+    tables.more = true;
     for _ in 0..DATAGRAMS {
         match next() {
-            Ok(Some(more)) if more.is_empty() => break,
+            Ok(Some(more)) if more.is_empty() => {
+                tables.more = false;
+                break;
+            }
             Ok(Some(more)) => changes.extend(more),
             Ok(None) => tables.change(Changed::All),
             Err(error) => {
@@ -297,6 +319,19 @@ mod tests {
         let mut told = vec![Ok(Some(vec![])), Ok(Some(vec![Change::NoLink(8)])), Ok(None)];
         assert!(matches!(collect(&mut tables, || told.pop().unwrap())[..], [Change::NoLink(8)]));
         assert!(told.is_empty());
+    }
+
+    #[test]
+    fn changes_that_wait_are_known_to_wait() {
+        let mut tables = Tables::default();
+        collect(&mut tables, || Ok(Some(vec![Change::Routes])));
+        assert!(tables.behind(), "more than are followed in one turn");
+        collect(&mut tables, || Ok(Some(vec![])));
+        assert!(!tables.behind());
+        let mut told = vec![Ok(Some(vec![])), Ok(None)];
+        collect(&mut tables, || told.pop().unwrap());
+        assert!(tables.behind(), "some were lost");
+        assert_eq!((tables.due(Instant::now()), tables.behind()), (Some(Changed::All), false));
     }
 
     #[test]

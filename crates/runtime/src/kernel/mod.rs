@@ -3,7 +3,7 @@
 
 mod drain;
 mod follower;
-mod neighbors;
+pub mod neighbors;
 mod port;
 mod state;
 

@@ -6,7 +6,8 @@ use std::io;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use ::io::netlink::{KernelNeighbor, Nud};
+use ::io::netlink::{KernelNeighbor, Netlink, Nud};
+use stack::{InterfaceId, Stack};
 
 /// Least time between two messages to the kernel about a stale entry whose hardware address is the same.
 const REST: Duration = Duration::from_secs(30);
@@ -22,9 +23,48 @@ struct Entry {
     used: Option<(Instant, Option<[u8; 6]>)>,
 }
 
+/// The kernel's side: its own table.
+pub trait Kernel {
+    /// Tells of the use of a next hop, as [`Netlink::use_neighbor`].
+    fn use_neighbor(&mut self, link: u32, addr: IpAddr) -> io::Result<()>;
+    /// Its entry, as [`Netlink::neighbor`].
+    fn neighbor(&mut self, link: u32, addr: IpAddr) -> io::Result<Option<KernelNeighbor>>;
+}
+
+impl Kernel for Netlink {
+    fn use_neighbor(&mut self, link: u32, addr: IpAddr) -> io::Result<()> {
+        Netlink::use_neighbor(self, link, addr)
+    }
+
+    fn neighbor(&mut self, link: u32, addr: IpAddr) -> io::Result<Option<KernelNeighbor>> {
+        Netlink::neighbor(self, link, addr)
+    }
+}
+
+/// News of one neighbour for lanes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Word {
+    /// The kernel's table says so.
+    Is(Nud),
+    /// It has no room for the neighbour.
+    NoRoom,
+}
+
+impl Word {
+    /// Tells a lane's stack.
+    pub fn tell(self, stack: &mut Stack, now: wire::Instant, interface: InterfaceId, addr: IpAddr) {
+        match self {
+            Word::Is(Nud::Confirmed(mac) | Nud::Fixed(mac)) => stack.set_neighbor(now, interface, addr, mac),
+            Word::Is(Nud::Stale(mac)) => stack.set_stale_neighbor(now, interface, addr, mac),
+            Word::Is(Nud::Incomplete | Nud::Failed) => stack.remove_neighbor(interface, addr),
+            Word::NoRoom => stack.refuse_neighbor(now, interface, addr),
+        }
+    }
+}
+
 /// By interface and address.
 #[derive(Default)]
-pub(super) struct Neighbors {
+pub struct Neighbors {
     all: HashMap<(u32, IpAddr), Entry>,
     refused: Refused,
 }
@@ -38,7 +78,7 @@ struct Refused {
 
 /// An answer to a lane that uses a next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Use {
+enum Use {
     /// Nothing need be asked: this is known.
     Known(Nud),
     /// The kernel is to be told of the use.
@@ -63,7 +103,12 @@ impl Neighbors {
             self.all.remove(&key);
             return;
         }
-        self.all.entry(key).or_insert(Entry { nud: n.nud, used: None }).nud = n.nud;
+        let entry = self.all.entry(key).or_insert(Entry { nud: n.nud, used: None });
+        entry.nud = n.nud;
+        // An answer to the use.
+        if let Some((_, was @ None)) = &mut entry.used {
+            *was = mac(n.nud);
+        }
     }
 
     /// The kernel's whole table, in place of what it has told before.
@@ -77,8 +122,46 @@ impl Neighbors {
         }
     }
 
-    /// A lane uses a next hop that it does not know, or knows as stale.
-    pub fn wants(&self, now: Instant, link: u32, addr: IpAddr) -> Use {
+    /// A lane uses a next hop that it does not know, or knows as stale; what to tell all lanes now. An answer that is to come is
+    /// told by the kernel as a change of its table. `behind`: changes wait that were not told yet, so the table is looked at first;
+    /// an entry that the administrator has made since is none to use.
+    pub fn uses(
+        &mut self,
+        now: Instant,
+        link: u32,
+        addr: IpAddr,
+        behind: bool,
+        kernel: &mut impl Kernel,
+    ) -> io::Result<Option<Word>> {
+        if behind
+            && self.wants(now, link, addr) == Use::Tell
+            && let Some(n) = kernel.neighbor(link, addr)?
+        {
+            self.told(&n);
+        }
+        match self.wants(now, link, addr) {
+            Use::Known(nud) => Ok(Some(Word::Is(nud))),
+            Use::Look => {
+                let found = kernel.neighbor(link, addr)?.filter(|n| mac(n.nud).is_some());
+                Ok(found.map(|n| {
+                    self.told(&n);
+                    Word::Is(n.nud)
+                }))
+            }
+            Use::Tell => match kernel.use_neighbor(link, addr) {
+                Ok(()) => Ok(self.used(now, link, addr).map(Word::Is)),
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                    if let Some(line) = self.refused(now, addr, Table::of) {
+                        tracing::warn!("{line}");
+                    }
+                    Ok(Some(Word::NoRoom))
+                }
+                Err(error) => Err(error),
+            },
+        }
+    }
+
+    fn wants(&self, now: Instant, link: u32, addr: IpAddr) -> Use {
         let Some(entry) = self.all.get(&(link, addr)) else { return Use::Tell };
         let since = entry.used.map(|(at, mac)| (now.saturating_duration_since(at), mac));
         match (entry.nud, since) {
@@ -92,7 +175,7 @@ impl Neighbors {
 
     /// The kernel was told of the use of a next hop; what lanes may take it for. Of one that was stale it says what it finds
     /// (NUD_DELAY): its address serves until then.
-    pub fn used(&mut self, now: Instant, link: u32, addr: IpAddr) -> Option<Nud> {
+    fn used(&mut self, now: Instant, link: u32, addr: IpAddr) -> Option<Nud> {
         let entry = self.all.entry((link, addr)).or_insert(Entry { nud: Nud::Incomplete, used: None });
         if let Nud::Stale(mac) = entry.nud {
             entry.nud = Nud::Confirmed(mac);
@@ -102,7 +185,7 @@ impl Neighbors {
     }
 
     /// The kernel's table had no room for a next hop; a line for the user, now and then.
-    pub fn refused(&mut self, now: Instant, addr: IpAddr, table: impl FnOnce(IpAddr) -> Table) -> Option<String> {
+    fn refused(&mut self, now: Instant, addr: IpAddr, table: impl FnOnce(IpAddr) -> Table) -> Option<String> {
         self.refused.since += 1;
         if self.refused.warned.is_some_and(|at| now.saturating_duration_since(at) < SILENCE) {
             return None;
@@ -113,26 +196,27 @@ impl Neighbors {
         let name = format!("net.{family}.neigh.default.gc_thresh3");
         let Table { entries, limit } = table(addr);
         let entries = entries.map_or(String::new(), |n| format!(" at {n} entries"));
-        let (limit, more) = match limit {
-            Some(limit) => (format!("{name} is {limit}"), (limit * 4).to_string()),
-            None => (format!("{name} of the machine"), "65536".to_string()),
+        // Its sysctls are not shown in other network namespaces than the first, which count in the same table.
+        let (limit, more, place) = match limit {
+            Some(limit) => (format!("{name} is {limit}"), (limit * 4).to_string(), ""),
+            None => (format!("{name} of the machine"), "65536".to_string(), " in its first network namespace"),
         };
         Some(format!(
             "the kernel's table of neighbours is full{entries} ({limit}), for everything on this machine: {addr} was not \
-             resolved ({refused} times refused since the last such line); `sysctl -w {name}={more}` makes room"
+             resolved ({refused} times refused since the last such line); `sysctl -w {name}={more}`{place} makes room"
         ))
     }
 }
 
 /// The kernel's table of neighbours of one family, which all network namespaces share; `None` where it cannot be read.
-pub(super) struct Table {
+struct Table {
     entries: Option<u64>,
     limit: Option<u64>,
 }
 
 impl Table {
     /// Of this address's family.
-    pub fn of(addr: IpAddr) -> Table {
+    fn of(addr: IpAddr) -> Table {
         let (cache, family) = if addr.is_ipv4() { ("arp_cache", "ipv4") } else { ("ndisc_cache", "ipv6") };
         let read = |path: String| -> io::Result<String> { std::fs::read_to_string(path) };
         let stat = read(format!("/proc/net/stat/{cache}")).ok();
@@ -243,6 +327,6 @@ mod tests {
             assert_eq!(n.refused(now + Duration::from_millis(ms), addr(2), table), None);
         }
         let line = n.refused(now + SILENCE, addr(3), |_| Table { entries: None, limit: None }).expect("a minute later");
-        assert!(line.contains("(59001 times") && line.contains("gc_thresh3=65536`"), "{line:?}");
+        assert!(line.contains("(59001 times") && line.contains("gc_thresh3=65536` in its first"), "{line:?}");
     }
 }

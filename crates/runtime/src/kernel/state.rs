@@ -8,13 +8,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use ::io::bpf::{OwnFlags, OwnFlow, OwnKey};
-use ::io::netlink::{self, Address, KernelFlows, KernelNeighbor, KernelRoute, Link, Netlink, Nud};
+use ::io::netlink::{self, Address, KernelFlows, KernelNeighbor, KernelRoute, Link, Netlink};
 use ::io::xdp::{ActivePorts, Local, Placeholder};
 use ::io::{Bell, PortError};
 use stack::{FlowKey, InterfaceId, Route};
 
 use super::drain::Draining;
-use super::neighbors::{Neighbors, Table, Use};
+use super::neighbors::{Neighbors, Word};
 use super::port::SharedPort;
 use crate::links::LaneLink;
 use crate::mailbox::Control;
@@ -312,7 +312,7 @@ impl State {
         let mut all = self.netlink.neighbors()?;
         all.retain(|n| self.port_of(n.link).is_some());
         self.neighbors.replace(&all);
-        all.iter().for_each(|n| self.tell_neighbor(n.link, n.addr, Some(n.nud), lanes));
+        all.iter().for_each(|n| self.tell_neighbor(n.link, n.addr, Word::Is(n.nud), lanes));
         Ok(())
     }
 
@@ -320,11 +320,11 @@ impl State {
     pub(super) fn neighbor_is(&mut self, n: &KernelNeighbor, lanes: &[LaneLink]) {
         if self.port_of(n.link).is_some() {
             self.neighbors.told(n);
-            self.tell_neighbor(n.link, n.addr, Some(n.nud), lanes);
+            self.tell_neighbor(n.link, n.addr, Word::Is(n.nud), lanes);
         }
     }
 
-    fn tell_neighbor(&self, link: u32, addr: IpAddr, word: Option<Nud>, lanes: &[LaneLink]) {
+    fn tell_neighbor(&self, link: u32, addr: IpAddr, word: Word, lanes: &[LaneLink]) {
         if let Some(at) = self.port_of(link) {
             let port = self.ports[at].port;
             lanes.iter().for_each(|l| l.send(Control::Neighbor(port, addr, word)));
@@ -332,36 +332,14 @@ impl State {
     }
 
     /// A lane uses a next hop that it does not know, or that the kernel does not watch.
-    pub(super) fn use_neighbor(&mut self, port: usize, addr: IpAddr, lanes: &[LaneLink]) {
+    pub(super) fn use_neighbor(&mut self, port: usize, addr: IpAddr, behind: bool, lanes: &[LaneLink]) {
         let Some(link) = self.ports.iter().find(|p| p.port == port).map(|p| p.device.link().index) else { return };
-        let now = Instant::now();
-        let word = match self.neighbors.wants(now, link, addr) {
-            Use::Known(nud) => Some(nud),
-            Use::Look => match self.netlink.neighbor(link, addr) {
-                Ok(Some(n)) if !matches!(n.nud, Nud::Incomplete | Nud::Failed) => {
-                    self.neighbors.told(&n);
-                    Some(n.nud)
-                }
-                Ok(_) => return,
-                Err(error) => return tracing::debug!("asking for {addr}: {error}"),
-            },
-            Use::Tell => match self.netlink.use_neighbor(link, addr) {
-                Ok(()) => match self.neighbors.used(now, link, addr) {
-                    Some(nud) => Some(nud),
-                    // Its answer is told of.
-                    None => return,
-                },
-                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
-                    if let Some(line) = self.neighbors.refused(now, addr, Table::of) {
-                        tracing::warn!("{line}");
-                    }
-                    None
-                }
-                // One that cannot be asked for (the link is down) must not keep the others waiting.
-                Err(error) => return tracing::debug!("asking for {addr}: {error}"),
-            },
-        };
-        self.tell_neighbor(link, addr, word, lanes);
+        match self.neighbors.uses(Instant::now(), link, addr, behind, &mut self.netlink) {
+            Ok(Some(word)) => self.tell_neighbor(link, addr, word, lanes),
+            Ok(None) => {}
+            // One that cannot be asked for (the link is down) must not keep the others waiting.
+            Err(error) => tracing::debug!("asking for {addr}: {error}"),
+        }
     }
 
     pub(super) fn tell_all(&mut self, lanes: &[LaneLink]) -> io::Result<()> {

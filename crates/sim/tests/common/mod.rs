@@ -329,7 +329,8 @@ pub fn frame(mac: MacAddr, from: Addr, header: &Header, payload: &[u8]) -> Vec<u
     buf
 }
 
-fn parse(frame: &[u8]) -> Option<Sent> {
+/// The TCP segment of a frame, if it is one.
+pub fn parse(frame: &[u8]) -> Option<Sent> {
     let eth = ethernet::Frame::parse(frame).ok()?;
     let (to, class, hops, payload) = match eth.ethertype {
         ethernet::IPV4 => {
