@@ -462,6 +462,71 @@ print(handed, sum(lane["rx_frames"] for lane in lanes) - handed)' $R/load) || { 
     served "$handed of $came frames handed over"
 }
 
+# clients FAMILY FIRST: one connection of each of 3,000 addresses of the client, 16 at a time; prints how many were answered, and why not.
+clients() {
+    A python3 - "$@" <<'PY'
+import collections, concurrent.futures, ipaddress, socket, sys
+family, first, server = sys.argv[1], ipaddress.ip_address(sys.argv[2]), sys.argv[3]
+kind = socket.AF_INET6 if family == "6" else socket.AF_INET
+answered, errors = 0, collections.Counter()
+def client(n):
+    with socket.socket(kind, socket.SOCK_STREAM) as s:
+        s.settimeout(60)
+        s.bind((str(first + n), 0))
+        s.connect((server, 80))
+        s.sendall(b"GET /one HTTP/1.0\r\n\r\n")
+        # To the end: what is left unread would make the close a reset.
+        return b"".join(iter(lambda: s.recv(4096), b"")).endswith(b"hello")
+with concurrent.futures.ThreadPoolExecutor(16) as pool:
+    for future in [pool.submit(client, n) for n in range(3000)]:
+        try:
+            answered += future.result()
+        except OSError as e:
+            errors[str(e)] += 1
+print(answered, dict(errors) or "")
+PY
+}
+
+# More clients on the link than the kernel's table of neighbours has room for: all are answered, a line names the limit, no entry is kept
+# for the server, not even after `kill -9`, and the kernel collects what is there as it does its own.
+row_neighbors() {
+    local family first server_at got entries _ n
+    sysctl -qw net.ipv4.neigh.default.gc_thresh3=1024 net.ipv6.neigh.default.gc_thresh3=1024
+    # 10.98.1.0 and fd98::1:0, and those that follow.
+    for n in $(seq 0 2999); do
+        echo "addr add 10.98.$((1 + n / 256)).$((n % 256))/16 dev eth0"
+        printf 'addr add fd98::1:%x/64 dev eth0 nodad\n' "$n"
+    done | A ip -batch - || { failed "no addresses"; return; }
+    B ip addr add 10.98.0.1/16 dev eth1; B ip addr add fd98::1/64 dev eth1 nodad
+    serve --dev xdp:eth1 || { failed "it did not start: $(sentence)"; return; }
+    for family in 4 6; do
+        if [ $family = 4 ]; then first=10.98.1.0 server_at=10.98.0.1; else first=fd98::1:0 server_at=fd98::1; fi
+        B ip neigh flush dev eth1
+        got=$(clients $family $first $server_at)
+        entries=$(B ip -$family neigh show dev eth1 | wc -l)
+        extra="$extra; IPv$family: $entries entries"
+        [ "$got" = "3000 " ] || { failed "of 3,000 clients of IPv$family $got were answered, $entries entries"; return; }
+        [ "$(B ip neigh show dev eth1 | grep -c managed)" = 0 ] || { failed "managed entries of IPv$family"; return; }
+        n=ipv$family
+        grep -q "table of neighbours is full.*net.$n.neigh.default.gc_thresh3" $R/log || { failed "$entries entries, and no line on IPv$family's limit"; return; }
+        # The next family's line comes a minute later at the earliest.
+        [ $family = 6 ] || sleep 61
+    done
+    extra="$(mode eth1); 3,000 clients$extra"
+    kill -9 $server; wait $server 2>/dev/null; server=
+    [ "$(B ip neigh show dev eth1 | grep -c managed)" = 0 ] || { failed "managed entries after the end"; return; }
+    # Unused for gc_stale_time (60 s) they are collected, by a sweep each 8 to 23 s (half of reachable_time).
+    for _ in $(seq 1 24); do
+        entries=$(B ip neigh show dev eth1 | wc -l)
+        [ "$entries" -gt 512 ] || break
+        sleep 5
+    done
+    [ "$entries" -le 512 ] || { failed "$entries entries are left two minutes after the end"; return; }
+    A ip addr add 10.97.0.99/24 dev eth0
+    B ping -c 5 -W 5 10.97.0.99 >/dev/null || { failed "the kernel cannot reach a new peer"; return; }
+    served "$extra"
+}
+
 # A virtual function of the server's NIC.
 row_igbvf() {
     echo 1 >/sys/bus/pci/devices/"$(basename "$(B readlink /sys/class/net/eth1/device)")"/sriov_numvfs 2>/dev/null || { absent "no SR-IOV"; return; }

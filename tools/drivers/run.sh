@@ -29,10 +29,10 @@ only_device=${1:-} only_kernel=${2:-} only_rows=${3:-}
 #   native      by the driver's own XDP; 6.1 as Debian builds it cannot be asked for more
 #   generic     by the kernel, whatever the driver
 table='
-igb       new     zero-copy basic | restart kill flap reset rings channels mac vip gone numa first_syn key vlan=generic foreign_vlan bond=generic slave bridge=generic member jumbo=generic mtu3000
+igb       new     zero-copy basic | restart kill flap reset rings channels mac vip gone numa first_syn key vlan=generic foreign_vlan bond=generic slave bridge=generic member jumbo=generic mtu3000 neighbors
 igb       new     zero-copy | igbvf
 igb       stable  copy      basic | kill flap first_syn key vlan=generic foreign_vlan bond=generic slave mtu3000
-igb       old     native    basic | restart kill flap reset mac vip first_syn key vlan=generic foreign_vlan bond=generic slave bridge=generic member jumbo mtu3000
+igb       old     native    basic | restart kill flap reset mac vip first_syn key vlan=generic foreign_vlan bond=generic slave bridge=generic member jumbo mtu3000 neighbors
 vmxnet3   new     copy      basic | restart kill flap mac foreign_vlan jumbo=generic
 virtio    new     copy      basic | kill flap mac foreign_vlan jumbo
 virtio-mq new     copy      basic | restart kill flap channels mac foreign_vlan jumbo first_syn key
@@ -49,7 +49,7 @@ igb       old     -         | verdicts model sums lab
 ci='
 igb       old     verdicts model
 igb       stable  foreign_vlan first_syn
-igb       new     basic
+igb       new     basic neighbors
 vmxnet3   new     basic
 virtio-mq stable  basic
 virtio-zc new     basic
