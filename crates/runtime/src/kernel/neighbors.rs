@@ -203,7 +203,7 @@ impl Neighbors {
         };
         Some(format!(
             "the kernel's table of neighbours is full{entries} ({limit}), for everything on this machine: {addr} was not \
-             resolved ({refused} times refused since the last such line); `sysctl -w {name}={more}`{place} makes room"
+             resolved ({refused} refused since the last such line); `sysctl -w {name}={more}`{place} makes room"
         ))
     }
 }
@@ -320,13 +320,13 @@ mod tests {
         let (mut n, now) = (Neighbors::default(), Instant::now());
         let table = |_| Table { entries: Some(1023), limit: Some(1024) };
         let line = n.refused(now, addr(1), table).expect("the first one");
-        for part in ["at 1023 entries", "net.ipv4.neigh.default.gc_thresh3 is 1024", "gc_thresh3=4096`", "(1 times"] {
+        for part in ["at 1023 entries", "net.ipv4.neigh.default.gc_thresh3 is 1024", "gc_thresh3=4096`", "(1 refused"] {
             assert!(line.contains(part), "{part:?} in {line:?}");
         }
         for ms in 0..59_000 {
             assert_eq!(n.refused(now + Duration::from_millis(ms), addr(2), table), None);
         }
         let line = n.refused(now + SILENCE, addr(3), |_| Table { entries: None, limit: None }).expect("a minute later");
-        assert!(line.contains("(59001 times") && line.contains("gc_thresh3=65536` in its first"), "{line:?}");
+        assert!(line.contains("(59001 refused") && line.contains("gc_thresh3=65536` in its first"), "{line:?}");
     }
 }
