@@ -44,9 +44,9 @@ impl Kernel for Netlink {
 /// News of one neighbour for lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
-    /// The kernel's table says so.
+    /// An entry of the kernel's table.
     Is(Nud),
-    /// It has no room for the neighbour.
+    /// No room in that table.
     NoRoom,
 }
 

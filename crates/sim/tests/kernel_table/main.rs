@@ -179,7 +179,7 @@ fn happens(w: &mut World) {
     let addr = w.some_host();
     w.wrong.retain(|(_, of), _| *of != addr);
     match w.random.below(9) {
-        // It moves: a fail-over, an address that another host takes over. Most announce it.
+        // A move: a fail-over, an address that another host takes over. Most announce it.
         0 | 1 => {
             let count = w.kernel.hosts[&addr].macs.len();
             let macs: Vec<MacAddr> = (0..count).map(|_| w.fresh_mac()).collect();

@@ -74,7 +74,7 @@ impl Entry {
 pub struct Host {
     /// Hardware addresses that answer, in their order: one, or the two of a pair of switches (MLAG).
     pub macs: Vec<MacAddr>,
-    /// It answers no questions.
+    /// Answers no questions.
     pub silent: bool,
 }
 
