@@ -1,10 +1,12 @@
-//! `corelane run`: an unmodified program on the kernel's TCP, its listeners partitioned by core (Fastsocket 3.2.1, docs/run.md).
+//! `corelane run`: an unmodified program on the kernel's TCP, its listeners partitioned by core (Fastsocket 3.2.1), and the ports of
+//! connections that it opens (3.3; docs/run.md).
 //!
 //! The program takes this process's place, so that its number, its parent and its descriptors are what they would be without us. Beside it
 //! runs a helper ([`helper`]), which its processes ask for their parts through the preload library.
 
 mod group;
 pub mod helper;
+mod ports;
 mod processes;
 mod report;
 mod tables;
@@ -62,6 +64,9 @@ pub struct How {
     /// Cores of the workers, as in 0,2,3 or 0-3 [default: all that the program may use]
     #[arg(long, value_name = "LIST", value_parser = core_list)]
     pub cores: Option<CoreList>,
+    /// Interface whose replies to connections that the program opens come to the core that opened them; several by commas
+    #[arg(long, value_name = "IFACE", value_delimiter = ',')]
+    pub dev: Vec<String>,
     /// Leave workers on the cores that the scheduler gives them
     #[arg(long)]
     pub no_pin: bool,
@@ -85,7 +90,11 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     let mut program = Command::new(&args.program[0]);
     program.args(&args.program[1..]);
     match prepare(&args.how) {
+        Ok(Beside { without_ports: Some(why), .. }) if args.strict => return Err(Failure::told(why)),
         Ok(beside) => {
+            if let Some(why) = beside.without_ports {
+                tell(format!("{why}; connections that the program opens have ports as without corelane"));
+            }
             program.env("LD_PRELOAD", beside.preload).env(claims::VARIABLE, beside.helper);
         }
         Err(failure) if args.strict => return Err(failure),
@@ -100,6 +109,8 @@ struct Beside {
     preload: OsString,
     /// CORELANE_RUN.
     helper: String,
+    /// Why ports are not dealt, where they were to be.
+    without_ports: Option<String>,
 }
 
 fn prepare(how: &How) -> Result<Beside, Failure> {
@@ -108,11 +119,15 @@ fn prepare(how: &How) -> Result<Beside, Failure> {
         preload.push(":");
         preload.push(others);
     }
-    let (socket, helper) = socket().map_err(|error| {
+    let (socket, mut helper) = socket().map_err(|error| {
         Failure::new(format!("socket of the helper: {}", words(&error)), "allow this user UNIX sockets")
     })?;
-    start(how, socket, &helper)?;
-    Ok(Beside { preload, helper })
+    let ready = start(how, socket, &helper)?;
+    let without_ports = ready.strip_prefix(helper::READY_WITHOUT_PORTS).map(str::to_owned);
+    if ready == helper::READY_WITH_PORTS {
+        helper.push_str(":ports");
+    }
+    Ok(Beside { preload, helper, without_ports })
 }
 
 /// Names of the library in a build's folder and in an installed one.
@@ -160,8 +175,8 @@ fn socket() -> io::Result<(OwnedFd, String)> {
     Ok((socket, format!("{name}:{}", OsStr::from_bytes(&token).display())))
 }
 
-/// Starts the helper, as a process that is no child of this one: the program would be told of its end.
-fn start(how: &How, socket: OwnedFd, helper: &str) -> Result<(), Failure> {
+/// Starts the helper, as a process that is no child of this one: the program would be told of its end. What it says once it is ready.
+fn start(how: &How, socket: OwnedFd, helper: &str) -> Result<String, Failure> {
     let failed =
         |error: io::Error| Failure::new(format!("no helper: {}", words(&error)), "raise the limit of processes");
     let (mut ready, said) = io::pipe().map_err(failed)?;
@@ -173,6 +188,9 @@ fn start(how: &How, socket: OwnedFd, helper: &str) -> Result<(), Failure> {
     }
     if let Some(cores) = &how.cores {
         command.arg("--cores").arg(list(&mut cores.0.iter().map(usize::to_string)));
+    }
+    if !how.dev.is_empty() {
+        command.arg("--dev").arg(how.dev.join(","));
     }
     if how.no_pin {
         command.arg("--no-pin");
@@ -186,7 +204,7 @@ fn start(how: &How, socket: OwnedFd, helper: &str) -> Result<(), Failure> {
     let mut text = String::new();
     ready.read_to_string(&mut text).map_err(failed)?;
     match text.strip_suffix('\n') {
-        Some(helper::READY) => Ok(()),
+        Some(text) if text.starts_with(helper::READY) => Ok(text.to_owned()),
         Some(text) => Err(Failure::told(text)),
         None => Err(Failure::new("the helper ended at once", "its last words stand above, if it had any")),
     }

@@ -28,12 +28,24 @@ pub fn option(fd: c_int, name: c_int) -> Option<c_int> {
     (done == 0).then_some(value)
 }
 
+/// Asks for the memory of ports; `None` where there is none.
+pub fn ports() -> Option<c_int> {
+    match ask(Kind::Ports, None)? {
+        (Verdict::Ports, memory) => memory,
+        _ => None,
+    }
+}
+
 /// Asks about a listener; `None` where there is no helper, or no answer in time. Keeps errno.
 pub fn helper(kind: Kind, listener: c_int) -> Option<(Verdict, Option<c_int>)> {
+    ask(kind, Some(listener))
+}
+
+fn ask(kind: Kind, about: Option<c_int>) -> Option<(Verdict, Option<c_int>)> {
     let errno = process::errno();
     // SAFETY: no memory is passed.
     let socket = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) };
-    let answer = if socket < 0 { None } else { over(socket, kind, listener) };
+    let answer = if socket < 0 { None } else { over(socket, kind, about.unwrap_or(socket)) };
     if socket >= 0 {
         // SAFETY: our own descriptor.
         unsafe { next::close(socket) };
@@ -48,7 +60,7 @@ fn over(socket: c_int, kind: Kind, listener: c_int) -> Option<(Verdict, Option<c
     for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
         let len = size_of::<timeval>() as socklen_t;
         // SAFETY: the value is `len` bytes long.
-        unsafe { libc::setsockopt(socket, libc::SOL_SOCKET, option, (&raw const patience).cast(), len) };
+        unsafe { next::setsockopt(socket, libc::SOL_SOCKET, option, (&raw const patience).cast(), len) };
     }
     // SAFETY: numbers alone, of which all may be 0.
     let mut address: sockaddr_un = unsafe { zeroed() };
@@ -59,7 +71,7 @@ fn over(socket: c_int, kind: Kind, listener: c_int) -> Option<(Verdict, Option<c
     }
     let len = (size_of::<libc::sa_family_t>() + 1 + name.len()) as socklen_t;
     // SAFETY: the address is longer than `len`.
-    if unsafe { libc::connect(socket, (&raw const address).cast(), len) } != 0 {
+    if unsafe { next::connect(socket, (&raw const address).cast(), len) } != 0 {
         return None;
     }
     // SAFETY: no memory is passed.
@@ -111,7 +123,7 @@ fn receive(socket: c_int) -> Option<(Verdict, Option<c_int>)> {
     let fd = (len >= CONTROL_LEN && control.header.cmsg_type == libc::SCM_RIGHTS).then_some(control.fd);
     let verdict = usize::try_from(got).ok().and_then(|got| Verdict::decode(bytes.get(..got)?));
     match (verdict, fd) {
-        (Some(verdict), fd @ Some(_)) if verdict == Verdict::Replace => Some((verdict, fd)),
+        (Some(verdict @ (Verdict::Replace | Verdict::Ports)), fd @ Some(_)) => Some((verdict, fd)),
         (verdict, Some(fd)) => {
             // SAFETY: nobody else knows of it.
             unsafe { next::close(fd) };

@@ -5,7 +5,7 @@ use std::slice;
 
 use libc::{epoll_event, fd_set, msghdr, nfds_t, pollfd, sigset_t, sockaddr, socklen_t, ssize_t, timespec, timeval};
 
-use crate::{environment, next, table};
+use crate::{environment, next, ports, process, table};
 
 macro_rules! hooks {
     ($(fn $name:ident = $symbol:literal($($arg:ident: $type:ty),* $(,)?) { $($before:tt)* })*) => {
@@ -105,6 +105,26 @@ unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     done
 }
 
+#[unsafe(export_name = "connect")]
+unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+    // SAFETY: connect(2) is given as many bytes.
+    let Some(core) = (unsafe { ports::about_to_connect(fd, address, len) }) else {
+        // SAFETY: the caller's arguments.
+        return unsafe { next::connect(fd, address, len) };
+    };
+    // SAFETY: as above.
+    let mut done = unsafe { next::connect(fd, address, len) };
+    let exhausted = done != 0 && process::errno() == libc::EADDRNOTAVAIL && core.give_up(fd);
+    if exhausted {
+        // SAFETY: as above.
+        done = unsafe { next::connect(fd, address, len) };
+    }
+    if done == 0 || process::errno() == libc::EINPROGRESS {
+        core.count(exhausted);
+    }
+    done
+}
+
 #[unsafe(export_name = "epoll_ctl")]
 unsafe extern "C" fn epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
     let joins = operation == libc::EPOLL_CTL_ADD && table::joins(fd);
@@ -171,6 +191,9 @@ unsafe extern "C" fn setsockopt(fd: c_int, level: c_int, option: c_int, value: *
     let attaches = matches!(option, libc::SO_ATTACH_REUSEPORT_CBPF | libc::SO_ATTACH_REUSEPORT_EBPF);
     if attaches && level == libc::SOL_SOCKET && done == 0 {
         table::attached(fd);
+    }
+    if level == libc::IPPROTO_IP && option == ports::LOCAL_PORT_RANGE {
+        ports::leave_to_program();
     }
     done
 }

@@ -11,6 +11,7 @@ mod ask;
 mod environment;
 mod hooks;
 mod next;
+mod ports;
 mod process;
 mod table;
 
@@ -21,8 +22,11 @@ static START: extern "C" fn() = start;
 
 extern "C" fn start() {
     next::resolve();
-    if process::find_helper() {
+    if let Some(ports) = process::find_helper() {
         environment::keep();
         table::adopt_inherited();
+        if ports {
+            ports::find();
+        }
     }
 }

@@ -105,5 +105,6 @@ functions! {
     recvmsg = c"recvmsg": fn(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t;
     setsockopt = c"setsockopt": fn(fd: c_int, level: c_int, option: c_int, value: *const c_void, len: socklen_t) -> c_int;
     accept = c"accept": fn(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int;
+    connect = c"connect": fn(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int;
     accept4 = c"accept4": fn(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int;
 }

@@ -4,7 +4,7 @@ use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
-use claims::{MOST_NAME, Token};
+use claims::{Helper as Found, MOST_NAME, Token};
 
 /// Of the process that owns this memory; a child of vfork(2), which uses its parent's, has another.
 static PID: AtomicI32 = AtomicI32::new(0);
@@ -19,16 +19,16 @@ static HELPER: Helper = Helper(UnsafeCell::new(([0; MOST_NAME], Token([0; 16])))
 /// Bytes of the name; 0 without a helper.
 static NAME_LEN: AtomicUsize = AtomicUsize::new(0);
 
-/// Reads from the environment where the helper is; false where there is none.
-pub fn find_helper() -> bool {
+/// Reads from the environment where the helper is, and whether it deals ports; none where there is none.
+pub fn find_helper() -> Option<bool> {
     // SAFETY: a constant that ends with a zero; constructors run before a program changes its environment.
     let value = unsafe { libc::getenv(c"CORELANE_RUN".as_ptr()) };
     if value.is_null() {
-        return false;
+        return None;
     }
     // SAFETY: the environment's strings end with a zero.
     let value = unsafe { std::ffi::CStr::from_ptr(value) }.to_bytes();
-    let Some((name, token)) = claims::helper(value) else { return false };
+    let Found { name, token, ports } = Found::read(value)?;
     // SAFETY: nobody reads it yet, and there is one thread.
     let place = unsafe { &mut *HELPER.0.get() };
     place.0[..name.len()].copy_from_slice(name);
@@ -37,7 +37,7 @@ pub fn find_helper() -> bool {
     // SAFETY: the handler calls nothing but getpid(2).
     unsafe { libc::pthread_atfork(None, None, Some(after_fork)) };
     NAME_LEN.store(name.len(), Ordering::Release);
-    true
+    Some(ports)
 }
 
 /// The helper's socket, and the token that it asks for.

@@ -41,6 +41,7 @@ fn stands_in_front_of_these_functions_and_no_others() {
         "accept",
         "accept4",
         "close",
+        "connect",
         "dup2",
         "dup3",
         "epoll_ctl",

@@ -4,8 +4,9 @@
 //! open for longer than handshakes take: one whose program has gone is gone.
 
 use super::How;
+use super::ports::Ports;
 use super::processes;
-use super::report::{self, Report};
+use super::report::{self, Opened, Report};
 use super::tables::{Claim, Tables};
 use crate::failure::{Failure, words};
 use crate::say::tell;
@@ -29,6 +30,10 @@ use std::time::{Duration, Instant};
 
 /// Said on standard output once processes may ask.
 pub const READY: &str = "ready";
+/// Said where they may ask for ports too.
+pub const READY_WITH_PORTS: &str = "ready with ports";
+/// Said, with the reason behind it, where ports were to be dealt and are not.
+pub const READY_WITHOUT_PORTS: &str = "ready without ports: ";
 
 /// Between looks whether anybody listens still, where no process is known any more: a daemon's first process has ended, and its
 /// workers have not come.
@@ -62,11 +67,11 @@ pub fn run(args: &HelperArgs) -> Result<(), Failure> {
         return detach();
     }
     match Helper::new(args) {
-        Ok(mut helper) => {
+        Ok((mut helper, ready)) => {
             // Signals are the program's, with which the helper ends.
             let _ = rustix::process::setsid();
             block_signals();
-            answer_starter(READY);
+            answer_starter(&ready);
             let _ = rustix::stdio::dup2_stdin(File::open("/dev/null").map_err(Failure::told)?);
             let _ = std::env::set_current_dir("/");
             helper.serve().map_err(|error| Failure::told(format!("helper: {}", words(&error))))?;
@@ -107,6 +112,8 @@ struct Helper {
     socket: OwnedFd,
     token: Token,
     tables: Tables,
+    /// Of connections that the program opens.
+    ports: Option<Ports>,
     /// Processes whose end is waited for: the program, and those that have asked.
     processes: HashMap<u32, OwnedFd>,
     /// Connections whose request has not come.
@@ -119,10 +126,11 @@ struct Helper {
 }
 
 impl Helper {
-    fn new(args: &HelperArgs) -> Result<Helper, Failure> {
+    /// A helper, and what it says to who has started it.
+    fn new(args: &HelperArgs) -> Result<(Helper, String), Failure> {
         let told = |error: io::Error| Failure::told(format!("helper: {}", words(&error)));
         let variable = std::env::var(claims::VARIABLE).unwrap_or_default();
-        let (_, token) = claims::helper(variable.as_bytes())
+        let claims::Helper { token, .. } = claims::Helper::read(variable.as_bytes())
             .ok_or_else(|| Failure::new("run-helper is started by corelane run", "type corelane run -- PROGRAM"))?;
         let socket = rustix::stdio::stdin().try_clone_to_owned().map_err(told)?;
         rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC).map_err(|errno| told(errno.into()))?;
@@ -134,7 +142,22 @@ impl Helper {
                 .ok()
                 .map(|file| (file, name))
         });
-        let tables = Tables::new(&args.how, args.program)?;
+        let (cpus, cores) = (processes::possible_cpus(), args.how.cores.as_ref());
+        let cores = match cores {
+            None => processes::affinity(args.program).unwrap_or_default(),
+            Some(list) => list.0.iter().map(|core| *core as u32).collect(),
+        };
+        let devices = &args.how.dev;
+        let ports = (!devices.is_empty()).then(|| Ports::new(devices, &cores, cpus));
+        let mut tables = Tables::new(&args.how, cores, cpus)?;
+        let (ports, ready) = match ports {
+            None => (None, READY.to_owned()),
+            Some(Ok(ports)) => (Some(ports), READY_WITH_PORTS.to_owned()),
+            Some(Err(failure)) => {
+                tables.note(&failure.to_string());
+                (None, format!("{READY_WITHOUT_PORTS}{failure}"))
+            }
+        };
         // A descriptor for each process that has asked.
         raise_descriptor_limit();
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|errno| told(errno.into()))?;
@@ -143,6 +166,7 @@ impl Helper {
             socket,
             token,
             tables,
+            ports,
             processes: HashMap::new(),
             asked: BTreeMap::new(),
             next: 0,
@@ -152,7 +176,7 @@ impl Helper {
         };
         helper.watch(helper.socket.as_fd(), ASKS).map_err(told)?;
         helper.follow(args.program).map_err(told)?;
-        Ok(helper)
+        Ok((helper, ready))
     }
 
     fn watch(&self, fd: rustix::fd::BorrowedFd<'_>, data: u64) -> io::Result<()> {
@@ -254,6 +278,10 @@ impl Helper {
                     Kind::Attach => self.tables.leave_alone(claim),
                     Kind::Away => self.tables.away(claim),
                     Kind::Share => self.tables.share(claim),
+                    Kind::Ports => Ok(match self.ports.as_ref().and_then(|ports| ports.share().ok()) {
+                        Some(memory) => (Verdict::Ports, Some(memory)),
+                        None => (Verdict::Leave, None),
+                    }),
                 };
                 answered.unwrap_or_else(|error| {
                     self.tell(&error);
@@ -274,9 +302,10 @@ impl Helper {
     }
 
     fn finish(mut self) {
-        let report: Report = self.tables.report();
-        if let Some(line) = report.line() {
-            tell(line);
+        let report: Report = self.tables.report(self.ports.as_ref().map(Ports::opened));
+        let lines = [report.line(), report.opened.as_ref().and_then(Opened::line)];
+        if lines.iter().any(Option::is_some) {
+            lines.into_iter().flatten().for_each(tell);
         } else if let Some(note) = report.notes.first().filter(|_| !self.told) {
             tell(format!("run: {note}"));
         }

@@ -22,6 +22,13 @@ pub fn affinity(tid: u32) -> Option<Vec<u32>> {
     Some((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).map(|cpu| cpu as u32).collect())
 }
 
+/// CPUs that this machine can have.
+pub fn possible_cpus() -> u32 {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
+    let last = crate::args::core_list(text.trim()).ok().and_then(|list| list.0.into_iter().max());
+    last.unwrap_or(1023) as u32 + 1
+}
+
 /// Parent of a process.
 pub fn parent(pid: u32) -> Option<u32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;

@@ -17,8 +17,77 @@ pub struct Report {
     pub local_share: Option<f64>,
     /// Listeners by address.
     pub listeners: Vec<Listener>,
-    /// Listeners that were left alone, and why.
+    /// Connections that the program opened; none without `--dev`.
+    pub opened: Option<Opened>,
+    /// What could not be had, and why.
     pub notes: Vec<String>,
+}
+
+/// Connections that the program opened by connect(2), but for those to the loopback addresses.
+#[derive(Debug, Serialize)]
+pub struct Opened {
+    /// Connections from ports of the core that connected.
+    pub connections: u64,
+    /// Connections from other ports, since the core has none of its own, or none was free.
+    pub beyond: u64,
+    /// Cores, and their ports.
+    pub cores: Vec<OpenedOn>,
+    /// Interfaces whose frames are delivered by port.
+    pub devices: Vec<Device>,
+}
+
+/// A core's ports, and the connections that were opened on it.
+#[derive(Debug, Serialize)]
+pub struct OpenedOn {
+    /// The kernel's number of the core.
+    pub core: u32,
+    /// First and last port of its own.
+    pub ports: Option<(u16, u16)>,
+    /// Connections from them.
+    pub connections: u64,
+    /// Connections from others.
+    pub beyond: u64,
+}
+
+/// Frames of an interface to ports of a core.
+#[derive(Debug, Serialize)]
+pub struct Device {
+    /// The interface.
+    pub name: String,
+    /// `driver`, or `generic` where frames pass the kernel's generic code first.
+    pub mode: &'static str,
+    /// Those that came on the core.
+    pub here: u64,
+    /// Those that were handed to it.
+    pub moved: u64,
+    /// Those that stayed on another core: to a port where somebody listens, or without a connection.
+    pub left: u64,
+}
+
+impl Opened {
+    /// Sums up.
+    pub fn new(cores: Vec<OpenedOn>, devices: Vec<Device>) -> Opened {
+        let sum = |of: fn(&OpenedOn) -> u64| cores.iter().map(of).sum();
+        Opened { connections: sum(|on| on.connections), beyond: sum(|on| on.beyond), cores, devices }
+    }
+
+    /// The line at the end; none where nothing was opened.
+    pub fn line(&self) -> Option<String> {
+        let all = self.connections + self.beyond;
+        if all == 0 {
+            return None;
+        }
+        let devices = self.devices.iter().map(|device| {
+            let Device { name, mode, here, moved, .. } = device;
+            format!(
+                "; {name}: {} to their core, {moved} of them moved there ({mode} mode)",
+                plural(here + moved, "frame")
+            )
+        });
+        let devices: String = devices.collect();
+        let opened = plural(all, "connection");
+        Some(format!("run: {opened} opened, {} from ports of the core that connected{devices}", self.connections))
+    }
 }
 
 /// One listener that was partitioned.
@@ -69,7 +138,7 @@ impl Part {
 
 impl Report {
     /// Sums up.
-    pub fn new(listeners: Vec<Listener>, notes: Vec<String>) -> Report {
+    pub fn new(listeners: Vec<Listener>, opened: Option<Opened>, notes: Vec<String>) -> Report {
         let parts = || listeners.iter().flat_map(|listener| &listener.parts);
         let local = parts().map(|part| part.local).sum::<u64>();
         let shared = listeners.iter().map(|listener| listener.shared).sum::<u64>();
@@ -77,7 +146,7 @@ impl Report {
         let migrated = parts().map(|part| part.migrated).sum();
         let cores = parts().any(|part| part.core.is_some());
         let local_share = (cores && connections > 0).then(|| local as f64 / connections as f64);
-        Report { connections, local, migrated, local_share, listeners, notes }
+        Report { connections, local, migrated, local_share, listeners, opened, notes }
     }
 
     /// The line at the end; none where nothing listened.
@@ -90,7 +159,6 @@ impl Report {
             // Not 100 % where one is missing.
             format!(", {:.2} % on their own core", (share * 10_000.0).floor() / 100.0)
         });
-        let plural = |n: u64, word: &str| format!("{n} {word}{}", if n == 1 { "" } else { "s" });
         Some(format!(
             "run: {} to {} of {}{share}, {} moved from a listener that stopped",
             plural(self.connections, "connection"),
@@ -99,6 +167,10 @@ impl Report {
             self.migrated
         ))
     }
+}
+
+fn plural(n: u64, word: &str) -> String {
+    format!("{n} {word}{}", if n == 1 { "" } else { "s" })
 }
 
 /// Writes JSON.
@@ -118,18 +190,31 @@ mod tests {
     #[test]
     fn shares_are_of_all_listeners() {
         let listener = |parts| Listener { address: "0.0.0.0:80".into(), parts, shared: 0 };
-        assert_eq!(Report::new(Vec::new(), Vec::new()).line(), None);
-        let report = Report::new(vec![listener(vec![part(0, 0)])], Vec::new());
+        assert_eq!(Report::new(Vec::new(), None, Vec::new()).line(), None);
+        let report = Report::new(vec![listener(vec![part(0, 0)])], None, Vec::new());
         assert_eq!(report.local_share, None);
         assert_eq!(
             report.line().unwrap(),
             "run: 0 connections to 1 part of 1 listener, 1 moved from a listener that stopped"
         );
-        let report = Report::new(vec![listener(vec![part(29_999, 0), part(30_000, 1)]), listener(vec![])], Vec::new());
+        let report =
+            Report::new(vec![listener(vec![part(29_999, 0), part(30_000, 1)]), listener(vec![])], None, Vec::new());
         assert_eq!((report.connections, report.local, report.migrated), (60_000, 59_999, 2));
         assert_eq!(
             report.line().unwrap(),
             "run: 60000 connections to 2 parts of 2 listeners, 99.99 % on their own core, 2 moved from a listener that stopped"
+        );
+    }
+
+    #[test]
+    fn connections_that_were_opened_are_of_all_cores() {
+        let on = |core, connections, beyond| OpenedOn { core, ports: None, connections, beyond };
+        let device = Device { name: "eth0".into(), mode: "driver", here: 30, moved: 12, left: 1 };
+        assert_eq!(Opened::new(vec![on(0, 0, 0)], Vec::new()).line(), None);
+        assert_eq!(
+            Opened::new(vec![on(0, 5, 0), on(1, 4, 2)], vec![device]).line().unwrap(),
+            "run: 11 connections opened, 9 from ports of the core that connected; eth0: 42 frames to their core, 12 of them moved there \
+             (driver mode)"
         );
     }
 }

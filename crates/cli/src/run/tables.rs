@@ -6,7 +6,7 @@
 use super::How;
 use super::group::{Group, Member, Worker};
 use super::processes::{affinity, parent, socket_of};
-use super::report::{Listener, Part, Report};
+use super::report::{Listener, Opened, Part, Report};
 use crate::failure::{Failure, words};
 use ::io::bpf::ListenGroup;
 use ::io::netlink::{Handshakes, accept_queues};
@@ -80,17 +80,9 @@ enum Then {
 
 impl Tables {
     /// Fails where the kernel or the rights do not allow a local listen table.
-    pub fn new(how: &How, program: u32) -> Result<Tables, Failure> {
-        let cpus = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
-        let cpus = crate::args::core_list(cpus.trim()).ok().and_then(|list| list.0.into_iter().max()).unwrap_or(1023)
-            as u32
-            + 1;
+    pub fn new(how: &How, cores: Vec<u32>, cpus: u32) -> Result<Tables, Failure> {
         // Tried before the program starts, which could not be told later.
         ListenGroup::open(cpus).map_err(Failure::told)?;
-        let cores = match &how.cores {
-            None => affinity(program).unwrap_or_default(),
-            Some(list) => list.0.iter().map(|core| *core as u32).collect(),
-        };
         let here = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None)
             .map_err(io::Error::from)
             .and_then(|socket| Place::of(socket.as_fd()))
@@ -354,7 +346,7 @@ impl Tables {
     }
 
     /// All that was counted.
-    pub fn report(&mut self) -> Report {
+    pub fn report(&mut self, opened: Option<Opened>) -> Report {
         let listeners = self.groups.iter_mut().map(|group| {
             let (parts, shared) = group.counted();
             Listener { address: group.place.to_string(), parts, shared }
@@ -364,7 +356,7 @@ impl Tables {
             let how = "its processes wait by accept, poll or select, and share the listener as without corelane";
             self.notes.push(format!("{place}: {how}"));
         }
-        Report::new(listeners, self.notes.clone())
+        Report::new(listeners, opened, self.notes.clone())
     }
 }
 

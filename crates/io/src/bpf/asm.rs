@@ -38,6 +38,8 @@ pub enum Op {
     Add = 0x00,
     /// dst -= src.
     Sub = 0x10,
+    /// dst /= src, unsigned.
+    Div = 0x30,
     /// dst |= src.
     Or = 0x40,
     /// dst &= src.

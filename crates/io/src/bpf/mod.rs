@@ -1,8 +1,9 @@
-//! eBPF without a compiler or a library: an assembler, the system call, the program that shares an interface, and the one that
-//! selects a listener by CPU.
+//! eBPF without a compiler or a library: an assembler, the system call, the program that shares an interface, the one that
+//! selects a listener by CPU, and the one that delivers replies to the CPU that connected.
 
 mod asm;
 mod btf;
+mod deliver;
 mod listen;
 mod maps;
 mod program;
@@ -10,6 +11,7 @@ mod sys;
 
 pub use asm::{Asm, If, Insn, Size, stand_in};
 pub use btf::KernelFunction;
+pub use deliver::{Blocks, Delivered, Deliverer};
 pub use listen::{ListenGroup, Selected, Slot};
 pub use maps::{MOST_KEPT, MOST_OWNED, Maps, OwnFlags, OwnFlow, OwnKey, VERDICTS, Verdict};
 pub use program::{TAGS_BESIDE, steer, steer_for};

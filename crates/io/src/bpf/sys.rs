@@ -69,6 +69,8 @@ pub enum MapKind {
     PerCpuArray = 6,
     /// BPF_MAP_TYPE_LRU_HASH.
     LruHash = 9,
+    /// BPF_MAP_TYPE_CPUMAP: frames that a queue to the CPU holds are written, by whose thread the kernel takes them there.
+    Cpu = 16,
     /// BPF_MAP_TYPE_XSKMAP.
     Xsk = 17,
     /// BPF_MAP_TYPE_REUSEPORT_SOCKARRAY: a descriptor is written, a cookie is read.

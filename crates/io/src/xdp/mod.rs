@@ -3,6 +3,7 @@
 //! An [`XdpDevice`] attaches the sharing program and holds its maps; an [`XdpPort`] is one lane's queues. When either the
 //! device or the process is gone, the kernel has the whole interface again.
 
+mod deliver;
 mod device;
 mod holder;
 mod large;
@@ -16,6 +17,7 @@ mod tags;
 #[cfg(test)]
 mod veth;
 
+pub use deliver::Delivery;
 pub use device::{XdpConfig, XdpDevice, ZeroCopy};
 pub use local::Local;
 pub use port::XdpPort;
