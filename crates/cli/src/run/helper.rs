@@ -11,6 +11,7 @@ use super::tables::{Claim, Tables};
 use crate::failure::{Failure, words};
 use crate::say::tell;
 use crate::sys::{block_signals, raise_descriptor_limit};
+use channel::Place;
 use claims::{Kind, Request, Token, Verdict};
 use clap::Args;
 use rustix::event::{Timespec, epoll};
@@ -172,7 +173,7 @@ impl Helper {
             next: 0,
             program: (args.program, None),
             report,
-            told: false,
+            told: ready.starts_with(READY_WITHOUT_PORTS),
         };
         helper.watch(helper.socket.as_fd(), ASKS).map_err(told)?;
         helper.follow(args.program).map_err(told)?;
@@ -271,6 +272,11 @@ impl Helper {
                 // Of another namespace of processes its number is another thread's here.
                 let known = Path::new(&format!("/proc/{pid}/task/{}", request.tid)).exists();
                 let claim = Claim { pid, tid: if known { request.tid } else { pid }, fd: request.fd, listener };
+                if let (Kind::Listen | Kind::Poll, Some(ports)) = (request.kind, &self.ports)
+                    && let Ok(place) = Place::of(claim.listener.as_fd())
+                {
+                    ports.listens(place.port);
+                }
                 let answered = match request.kind {
                     Kind::Listen => self.tables.prepare(claim),
                     Kind::Poll => self.tables.claim(claim),

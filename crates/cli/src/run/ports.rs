@@ -34,6 +34,11 @@ impl Ports {
         Ok(self.memory.try_clone()?.into())
     }
 
+    /// Tells the interfaces of a port on which the program listens, or is about to.
+    pub fn listens(&self, port: u16) {
+        self.devices.iter().for_each(|device| device.listens(port));
+    }
+
     /// All that was counted.
     pub fn opened(&self) -> Opened {
         let mut bytes = [0; LINE];

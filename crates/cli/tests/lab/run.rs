@@ -9,14 +9,14 @@ use super::interfaces::until;
 use super::*;
 
 /// `corelane run -- PROGRAM` in a namespace, whose clients are in it too: loopback delivers on the CPU that sends.
-struct Program {
-    lab: Lab,
-    program: Running,
+pub(super) struct Program {
+    pub(super) lab: Lab,
+    pub(super) program: Running,
     report: PathBuf,
 }
 
 impl Program {
-    fn start(lab: Lab, options: &str, program: &[&str]) -> Program {
+    pub(super) fn start(lab: Lab, options: &str, program: &[&str]) -> Program {
         let report = lab.dir.join("report.json");
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &lab.a, BIN, "run", "--report", report.to_str().unwrap()]);
@@ -84,7 +84,7 @@ impl Program {
     }
 
     /// Its report, and what it and the helper have said, once both have ended.
-    fn finished(mut self) -> (Report, String) {
+    pub(super) fn finished(mut self) -> (Report, String) {
         let said = self.program.rest();
         until("no report is written", || std::fs::read(&self.report).is_ok_and(|text| text.ends_with(b"}\n")));
         let text = std::fs::read_to_string(&self.report).unwrap();
@@ -105,20 +105,20 @@ impl Program {
 }
 
 /// The library as the tests' build has it.
-fn library() -> PathBuf {
+pub(super) fn library() -> PathBuf {
     let library = Path::new(BIN).with_file_name("deps").join("libcorelane_preload.so");
     assert!(library.is_file(), "{} is not there: cargo build -p preload makes it", library.display());
     library
 }
 
 #[derive(Debug)]
-struct Report {
+pub(super) struct Report {
     connections: u64,
     local: u64,
     migrated: u64,
     stalls: u64,
     parts: usize,
-    text: String,
+    pub(super) text: String,
 }
 
 /// Children that are pinned, by core.
@@ -146,7 +146,7 @@ fn body(mut stream: TcpStream) -> std::io::Result<String> {
     Ok(body.to_owned())
 }
 
-fn two_cores() -> bool {
+pub(super) fn two_cores() -> bool {
     let enough = testing::cores() >= 2;
     if !enough {
         testing::skip("needs two cores");

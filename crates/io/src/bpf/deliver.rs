@@ -3,7 +3,8 @@
 //!
 //! The paper encodes the CPU in a port's low bits; IP_LOCAL_PORT_RANGE takes a range. The paper tells connections that were opened here
 //! from accepted ones by well-known ports, by which a client could choose its CPU; here a frame is handed on where the kernel has a
-//! socket for it and no listener on its port.
+//! socket for it and no listener on its port. From a listener's port the kernel opens no connection, so those that are told of
+//! ([`Deliverer::listens`]) need no lookup.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -128,6 +129,8 @@ impl std::ops::AddAssign for Delivered {
 /// The program and its maps.
 #[derive(Debug)]
 pub struct Deliverer {
+    /// A bit for each port, in words: somebody listens on it.
+    listening: Map,
     counts: Map,
     cpus: u32,
     pub(crate) program: Program,
@@ -144,9 +147,18 @@ impl Deliverer {
         }
         // The last line is of CPUs that are beyond.
         let counts = Map::new(MapKind::Array, "cl_delivered", 4, COUNTS, cpus + 1)?;
-        let program = deliver(blocks, &queues, &by_block, &counts, cpus).finish();
+        let listening = Map::new(MapKind::Array, "cl_listening", 4, 8, 1 << 10)?;
+        let program = deliver(blocks, &queues, &by_block, &listening, &counts, cpus).finish();
         let program = Program::load_xdp("cl_deliver", &program, frags)?;
-        Ok(Deliverer { counts, cpus, program })
+        Ok(Deliverer { listening, counts, cpus, program })
+    }
+
+    /// Leaves frames to a port where they come: somebody listens on it. It is told for good, since its connections outlive a listener.
+    pub fn listens(&self, port: u16) -> io::Result<()> {
+        let word = u32::from(port >> 6).to_ne_bytes();
+        let bits =
+            self.listening.get(&word)?.and_then(|bytes| bytes.first_chunk().copied()).map_or(0, u64::from_ne_bytes);
+        self.listening.set(&word, &(bits | 1 << (port & 63)).to_ne_bytes())
     }
 
     /// Frames so far, of all CPUs.
@@ -172,13 +184,14 @@ const TUPLE: i16 = -40;
 const BLOCK: i16 = -44;
 const CPU: i16 = -48;
 const STATE: i16 = -56;
+const WORD: i16 = -60;
 /// Both ports as a word, with the source's cleared.
 const DESTINATION: i32 = if cfg!(target_endian = "little") { !0xffff } else { 0xffff };
 
-fn deliver(blocks: &Blocks, queues: &Map, by_block: &Map, counts: &Map, cpus: u32) -> Asm {
+fn deliver(blocks: &Blocks, queues: &Map, by_block: &Map, listening: &Map, counts: &Map, cpus: u32) -> Asm {
     use Size::{B, Dw, H, W};
     let mut a = Asm::default();
-    // The context 6; the header 9, and the end of what can be read 8, until the tuple is read: then its length. The block's CPU 7.
+    // The context 6; the header 9, and the end of what can be read 8, until the tuple is read: then its length. The port 7, then its CPU.
     a.mov_reg(6, 1).load(W, 9, 6, 0).load(W, 8, 6, 4);
     a.lea(2, 9, 14).jump_if_reg(If::Gt, 2, 8, "pass").load(H, 3, 9, 12).jump_if(If::Eq, 3, be(0x8100), "vlan");
     a.op(Op::Add, 9, 14).jump("network");
@@ -199,11 +212,14 @@ fn deliver(blocks: &Blocks, queues: &Map, by_block: &Map, counts: &Map, cpus: u3
     }
     a.load(H, 1, 9, 42).mov(8, 36);
 
-    a.label("port").be16(1).op(Op::Sub, 1, blocks.first.into());
+    a.label("port").be16(1).mov_reg(7, 1).op(Op::Sub, 1, blocks.first.into());
     a.jump_if(If::Ge, 1, i32::from(blocks.size) * blocks.cpus.len() as i32, "pass");
     a.op(Op::Div, 1, blocks.size.max(1).into()).store(W, FP, BLOCK, 1);
     a.map(1, by_block.as_fd()).lea(2, FP, BLOCK.into()).call(MAP_LOOKUP).jump_if(If::Eq, 0, 0, "pass");
-    a.load(W, 7, 0, 0).call(GET_SMP_PROCESSOR_ID).mov_reg(9, 0).mov(1, HERE).jump_if_reg(If::Eq, 9, 7, "count");
+    a.load(W, 9, 0, 0).mov_reg(1, 7).op(Op::Rsh, 1, 6).store(W, FP, WORD, 1);
+    a.map(1, listening.as_fd()).lea(2, FP, WORD.into()).call(MAP_LOOKUP).jump_if(If::Eq, 0, 0, "pass");
+    a.load(Dw, 1, 0, 0).op(Op::And, 7, 63).op_reg(Op::Rsh, 1, 7).jump_if(If::Set, 1, 1, "pass").mov_reg(7, 9);
+    a.call(GET_SMP_PROCESSOR_ID).mov_reg(9, 0).mov(1, HERE).jump_if_reg(If::Eq, 9, 7, "count");
     // A frame that is only forwarded, or that nobody waits for, has no socket here.
     lookup(&mut a);
     a.mov(1, LEFT).jump_if(If::Eq, 0, 0, "count");
@@ -361,6 +377,22 @@ mod tests {
                 told(n.here, n.moved, n.left);
             }
         }
+        // Ports that are told of are nobody's block.
+        let at = SocketAddr::from(([127, 0, 0, 1], 9));
+        let busy = (one.0..=one.1).find_map(|port| TcpListener::bind(("127.0.0.1", port)).ok()).unwrap();
+        let busy = busy.local_addr().unwrap();
+        assert_eq!(run(at, busy, false), PASS);
+        n.left += 1;
+        told(n.here, n.moved, n.left);
+        deliverer.listens(busy.port()).unwrap();
+        deliverer.listens(busy.port() ^ 1).unwrap();
+        for port in [busy.port(), busy.port() ^ 1, busy.port()] {
+            assert_eq!(run(at, SocketAddr::new(busy.ip(), port), false), PASS);
+        }
+        told(n.here, n.moved, n.left);
+        assert_eq!(run(at, SocketAddr::new(busy.ip(), busy.port() ^ 2), false), PASS);
+        n.left += 1;
+        told(n.here, n.moved, n.left);
         // What is cut off anywhere passes.
         let whole = frame(SocketAddr::from(([127, 0, 0, 1], 9)), SocketAddr::from(([127, 0, 0, 1], one.0)), false);
         (14..38).for_each(|len| assert_eq!(deliverer.program.run(&whole[..len]).unwrap(), PASS));

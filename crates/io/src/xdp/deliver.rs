@@ -68,6 +68,12 @@ impl Delivery {
         self.generic
     }
 
+    /// Leaves frames to a port where they come: somebody listens on it.
+    pub fn listens(&self, port: u16) {
+        // Without it they are looked up.
+        let _ = self.deliverer.listens(port);
+    }
+
     /// Frames so far.
     pub fn delivered(&self) -> Delivered {
         self.deliverer.delivered().unwrap_or_default()
