@@ -527,6 +527,66 @@ row_neighbors() {
     served "$extra"
 }
 
+# Writes a program that opens connections to hosts on each core, and prints how many of all had their replies there.
+openers_script() {
+    cat >$R/openers.py <<'PY'
+import os, socket, sys
+INCOMING_CPU = 49
+cores = sorted(os.sched_getaffinity(0))
+def opens(core, host):
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as s:
+        s.settimeout(60)
+        s.connect((host, 9000))
+        seen = [s.getsockopt(socket.SOL_SOCKET, INCOMING_CPU)]
+        s.sendall(b"x" * 64)
+        if b"".join(iter(lambda: s.recv(1 << 16), b"")) != b"y" * 20000:
+            sys.exit("other bytes from " + host)
+        seen.append(s.getsockopt(socket.SOL_SOCKET, INCOMING_CPU))
+        return seen == [core, core]
+local = 0
+for core in cores:
+    os.sched_setaffinity(0, {core})
+    local += sum(opens(core, host) for host in sys.argv[1:] for _ in range(100))
+print(local, "of", len(cores) * 100 * len(sys.argv[1:]))
+PY
+}
+
+# `corelane run --dev`: replies to connections that an unmodified program opens come to its core; with a VLAN on the interface, of its
+# network and the VLAN's.
+row_deliver() {
+    local plain got hosts want answerer
+    A python3 -c 'import socket, threading
+def serve(c):
+    with c:
+        c.recv(64)
+        c.sendall(b"y" * 20000)
+s = socket.create_server(("::", 9000), family=socket.AF_INET6, dualstack_ipv6=True, backlog=512)
+while True: threading.Thread(target=serve, args=(s.accept()[0],)).start()' &
+    answerer=$!
+    for _ in $(seq 1 50); do A ss -Hltn 'sport = 9000' | grep -q . && break; sleep 0.1; done
+    openers_script
+    plain=$(B python3 $R/openers.py 10.97.0.1 fd97::1)
+    for want in driver generic; do
+        hosts="10.97.0.1 fd97::1"
+        if [ "$want" = generic ]; then
+            A ip link add link eth0 name v5 type vlan id 5; B ip link add link eth1 name v5 type vlan id 5
+            A ip addr add 10.95.0.1/24 dev v5; B ip addr add 10.95.0.2/24 dev v5
+            A ip link set v5 up; B ip link set v5 up
+            hosts="$hosts 10.95.0.1"
+        fi
+        : >$R/log
+        # shellcheck disable=SC2086 # several
+        got=$(B "$CORELANE" run --strict --dev eth1 --report $R/report.json -- python3 $R/openers.py $hosts 2>$R/log)
+        if [ -z "$got" ] && grep -q 'Linux 6.3 and later' $R/log; then kill $answerer; refused "$(sentence)"; return; fi
+        for _ in $(seq 1 50); do grep -q opened $R/log && break; sleep 0.1; done
+        grep -q "$want mode" $R/log && [ "${got%% *}" = "${got##* }" ] || { kill $answerer; failed "$got on their core: $(tail -1 $R/log)"; return; }
+        extra="$extra; $got local ($(grep -o '[a-z]* mode' $R/log))"
+    done
+    kill $answerer
+    B ip link show eth1 | grep -q xdp && { failed "the program is still on eth1"; return; }
+    served "native, cpumap$extra; $plain without"
+}
+
 # A virtual function of the server's NIC.
 row_igbvf() {
     echo 1 >/sys/bus/pci/devices/"$(basename "$(B readlink /sys/class/net/eth1/device)")"/sriov_numvfs 2>/dev/null || { absent "no SR-IOV"; return; }

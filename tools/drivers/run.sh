@@ -29,13 +29,13 @@ only_device=${1:-} only_kernel=${2:-} only_rows=${3:-}
 #   native      by the driver's own XDP; 6.1 as Debian builds it cannot be asked for more
 #   generic     by the kernel, whatever the driver
 table='
-igb       new     zero-copy basic | restart kill flap reset rings channels mac vip gone numa first_syn key vlan=generic foreign_vlan bond=generic slave bridge=generic member jumbo=generic mtu3000 neighbors
+igb       new     zero-copy basic | restart kill flap reset rings channels mac vip gone numa first_syn key vlan=generic foreign_vlan bond=generic slave bridge=generic member jumbo=generic mtu3000 neighbors deliver=native
 igb       new     zero-copy | igbvf
-igb       stable  copy      basic | kill flap first_syn key vlan=generic foreign_vlan bond=generic slave mtu3000
+igb       stable  copy      basic | kill flap first_syn key vlan=generic foreign_vlan bond=generic slave mtu3000 deliver=native
 igb       old     native    basic | restart kill flap reset mac vip first_syn key vlan=generic foreign_vlan bond=generic slave bridge=generic member jumbo mtu3000 neighbors
 vmxnet3   new     copy      basic | restart kill flap mac foreign_vlan jumbo=generic
 virtio    new     copy      basic | kill flap mac foreign_vlan jumbo
-virtio-mq new     copy      basic | restart kill flap channels mac foreign_vlan jumbo first_syn key
+virtio-mq new     copy      basic | restart kill flap channels mac foreign_vlan jumbo first_syn key deliver=native
 virtio-mq stable  copy      basic
 virtio-mq old     native    basic
 virtio-zc new     partly    basic | restart kill flap mac first_syn
@@ -49,7 +49,7 @@ igb       old     -         | verdicts model sums lab
 ci='
 igb       old     verdicts model
 igb       stable  foreign_vlan first_syn
-igb       new     basic neighbors
+igb       new     basic neighbors deliver
 vmxnet3   new     basic
 virtio-mq stable  basic
 virtio-zc new     basic
@@ -192,6 +192,7 @@ done
 chosen=("${bootable[@]}")
 
 cargo build -p cli --bins --locked --quiet
+cargo build -p preload --locked --quiet
 # binary PACKAGE TEST: a test program, built here.
 binary() { cargo test -p "$1" --test "$2" --no-run --locked --message-format=json 2>/dev/null | python3 -c 'import json, sys
 for line in sys.stdin:
@@ -199,7 +200,7 @@ for line in sys.stdin:
     if m.get("executable") and m["target"]["name"] == sys.argv[1] and "test" in m["target"]["kind"]:
         print(m["executable"])' "$2"; }
 # A copy, so that a build meanwhile changes nothing.
-cp "$target/debug/corelane" "$dir/corelane"
+cp "$target/debug/corelane" "$target/debug/libcorelane_preload.so" "$dir/"
 {
     echo "CORELANE=$dir/corelane"
     echo "LAB_DIR=$PWD/crates/cli IO_DIR=$PWD/crates/io"

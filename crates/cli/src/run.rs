@@ -109,7 +109,7 @@ struct Beside {
     preload: OsString,
     /// CORELANE_RUN.
     helper: String,
-    /// Why ports are not dealt, where they were to be.
+    /// Reason why ports are not dealt, where they were to be.
     without_ports: Option<String>,
 }
 

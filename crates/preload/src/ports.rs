@@ -106,7 +106,7 @@ pub unsafe fn about_to_connect(fd: c_int, address: *const sockaddr, len: socklen
     confined
 }
 
-/// True for an address of IP that is not the machine's own by name: what loopback delivers comes back on the core that sent it.
+/// True for an IP address other than a loopback one: what loopback delivers comes back on the core that sent it.
 ///
 /// # Safety
 ///

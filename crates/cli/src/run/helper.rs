@@ -113,7 +113,7 @@ struct Helper {
     socket: OwnedFd,
     token: Token,
     tables: Tables,
-    /// Of connections that the program opens.
+    /// Ports of connections that the program opens.
     ports: Option<Ports>,
     /// Processes whose end is waited for: the program, and those that have asked.
     processes: HashMap<u32, OwnedFd>,

@@ -66,7 +66,7 @@ fn random() -> u32 {
     u32::from_ne_bytes(bytes)
 }
 
-/// Of a size that no process can change: one that is cut short would end those that read it.
+/// Sealed to its size: a process that cut it short would end those that read it.
 fn memory(blocks: &Blocks, cpus: u32) -> io::Result<File> {
     let memory = File::from(memfd_create("corelane-ports", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
     let lines: Vec<u8> = (0..cpus).flat_map(|core| line(blocks.of(core))).collect();

@@ -101,14 +101,14 @@ fn run_brings_replies_to_the_core_that_connected() {
     }
     let Some(lab) = Lab::new() else { return };
     answer(&lab);
-    // As large as they come on a veth.
+    // Frames of up to 64 KiB.
     sh(&format!("ip netns exec {} ethtool -K vb tso on gso on", lab.b));
     let ports = must(&format!("ip netns exec {} cat /proc/sys/net/ipv4/ip_local_port_range", lab.a));
     let (report, out, said) = run(lab, CLIENTS);
     let mut lines: Vec<_> = out.lines().collect();
     lines.sort_unstable();
     assert_eq!(lines, ["0 60", "1 60", "done"], "{report}");
-    // With the one of a port of its own.
+    // One of them is from a port that the program has bound.
     let opened = &report["opened"];
     assert_eq!((&opened["connections"], &opened["beyond"]), (&121.into(), &0.into()), "{report}");
     let range: Vec<u64> = ports.split_whitespace().map(|port| port.parse().unwrap()).collect();
@@ -119,8 +119,9 @@ fn run_brings_replies_to_the_core_that_connected() {
         assert!(on["connections"].as_u64() >= Some(60), "{report}");
     }
     let device = &opened["devices"][0];
-    // The server's core is 0: all frames of the other's had to be moved, and the first is a SYN-ACK.
-    assert!(device["moved"].as_u64() >= Some(180) && device["here"].as_u64() >= Some(180), "{report}");
+    // The server answers on core 0: so each of core 1's connections has a frame that had to be moved. SYN-ACKs have not: a veth hands the
+    // SYN on within the system call.
+    assert!(device["moved"].as_u64() >= Some(60) && device["here"].as_u64() >= Some(180), "{report}");
     assert!(said.contains("run: 121 connections opened, 121 from ports of the core that connected; va: "), "{said}");
 }
 
