@@ -1,8 +1,8 @@
 //! Messages between the preload library, in a program's processes, and the helper of `corelane run`.
 //!
 //! Each request is a connection of its own to an abstract UNIX socket (SOCK_SEQPACKET): one message with a listener's descriptor
-//! (SCM_RIGHTS), one answer, with a descriptor where the answer is [`Verdict::Replace`] or [`Verdict::Ports`]. So a program has no descriptor of ours
-//! that it could close, count or pass on, and one that has changed its root or user reaches the helper all the same.
+//! (SCM_RIGHTS), one answer, with a descriptor where the answer is [`Verdict::Replace`] or [`Verdict::Ports`]. So a program has no
+//! descriptor of ours that it could close, count or pass on, and one that has changed its root or user reaches the helper all the same.
 
 #![no_std]
 #![forbid(unsafe_code)]

@@ -90,6 +90,10 @@ fn run(lab: Lab, script: &str) -> (Value, String, String) {
     let mut program = Program::start(lab, "--dev va", &["python3", path.to_str().unwrap()]);
     let mut out = String::new();
     program.program.0.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+    // A frame that was cut wrong on its way is refused, and comes again by a retransmission.
+    let count = "awk '/^Ip: [0-9]/ { print $5 } /^Ip6InHdrErrors/ { print $2 }' /proc/net/snmp /proc/net/snmp6";
+    let refused = must(&format!("ip netns exec {} {count}", program.lab.a));
+    assert_eq!(refused, "0\n0\n", "datagrams whose header is wrong, of IPv4 and IPv6");
     let (report, said) = program.finished();
     (serde_json::from_str(&report.text).unwrap(), out, said)
 }
