@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""nginx under `corelane run`, beside nginx without it: as root, with nginx and wrk,
+"""nginx under `corelane run`, beside nginx without it: as root, with nginx and wrk, `cost` with strace and valgrind,
 
   tools/unmodified.py throughput [--bin target/release/corelane] [--rounds 5] [--seconds 2]
   tools/unmodified.py ends [--bin target/release/corelane] [--rate 5000] [--seconds 20]
+  tools/unmodified.py cost [--bin target/release/corelane]
 
 In a network namespace of its own, over loopback, which delivers on the core that sends; nginx has two workers, and a client is pinned to
 each of two cores. `throughput`: connections of one request each (`return 200`) in a second, by turns: each of 16 configurations by hand
@@ -10,6 +11,9 @@ each of two cores. `throughput`: connections of one request each (`return 200`) 
 multi_accept). Medians, and the least and most of the rounds. `ends`: connections that are due at a rate, whatever becomes of the others,
 while each second a worker is killed (SIGKILL), while nginx reloads five times (SIGHUP), and while its binary is upgraded (USR2, then
 QUIT to the old one). Connections that were established and never accepted, by nginx's own count, were reset in a queue.
+
+`cost`: system calls (strace) and instructions in user space (callgrind) that a connection costs a program which opens it, over a veth:
+what 600 of them cost more than 100.
 """
 import argparse
 import collections
@@ -249,20 +253,73 @@ def ends(options, run):
             print(f"; latency p99 {latencies[len(latencies) * 99 // 100] * 1000:.1f} ms, longest {latencies[-1] * 1000:.0f} ms")
 
 
+SERVER = """
+import socket, threading
+def answer(connection):
+    with connection:
+        connection.recv(64)
+        connection.sendall(b"y" * 64)
+listener = socket.create_server(("", 9000), backlog=512)
+print("ready", flush=True)
+while True:
+    threading.Thread(target=answer, args=(listener.accept()[0],)).start()
+"""
+OPENER = """
+import socket, sys
+for _ in range(int(sys.argv[1])):
+    with socket.create_connection(("10.99.0.1", 9000), 20) as connection:
+        connection.sendall(b"x" * 64)
+        while connection.recv(4096):
+            pass
+"""
+
+
+def cost(_, run):
+    server = subprocess.Popen(["unshare", "--net", sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True)
+    try:
+        server.stdout.readline()
+        far = ["nsenter", "-t", str(server.pid), "-n"]
+        for command in (
+            ["ip", "link", "add", "cl0", "type", "veth", "peer", "name", "cl1", "netns", str(server.pid)],
+            [*far, "ip", "addr", "add", "10.99.0.1/24", "dev", "cl1"],
+            [*far, "ip", "link", "set", "cl1", "up"],
+            ["ip", "addr", "add", "10.99.0.2/24", "dev", "cl0"],
+            ["ip", "link", "set", "cl0", "up"],
+        ):
+            subprocess.run(command, check=True)
+        # The order in which Python's tables are walked costs instructions, too.
+        environment = {**os.environ, "PYTHONHASHSEED": "0"}
+        counters = (
+            ("system calls", ["strace", "-f", "-c"], r"100\.00 .* (\d+) +\d+ total"),
+            ("instructions", ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"], r"Collected : (\d+)"),
+        )
+        for row, before in (("without", []), ("corelane run", [*run, "--"]), ("corelane run --dev", [*run, "--dev", "cl0", "--"])):
+            per = []
+            for what, counter, total in counters:
+                def counted(n):
+                    command = [*before, *counter, sys.executable, "-c", OPENER, str(n)]
+                    said = subprocess.run(command, stderr=subprocess.PIPE, text=True, env=environment, check=True).stderr
+                    return int(re.search(total, said)[1])
+                per.append(f"{(counted(600) - counted(100)) / 500:,.1f} {what}")
+            print(f"{row}: {', '.join(per)} a connection")
+    finally:
+        server.kill()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["throughput", "ends"])
+    parser.add_argument("what", choices=["throughput", "ends", "cost"])
     parser.add_argument("--bin", default="target/release/corelane")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=int, help="of a row, 2, or of the kills, 20")
     parser.add_argument("--rate", type=int, default=5000)
     options = parser.parse_args()
-    options.seconds = options.seconds or {"throughput": 2, "ends": 20}[options.what]
+    options.seconds = options.seconds or {"throughput": 2, "ends": 20}.get(options.what)
     if os.environ.get("UNMODIFIED") != "within":
         os.execvpe("unshare", ["unshare", "--net", sys.executable, *sys.argv], {**os.environ, "UNMODIFIED": "within"})
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     run = [os.path.abspath(options.bin), "run", "--strict"]
-    {"throughput": throughput, "ends": ends}[options.what](options, run)
+    {"throughput": throughput, "ends": ends, "cost": cost}[options.what](options, run)
 
 
 if __name__ == "__main__":
