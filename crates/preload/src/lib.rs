@@ -2,8 +2,8 @@
 //!
 //! Loaded by LD_PRELOAD, which `corelane run` sets. A process that listens tells the helper; one that inherits the listener asks for its
 //! part before it first waits for a connection, and has it under the listener's number from then on. So no other call is seen, and
-//! connections are the kernel's as ever. Where ports are dealt by core, a socket that connects gets one of the core's (3.3), from memory that
-//! the helper shares: nobody is asked then. Where the helper does not answer, nothing is changed.
+//! connections are the kernel's as ever. Where ports are dealt by core, a socket that connects gets one of the core's (3.3): they stand in
+//! memory that the helper shares, so that nobody is asked then. Where the helper does not answer, nothing is changed.
 //!
 //! Nothing here allocates, locks, or keeps a descriptor: functions of this library are called between fork(2) and execve(2), in
 //! signal handlers, under foreign allocators, and before the constructors of other libraries have run.

@@ -19,7 +19,7 @@ pub struct Report {
     pub listeners: Vec<Listener>,
     /// Connections that the program opened; none without `--dev`.
     pub opened: Option<Opened>,
-    /// What could not be had, and why.
+    /// Lines on what could not be had, and why.
     pub notes: Vec<String>,
 }
 

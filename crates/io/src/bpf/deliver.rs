@@ -393,7 +393,7 @@ mod tests {
         assert_eq!(run(at, SocketAddr::new(busy.ip(), busy.port() ^ 2), false), PASS);
         n.left += 1;
         told(n.here, n.moved, n.left);
-        // What is cut off anywhere passes.
+        // A frame that is cut off anywhere passes.
         let whole = frame(SocketAddr::from(([127, 0, 0, 1], 9)), SocketAddr::from(([127, 0, 0, 1], one.0)), false);
         (14..38).for_each(|len| assert_eq!(deliverer.program.run(&whole[..len]).unwrap(), PASS));
         let mut odd = whole.clone();
