@@ -175,7 +175,7 @@ fn socket() -> io::Result<(OwnedFd, String)> {
     Ok((socket, format!("{name}:{}", OsStr::from_bytes(&token).display())))
 }
 
-/// Starts the helper, as a process that is no child of this one: the program would be told of its end. What it says once it is ready.
+/// Starts the helper, as a process that is no child of this one: the program would be told of its end. Returns its words once it is ready.
 fn start(how: &How, socket: OwnedFd, helper: &str) -> Result<String, Failure> {
     let failed =
         |error: io::Error| Failure::new(format!("no helper: {}", words(&error)), "raise the limit of processes");
