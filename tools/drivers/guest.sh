@@ -551,6 +551,36 @@ print(local, "of", len(cores) * 100 * len(sys.argv[1:]))
 PY
 }
 
+# CPU masks of eth1: handlers of interrupts, then files of its queues.
+masks() {
+    B sh -c 'for i in /sys/class/net/eth1/device/msi_irqs/* /sys/class/net/eth1/device/../msi_irqs/*; do
+            i=/proc/irq/${i##*/}
+            for h in "$i"/*/; do [ -d "$h" ] && echo "$(basename "$h") $(cat "$i/smp_affinity")"; done
+        done
+        cd /sys/class/net/eth1/queues && grep . ./*/[rx]ps_cpus | tr : " "'
+}
+# Interrupts of queues that are another core's than the queue's, of two.
+astray() { awk '$1 ~ /(rx|tx|put)[-.][0-9]+$/ { n = $1; sub(/.*[-.]/, "", n); if ($2 + 0 != n % 2 + 1) print }' IGNORECASE=1 "$1"; }
+
+# `corelane run --dev`: queues of eth1 are set to cores, and back, after a kill of everything too.
+zone() {
+    local i
+    for i in /proc/irq/*/smp_affinity; do echo 3 >"$i" 2>/dev/null; done
+    masks >$R/before
+    [ -n "$(astray $R/before)" ] || { echo "no interrupt of a queue is known: $(head -3 $R/before | tr '\n' ' ')"; return; }
+    B "$CORELANE" run --dev eth1 -- sh -c "touch $R/up; exec sleep 100" 2>/dev/null &
+    for _ in $(seq 1 100); do [ -e $R/up ] && break; sleep 0.1; done
+    masks >$R/during
+    [ -z "$(astray $R/during)" ] || echo "interrupts of other cores: $(astray $R/during | tr '\n' ' ')"
+    pkill -KILL -f 'run-helper --program'
+    kill -KILL $!
+    wait $! 2>/dev/null
+    # The driver takes its queues down and up again as it loses the program.
+    for _ in $(seq 1 50); do masks >$R/killed; [ "$(wc -l <$R/killed)" = "$(wc -l <$R/before)" ] && break; sleep 0.1; done
+    B "$CORELANE" tune --undo >$R/undone 2>&1
+    masks | cmp -s - $R/before || echo "not undone: $(cat $R/undone); $(masks | diff $R/before - | tr '\n' ' '); killed: $(diff $R/during $R/killed | tr '\n' ' ')"
+}
+
 # `corelane run --dev`: replies to connections that an unmodified program opens come to its core; with a VLAN on the interface, of its
 # network and the VLAN's.
 row_deliver() {
@@ -584,6 +614,10 @@ while True: threading.Thread(target=serve, args=(s.accept()[0],)).start()' &
     done
     kill $answerer
     B ip link show eth1 | grep -q xdp && { failed "the program is still on eth1"; return; }
+    B ip link del v5
+    got=$(zone)
+    [ -z "$got" ] || { failed "$got"; return; }
+    extra="$extra; $(grep -o '[0-9]* settings' $R/undone) undone"
     served "native, cpumap$extra; $plain without"
 }
 

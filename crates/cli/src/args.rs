@@ -31,6 +31,8 @@ pub enum Command {
     /// Keeps the local listen tables of a program
     #[command(hide = true)]
     RunHelper(crate::run::helper::HelperArgs),
+    /// Undo what a `corelane run --dev` that was killed has left on interfaces
+    Tune(crate::tune::TuneArgs),
     /// Measure this stack and the kernel's on the same wire: the papers' experiments
     Bench(BenchArgs),
     /// Programs that benchmarks are made of

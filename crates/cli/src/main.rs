@@ -20,6 +20,8 @@ mod serve;
 mod server;
 mod sys;
 mod timers;
+mod tune;
+mod zone;
 
 use args::{Cli, Command, ConfCommand, LabCommand};
 use clap::Parser;
@@ -55,6 +57,7 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Load(args) => load::command::run(args, &stop(Hangup::Ends)),
         Command::Run(args) => run::run(args),
         Command::RunHelper(args) => run::helper::run(args),
+        Command::Tune(args) => tune::run(args),
         Command::Bench(args) => bench::run(args, &stop(Hangup::Ends)),
         Command::BenchPart(part) => bench::part::run(part, &stop(Hangup::Ends)),
         Command::Lab(LabCommand::Up { queues }) => lab::up(*queues),

@@ -6,11 +6,12 @@
 use super::How;
 use super::ports::Ports;
 use super::processes;
-use super::report::{self, Opened, Report};
+use super::report::{self, Opened, Queues, Report};
 use super::tables::{Claim, Tables};
 use crate::failure::{Failure, words};
 use crate::say::tell;
 use crate::sys::{block_signals, raise_descriptor_limit};
+use crate::zone::{Zone, enter_all};
 use channel::Place;
 use claims::{Kind, Request, Token, Verdict};
 use clap::Args;
@@ -113,6 +114,8 @@ struct Helper {
     socket: OwnedFd,
     token: Token,
     tables: Tables,
+    /// Interfaces whose queues are set to cores.
+    zones: Vec<Zone>,
     /// Ports of connections that the program opens.
     ports: Option<Ports>,
     /// Processes whose end is waited for: the program, and those that have asked.
@@ -150,7 +153,7 @@ impl Helper {
         };
         let devices = &args.how.dev;
         let ports = (!devices.is_empty()).then(|| Ports::new(devices, &cores, cpus));
-        let mut tables = Tables::new(&args.how, cores, cpus)?;
+        let mut tables = Tables::new(&args.how, cores.clone(), cpus)?;
         let (ports, ready) = match ports {
             None => (None, READY.to_owned()),
             Some(Ok(ports)) => (Some(ports), READY_WITH_PORTS.to_owned()),
@@ -159,6 +162,12 @@ impl Helper {
                 (None, format!("{READY_WITHOUT_PORTS}{failure}"))
             }
         };
+        // After the XDP programs: a driver may set queues anew as it takes one.
+        let (zones, notes) = match devices.is_empty() {
+            true => Default::default(),
+            false => enter_all(devices, &cores, ports.is_some(), args.program),
+        };
+        notes.iter().for_each(|note| tables.note(note));
         // A descriptor for each process that has asked.
         raise_descriptor_limit();
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|errno| told(errno.into()))?;
@@ -167,6 +176,7 @@ impl Helper {
             socket,
             token,
             tables,
+            zones,
             ports,
             processes: HashMap::new(),
             asked: BTreeMap::new(),
@@ -308,7 +318,9 @@ impl Helper {
     }
 
     fn finish(mut self) {
-        let report: Report = self.tables.report(self.ports.as_ref().map(Ports::opened));
+        let zones = self.zones.iter().map(Queues::of).collect();
+        self.zones.drain(..).flat_map(Zone::leave).for_each(|line| self.tables.note(&line));
+        let report: Report = self.tables.report(self.ports.as_ref().map(Ports::opened), zones);
         let lines = [report.line(), report.opened.as_ref().and_then(Opened::line)];
         if lines.iter().any(Option::is_some) {
             lines.into_iter().flatten().for_each(tell);

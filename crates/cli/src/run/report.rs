@@ -1,5 +1,6 @@
 //! Report of a run: one line, and JSON.
 
+use crate::zone::Zone;
 use serde::Serialize;
 use std::fs::File;
 use std::io::{self, Write};
@@ -19,6 +20,8 @@ pub struct Report {
     pub listeners: Vec<Listener>,
     /// Connections that the program opened; none without `--dev`.
     pub opened: Option<Opened>,
+    /// Interfaces whose queues were set to cores; none without `--dev`.
+    pub queues: Vec<Queues>,
     /// Lines on what could not be had, and why.
     pub notes: Vec<String>,
 }
@@ -62,6 +65,22 @@ pub struct Device {
     pub moved: u64,
     /// Those that stayed on another core: to a port where somebody listens, or without a connection.
     pub left: u64,
+}
+
+/// An interface whose queues were set to cores while the program ran.
+#[derive(Debug, Serialize)]
+pub struct Queues {
+    /// The interface.
+    pub name: String,
+    /// Number of settings that were another before: CPU masks of interrupts, RPS and XPS.
+    pub settings: usize,
+}
+
+impl Queues {
+    /// Sums up.
+    pub fn of(zone: &Zone) -> Queues {
+        Queues { name: zone.interface().into(), settings: zone.settings() }
+    }
 }
 
 impl Opened {
@@ -138,7 +157,7 @@ impl Part {
 
 impl Report {
     /// Sums up.
-    pub fn new(listeners: Vec<Listener>, opened: Option<Opened>, notes: Vec<String>) -> Report {
+    pub fn new(listeners: Vec<Listener>, opened: Option<Opened>, queues: Vec<Queues>, notes: Vec<String>) -> Report {
         let parts = || listeners.iter().flat_map(|listener| &listener.parts);
         let local = parts().map(|part| part.local).sum::<u64>();
         let shared = listeners.iter().map(|listener| listener.shared).sum::<u64>();
@@ -146,7 +165,7 @@ impl Report {
         let migrated = parts().map(|part| part.migrated).sum();
         let cores = parts().any(|part| part.core.is_some());
         let local_share = (cores && connections > 0).then(|| local as f64 / connections as f64);
-        Report { connections, local, migrated, local_share, listeners, opened, notes }
+        Report { connections, local, migrated, local_share, listeners, opened, queues, notes }
     }
 
     /// The line at the end; none where nothing listened.
@@ -190,15 +209,19 @@ mod tests {
     #[test]
     fn shares_are_of_all_listeners() {
         let listener = |parts| Listener { address: "0.0.0.0:80".into(), parts, shared: 0 };
-        assert_eq!(Report::new(Vec::new(), None, Vec::new()).line(), None);
-        let report = Report::new(vec![listener(vec![part(0, 0)])], None, Vec::new());
+        assert_eq!(Report::new(Vec::new(), None, Vec::new(), Vec::new()).line(), None);
+        let report = Report::new(vec![listener(vec![part(0, 0)])], None, Vec::new(), Vec::new());
         assert_eq!(report.local_share, None);
         assert_eq!(
             report.line().unwrap(),
             "run: 0 connections to 1 part of 1 listener, 1 moved from a listener that stopped"
         );
-        let report =
-            Report::new(vec![listener(vec![part(29_999, 0), part(30_000, 1)]), listener(vec![])], None, Vec::new());
+        let report = Report::new(
+            vec![listener(vec![part(29_999, 0), part(30_000, 1)]), listener(vec![])],
+            None,
+            Vec::new(),
+            Vec::new(),
+        );
         assert_eq!((report.connections, report.local, report.migrated), (60_000, 59_999, 2));
         assert_eq!(
             report.line().unwrap(),

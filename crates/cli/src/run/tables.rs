@@ -6,7 +6,7 @@
 use super::How;
 use super::group::{Group, Member, Worker};
 use super::processes::{affinity, parent, socket_of};
-use super::report::{Listener, Opened, Part, Report};
+use super::report::{Listener, Opened, Part, Queues, Report};
 use crate::failure::{Failure, words};
 use ::io::bpf::ListenGroup;
 use ::io::netlink::{Handshakes, accept_queues};
@@ -346,7 +346,7 @@ impl Tables {
     }
 
     /// All that was counted.
-    pub fn report(&mut self, opened: Option<Opened>) -> Report {
+    pub fn report(&mut self, opened: Option<Opened>, queues: Vec<Queues>) -> Report {
         let listeners = self.groups.iter_mut().map(|group| {
             let (parts, shared) = group.counted();
             Listener { address: group.place.to_string(), parts, shared }
@@ -356,7 +356,7 @@ impl Tables {
             let how = "its processes wait by accept, poll or select, and share the listener as without corelane";
             self.notes.push(format!("{place}: {how}"));
         }
-        Report::new(listeners, opened, self.notes.clone())
+        Report::new(listeners, opened, queues, self.notes.clone())
     }
 }
 

@@ -160,6 +160,51 @@ fn run_leaves_nothing_on_an_interface_after_a_kill_of_everything() {
     until("the XDP program stays", || !has_program(&program.lab));
 }
 
+/// CPU masks of va's receive queues (RPS) and transmit queues (XPS).
+fn masks(lab: &Lab) -> Vec<u64> {
+    let files = "cd /sys/class/net/va/queues && cat rx-0/rps_cpus rx-1/rps_cpus tx-0/xps_cpus tx-1/xps_cpus";
+    let text = must(&format!("ip netns exec {} sh -c '{files}'", lab.a));
+    text.lines().map(|mask| u64::from_str_radix(&mask.replace(',', ""), 16).unwrap()).collect()
+}
+
+#[test]
+fn run_sets_queues_to_cores_and_back_after_a_kill_of_everything_too() {
+    if !two_cores() {
+        return;
+    }
+    let Some(mut lab) = Lab::new() else { return };
+    let path = lab.dir.to_str().unwrap().to_owned();
+    let set = "for n in 0 1; do echo 3 > rx-$n/rps_cpus; echo 3 > tx-$n/xps_cpus; done";
+    must(&format!("ip netns exec {} sh -c 'cd /sys/class/net/va/queues; {set}'", lab.a));
+    let undo = |lab: &Lab| must(&format!("ip netns exec {} {BIN} tune --undo", lab.a));
+    let sleep = format!("touch {path}/ready; exec sleep 60");
+    for again in [false, true] {
+        assert_eq!(masks(&lab), [3, 3, 3, 3]);
+        let program = Program::start(lab, "--strict --dev va --cores 0,1", &["sh", "-c", &sleep]);
+        until("it does not start", || Path::new(&path).join("ready").exists());
+        assert_eq!(masks(&program.lab), [0, 0, 1, 2]);
+        let line = undo(&program.lab);
+        assert!(line.contains("va: left to corelane run (pid ") && masks(&program.lab) == [0, 0, 1, 2], "{line}");
+        let pid = program.program.0.id();
+        must(&format!("pkill -KILL -f '[r]un-helper --program {pid}'"));
+        program.program.signal(Signal::KILL);
+        let Program { program, lab: kept, .. } = program;
+        drop(program);
+        lab = kept;
+        std::fs::remove_file(Path::new(&path).join("ready")).unwrap();
+        assert_eq!(masks(&lab), [0, 0, 1, 2]);
+        if again {
+            // The next start undoes it, and so finds all as it was.
+            let (report, _, _) = run(lab, "");
+            assert_eq!(report["queues"], serde_json::json!([{"name": "va", "settings": 4}]), "{report}");
+            return;
+        }
+        let line = undo(&lab);
+        assert!(line.contains(&format!("va: 4 settings of corelane run (pid {pid}) undone\n")), "{line}");
+        assert!(!undo(&lab).contains("va: "));
+    }
+}
+
 #[test]
 fn run_says_which_interface_cannot_deliver() {
     let Some(lab) = Lab::new() else { return };

@@ -1,0 +1,313 @@
+//! Process zone of an interface (Fastsocket 3.1): each queue's interrupts, receive and transmit work stay on one core of a program.
+//!
+//! Settings that were another before are written down first ([`record`]), so that they are undone after a kill of everything, too.
+
+mod mask;
+mod plan;
+mod record;
+
+use crate::failure::words;
+use ::io::netlink::Netlink;
+use mask::CpuMask;
+use plan::{Facts, Setting};
+use record::{Locked, Record, Taken};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Where settings are, and where they are written down.
+#[derive(Debug)]
+pub struct Place {
+    /// Folder that holds /sys and /proc.
+    root: PathBuf,
+    /// Folder of records.
+    records: PathBuf,
+    /// Number of this network namespace.
+    namespace: u64,
+}
+
+impl Place {
+    /// This machine, seen from this process's network namespace.
+    pub fn here() -> io::Result<Place> {
+        let namespace = fs::metadata("/proc/thread-self/ns/net")?.ino();
+        Ok(Place { root: "/".into(), records: record::FOLDER.into(), namespace })
+    }
+
+    /// Number of an interface, where /sys shows it.
+    fn index(&self, interface: &str) -> Option<u32> {
+        let file = self.root.join("sys/class/net").join(interface).join("ifindex");
+        fs::read_to_string(file).ok()?.trim().parse().ok()
+    }
+
+    /// Processes, by their numbers, and a file of each.
+    fn of_processes(&self, file: &str) -> impl Iterator<Item = PathBuf> {
+        let entries = fs::read_dir(self.root.join("proc")).into_iter().flatten().flatten();
+        let is_process = |name: &str| name.bytes().all(|digit| digit.is_ascii_digit());
+        entries.filter(move |entry| entry.file_name().to_str().is_some_and(is_process)).map({
+            let file = file.to_owned();
+            move |entry| entry.path().join(&file)
+        })
+    }
+
+    /// True while a process is in a network namespace, or it has a name.
+    fn has_namespace(&self, number: u64) -> bool {
+        let named = fs::read_dir("/run/netns").into_iter().flatten().flatten().map(|entry| entry.path());
+        named.chain(self.of_processes("ns/net")).any(|path| fs::metadata(path).is_ok_and(|at| at.ino() == number))
+    }
+
+    /// irqbalance(1) moves interrupts by its own rule.
+    fn balances_interrupts(&self) -> bool {
+        self.of_processes("comm").any(|file| fs::read_to_string(file).is_ok_and(|name| name.trim() == "irqbalance"))
+    }
+}
+
+/// An interface whose queues are set to cores. Dropping it undoes that.
+#[derive(Debug)]
+pub struct Zone {
+    interface: String,
+    settings: Vec<Setting>,
+    record: Option<Locked>,
+}
+
+impl Zone {
+    /// Sets the queues of an interface, of number `index`, to `cores`, for the program of a process. With `delivered` an XDP program
+    /// hands its frames to cores. Also returns what could not be had.
+    pub fn enter(
+        place: &Place,
+        (interface, index): (&str, u32),
+        cores: &[u32],
+        delivered: bool,
+        program: u32,
+    ) -> (Option<Zone>, Vec<String>) {
+        let cannot = |why: String| (None, vec![format!("queues of {interface} stay as they are: {why}")]);
+        if place.index(interface) != Some(index) {
+            return cannot("/sys shows another network namespace".into());
+        }
+        let facts = Facts::read(&place.root, interface);
+        let settings = facts.plan(cores, delivered);
+        let (mut notes, interrupts) = (Vec::new(), facts.has_interrupts());
+        if interrupts && place.balances_interrupts() {
+            notes.push(format!("irqbalance runs, and may move the interrupts of {interface} to other cores: stop it"));
+        }
+        if facts.has_unnamed() {
+            notes.push(format!("interrupts of {interface} do not name their queues: they stay as they are"));
+        }
+        if delivered && facts.lacks_queues(cores) && (interrupts || facts.has_unnamed()) {
+            notes.push(format!(
+                "{interface} has fewer receive queues than cores: accepted connections stay on those of its queues"
+            ));
+        }
+        let record = Record { interface: interface.into(), index, namespace: place.namespace, program, settings };
+        match write_down(place, record) {
+            Err(why) => cannot(why),
+            Ok((locked, record)) => {
+                let failed = record.settings.iter().filter_map(|setting| {
+                    let error = write(&setting.file, &setting.now).err()?;
+                    Some(format!("{} stays {}: {}", setting.file.display(), setting.was, words(&error)))
+                });
+                let failed: Vec<_> = failed.collect();
+                if let Some(first) = failed.first() {
+                    notes.push(format!(
+                        "{interface}: {} of {} settings not made: {first}",
+                        failed.len(),
+                        record.settings.len()
+                    ));
+                }
+                (Some(Zone { interface: record.interface, settings: record.settings, record: Some(locked) }), notes)
+            }
+        }
+    }
+
+    /// Name of the interface.
+    pub fn interface(&self) -> &str {
+        &self.interface
+    }
+
+    /// Number of settings that are another than before.
+    pub fn settings(&self) -> usize {
+        self.settings.len()
+    }
+
+    /// Undoes them. Returns lines on those that could not be undone, which stay written down for `corelane tune --undo`.
+    pub fn leave(mut self) -> Vec<String> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Vec<String> {
+        let Some(record) = self.record.take() else { return Vec::new() };
+        let mut failed = undo(&self.settings).failed;
+        if failed.is_empty()
+            && let Err(error) = record.remove()
+        {
+            failed.push(format!("record of {}: {}", self.interface, words(&error)));
+        }
+        failed
+    }
+}
+
+impl Drop for Zone {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Sets the queues of all of `devices` as [`Zone::enter`] does, after what earlier programs left behind is undone. Also returns what
+/// could not be had. A name that no interface has, and loopback, are left out.
+pub fn enter_all(devices: &[String], cores: &[u32], delivered: bool, program: u32) -> (Vec<Zone>, Vec<String>) {
+    let failed = |error: io::Error| (Vec::new(), vec![format!("queues stay as they are: {}", words(&error))]);
+    let links = match Netlink::open().and_then(|mut netlink| netlink.links()) {
+        Ok(links) => links,
+        Err(error) => return failed(error),
+    };
+    let place = match Place::here() {
+        Ok(place) => place,
+        Err(error) => return failed(error),
+    };
+    let mut notes = Vec::new();
+    match undo_left(&place) {
+        Err(error) => notes.push(format!("{}: {}", place.records.display(), words(&error))),
+        Ok(found) => notes.extend(found.into_iter().filter_map(|found| match found.end {
+            End::Undone(Undone { failed, .. }) => failed.into_iter().next(),
+            _ => None,
+        })),
+    }
+    let links = links.iter().filter(|link| devices.contains(&link.name) && !link.loopback);
+    let entered = links.filter_map(|link| {
+        let (zone, more) = Zone::enter(&place, (&link.name, link.index), cores, delivered, program);
+        notes.extend(more);
+        zone
+    });
+    (entered.collect(), notes)
+}
+
+/// Writes a record down, together with what an earlier process has left there that could not be undone.
+fn write_down(place: &Place, mut record: Record) -> Result<(Locked, Record), String> {
+    let folder = &place.records;
+    let failed = |error: io::Error| format!("{}: {}", folder.display(), words(&error));
+    record::make_folder(folder).map_err(failed)?;
+    match record::take(&record::path(folder, record.namespace, record.index), true).map_err(failed)? {
+        Taken::Free(mut locked) => {
+            record.follow(locked.read().map_err(failed)?.map_or_else(Vec::new, |earlier| earlier.settings));
+            locked.write(&record).map_err(failed)?;
+            Ok((locked, record))
+        }
+        Taken::Held(holder) => {
+            let pid = holder.map_or(String::new(), |holder| format!(" (pid {})", holder.program));
+            Err(format!("another corelane run{pid} has set them"))
+        }
+    }
+}
+
+/// Never makes a file.
+fn write(file: &Path, text: &str) -> io::Result<()> {
+    File::options().write(true).truncate(true).open(file)?.write_all(text.as_bytes())
+}
+
+/// How undoing settings went. Those that are as before already count nowhere.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Undone {
+    /// As before again.
+    pub undone: usize,
+    /// Changed since by somebody else, and left.
+    pub changed: usize,
+    /// With their queue or interrupt.
+    pub gone: usize,
+    /// Lines on those that could not be written.
+    pub failed: Vec<String>,
+}
+
+fn undo(settings: &[Setting]) -> Undone {
+    let mut all = Undone::default();
+    for Setting { file, handler, was, now } in settings {
+        let there = handler.as_ref().is_none_or(|name| file.with_file_name(name).is_dir());
+        let current = fs::read_to_string(file).ok().filter(|_| there).and_then(|text| text.parse::<CpuMask>().ok());
+        match current {
+            None => all.gone += 1,
+            current if current == was.parse().ok() => {}
+            current if current != now.parse().ok() => all.changed += 1,
+            _ => match write(file, was) {
+                Ok(()) => all.undone += 1,
+                Err(error) => all.failed.push(format!("{}: {}", file.display(), words(&error))),
+            },
+        }
+    }
+    all
+}
+
+/// A record that was found.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Name of the interface.
+    pub interface: String,
+    /// Process of the program.
+    pub program: u32,
+    /// What became of it.
+    pub end: End,
+}
+
+/// What became of a record.
+#[derive(Debug, PartialEq, Eq)]
+pub enum End {
+    /// Its process had ended, and its settings are undone.
+    Undone(Undone),
+    /// Its process lives, and undoes them as it ends.
+    Held,
+    /// Another network namespace's, of this number, where it can be undone.
+    Elsewhere(u64),
+}
+
+/// Undoes the settings of processes that have ended without doing it.
+pub fn undo_left(place: &Place) -> io::Result<Vec<Found>> {
+    let mut found = Vec::new();
+    for path in record::all(&place.records)? {
+        let mut locked = match record::take(&path, false) {
+            // Undone meanwhile by somebody else.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+            Ok(Taken::Held(record)) => {
+                found.extend(record.map(|record| record.found(End::Held)));
+                continue;
+            }
+            Ok(Taken::Free(locked)) => locked,
+        };
+        let Some(mut record) = locked.read()? else {
+            locked.remove()?;
+            continue;
+        };
+        if record.namespace != place.namespace && place.has_namespace(record.namespace) {
+            found.push(record.found(End::Elsewhere(record.namespace)));
+            continue;
+        }
+        let there = record.namespace == place.namespace && place.index(&record.interface) == Some(record.index);
+        // Interrupts are the machine's, and stay when their interface has moved on.
+        let kept = record.settings.len();
+        record.settings.retain(|setting| there || setting.handler.is_some());
+        let mut undone = undo(&record.settings);
+        undone.gone += kept - record.settings.len();
+        if undone.failed.is_empty() {
+            locked.remove()?;
+        }
+        found.push(record.found(End::Undone(undone)));
+    }
+    Ok(found)
+}
+
+impl Record {
+    /// Keeps the masks that were there before an earlier process.
+    fn follow(&mut self, earlier: Vec<Setting>) {
+        for old in earlier {
+            match self.settings.iter_mut().find(|new| new.file == old.file && new.handler == old.handler) {
+                Some(new) => new.was = old.was,
+                None => self.settings.push(old),
+            }
+        }
+    }
+
+    fn found(&self, end: End) -> Found {
+        Found { interface: self.interface.clone(), program: self.program, end }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,123 @@
+//! Records of what was set, which outlive the process that set it: one file for each interface, locked while its process lives.
+
+use super::plan::Setting;
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Folder of the records. A restart of the machine clears it, and all settings with it.
+pub const FOLDER: &str = "/run/corelane/zones";
+
+/// Settings of an interface, and who has made them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// Name of the interface.
+    pub interface: String,
+    /// Number of the interface.
+    pub index: u32,
+    /// Number of the network namespace.
+    pub namespace: u64,
+    /// Process that became the program.
+    pub program: u32,
+    /// All that was, or was to be, set.
+    pub settings: Vec<Setting>,
+}
+
+/// A record's file, locked.
+#[derive(Debug)]
+pub struct Locked {
+    path: PathBuf,
+    file: File,
+}
+
+/// How taking a record went.
+#[derive(Debug)]
+pub enum Taken {
+    /// Nobody else has it.
+    Free(Locked),
+    /// Its process lives. Holds what stands there, if it can be read.
+    Held(Option<Record>),
+}
+
+/// The file of an interface.
+pub fn path(folder: &Path, namespace: u64, index: u32) -> PathBuf {
+    folder.join(format!("{namespace}-{index}.json"))
+}
+
+/// Files of all records. Without a folder there are none.
+pub fn all(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    is_ours(folder)?;
+    let mut paths: Vec<_> = entries.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
+    paths.sort_unstable();
+    Ok(paths)
+}
+
+/// Makes the folder, where it is missing.
+pub fn make_folder(folder: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().mode(0o700).recursive(true).create(folder)?;
+    is_ours(folder)
+}
+
+/// What another user could write there would be written to the kernel's files.
+fn is_ours(folder: &Path) -> io::Result<()> {
+    let metadata = fs::symlink_metadata(folder)?;
+    let ours =
+        metadata.is_dir() && metadata.uid() == rustix::process::geteuid().as_raw() && metadata.mode() & 0o022 == 0;
+    match ours {
+        true => Ok(()),
+        false => Err(io::Error::other("others may write to it")),
+    }
+}
+
+/// Takes a record, where `create` says so a new one.
+pub fn take(path: &Path, create: bool) -> io::Result<Taken> {
+    let mut open = File::options();
+    open.read(true).write(true).create(create).mode(0o600).custom_flags(OFlags::NOFOLLOW.bits() as i32);
+    loop {
+        let mut file = open.open(path)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Ok(Taken::Held(read(&mut file)?)),
+            Err(errno) => return Err(errno.into()),
+        }
+        // Who had it may have removed the file before we had the lock.
+        if fs::symlink_metadata(path).is_ok_and(|there| file.metadata().is_ok_and(|ours| ours.ino() == there.ino())) {
+            return Ok(Taken::Free(Locked { path: path.into(), file }));
+        }
+    }
+}
+
+/// None where nothing stands there, or half of it: then nothing was set yet.
+fn read(file: &mut File) -> io::Result<Option<Record>> {
+    let mut text = String::new();
+    file.rewind()?;
+    file.read_to_string(&mut text)?;
+    Ok(serde_json::from_str(&text).ok())
+}
+
+impl Locked {
+    /// Record of an earlier process.
+    pub fn read(&mut self) -> io::Result<Option<Record>> {
+        read(&mut self.file)
+    }
+
+    /// Writes a record in place of what stands there.
+    pub fn write(&mut self, record: &Record) -> io::Result<()> {
+        self.file.set_len(0)?;
+        self.file.rewind()?;
+        self.file.write_all(serde_json::to_string(record)?.as_bytes())
+    }
+
+    /// Removes the file: all was undone.
+    pub fn remove(self) -> io::Result<()> {
+        fs::remove_file(&self.path)
+    }
+}

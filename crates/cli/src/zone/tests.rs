@@ -1,0 +1,288 @@
+use super::*;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A folder with the files that /sys and /proc have of an interface.
+struct Machine(Place);
+
+impl Machine {
+    /// Interface eth1, number 3: queues of each direction, interrupts by number and handler.
+    fn new(receive: &[&str], transmit: &[&str], interrupts: &[(u32, &str, &str)]) -> Machine {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let root = std::env::temp_dir().join(format!("corelane-cli-zone-{}-{number}", std::process::id()));
+        let machine = Machine(Place { records: root.join("records"), root, namespace: 40 });
+        machine.make("sys/class/net/eth1/ifindex", "3");
+        for (of, file, masks) in [("rx", "rps_cpus", receive), ("tx", "xps_cpus", transmit)] {
+            for (number, mask) in masks.iter().enumerate() {
+                machine.make(&format!("sys/class/net/eth1/queues/{of}-{number}/{file}"), mask);
+            }
+        }
+        for (number, handler, mask) in interrupts {
+            machine.make(&format!("sys/class/net/eth1/device/msi_irqs/{number}"), "msix");
+            machine.make(&format!("proc/irq/{number}/smp_affinity"), mask);
+            machine.make(&format!("proc/irq/{number}/affinity_hint"), "0");
+            fs::create_dir(machine.path(&format!("proc/irq/{number}/{handler}"))).unwrap();
+        }
+        machine
+    }
+
+    /// Two queues with interrupts, on a machine that spreads all over four cores.
+    fn with_two_queues() -> Machine {
+        let interrupts = [(30, "eth1", "f"), (31, "eth1-TxRx-0", "f"), (32, "eth1-TxRx-1", "f")];
+        Machine::new(&["f", "0"], &["3", "c"], &interrupts)
+    }
+
+    fn path(&self, file: &str) -> PathBuf {
+        self.0.root.join(file)
+    }
+
+    fn make(&self, file: &str, text: &str) {
+        fs::create_dir_all(self.path(file).parent().unwrap()).unwrap();
+        fs::write(self.path(file), format!("{text}\n")).unwrap();
+    }
+
+    /// All masks: of interrupts, receive queues and transmit queues.
+    fn masks(&self) -> String {
+        let folders = [("proc/irq", "smp_affinity"), ("sys/class/net/eth1/queues", "rps_cpus")];
+        let mut lines = Vec::new();
+        for (folder, file) in folders.into_iter().chain([("sys/class/net/eth1/queues", "xps_cpus")]) {
+            let entries = fs::read_dir(self.path(folder)).into_iter().flatten().flatten();
+            let mut paths: Vec<_> =
+                entries.map(|entry| entry.path().join(file)).filter(|path| path.is_file()).collect();
+            paths.sort();
+            lines.extend(paths.iter().map(|path| fs::read_to_string(path).unwrap().trim().to_owned()));
+        }
+        lines.join(" ")
+    }
+
+    fn enter(&self, cores: &[u32], delivered: bool) -> (Option<Zone>, Vec<String>) {
+        Zone::enter(&self.0, ("eth1", 3), cores, delivered, 7)
+    }
+
+    fn undo_left(&self) -> Vec<(String, u32, End)> {
+        let all = undo_left(&self.0).unwrap();
+        all.into_iter().map(|found| (found.interface, found.program, found.end)).collect()
+    }
+
+    fn records(&self) -> usize {
+        fs::read_dir(&self.0.records).map_or(0, Iterator::count)
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0.root);
+    }
+}
+
+/// Ends as a process does that is killed: its lock goes, and nothing is undone.
+fn kill(mut zone: Zone) {
+    drop(zone.record.take());
+}
+
+#[test]
+fn queues_are_set_to_cores_and_back() {
+    let machine = Machine::with_two_queues();
+    let before = machine.masks();
+    let (zone, notes) = machine.enter(&[1, 2], true);
+    let zone = zone.unwrap();
+    // An interrupt that is no queue's is left alone, and so are cores of others.
+    assert_eq!((machine.masks().as_str(), notes.len()), ("f 2 4 0 0 3 c", 0), "from {before}");
+    assert_eq!((zone.interface(), zone.settings(), machine.records()), ("eth1", 3, 1));
+    assert_eq!(zone.leave(), Vec::<String>::new());
+    assert_eq!((machine.masks(), machine.records()), (before.clone(), 0));
+
+    drop(machine.enter(&[3, 0], true).0.unwrap());
+    assert_eq!((machine.masks(), machine.records()), (before, 0));
+}
+
+#[test]
+fn each_core_has_one_transmit_queue() {
+    let machine = Machine::new(&["0", "0"], &["1", "0"], &[]);
+    let _zone = machine.enter(&[0, 1, 2], true).0;
+    assert_eq!(machine.masks(), "0 0 5 2");
+    let machine = Machine::new(&["0", "0", "0"], &["9", "2", "0"], &[]);
+    let _zone = machine.enter(&[1, 0], true).0;
+    assert_eq!(machine.masks(), "0 0 0 a 1 0");
+    // The file of a single queue takes none.
+    let machine = Machine::new(&["0"], &["0"], &[]);
+    assert_eq!(machine.enter(&[1], true).0.unwrap().settings(), 0);
+}
+
+#[test]
+fn receive_queues_are_spread_where_cores_lack_one_and_nothing_delivers() {
+    let masks = |queues: &[&str], cores: &[u32], delivered| {
+        let machine = Machine::new(queues, &[], &[(9, "virtio0-input.0", "1")]);
+        let (zone, notes) = machine.enter(cores, delivered);
+        let masks = machine.masks();
+        drop(zone);
+        (masks[2..].to_owned(), notes.iter().any(|note| note.contains("fewer receive queues")))
+    };
+    assert_eq!(masks(&["0"], &[0, 1], false), ("3".into(), false));
+    assert_eq!(masks(&["0", "0"], &[0, 1, 2], false), ("5 2".into(), false));
+    assert_eq!(masks(&["3", "3"], &[0, 1], false), ("0 0".into(), false));
+    assert_eq!(masks(&["2"], &[0, 1], true), ("2".into(), true));
+    assert_eq!(masks(&["3", "3"], &[0, 1], true), ("0 0".into(), false));
+}
+
+#[test]
+fn interrupts_are_known_by_their_handlers() {
+    let set = |handler: &str| {
+        let machine = Machine::new(&["0"; 4], &[], &[(9, handler, "f")]);
+        let (zone, notes) = machine.enter(&[0, 1, 2, 3], true);
+        let masks = machine.masks();
+        drop(zone);
+        (masks.strip_suffix(" 0 0 0 0").unwrap().to_owned(), notes)
+    };
+    for handler in [
+        "eth0-TxRx-3",
+        "ens3f0-rx-3",
+        "eth0-Tx-Rx-3",
+        "i40e-enp1s0-TxRx-3",
+        "virtio2-output.3",
+        "mlx5_comp3@pci:0000:01:00.0",
+        "gve-ntfy-blk3@pci:0000:00:04.0",
+        "mana_q3@pci:7870:00:00.0",
+        "hns3-0000:7d:00.0-TxRx-3",
+        "eth0-rxtx-7",
+    ] {
+        assert_eq!(set(handler), ("8".into(), Vec::new()), "{handler}");
+    }
+    for handler in
+        ["eth3", "ens3f3", "virtio0-config", "mlx5_async3@pci:0000:01:00.0", "ena-mgmnt@pci:0000:00:05.0", "7"]
+    {
+        let (masks, notes) = set(handler);
+        assert_eq!(masks, "f", "{handler}");
+        assert!(notes[0].starts_with("interrupts of eth1 do not name their queues"), "{notes:?}");
+    }
+    // A virtio device's are its parent's.
+    let machine = Machine::new(&[], &[], &[]);
+    machine.make("sys/class/net/pci/msi_irqs/9", "msix");
+    machine.make("proc/irq/9/smp_affinity", "f");
+    machine.make("proc/irq/9/virtio0-input.0/x", "");
+    fs::create_dir(machine.path("sys/class/net/pci/virtio0")).unwrap();
+    std::os::unix::fs::symlink("../pci/virtio0", machine.path("sys/class/net/eth1/device")).unwrap();
+    let _zone = machine.enter(&[1], true).0;
+    assert_eq!(machine.masks(), "2");
+}
+
+#[test]
+fn settings_of_a_killed_process_are_undone_later() {
+    let machine = Machine::with_two_queues();
+    let before = machine.masks();
+    kill(machine.enter(&[1, 2], true).0.unwrap());
+    assert_eq!((machine.masks().as_str(), machine.records()), ("f 2 4 0 0 3 c", 1));
+    let undone = Undone { undone: 3, ..Undone::default() };
+    assert_eq!(machine.undo_left(), [("eth1".into(), 7, End::Undone(undone))]);
+    assert_eq!((machine.masks(), machine.records(), machine.undo_left()), (before, 0, Vec::new()));
+}
+
+#[test]
+fn undoing_leaves_what_is_another_by_now() {
+    let machine = Machine::with_two_queues();
+    kill(machine.enter(&[1, 2], true).0.unwrap());
+    // An administrator's mask, an interrupt's number that another device has, and one that is as before.
+    machine.make("proc/irq/31/smp_affinity", "8");
+    fs::remove_dir(machine.path("proc/irq/32/eth1-TxRx-1")).unwrap();
+    machine.make("sys/class/net/eth1/queues/rx-0/rps_cpus", "00000000,0000000f");
+    let undone = Undone { changed: 1, gone: 1, ..Undone::default() };
+    assert_eq!(machine.undo_left(), [("eth1".into(), 7, End::Undone(undone))]);
+    assert_eq!(machine.masks(), "f 8 4 00000000,0000000f 0 3 c");
+
+    // Another interface of that name: its queues are not ours, interrupts are.
+    let machine = Machine::with_two_queues();
+    kill(machine.enter(&[1, 2], true).0.unwrap());
+    machine.make("sys/class/net/eth1/ifindex", "4");
+    let undone = Undone { undone: 2, gone: 1, ..Undone::default() };
+    assert_eq!(machine.undo_left(), [("eth1".into(), 7, End::Undone(undone))]);
+    assert_eq!(machine.masks(), "f f f 0 0 3 c");
+}
+
+#[test]
+fn settings_are_a_living_processs_own() {
+    let machine = Machine::with_two_queues();
+    let (zone, _) = machine.enter(&[1, 2], true);
+    let set = machine.masks();
+    assert_eq!(machine.undo_left(), [("eth1".into(), 7, End::Held)]);
+    let (second, notes) = machine.enter(&[0, 1], true);
+    assert!(second.is_none());
+    assert_eq!(notes, ["queues of eth1 stay as they are: another corelane run (pid 7) has set them"]);
+    assert_eq!(machine.masks(), set);
+    drop(zone);
+}
+
+#[test]
+fn records_of_other_network_namespaces_wait_for_them() {
+    let mut machine = Machine::with_two_queues();
+    kill(machine.enter(&[1, 2], true).0.unwrap());
+    let set = machine.masks();
+    machine.0.namespace = 41;
+    // A process in the namespace 40.
+    machine.make("proc/12/ns/x", "");
+    let link = |to: &Path| std::os::unix::fs::symlink(to, machine.path("proc/12/ns/net")).unwrap();
+    let namespace = machine.path("namespace");
+    fs::write(&namespace, "").unwrap();
+    let number = fs::metadata(&namespace).unwrap().ino();
+    link(&namespace);
+    let old = record::path(&machine.0.records, 40, 3);
+    let text = fs::read_to_string(&old).unwrap().replace("\"namespace\":40", &format!("\"namespace\":{number}"));
+    fs::write(&old, text).unwrap();
+    assert_eq!(machine.undo_left(), [("eth1".into(), 7, End::Elsewhere(number))]);
+    assert_eq!((machine.masks(), machine.records()), (set, 1));
+    // It has gone, and the interface is here.
+    fs::remove_file(machine.path("proc/12/ns/net")).unwrap();
+    let undone = Undone { undone: 2, gone: 1, ..Undone::default() };
+    assert_eq!(machine.undo_left(), [("eth1".into(), 7, End::Undone(undone))]);
+    assert_eq!((machine.masks().as_str(), machine.records()), ("f f f 0 0 3 c", 0));
+}
+
+#[test]
+fn failures_are_told_and_kept() {
+    use std::os::unix::fs::PermissionsExt;
+    // A folder that others may write to: what they leave there is not believed.
+    let machine = Machine::with_two_queues();
+    fs::create_dir(&machine.0.records).unwrap();
+    fs::set_permissions(&machine.0.records, fs::Permissions::from_mode(0o777)).unwrap();
+    let before = machine.masks();
+    let (zone, notes) = machine.enter(&[1, 2], true);
+    assert!(zone.is_none() && notes[0].ends_with("records: others may write to it"), "{notes:?}");
+    assert_eq!(undo_left(&machine.0).unwrap_err().to_string(), "others may write to it");
+    assert_eq!(machine.masks(), before);
+    fs::set_permissions(&machine.0.records, fs::Permissions::from_mode(0o700)).unwrap();
+
+    // Half a record: nothing was set yet.
+    fs::write(record::path(&machine.0.records, 40, 3), "{\"interface\":\"eth1\",").unwrap();
+    assert_eq!((machine.undo_left(), machine.records()), (Vec::new(), 0));
+
+    // Another namespace's /sys.
+    let (zone, notes) = Zone::enter(&machine.0, ("eth1", 4), &[1], true, 7);
+    assert!(zone.is_none() && notes[0].ends_with("/sys shows another network namespace"), "{notes:?}");
+
+    // irqbalance(1) is told of.
+    machine.make("proc/12/comm", "irqbalance");
+    let (zone, notes) = machine.enter(&[1, 2], true);
+    assert_eq!(notes, ["irqbalance runs, and may move the interrupts of eth1 to other cores: stop it"]);
+    drop(zone);
+
+    // A file that takes no mask (any more).
+    let file = machine.path("proc/irq/31/smp_affinity");
+    let refuses = || {
+        fs::remove_file(&file).unwrap();
+        std::os::unix::fs::symlink("/sys/class/net/lo/ifindex", &file).unwrap();
+    };
+    machine.make("proc/12/comm", "other");
+    let zone = machine.enter(&[0, 1], true).0.unwrap();
+    refuses();
+    let failed = zone.leave();
+    assert!(failed.len() == 1 && failed[0].starts_with(file.to_str().unwrap()), "{failed:?}");
+    assert_eq!(machine.records(), 1);
+    let [(_, _, End::Undone(undone))] = &machine.undo_left()[..] else { panic!("no record") };
+    assert_eq!((undone.undone, undone.failed.len(), machine.records()), (0, 1, 1));
+    // The next zone has the masks from before them all.
+    let (zone, notes) = machine.enter(&[1, 0], true);
+    assert!(notes[0].starts_with("eth1: 1 of 5 settings not made: "), "{notes:?}");
+    fs::remove_file(&file).unwrap();
+    machine.make("proc/irq/31/smp_affinity", "2");
+    assert_eq!(zone.unwrap().leave(), Vec::<String>::new());
+    assert_eq!((machine.masks().as_str(), machine.records()), ("f f f f 0 3 c", 0));
+}
