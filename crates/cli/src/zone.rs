@@ -93,11 +93,6 @@ impl Zone {
         if facts.has_unnamed() {
             notes.push(format!("interrupts of {interface} do not name their queues: they stay as they are"));
         }
-        if delivered && facts.lacks_queues(cores) && (interrupts || facts.has_unnamed()) {
-            notes.push(format!(
-                "{interface} has fewer receive queues than cores: accepted connections stay on those of its queues"
-            ));
-        }
         let record = Record { interface: interface.into(), index, namespace: place.namespace, program, settings };
         match write_down(place, record) {
             Err(why) => cannot(why),

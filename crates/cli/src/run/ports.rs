@@ -2,7 +2,7 @@
 
 use super::report::{Device, Opened, OpenedOn};
 use crate::failure::{Failure, words};
-use ::io::bpf::Blocks;
+use ::io::bpf::{Blocks, Delivered};
 use ::io::xdp::Delivery;
 use claims::ports::{LINE, counted, line};
 use rustix::fd::OwnedFd;
@@ -25,7 +25,7 @@ impl Ports {
         let failed = |error: io::Error| Failure::told(format!("ports by core: {}", words(&error)));
         let blocks = Blocks::of_kernel(cores, random()).map_err(Failure::told)?;
         let memory = memory(&blocks, cpus).map_err(failed)?;
-        let devices = devices.iter().map(|name| Delivery::attach(name, &blocks, cpus).map_err(Failure::told));
+        let devices = devices.iter().map(|name| Delivery::attach(name, &blocks, cores, cpus).map_err(Failure::told));
         Ok(Ports { devices: devices.collect::<Result<_, _>>()?, blocks, memory })
     }
 
@@ -52,9 +52,9 @@ impl Ports {
             (block.is_some() || beyond > 0).then_some(OpenedOn { core, ports: block, connections, beyond })
         });
         let devices = self.devices.iter().map(|device| {
-            let frames = device.delivered();
             let mode = if device.generic().is_some() { "generic" } else { "driver" };
-            Device { name: device.name().into(), mode, here: frames.here, moved: frames.moved, left: frames.left }
+            let Delivered { here, moved, left, spread_here, spread_moved } = device.delivered();
+            Device { name: device.name().into(), mode, here, moved, left, spread_here, spread_moved }
         });
         Opened::new(cores.collect(), devices.collect())
     }

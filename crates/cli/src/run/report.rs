@@ -65,6 +65,10 @@ pub struct Device {
     pub moved: u64,
     /// Those that stayed on another core: to a port where somebody listens, or without a connection.
     pub left: u64,
+    /// Frames to ports on which the program listens that came on the core of their flow, where flows are spread by a hash.
+    pub spread_here: u64,
+    /// Those that were handed to it.
+    pub spread_moved: u64,
 }
 
 /// An interface whose queues were set to cores while the program ran.
@@ -232,7 +236,15 @@ mod tests {
     #[test]
     fn connections_that_were_opened_are_of_all_cores() {
         let on = |core, connections, beyond| OpenedOn { core, ports: None, connections, beyond };
-        let device = Device { name: "eth0".into(), mode: "driver", here: 30, moved: 12, left: 1 };
+        let device = Device {
+            name: "eth0".into(),
+            mode: "driver",
+            here: 30,
+            moved: 12,
+            left: 1,
+            spread_here: 0,
+            spread_moved: 0,
+        };
         assert_eq!(Opened::new(vec![on(0, 0, 0)], Vec::new()).line(), None);
         assert_eq!(
             Opened::new(vec![on(0, 5, 0), on(1, 4, 2)], vec![device]).line().unwrap(),

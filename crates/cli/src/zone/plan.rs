@@ -66,18 +66,13 @@ impl Facts {
         self.unnamed
     }
 
-    /// Fewer receive queues than cores: the NIC cannot spread frames over all of them.
-    pub fn lacks_queues(&self, cores: &[u32]) -> bool {
-        self.receive.len() < cores.len()
-    }
-
     /// Settings to change, so that queue N is the business of core N of `cores`, and of those that come round to it where there are
     /// more cores than queues.
     ///
-    /// With `delivered` an XDP program hands frames to cores, which RPS would take from them again: it stays off, or as it is where
-    /// there are fewer queues than cores. Else RPS spreads over the cores that lack a queue.
+    /// With `delivered` an XDP program hands frames to cores, which RPS would take from them again: it is off, as it is where each core
+    /// has a queue. Else RPS spreads each queue over its cores.
     pub fn plan(&self, cores: &[u32], delivered: bool) -> Vec<Setting> {
-        let (mut settings, lacks) = (Vec::new(), self.lacks_queues(cores));
+        let mut settings = Vec::new();
         let Some(count) = Some(cores.len()).filter(|count| *count > 0) else { return settings };
         let mut set = |file: &Path, handler: Option<&str>, was: &CpuMask, now: CpuMask| {
             if *was != now {
@@ -89,11 +84,9 @@ impl Facts {
             set(file, Some(handler), mask, CpuMask::from_iter([cores[queue % count]]));
         }
         for (number, Queue { file, mask }) in self.receive.iter().enumerate() {
-            match (lacks, delivered) {
-                (false, _) => set(file, None, mask, CpuMask::default()),
-                (true, false) => set(file, None, mask, cores_of(number, self.receive.len(), cores).collect()),
-                (true, true) => {}
-            }
+            let spread = !delivered && self.receive.len() < count;
+            let spread = spread.then(|| cores_of(number, self.receive.len(), cores).collect());
+            set(file, None, mask, spread.unwrap_or_default());
         }
         // A single queue has no choice, and its file takes no mask.
         for (number, Queue { file, mask }) in self.transmit.iter().enumerate().filter(|_| self.transmit.len() > 1) {

@@ -113,16 +113,14 @@ fn each_core_has_one_transmit_queue() {
 fn receive_queues_are_spread_where_cores_lack_one_and_nothing_delivers() {
     let masks = |queues: &[&str], cores: &[u32], delivered| {
         let machine = Machine::new(queues, &[], &[(9, "virtio0-input.0", "1")]);
-        let (zone, notes) = machine.enter(cores, delivered);
-        let masks = machine.masks();
-        drop(zone);
-        (masks[2..].to_owned(), notes.iter().any(|note| note.contains("fewer receive queues")))
+        let _zone = machine.enter(cores, delivered).0;
+        machine.masks()[2..].to_owned()
     };
-    assert_eq!(masks(&["0"], &[0, 1], false), ("3".into(), false));
-    assert_eq!(masks(&["0", "0"], &[0, 1, 2], false), ("5 2".into(), false));
-    assert_eq!(masks(&["3", "3"], &[0, 1], false), ("0 0".into(), false));
-    assert_eq!(masks(&["2"], &[0, 1], true), ("2".into(), true));
-    assert_eq!(masks(&["3", "3"], &[0, 1], true), ("0 0".into(), false));
+    assert_eq!(masks(&["0"], &[0, 1], false), "3");
+    assert_eq!(masks(&["0", "0"], &[0, 1, 2], false), "5 2");
+    assert_eq!(masks(&["3", "3"], &[0, 1], false), "0 0");
+    assert_eq!(masks(&["3"], &[0, 1], true), "0");
+    assert_eq!(masks(&["3", "3"], &[0, 1], true), "0 0");
 }
 
 #[test]

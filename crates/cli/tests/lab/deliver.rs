@@ -51,6 +51,57 @@ assert bound.getsockname()[1] == 1234
 print("done")
 "#;
 
+/// Two workers, each on its core, that look on which core each segment of the connections came that they have accepted.
+const WORKERS: &str = r#"
+import os, select, signal, socket
+INCOMING_CPU = 49
+listener = socket.create_server(("::", 9001), family=socket.AF_INET6, backlog=64, dualstack_ipv6=True)
+told, tell = os.pipe()
+def work(core):
+    os.sched_setaffinity(0, {core})
+    events = select.epoll()
+    events.register(listener, select.EPOLLIN)
+    os.write(tell, b"r")
+    while events.poll():
+        s = listener.accept()[0]
+        seen = {s.getsockopt(socket.SOL_SOCKET, INCOMING_CPU)}
+        while byte := s.recv(1):
+            seen.add(s.getsockopt(socket.SOL_SOCKET, INCOMING_CPU))
+            s.sendall(byte)
+        os.write(tell, b"%d" % core if seen == {core} else b"x")
+pids = []
+for core in (0, 1):
+    pid = os.fork()
+    if pid == 0:
+        work(core)
+    pids.append(pid)
+assert os.read(told, 1) + os.read(told, 1) == b"rr"
+# Clients may come.
+gate = socket.create_server(("10.99.0.1", 9002))
+ends = b"".join(os.read(told, 1) for _ in range(60))
+for pid in pids:
+    os.kill(pid, signal.SIGKILL)
+print(ends.count(b"x"), ends.count(b"0") > 9 and ends.count(b"1") > 9, ends)
+"#;
+
+/// A client that sends each byte from another core than the one before.
+const WANDERER: &str = r#"
+import os, socket, time
+def connect(host, port=9001):
+    while True:
+        try:
+            return socket.create_connection((host, port))
+        except ConnectionRefusedError:
+            time.sleep(0.05)
+connect("10.99.0.1", 9002)
+for host in ("10.99.0.1", "fd99::1") * 30:
+    with connect(host) as s:
+        for n in range(6):
+            os.sched_setaffinity(0, {n % 2})
+            s.sendall(b"x")
+            assert s.recv(1) == b"x"
+"#;
+
 /// Opens connections on one core, and keeps them.
 const KEEPER: &str = r#"
 import os, socket, sys
@@ -127,6 +178,24 @@ fn run_brings_replies_to_the_core_that_connected() {
     // SYN on within the system call.
     assert!(device["moved"].as_u64() >= Some(60) && device["here"].as_u64() >= Some(180), "{report}");
     assert!(said.contains("run: 121 connections opened, 121 from ports of the core that connected; va: "), "{said}");
+}
+
+#[test]
+fn run_keeps_accepted_connections_on_the_core_of_their_worker() {
+    if !two_cores() {
+        return;
+    }
+    let Some(lab) = Lab::new() else { return };
+    let client = Command::new("ip").args(["netns", "exec", &lab.b, "python3", "-c", WANDERER]).spawn().unwrap();
+    let client = Running(client);
+    let (report, out, said) = run(lab, WORKERS);
+    assert!(out.starts_with("0 True "), "{out}{said}{report}");
+    assert_eq!(client.stop_code(), Some(0));
+    let device = &report["opened"]["devices"][0];
+    let [here, moved] = ["spread_here", "spread_moved"].map(|name| device[name].as_u64().unwrap());
+    // Half of the bytes come from the other core.
+    assert!(here > 100 && moved > 100 && device["moved"] == 0, "{report}");
+    assert_eq!((&report["connections"], &report["local"]), (&60.into(), &60.into()), "{report}");
 }
 
 #[test]

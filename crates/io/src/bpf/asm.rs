@@ -38,6 +38,8 @@ pub enum Op {
     Add = 0x00,
     /// dst -= src.
     Sub = 0x10,
+    /// dst *= src.
+    Mul = 0x20,
     /// dst /= src, unsigned.
     Div = 0x30,
     /// dst |= src.
@@ -48,6 +50,8 @@ pub enum Op {
     Lsh = 0x60,
     /// dst >>= src.
     Rsh = 0x70,
+    /// dst ^= src.
+    Xor = 0xa0,
     /// dst = src.
     Mov = 0xb0,
 }

@@ -4,7 +4,8 @@
 //! The paper encodes the CPU in a port's low bits; IP_LOCAL_PORT_RANGE takes a range. The paper tells connections that were opened here
 //! from accepted ones by well-known ports, by which a client could choose its CPU; here a frame is handed on where the kernel has a
 //! socket for it and no listener on its port. From a listener's port the kernel opens no connection, so those that are told of
-//! ([`Deliverer::listens`]) need no lookup.
+//! ([`Deliverer::listens`]) need no lookup. Their frames stay on the CPU to which the NIC has brought them, or, where it does not spread flows over all CPUs,
+//! go to one by a hash of their addresses and ports, which is keyed: a client cannot choose it.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -29,6 +30,8 @@ const COUNTS: usize = 64;
 const HERE: i32 = 0;
 const MOVED: i32 = 8;
 const LEFT: i32 = 16;
+const SPREAD_HERE: i32 = 24;
+const SPREAD_MOVED: i32 = 32;
 
 // Helpers by number (enum bpf_func_id).
 const MAP_LOOKUP: i32 = 1;
@@ -116,6 +119,10 @@ pub struct Delivered {
     pub moved: u64,
     /// Those that stayed on another: of a listener's port, or without a socket.
     pub left: u64,
+    /// Frames to ports on which somebody listens that came on the CPU of their hash.
+    pub spread_here: u64,
+    /// Those that were handed to it.
+    pub spread_moved: u64,
 }
 
 impl std::ops::AddAssign for Delivered {
@@ -123,6 +130,8 @@ impl std::ops::AddAssign for Delivered {
         self.here += other.here;
         self.moved += other.moved;
         self.left += other.left;
+        self.spread_here += other.spread_here;
+        self.spread_moved += other.spread_moved;
     }
 }
 
@@ -137,23 +146,36 @@ pub struct Deliverer {
 }
 
 impl Deliverer {
-    /// Loads the program, on a machine with CPUs 0 to `cpus` - 1; `frags` says that frames may lie in several buffers.
-    pub fn new(blocks: &Blocks, cpus: u32, frags: bool) -> io::Result<Deliverer> {
+    /// Loads the program, on a machine with CPUs 0 to `cpus` - 1; `frags` says that frames may lie in several buffers. Frames to ports on
+    /// which somebody listens are spread over the CPUs of `spread`; where that is empty they stay where they come.
+    pub fn new(blocks: &Blocks, spread: &[u32], cpus: u32, frags: bool) -> io::Result<Deliverer> {
+        let mut seed = [0; 4];
+        rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())?;
         let queues = Map::new(MapKind::Cpu, "cl_queues", 4, 4, cpus)?;
         let by_block = Map::new(MapKind::Array, "cl_blocks", 4, 4, blocks.cpus.len().max(1) as u32)?;
         for (at, cpu) in blocks.cpus.iter().enumerate() {
             by_block.set(&(at as u32).to_ne_bytes(), &cpu.to_ne_bytes())?;
             queues.set(&cpu.to_ne_bytes(), &QUEUE.to_ne_bytes())?;
         }
+        let by_hash = Map::new(MapKind::Array, "cl_spread", 4, 4, spread.len().max(1) as u32)?;
+        for (at, cpu) in spread.iter().enumerate() {
+            by_hash.set(&(at as u32).to_ne_bytes(), &cpu.to_ne_bytes())?;
+            queues.set(&cpu.to_ne_bytes(), &QUEUE.to_ne_bytes())?;
+        }
+        let spread = (!spread.is_empty()).then_some(Spread {
+            cpus: &by_hash,
+            count: spread.len() as i32,
+            seed: i32::from_ne_bytes(seed),
+        });
         // The last line is of CPUs that are beyond.
         let counts = Map::new(MapKind::Array, "cl_delivered", 4, COUNTS, cpus + 1)?;
         let listening = Map::new(MapKind::Array, "cl_listening", 4, 8, 1 << 10)?;
-        let program = deliver(blocks, &queues, &by_block, &listening, &counts, cpus).finish();
+        let program = deliver(blocks, spread, &queues, &by_block, &listening, &counts, cpus).finish();
         let program = Program::load_xdp("cl_deliver", &program, frags)?;
         Ok(Deliverer { listening, counts, cpus, program })
     }
 
-    /// Leaves frames to a port where they come: somebody listens on it. It is told for good, since its connections outlive a listener.
+    /// Takes frames to a port out of the blocks: somebody listens on it. It is told for good, since its connections outlive a listener.
     pub fn listens(&self, port: u16) -> io::Result<()> {
         let word = u32::from(port >> 6).to_ne_bytes();
         let bits =
@@ -168,7 +190,8 @@ impl Deliverer {
             let line = self.counts.get(&cpu.to_ne_bytes())?.unwrap_or_default();
             let word =
                 |at: i32| line.get(at as usize..).and_then(|b| b.first_chunk().copied()).map_or(0, u64::from_ne_bytes);
-            sum += Delivered { here: word(HERE), moved: word(MOVED), left: word(LEFT) };
+            let (spread_here, spread_moved) = (word(SPREAD_HERE), word(SPREAD_MOVED));
+            sum += Delivered { here: word(HERE), moved: word(MOVED), left: word(LEFT), spread_here, spread_moved };
         }
         Ok(sum)
     }
@@ -188,7 +211,27 @@ const WORD: i16 = -60;
 /// Both ports as a word, with the source's cleared.
 const DESTINATION: i32 = if cfg!(target_endian = "little") { !0xffff } else { 0xffff };
 
-fn deliver(blocks: &Blocks, queues: &Map, by_block: &Map, listening: &Map, counts: &Map, cpus: u32) -> Asm {
+/// How frames to listeners' ports are spread.
+struct Spread<'a> {
+    /// CPU by number.
+    cpus: &'a Map,
+    count: i32,
+    /// The hash's key.
+    seed: i32,
+}
+
+/// Multiplier of the hash: odd, and positive as an immediate.
+const FACTOR: i32 = 0x7feb_352d;
+
+fn deliver(
+    blocks: &Blocks,
+    spread: Option<Spread<'_>>,
+    queues: &Map,
+    by_block: &Map,
+    listening: &Map,
+    counts: &Map,
+    cpus: u32,
+) -> Asm {
     use Size::{B, Dw, H, W};
     let mut a = Asm::default();
     // The context 6; the header 9, and the end of what can be read 8, until the tuple is read: then its length. The port 7, then its CPU.
@@ -212,13 +255,20 @@ fn deliver(blocks: &Blocks, queues: &Map, by_block: &Map, listening: &Map, count
     }
     a.load(H, 1, 9, 42).mov(8, 36);
 
-    a.label("port").be16(1).mov_reg(7, 1).op(Op::Sub, 1, blocks.first.into());
+    a.label("port").be16(1).mov_reg(7, 1);
+    if spread.is_some() {
+        a.mov_reg(9, 7);
+        listens(&mut a, listening, 9, "spread");
+    }
+    a.mov_reg(1, 7).op(Op::Sub, 1, blocks.first.into());
     a.jump_if(If::Ge, 1, i32::from(blocks.size) * blocks.cpus.len() as i32, "pass");
     a.op(Op::Div, 1, blocks.size.max(1).into()).store(W, FP, BLOCK, 1);
     a.map(1, by_block.as_fd()).lea(2, FP, BLOCK.into()).call(MAP_LOOKUP).jump_if(If::Eq, 0, 0, "pass");
-    a.load(W, 9, 0, 0).mov_reg(1, 7).op(Op::Rsh, 1, 6).store(W, FP, WORD, 1);
-    a.map(1, listening.as_fd()).lea(2, FP, WORD.into()).call(MAP_LOOKUP).jump_if(If::Eq, 0, 0, "pass");
-    a.load(Dw, 1, 0, 0).op(Op::And, 7, 63).op_reg(Op::Rsh, 1, 7).jump_if(If::Set, 1, 1, "pass").mov_reg(7, 9);
+    a.load(W, 9, 0, 0);
+    if spread.is_none() {
+        listens(&mut a, listening, 7, "pass");
+    }
+    a.mov_reg(7, 9);
     a.call(GET_SMP_PROCESSOR_ID).mov_reg(9, 0).mov(1, HERE).jump_if_reg(If::Eq, 9, 7, "count");
     // A frame that is only forwarded, or that nobody waits for, has no socket here.
     lookup(&mut a);
@@ -236,16 +286,40 @@ fn deliver(blocks: &Blocks, queues: &Map, by_block: &Map, listening: &Map, count
     lookup(&mut a);
     a.mov(1, MOVED).jump_if(If::Eq, 0, 0, "count");
     state(&mut a);
-    a.mov(1, MOVED).jump_if(If::Ne, 2, TCP_LISTEN, "count").mov(1, LEFT);
+    a.mov(1, MOVED).jump_if(If::Ne, 2, TCP_LISTEN, "count").mov(1, LEFT).jump("count");
+    if let Some(Spread { cpus, count, seed }) = spread {
+        a.label("spread").mov(1, seed);
+        for at in (0..36).step_by(4) {
+            if at == 12 {
+                a.jump_if(If::Eq, 8, 12, "hashed");
+            }
+            a.load(W, 2, FP, TUPLE + at).op_reg(Op::Xor, 1, 2).op(Op::Mul, 1, FACTOR);
+            a.mov_reg(2, 1).op(Op::Rsh, 2, 29).op_reg(Op::Xor, 1, 2);
+        }
+        // The high half, scaled to the number of CPUs.
+        a.label("hashed").op(Op::Mul, 1, FACTOR).mov_reg(2, 1).op(Op::Rsh, 2, 29).op_reg(Op::Xor, 1, 2);
+        a.op(Op::Mul, 1, FACTOR).op(Op::Rsh, 1, 32).op(Op::Mul, 1, count).op(Op::Rsh, 1, 32).store(W, FP, BLOCK, 1);
+        a.map(1, cpus.as_fd()).lea(2, FP, BLOCK.into()).call(MAP_LOOKUP).jump_if(If::Eq, 0, 0, "pass");
+        a.load(W, 7, 0, 0).call(GET_SMP_PROCESSOR_ID).mov_reg(9, 0);
+        a.mov(1, SPREAD_HERE).jump_if_reg(If::Eq, 9, 7, "count").mov(1, SPREAD_MOVED);
+    }
 
     a.label("count").mov_reg(8, 1).jump_if(If::Lt, 9, cpus as i32, "known").mov(9, cpus as i32);
     a.label("known").store(W, FP, CPU, 9).map(1, counts.as_fd()).lea(2, FP, CPU.into()).call(MAP_LOOKUP);
-    a.jump_if(If::Eq, 0, 0, "counted").jump_if(If::Gt, 8, LEFT, "counted");
+    a.jump_if(If::Eq, 0, 0, "counted").jump_if(If::Gt, 8, SPREAD_MOVED, "counted");
     a.op_reg(Op::Add, 0, 8).load(Dw, 1, 0, 0).op(Op::Add, 1, 1).store(Dw, 0, 0, 1);
-    a.label("counted").jump_if(If::Ne, 8, MOVED, "pass");
+    a.label("counted").jump_if(If::Eq, 8, SPREAD_MOVED, "move").jump_if(If::Ne, 8, MOVED, "pass");
+    a.label("move");
     a.map(1, queues.as_fd()).mov_reg(2, 7).mov(3, XDP_PASS).call(REDIRECT_MAP).exit();
     a.label("pass").mov(0, XDP_PASS).exit();
     a
+}
+
+/// Jumps where somebody listens on the port in `port`, which is lost.
+fn listens(a: &mut Asm, listening: &Map, port: u8, to: &'static str) {
+    a.mov_reg(1, port).op(Op::Rsh, 1, 6).store(Size::W, FP, WORD, 1);
+    a.map(1, listening.as_fd()).lea(2, FP, WORD.into()).call(MAP_LOOKUP).jump_if(If::Eq, 0, 0, "pass");
+    a.load(Size::Dw, 1, 0, 0).op(Op::And, port, 63).op_reg(Op::Rsh, 1, port).jump_if(If::Set, 1, 1, to);
 }
 
 /// r0 = the socket of the tuple.
@@ -347,10 +421,10 @@ mod tests {
         rustix::thread::sched_setaffinity(None, &set).unwrap();
         let blocks = Blocks::deal((32_768, 60_999), &[0, 1], 0);
         let [zero, one] = [0, 1].map(|cpu| blocks.of(cpu).unwrap());
-        let deliverer = Deliverer::new(&blocks, 2, true).unwrap();
+        let deliverer = Deliverer::new(&blocks, &[], 2, true).unwrap();
         let run = |from, to, tagged| deliverer.program.run(&frame(from, to, tagged)).unwrap();
         let told = |here, moved, left| {
-            assert_eq!(deliverer.delivered().unwrap(), Delivered { here, moved, left });
+            assert_eq!(deliverer.delivered().unwrap(), Delivered { here, moved, left, ..Delivered::default() });
         };
         let mut n = Delivered::default();
         for any in [Ipv4Addr::LOCALHOST.into(), std::net::IpAddr::from(Ipv6Addr::LOCALHOST)] {
@@ -403,5 +477,46 @@ mod tests {
             odd[at] = was;
         }
         told(n.here, n.moved, n.left);
+    }
+
+    #[test]
+    fn frames_to_listeners_are_spread_by_flow() {
+        const PASS: u32 = XDP_PASS as u32;
+        if !rustix::process::geteuid().is_root() || std::thread::available_parallelism().map_or(1, |n| n.get()) < 2 {
+            return testing::skip("needs root and two CPUs");
+        }
+        let mut set = CpuSet::new();
+        set.set(0);
+        rustix::thread::sched_setaffinity(None, &set).unwrap();
+        let blocks = Blocks::deal((32_768, 60_999), &[0, 1], 0);
+        let to = [SocketAddr::from((Ipv4Addr::LOCALHOST, 80)), SocketAddr::from((Ipv6Addr::LOCALHOST, 40_000))];
+        let flows = |to: SocketAddr| (1..=1000).map(move |port| SocketAddr::new(to.ip(), port));
+        let moved = |deliverer: &Deliverer, to: SocketAddr| -> Vec<SocketAddr> {
+            let verdict = |from| deliverer.program.run(&frame(from, to, from.port() % 2 == 0)).unwrap();
+            flows(to).filter(|from| verdict(*from) != PASS).collect()
+        };
+        let deliverer = Deliverer::new(&blocks, &[0, 1], 2, true).unwrap();
+        for to in to {
+            assert_eq!(moved(&deliverer, to).len(), 0, "nobody listens there");
+        }
+        let before = deliverer.delivered().unwrap();
+        for to in to {
+            deliverer.listens(to.port()).unwrap();
+            let first = moved(&deliverer, to);
+            // Standard deviation: 16.
+            assert!((400..=600).contains(&first.len()), "{} of 1000", first.len());
+            assert_eq!(moved(&deliverer, to), first, "a flow keeps its CPU");
+            let other = Deliverer::new(&blocks, &[0, 1], 2, true).unwrap();
+            other.listens(to.port()).unwrap();
+            assert_ne!(moved(&other, to), first, "the key is drawn");
+        }
+        let after = deliverer.delivered().unwrap();
+        assert_eq!(after.spread_here + after.spread_moved, 4000);
+        assert_eq!((after.here, after.moved, after.left), (before.here, before.moved, before.left));
+        for (cpus, count) in [(&[0][..], 0), (&[1], 1000), (&[1, 1, 1, 0], 750)] {
+            let deliverer = Deliverer::new(&blocks, cpus, 2, true).unwrap();
+            deliverer.listens(80).unwrap();
+            assert!(moved(&deliverer, to[0]).len().abs_diff(count) < 100, "{cpus:?}");
+        }
     }
 }

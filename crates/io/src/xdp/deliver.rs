@@ -16,8 +16,9 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// Attaches the program for `blocks` to an interface, on a machine with CPUs 0 to `cpus` - 1. Needs CAP_BPF and CAP_NET_ADMIN.
-    pub fn attach(name: &str, blocks: &Blocks, cpus: u32) -> Result<Delivery, PortError> {
+    /// Attaches the program for `blocks` to an interface, on a machine with CPUs 0 to `cpus` - 1. Frames to listeners' ports are spread over
+    /// `cores` where the interface does not do it. Needs CAP_BPF and CAP_NET_ADMIN.
+    pub fn attach(name: &str, blocks: &Blocks, cores: &[u32], cpus: u32) -> Result<Delivery, PortError> {
         let failed = |what: &str, source| {
             let what = format!("{what} on {name}");
             PortError::system(what, source, &[Capability::NetAdmin, Capability::Bpf])
@@ -37,12 +38,13 @@ impl Delivery {
             let hint = format!("{program:?} (id {}){of} has it; end that first", link.xdp_program);
             return Err(PortError::Busy { what: format!("the place of {name}'s XDP program"), hint });
         }
+        let spread = if spreads(name, &link.kind, cores.len()) { &[] } else { cores };
         let attach = |generic: bool| {
             // In generic mode a frame of several buffers that the program could take becomes a copy without the length of its link header,
             // and what goes to another CPU is cut there as if it had none (skb_pp_cow_data; seen with 6.18). One that is made a single
             // buffer for the program keeps it.
-            let deliverer =
-                Deliverer::new(blocks, cpus, !generic).map_err(|e| failed("the program that delivers by port", e))?;
+            let deliverer = Deliverer::new(blocks, spread, cpus, !generic)
+                .map_err(|e| failed("the program that delivers by port", e))?;
             let attached = deliverer.program.attach(link.index, generic);
             Ok::<_, PortError>(attached.map(|link| (deliverer, link)))
         };
@@ -68,7 +70,7 @@ impl Delivery {
         self.generic
     }
 
-    /// Leaves frames to a port where they come: somebody listens on it.
+    /// Takes frames to a port out of the blocks: somebody listens on it.
     pub fn listens(&self, port: u16) {
         // Without it they are looked up.
         let _ = self.deliverer.listens(port);
@@ -78,6 +80,14 @@ impl Delivery {
     pub fn delivered(&self) -> Delivered {
         self.deliverer.delivered().unwrap_or_default()
     }
+}
+
+/// True where an interface brings all frames of a flow to one core, and flows to all `cores`: hardware does by RSS, with queues enough. On a
+/// virtual interface a frame comes on the core whose process sent it.
+fn spreads(name: &str, kind: &str, cores: usize) -> bool {
+    let Ok(entries) = std::fs::read_dir(format!("/sys/class/net/{name}/queues")) else { return true };
+    let queues = entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with("rx-")).count();
+    cores < 2 || kind.is_empty() && queues >= cores
 }
 
 /// Behind a cpumap in driver mode a frame is its bytes alone: a sum that was left unfinished, as programs on this machine leave it, is a
@@ -102,7 +112,7 @@ mod tests {
     fn an_interface_has_one_delivery_at_a_time_and_none_after_it() {
         beside_a_veth(2, || {
             let blocks = Blocks::deal((32_768, 60_999), &[0, 1], 5);
-            let attach = |name| Delivery::attach(name, &blocks, 2);
+            let attach = |name| Delivery::attach(name, &blocks, &[0, 1], 2);
             let program = || {
                 let links = Netlink::open().unwrap().links().unwrap();
                 links.iter().find(|link| link.name == NAME).unwrap().xdp_program
