@@ -1,6 +1,6 @@
 //! Process zone of an interface (Fastsocket 3.1): each queue's interrupts, receive and transmit work stay on one core of a program.
 //!
-//! Settings that were another before are written down first ([`record`]), so that they are undone after a kill of everything, too.
+//! Settings are written down before they are changed ([`record`]), so that they can be undone after a kill of everything, too.
 
 mod mask;
 mod plan;
@@ -40,7 +40,7 @@ impl Place {
         fs::read_to_string(file).ok()?.trim().parse().ok()
     }
 
-    /// Processes, by their numbers, and a file of each.
+    /// A file in the /proc folder of each process.
     fn of_processes(&self, file: &str) -> impl Iterator<Item = PathBuf> {
         let entries = fs::read_dir(self.root.join("proc")).into_iter().flatten().flatten();
         let is_process = |name: &str| name.bytes().all(|digit| digit.is_ascii_digit());
@@ -84,34 +84,34 @@ impl Zone {
         if place.index(interface) != Some(index) {
             return cannot("/sys shows another network namespace".into());
         }
+        let (mut locked, earlier) = match take(place, index) {
+            Ok(taken) => taken,
+            Err(why) => return cannot(why),
+        };
         let facts = Facts::read(&place.root, interface);
         let settings = facts.plan(cores, delivered);
-        let (mut notes, interrupts) = (Vec::new(), facts.has_interrupts());
-        if interrupts && place.balances_interrupts() {
+        let mut record = Record { interface: interface.into(), index, namespace: place.namespace, program, settings };
+        record.follow(earlier);
+        if let Err(error) = locked.write(&record) {
+            return cannot(format!("{}: {}", place.records.display(), words(&error)));
+        }
+        let mut notes = Vec::new();
+        if facts.has_interrupts() && place.balances_interrupts() {
             notes.push(format!("irqbalance runs, and may move the interrupts of {interface} to other cores: stop it"));
         }
         if facts.has_unnamed() {
             notes.push(format!("interrupts of {interface} do not name their queues: they stay as they are"));
         }
-        let record = Record { interface: interface.into(), index, namespace: place.namespace, program, settings };
-        match write_down(place, record) {
-            Err(why) => cannot(why),
-            Ok((locked, record)) => {
-                let failed = record.settings.iter().filter_map(|setting| {
-                    let error = write(&setting.file, &setting.now).err()?;
-                    Some(format!("{} stays {}: {}", setting.file.display(), setting.was, words(&error)))
-                });
-                let failed: Vec<_> = failed.collect();
-                if let Some(first) = failed.first() {
-                    notes.push(format!(
-                        "{interface}: {} of {} settings not made: {first}",
-                        failed.len(),
-                        record.settings.len()
-                    ));
-                }
-                (Some(Zone { interface: record.interface, settings: record.settings, record: Some(locked) }), notes)
-            }
+        let failed = record.settings.iter().filter_map(|setting| {
+            let error = write(&setting.file, &setting.now).err()?;
+            Some(format!("{} stays {}: {}", setting.file.display(), setting.was, words(&error)))
+        });
+        let failed: Vec<_> = failed.collect();
+        if let Some(first) = failed.first() {
+            let (count, all) = (failed.len(), record.settings.len());
+            notes.push(format!("{interface}: {count} of {all} settings not made: {first}"));
         }
+        (Some(Zone { interface: record.interface, settings: record.settings, record: Some(locked) }), notes)
     }
 
     /// Name of the interface.
@@ -119,7 +119,7 @@ impl Zone {
         &self.interface
     }
 
-    /// Number of settings that are another than before.
+    /// Number of settings that were changed.
     pub fn settings(&self) -> usize {
         self.settings.len()
     }
@@ -176,16 +176,15 @@ pub fn enter_all(devices: &[String], cores: &[u32], delivered: bool, program: u3
     (entered.collect(), notes)
 }
 
-/// Writes a record down, together with what an earlier process has left there that could not be undone.
-fn write_down(place: &Place, mut record: Record) -> Result<(Locked, Record), String> {
+/// Takes the record of an interface, and settings that an earlier process has left there, since they could not be undone.
+fn take(place: &Place, index: u32) -> Result<(Locked, Vec<Setting>), String> {
     let folder = &place.records;
     let failed = |error: io::Error| format!("{}: {}", folder.display(), words(&error));
     record::make_folder(folder).map_err(failed)?;
-    match record::take(&record::path(folder, record.namespace, record.index), true).map_err(failed)? {
+    match record::take(&record::path(folder, place.namespace, index), true).map_err(failed)? {
         Taken::Free(mut locked) => {
-            record.follow(locked.read().map_err(failed)?.map_or_else(Vec::new, |earlier| earlier.settings));
-            locked.write(&record).map_err(failed)?;
-            Ok((locked, record))
+            let earlier = locked.read().map_err(failed)?;
+            Ok((locked, earlier.map_or_else(Vec::new, |earlier| earlier.settings)))
         }
         Taken::Held(holder) => {
             let pid = holder.map_or(String::new(), |holder| format!(" (pid {})", holder.program));

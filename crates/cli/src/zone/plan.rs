@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// One CPU mask that is another in the zone. Masks are in the kernel's notation.
+/// A CPU mask that the zone changes. Masks are in the kernel's notation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setting {
     /// Its file.

@@ -4,8 +4,8 @@
 //! The paper encodes the CPU in a port's low bits; IP_LOCAL_PORT_RANGE takes a range. The paper tells connections that were opened here
 //! from accepted ones by well-known ports, by which a client could choose its CPU; here a frame is handed on where the kernel has a
 //! socket for it and no listener on its port. From a listener's port the kernel opens no connection, so those that are told of
-//! ([`Deliverer::listens`]) need no lookup. Their frames stay on the CPU to which the NIC has brought them, or, where it does not spread flows over all CPUs,
-//! go to one by a hash of their addresses and ports, which is keyed: a client cannot choose it.
+//! ([`Deliverer::listens`]) need no lookup. Their frames stay on the CPU to which the NIC has brought them, or, where it does not spread
+//! flows over all CPUs, go to one by a keyed hash of addresses and ports, which no client can choose.
 
 use std::io;
 use std::os::fd::AsFd;

@@ -16,8 +16,8 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// Attaches the program for `blocks` to an interface, on a machine with CPUs 0 to `cpus` - 1. Frames to listeners' ports are spread over
-    /// `cores` where the interface does not do it. Needs CAP_BPF and CAP_NET_ADMIN.
+    /// Attaches the program for `blocks` to an interface, on a machine with CPUs 0 to `cpus` - 1. Frames to listeners' ports are spread
+    /// over `cores` where the interface does not do it. Needs CAP_BPF and CAP_NET_ADMIN.
     pub fn attach(name: &str, blocks: &Blocks, cores: &[u32], cpus: u32) -> Result<Delivery, PortError> {
         let failed = |what: &str, source| {
             let what = format!("{what} on {name}");
@@ -82,8 +82,8 @@ impl Delivery {
     }
 }
 
-/// True where an interface brings all frames of a flow to one core, and flows to all `cores`: hardware does by RSS, with queues enough. On a
-/// virtual interface a frame comes on the core whose process sent it.
+/// True where an interface brings all frames of a flow to one core, and flows to all `cores`: hardware does by RSS, with queues enough.
+/// On a virtual interface a frame comes on the core whose process sent it.
 fn spreads(name: &str, kind: &str, cores: usize) -> bool {
     let Ok(entries) = std::fs::read_dir(format!("/sys/class/net/{name}/queues")) else { return true };
     let queues = entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with("rx-")).count();
