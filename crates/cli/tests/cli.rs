@@ -29,6 +29,7 @@ Commands:
   serve  Serve a directory over HTTP/1.1
   load   Load a web server and measure it
   run    Run an unmodified program, each of its workers with the connections of its own core
+  tune   Undo what a `corelane run --dev` that was killed has left on interfaces
   bench  Measure this stack and the kernel's on the same wire: the papers' experiments
   lab    Two network namespaces joined by a veth, to try everything on one machine
   conf   Look at configuration files
@@ -38,7 +39,7 @@ Options:
   -V, --version  Print version
 
 "#]]);
-    for command in ["demo", "serve", "load", "run", "bench", "lab", "conf"] {
+    for command in ["demo", "serve", "load", "run", "tune", "bench", "lab", "conf"] {
         corelane(&[command, "--help"]).success().stderr_eq("");
     }
     corelane(&[]).code(2);
