@@ -198,7 +198,7 @@ fn write(file: &Path, text: &str) -> io::Result<()> {
     File::options().write(true).truncate(true).open(file)?.write_all(text.as_bytes())
 }
 
-/// How undoing settings went. Those that are as before already count nowhere.
+/// Outcome of undoing settings. Those that are as before already count nowhere.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Undone {
     /// As before again.
@@ -236,11 +236,11 @@ pub struct Found {
     pub interface: String,
     /// Process of the program.
     pub program: u32,
-    /// What became of it.
+    /// Its end.
     pub end: End,
 }
 
-/// What became of a record.
+/// End of a record.
 #[derive(Debug, PartialEq, Eq)]
 pub enum End {
     /// Its process had ended, and its settings are undone.

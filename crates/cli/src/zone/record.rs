@@ -34,7 +34,7 @@ pub struct Locked {
     file: File,
 }
 
-/// How taking a record went.
+/// Outcome of taking a record.
 #[derive(Debug)]
 pub enum Taken {
     /// Nobody else has it.
@@ -66,7 +66,7 @@ pub fn make_folder(folder: &Path) -> io::Result<()> {
     is_ours(folder)
 }
 
-/// What another user could write there would be written to the kernel's files.
+/// Lines of another user would be written to the kernel's files.
 fn is_ours(folder: &Path) -> io::Result<()> {
     let metadata = fs::symlink_metadata(folder)?;
     let ours =
@@ -88,7 +88,7 @@ pub fn take(path: &Path, create: bool) -> io::Result<Taken> {
             Err(Errno::WOULDBLOCK) => return Ok(Taken::Held(read(&mut file)?)),
             Err(errno) => return Err(errno.into()),
         }
-        // Who had it may have removed the file before we had the lock.
+        // Its last holder may have removed the file before we had the lock.
         if fs::symlink_metadata(path).is_ok_and(|there| file.metadata().is_ok_and(|ours| ours.ino() == there.ino())) {
             return Ok(Taken::Free(Locked { path: path.into(), file }));
         }

@@ -227,7 +227,7 @@ fn records_of_other_network_namespaces_wait_for_them() {
     fs::write(&old, text).unwrap();
     assert_eq!(machine.undo_left(), [("eth1".into(), 7, End::Elsewhere(number))]);
     assert_eq!((machine.masks(), machine.records()), (set, 1));
-    // It has gone, and the interface is here.
+    // That namespace has gone, and the interface is here.
     fs::remove_file(machine.path("proc/12/ns/net")).unwrap();
     let undone = Undone { undone: 2, gone: 1, ..Undone::default() };
     assert_eq!(machine.undo_left(), [("eth1".into(), 7, End::Undone(undone))]);

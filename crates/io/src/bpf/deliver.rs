@@ -211,7 +211,7 @@ const WORD: i16 = -60;
 /// Both ports as a word, with the source's cleared.
 const DESTINATION: i32 = if cfg!(target_endian = "little") { !0xffff } else { 0xffff };
 
-/// How frames to listeners' ports are spread.
+/// Spreading of frames to listeners' ports.
 struct Spread<'a> {
     /// CPU by number.
     cpus: &'a Map,
