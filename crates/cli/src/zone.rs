@@ -201,7 +201,7 @@ fn write(file: &Path, text: &str) -> io::Result<()> {
 /// Outcome of undoing settings. Those that are as before already count nowhere.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Undone {
-    /// As before again.
+    /// Settings that have their old mask again.
     pub undone: usize,
     /// Changed since by somebody else, and left.
     pub changed: usize,
