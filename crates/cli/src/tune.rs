@@ -1,8 +1,9 @@
 //! `corelane tune`: settings of the machine.
 
 use crate::failure::{Failure, words};
+use crate::machine::Machine;
 use crate::say::say;
-use crate::zone::{End, Found, Place, Undone, undo_left};
+use crate::zone::{End, Found, Undone, undo_left};
 use clap::Args;
 use std::fmt::Write;
 
@@ -17,7 +18,7 @@ pub struct TuneArgs {
 /// Does what is asked for.
 pub fn run(_: &TuneArgs) -> Result<(), Failure> {
     let failed = |error| Failure::new(format!("settings cannot be undone: {}", words(&error)), "start it as root");
-    let all = undo_left(&Place::here().map_err(failed)?).map_err(failed)?;
+    let all = undo_left(&Machine::here().map_err(failed)?).map_err(failed)?;
     if all.is_empty() {
         say("nothing to undo")?;
     }

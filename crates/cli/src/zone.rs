@@ -4,62 +4,34 @@
 
 mod mask;
 mod plan;
-mod record;
 
 use crate::failure::words;
+use crate::machine::Machine;
+use crate::record::{self, Locked, Taken};
 use ::io::netlink::Netlink;
 use mask::CpuMask;
 use plan::{Facts, Setting};
-use record::{Locked, Record, Taken};
+use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-/// Where settings are, and where they are written down.
-#[derive(Debug)]
-pub struct Place {
-    /// Folder that holds /sys and /proc.
-    root: PathBuf,
-    /// Folder of records.
-    records: PathBuf,
-    /// Number of this network namespace.
+/// Folder of the records.
+const FOLDER: &str = "zones";
+
+/// Settings of an interface, and who has made them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Record {
+    /// Name of the interface.
+    interface: String,
+    /// Number of the interface.
+    index: u32,
+    /// Number of the network namespace.
     namespace: u64,
-}
-
-impl Place {
-    /// This machine, seen from this process's network namespace.
-    pub fn here() -> io::Result<Place> {
-        let namespace = fs::metadata("/proc/thread-self/ns/net")?.ino();
-        Ok(Place { root: "/".into(), records: record::FOLDER.into(), namespace })
-    }
-
-    /// Number of an interface, where /sys shows it.
-    fn index(&self, interface: &str) -> Option<u32> {
-        let file = self.root.join("sys/class/net").join(interface).join("ifindex");
-        fs::read_to_string(file).ok()?.trim().parse().ok()
-    }
-
-    /// A file in the /proc folder of each process.
-    fn of_processes(&self, file: &str) -> impl Iterator<Item = PathBuf> {
-        let entries = fs::read_dir(self.root.join("proc")).into_iter().flatten().flatten();
-        let is_process = |name: &str| name.bytes().all(|digit| digit.is_ascii_digit());
-        entries.filter(move |entry| entry.file_name().to_str().is_some_and(is_process)).map({
-            let file = file.to_owned();
-            move |entry| entry.path().join(&file)
-        })
-    }
-
-    /// True while a process is in a network namespace, or it has a name.
-    fn has_namespace(&self, number: u64) -> bool {
-        let named = fs::read_dir("/run/netns").into_iter().flatten().flatten().map(|entry| entry.path());
-        named.chain(self.of_processes("ns/net")).any(|path| fs::metadata(path).is_ok_and(|at| at.ino() == number))
-    }
-
-    /// irqbalance(1) moves interrupts by its own rule.
-    fn balances_interrupts(&self) -> bool {
-        self.of_processes("comm").any(|file| fs::read_to_string(file).is_ok_and(|name| name.trim() == "irqbalance"))
-    }
+    /// Process that became the program.
+    program: u32,
+    /// All that was, or was to be, set.
+    settings: Vec<Setting>,
 }
 
 /// An interface whose queues are set to cores. Dropping it undoes that.
@@ -74,29 +46,30 @@ impl Zone {
     /// Sets the queues of an interface, of number `index`, to `cores`, for the program of a process. With `delivered` an XDP program
     /// hands its frames to cores. Also returns what could not be had.
     pub fn enter(
-        place: &Place,
+        machine: &Machine,
         (interface, index): (&str, u32),
         cores: &[u32],
         delivered: bool,
         program: u32,
     ) -> (Option<Zone>, Vec<String>) {
         let cannot = |why: String| (None, vec![format!("queues of {interface} stay as they are: {why}")]);
-        if place.index(interface) != Some(index) {
+        if machine.index(interface) != Some(index) {
             return cannot("/sys shows another network namespace".into());
         }
-        let (mut locked, earlier) = match take(place, index) {
+        let (mut locked, earlier) = match take(machine, index) {
             Ok(taken) => taken,
             Err(why) => return cannot(why),
         };
-        let facts = Facts::read(&place.root, interface);
+        let facts = Facts::read(machine.root(), interface);
         let settings = facts.plan(cores, delivered);
-        let mut record = Record { interface: interface.into(), index, namespace: place.namespace, program, settings };
+        let mut record =
+            Record { interface: interface.into(), index, namespace: machine.namespace(), program, settings };
         record.follow(earlier);
         if let Err(error) = locked.write(&record) {
-            return cannot(format!("{}: {}", place.records.display(), words(&error)));
+            return cannot(format!("{}: {}", machine.records(FOLDER).display(), words(&error)));
         }
         let mut notes = Vec::new();
-        if facts.has_interrupts() && place.balances_interrupts() {
+        if facts.has_interrupts() && machine.balances_interrupts() {
             notes.push(format!("irqbalance runs, and may move the interrupts of {interface} to other cores: stop it"));
         }
         if facts.has_unnamed() {
@@ -155,13 +128,13 @@ pub fn enter_all(devices: &[String], cores: &[u32], delivered: bool, program: u3
         Ok(links) => links,
         Err(error) => return failed(error),
     };
-    let place = match Place::here() {
-        Ok(place) => place,
+    let machine = match Machine::here() {
+        Ok(machine) => machine,
         Err(error) => return failed(error),
     };
     let mut notes = Vec::new();
-    match undo_left(&place) {
-        Err(error) => notes.push(format!("{}: {}", place.records.display(), words(&error))),
+    match undo_left(&machine) {
+        Err(error) => notes.push(format!("{}: {}", machine.records(FOLDER).display(), words(&error))),
         Ok(found) => notes.extend(found.into_iter().filter_map(|found| match found.end {
             End::Undone(Undone { failed, .. }) => failed.into_iter().next(),
             _ => None,
@@ -169,7 +142,7 @@ pub fn enter_all(devices: &[String], cores: &[u32], delivered: bool, program: u3
     }
     let links = links.iter().filter(|link| devices.contains(&link.name) && !link.loopback);
     let entered = links.filter_map(|link| {
-        let (zone, more) = Zone::enter(&place, (&link.name, link.index), cores, delivered, program);
+        let (zone, more) = Zone::enter(&machine, (&link.name, link.index), cores, delivered, program);
         notes.extend(more);
         zone
     });
@@ -177,13 +150,13 @@ pub fn enter_all(devices: &[String], cores: &[u32], delivered: bool, program: u3
 }
 
 /// Takes the record of an interface, and settings that an earlier process has left there, since they could not be undone.
-fn take(place: &Place, index: u32) -> Result<(Locked, Vec<Setting>), String> {
-    let folder = &place.records;
+fn take(machine: &Machine, index: u32) -> Result<(Locked, Vec<Setting>), String> {
+    let folder = machine.records(FOLDER);
     let failed = |error: io::Error| format!("{}: {}", folder.display(), words(&error));
-    record::make_folder(folder).map_err(failed)?;
-    match record::take(&record::path(folder, place.namespace, index), true).map_err(failed)? {
+    record::make_folder(&folder).map_err(failed)?;
+    match record::take::<Record>(&record::path(&folder, machine.namespace(), index), true).map_err(failed)? {
         Taken::Free(mut locked) => {
-            let earlier = locked.read().map_err(failed)?;
+            let earlier = locked.read::<Record>().map_err(failed)?;
             Ok((locked, earlier.map_or_else(Vec::new, |earlier| earlier.settings)))
         }
         Taken::Held(holder) => {
@@ -252,28 +225,28 @@ pub enum End {
 }
 
 /// Undoes the settings of processes that have ended without doing it.
-pub fn undo_left(place: &Place) -> io::Result<Vec<Found>> {
+pub fn undo_left(machine: &Machine) -> io::Result<Vec<Found>> {
     let mut found = Vec::new();
-    for path in record::all(&place.records)? {
+    for path in record::all(&machine.records(FOLDER))? {
         let mut locked = match record::take(&path, false) {
             // Undone meanwhile by somebody else.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error),
             Ok(Taken::Held(record)) => {
-                found.extend(record.map(|record| record.found(End::Held)));
+                found.extend(record.map(|record: Record| record.found(End::Held)));
                 continue;
             }
             Ok(Taken::Free(locked)) => locked,
         };
-        let Some(mut record) = locked.read()? else {
+        let Some(mut record) = locked.read::<Record>()? else {
             locked.remove()?;
             continue;
         };
-        if record.namespace != place.namespace && place.has_namespace(record.namespace) {
+        if record.namespace != machine.namespace() && machine.has_namespace(record.namespace) {
             found.push(record.found(End::Elsewhere(record.namespace)));
             continue;
         }
-        let there = record.namespace == place.namespace && place.index(&record.interface) == Some(record.index);
+        let there = record.namespace == machine.namespace() && machine.index(&record.interface) == Some(record.index);
         // Interrupts are the machine's, and stay when their interface has moved on.
         let kept = record.settings.len();
         record.settings.retain(|setting| there || setting.handler.is_some());

@@ -1,16 +1,18 @@
 use super::*;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A folder with the files that /sys and /proc have of an interface.
-struct Machine(Place);
+struct Folders(Machine);
 
-impl Machine {
+impl Folders {
     /// Interface eth1, number 3: queues of each direction, interrupts by number and handler.
-    fn new(receive: &[&str], transmit: &[&str], interrupts: &[(u32, &str, &str)]) -> Machine {
+    fn new(receive: &[&str], transmit: &[&str], interrupts: &[(u32, &str, &str)]) -> Folders {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let root = std::env::temp_dir().join(format!("corelane-cli-zone-{}-{number}", std::process::id()));
-        let machine = Machine(Place { records: root.join("records"), root, namespace: 40 });
+        let machine = Folders(Machine::made(root, 40));
         machine.make("sys/class/net/eth1/ifindex", "3");
         for (of, file, masks) in [("rx", "rps_cpus", receive), ("tx", "xps_cpus", transmit)] {
             for (number, mask) in masks.iter().enumerate() {
@@ -27,13 +29,13 @@ impl Machine {
     }
 
     /// Two queues with interrupts, on a machine that spreads all over four cores.
-    fn with_two_queues() -> Machine {
+    fn with_two_queues() -> Folders {
         let interrupts = [(30, "eth1", "f"), (31, "eth1-TxRx-0", "f"), (32, "eth1-TxRx-1", "f")];
-        Machine::new(&["f", "0"], &["3", "c"], &interrupts)
+        Folders::new(&["f", "0"], &["3", "c"], &interrupts)
     }
 
     fn path(&self, file: &str) -> PathBuf {
-        self.0.root.join(file)
+        self.0.root().join(file)
     }
 
     fn make(&self, file: &str, text: &str) {
@@ -65,13 +67,13 @@ impl Machine {
     }
 
     fn records(&self) -> usize {
-        fs::read_dir(&self.0.records).map_or(0, Iterator::count)
+        fs::read_dir(self.0.records(FOLDER)).map_or(0, Iterator::count)
     }
 }
 
-impl Drop for Machine {
+impl Drop for Folders {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0.root);
+        let _ = fs::remove_dir_all(self.0.root());
     }
 }
 
@@ -82,7 +84,7 @@ fn kill(mut zone: Zone) {
 
 #[test]
 fn queues_are_set_to_cores_and_back() {
-    let machine = Machine::with_two_queues();
+    let machine = Folders::with_two_queues();
     let before = machine.masks();
     let (zone, notes) = machine.enter(&[1, 2], true);
     let zone = zone.unwrap();
@@ -98,21 +100,21 @@ fn queues_are_set_to_cores_and_back() {
 
 #[test]
 fn each_core_has_one_transmit_queue() {
-    let machine = Machine::new(&["0", "0"], &["1", "0"], &[]);
+    let machine = Folders::new(&["0", "0"], &["1", "0"], &[]);
     let _zone = machine.enter(&[0, 1, 2], true).0;
     assert_eq!(machine.masks(), "0 0 5 2");
-    let machine = Machine::new(&["0", "0", "0"], &["9", "2", "0"], &[]);
+    let machine = Folders::new(&["0", "0", "0"], &["9", "2", "0"], &[]);
     let _zone = machine.enter(&[1, 0], true).0;
     assert_eq!(machine.masks(), "0 0 0 a 1 0");
     // The file of a single queue takes none.
-    let machine = Machine::new(&["0"], &["0"], &[]);
+    let machine = Folders::new(&["0"], &["0"], &[]);
     assert_eq!(machine.enter(&[1], true).0.unwrap().settings(), 0);
 }
 
 #[test]
 fn receive_queues_are_spread_where_cores_lack_one_and_nothing_delivers() {
     let masks = |queues: &[&str], cores: &[u32], delivered| {
-        let machine = Machine::new(queues, &[], &[(9, "virtio0-input.0", "1")]);
+        let machine = Folders::new(queues, &[], &[(9, "virtio0-input.0", "1")]);
         let _zone = machine.enter(cores, delivered).0;
         machine.masks()[2..].to_owned()
     };
@@ -126,7 +128,7 @@ fn receive_queues_are_spread_where_cores_lack_one_and_nothing_delivers() {
 #[test]
 fn interrupts_are_known_by_their_handlers() {
     let set = |handler: &str| {
-        let machine = Machine::new(&["0"; 4], &[], &[(9, handler, "f")]);
+        let machine = Folders::new(&["0"; 4], &[], &[(9, handler, "f")]);
         let (zone, notes) = machine.enter(&[0, 1, 2, 3], true);
         let masks = machine.masks();
         drop(zone);
@@ -154,7 +156,7 @@ fn interrupts_are_known_by_their_handlers() {
         assert!(notes[0].starts_with("interrupts of eth1 do not name their queues"), "{notes:?}");
     }
     // A virtio device's are its parent's.
-    let machine = Machine::new(&[], &[], &[]);
+    let machine = Folders::new(&[], &[], &[]);
     machine.make("sys/class/net/pci/msi_irqs/9", "msix");
     machine.make("proc/irq/9/smp_affinity", "f");
     machine.make("proc/irq/9/virtio0-input.0/x", "");
@@ -166,7 +168,7 @@ fn interrupts_are_known_by_their_handlers() {
 
 #[test]
 fn settings_of_a_killed_process_are_undone_later() {
-    let machine = Machine::with_two_queues();
+    let machine = Folders::with_two_queues();
     let before = machine.masks();
     kill(machine.enter(&[1, 2], true).0.unwrap());
     assert_eq!((machine.masks().as_str(), machine.records()), ("f 2 4 0 0 3 c", 1));
@@ -177,7 +179,7 @@ fn settings_of_a_killed_process_are_undone_later() {
 
 #[test]
 fn undoing_leaves_what_is_another_by_now() {
-    let machine = Machine::with_two_queues();
+    let machine = Folders::with_two_queues();
     kill(machine.enter(&[1, 2], true).0.unwrap());
     // An administrator's mask, an interrupt's number that another device has, and one that is as before.
     machine.make("proc/irq/31/smp_affinity", "8");
@@ -188,7 +190,7 @@ fn undoing_leaves_what_is_another_by_now() {
     assert_eq!(machine.masks(), "f 8 4 00000000,0000000f 0 3 c");
 
     // Another interface of that name: its queues are not ours, interrupts are.
-    let machine = Machine::with_two_queues();
+    let machine = Folders::with_two_queues();
     kill(machine.enter(&[1, 2], true).0.unwrap());
     machine.make("sys/class/net/eth1/ifindex", "4");
     let undone = Undone { undone: 2, gone: 1, ..Undone::default() };
@@ -198,7 +200,7 @@ fn undoing_leaves_what_is_another_by_now() {
 
 #[test]
 fn settings_are_a_living_processs_own() {
-    let machine = Machine::with_two_queues();
+    let machine = Folders::with_two_queues();
     let (zone, _) = machine.enter(&[1, 2], true);
     let set = machine.masks();
     assert_eq!(machine.undo_left(), [("eth1".into(), 7, End::Held)]);
@@ -211,10 +213,10 @@ fn settings_are_a_living_processs_own() {
 
 #[test]
 fn records_of_other_network_namespaces_wait_for_them() {
-    let mut machine = Machine::with_two_queues();
+    let mut machine = Folders::with_two_queues();
     kill(machine.enter(&[1, 2], true).0.unwrap());
     let set = machine.masks();
-    machine.0.namespace = 41;
+    machine.0 = Machine::made(machine.0.root().into(), 41);
     // A process in the namespace 40.
     machine.make("proc/12/ns/x", "");
     let link = |to: &Path| std::os::unix::fs::symlink(to, machine.path("proc/12/ns/net")).unwrap();
@@ -222,7 +224,7 @@ fn records_of_other_network_namespaces_wait_for_them() {
     fs::write(&namespace, "").unwrap();
     let number = fs::metadata(&namespace).unwrap().ino();
     link(&namespace);
-    let old = record::path(&machine.0.records, 40, 3);
+    let old = record::path(&machine.0.records(FOLDER), 40, 3);
     let text = fs::read_to_string(&old).unwrap().replace("\"namespace\":40", &format!("\"namespace\":{number}"));
     fs::write(&old, text).unwrap();
     assert_eq!(machine.undo_left(), [("eth1".into(), 7, End::Elsewhere(number))]);
@@ -238,18 +240,18 @@ fn records_of_other_network_namespaces_wait_for_them() {
 fn failures_are_told_and_kept() {
     use std::os::unix::fs::PermissionsExt;
     // A folder that others may write to: what they leave there is not believed.
-    let machine = Machine::with_two_queues();
-    fs::create_dir(&machine.0.records).unwrap();
-    fs::set_permissions(&machine.0.records, fs::Permissions::from_mode(0o777)).unwrap();
+    let machine = Folders::with_two_queues();
+    fs::create_dir_all(machine.0.records(FOLDER)).unwrap();
+    fs::set_permissions(machine.0.records(FOLDER), fs::Permissions::from_mode(0o777)).unwrap();
     let before = machine.masks();
     let (zone, notes) = machine.enter(&[1, 2], true);
-    assert!(zone.is_none() && notes[0].ends_with("records: others may write to it"), "{notes:?}");
+    assert!(zone.is_none() && notes[0].ends_with("zones: others may write to it"), "{notes:?}");
     assert_eq!(undo_left(&machine.0).unwrap_err().to_string(), "others may write to it");
     assert_eq!(machine.masks(), before);
-    fs::set_permissions(&machine.0.records, fs::Permissions::from_mode(0o700)).unwrap();
+    fs::set_permissions(machine.0.records(FOLDER), fs::Permissions::from_mode(0o700)).unwrap();
 
     // Half a record: nothing was set yet.
-    fs::write(record::path(&machine.0.records, 40, 3), "{\"interface\":\"eth1\",").unwrap();
+    fs::write(record::path(&machine.0.records(FOLDER), 40, 3), "{\"interface\":\"eth1\",").unwrap();
     assert_eq!((machine.undo_left(), machine.records()), (Vec::new(), 0));
 
     // Another namespace's /sys.

@@ -1,31 +1,13 @@
-//! Records of what was set, which outlive the process that set it: one file for each interface, locked while its process lives.
+//! Records of what was set, which outlive the process that set it: files that are locked while their process lives.
 
-use super::plan::Setting;
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-
-/// Folder of the records. A restart of the machine clears it, and all settings with it.
-pub const FOLDER: &str = "/run/corelane/zones";
-
-/// Settings of an interface, and who has made them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
-    /// Name of the interface.
-    pub interface: String,
-    /// Number of the interface.
-    pub index: u32,
-    /// Number of the network namespace.
-    pub namespace: u64,
-    /// Process that became the program.
-    pub program: u32,
-    /// All that was, or was to be, set.
-    pub settings: Vec<Setting>,
-}
 
 /// A record's file, locked.
 #[derive(Debug)]
@@ -36,16 +18,16 @@ pub struct Locked {
 
 /// Outcome of taking a record.
 #[derive(Debug)]
-pub enum Taken {
+pub enum Taken<T> {
     /// Nobody else has it.
     Free(Locked),
     /// Its process lives. Holds what stands there, if it can be read.
-    Held(Option<Record>),
+    Held(Option<T>),
 }
 
-/// The file of an interface.
-pub fn path(folder: &Path, namespace: u64, index: u32) -> PathBuf {
-    folder.join(format!("{namespace}-{index}.json"))
+/// File of an object, by its number in a network namespace.
+pub fn path(folder: &Path, namespace: u64, number: u32) -> PathBuf {
+    folder.join(format!("{namespace}-{number}.json"))
 }
 
 /// Files of all records. Without a folder there are none.
@@ -78,7 +60,7 @@ fn is_ours(folder: &Path) -> io::Result<()> {
 }
 
 /// Takes a record, where `create` says so a new one.
-pub fn take(path: &Path, create: bool) -> io::Result<Taken> {
+pub fn take<T: DeserializeOwned>(path: &Path, create: bool) -> io::Result<Taken<T>> {
     let mut open = File::options();
     open.read(true).write(true).create(create).mode(0o600).custom_flags(OFlags::NOFOLLOW.bits() as i32);
     loop {
@@ -96,7 +78,7 @@ pub fn take(path: &Path, create: bool) -> io::Result<Taken> {
 }
 
 /// None where nothing stands there, or half of it: then nothing was set yet.
-fn read(file: &mut File) -> io::Result<Option<Record>> {
+fn read<T: DeserializeOwned>(file: &mut File) -> io::Result<Option<T>> {
     let mut text = String::new();
     file.rewind()?;
     file.read_to_string(&mut text)?;
@@ -105,12 +87,12 @@ fn read(file: &mut File) -> io::Result<Option<Record>> {
 
 impl Locked {
     /// Record of an earlier process.
-    pub fn read(&mut self) -> io::Result<Option<Record>> {
+    pub fn read<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
         read(&mut self.file)
     }
 
     /// Writes a record in place of what stands there.
-    pub fn write(&mut self, record: &Record) -> io::Result<()> {
+    pub fn write(&mut self, record: &impl Serialize) -> io::Result<()> {
         self.file.set_len(0)?;
         self.file.rewind()?;
         self.file.write_all(serde_json::to_string(record)?.as_bytes())
