@@ -60,15 +60,21 @@ impl std::ops::AddAssign for Selected {
     }
 }
 
-/// The maps and the program of one group.
+/// The maps of one group, and its program.
 #[derive(Debug)]
 pub struct ListenGroup {
     socks: Map,
     rows: Map,
     counts: Map,
-    program: Program,
+    /// None where the group has it already.
+    program: Option<Program>,
     cpus: u32,
 }
+
+// Names of the maps.
+const SOCKS: &str = "cl_socks";
+const ROWS: &str = "cl_rows";
+const COUNTS_OF: &str = "cl_counts";
 
 impl ListenGroup {
     /// For a machine with CPUs 0 to `cpus` - 1. Needs CAP_BPF and Linux 5.14; the error says which of them is missing.
@@ -83,18 +89,37 @@ impl ListenGroup {
     }
 
     fn new(cpus: u32) -> io::Result<ListenGroup> {
-        let socks = Map::new(MapKind::ReuseportSocks, "cl_socks", 4, 8, SLOTS)?;
+        let socks = Map::new(MapKind::ReuseportSocks, SOCKS, 4, 8, SLOTS)?;
         // The last row is of all CPUs together.
-        let rows = Map::new(MapKind::Array, "cl_rows", 4, ROW, cpus + 1)?;
-        let counts = Map::new(MapKind::Array, "cl_counts", 4, COUNTS, SLOTS << line_bits(cpus))?;
+        let rows = Map::new(MapKind::Array, ROWS, 4, ROW, cpus + 1)?;
+        let counts = Map::new(MapKind::Array, COUNTS_OF, 4, COUNTS, SLOTS << line_bits(cpus))?;
         let program = select(&socks, &rows, &counts, cpus);
         let program = Program::load_reuseport("cl_listen", &program.finish())?;
-        Ok(ListenGroup { socks, rows, counts, program, cpus })
+        Ok(ListenGroup { socks, rows, counts, program: Some(program), cpus })
+    }
+
+    /// Numbers by which [`ListenGroup::attached`] finds the maps.
+    pub fn ids(&self) -> io::Result<[u32; 3]> {
+        let id = |map: &Map| map.id_and_entries().map(|(id, _)| id);
+        Ok([id(&self.socks)?, id(&self.rows)?, id(&self.counts)?])
+    }
+
+    /// The maps of a program that was attached by another process. NotFound once no group has it. Needs CAP_SYS_ADMIN.
+    pub fn attached([socks, rows, counts]: [u32; 3]) -> io::Result<ListenGroup> {
+        let rows = Map::by_id(rows, ROWS)?;
+        let (_, of_cpus_and_all) = rows.id_and_entries()?;
+        let (socks, counts) = (Map::by_id(socks, SOCKS)?, Map::by_id(counts, COUNTS_OF)?);
+        Ok(ListenGroup { socks, rows, counts, program: None, cpus: of_cpus_and_all - 1 })
     }
 
     /// Makes the program select for the group of `socket`, in place of any other program.
     pub fn attach(&self, socket: BorrowedFd) -> io::Result<()> {
-        self.program.select_for(socket)
+        self.program.as_ref().map_or(Ok(()), |program| program.select_for(socket))
+    }
+
+    /// Takes the program that the group of `socket` has off it: the kernel selects by hash. NotFound where it has none.
+    pub fn detach(socket: BorrowedFd) -> io::Result<()> {
+        Program::take_off(socket)
     }
 
     /// Puts a listener that is a member of the group into a slot. The slot empties by itself when the listener closes.
@@ -269,6 +294,43 @@ mod tests {
         assert!(dealt.0 > 8 && dealt.1 > 8 && dealt.0 + dealt.1 == 64, "{dealt:?}");
         let counted = (group.selected(3).unwrap(), group.selected(4).unwrap());
         assert_eq!(counted, (selected(7, dealt.0 as u64, 0), selected(5, dealt.1 as u64, 0)));
+    }
+
+    #[test]
+    fn a_group_that_another_process_has_attached_is_found_until_it_is_detached() {
+        let Some(group) = group() else { return };
+        let first = listener(SocketAddr::from(([127, 0, 0, 1], 0)));
+        let at = first.local_addr().unwrap();
+        let second = listener(at);
+        group.put(5, first.as_fd()).unwrap();
+        group.assign(&[Slot { at: 5, cpu: Some(0) }]).unwrap();
+        group.attach(first.as_fd()).unwrap();
+        let (ids, of_first) = (group.ids().unwrap(), group.cookie(5).unwrap());
+        drop(group);
+        let _open = connect(0, at, 4);
+        let found = ListenGroup::attached(ids).unwrap();
+        assert_eq!((found.cpus, found.cookie(5).unwrap(), of_first.is_some()), (2, of_first, true));
+        assert_eq!(found.selected(5).unwrap(), selected(4, 0, 0));
+        // Its listeners and their cores can be changed.
+        found.put(6, second.as_fd()).unwrap();
+        found.assign(&[Slot { at: 6, cpu: Some(0) }]).unwrap();
+        let _more = connect(0, at, 3);
+        assert_eq!((accepted(&first), accepted(&second)), (4, 3));
+        // Maps of other names are none of it.
+        let [socks, rows, counts] = ids;
+        assert_eq!(ListenGroup::attached([rows, socks, counts]).unwrap_err().kind(), io::ErrorKind::NotFound);
+
+        drop(found);
+        ListenGroup::detach(second.as_fd()).unwrap();
+        assert_eq!(ListenGroup::detach(first.as_fd()).unwrap_err().kind(), io::ErrorKind::NotFound);
+        // The kernel frees maps when no program can use them any more, a moment later.
+        let gone = || ListenGroup::attached(ids).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+        while !gone() {
+            std::thread::yield_now();
+        }
+        let _dealt = connect(0, at, 64);
+        let dealt = (accepted(&first), accepted(&second));
+        assert!(dealt.0 > 8 && dealt.1 > 8 && dealt.0 + dealt.1 == 64, "{dealt:?}");
     }
 
     #[test]

@@ -14,6 +14,7 @@ const MAP_DELETE_ELEM: i32 = 3;
 const PROG_LOAD: i32 = 5;
 const PROG_TEST_RUN: i32 = 10;
 const PROG_GET_FD_BY_ID: i32 = 13;
+const MAP_GET_FD_BY_ID: i32 = 14;
 const OBJ_GET_INFO_BY_FD: i32 = 15;
 const LINK_CREATE: i32 = 28;
 
@@ -102,6 +103,24 @@ impl Map {
             .name(28, name)
             .fd(MAP_CREATE)?;
         Ok(Map { fd, key, value })
+    }
+
+    /// The map of a number, which lives as long as a program uses it. NotFound where none, or another one, has that number. Needs
+    /// CAP_SYS_ADMIN.
+    pub fn by_id(id: u32, name: &str) -> io::Result<Map> {
+        let fd = Attr::new().word(0, id).fd(MAP_GET_FD_BY_ID)?;
+        let info = map_info(fd.as_fd())?;
+        if name_of(&info[24..40]) != name {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let map = Map { fd, key: word(&info, 8) as usize, value: word(&info, 12) as usize };
+        Ok(map)
+    }
+
+    /// The kernel's number of it, and its most entries.
+    pub fn id_and_entries(&self) -> io::Result<(u32, u32)> {
+        let info = map_info(self.fd.as_fd())?;
+        Ok((word(&info, 4), word(&info, 16)))
     }
 
     fn attr(&self, key: &[u8], value: *const u8) -> Attr {
@@ -215,6 +234,11 @@ impl Program {
         set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_EBPF, &self.0.as_raw_fd())
     }
 
+    /// Takes the program that the SO_REUSEPORT group of a socket has off it. NotFound where it has none.
+    pub fn take_off(socket: BorrowedFd) -> io::Result<()> {
+        set_option(socket, libc::SOL_SOCKET, libc::SO_DETACH_REUSEPORT_BPF, &0i32)
+    }
+
     /// Runs the program over one frame (BPF_PROG_TEST_RUN); its return value.
     pub fn run(&self, frame: &[u8]) -> io::Result<u32> {
         let mut attr = Attr::new()
@@ -286,9 +310,27 @@ pub struct Link {
 pub fn program_name(id: u32) -> Option<String> {
     let fd = Attr::new().word(0, id).fd(PROG_GET_FD_BY_ID).ok()?;
     // struct bpf_prog_info: type, id, tag[8], four lengths and pointers …, name[16] at byte 64.
-    let mut info = [0u8; 232];
-    let mut attr = Attr::new().word(0, fd.as_raw_fd() as u32).word(4, info.len() as u32).ptr(8, info.as_mut_ptr());
-    attr.call(OBJ_GET_INFO_BY_FD).ok()?;
-    let name = CStr::from_bytes_until_nul(&info[64..80]).ok()?;
-    Some(name.to_string_lossy().into_owned())
+    let info: [u8; 232] = info(fd.as_fd()).ok()?;
+    Some(name_of(&info[64..80]))
+}
+
+/// `struct bpf_map_info`: type, id, sizes of keys and values, most entries, flags, name[16].
+fn map_info(fd: BorrowedFd) -> io::Result<[u8; 40]> {
+    info(fd)
+}
+
+/// The first bytes of a BPF object's description.
+fn info<const N: usize>(fd: BorrowedFd) -> io::Result<[u8; N]> {
+    let mut info = [0; N];
+    let mut attr = Attr::new().word(0, fd.as_raw_fd() as u32).word(4, N as u32).ptr(8, info.as_mut_ptr());
+    attr.call(OBJ_GET_INFO_BY_FD)?;
+    Ok(info)
+}
+
+fn word(info: &[u8], at: usize) -> u32 {
+    info.get(at..).and_then(|bytes| bytes.first_chunk().copied()).map_or(0, u32::from_ne_bytes)
+}
+
+fn name_of(bytes: &[u8]) -> String {
+    CStr::from_bytes_until_nul(bytes).map_or_else(|_| String::new(), |name| name.to_string_lossy().into_owned())
 }

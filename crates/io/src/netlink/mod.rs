@@ -14,7 +14,8 @@ use crate::sys::set_option;
 use neighbor::neighbor;
 pub use neighbor::{KernelNeighbor, Nud};
 pub use sock_diag::{
-    Handshakes, KernelFlows, accept_queues, all_kernel_flows, forget_time_wait, kernel_flows, listening_ports,
+    Handshakes, KernelFlows, accept_queues, all_kernel_flows, forget_time_wait, kernel_flows, listeners_on,
+    listening_ports,
 };
 
 /// A network interface.

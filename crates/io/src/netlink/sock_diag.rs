@@ -21,6 +21,8 @@ const SOCK_DESTROY: u16 = 21;
 const SOCKET_ID: usize = 48;
 /// Offset of `idiag_rqueue`, behind four bytes, the id and the timer.
 const RECEIVED: usize = 4 + SOCKET_ID + 4;
+/// Offset of `idiag_inode`, behind both queues and the user.
+const INODE: usize = RECEIVED + 12;
 
 /// One connection as `struct inet_diag_msg` describes it.
 pub(super) struct DiagSocket<'a> {
@@ -32,6 +34,8 @@ pub(super) struct DiagSocket<'a> {
     again: bool,
     /// `idiag_rqueue`: bytes to read, of a listener connections to accept.
     received: u32,
+    /// `idiag_inode`: number of its file; 0 where no process has it.
+    inode: u32,
     /// `struct inet_diag_sockid`, cookie included.
     id: &'a [u8],
 }
@@ -43,8 +47,9 @@ pub(super) fn diag_socket(b: &[u8]) -> Option<DiagSocket<'_>> {
         // An IPv4 connection of a socket of both families.
         _ => ip(&id[4..20])?.to_canonical(),
     };
-    let received = u32::from_ne_bytes(*b.get(RECEIVED..)?.first_chunk()?);
-    Some(DiagSocket { family: b[0], local, time_wait: b[2] == 3, again: b[3] > 0, received, id })
+    let word = |at: usize| Some(u32::from_ne_bytes(*b.get(at..)?.first_chunk()?));
+    let (received, inode) = (word(RECEIVED)?, word(INODE)?);
+    Some(DiagSocket { family: b[0], local, time_wait: b[2] == 3, again: b[3] > 0, received, inode, id })
 }
 
 impl DiagSocket<'_> {
@@ -111,6 +116,16 @@ pub fn accept_queues() -> io::Result<HashMap<u64, u32>> {
         queues.extend(s.cookie().map(|cookie| (cookie, s.received)));
     })?;
     Ok(queues)
+}
+
+/// Sockets that listen on a local port in this network namespace: the socket's cookie (SO_COOKIE) by the number of its file, as
+/// `/proc/PID/fd` shows it.
+pub fn listeners_on(port: u16) -> io::Result<HashMap<u64, u64>> {
+    let mut found = HashMap::new();
+    each(&mut Netlink::with_groups(libc::NETLINK_SOCK_DIAG, 0)?, LISTENING, port, |s| {
+        found.extend(s.cookie().map(|cookie| (u64::from(s.inode), cookie)));
+    })?;
+    Ok(found)
 }
 
 /// What the kernel's TCP has on local port `port` of those addresses that `covers` names.
@@ -234,6 +249,18 @@ mod tests {
             assert_eq!(listener.accept().unwrap().0.peer_addr().unwrap().port(), one.local_addr().unwrap().port());
             assert_eq!(Handshakes::under_way(port).unwrap().left().unwrap(), 1);
         }
+    }
+
+    #[test]
+    fn listeners_of_a_port_are_told_by_file_and_cookie() {
+        use std::os::fd::AsRawFd;
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let _other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let file = std::fs::read_link(format!("/proc/self/fd/{}", listener.as_raw_fd())).unwrap();
+        let cookie = rustix::net::sockopt::socket_cookie(&listener).unwrap();
+        let found = listeners_on(listener.local_addr().unwrap().port()).unwrap();
+        let found: Vec<_> = found.iter().map(|(inode, cookie)| (format!("socket:[{inode}]"), *cookie)).collect();
+        assert_eq!(found, [(file.to_str().unwrap().to_owned(), cookie)]);
     }
 
     #[test]
