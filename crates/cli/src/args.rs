@@ -31,7 +31,7 @@ pub enum Command {
     /// Keeps the local listen tables of a program
     #[command(hide = true)]
     RunHelper(crate::run::helper::HelperArgs),
-    /// Undo what a `corelane run --dev` that was killed has left on interfaces
+    /// Give the workers of a program that runs already the connections of their own core
     Tune(crate::tune::TuneArgs),
     /// Measure this stack and the kernel's on the same wire: the papers' experiments
     Bench(BenchArgs),

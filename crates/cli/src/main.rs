@@ -14,6 +14,7 @@ mod log;
 mod machine;
 mod net;
 mod panics;
+mod processes;
 mod record;
 mod run;
 mod say;

@@ -7,7 +7,6 @@
 mod group;
 pub mod helper;
 mod ports;
-mod processes;
 mod report;
 mod tables;
 
@@ -130,8 +129,8 @@ fn prepare(how: &How) -> Result<Beside, Failure> {
     Ok(Beside { preload, helper, without_ports })
 }
 
-/// Names of the library in a build's folder and in an installed one.
-const LIBRARY: [&str; 2] = ["libcorelane-preload.so", "libcorelane_preload.so"];
+/// Names of the library where it is installed, and in a build's folder.
+pub const LIBRARY: [&str; 2] = ["libcorelane-preload.so", "libcorelane_preload.so"];
 
 /// The preload library, by what the environment says or beside the command.
 fn library() -> Result<PathBuf, Failure> {

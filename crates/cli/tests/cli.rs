@@ -29,7 +29,7 @@ Commands:
   serve  Serve a directory over HTTP/1.1
   load   Load a web server and measure it
   run    Run an unmodified program, each of its workers with the connections of its own core
-  tune   Undo what a `corelane run --dev` that was killed has left on interfaces
+  tune   Give the workers of a program that runs already the connections of their own core
   bench  Measure this stack and the kernel's on the same wire: the papers' experiments
   lab    Two network namespaces joined by a veth, to try everything on one machine
   conf   Look at configuration files

@@ -22,6 +22,8 @@ mod interfaces;
 mod panics;
 #[path = "lab/run.rs"]
 mod run;
+#[path = "lab/tune.rs"]
+mod tune;
 
 const BIN: &str = env!("CARGO_BIN_EXE_corelane");
 const MINUTE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };

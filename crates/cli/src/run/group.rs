@@ -1,13 +1,11 @@
 //! One listener's parts: the table that the kernel selects them from, and who has them.
 
-use super::processes::{affinity, is_stopped};
 use super::report::Part;
+use crate::processes::{affinity, is_stopped, set_affinity};
 use ::io::bpf::{ListenGroup, Selected, Slot};
 use channel::Place;
 use rustix::fd::BorrowedFd;
 use rustix::net::sockopt;
-use rustix::process::Pid;
-use rustix::thread::{CpuSet, sched_setaffinity};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::time::{Duration, Instant};
@@ -165,12 +163,7 @@ impl Group {
             let Some(may) = affinity(part.tid).filter(|_| part.core.is_none()) else { continue };
             part.core = match (&may[..], *core) {
                 ([only], _) => Some(*only),
-                (_, Some(core)) if pin && !alone => {
-                    let mut set = CpuSet::new();
-                    set.set(core as usize);
-                    let thread = Pid::from_raw(part.tid as i32);
-                    thread.and_then(|thread| sched_setaffinity(Some(thread), &set).ok()).map(|()| core)
-                }
+                (_, Some(core)) if pin && !alone => set_affinity(part.tid, &[core]).ok().map(|()| core),
                 _ => None,
             };
         }

@@ -5,10 +5,10 @@
 
 use super::How;
 use super::ports::Ports;
-use super::processes;
 use super::report::{self, Opened, Queues, Report};
 use super::tables::{Claim, Tables};
 use crate::failure::{Failure, words};
+use crate::processes;
 use crate::say::tell;
 use crate::sys::{block_signals, raise_descriptor_limit};
 use crate::zone::{Zone, enter_all};

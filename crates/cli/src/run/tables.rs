@@ -5,9 +5,9 @@
 
 use super::How;
 use super::group::{Group, Member, Worker};
-use super::processes::{affinity, parent, socket_of};
 use super::report::{Listener, Opened, Part, Queues, Report};
 use crate::failure::{Failure, words};
+use crate::processes::{affinity, parent, socket_of};
 use ::io::bpf::ListenGroup;
 use ::io::netlink::{Handshakes, accept_queues};
 use channel::{Place, after_packets_under_way, listen_beside, waiting};

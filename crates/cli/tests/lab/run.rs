@@ -66,19 +66,11 @@ impl Program {
     }
 
     fn request(&self, core: usize, text: &str) -> std::io::Result<TcpStream> {
-        self.lab.within(&self.lab.a, || {
-            let mut set = rustix::thread::CpuSet::new();
-            set.set(core);
-            rustix::thread::sched_setaffinity(None, &set).unwrap();
-            let mut stream = TcpStream::connect("127.0.0.1:8080")?;
-            stream.set_read_timeout(Some(Duration::from_secs(30)))?;
-            stream.write_all(text.as_bytes())?;
-            Ok(stream)
-        })
+        request(&self.lab, core, text)
     }
 
     /// Ends it in order; its report.
-    fn finish(self, signal: Signal) -> (Report, String) {
+    pub(super) fn finish(self, signal: Signal) -> (Report, String) {
         self.program.signal(signal);
         self.finished()
     }
@@ -102,6 +94,19 @@ impl Program {
         };
         (report, said)
     }
+}
+
+/// Connects in namespace a to port 8080 there, from a core, and sends a request.
+pub(super) fn request(lab: &Lab, core: usize, text: &str) -> std::io::Result<TcpStream> {
+    lab.within(&lab.a, || {
+        let mut set = rustix::thread::CpuSet::new();
+        set.set(core);
+        rustix::thread::sched_setaffinity(None, &set).unwrap();
+        let mut stream = TcpStream::connect("127.0.0.1:8080")?;
+        stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+        stream.write_all(text.as_bytes())?;
+        Ok(stream)
+    })
 }
 
 /// The library as the tests' build has it.
@@ -138,7 +143,7 @@ fn only_core(pid: i32) -> Option<usize> {
 }
 
 /// The body of an answer.
-fn body(mut stream: TcpStream) -> std::io::Result<String> {
+pub(super) fn body(mut stream: TcpStream) -> std::io::Result<String> {
     let mut text = String::new();
     stream.read_to_string(&mut text)?;
     let (head, body) = text.split_once("\r\n\r\n").ok_or(std::io::ErrorKind::UnexpectedEof)?;
@@ -364,7 +369,7 @@ fn run_gives_each_thread_of_haproxy_the_connections_of_its_core() {
 }
 
 /// Workers that wait in the way of the argument, serve one connection at a time and answer with the cores of the SYN and their own.
-const WORKERS: &str = r#"
+pub(super) const WORKERS: &str = r#"
 import ctypes, os, select, signal, socket, struct, sys, time
 how = sys.argv[1]
 if how == "other user":

@@ -10,8 +10,6 @@ use super::sys::{Map, MapKind, Program};
 use crate::capability::Capability;
 use crate::error::PortError;
 
-/// Listeners of one address at most.
-const SLOTS: u32 = 256;
 /// Slots that are written for each CPU: a power of two, since the flow's hash selects one of them.
 const WAYS: usize = 16;
 /// Slots of a CPU that are tried before any other's.
@@ -77,6 +75,9 @@ const ROWS: &str = "cl_rows";
 const COUNTS_OF: &str = "cl_counts";
 
 impl ListenGroup {
+    /// Listeners of one address at most.
+    pub const SLOTS: u32 = 256;
+
     /// For a machine with CPUs 0 to `cpus` - 1. Needs CAP_BPF and Linux 5.14; the error says which of them is missing.
     pub fn open(cpus: u32) -> Result<ListenGroup, PortError> {
         ListenGroup::new(cpus).map_err(|error| match error.raw_os_error() {
@@ -89,10 +90,10 @@ impl ListenGroup {
     }
 
     fn new(cpus: u32) -> io::Result<ListenGroup> {
-        let socks = Map::new(MapKind::ReuseportSocks, SOCKS, 4, 8, SLOTS)?;
+        let socks = Map::new(MapKind::ReuseportSocks, SOCKS, 4, 8, ListenGroup::SLOTS)?;
         // The last row is of all CPUs together.
         let rows = Map::new(MapKind::Array, ROWS, 4, ROW, cpus + 1)?;
-        let counts = Map::new(MapKind::Array, COUNTS_OF, 4, COUNTS, SLOTS << line_bits(cpus))?;
+        let counts = Map::new(MapKind::Array, COUNTS_OF, 4, COUNTS, ListenGroup::SLOTS << line_bits(cpus))?;
         let program = select(&socks, &rows, &counts, cpus);
         let program = Program::load_reuseport("cl_listen", &program.finish())?;
         Ok(ListenGroup { socks, rows, counts, program: Some(program), cpus })
@@ -140,7 +141,7 @@ impl ListenGroup {
 
     /// A slot that has no listener.
     pub fn free(&self) -> io::Result<Option<u32>> {
-        for slot in 0..SLOTS {
+        for slot in 0..ListenGroup::SLOTS {
             if self.cookie(slot)?.is_none() {
                 return Ok(Some(slot));
             }
