@@ -29,9 +29,14 @@ impl Thread {
         Some(Thread { pid, tid, started, name })
     }
 
+    /// True where both are one thread, which may have another name by now.
+    pub fn is(&self, other: &Thread) -> bool {
+        (self.tid, self.started) == (other.tid, other.started)
+    }
+
     /// True while it has not ended.
     pub fn lives(&self) -> bool {
-        Thread::of(self.pid, self.tid).is_some_and(|there| there.started == self.started)
+        Thread::of(self.pid, self.tid).is_some_and(|there| there.is(self))
     }
 
     /// System call in which it waits, and the first argument of that: none while it runs. Needs CAP_SYS_PTRACE for other users'.

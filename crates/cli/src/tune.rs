@@ -59,7 +59,7 @@ fn select(machine: &Machine, args: &TuneArgs) -> Result<(), Failure> {
     let mut all_known = true;
     let ports: std::collections::BTreeSet<u16> = args.ports.iter().copied().collect();
     for port in ports {
-        let failed = |error: io::Error| Failure::new(format!("port {port}: {}", words(&error)), "start it as root");
+        let failed = |error: io::Error| attach::cannot(port, &error);
         let groups = scan::groups(port).map_err(failed)?;
         let mut planned = Vec::new();
         for group in &groups {
@@ -76,8 +76,7 @@ fn select(machine: &Machine, args: &TuneArgs) -> Result<(), Failure> {
             continue;
         }
         if args.apply {
-            failures
-                .extend(attach::attach(machine, port, &planned).map_err(|why| Failure::new(why, "start it as root"))?);
+            failures.extend(attach::attach(machine, port, &planned)?);
         }
         for (group, choices) in &planned {
             let counted = attach::counted(machine, port, group).map_err(failed)?;

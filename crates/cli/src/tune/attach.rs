@@ -4,7 +4,7 @@
 
 use super::plan::Choice;
 use super::scan::Group;
-use crate::failure::words;
+use crate::failure::{Failure, words};
 use crate::machine::Machine;
 use crate::processes::{Thread, affinity, possible_cpus, set_affinity};
 use crate::record::{self, Locked, Taken};
@@ -75,6 +75,15 @@ fn path(machine: &Machine, port: u16) -> PathBuf {
     record::path(&machine.records(FOLDER), machine.namespace(), port.into())
 }
 
+/// Failure that names a port.
+pub fn cannot(port: u16, error: &io::Error) -> Failure {
+    let what = format!("port {port}: {}", words(error));
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => Failure::new(what, "start it as root"),
+        _ => Failure::told(what),
+    }
+}
+
 /// Connections of a group's listeners since they were attached, by cookie; none where the group has no selection of ours.
 pub fn counted(machine: &Machine, port: u16, group: &Group) -> io::Result<Option<BTreeMap<u64, Selected>>> {
     let record = match record::take::<Record>(&path(machine, port), false) {
@@ -90,12 +99,17 @@ pub fn counted(machine: &Machine, port: u16, group: &Group) -> io::Result<Option
 }
 
 /// Makes the kernel select a port's listeners by core. Returns lines on what could not be done.
-pub fn attach(machine: &Machine, port: u16, planned: &[(&Group, Vec<Choice>)]) -> Result<Vec<String>, String> {
-    let failed = |error: io::Error| format!("port {port}: {}", words(&error));
+pub fn attach(machine: &Machine, port: u16, planned: &[(&Group, Vec<Choice>)]) -> Result<Vec<String>, Failure> {
+    let failed = |error: io::Error| cannot(port, &error);
     record::make_folder(&machine.records(FOLDER)).map_err(failed)?;
     let mut locked = match record::take::<Record>(&path(machine, port), true).map_err(failed)? {
         Taken::Free(locked) => locked,
-        Taken::Held(_) => return Err(format!("port {port}: another corelane tune is at it: wait until it has ended")),
+        Taken::Held(_) => {
+            return Err(Failure::new(
+                format!("port {port}: another corelane tune is at work on it"),
+                "wait until it has ended",
+            ));
+        }
     };
     let earlier: Option<Record> = locked.read().map_err(failed)?;
     let mut record = Record { port, namespace: machine.namespace(), groups: Vec::new(), pins: Vec::new() };
@@ -108,7 +122,11 @@ pub fn attach(machine: &Machine, port: u16, planned: &[(&Group, Vec<Choice>)]) -
         let known = kept.iter().position(|attached| attached.is_of(group)).map(|at| kept.swap_remove(at));
         let (table, old) = match known.as_ref().map(Attached::find).transpose().map_err(failed)?.flatten() {
             Some(table) => (table, true),
-            None => (ListenGroup::open(possible_cpus()).map_err(|error| format!("{}: {error}", group.place))?, false),
+            None => (
+                ListenGroup::open(possible_cpus())
+                    .map_err(|error| Failure::told(format!("{}: {error}", group.place)))?,
+                false,
+            ),
         };
         let listeners = choices.iter().map(|choice| choice.cookie).collect();
         let maps = table.ids().map_err(failed)?;
@@ -116,10 +134,10 @@ pub fn attach(machine: &Machine, port: u16, planned: &[(&Group, Vec<Choice>)]) -
         ListenGroup::attached(maps).map_err(failed)?;
         record.groups.push(Attached { address: group.place.to_string(), maps, listeners });
         for choice in choices {
-            if let (Some(core), Some(was)) = (choice.core, &choice.pin)
-                && !record.pins.iter().any(|pin| pin.thread == choice.thread)
-            {
-                record.pins.push(Pin { thread: choice.thread.clone(), was: was.clone(), core });
+            let (Some(core), Some(was)) = (choice.core, &choice.pin) else { continue };
+            match record.pins.iter_mut().find(|pin| pin.thread.is(&choice.thread)) {
+                Some(pin) => pin.core = core,
+                None => record.pins.push(Pin { thread: choice.thread.clone(), was: was.clone(), core }),
             }
         }
         tables.push((table, old));
@@ -257,7 +275,7 @@ impl Record {
             (Some(_), Err(error)) => Err(io::Error::other(words(error))),
             (Some(_), Ok(sockets)) => match attached.listeners.iter().find_map(|cookie| sockets.get(cookie)) {
                 Some(member) => ListenGroup::detach(member.as_fd()).map(|()| true),
-                None => Err(io::Error::other("a process that listens there cannot be looked into")),
+                None => Err(super::scan::unseen()),
             },
         };
         self.groups.retain(|attached| {
@@ -292,5 +310,50 @@ impl Record {
         };
         all.failed.extend(kept.err().map(|error| format!("record of port {}: {}", self.port, words(&error))));
         all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::processes::threads;
+    use rustix::thread::gettid;
+    use std::sync::mpsc::{Sender, channel};
+
+    /// A thread that waits until it may end.
+    fn thread() -> (Thread, Sender<()>) {
+        let ((tell, told), (end, ended)) = (channel(), channel());
+        std::thread::spawn(move || {
+            tell.send(gettid().as_raw_nonzero().get() as u32).unwrap();
+            let _ = ended.recv();
+        });
+        (Thread::of(std::process::id(), told.recv().unwrap()).unwrap(), end)
+    }
+
+    #[test]
+    fn threads_that_somebody_else_has_set_since_are_left() {
+        let (may, pid) = (affinity(std::process::id()).unwrap(), std::process::id());
+        let [first, second, ..] = may[..] else { return testing::skip("needs two cores") };
+        let machine = Machine::made(std::env::temp_dir().join(format!("corelane-cli-tune-{pid}")), 40);
+        record::make_folder(&machine.records(FOLDER)).unwrap();
+        let (pinned, set_since) = (thread(), thread());
+        for (of, core) in [(&pinned, first), (&set_since, second)] {
+            set_affinity(of.0.tid, &[core]).unwrap();
+        }
+        let ended = Thread { started: pinned.0.started + 1, ..threads(pid).remove(0) };
+        let pin = |thread: &Thread| Pin { thread: thread.clone(), was: may.clone(), core: first };
+        let pins = [&pinned.0, &set_since.0, &ended].map(pin).into();
+        let record = Record { port: 80, namespace: 40, groups: Vec::new(), pins };
+        let Taken::Free(mut locked) = record::take::<Record>(&path(&machine, 80), true).unwrap() else { panic!() };
+        locked.write(&record).unwrap();
+        assert_eq!(undo(&machine, &[80]).unwrap(), [Found { port: 80, end: End::Held }]);
+        assert!(attach(&machine, 80, &[]).unwrap_err().to_string().ends_with("wait until it has ended"));
+        drop(locked);
+        assert_eq!(undo(&machine, &[81]).unwrap(), []);
+        let end = End::Undone(Undone { unpinned: 1, changed: 1, ..Undone::default() });
+        assert_eq!(undo(&machine, &[]).unwrap(), [Found { port: 80, end }]);
+        assert_eq!((affinity(pinned.0.tid), affinity(set_since.0.tid)), (Some(may.clone()), Some(vec![second])));
+        assert_eq!(undo(&machine, &[]).unwrap(), []);
+        std::fs::remove_dir_all(machine.root()).unwrap();
     }
 }

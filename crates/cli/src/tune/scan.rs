@@ -87,7 +87,7 @@ pub fn groups(port: u16) -> io::Result<Vec<Group>> {
         let Some(socket) = socket(&processes, *file, *cookie) else {
             // One that has closed meanwhile is none.
             match listeners_on(port)?.contains_key(file) {
-                true => return Err(io::Error::other("a process that listens there cannot be looked into")),
+                true => return Err(unseen()),
                 false => continue,
             }
         };
@@ -111,6 +111,11 @@ pub fn groups(port: u16) -> io::Result<Vec<Group>> {
     }
     groups.sort_by_key(|group| (group.place.to_string(), group.listeners.first().map(|first| first.cookie)));
     Ok(groups)
+}
+
+/// Error of a listener whose process does not let this one look into it.
+pub fn unseen() -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, "a process that listens there cannot be looked into")
 }
 
 /// Listeners of a port, by cookie, as far as their processes can be looked into.

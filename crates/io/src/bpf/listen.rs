@@ -118,9 +118,9 @@ impl ListenGroup {
         self.program.as_ref().map_or(Ok(()), |program| program.select_for(socket))
     }
 
-    /// Takes the program that the group of `socket` has off it: the kernel selects by hash. NotFound where it has none.
+    /// Detaches the program of the group of `socket`: the kernel selects by hash. NotFound where it has none.
     pub fn detach(socket: BorrowedFd) -> io::Result<()> {
-        Program::take_off(socket)
+        Program::detach(socket)
     }
 
     /// Puts a listener that is a member of the group into a slot. The slot empties by itself when the listener closes.

@@ -234,8 +234,8 @@ impl Program {
         set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_EBPF, &self.0.as_raw_fd())
     }
 
-    /// Takes the program that the SO_REUSEPORT group of a socket has off it. NotFound where it has none.
-    pub fn take_off(socket: BorrowedFd) -> io::Result<()> {
+    /// Detaches the program of a socket's SO_REUSEPORT group. NotFound where it has none.
+    pub fn detach(socket: BorrowedFd) -> io::Result<()> {
         set_option(socket, libc::SOL_SOCKET, libc::SO_DETACH_REUSEPORT_BPF, &0i32)
     }
 
