@@ -9,6 +9,7 @@ pub mod helper;
 mod ports;
 mod report;
 mod tables;
+mod turns;
 
 use crate::args::{CoreList, core_list};
 use crate::failure::{Failure, words};

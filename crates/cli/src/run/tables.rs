@@ -6,6 +6,7 @@
 use super::How;
 use super::group::{Group, Member, Worker};
 use super::report::{Listener, Opened, Part, Queues, Report};
+use super::turns::Turns;
 use crate::failure::{Failure, words};
 use crate::processes::{affinity, parent, socket_of};
 use ::io::bpf::ListenGroup;
@@ -43,6 +44,7 @@ pub struct Tables {
     pin: bool,
     /// Cores that workers are pinned to, in this order.
     cores: Vec<u32>,
+    turns: Turns,
     cpus: u32,
     /// Of this process, to know sockets of another namespace.
     here: Place,
@@ -91,6 +93,7 @@ impl Tables {
             ports: how.ports.clone(),
             pin: !how.no_pin,
             cores,
+            turns: Turns::default(),
             cpus,
             here,
             groups: Vec::new(),
@@ -244,21 +247,22 @@ impl Tables {
         Ok((Verdict::Keep, None))
     }
 
-    /// The core of a thread's part: that of its other parts, the only one that it may use, or the one with the fewest workers.
-    fn core(&self, tid: u32) -> Option<u32> {
+    /// The core of a thread's part: that of its other parts, the only one that it may use, or the one with the fewest workers ([`Turns`]).
+    fn core(&mut self, tid: u32) -> Option<u32> {
         let members = || self.groups.iter().flat_map(|group| &group.members);
         if let Some(member) = members().find(|member| member.worker.part.tid == tid) {
             return member.worker.core;
         }
         let may = affinity(tid)?;
         if let [core] = may[..] {
+            self.turns.given(core);
             return Some(core);
         }
         let workers = |core: u32| {
             let tids = members().filter(|member| member.worker.core == Some(core)).map(|member| member.worker.part.tid);
             tids.collect::<std::collections::BTreeSet<_>>().len()
         };
-        self.cores.iter().copied().filter(|core| may.contains(core)).min_by_key(|core| workers(*core))
+        self.turns.take(self.cores.iter().copied().filter(|core| may.contains(core)), workers)
     }
 
     /// A process has ended: what it had in the tables is no more selected.
