@@ -30,8 +30,9 @@ pub fn path(folder: &Path, namespace: u64, number: u32) -> PathBuf {
     folder.join(format!("{namespace}-{number}.json"))
 }
 
-/// Files of all records. Without a folder there are none.
-pub fn all(folder: &Path) -> io::Result<Vec<PathBuf>> {
+/// Records of a folder, each with its file where nobody else has that. Files with nothing in them are removed. Without a folder there are
+/// no records.
+pub fn take_all<T: DeserializeOwned>(folder: &Path) -> io::Result<Vec<(T, Option<Locked>)>> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
@@ -39,7 +40,20 @@ pub fn all(folder: &Path) -> io::Result<Vec<PathBuf>> {
     is_ours(folder)?;
     let mut paths: Vec<_> = entries.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
     paths.sort_unstable();
-    Ok(paths)
+    let mut all = Vec::new();
+    for path in paths {
+        match take(&path, false) {
+            // Removed meanwhile by somebody else.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+            Ok(Taken::Held(record)) => all.extend(record.map(|record| (record, None))),
+            Ok(Taken::Free(mut locked)) => match locked.read()? {
+                Some(record) => all.push((record, Some(locked))),
+                None => locked.remove()?,
+            },
+        }
+    }
+    Ok(all)
 }
 
 /// Makes the folder, where it is missing.

@@ -227,19 +227,9 @@ pub enum End {
 /// Undoes the settings of processes that have ended without doing it.
 pub fn undo_left(machine: &Machine) -> io::Result<Vec<Found>> {
     let mut found = Vec::new();
-    for path in record::all(&machine.records(FOLDER))? {
-        let mut locked = match record::take(&path, false) {
-            // Undone meanwhile by somebody else.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(error),
-            Ok(Taken::Held(record)) => {
-                found.extend(record.map(|record: Record| record.found(End::Held)));
-                continue;
-            }
-            Ok(Taken::Free(locked)) => locked,
-        };
-        let Some(mut record) = locked.read::<Record>()? else {
-            locked.remove()?;
+    for (mut record, locked) in record::take_all::<Record>(&machine.records(FOLDER))? {
+        let Some(locked) = locked else {
+            found.push(record.found(End::Held));
             continue;
         };
         if record.namespace != machine.namespace() && machine.has_namespace(record.namespace) {

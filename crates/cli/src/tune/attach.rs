@@ -230,29 +230,18 @@ pub struct Undone {
 /// Undoes selections: those on `ports`, or all where there are none.
 pub fn undo(machine: &Machine, ports: &[u16]) -> io::Result<Vec<Found>> {
     let mut found = Vec::new();
-    for path in record::all(&machine.records(FOLDER))? {
-        let mut locked = match record::take::<Record>(&path, false) {
-            // Undone meanwhile by somebody else.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(error),
-            Ok(Taken::Held(record)) => {
-                let ports = record.map(|record| record.port).filter(|port| wanted(ports, *port));
-                found.extend(ports.map(|port| Found { port, end: End::Held }));
-                continue;
-            }
-            Ok(Taken::Free(locked)) => locked,
-        };
-        let Some(record) = locked.read::<Record>()? else {
-            locked.remove()?;
-            continue;
-        };
+    for (record, locked) in record::take_all::<Record>(&machine.records(FOLDER))? {
         if !wanted(ports, record.port) {
             continue;
         }
         let (port, here) = (record.port, record.namespace == machine.namespace());
-        let end = match here || !machine.has_namespace(record.namespace) {
-            true => End::Undone(record.undo(here, locked)),
-            false => End::Elsewhere(record.namespace),
+        let end = match locked {
+            None => End::Held,
+            // A number may be another namespace's by now.
+            Some(locked) if here || record.is_over() || !machine.has_namespace(record.namespace) => {
+                End::Undone(record.undo(here, locked))
+            }
+            Some(_) => End::Elsewhere(record.namespace),
         };
         found.push(Found { port, end });
     }
@@ -264,6 +253,12 @@ fn wanted(ports: &[u16], port: u16) -> bool {
 }
 
 impl Record {
+    /// True where nothing of it is left, in whichever namespace.
+    fn is_over(&self) -> bool {
+        let gone = |attached: &Attached| matches!(attached.find(), Ok(None));
+        self.groups.iter().all(gone) && !self.pins.iter().any(|pin| pin.thread.lives())
+    }
+
     fn undo(mut self, here: bool, mut locked: Locked) -> Undone {
         let mut all = Undone::default();
         let sockets = match here {

@@ -326,20 +326,27 @@ fn run_leaves_no_connection_to_a_worker_of_nginx_that_waits_for_the_mutex() {
     assert!(!report.text.contains("\"shared\": 0"), "nothing is shown: {}", report.text);
 }
 
-#[test]
-fn run_gives_each_thread_of_haproxy_the_connections_of_its_core() {
+/// A lab, and a configuration of HAProxy with two threads that have a listener each.
+pub(super) fn haproxy() -> Option<(Lab, String)> {
     if !two_cores() {
-        return;
+        return None;
     }
     if !sh("haproxy -v").status.success() {
-        return testing::skip("haproxy is not installed");
+        testing::skip("haproxy is not installed");
+        return None;
     }
-    let Some(lab) = Lab::new() else { return };
+    let lab = Lab::new()?;
     let config = lab.dir.join("haproxy.cfg");
     let text = "global\n nbthread 2\ndefaults\n mode http\n timeout client 5s\n timeout connect 5s\n timeout server 5s\n\
                 frontend f\n bind 127.0.0.1:8080 shards by-thread\n http-request return status 200 content-type text/plain string ok\n";
     std::fs::write(&config, text).unwrap();
-    let program = Program::start(lab, "", &["haproxy", "-q", "-W", "-f", config.to_str().unwrap()]);
+    Some((lab, config.to_str().unwrap().to_owned()))
+}
+
+#[test]
+fn run_gives_each_thread_of_haproxy_the_connections_of_its_core() {
+    let Some((lab, config)) = haproxy() else { return };
+    let program = Program::start(lab, "", &["haproxy", "-q", "-W", "-f", &config]);
     let master = program.program.0.id();
     // Workers of which both threads are pinned.
     let workers = || {

@@ -4,7 +4,7 @@ use rustix::process::Signal;
 use std::collections::BTreeSet;
 
 use super::interfaces::until;
-use super::run::{Program, WORKERS, body, request, two_cores};
+use super::run::{Program, WORKERS, body, haproxy, request, two_cores};
 use super::*;
 
 /// `corelane tune ARGUMENTS` in namespace a: exit code, and all that it says.
@@ -137,18 +137,8 @@ fn tune_follows_nginx_through_a_reload_and_an_end() {
 
 #[test]
 fn tune_finds_the_threads_of_haproxy() {
-    if !two_cores() {
-        return;
-    }
-    if !sh("haproxy -v").status.success() {
-        return testing::skip("haproxy is not installed");
-    }
-    let Some(lab) = Lab::new() else { return };
-    let config = lab.dir.join("haproxy.cfg");
-    let text = "global\n nbthread 2\ndefaults\n mode http\n timeout client 5s\n timeout connect 5s\n timeout server 5s\n\
-                frontend f\n bind 127.0.0.1:8080 shards by-thread\n http-request return status 200 content-type text/plain string ok\n";
-    std::fs::write(&config, text).unwrap();
-    let _program = start(&lab, 2, &["haproxy", "-q", "-db", "-f", config.to_str().unwrap()]);
+    let Some((lab, config)) = haproxy() else { return };
+    let _program = start(&lab, 2, &["haproxy", "-q", "-db", "-f", &config]);
     // Before they wait nobody knows whose a listener is.
     until("its threads are not found", || tune(&lab, "8080").0 == Some(0));
     let (code, said) = tune(&lab, "--apply 8080");
