@@ -14,6 +14,7 @@ pub mod netlink;
 pub mod numa;
 pub mod packet;
 pub mod pcap;
+pub mod perf;
 mod port;
 pub mod rss;
 mod sys;

@@ -179,6 +179,12 @@ impl Program {
         Program::load(name, SK_REUSEPORT, insns, false, None, SELECT_OR_MIGRATE)
     }
 
+    /// Loads instructions as a program that a tracepoint runs ([`crate::perf::Tracepoint`]); its context is the tracepoint's record.
+    pub fn load_tracepoint(name: &str, insns: &[Insn]) -> io::Result<Program> {
+        const TRACEPOINT: u32 = 5;
+        Program::load(name, TRACEPOINT, insns, false, None, 0)
+    }
+
     /// The same for one interface alone, in driver mode: such a program may call [`KernelFunction`](super::KernelFunction)s that read
     /// what the driver knows of a frame.
     pub fn load_xdp_for(name: &str, insns: &[Insn], frags: bool, ifindex: u32) -> io::Result<Program> {
@@ -282,6 +288,12 @@ impl Program {
             .word(12, flags)
             .fd(LINK_CREATE)
             .map(|fd| Link { _fd: fd })
+    }
+}
+
+impl AsFd for Program {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 
