@@ -1,5 +1,6 @@
 //! Programs that a round starts: servers, generators, wires. They speak lines of JSON, each an event, and end with an object.
 
+use super::cpu;
 use crate::failure::{Failure, words};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 /// How long a child may take to end once it was asked to.
 const END: Duration = Duration::from_secs(15);
 
-/// A program that runs; it is killed if it still does when this value goes.
+/// A program that runs; it is killed, with all that it has started, if it still does when this value goes.
 pub struct Child {
     what: &'static str,
     process: std::process::Child,
@@ -155,7 +156,13 @@ impl Child {
 impl Drop for Child {
     fn drop(&mut self) {
         if let Ok(None) = self.process.try_wait() {
+            // Workers of a server that is killed would stay, and the namespace with them.
+            let others = cpu::family(self.pid()).into_iter().skip(1);
+            let others: Vec<Pid> = others.filter_map(|pid| Pid::from_raw(i32::try_from(pid).ok()?)).collect();
             let _ = self.process.kill();
+            for pid in others {
+                let _ = kill_process(pid, Signal::KILL);
+            }
         }
         let _ = self.process.wait();
     }
@@ -194,6 +201,22 @@ mod tests {
         })
         .join()
         .expect("no panic");
+    }
+
+    #[test]
+    fn a_child_that_is_killed_takes_its_own_with_it() {
+        let mut child = shell("sleep 600 & echo \"{\\\"event\\\":\\\"ready\\\",\\\"pid\\\":$!}\"; wait");
+        let grandchild = child.event("ready", END).expect("it says so")["pid"].as_u64().expect("a number");
+        drop(child);
+        let alive = || {
+            let stat = std::fs::read_to_string(format!("/proc/{grandchild}/stat")).unwrap_or_default();
+            stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
+        };
+        let end = Instant::now() + END;
+        while alive() {
+            assert!(Instant::now() < end, "{grandchild} is still there");
+            thread::sleep(Duration::from_millis(5));
+        }
     }
 
     #[test]
