@@ -3,7 +3,7 @@
 //! Rows on a veth need root and iproute2: without them those tests are skipped. Nothing here asserts a rate.
 
 use serde_json::Value;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 fn bench(arguments: &[&str]) -> Output {
@@ -157,6 +157,42 @@ fn resets_and_idle_connections_on_the_veth() {
                 "fig8" => assert!(row["connections_per_s"].as_f64().is_some_and(|rate| rate > 0.0), "{row}"),
                 _ => assert_eq!(row["held"], 500, "{row}"),
             }
+        }
+    }
+}
+
+/// Shares of local packets by row, of nginx and HAProxy where they are installed.
+#[test]
+fn each_step_of_fastsocket_is_as_local_as_it_says() {
+    if !root() {
+        return;
+    }
+    let library = Path::new(env!("CARGO_BIN_EXE_corelane")).with_file_name("deps").join("libcorelane_preload.so");
+    assert!(library.is_file(), "{} is not there: cargo build -p preload makes it", library.display());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_corelane"));
+    command.env("CORELANE_PRELOAD", library).args(["bench", "fastsocket", "--quick", "--seconds", "0.5", "--json"]);
+    command.args(["V", "by-hand", "VL", "VLRE"].iter().flat_map(|step| ["--system", step]));
+    let object = object(&command.output().expect("it runs"));
+    let rows = object["rows"].as_array().expect("rows");
+    let of = |system: &'static str| rows.iter().filter(move |row| row["system"] == system);
+    assert!(of("V").count() >= 4 && of("V").all(|row| row["socket_close_ns"].as_f64() > Some(0.0)), "{object}");
+    let programs = ["/usr/sbin/nginx", "/usr/sbin/haproxy"].iter().filter(|path| Path::new(path).exists()).count();
+    if programs < 2 {
+        testing::skip("needs nginx and HAProxy");
+    }
+    for step in ["by-hand", "VL", "VLRE"] {
+        assert_eq!(of(step).count(), programs, "{object}");
+        for row in of(step) {
+            assert_eq!(row["errors"], serde_json::json!({}), "{row}");
+            assert!(row["connections_per_s"].as_f64() > Some(0.0), "{row}");
+            let share = |name: &str| row[name].as_f64().unwrap_or_else(|| panic!("no {name}: {object}"));
+            // A hash over two cores or more brings half of them, or less.
+            assert_eq!(share("local_accepted") > 0.98, step != "by-hand", "{row}");
+            if row["work"] == "HAProxy" {
+                assert_eq!(share("local_opened") > 0.98, step == "VLRE", "{row}");
+            }
+            // A queue that had stopped would leave its core's worker without work.
+            assert!(share("idlest_worker") > share("busiest_worker") / 100.0, "{row}");
         }
     }
 }

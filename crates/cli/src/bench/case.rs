@@ -23,7 +23,30 @@ pub enum System {
     Keeper(Keeper),
     /// No TCP at all: frames echoed.
     Limit,
+    /// An unmodified program on the kernel's TCP, with so much of Fastsocket.
+    Step(Step),
+    /// Opening and closing sockets, and nothing else.
+    Descriptors,
 }
+
+/// Parts of Fastsocket that a program runs with, each with those before it (ASPLOS'16, table 1). V, the VFS, is the kernel's own and
+/// always there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// None: all workers share a listener.
+    Baseline,
+    /// None, and the program's own configuration is the best there is.
+    ByHand,
+    /// Local listen table.
+    Listen,
+    /// Receive Flow Deliver and process zone.
+    Deliver,
+    /// Established connections in a table of the server's own.
+    Established,
+}
+
+/// All steps, in the paper's order.
+pub const STEPS: [Step; 5] = [Step::Baseline, Step::ByHand, Step::Listen, Step::Deliver, Step::Established];
 
 impl System {
     /// Its name in reports.
@@ -45,6 +68,12 @@ impl System {
             System::Keeper(Keeper::Uring) => "kv-uring",
             System::Keeper(Keeper::Memcached) => "memcached",
             System::Limit => "limit",
+            System::Step(Step::Baseline) => "baseline",
+            System::Step(Step::ByHand) => "by-hand",
+            System::Step(Step::Listen) => "VL",
+            System::Step(Step::Deliver) => "VLR",
+            System::Step(Step::Established) => "VLRE",
+            System::Descriptors => "V",
         }
     }
 
@@ -54,7 +83,11 @@ impl System {
         keeper
             || matches!(
                 self,
-                System::Corelane(_) | System::Channels | System::Mtcp | System::Kernel(KernelServer::Channel)
+                System::Corelane(_)
+                    | System::Channels
+                    | System::Mtcp
+                    | System::Kernel(KernelServer::Channel)
+                    | System::Step(Step::Listen | Step::Deliver | Step::Established)
             )
     }
 
@@ -95,6 +128,18 @@ impl System {
             System::Limit => {
                 "the same wire without TCP: frames of the same number and sizes, echoed; what packet I/O alone can do"
             }
+            System::Step(Step::Baseline) => "one listener that all workers of the program share, each pinned to a core",
+            System::Step(Step::ByHand) => {
+                "the program's best configuration: a listener a worker (nginx: reuseport, multi_accept; HAProxy: shards by-thread)"
+            }
+            System::Step(Step::Listen) => "as by-hand, under corelane run: local listen table",
+            System::Step(Step::Deliver) => {
+                "as by-hand, under corelane run --dev: Receive Flow Deliver and process zone, too"
+            }
+            System::Step(Step::Established) => {
+                "as VLR, and the server's namespace has a table of established connections of its own (tcp_child_ehash_entries)"
+            }
+            System::Descriptors => "the kernel's VFS: socket() and close() of TCP sockets in a loop, on each core",
         }
     }
 }

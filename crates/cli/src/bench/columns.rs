@@ -145,3 +145,23 @@ pub const PROFILE: [Column; 11] = [
     column("samples", "samples", 0),
     percent("server_busy", "server busy %"),
 ];
+
+/// Of Fastsocket's steps.
+pub const FASTSOCKET: [Column; 16] = [
+    column("work", "work", 0),
+    column("system", "step", 0),
+    column("cores", "cores", 0),
+    column("socket_close_ns", "socket+close ns", 0),
+    column("connections_per_s", "connections/s", 0),
+    column("server_cpu_us_per_connection", "server µs/conn", 2),
+    column("server_own_us_per_connection", "own µs", 2),
+    percent("local_accepted", "local, accepted %"),
+    percent("local_opened", "local, opened %"),
+    column("balance", "busiest/idlest", 3),
+    percent("idlest_worker", "idlest worker %"),
+    percent("busiest_worker", "busiest %"),
+    column("lock_waits_per_connection", "lock waits/conn", 3),
+    column("cache_misses_per_connection", "cache misses/conn", 0),
+    column("latency_p99_us", "p99 µs", 0),
+    column("frames_per_connection", "frames/conn", 2),
+];

@@ -7,7 +7,7 @@ use super::kv::{self, Keeper};
 use super::measure::{self, models};
 use super::report::{Column, Plot, Shape};
 use super::rounds::{Measure, Progress};
-use super::{Settings, connections, latency, nginx, profile};
+use super::{Settings, connections, fastsocket, latency, nginx, profile};
 use crate::args::{KernelServer, ModelArg};
 use crate::failure::Failure;
 use crate::sys::Stop;
@@ -41,7 +41,7 @@ const SERVER_CLOSES: &str = "the server closes first";
 const SERVER_RESETS: &str = "the server resets";
 
 /// All of them, in the order of the issue of the papers: bound first.
-pub const BENCHMARKS: [Benchmark; 17] = [
+pub const BENCHMARKS: [Benchmark; 18] = [
     Benchmark {
         name: "limit",
         after: "no paper",
@@ -351,6 +351,24 @@ pub const BENCHMARKS: [Benchmark; 17] = [
             Some(client) => foreign::measure(case, settings, client),
             None => measure::measure(case, settings),
         },
+    },
+    Benchmark {
+        name: "fastsocket",
+        after: "Fastsocket figs. 3 to 5, table 1; MegaPipe section 2.1",
+        about: "unmodified nginx and HAProxy on the kernel's TCP, and what each of Fastsocket's parts brings them",
+        main: "connections_per_s",
+        columns: &FASTSOCKET,
+        plots: || {
+            vec![
+                bars("Connections a second", "work", "connections_per_s", "connections/s"),
+                bars("CPU of a connection", "work", "server_own_us_per_connection", "µs"),
+                bars("Lock waits of a connection", "work", "lock_waits_per_connection", "waits"),
+                bars("socket() and close()", "work", "socket_close_ns", "ns"),
+            ]
+        },
+        closes_first: SERVER_CLOSES,
+        cases: |settings, _, notes, _| fastsocket::cases(settings, notes),
+        measure: fastsocket::measure,
     },
     Benchmark {
         name: "models",

@@ -26,7 +26,7 @@ pub const FULL: f64 = 0.95;
 /// More frames dropped than this share are worth a remark.
 const LOSSY: f64 = 0.001;
 /// How long programs may take to start.
-const START: Duration = Duration::from_secs(20);
+pub const START: Duration = Duration::from_secs(20);
 
 /// Which cores do what.
 #[derive(Clone, Debug)]
@@ -47,7 +47,7 @@ impl Layout {
     }
 
     /// Of a case. Where each lane has its peer beside it, both are on the first cores.
-    fn of(case: &Case, settings: &Settings) -> Layout {
+    pub fn of(case: &Case, settings: &Settings) -> Layout {
         if !case.together {
             return Layout::new(&settings.all_cores, case.cores, case.wire);
         }
@@ -172,7 +172,7 @@ pub fn value_name(value: impl ValueEnum) -> String {
 }
 
 /// What the client's command line says about the work.
-fn load_options(work: &Work, settings: &Settings, checked: bool) -> Vec<String> {
+pub fn load_options(work: &Work, settings: &Settings, checked: bool) -> Vec<String> {
     let seconds = work.seconds.unwrap_or(settings.seconds);
     let mut options: Vec<String> = ["--json", "--events"].into_iter().map(str::to_owned).collect();
     let mut add = |name: &str, value: String| options.extend([name.to_owned(), value]);
@@ -300,7 +300,9 @@ fn servers(case: &Case, place: &Place, layout: &Layout, settings: &Settings) -> 
             let kernel = format!("--kernel={}", value_name(KernelServer::Epoll));
             layout.server.iter().map(|core| start(&["serve", &kernel], &[*core])).collect()
         }
-        System::Nginx => super::nginx::start(place, &case.work, &layout.server).map(|child| vec![child]),
+        System::Nginx => {
+            super::nginx::start(place, &case.work, &layout.server, &super::nginx::EXPERT).map(|child| vec![child])
+        }
         System::Keeper(keeper) => {
             super::kv::start(place, keeper, settings.kv.as_deref(), &layout.server).map(|child| vec![child])
         }
@@ -310,6 +312,7 @@ fn servers(case: &Case, place: &Place, layout: &Layout, settings: &Settings) -> 
             arguments.extend(options[..4].iter().map(String::as_str));
             start(&arguments, &layout.server).map(|child| vec![child])
         }
+        System::Step(_) | System::Descriptors => Err(Failure::told("it is measured by `bench fastsocket` alone")),
     }
 }
 

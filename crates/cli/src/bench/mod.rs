@@ -8,6 +8,7 @@
 //! | `measure`, `numbers` | one measurement of one case, and what programs report of it |
 //! | `place`, `cpu`, `child` | namespaces and veth; time by core; programs that are started |
 //! | `part`, `limit`, `connections`, `nginx`, `kv` | those programs: both ends of a memory wire, frames without TCP, idle connections |
+//! | `fastsocket` | unmodified nginx and HAProxy, step by step, and what the kernel's descriptors cost |
 //! | `foreign`, `quota` | clients of key-value servers that are somebody else's; a limit to the server's CPU time |
 //! | `latency`, `profile` | search for the knee; where the CPU goes |
 //! | `statistics`, `report`, `plot`, `html` | medians and intervals; tables, JSON; a page |
@@ -17,6 +18,7 @@ mod child;
 mod columns;
 mod connections;
 mod cpu;
+mod fastsocket;
 mod figures;
 mod foreign;
 mod html;
@@ -102,6 +104,8 @@ pub fn system_names() -> impl clap::builder::TypedValueParser<Value = String> {
     let mut systems = figures::EVERYBODY.to_vec();
     systems.extend(figures::MEGAPIPE.iter().filter(|system| !figures::EVERYBODY.contains(system)));
     systems.extend(figures::KEEPERS);
+    systems.push(case::System::Descriptors);
+    systems.extend(case::STEPS.map(case::System::Step));
     let systems: Vec<_> =
         systems.iter().map(|s| clap::builder::PossibleValue::new(s.name()).help(s.describe())).collect();
     clap::builder::TypedValueParser::map(clap::builder::PossibleValuesParser::new(systems), |name: String| name)

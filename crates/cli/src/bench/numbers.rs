@@ -24,6 +24,7 @@ pub fn take_report(report: &Value, busy: f64, found: &mut Measurement) {
         "open_s",
         "opened_per_s",
         "resets",
+        "socket_close_ns",
     ] {
         if let Some(value) = number(&format!("/{name}")) {
             found.set(name, value);

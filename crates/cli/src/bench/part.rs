@@ -1,6 +1,7 @@
 //! Programs that rounds are made of and nobody types: both ends of a memory wire, echoes, blasters.
 
 use super::connections;
+use super::fastsocket::descriptors;
 use super::limit::{self, Ends, Mix, PORTS};
 use crate::args::{CoreList, LoadArgs, core_list};
 use crate::failure::{Failure, words};
@@ -37,6 +38,8 @@ pub enum Part {
     Blast(BlastArgs),
     /// Many idle connections, a peer that remembers none
     Connections(connections::ConnectionsArgs),
+    /// Sockets that are opened and closed
+    Descriptors(descriptors::DescriptorsArgs),
 }
 
 /// Arguments of `memory`.
@@ -134,7 +137,7 @@ pub trait Announced {
 }
 
 /// On standard output.
-struct Aloud;
+pub struct Aloud;
 
 impl Announced for Aloud {
     fn tell(&self, event: &str) -> Result<(), Failure> {
@@ -174,6 +177,7 @@ pub fn run(part: &Part, stop: &Stop) -> Result<(), Failure> {
         Part::Echo(args) => echo(args, stop),
         Part::Blast(args) => blast(args),
         Part::Connections(args) => connections::part(args, stop),
+        Part::Descriptors(args) => descriptors::part(args),
     }
 }
 

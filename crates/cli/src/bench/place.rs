@@ -8,6 +8,9 @@
 use super::cpu;
 use crate::failure::{Failure, words};
 use crate::lab::{offload, tool};
+use io::bpf::{Asm, Program};
+use rustix::net::netdevice::name_to_index;
+use rustix::net::{AddressFamily, SocketType, socket};
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
@@ -27,6 +30,9 @@ pub enum Side {
 const CUBIC: &str = "cubic";
 /// Of the whole machine.
 const ALLOWED: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
+
+/// Buckets of a table of established connections: a few for each that is open at once.
+const OWN_TABLE: usize = 65_536;
 
 /// The server's address.
 pub const SERVER: &str = "10.99.0.2";
@@ -75,14 +81,23 @@ impl Drop for Namespaces {
 impl Place {
     /// Makes one with so many queues at each end and addresses at the client's.
     pub fn new(queues: usize, addresses: usize) -> Result<Place, Failure> {
+        Place::with_table(queues, addresses, false)
+    }
+
+    /// As [`Place::new`]. With `own_table` the server's namespace has a hash table of established connections of its own (Linux 6.1)
+    /// in place of the machine's.
+    pub fn with_table(queues: usize, addresses: usize, own_table: bool) -> Result<Place, Failure> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let id = std::process::id() % 100_000;
         let place = NEXT.fetch_add(1, Ordering::Relaxed);
         let names = ["a", "b"].map(|end| format!("corelane-bench-{end}-{id}-{place}"));
         let interfaces = ["a", "b"].map(|end| format!("cb{end}{id}"));
         let namespaces = Namespaces(names.clone());
-        for name in &names {
-            tool("ip", &["netns", "add", name])?;
+        let [client, server] = &names;
+        tool("ip", &["netns", "add", client])?;
+        match own_table {
+            true => own_table_of(client, server)?,
+            false => drop(tool("ip", &["netns", "add", server])?),
         }
         let queues = queues.to_string();
         let end = |at: usize| ["netns", names[at].as_str(), "numtxqueues", &queues, "numrxqueues", &queues];
@@ -108,6 +123,7 @@ impl Place {
                     )
                 })?;
             }
+            number_queues(&namespace, interface)?;
             // What a server that expects this load sets.
             let sysctl = "cd /proc/sys/net && echo 65535 >core/somaxconn; echo 65535 >ipv4/tcp_max_syn_backlog";
             tool("ip", &["netns", "exec", name, "sh", "-c", &format!("{{ {sysctl}; }} 2>/dev/null; true")])?;
@@ -174,6 +190,24 @@ impl Place {
         command
     }
 
+    /// A program on a side, as the last argument of another command; of none: as [`Place::command`].
+    pub fn command_under(&self, side: Side, under: &[String], program: &Path) -> Command {
+        match under.split_first() {
+            None => self.command(side, program),
+            Some((first, rest)) => {
+                let mut command = self.command(side, Path::new(first));
+                command.args(rest).arg(program);
+                command
+            }
+        }
+    }
+
+    /// Writes a kernel setting of a side's namespace, as `net/ipv4/tcp_tw_reuse`.
+    pub fn set(&self, side: Side, name: &str, value: &str) -> Result<(), Failure> {
+        let script = format!("echo {value} >/proc/sys/{name}");
+        tool("ip", &["netns", "exec", &self.end(side).namespace, "sh", "-c", &script]).map(drop)
+    }
+
     /// Gives each end's receive queues threads on these cores; the threads.
     ///
     /// To be called once programs are attached: attaching one makes new NAPI contexts.
@@ -207,6 +241,40 @@ impl Place {
             return Frames::default();
         }
         parse_frames(&text, interface).unwrap_or_default()
+    }
+}
+
+/// Attaches an XDP program to an end of the veth and detaches it again, which numbers the end's receive queues. A full queue stops the
+/// sender's, and is to wake it by that number; without a program it is 0 for all of them (veth_poll of Linux 6.18), and the sender's
+/// other queues stay stopped.
+fn number_queues(namespace: &Path, interface: &str) -> Result<(), Failure> {
+    const PASS: i32 = 2;
+    let mut pass = Asm::default();
+    pass.mov(0, PASS).exit();
+    let pass = pass.finish();
+    let attached = offload::within(namespace, || {
+        let any = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
+        let index = name_to_index(&any, interface)?;
+        Program::load_xdp("cl_number", &pass, false)?.attach(index, false).map(drop)
+    });
+    attached.map_err(|error| {
+        Failure::new(format!("{interface}: an XDP program: {}", words(&error)), "run as root, with CAP_BPF")
+    })
+}
+
+/// Makes a namespace that has its own table of established connections: one that is made from within `parent`, which says so.
+fn own_table_of(parent: &str, name: &str) -> Result<(), Failure> {
+    let unsupported = || {
+        Failure::new("no namespace has a table of established connections of its own", "Linux 6.1 and later have it")
+    };
+    let ask = format!("echo {OWN_TABLE} >/proc/sys/net/ipv4/tcp_child_ehash_entries");
+    tool("ip", &["netns", "exec", parent, "sh", "-c", &ask]).map_err(|_| unsupported())?;
+    tool("nsenter", &[&format!("--net=/run/netns/{parent}"), "ip", "netns", "add", name])?;
+    // One that uses another's has a negative number.
+    let entries = tool("ip", &["netns", "exec", name, "cat", "/proc/sys/net/ipv4/tcp_ehash_entries"])?;
+    match entries.trim().parse::<i64>() {
+        Ok(entries) if entries > 0 => Ok(()),
+        _ => Err(unsupported()),
     }
 }
 
@@ -319,6 +387,22 @@ mod tests {
             assert_eq!(chosen.trim(), CUBIC);
         }
         assert_eq!(std::fs::read_to_string(ALLOWED).expect("Linux"), before);
+    }
+
+    #[test]
+    fn the_server_can_have_a_table_of_its_own() {
+        if available().is_err() || !Path::new("/proc/sys/net/ipv4/tcp_child_ehash_entries").exists() {
+            return testing::skip("needs root, iproute2 and Linux 6.1");
+        }
+        let place = Place::with_table(1, 1, true).expect("a place");
+        let entries = |end: &End| {
+            let file = "/proc/sys/net/ipv4/tcp_ehash_entries";
+            let entries = tool("ip", &["netns", "exec", &end.namespace, "cat", file]).expect("a namespace");
+            entries.trim().parse::<i64>().expect("a number")
+        };
+        assert_eq!(entries(&place.server), OWN_TABLE as i64);
+        // The machine's, or this namespace's where it has one.
+        assert_ne!(entries(&place.client), OWN_TABLE as i64);
     }
 
     #[test]
