@@ -41,8 +41,8 @@ pub fn cases(settings: &Settings, notes: &mut Vec<String>) -> Result<Vec<Case>, 
     if steps.is_empty() || !settings.wires.contains(&Wire::Xdp) {
         return Ok(cases);
     }
-    // A core a worker, and more than one: of their own where the client has as many besides.
-    let together = settings.cores < 2;
+    // A worker a core, and two workers at least: with fewer than four cores the client is on the same ones.
+    let together = settings.all_cores.len() < 4;
     let most = if together { settings.all_cores.len() } else { settings.cores };
     if together {
         notes.push("Client, server and (for HAProxy) backend share all cores: rates are of the three together".into());
@@ -53,7 +53,7 @@ pub fn cases(settings: &Settings, notes: &mut Vec<String>) -> Result<Vec<Case>, 
          processes and the threads that receive for it"
             .into(),
     );
-    let counts: Vec<usize> = if settings.quick { vec![most] } else { vec![1, most] };
+    let counts: Vec<usize> = if settings.quick || most == 1 { vec![most] } else { vec![1, most] };
     for program in [Program::Nginx, Program::Haproxy] {
         if program.path().is_none() {
             notes.push(format!("{} left out: it is not installed", program.name()));
@@ -200,6 +200,11 @@ mod tests {
         }
         assert!(cases.iter().all(|case| case.together == (case.system == System::Descriptors)));
         assert!(cases.iter().any(|case| case.system == System::Descriptors));
+        let narrow = Settings { cores: 1, ..settings.clone() };
+        let narrow = super::cases(&narrow, &mut notes).expect("cases");
+        assert!(
+            narrow.iter().all(|case| case.system == System::Descriptors || (case.cores, case.together) == (1, false))
+        );
         let one = Settings { systems: vec!["VL".into()], quick: true, ..settings };
         let cases = super::cases(&one, &mut notes).expect("cases");
         assert!(cases.len() <= 2 && cases.iter().all(|case| case.system == System::Step(Step::Listen)), "{cases:?}");
