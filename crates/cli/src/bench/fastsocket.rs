@@ -117,7 +117,7 @@ pub fn measure(case: &Case, settings: &Settings) -> Result<Measurement, Failure>
         }
         Err(error) => drop(found.remarks.insert(error.to_string())),
     }
-    // What carries frames to a core for an XDP program runs for the server, too.
+    // Threads that carry frames to a core for an XDP program work for the server, too.
     let moving = if matches!(step, Step::Deliver | Step::Established) { cpu::named("cpumap/") } else { Vec::new() };
     let own = || {
         let threads = serving.iter().chain(&napi.server).chain(&moving);
@@ -137,7 +137,7 @@ pub fn measure(case: &Case, settings: &Settings) -> Result<Measurement, Failure>
     let report = load.finish(settings.patience(&case.work))?;
     take_report(&report, busy, &mut found);
     if case.together {
-        // The cores' time is not the server's alone.
+        // Of the cores, the client has a part.
         found
             .values
             .retain(|name, _| !matches!(name.as_str(), "server_cpu_us_per_connection" | "server_cpu_us_per_message"));
