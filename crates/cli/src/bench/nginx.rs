@@ -7,7 +7,7 @@ use crate::failure::{Failure, words};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How it listens, and what runs it.
+/// Way in which nginx listens, and the command that runs it.
 pub struct Setup<'a> {
     /// After `listen`.
     pub listen: &'a str,
@@ -17,7 +17,7 @@ pub struct Setup<'a> {
     pub under: &'a [String],
 }
 
-/// What an expert sets.
+/// Settings of an expert.
 pub const EXPERT: Setup<'static> =
     Setup { listen: "80 reuseport backlog=65535 deferred", events: "accept_mutex off; multi_accept on;", under: &[] };
 

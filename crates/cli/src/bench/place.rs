@@ -84,7 +84,7 @@ impl Place {
         Place::with_table(queues, addresses, false)
     }
 
-    /// As [`Place::new`]. With `own_table` the server's namespace has a hash table of established connections of its own (Linux 6.1)
+    /// Makes one as [`Place::new`] does. With `own_table` the server's namespace has a hash table of established connections of its own (Linux 6.1)
     /// in place of the machine's.
     pub fn with_table(queues: usize, addresses: usize, own_table: bool) -> Result<Place, Failure> {
         static NEXT: AtomicU32 = AtomicU32::new(0);

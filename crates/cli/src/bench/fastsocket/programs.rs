@@ -78,7 +78,7 @@ pub fn start(place: &Place, program: Program, step: Step, cores: &[usize], work:
 fn haproxy(place: &Place, step: Step, cores: &[usize], concurrent: usize, under: &[String]) -> Result<Child, Failure> {
     let program =
         Program::Haproxy.path().ok_or_else(|| Failure::new("HAProxy is not installed", "apt install haproxy"))?;
-    // It connects as often as it accepts: all ports, and those that wait in TIME-WAIT for no more than a second.
+    // A proxy connects as often as it accepts: it needs all ports, and those in TIME-WAIT again after a second.
     place.set(Side::Server, "net/ipv4/ip_local_port_range", "'1024 65535'")?;
     place.set(Side::Server, "net/ipv4/tcp_tw_reuse", "1")?;
     let failed = |error: std::io::Error| Failure::told(format!("HAProxy's configuration: {}", words(&error)));
