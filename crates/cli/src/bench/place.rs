@@ -84,8 +84,8 @@ impl Place {
         Place::with_table(queues, addresses, false)
     }
 
-    /// Makes one as [`Place::new`] does. With `own_table` the server's namespace has a hash table of established connections of its own (Linux 6.1)
-    /// in place of the machine's.
+    /// Makes one as [`Place::new`] does. With `own_table` the server's namespace has a hash table of established connections of its
+    /// own (Linux 6.1) in place of the machine's.
     pub fn with_table(queues: usize, addresses: usize, own_table: bool) -> Result<Place, Failure> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let id = std::process::id() % 100_000;
