@@ -1,5 +1,6 @@
 //! The machine as /sys and /proc show it, and folders of records.
 
+use ::io::filters::Filters;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -14,18 +15,20 @@ pub struct Machine {
     run: PathBuf,
     /// Number of this network namespace.
     namespace: u64,
+    /// Receive rules of an interface, by its name.
+    filters: fn(&str) -> io::Result<Filters>,
 }
 
 impl Machine {
     /// The real one, seen from this process's network namespace.
     pub fn here() -> io::Result<Machine> {
         let namespace = fs::metadata("/proc/thread-self/ns/net")?.ino();
-        Ok(Machine { root: "/".into(), run: "/run/corelane".into(), namespace })
+        Ok(Machine { root: "/".into(), run: "/run/corelane".into(), namespace, filters: Filters::of })
     }
 
     #[cfg(test)]
-    pub fn made(root: PathBuf, namespace: u64) -> Machine {
-        Machine { run: root.join("run"), root, namespace }
+    pub fn made(root: PathBuf, namespace: u64, filters: fn(&str) -> io::Result<Filters>) -> Machine {
+        Machine { run: root.join("run"), root, namespace, filters }
     }
 
     /// Folder that holds /sys and /proc.
@@ -47,6 +50,11 @@ impl Machine {
     pub fn index(&self, interface: &str) -> Option<u32> {
         let file = self.root.join("sys/class/net").join(interface).join("ifindex");
         fs::read_to_string(file).ok()?.trim().parse().ok()
+    }
+
+    /// Receive rules of an interface.
+    pub fn filters(&self, interface: &str) -> io::Result<Filters> {
+        (self.filters)(interface)
     }
 
     /// A file in the /proc folder of each process.

@@ -4,10 +4,12 @@
 
 mod mask;
 mod plan;
+mod steer;
 
 use crate::failure::words;
 use crate::machine::Machine;
 use crate::record::{self, Locked, Taken};
+use ::io::bpf::Blocks;
 use ::io::netlink::Netlink;
 use mask::CpuMask;
 use plan::{Facts, Setting};
@@ -15,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
+use steer::Steering;
 
 /// Folder of the records.
 const FOLDER: &str = "zones";
@@ -32,6 +35,9 @@ struct Record {
     program: u32,
     /// All that was, or was to be, set.
     settings: Vec<Setting>,
+    /// Receive rules that were, or were to be, inserted.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    rules: Vec<String>,
 }
 
 /// An interface whose queues are set to cores. Dropping it undoes that.
@@ -39,17 +45,19 @@ struct Record {
 pub struct Zone {
     interface: String,
     settings: Vec<Setting>,
+    steering: Option<Steering>,
     record: Option<Locked>,
 }
 
 impl Zone {
-    /// Sets the queues of an interface, of number `index`, to `cores`, for the program of a process. With `delivered` an XDP program
-    /// hands its frames to cores. Also returns what could not be had.
+    /// Sets the queues of an interface, of number `index`, to `cores`, for the program of a process. With `blocks` an XDP program hands
+    /// frames to the cores of their ports; rules of the NIC bring them there before where its driver takes such. Also returns what could
+    /// not be had.
     pub fn enter(
         machine: &Machine,
         (interface, index): (&str, u32),
         cores: &[u32],
-        delivered: bool,
+        blocks: Option<&Blocks>,
         program: u32,
     ) -> (Option<Zone>, Vec<String>) {
         let cannot = |why: String| (None, vec![format!("queues of {interface} stay as they are: {why}")]);
@@ -60,31 +68,50 @@ impl Zone {
             Ok(taken) => taken,
             Err(why) => return cannot(why),
         };
+        if let Some(Record { rules, .. }) = &earlier
+            && let Err(error) = steer::remove(machine, interface, rules)
+        {
+            return cannot(format!("rules of an earlier program cannot be removed: {}", words(&error)));
+        }
         let facts = Facts::read(machine.root(), interface);
-        let settings = facts.plan(cores, delivered);
+        let settings = facts.plan(cores, blocks.is_some());
+        let mut notes = Vec::new();
+        let rules = blocks.map_or_else(Vec::new, |blocks| facts.rules(cores, blocks));
+        let mut steering = match Steering::new(machine, interface, rules) {
+            Ok(steering) => steering,
+            Err(why) => {
+                notes.push(format!("{interface} has no rules by port: {why}"));
+                None
+            }
+        };
+        let rules = steering.as_ref().map_or_else(Vec::new, Steering::written);
         let mut record =
-            Record { interface: interface.into(), index, namespace: machine.namespace(), program, settings };
+            Record { interface: interface.into(), index, namespace: machine.namespace(), program, settings, rules };
         record.follow(earlier);
         if let Err(error) = locked.write(&record) {
             return cannot(format!("{}: {}", machine.records(FOLDER).display(), words(&error)));
         }
-        let mut notes = Vec::new();
         if facts.has_interrupts() && machine.balances_interrupts() {
             notes.push(format!("irqbalance runs, and may move the interrupts of {interface} to other cores: stop it"));
         }
         if facts.has_unnamed() {
             notes.push(format!("interrupts of {interface} do not name their queues: they stay as they are"));
         }
-        let failed = record.settings.iter().filter_map(|setting| {
-            let error = write(&setting.file, &setting.now).err()?;
-            Some(format!("{} stays {}: {}", setting.file.display(), setting.was, words(&error)))
-        });
+        let failed =
+            record.settings.iter().filter_map(|setting| Some((setting, write(&setting.file, &setting.now).err()?)));
         let failed: Vec<_> = failed.collect();
-        if let Some(first) = failed.first() {
+        if let Some((Setting { file, was, .. }, error)) = failed.first() {
             let (count, all) = (failed.len(), record.settings.len());
+            let first = format!("{} stays {was}: {}", file.display(), words(error));
             notes.push(format!("{interface}: {count} of {all} settings not made: {first}"));
         }
-        (Some(Zone { interface: record.interface, settings: record.settings, record: Some(locked) }), notes)
+        if let Some(steering) = &mut steering {
+            let stays = |queue: u32| {
+                failed.iter().any(|(setting, _)| facts.files_of(queue as usize).any(|file| file == setting.file))
+            };
+            notes.extend(steering.insert(|rule| !stays(rule.queue)).map(|why| format!("{interface}: {why}")));
+        }
+        (Some(Zone { interface: record.interface, settings: record.settings, steering, record: Some(locked) }), notes)
     }
 
     /// Name of the interface.
@@ -97,6 +124,18 @@ impl Zone {
         self.settings.len()
     }
 
+    /// Number of rules by port that the NIC has.
+    pub fn rules(&self) -> usize {
+        self.steering.as_ref().map_or(0, Steering::rules)
+    }
+
+    /// Gives up the rules of a port: somebody listens on it, whose connections stay where the NIC brings them.
+    pub fn listens(&mut self, port: u16) {
+        if let Some(steering) = &mut self.steering {
+            steering.listens(port);
+        }
+    }
+
     /// Undoes them. Returns lines on those that could not be undone, which stay written down for `corelane tune --undo`.
     pub fn leave(mut self) -> Vec<String> {
         self.end()
@@ -104,7 +143,9 @@ impl Zone {
 
     fn end(&mut self) -> Vec<String> {
         let Some(record) = self.record.take() else { return Vec::new() };
+        let rules = self.steering.take().map_or(Ok(()), Steering::end);
         let mut failed = undo(&self.settings).failed;
+        failed.extend(rules.err().map(|error| format!("rules of {}: {}", self.interface, words(&error))));
         if failed.is_empty()
             && let Err(error) = record.remove()
         {
@@ -122,7 +163,7 @@ impl Drop for Zone {
 
 /// Sets the queues of all of `devices` as [`Zone::enter`] does, after what earlier programs left behind is undone. Also returns what
 /// could not be had. A name that no interface has, and loopback, are left out.
-pub fn enter_all(devices: &[String], cores: &[u32], delivered: bool, program: u32) -> (Vec<Zone>, Vec<String>) {
+pub fn enter_all(devices: &[String], cores: &[u32], blocks: Option<&Blocks>, program: u32) -> (Vec<Zone>, Vec<String>) {
     let failed = |error: io::Error| (Vec::new(), vec![format!("queues stay as they are: {}", words(&error))]);
     let links = match Netlink::open().and_then(|mut netlink| netlink.links()) {
         Ok(links) => links,
@@ -142,22 +183,22 @@ pub fn enter_all(devices: &[String], cores: &[u32], delivered: bool, program: u3
     }
     let links = links.iter().filter(|link| devices.contains(&link.name) && !link.loopback);
     let entered = links.filter_map(|link| {
-        let (zone, more) = Zone::enter(&machine, (&link.name, link.index), cores, delivered, program);
+        let (zone, more) = Zone::enter(&machine, (&link.name, link.index), cores, blocks, program);
         notes.extend(more);
         zone
     });
     (entered.collect(), notes)
 }
 
-/// Takes the record of an interface, and settings that an earlier process has left there, since they could not be undone.
-fn take(machine: &Machine, index: u32) -> Result<(Locked, Vec<Setting>), String> {
+/// Takes the record of an interface, and the one that an earlier process has left there, since it could not be undone.
+fn take(machine: &Machine, index: u32) -> Result<(Locked, Option<Record>), String> {
     let folder = machine.records(FOLDER);
     let failed = |error: io::Error| format!("{}: {}", folder.display(), words(&error));
     record::make_folder(&folder).map_err(failed)?;
     match record::take::<Record>(&record::path(&folder, machine.namespace(), index), true).map_err(failed)? {
         Taken::Free(mut locked) => {
-            let earlier = locked.read::<Record>().map_err(failed)?;
-            Ok((locked, earlier.map_or_else(Vec::new, |earlier| earlier.settings)))
+            let earlier = locked.read().map_err(failed)?;
+            Ok((locked, earlier))
         }
         Taken::Held(holder) => {
             let pid = holder.map_or(String::new(), |holder| format!(" (pid {})", holder.program));
@@ -242,6 +283,12 @@ pub fn undo_left(machine: &Machine) -> io::Result<Vec<Found>> {
         record.settings.retain(|setting| there || setting.handler.is_some());
         let mut undone = undo(&record.settings);
         undone.gone += kept - record.settings.len();
+        if there {
+            match steer::remove(machine, &record.interface, &record.rules) {
+                Ok(removed) => undone.undone += removed,
+                Err(error) => undone.failed.push(format!("rules of {}: {}", record.interface, words(&error))),
+            }
+        }
         if undone.failed.is_empty() {
             locked.remove()?;
         }
@@ -252,8 +299,8 @@ pub fn undo_left(machine: &Machine) -> io::Result<Vec<Found>> {
 
 impl Record {
     /// Keeps the masks that were there before an earlier process.
-    fn follow(&mut self, earlier: Vec<Setting>) {
-        for old in earlier {
+    fn follow(&mut self, earlier: Option<Record>) {
+        for old in earlier.map_or_else(Vec::new, |earlier| earlier.settings) {
             match self.settings.iter_mut().find(|new| new.file == old.file && new.handler == old.handler) {
                 Some(new) => new.was = old.was,
                 None => self.settings.push(old),

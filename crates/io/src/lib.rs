@@ -8,6 +8,7 @@ pub mod bpf;
 mod capability;
 mod error;
 
+pub mod filters;
 pub mod impair;
 pub mod memwire;
 pub mod netlink;

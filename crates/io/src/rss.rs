@@ -51,17 +51,21 @@ pub(crate) fn ethtool(socket: &OwnedFd, name: &str, words: &mut [u32]) -> io::Re
     check(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) }).map(drop)
 }
 
+/// A socket for ethtool's ioctl, of this network namespace.
+pub(crate) fn socket() -> io::Result<OwnedFd> {
+    // SAFETY: a plain system call that gives a new descriptor.
+    let fd = check(unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) })?;
+    // SAFETY: new, and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
 /// How `name` spreads flows, or why that cannot be known, in a few words.
 pub fn read(name: &str) -> Result<Rss, String> {
     let why = |what: &str, e: io::Error| match e.raw_os_error() {
         Some(libc::EOPNOTSUPP) => format!("its driver does not tell {what}"),
         _ => format!("{what}: {e}"),
     };
-    // SAFETY: a plain system call that gives a new descriptor.
-    let fd = check(unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) })
-        .map_err(|e| why("a socket", e))?;
-    // SAFETY: new, and nobody else's.
-    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    let socket = socket().map_err(|e| why("a socket", e))?;
     let mut sizes = [0; HEAD_WORDS];
     sizes[0] = GRSSH;
     ethtool(&socket, name, &mut sizes).map_err(|e| why("its hash", e))?;

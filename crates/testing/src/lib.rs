@@ -3,6 +3,8 @@
 //! A test that passes says nothing: what it has printed is thrown away. So where `CI=true` says that everything is to be tested,
 //! a skip is a failure.
 
+pub mod nic;
+
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Mutex;

@@ -165,7 +165,7 @@ impl Helper {
         // After the XDP programs: a driver may set queues anew as it takes one.
         let (zones, notes) = match devices.is_empty() {
             true => Default::default(),
-            false => enter_all(devices, &cores, ports.is_some(), args.program),
+            false => enter_all(devices, &cores, ports.as_ref().map(Ports::blocks), args.program),
         };
         notes.iter().for_each(|note| tables.note(note));
         // A descriptor for each process that has asked.
@@ -286,6 +286,7 @@ impl Helper {
                     && let Ok(place) = Place::of(claim.listener.as_fd())
                 {
                     ports.listens(place.port);
+                    self.zones.iter_mut().for_each(|zone| zone.listens(place.port));
                 }
                 let answered = match request.kind {
                     Kind::Listen => self.tables.prepare(claim),

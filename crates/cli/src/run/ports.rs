@@ -3,6 +3,7 @@
 use super::report::{Device, Opened, OpenedOn};
 use crate::failure::{Failure, words};
 use ::io::bpf::{Blocks, Delivered};
+use ::io::filters;
 use ::io::xdp::Delivery;
 use claims::ports::{LINE, counted, line};
 use rustix::fd::OwnedFd;
@@ -10,6 +11,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 /// Ports by core.
 pub struct Ports {
@@ -23,10 +25,16 @@ impl Ports {
     /// Deals the ports of this network namespace to `cores`, of CPUs 0 to `cpus` - 1, and has `devices` deliver.
     pub fn new(devices: &[String], cores: &[u32], cpus: u32) -> Result<Ports, Failure> {
         let failed = |error: io::Error| Failure::told(format!("ports by core: {}", words(&error)));
-        let blocks = Blocks::of_kernel(cores, random()).map_err(Failure::told)?;
+        let aligned = devices.iter().any(|name| filters::take_ranges(Path::new("/"), name));
+        let blocks = Blocks::of_kernel(cores, random(), aligned).map_err(Failure::told)?;
         let memory = memory(&blocks, cpus).map_err(failed)?;
         let devices = devices.iter().map(|name| Delivery::attach(name, &blocks, cores, cpus).map_err(Failure::told));
         Ok(Ports { devices: devices.collect::<Result<_, _>>()?, blocks, memory })
+    }
+
+    /// Ports by core.
+    pub fn blocks(&self) -> &Blocks {
+        &self.blocks
     }
 
     /// A descriptor of the memory, for a process.

@@ -78,12 +78,14 @@ pub struct Queues {
     pub name: String,
     /// Number of settings that were another before: CPU masks of interrupts, RPS and XPS.
     pub settings: usize,
+    /// Number of rules by which the NIC brings frames to a core's ports to its queue.
+    pub rules: usize,
 }
 
 impl Queues {
     /// Sums up.
     pub fn of(zone: &Zone) -> Queues {
-        Queues { name: zone.interface().into(), settings: zone.settings() }
+        Queues { name: zone.interface().into(), settings: zone.settings(), rules: zone.rules() }
     }
 }
 

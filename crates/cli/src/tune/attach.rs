@@ -329,7 +329,8 @@ mod tests {
     fn threads_that_somebody_else_has_set_since_are_left() {
         let (may, pid) = (affinity(std::process::id()).unwrap(), std::process::id());
         let [first, second, ..] = may[..] else { return testing::skip("needs two cores") };
-        let machine = Machine::made(std::env::temp_dir().join(format!("corelane-cli-tune-{pid}")), 40);
+        let root = std::env::temp_dir().join(format!("corelane-cli-tune-{pid}"));
+        let machine = Machine::made(root, 40, ::io::filters::Filters::of);
         record::make_folder(&machine.records(FOLDER)).unwrap();
         let (pinned, set_since) = (thread(), thread());
         for (of, core) in [(&pinned, first), (&set_since, second)] {

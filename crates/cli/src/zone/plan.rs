@@ -1,6 +1,8 @@
 //! Settings of an interface's zone: read from /sys and /proc, and planned.
 
 use super::mask::CpuMask;
+use ::io::bpf::Blocks;
+use ::io::filters::Rule;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -94,6 +96,29 @@ impl Facts {
             set(file, None, mask, others.chain(cores_of(number, self.transmit.len(), cores)).collect());
         }
         settings
+    }
+
+    /// Rules by which frames to a core's ports come to its queue: those of IPv4 first. Cores without a queue whose interrupt is known have
+    /// none.
+    pub fn rules(&self, cores: &[u32], blocks: &Blocks) -> Vec<Rule> {
+        let queues = cores.iter().take(self.receive.len()).enumerate();
+        let queues =
+            queues.filter(|(queue, core)| self.files_of(*queue).next().is_some() && !cores[..*queue].contains(core));
+        let rules = |ipv6: bool| {
+            queues.clone().flat_map(move |(queue, core)| {
+                let pieces = blocks.pieces(*core);
+                pieces.map(move |(first, last)| Rule { ipv6, first, last, queue: queue as u32 })
+            })
+        };
+        rules(false).chain(rules(true)).collect()
+    }
+
+    /// Masks of the interrupts of a queue.
+    pub fn files_of(&self, queue: usize) -> impl Iterator<Item = &Path> {
+        self.interrupts
+            .iter()
+            .filter(move |interrupt| interrupt.queue == queue)
+            .map(|interrupt| interrupt.file.as_path())
     }
 }
 

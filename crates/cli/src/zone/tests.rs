@@ -1,7 +1,22 @@
 use super::*;
+use ::io::filters::{Filters, Rule};
+use std::cell::RefCell;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
+use testing::nic::Nic;
+
+thread_local! {
+    /// NIC of eth1, where it has rules: of this test.
+    static NIC: RefCell<Option<Nic>> = const { RefCell::new(None) };
+}
+
+/// Receive rules of the test's NIC.
+fn filters(interface: &str) -> io::Result<Filters> {
+    assert_eq!(interface, "eth1");
+    let nic = NIC.with_borrow(Clone::clone).ok_or(io::ErrorKind::NotConnected)?;
+    Ok(Filters::over(Box::new(move |words| nic.call(words))))
+}
 
 /// A folder with the files that /sys and /proc have of an interface.
 struct Folders(Machine);
@@ -12,7 +27,7 @@ impl Folders {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let root = std::env::temp_dir().join(format!("corelane-cli-zone-{}-{number}", std::process::id()));
-        let machine = Folders(Machine::made(root, 40));
+        let machine = Folders(Machine::made(root, 40, filters));
         machine.make("sys/class/net/eth1/ifindex", "3");
         for (of, file, masks) in [("rx", "rps_cpus", receive), ("tx", "xps_cpus", transmit)] {
             for (number, mask) in masks.iter().enumerate() {
@@ -32,6 +47,15 @@ impl Folders {
     fn with_two_queues() -> Folders {
         let interrupts = [(30, "eth1", "f"), (31, "eth1-TxRx-0", "f"), (32, "eth1-TxRx-1", "f")];
         Folders::new(&["f", "0"], &["3", "c"], &interrupts)
+    }
+
+    /// Gives eth1 a driver, and a NIC behind it.
+    fn drive(self, driver: &str, nic: Nic) -> Folders {
+        self.make(&format!("sys/bus/pci/drivers/{driver}/bind"), "");
+        let link = self.path("sys/class/net/eth1/device/driver");
+        std::os::unix::fs::symlink(self.path(&format!("sys/bus/pci/drivers/{driver}")), link).unwrap();
+        NIC.set(Some(nic));
+        self
     }
 
     fn path(&self, file: &str) -> PathBuf {
@@ -58,7 +82,8 @@ impl Folders {
     }
 
     fn enter(&self, cores: &[u32], delivered: bool) -> (Option<Zone>, Vec<String>) {
-        Zone::enter(&self.0, ("eth1", 3), cores, delivered, 7)
+        let blocks = Blocks::deal((32_768, 60_999), cores, 0, true);
+        Zone::enter(&self.0, ("eth1", 3), cores, delivered.then_some(&blocks), 7)
     }
 
     fn undo_left(&self) -> Vec<(String, u32, End)> {
@@ -216,7 +241,7 @@ fn records_of_other_network_namespaces_wait_for_them() {
     let mut machine = Folders::with_two_queues();
     kill(machine.enter(&[1, 2], true).0.unwrap());
     let set = machine.masks();
-    machine.0 = Machine::made(machine.0.root().into(), 41);
+    machine.0 = Machine::made(machine.0.root().into(), 41, filters);
     // A process in the namespace 40.
     machine.make("proc/12/ns/x", "");
     let link = |to: &Path| std::os::unix::fs::symlink(to, machine.path("proc/12/ns/net")).unwrap();
@@ -255,7 +280,7 @@ fn failures_are_told_and_kept() {
     assert_eq!((machine.undo_left(), machine.records()), (Vec::new(), 0));
 
     // Another namespace's /sys.
-    let (zone, notes) = Zone::enter(&machine.0, ("eth1", 4), &[1], true, 7);
+    let (zone, notes) = Zone::enter(&machine.0, ("eth1", 4), &[1], None, 7);
     assert!(zone.is_none() && notes[0].ends_with("/sys shows another network namespace"), "{notes:?}");
 
     // irqbalance(1) is told of.
@@ -285,4 +310,108 @@ fn failures_are_told_and_kept() {
     machine.make("proc/irq/31/smp_affinity", "2");
     assert_eq!(zone.unwrap().leave(), Vec::<String>::new());
     assert_eq!((machine.masks().as_str(), machine.records()), ("f f f f 0 3 c", 0));
+}
+
+/// Ports that rules bring to each of two queues, IPv4's and IPv6's.
+fn steered(nic: &Nic) -> [[usize; 2]; 2] {
+    let mut ports = [[0; 2]; 2];
+    for (_, [flow, port, mask, queue]) in nic.rules() {
+        assert!(port & !mask == 0 && mask != 0);
+        // Bits of the second half that are not compared.
+        ports[usize::from(flow == 5)][queue as usize] += 1 << (16 - mask.count_ones());
+    }
+    ports
+}
+
+#[test]
+fn rules_bring_a_cores_ports_to_its_queue() {
+    let nic = Nic::new(1024, true);
+    let machine = Folders::with_two_queues().drive("mlx5_core", nic.clone());
+    let blocks = Blocks::deal((32_768, 60_999), &[2, 1], 0, true);
+    let (zone, notes) = machine.enter(&[2, 1], true);
+    let zone = zone.unwrap();
+    let size = usize::from(blocks.size);
+    assert_eq!((steered(&nic), zone.rules(), notes.len()), ([[size; 2]; 2], 4 * size / 1024, 0));
+    // A port of the block of core 2, whose queue is the first of two.
+    let (_, [_, port, _, queue]) = nic.rules().pop().unwrap();
+    let [.., high, low] = port.to_ne_bytes();
+    assert_eq!((u16::from_be_bytes([high, low]), queue), (blocks.of(2).unwrap().0, 0));
+    assert_eq!(zone.leave(), Vec::<String>::new());
+    assert_eq!((nic.rules().len(), machine.records()), (0, 0));
+
+    // Nothing is inserted where ports are not dealt, nor by drivers whose sources were not read.
+    drop(machine.enter(&[1, 2], false).0.unwrap());
+    let other = Folders::with_two_queues().drive("macb", nic.clone());
+    assert_eq!(other.enter(&[1, 2], true).0.unwrap().rules(), 0);
+    // Cores beyond the queues have none, nor has a queue whose interrupt is not known.
+    let machine = Folders::new(&["0"; 2], &[], &[(30, "eth1-TxRx-1", "f")]).drive("ixgbe", nic.clone());
+    let zone = machine.enter(&[0, 1, 2], true).0.unwrap();
+    assert!(zone.rules() > 0 && nic.rules().iter().all(|(_, rule)| rule[3] == 1));
+}
+
+#[test]
+fn rules_that_cannot_be_had_are_told() {
+    let mut nic = Nic::new(1024, false);
+    let machine = Folders::with_two_queues().drive("ixgbe", nic.clone());
+    // One that has IPv4 alone.
+    let (zone, notes) = machine.enter(&[1, 2], true);
+    assert_eq!(notes, ["eth1: 26 of 52 rules by port not made: invalid argument"]);
+    assert_eq!((zone.as_ref().unwrap().rules(), nic.rules().len()), (26, 26));
+    drop(zone);
+    assert_eq!(nic.rules().len(), 0);
+
+    nic.on = false;
+    let machine = Folders::with_two_queues().drive("ixgbe", nic.clone());
+    let (zone, notes) = machine.enter(&[1, 2], true);
+    assert_eq!(notes, ["eth1 has no rules by port: they are off: ethtool -K eth1 ntuple on"]);
+    assert_eq!((zone.unwrap().rules(), nic.rules().len()), (0, 0));
+
+    // An interrupt that its driver keeps.
+    let nic = Nic::new(1024, true);
+    let machine = Folders::with_two_queues().drive("mlx5_core", nic.clone());
+    let file = machine.path("proc/irq/31/smp_affinity");
+    fs::remove_file(&file).unwrap();
+    std::os::unix::fs::symlink("/sys/class/net/lo/addr_len", &file).unwrap();
+    let (zone, notes) = machine.enter(&[1, 2], true);
+    assert_eq!(notes[1], "eth1: 26 of 52 rules by port not made: interrupts of their queues stay on other cores");
+    assert_eq!((zone.unwrap().rules(), steered(&nic)), (26, [[0, 13_312]; 2]));
+}
+
+#[test]
+fn ports_on_which_somebody_listens_have_no_rules() {
+    let nic = Nic::new(1024, true);
+    let machine = Folders::with_two_queues().drive("mlx5_core", nic.clone());
+    let blocks = Blocks::deal((32_768, 60_999), &[1, 2], 0, true);
+    let mut zone = machine.enter(&[1, 2], true).0.unwrap();
+    let all = nic.rules().len();
+    zone.listens(443);
+    assert_eq!((zone.rules(), nic.rules().len()), (all, all));
+    zone.listens(blocks.of(1).unwrap().0 + 5);
+    assert_eq!((zone.rules(), nic.rules().len()), (all - 2, all - 2));
+    assert_eq!(zone.leave(), Vec::<String>::new());
+    assert_eq!(nic.rules().len(), 0);
+}
+
+#[test]
+fn rules_of_a_killed_process_are_removed_and_others_stay() {
+    let nic = Nic::new(1024, true);
+    let machine = Folders::with_two_queues().drive("mlx5_core", nic.clone());
+    // An administrator's, which the zone would have made too.
+    let (first, last) = Blocks::deal((32_768, 60_999), &[1, 2], 0, true).pieces(1).next().unwrap();
+    let foreign = Rule { ipv6: false, first, last, queue: 0 };
+    filters("eth1").unwrap().insert(std::slice::from_ref(&foreign));
+    kill(machine.enter(&[1, 2], true).0.unwrap());
+    assert_eq!(nic.rules().len(), 52);
+    // While the NIC does not answer they are kept in mind, and no other program's follow.
+    NIC.set(None);
+    let [(_, _, End::Undone(undone))] = &machine.undo_left()[..] else { panic!("no record") };
+    assert_eq!((undone.undone, undone.failed.as_slice()), (3, &["rules of eth1: not connected".to_owned()][..]));
+    let (zone, notes) = machine.enter(&[1, 2], true);
+    let why = "rules of an earlier program cannot be removed: not connected";
+    assert!(zone.is_none() && notes == [format!("queues of eth1 stay as they are: {why}")], "{notes:?}");
+    NIC.set(Some(nic.clone()));
+    let undone = Undone { undone: 51, ..Undone::default() };
+    assert_eq!(machine.undo_left(), [("eth1".into(), 7, End::Undone(undone))]);
+    assert_eq!((nic.rules().len(), machine.records()), (1, 0));
+    assert_eq!(filters("eth1").unwrap().rules().unwrap()[0].1, foreign);
 }

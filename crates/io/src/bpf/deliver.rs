@@ -21,6 +21,8 @@ const LOCAL_PORT_RANGE: i32 = 51;
 const KERNEL_RANGE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 /// Fewest ports of a block. A connection to a server that was opened and closed keeps its port for a minute.
 const LEAST: u16 = 64;
+/// Pieces of a block of those that are aligned: as many, or up to twice that.
+const PIECES: u32 = 8;
 /// Frames that wait for a CPU, at most.
 const QUEUE: u32 = 8192;
 /// A cache line, so that CPUs do not write to each other's.
@@ -55,7 +57,7 @@ pub struct Blocks {
 
 impl Blocks {
     /// Deals the ports from which the kernel chooses, as [`deal`](Blocks::deal).
-    pub fn of_kernel(cpus: &[u32], random: u32) -> Result<Blocks, PortError> {
+    pub fn of_kernel(cpus: &[u32], random: u32, aligned: bool) -> Result<Blocks, PortError> {
         let failed = |what: &str, source: io::Error| PortError::System { what: what.into(), source };
         let socket = std::net::TcpListener::bind(("127.0.0.1", 0)).map_err(|e| failed("a socket", e))?;
         match set_option(&socket, libc::IPPROTO_IP, LOCAL_PORT_RANGE, &0u32) {
@@ -67,7 +69,7 @@ impl Blocks {
         }
         let text = std::fs::read_to_string(KERNEL_RANGE).map_err(|e| failed(KERNEL_RANGE, e))?;
         let range = range(&text).ok_or_else(|| failed(KERNEL_RANGE, io::ErrorKind::InvalidData.into()))?;
-        let blocks = Blocks::deal(range, cpus, random);
+        let blocks = Blocks::deal(range, cpus, random, aligned);
         if blocks.cpus.is_empty() {
             let (first, last) = range;
             let why =
@@ -78,19 +80,27 @@ impl Blocks {
     }
 
     /// Deals the ports from `range.0` to `range.1` to `cpus`; which CPU has the first block, and where that begins, is by `random`. CPUs
-    /// for which there are not enough ports have none.
-    pub fn deal(range: (u16, u16), cpus: &[u32], random: u32) -> Blocks {
-        let ports = u32::from(range.1.saturating_sub(range.0)) + 1;
+    /// for which there are not enough ports have none. Where they are to be `aligned`, blocks are made of few [`pieces`](Blocks::pieces),
+    /// and up to a quarter of the ports is in none.
+    pub fn deal(range: (u16, u16), cpus: &[u32], random: u32, aligned: bool) -> Blocks {
+        let (mut first, end) = (u32::from(range.0), u32::from(range.1) + 1);
+        let ports = end.saturating_sub(first);
         let n = (cpus.len() as u32).min(ports / u32::from(LEAST));
-        // The kernel opens connections from ports of one parity first, and binds to the others: blocks keep the range's.
-        let size = ports.checked_div(n).unwrap_or(0) & !1;
-        let spare = ports - n * size;
-        let mut cpus = cpus[..n as usize].to_vec();
-        if n > 0 {
-            cpus.rotate_left((random % n) as usize);
+        if n == 0 {
+            return Blocks { first: range.0, size: 0, cpus: Vec::new() };
         }
-        let shift = (random >> 16) % (spare / 2 + 1) * 2;
-        Blocks { first: (u32::from(range.0) + shift) as u16, size: size as u16, cpus }
+        // The kernel opens connections from ports of one parity first, and binds to the others: blocks keep the range's.
+        let mut unit = 2;
+        if aligned {
+            unit = 1 << (ports / n / PIECES).ilog2();
+            first = first.next_multiple_of(unit);
+        }
+        let size = (end - first) / n / unit * unit;
+        let spare = end - first - n * size;
+        let mut cpus = cpus[..n as usize].to_vec();
+        cpus.rotate_left((random % n) as usize);
+        let shift = (random >> 16) % (spare / unit + 1) * unit;
+        Blocks { first: (first + shift) as u16, size: size as u16, cpus }
     }
 
     /// First and last port of a CPU.
@@ -98,6 +108,13 @@ impl Blocks {
         let at = self.cpus.iter().position(|other| *other == cpu)?;
         let first = self.first + self.size * at as u16;
         Some((first, first + (self.size - 1)))
+    }
+
+    /// Ranges of 2^n ports that share their high bits, first and last port, of which a CPU's block is made.
+    pub fn pieces(&self, cpu: u32) -> impl Iterator<Item = (u16, u16)> + use<> {
+        let unit = 1 << (self.first | self.size).trailing_zeros();
+        let (first, last) = self.of(cpu).unwrap_or((1, 0));
+        (first..=last).step_by(unit).map(move |first| (first, first + (unit as u16 - 1)))
     }
 }
 
@@ -353,7 +370,7 @@ mod tests {
         for random in [0, 1, 0xffff_0001, 0x8000_0002, u32::MAX] {
             for n in [1, 2, 3, 5, 48, 441] {
                 let cpus: Vec<u32> = (0..n).collect();
-                let blocks = Blocks::deal((32_768, 60_999), &cpus, random);
+                let blocks = Blocks::deal((32_768, 60_999), &cpus, random, false);
                 let mut all: Vec<_> = cpus.iter().map(|cpu| blocks.of(*cpu).unwrap()).collect();
                 all.sort_unstable();
                 assert!(all[0].0 >= 32_768 && all[n as usize - 1].1 <= 60_999, "{blocks:?}");
@@ -363,17 +380,46 @@ mod tests {
                 assert!(lost < 2 * n, "{lost} ports of no block");
             }
         }
-        let twice = [1, 7].map(|random| Blocks::deal((32_768, 60_999), &[4, 6, 8, 9], random).of(4));
+        let twice = [1, 7].map(|random| Blocks::deal((32_768, 60_999), &[4, 6, 8, 9], random, false).of(4));
         assert_ne!(twice[0], twice[1], "the first block is drawn");
     }
 
     #[test]
+    fn aligned_blocks_are_made_of_few_pieces() {
+        for random in [0, 1, 0xffff_0001, u32::MAX] {
+            for (range, n) in [
+                ((32_768, 60_999), 1),
+                ((32_768, 60_999), 2),
+                ((32_769, 60_999), 48),
+                ((1, 65_535), 1),
+                ((1025, 65_535), 441),
+            ] {
+                let cpus: Vec<u32> = (0..n).collect();
+                let blocks = Blocks::deal(range, &cpus, random, true);
+                assert_eq!(blocks.cpus.len(), n as usize);
+                assert!(blocks.first >= range.0 && blocks.cpus.iter().all(|cpu| blocks.of(*cpu).unwrap().1 <= range.1));
+                for cpu in cpus {
+                    let (pieces, (first, last)) = (blocks.pieces(cpu).collect::<Vec<_>>(), blocks.of(cpu).unwrap());
+                    assert!((7..16).contains(&pieces.len()), "{} pieces of {blocks:?}", pieces.len());
+                    let ports: Vec<u16> = pieces.iter().flat_map(|(first, last)| *first..=*last).collect();
+                    assert_eq!(ports, (first..=last).collect::<Vec<_>>());
+                    let size = pieces[0].1 - pieces[0].0;
+                    assert!(pieces.iter().all(|(first, last)| first & size == 0 && last ^ first == size));
+                }
+                let all = u32::from(range.1 - range.0) + 1;
+                assert!(n * u32::from(blocks.size) >= all * 3 / 4, "{} ports of {all}", n * u32::from(blocks.size));
+            }
+        }
+        assert_eq!(Blocks::deal((32_768, 60_999), &[0], 0, true).pieces(1).count(), 0);
+    }
+
+    #[test]
     fn cpus_beyond_the_ports_have_no_block() {
-        let blocks = Blocks::deal((40_000, 40_199), &[0, 1, 2, 3, 4], 0);
+        let blocks = Blocks::deal((40_000, 40_199), &[0, 1, 2, 3, 4], 0, false);
         assert_eq!((blocks.size, blocks.cpus.len(), blocks.of(3)), (66, 3, None));
-        let none = Blocks::deal((40_000, 40_010), &[0, 1], 9);
+        let none = Blocks::deal((40_000, 40_010), &[0, 1], 9, false);
         assert_eq!((none.cpus.len(), none.of(0)), (0, None));
-        assert_eq!(Blocks::deal((40_010, 40_000), &[0], 9).of(0), None);
+        assert_eq!(Blocks::deal((40_010, 40_000), &[0], 9, false).of(0), None);
     }
 
     /// A frame from one address to another, as far as the program reads it.
@@ -419,7 +465,7 @@ mod tests {
         let mut set = CpuSet::new();
         set.set(0);
         rustix::thread::sched_setaffinity(None, &set).unwrap();
-        let blocks = Blocks::deal((32_768, 60_999), &[0, 1], 0);
+        let blocks = Blocks::deal((32_768, 60_999), &[0, 1], 0, false);
         let [zero, one] = [0, 1].map(|cpu| blocks.of(cpu).unwrap());
         let deliverer = Deliverer::new(&blocks, &[], 2, true).unwrap();
         let run = |from, to, tagged| deliverer.program.run(&frame(from, to, tagged)).unwrap();
@@ -488,7 +534,7 @@ mod tests {
         let mut set = CpuSet::new();
         set.set(0);
         rustix::thread::sched_setaffinity(None, &set).unwrap();
-        let blocks = Blocks::deal((32_768, 60_999), &[0, 1], 0);
+        let blocks = Blocks::deal((32_768, 60_999), &[0, 1], 0, false);
         let to = [SocketAddr::from((Ipv4Addr::LOCALHOST, 80)), SocketAddr::from((Ipv6Addr::LOCALHOST, 40_000))];
         let flows = |to: SocketAddr| (1..=1000).map(move |port| SocketAddr::new(to.ip(), port));
         let moved = |deliverer: &Deliverer, to: SocketAddr| -> Vec<SocketAddr> {

@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn an_interface_has_one_delivery_at_a_time_and_none_after_it() {
         beside_a_veth(2, || {
-            let blocks = Blocks::deal((32_768, 60_999), &[0, 1], 5);
+            let blocks = Blocks::deal((32_768, 60_999), &[0, 1], 5, false);
             let attach = |name| Delivery::attach(name, &blocks, &[0, 1], 2);
             let program = || {
                 let links = Netlink::open().unwrap().links().unwrap();
