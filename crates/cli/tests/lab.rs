@@ -20,6 +20,8 @@ mod differential;
 mod interfaces;
 #[path = "lab/panics.rs"]
 mod panics;
+#[path = "lab/rules.rs"]
+mod rules;
 #[path = "lab/run.rs"]
 mod run;
 #[path = "lab/tune.rs"]

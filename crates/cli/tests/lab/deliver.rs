@@ -265,7 +265,7 @@ fn run_sets_queues_to_cores_and_back_after_a_kill_of_everything_too() {
         if again {
             // The next start undoes it, and so finds all as it was.
             let (report, _, _) = run(lab, "");
-            assert_eq!(report["queues"], serde_json::json!([{"name": "va", "settings": 4}]), "{report}");
+            assert_eq!(report["queues"], serde_json::json!([{"name": "va", "settings": 4, "rules": 0}]), "{report}");
             return;
         }
         let line = undo(&lab);
