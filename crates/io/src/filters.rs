@@ -127,7 +127,7 @@ fn u64_of([first, second]: [u32; 2]) -> u64 {
     u64::from_ne_bytes([a, b, c, d, e, f, g, h])
 }
 
-/// As in `tcp4 32768-33791 queue 1`.
+/// Text of the form `tcp4 32768-33791 queue 1`.
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "tcp{} {}-{} queue {}", if self.ipv6 { 6 } else { 4 }, self.first, self.last, self.queue)
