@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::str::FromStr;
 
-use crate::rss;
+use crate::rss::{self, TCP_V4, TCP_V6};
 
 /// Drivers of Linux whose sources compare the port under the rule's mask. Others refuse such a rule (i40e, ice, igb), or take it and
 /// ignore the port (macb).
@@ -24,8 +24,6 @@ const DELETE: u32 = 0x31;
 const INSERT: u32 = 0x32;
 /// Bit of GFLAGS: rules are on (`ethtool -K NAME ntuple on`).
 const NTUPLE: u32 = 1 << 27;
-const TCP_V4: u32 = 1;
-const TCP_V6: u32 = 5;
 /// Bits of a flow type that say which optional fields it has (FLOW_EXT, FLOW_MAC_EXT).
 const OPTIONAL: u32 = 0xc000_0000;
 

@@ -14,8 +14,9 @@ const GRXFH: u32 = 0x29;
 const TOEPLITZ: u8 = 1;
 /// Source and destination address, both ports.
 const FOUR_TUPLE: u64 = 0b1111 << 4;
-const TCP_V4: u32 = 1;
-const TCP_V6: u32 = 5;
+/// Flow types of struct ethtool_rxnfc.
+pub(crate) const TCP_V4: u32 = 1;
+pub(crate) const TCP_V6: u32 = 5;
 /// cmd, rss_context, indir_size, key_size, hfunc and input_xfrm with padding, reserved.
 const HEAD_WORDS: usize = 6;
 /// Bytes of the key that a hash over IPv6's tuple reaches.
