@@ -13,6 +13,9 @@ use corelane::{Cidr, Config, Device, Engine, ListenOptions, PortConfig};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use sha2::{Digest, Sha256};
 
+#[path = "bulk/merged.rs"]
+mod merged;
+
 const BYTES: usize = 64 << 20;
 const PIECE: usize = 1 << 18;
 
@@ -56,10 +59,10 @@ fn stretch(at: usize, buf: &mut [u8]) {
     }
 }
 
-fn send(mut to: impl Write) -> [u8; 32] {
+fn send(mut to: impl Write, bytes: usize) -> [u8; 32] {
     let mut hash = Sha256::new();
     let mut buf = vec![0; PIECE];
-    for at in (0..BYTES).step_by(PIECE) {
+    for at in (0..bytes).step_by(PIECE) {
         stretch(at, &mut buf);
         hash.update(&buf);
         to.write_all(&buf).unwrap();
@@ -67,10 +70,10 @@ fn send(mut to: impl Write) -> [u8; 32] {
     hash.finalize().into()
 }
 
-fn receive(mut from: impl Read) -> [u8; 32] {
+fn receive(mut from: impl Read, bytes: usize) -> [u8; 32] {
     let mut hash = Sha256::new();
     let mut buf = vec![0; PIECE];
-    let mut left = BYTES;
+    let mut left = bytes;
     while left > 0 {
         let n = from.read(&mut buf).unwrap();
         assert!(n > 0, "the stream ended {left} bytes early");
@@ -90,6 +93,8 @@ struct Counted {
     both: [(u64, u64); 2],
     /// Frames that it left to be cut.
     cut: u64,
+    /// Frames lost before they came to it.
+    dropped: u64,
 }
 
 /// Over a TAP interface.
@@ -103,7 +108,7 @@ fn over_tap(mtu: u16, offload: bool, napi: bool, v6: bool) -> Counted {
         dad: Some(0),
         ..PortConfig::new(device)
     };
-    both_ways(port, v6, || {
+    both_ways(port, v6, BYTES, || {
         if napi {
             thread_for_napi();
         }
@@ -147,7 +152,7 @@ fn over_xdp(mtu: u16, offload: bool, v6: bool, loss: Option<u32>) -> Counted {
     let _loss = thread::spawn(peer).join().unwrap();
     let device: Device = "xdp:va".parse().unwrap();
     let port = PortConfig { offload: Some(offload), ..PortConfig::new(device) };
-    let counted = both_ways(port, v6, || Some(far.try_clone().unwrap()));
+    let counted = both_ways(port, v6, BYTES, || Some(far.try_clone().unwrap()));
     sh("ip link del va");
     counted
 }
@@ -164,8 +169,8 @@ fn lose(device: &str, one_in: u32) -> (io::bpf::Link, io::bpf::Program) {
     (program.attach(index, false).unwrap(), program)
 }
 
-/// Both ways over one connection. `ready` says where the kernel's side is, if not here.
-fn both_ways(port: PortConfig, v6: bool, ready: impl FnOnce() -> Option<File>) -> Counted {
+/// So many bytes each way over one connection. `ready` says where the kernel's side is, if not here.
+fn both_ways(port: PortConfig, v6: bool, bytes: usize, ready: impl FnOnce() -> Option<File>) -> Counted {
     let mut engine = Engine::start(&Config { ports: vec![port], buffers_mib: 64, ..Config::default() }).unwrap();
     let far = ready();
     let at: SocketAddr = match v6 {
@@ -179,14 +184,14 @@ fn both_ways(port: PortConfig, v6: bool, ready: impl FnOnce() -> Option<File>) -
             enter(&far);
         }
         let stream = TcpStream::connect(at).unwrap();
-        let sent = send(&stream);
-        let got = receive(&stream);
+        let sent = send(&stream, bytes);
+        let got = receive(&stream, bytes);
         stream.shutdown(Shutdown::Both).unwrap();
         (sent, got)
     });
     let (stream, _) = listener.accept().unwrap();
-    let got = receive(&stream);
-    let sent = send(&stream);
+    let got = receive(&stream, bytes);
+    let sent = send(&stream, bytes);
     assert_eq!(stream.read(&mut [0]).unwrap(), 0);
     assert_eq!(kernel.join().unwrap(), (got, sent));
     drop((stream, listener));
@@ -194,8 +199,12 @@ fn both_ways(port: PortConfig, v6: bool, ready: impl FnOnce() -> Option<File>) -
     let snapshot = lane.snapshot().unwrap();
     let row = |name: &str| snapshot.rows.iter().find(|(n, _)| n == name).unwrap().1;
     assert_eq!(row("drop_tcp_checksum"), 0);
-    let cut = snapshot.rows.iter().find(|(n, _)| n.ends_with("/tx_cut")).unwrap().1;
-    Counted { both: [(row("segments_in"), row("frames_in")), (row("segments_out"), row("frames_out"))], cut }
+    let of_port = |name: &str| snapshot.rows.iter().filter(|(n, _)| n.ends_with(name)).map(|(_, n)| n).sum();
+    Counted {
+        both: [(row("segments_in"), row("frames_in")), (row("segments_out"), row("frames_out"))],
+        cut: of_port("/tx_cut"),
+        dropped: of_port("/rx_dropped"),
+    }
 }
 
 #[test]
@@ -237,7 +246,7 @@ fn without_offload_frames_are_segments() {
 fn jumbo_frames_over_af_xdp() {
     apart("jumbo", || {
         for (mtu, offload, v6) in [(9000, true, false), (9000, false, true), (1500, false, false)] {
-            let Counted { both: [taken, sent], cut } = over_xdp(mtu, offload, v6, None);
+            let Counted { both: [taken, sent], cut, .. } = over_xdp(mtu, offload, v6, None);
             // Data in full segments, and an acknowledgment for every second one.
             let full = BYTES as u64 / (mtu as u64 - 72);
             for (segments, frames) in [taken, sent] {
@@ -254,7 +263,7 @@ fn jumbo_frames_over_af_xdp() {
 fn bursts_leave_af_xdp_whole() {
     apart("bursts", || {
         for (v6, loss) in [(false, None), (true, None), (false, Some(200)), (true, Some(200))] {
-            let Counted { both: [_, (segments, frames)], cut } = over_xdp(1500, true, v6, loss);
+            let Counted { both: [_, (segments, frames)], cut, .. } = over_xdp(1500, true, v6, loss);
             assert!(segments > BYTES as u64 / 1460, "{segments} segments");
             // Half of them are bare acknowledgments of what was received before.
             assert!(cut > 0 && frames - cut < segments, "{segments} segments in {frames} frames, {cut} to be cut");
@@ -280,8 +289,8 @@ fn memory_wires_of_every_size() {
             let listener = lane.listen(at, ListenOptions::default()).unwrap();
             ready.send(()).unwrap();
             let (stream, _) = listener.accept().unwrap();
-            let got = receive(&stream);
-            let sent = send(&stream);
+            let got = receive(&stream, BYTES);
+            let sent = send(&stream, BYTES);
             stream.shutdown(Shutdown::Write).unwrap();
             assert_eq!(stream.read(&mut [0]).unwrap(), 0);
             drop((stream, listener));
@@ -291,8 +300,8 @@ fn memory_wires_of_every_size() {
         listening.recv().unwrap();
         let lane = a.take_lane(0).unwrap().attach().unwrap();
         let stream = lane.connect(at).unwrap();
-        let sent = send(&stream);
-        let got = receive(&stream);
+        let sent = send(&stream, BYTES);
+        let got = receive(&stream, BYTES);
         assert_eq!(stream.read(&mut [0]).unwrap(), 0);
         let snapshot = lane.snapshot().unwrap();
         drop(stream);

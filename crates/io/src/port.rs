@@ -21,7 +21,8 @@ pub struct PortCaps {
     pub mac: MacAddr,
     /// Largest IP packet, bytes.
     pub mtu: u16,
-    /// Largest frame that it receives, bytes: the link's, or more where the kernel may have put segments together.
+    /// Longest frame that it receives as a rule, bytes: the link's, or more where the kernel may have put segments together. One
+    /// that is longer all the same holds several segments.
     pub max_rx_frame: usize,
     /// Which queue of the device.
     pub queue: u16,

@@ -1,14 +1,24 @@
 //! The opposite of GRO: a frame in which TCP segments were put together becomes frames of one segment again, where it must
 //! pass through memory cut for frames of a link.
 
-use crate::tcp::{Flags, Segment};
-use crate::{SeqNum, checksum, ethernet, ipv4, ipv6};
+use crate::burst::RxChecksum;
+use crate::tcp::{self, Flags, Segment};
+use crate::{Addr, SeqNum, checksum, ethernet, ipv4, ipv6};
+
+/// Payload bytes of each segment but the last in a TCP frame longer than a link's, of which nobody told: as many as a packet of
+/// `mtu` bytes with these headers has. 0 for a frame that cannot be cut.
+pub fn estimated_mss(frame: &[u8], mtu: usize) -> u16 {
+    Cut::parse(frame, 1).map_or(0, |cut| mtu.saturating_sub(cut.head.len() - cut.ip).min(u16::MAX.into()) as u16)
+}
 
 /// A frame that holds several segments.
 #[derive(Clone, Copy, Debug)]
 pub struct Cut<'a> {
     head: &'a [u8],
     text: &'a [u8],
+    segment: &'a [u8],
+    src: Addr,
+    dst: Addr,
     mss: usize,
     ip: usize,
     tcp: usize,
@@ -22,16 +32,17 @@ impl<'a> Cut<'a> {
     pub fn parse(frame: &'a [u8], mss: u16) -> Option<Cut<'a>> {
         let eth = ethernet::Frame::parse(frame).ok()?;
         let ip = frame.len() - eth.payload.len();
-        let (v4, tcp, segment) = match eth.ethertype {
+        let (v4, tcp, src, dst, segment) = match eth.ethertype {
             ethernet::IPV4 => {
                 let p = ipv4::Packet::parse(eth.payload).ok()?;
-                (p.protocol == ipv4::TCP && !p.is_fragment()).then_some((true, ip + p.header.len(), p.payload))?
+                let tcp = ip + p.header.len();
+                (p.protocol == ipv4::TCP && !p.is_fragment()).then_some((true, tcp, p.src, p.dst, p.payload))?
             }
             ethernet::IPV6 => {
                 let p = ipv6::Packet::parse(eth.payload).ok()?;
                 // Extension headers are nobody's who puts segments together.
                 let tcp = ip + ipv6::Header::LEN;
-                (frame.get(ip + 6) == Some(&ipv6::TCP)).then_some((false, tcp, p.payload))?
+                (frame.get(ip + 6) == Some(&ipv6::TCP)).then_some((false, tcp, p.src, p.dst, p.payload))?
             }
             _ => return None,
         };
@@ -39,7 +50,18 @@ impl<'a> Cut<'a> {
         let text = seg.payload;
         let start = tcp + segment.len() - text.len();
         let head = frame.get(..start)?;
-        (mss > 0).then_some(Cut { head, text, mss: mss as usize, ip, tcp, v4, seq: seg.seq, flags: seg.flags })
+        let (mss, seq, flags) = ((mss > 0).then_some(mss as usize)?, seg.seq, seg.flags);
+        Some(Cut { head, text, segment, src, dst, mss, ip, tcp, v4, seq, flags })
+    }
+
+    /// Whether the sum of the whole is right (RFC 9293 3.1, MUST-3), or vouched for: `checksum` is known of the frame.
+    pub fn is_sound(&self, checksum: RxChecksum) -> bool {
+        let &Cut { src, dst, segment, .. } = self;
+        match checksum {
+            RxChecksum::Verified => true,
+            RxChecksum::MayBePartial if tcp::is_pseudo_only(src, dst, segment) => true,
+            _ => tcp::checksum_ok(src, dst, segment),
+        }
     }
 
     /// How many frames it becomes.

@@ -10,11 +10,13 @@ use wire::burst::{RxChecksum, TxCaps};
 use wire::{Addr, MacAddr, Ports};
 
 use super::holder;
+use super::kind::{check_kind, driver_of, is_handed_frames, queues_of};
 use super::large::Large;
 use super::metadata;
 use super::port::XdpPort;
-use super::queue::{LONGEST_IN_ONE, Opening, Queue, Rings, Umem, frame_size};
+use super::queue::{self, At, Opening, Queue};
 use super::tags::Tags;
+use super::umem::{LONGEST_IN_ONE, Rings, Umem, frame_size, longest_frame};
 use crate::bpf::{
     self, KernelFunction, MOST_KEPT, MOST_OWNED, Maps, OwnFlags, OwnFlow, OwnKey, Program, TAGS_BESIDE, Verdict,
 };
@@ -97,30 +99,21 @@ enum Vlans {
     TakenBelow,
 }
 
-/// Kinds to which frames come from a wire or out of a packet, with what tags they have in them; hardware has no kind.
-const OF_A_WIRE: [&str; 9] = ["", "veth", "tun", "vlan", "vxlan", "geneve", "gretap", "ip6gretap", "dummy"];
-
-/// Whether frames come to an interface by way of others: to a bond or bridge from those that belong to it, to a macvlan from the one
-/// that it is on. There the kernel takes a tag out of the frame and leaves it beside it before it hands the frame on, whatever
-/// rx-vlan-offload says, and in generic mode no program sees what is beside a frame.
-fn is_handed_frames(link: &Link, all: &[Link]) -> bool {
-    !OF_A_WIRE.contains(&link.kind.as_str()) || all.iter().any(|l| l.master == link.index)
-}
-
-/// The program for an interface, and whether it knows of tags that are beside frames: on a veth, where the kernel tells (6.8).
-fn load(link: &Link, maps: &Maps) -> io::Result<(Program, bool)> {
+/// The program for an interface, which looks at packets of several buffers with `sg`; and whether it knows of tags that are beside
+/// frames: on a veth, where the kernel tells (6.8).
+fn load(link: &Link, maps: &Maps, sg: bool) -> io::Result<(Program, bool)> {
     if link.kind == "veth"
         && let Ok(tags) = KernelFunction::named(TAGS_BESIDE)
         && let insns = bpf::steer(maps, Some(tags))
-        && let Ok(program) = Program::load_xdp_for("corelane", &insns, link.mtu > LONGEST_IN_ONE, link.index)
+        && let Ok(program) = Program::load_xdp_for("corelane", &insns, sg, link.index)
     {
         return Ok((program, true));
     }
-    load_plain(link, maps).map(|program| (program, false))
+    load_plain(maps, sg).map(|program| (program, false))
 }
 
-fn load_plain(link: &Link, maps: &Maps) -> io::Result<Program> {
-    Program::load_xdp("corelane", &bpf::steer(maps, None), link.mtu > LONGEST_IN_ONE)
+fn load_plain(maps: &Maps, sg: bool) -> io::Result<Program> {
+    Program::load_xdp("corelane", &bpf::steer(maps, None), sg)
 }
 
 /// Why frames pass the kernel's generic code before the program sees them.
@@ -143,20 +136,8 @@ pub struct XdpDevice {
     generic: Option<Generic>,
     /// Busy polling was asked for and is not to be had.
     unpolled: bool,
-}
-
-fn queues_of(link: &Link) -> u16 {
-    let path = format!("/sys/class/net/{}/queues", link.name);
-    let n = std::fs::read_dir(path)
-        .map_or(0, |dir| dir.flatten().filter(|e| e.file_name().to_string_lossy().starts_with("rx-")).count());
-    // Outside the namespace that /sys shows, the kernel's count has to do.
-    if n > 0 { n as u16 } else { link.rx_queues.max(1) as u16 }
-}
-
-/// The name of an interface's driver; virtual ones and those that /sys does not show have none.
-fn driver_of(name: &str) -> Option<String> {
-    let driver = std::fs::read_link(format!("/sys/class/net/{name}/device/driver")).ok()?;
-    Some(driver.file_name()?.to_string_lossy().into_owned())
+    /// Frames that the kernel merges are longer than what its sockets take.
+    loses_merged: bool,
 }
 
 fn refuse(name: &str, what: &str, e: io::Error) -> PortError {
@@ -198,33 +179,12 @@ fn refuse_queue(link: &Link, queue: u16, (queues, rings): (u16, Rings), e: io::E
     }
 }
 
-/// Refuses interfaces on which nothing would ever come in, with the one to name instead.
-fn check_kind(link: &Link, all: &[Link]) -> Result<(), PortError> {
-    let name = &link.name;
-    if link.loopback {
-        return Err(PortError::Invalid(format!(
-            "no other machine's frames come by {name}, and no lane takes this machine's own: name the interface that \
-             others reach; for programs on this machine use the kernel's TCP (corelane serve --kernel)"
-        )));
-    }
-    let Some(master) = all.iter().find(|l| l.index == link.master) else { return Ok(()) };
-    let part = match master.kind.as_str() {
-        "bond" => "a slave of the bond",
-        "team" => "a port of the team",
-        "bridge" => "a port of the bridge",
-        "openvswitch" => "a port of the Open vSwitch",
-        // One in a VRF has its own addresses.
-        _ => return Ok(()),
-    };
-    Err(PortError::Invalid(format!("{name} is {part} {0}, which has the addresses: use xdp:{0}", master.name)))
-}
-
 /// Opens a socket on each of `queues`, enters it into the program's map, and deals it to a lane; does `meanwhile`, too. The kernel
 /// takes tens of milliseconds for each, in which a server that was stopped and is started again serves nobody: so all at once.
 /// What fails ends the rest; of several failures that of `meanwhile` is told, or one that waiting would not mend.
 fn open_queues<T: Send>(
     queues: Range<u16>,
-    link: &Link,
+    (link, sg): (&Link, bool),
     config: &XdpConfig,
     maps: &Maps,
     by_lane: &mut [Vec<Queue>],
@@ -247,7 +207,7 @@ fn open_queues<T: Send>(
     for (i, queue) in queues.clone().zip(&mut opened) {
         // Now, since a process gets no new memory while some of it is being pinned.
         let umem = Umem::new(link.mtu, rings).map_err(refused(i))?;
-        let (at, opening) = ((link.index, i, link.mtu), &opening);
+        let (at, opening) = (At { ifindex: link.index, queue: i, mtu: link.mtu, sg }, &opening);
         let core = config.cores.get(usize::from(i % config.lanes)).copied();
         jobs.push(Box::new(move || {
             if !opening.has_failed()
@@ -273,8 +233,7 @@ fn open_queues<T: Send>(
         }
     }
     if let Some(((i, e), _)) = failure {
-        // The kernel takes its time to close each, too.
-        sys::at_once(sockets.into_iter().map(|queue| Box::new(|| drop(queue)) as Job).collect());
+        close(sockets.into_iter().map(|(_, queue)| queue));
         return Err(refused(i)(e));
     }
     for (i, mut queue) in sockets {
@@ -286,6 +245,11 @@ fn open_queues<T: Send>(
         by_lane[(i % config.lanes) as usize].push(queue);
     }
     Ok(done)
+}
+
+/// Closes sockets at once: the kernel takes its time for each, as for opening it.
+fn close(queues: impl Iterator<Item = Queue>) {
+    sys::at_once(queues.map(|queue| Box::new(|| drop(queue)) as Job).collect());
 }
 
 impl XdpDevice {
@@ -321,8 +285,13 @@ impl XdpDevice {
         let maps = Maps::new(link.rx_queues.max(queues.into())).map_err(|e| refuse(name, "making BPF maps", e))?;
         maps.set_mac(link.mac).map_err(|e| refuse(name, "telling the program the hardware address", e))?;
         let mut by_lane: Vec<Vec<Queue>> = (0..config.lanes).map(|_| Vec::new()).collect();
-        let loaded = || load(&link, &maps).map_err(|e| refuse(name, "loading the XDP program", e));
-        let (mut program, told) = open_queues(0..queues, &link, config, &maps, &mut by_lane, loaded)?;
+        let loading = |e| refuse(name, "loading the XDP program", e);
+        // Virtual interfaces are handed what the kernel has merged, and what nobody has cut. On hardware whoever asks for packets of
+        // several buffers may be refused zero-copy.
+        let several = queue::takes_several_buffers();
+        let mut sg = link.mtu > LONGEST_IN_ONE || several && !link.kind.is_empty();
+        let loaded = || load(&link, &maps, sg).map_err(loading);
+        let (mut program, told) = open_queues(0..queues, (&link, sg), config, &maps, &mut by_lane, loaded)?;
         // A veth's frames have their tags beside them where its other end put them there, whatever it is told.
         let mut tags = match (link.kind.as_str(), told) {
             ("veth", true) => Vlans::Told,
@@ -339,8 +308,15 @@ impl XdpDevice {
             Err(first) => {
                 if let Vlans::Told = tags {
                     // The one that asks for tags is for driver mode alone.
-                    program = load_plain(&link, &maps).map_err(|e| refuse(name, "loading the XDP program", e))?;
+                    program = load_plain(&maps, sg).map_err(loading)?;
                     tags = Vlans::Unknown;
+                }
+                if several && !sg {
+                    // The kernel merges frames before it runs the program.
+                    sg = true;
+                    close(by_lane.iter_mut().flat_map(|queues| queues.drain(..)));
+                    let loaded = || load_plain(&maps, sg).map_err(loading);
+                    program = open_queues(0..queues, (&link, sg), config, &maps, &mut by_lane, loaded)?;
                 }
                 match program.attach(link.index, true) {
                     Ok(l) => (l, Some(Generic::Driver(first))),
@@ -360,15 +336,19 @@ impl XdpDevice {
         // (seen with 7.3: a NULL pointer in xp_alloc_batch at the next start). So these copy.
         let now = queues_of(&link).min(link.rx_queues.max(queues.into()) as u16);
         let added = XdpConfig { zero_copy: ZeroCopy::Never, ..config.clone() };
-        open_queues(queues..now, &link, &added, &maps, &mut by_lane, || Ok(()))?;
+        open_queues(queues..now, (&link, sg), &added, &maps, &mut by_lane, || Ok(()))?;
+        let loses_merged = generic.is_some() && !sg;
         let attached = Arc::new(Attached { tags, maps, link: Mutex::new(Some(bpf_link)), program });
         let zero_copy = by_lane[0][0].zero_copy;
         // What a program on this machine sends (through a veth, or to a bridge from one) has sums that hardware was to finish;
-        // real hardware does not tell what it verified.
-        let checksum = if link.kind.is_empty() { RxChecksum::Unknown } else { RxChecksum::MayBePartial };
+        // real hardware does not tell what it verified. The kernel verifies what it merges, and leaves such a sum, too.
+        let checksum = match link.kind.is_empty() && generic.is_none() {
+            true => RxChecksum::Unknown,
+            false => RxChecksum::MayBePartial,
+        };
         let mut ports = Vec::new();
         for (lane, queues) in by_lane.into_iter().enumerate() {
-            let max_frame = queues[0].max_frame(link.mtu);
+            let max_frame = queues[0].max_frame();
             // Who does not copy has nothing to save; who may not have the socket goes on without.
             let large = match config.offload && !zero_copy && queues[0].sums {
                 true => Large::open(&link).ok(),
@@ -378,8 +358,8 @@ impl XdpDevice {
                 name: format!("xdp:{name}"),
                 mac: link.mac,
                 mtu: link.mtu.min(65_535) as u16,
-                // Each frame as it came, also where large ones are sent.
-                max_rx_frame: link.mtu as usize + 18,
+                // What is longer is cut where it is handed on.
+                max_rx_frame: longest_frame(link.mtu),
                 queue: lane as u16,
                 zero_copy,
                 tx: TxCaps { max_frame, checksum: queues[0].sums, max_gso: large.as_ref().map_or(0, Large::max_gso) },
@@ -393,6 +373,7 @@ impl XdpDevice {
                 attached,
                 generic,
                 unpolled: config.busy_poll_us > 0 && !zero_copy,
+                loses_merged,
             },
             ports,
         ))
@@ -456,7 +437,13 @@ impl XdpDevice {
             };
             format!("{name} {why}: {of_any} are taken for untagged ones")
         });
-        self.generic_mode().into_iter().chain(unpolled).chain(tags).chain(lost).collect()
+        let merged = self.loses_merged.then(|| {
+            format!(
+                "segments that the kernel merges are lost on {name}, since AF_XDP takes packets of several buffers from Linux 6.6 on: \
+                 `ethtool -K IFACE gro off` on each interface by which its frames come"
+            )
+        });
+        self.generic_mode().into_iter().chain(merged).chain(unpolled).chain(tags).chain(lost).collect()
     }
 
     /// Whether frames lose their VLAN tags before they come here, so that nobody knows which network they are of.

@@ -3,9 +3,11 @@
 //! An [`XdpDevice`] attaches the sharing program and holds its maps; an [`XdpPort`] is one lane's queues. When either the
 //! device or the process is gone, the kernel has the whole interface again.
 
+mod burst;
 mod deliver;
 mod device;
 mod holder;
+mod kind;
 mod large;
 mod local;
 mod metadata;
@@ -14,6 +16,7 @@ mod queue;
 mod ring;
 mod sharing;
 mod tags;
+mod umem;
 #[cfg(test)]
 mod veth;
 

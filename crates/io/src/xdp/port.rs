@@ -157,14 +157,15 @@ impl RxBurst for XdpPort {
 
     #[inline]
     fn frame(&self, index: usize) -> RxFrame<'_> {
-        RxFrame::new(self.queues[self.current].packet(index), self.checksum)
+        let (data, mss) = self.queues[self.current].packet(index);
+        RxFrame { data, checksum: self.checksum, mss }
     }
 
     #[inline]
     fn prefetch(&self, index: usize) {
         let queue = &self.queues[self.current];
         if index < queue.len() {
-            mem::prefetch::slice(queue.packet(index));
+            mem::prefetch::slice(queue.packet(index).0);
         }
     }
 }
@@ -237,7 +238,7 @@ impl Port for XdpPort {
             let n = self.queues[self.current].receive(max);
             if n > 0 {
                 self.counters.rx_frames += n as u64;
-                let bytes: usize = (0..n).map(|i| self.queues[self.current].packet(i).len()).sum();
+                let bytes: usize = (0..n).map(|i| self.queues[self.current].packet(i).0.len()).sum();
                 self.counters.rx_bytes += bytes as u64;
                 return n;
             }

@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 
 use wire::burst::TxOffload;
 
+use super::burst::Burst;
 use super::device::{XdpConfig, ZeroCopy};
 use super::metadata;
 use super::ring::{CONTINUED, Desc, Kind, Ring, option, set_option};
+use super::umem::{Rings, Umem, frame_size, longest_frame};
 use crate::sys;
 
 const UMEM_REG: i32 = 4;
@@ -45,21 +47,27 @@ struct SockAddr {
     shared_fd: u32,
 }
 
-/// Bytes that the kernel keeps free before each frame, and those of an Ethernet header with a tag.
-const AROUND: u32 = 256 + 18;
-/// The largest MTU whose frames lie in one buffer each.
-pub(super) const LONGEST_IN_ONE: u32 = 4096 - AROUND;
-
-/// Bytes of one buffer.
-pub(super) fn frame_size(mtu: u32) -> usize {
-    if mtu + AROUND <= 2048 { 2048 } else { 4096 }
+impl SockAddr {
+    fn bind(&self, fd: BorrowedFd) -> io::Result<()> {
+        // SAFETY: the address is of the length that is said.
+        sys::check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const *self).cast(), size_of::<SockAddr>() as u32) })
+            .map(drop)
+    }
 }
 
-/// Slots of a queue's rings, and so frames: powers of two.
-#[derive(Clone, Copy)]
-pub(super) struct Rings {
-    pub receive: u32,
-    pub send: u32,
+fn socket() -> io::Result<OwnedFd> {
+    // SAFETY: a plain system call; the descriptor is new, and nobody else's.
+    unsafe {
+        let fd = sys::check(libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0))?;
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}
+
+/// Whether sockets of this kernel take packets of several buffers (Linux 6.6): before, the flag is refused, whatever the interface.
+pub(super) fn takes_several_buffers() -> bool {
+    let nowhere = SockAddr { family: libc::AF_XDP as u16, flags: FLAG_SG, ifindex: 0, queue: 0, shared_fd: 0 };
+    let bound = socket().and_then(|fd| nowhere.bind(fd.as_fd()));
+    bound.is_err_and(|e| e.raw_os_error() == Some(libc::ENODEV))
 }
 
 /// What the kernel counted on a socket.
@@ -74,75 +82,14 @@ pub(super) struct Statistics {
     pub tx_empty: u64,
 }
 
-/// The frames of a queue: one mapping, first those to receive into, then those to send.
-pub(super) struct Umem {
-    at: *mut u8,
-    len: usize,
-}
-
-// SAFETY: the mapping belongs to this value alone.
-unsafe impl Send for Umem {}
-
-impl Umem {
-    /// Memory for a queue with such rings on a link of this MTU.
-    pub fn new(mtu: u32, rings: Rings) -> io::Result<Umem> {
-        let len = (rings.receive + rings.send) as usize * frame_size(mtu);
-        let map = |flags: i32| {
-            // SAFETY: a new private mapping.
-            let at = unsafe {
-                libc::mmap(
-                    std::ptr::null_mut(),
-                    len,
-                    libc::PROT_READ | libc::PROT_WRITE,
-                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags,
-                    -1,
-                    0,
-                )
-            };
-            if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(Umem { at: at.cast(), len }) }
-        };
-        // Huge pages when there are some: reserved ones, or what the system puts together when asked.
-        let reserved = if len.is_multiple_of(2 << 20) { map(libc::MAP_HUGETLB).ok() } else { None };
-        let mut umem = reserved.map_or_else(|| map(0), Ok)?;
-        mem::advise(umem.bytes_mut(0, len));
-        Ok(umem)
-    }
-
-    /// Bytes `at..at + len`, where they lie inside.
-    fn bytes(&self, at: u64, len: usize) -> &[u8] {
-        let at = at as usize;
-        if at.checked_add(len).is_none_or(|end| end > self.len) {
-            return &[];
-        }
-        // SAFETY: checked to lie in the mapping, whose bytes are initialised; frames under a shared borrow are ours: received
-        // and not given back.
-        unsafe { std::slice::from_raw_parts(self.at.add(at), len) }
-    }
-
-    fn bytes_mut(&mut self, at: u64, len: usize) -> &mut [u8] {
-        let at = at as usize;
-        if at.checked_add(len).is_none_or(|end| end > self.len) {
-            return &mut [];
-        }
-        // SAFETY: as above; a frame to send is ours until its descriptor is published.
-        unsafe { std::slice::from_raw_parts_mut(self.at.add(at), len) }
-    }
-}
-
-impl Drop for Umem {
-    fn drop(&mut self) {
-        // SAFETY: the mapping was made with this length; the socket that used it is closed before (field order).
-        unsafe { libc::munmap(self.at.cast(), self.len) };
-    }
-}
-
-/// A packet of the present burst.
+/// A queue of an interface, and how it is opened.
 #[derive(Clone, Copy)]
-enum Packet {
-    /// In one frame.
-    Frame { addr: u64, len: u32 },
-    /// In several: copied together, in the side buffer.
-    Joined { at: usize, len: usize },
+pub(super) struct At {
+    pub ifindex: u32,
+    pub queue: u16,
+    pub mtu: u32,
+    /// Packets of several buffers come and go, as they must where one buffer is shorter than a frame of the link.
+    pub sg: bool,
 }
 
 /// What those know of each other that open an interface's queues at once.
@@ -192,15 +139,13 @@ pub(super) struct Queue {
     /// A frame longer than one buffer, before it is cut up.
     long: Vec<u8>,
     reserved_long: bool,
-    packets: Vec<Packet>,
-    joined: Vec<u8>,
-    /// Descriptors of the burst.
-    taken: u32,
+    burst: Burst,
     /// The kernel left some of what was flushed in the ring.
     behind: bool,
     /// The kernel's receive work is done in our calls, so there is one for each look.
     polls: bool,
     pub zero_copy: bool,
+    /// Packets of several buffers come and go.
     pub sg: bool,
     pub syscalls: u64,
     pub tx_full: u64,
@@ -210,22 +155,14 @@ pub(super) struct Queue {
 impl Queue {
     /// Opens a socket on a queue; it receives once the program's map names it. `umem` was made for the same MTU and rings.
     pub fn open(
-        (ifindex, queue, mtu): (u32, u16, u32),
+        At { ifindex, queue, mtu, sg }: At,
         umem: Umem,
         rings: Rings,
         config: &XdpConfig,
         opening: &Opening,
     ) -> io::Result<Queue> {
-        // SAFETY: a plain system call that gives a new descriptor.
-        let fd = unsafe {
-            let fd = libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0);
-            if fd < 0 {
-                return Err(io::Error::last_os_error());
-            }
-            OwnedFd::from_raw_fd(fd)
-        };
+        let fd = socket()?;
         let frame_size = frame_size(mtu);
-        let sg = mtu > LONGEST_IN_ONE;
         let Rings { receive, send } = rings;
         let reg = UmemReg {
             addr: umem.at as u64,
@@ -265,13 +202,7 @@ impl Queue {
                 ZeroCopy::Never => FLAG_COPY,
             };
         let addr = SockAddr { family: libc::AF_XDP as u16, flags, ifindex, queue: queue as u32, shared_fd: 0 };
-        loop {
-            // SAFETY: the address is of the length that is said.
-            let r = unsafe { libc::bind(fd.as_raw_fd(), (&raw const addr).cast(), size_of::<SockAddr>() as u32) };
-            if r == 0 {
-                break;
-            }
-            let error = io::Error::last_os_error();
+        while let Err(error) = addr.bind(b) {
             if error.raw_os_error() != Some(libc::EBUSY) || !opening.may_wait() {
                 return Err(error);
             }
@@ -290,14 +221,12 @@ impl Queue {
             frame_size,
             headroom,
             sums,
-            longest: mtu as usize + 18,
+            longest: longest_frame(mtu),
             free,
             reserved: None,
             long: Vec::new(),
             reserved_long: false,
-            packets: Vec::with_capacity(256),
-            joined: Vec::new(),
-            taken: 0,
+            burst: Burst::new(mtu),
             behind: false,
             polls: config.busy_poll_us > 0 && zero_copy,
             zero_copy,
@@ -308,8 +237,9 @@ impl Queue {
         })
     }
 
-    pub fn max_frame(&self, mtu: u32) -> usize {
-        if self.sg { mtu as usize + 18 } else { self.buffer().min(mtu as usize + 18) }
+    /// Longest frame that is sent.
+    pub fn max_frame(&self) -> usize {
+        if self.sg { self.longest } else { self.buffer().min(self.longest) }
     }
 
     /// Bytes that one buffer to send takes.
@@ -319,71 +249,48 @@ impl Queue {
 
     /// Takes at most `max` packets; how many.
     pub fn receive(&mut self, max: usize) -> usize {
-        self.packets.clear();
-        self.joined.clear();
-        let most = if self.sg { max as u32 * 4 } else { max as u32 };
+        // A packet of several parts has as many slots.
+        let most = if self.sg { self.rx.slots() } else { max as u32 };
         let mut n = self.rx.available(most);
         if n == 0 && (self.polls || self.fill.needs_wakeup()) {
             self.kick_receive();
             n = self.rx.available(most);
         }
-        let mut at = 0;
-        while at < n && self.packets.len() < max {
-            let first = self.rx.peek(at);
-            if first.options & CONTINUED == 0 {
-                self.packets.push(Packet::Frame { addr: first.addr, len: first.len });
-                at += 1;
-                continue;
-            }
-            // The parts of one packet are published together.
-            let start = self.joined.len();
-            let mut end = at;
-            loop {
-                let part = self.rx.peek(end);
-                self.joined.extend_from_slice(self.umem.bytes(part.addr, part.len as usize));
-                end += 1;
-                if part.options & CONTINUED == 0 || end >= n {
-                    break;
-                }
-            }
-            self.packets.push(Packet::Joined { at: start, len: self.joined.len() - start });
-            at = end;
-        }
-        self.taken = at;
-        self.packets.len()
+        let (rx, umem) = (&self.rx, &self.umem);
+        self.burst.fill(n, max, |at| rx.peek(at), |addr, len| umem.bytes(addr, len))
     }
 
     /// Slots behind the burst in which frames were waiting when the ring was looked at last, of how many there are.
     pub fn backlog(&self) -> (u32, u32) {
-        (self.rx.known().saturating_sub(self.taken), self.rx.slots())
+        (self.rx.known().saturating_sub(self.burst.taken()), self.rx.slots())
     }
 
+    #[inline]
     pub fn len(&self) -> usize {
-        self.packets.len()
+        self.burst.len()
     }
 
-    pub fn packet(&self, i: usize) -> &[u8] {
-        match self.packets[i] {
-            Packet::Frame { addr, len } => self.umem.bytes(addr, len as usize),
-            Packet::Joined { at, len } => &self.joined[at..at + len],
-        }
+    /// Packet `i` of the burst, and payload bytes of the segments of which the kernel put it together; 0 where it did not.
+    #[inline]
+    pub fn packet(&self, i: usize) -> (&[u8], u16) {
+        self.burst.packet(i, |addr, len| self.umem.bytes(addr, len))
     }
 
     /// Gives the frames of the burst back to the kernel.
     pub fn release(&mut self) {
-        if self.taken == 0 {
+        let taken = self.burst.taken();
+        if taken == 0 {
             return;
         }
         // They fit: the ring has twice as many slots as there are frames to receive into.
         let mask = !(self.frame_size as u64 - 1);
-        for i in 0..self.taken {
+        for i in 0..taken {
             let desc = self.rx.peek(i);
             self.fill.push(desc.addr & mask);
         }
         self.fill.publish();
-        self.rx.consume(self.taken);
-        self.taken = 0;
-        self.packets.clear();
+        self.rx.consume(taken);
+        self.burst.clear();
     }
 
     /// Takes sent frames back.

@@ -19,7 +19,8 @@ fn config() -> XdpConfig {
 /// Another program's socket on a queue.
 fn take(link: &Link, queue: u16) -> Queue {
     let umem = Umem::new(link.mtu, RINGS).unwrap();
-    Queue::open((link.index, queue, link.mtu), umem, RINGS, &config(), &Opening::begin()).unwrap()
+    Queue::open(At { ifindex: link.index, queue, mtu: link.mtu, sg: false }, umem, RINGS, &config(), &Opening::begin())
+        .unwrap()
 }
 
 /// From here on this thread has no other capabilities.
@@ -54,12 +55,12 @@ fn a_failure_ends_the_rest() {
         let maps = Maps::new(QUEUES.into()).unwrap();
         let mut by_lane = vec![Vec::new()];
         let fails = || Err::<(), _>(PortError::Down(NAME.into()));
-        let failed = open_queues(0..QUEUES, &link, &config(), &maps, &mut by_lane, fails);
+        let failed = open_queues(0..QUEUES, (&link, false), &config(), &maps, &mut by_lane, fails);
         assert!(matches!(failed, Err(PortError::Down(_))), "{failed:?}");
         // What waiting would not mend is told of the one queue, whatever is in use.
         let other = take(&link, 0);
         let no_such = QUEUES..QUEUES + 1;
-        let failed = open_queues(0..no_such.end, &link, &config(), &maps, &mut by_lane, || Ok(()));
+        let failed = open_queues(0..no_such.end, (&link, false), &config(), &maps, &mut by_lane, || Ok(()));
         assert!(matches!(&failed, Err(PortError::System { what, .. }) if what.contains("queue 40")), "{failed:?}");
         assert!(by_lane[0].is_empty());
         // And nothing is left open.
