@@ -18,6 +18,8 @@ mod deliver;
 mod differential;
 #[path = "lab/interfaces.rs"]
 mod interfaces;
+#[path = "lab/losses.rs"]
+mod losses;
 #[path = "lab/panics.rs"]
 mod panics;
 #[path = "lab/rules.rs"]

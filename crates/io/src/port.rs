@@ -47,6 +47,10 @@ pub struct PortCounters {
     pub tx_cut: u64,
     /// Frames that the device or kernel dropped before they reached us.
     pub rx_dropped: u64,
+    /// Of those, frames longer than a buffer: the kernel has merged them, or nobody has cut them.
+    pub rx_long: u64,
+    /// Times that a driver which does not copy found no buffer to receive into. Frames that are lost then, the device counts.
+    pub rx_no_buffer: u64,
     /// Frames that could not be sent.
     pub tx_dropped: u64,
     /// Times that the transmit ring was full.

@@ -354,6 +354,7 @@ impl Engine {
                 end: None,
                 over: Arc::default(),
                 longest_end: Duration::from_secs(config.end_s.into()),
+                losses: Default::default(),
             };
             let sockets = SocketConfig {
                 max_sockets: config.max_sockets,

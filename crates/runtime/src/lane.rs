@@ -2,6 +2,7 @@
 //! sleeps ([`sleep`]).
 
 pub(crate) mod clients;
+mod losses;
 mod sleep;
 
 use std::collections::HashSet;
@@ -22,6 +23,7 @@ use crate::fallback::Fallback;
 use crate::handover::Handover;
 use crate::kernel::Ledger;
 use crate::lane::clients::{Arrival, Clients};
+use crate::lane::losses::Losses;
 use crate::mailbox::{Control, Mailbox};
 use crate::sort::{Counts, Sort};
 use client::Clock;
@@ -125,6 +127,8 @@ pub struct Lane {
     /// No turn is taken any more: what was open is reset because something is broken, or the thread that ran the lane is over.
     pub(crate) over: Arc<AtomicBool>,
     pub(crate) longest_end: Duration,
+    /// Frames lost before they came, as far as they are told.
+    pub(crate) losses: Losses,
 }
 
 /// Who waits for a lane's descriptors without having its turn.
@@ -256,6 +260,9 @@ impl Lane {
                 self.stack.take_fragmenting(|key| drop(wanted.send(Wanted::Fragments(key))));
                 bell.ring();
             }
+        }
+        if self.losses.is_due(now, work.rx > 0) {
+            self.look_for_losses(now);
         }
         let s = &self.stats;
         add(&s.turns, 1);
@@ -442,6 +449,8 @@ impl Lane {
                 ("tx_bytes", c.tx_bytes),
                 ("tx_cut", c.tx_cut),
                 ("rx_dropped", c.rx_dropped),
+                ("rx_long", c.rx_long),
+                ("rx_no_buffer", c.rx_no_buffer),
                 ("tx_dropped", c.tx_dropped),
                 ("tx_full", c.tx_full),
                 ("syscalls", c.syscalls),
@@ -464,6 +473,7 @@ impl Lane {
     /// Closes the ports: nothing comes or goes any more.
     pub(crate) fn let_go(&mut self) {
         self.awake();
+        self.tell_losses();
         self.clients.iter_mut().for_each(|clients| clients.end());
         self.ports.clear();
         self.held.clear();

@@ -292,7 +292,10 @@ impl Port for XdpPort {
         let mut c = self.counters;
         for q in &self.queues {
             let s = q.statistics();
-            c.rx_dropped += s.rx_dropped + s.rx_ring_full + s.rx_fill_empty;
+            let lost = q.lost(&s);
+            c.rx_dropped += lost.long + lost.full;
+            c.rx_long += lost.long;
+            c.rx_no_buffer += lost.no_buffer;
             c.tx_dropped += s.tx_invalid + q.tx_dropped;
             c.tx_full += q.tx_full;
             c.syscalls += q.syscalls;

@@ -92,6 +92,17 @@ pub(super) struct At {
     pub sg: bool,
 }
 
+/// Frames that came and were lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Lost {
+    /// Longer than a buffer.
+    pub long: u64,
+    /// For want of a buffer, or of room in the ring.
+    pub full: u64,
+    /// Times that a driver which does not copy found no buffer.
+    pub no_buffer: u64,
+}
+
 /// What those know of each other that open an interface's queues at once.
 pub(super) struct Opening {
     /// Just after another process has let go of a queue the kernel may still be tidying up.
@@ -164,14 +175,8 @@ impl Queue {
         let fd = socket()?;
         let frame_size = frame_size(mtu);
         let Rings { receive, send } = rings;
-        let reg = UmemReg {
-            addr: umem.at as u64,
-            len: umem.len as u64,
-            chunk_size: frame_size as u32,
-            headroom: 0,
-            flags: 0,
-            tx_metadata_len: 0,
-        };
+        let (addr, len) = umem.region();
+        let reg = UmemReg { addr, len, chunk_size: frame_size as u32, headroom: 0, flags: 0, tx_metadata_len: 0 };
         let b = fd.as_fd();
         let with = UmemReg { flags: metadata::UMEM_FLAG, tx_metadata_len: metadata::LEN as u32, ..reg };
         // Kernels before 6.11 do not know it.
@@ -469,6 +474,18 @@ impl Queue {
         (self.tx.taken(), self.completion.consumed())
     }
 
+    /// What `s` says of frames that were lost. A frame for which a socket that copies has no buffer counts twice in it: as dropped, and
+    /// as an empty ring.
+    pub fn lost(&self, s: &Statistics) -> Lost {
+        let (twice, no_buffer) = match self.zero_copy {
+            true => (0, s.rx_fill_empty),
+            false => (s.rx_fill_empty.min(s.rx_dropped), 0),
+        };
+        // A socket that takes packets of several buffers takes any frame.
+        let long = if self.sg { 0 } else { s.rx_dropped - twice };
+        Lost { long, full: s.rx_dropped - long + s.rx_ring_full, no_buffer }
+    }
+
     pub fn statistics(&self) -> Statistics {
         option(self.fd.as_fd(), STATISTICS).unwrap_or_default()
     }
@@ -486,3 +503,6 @@ fn busy_poll(fd: BorrowedFd, us: u32) -> io::Result<()> {
         .iter()
         .try_for_each(|(option, value)| sys::set_option(fd, libc::SOL_SOCKET, *option, value))
 }
+
+#[cfg(test)]
+mod tests;

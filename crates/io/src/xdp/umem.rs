@@ -26,8 +26,8 @@ pub(super) struct Rings {
 
 /// The frames of a queue: one mapping, first those to receive into, then those to send.
 pub(super) struct Umem {
-    pub at: *mut u8,
-    pub len: usize,
+    at: *mut u8,
+    len: usize,
 }
 
 // SAFETY: the mapping belongs to this value alone.
@@ -56,6 +56,11 @@ impl Umem {
         let mut umem = reserved.map_or_else(|| map(0), Ok)?;
         mem::advise(umem.bytes_mut(0, len));
         Ok(umem)
+    }
+
+    /// Where it begins, and its bytes, as the kernel is told.
+    pub fn region(&self) -> (u64, u64) {
+        (self.at as u64, self.len as u64)
     }
 
     /// Bytes `at..at + len`, where they lie inside.

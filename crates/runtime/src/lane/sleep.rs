@@ -91,7 +91,7 @@ impl Lane {
         // Looked at once the bell is armed, which is rung for what is left first.
         let left = if self.alone { self.stack.left_jobs_due(now, LEFT_US) } else { None };
         let limit = limit.map(|l| l.as_micros() as u64);
-        let wait = [wait, left, limit, self.nap_us()].into_iter().flatten().min();
+        let wait = [wait, left, limit, self.nap_us(), self.losses.due_us(now)].into_iter().flatten().min();
         (wait != Some(0)).then_some(wait)
     }
 
