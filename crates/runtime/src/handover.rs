@@ -211,7 +211,7 @@ mod tests {
             assert!(!here.out.give(1, 3, RxFrame { checksum, ..whole }, true));
         }
         assert!(!here.out.give(1, 3, RxFrame { mss: 0, ..whole }, true));
-        // As the kernel leaves it where it merges, and as it is on a wire.
+        // Sums as the kernel leaves them where it merges, and as they are on a wire.
         let (src, dst) = (Addr::from_v4([10, 0, 0, 1]), Addr::from_v4([10, 0, 0, 2]));
         let mut sound = frame.clone();
         wire::tcp::fill_pseudo(src, dst, 20 + 4000, &mut sound[34..]);

@@ -54,7 +54,7 @@ impl<'a> Cut<'a> {
         Some(Cut { head, text, segment, src, dst, mss, ip, tcp, v4, seq, flags })
     }
 
-    /// Whether the sum of the whole is right (RFC 9293 3.1, MUST-3), or vouched for: `checksum` is known of the frame.
+    /// True where the sum of the whole is right (RFC 9293 3.1, MUST-3), or vouched for: `checksum` is known of the frame.
     pub fn is_sound(&self, checksum: RxChecksum) -> bool {
         let &Cut { src, dst, segment, .. } = self;
         match checksum {

@@ -85,7 +85,7 @@ fn lossy(far: &File, name: String, one_in: u32) -> impl Sized + use<> {
         sh("ip link add s0 type bridge");
         ["p0", "p1"].iter().for_each(|port| sh(&format!("ip link set {port} up master s0")));
         sh("ip link set s0 up");
-        // What is lost of a burst is lost by itself, and the kernel merges what is left.
+        // Segments of a burst are lost one by one, and the kernel merges those that are left.
         sh("ethtool -K p0 tso off gso off");
         (lose("p0", one_in), lose("p1", one_in), switch)
     };

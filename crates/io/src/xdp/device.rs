@@ -358,7 +358,7 @@ impl XdpDevice {
                 name: format!("xdp:{name}"),
                 mac: link.mac,
                 mtu: link.mtu.min(65_535) as u16,
-                // What is longer is cut where it is handed on.
+                // Longer ones are cut where they are handed on.
                 max_rx_frame: longest_frame(link.mtu),
                 queue: lane as u16,
                 zero_copy,

@@ -6,7 +6,7 @@ use crate::netlink::Link;
 /// Kinds to which frames come from a wire or out of a packet, with what tags they have in them; hardware has no kind.
 const OF_A_WIRE: [&str; 9] = ["", "veth", "tun", "vlan", "vxlan", "geneve", "gretap", "ip6gretap", "dummy"];
 
-/// Whether frames come to an interface by way of others: to a bond or bridge from those that belong to it, to a macvlan from the one
+/// True where frames come to an interface by way of others: to a bond or bridge from those that belong to it, to a macvlan from the one
 /// that it is on. There the kernel takes a tag out of the frame and leaves it beside it before it hands the frame on, whatever
 /// rx-vlan-offload says, and in generic mode no program sees what is beside a frame.
 pub(super) fn is_handed_frames(link: &Link, all: &[Link]) -> bool {

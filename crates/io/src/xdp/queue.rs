@@ -63,7 +63,7 @@ fn socket() -> io::Result<OwnedFd> {
     }
 }
 
-/// Whether sockets of this kernel take packets of several buffers (Linux 6.6): before, the flag is refused, whatever the interface.
+/// True where sockets take packets of several buffers (Linux 6.6): before, the flag is refused, whatever the interface.
 pub(super) fn takes_several_buffers() -> bool {
     let nowhere = SockAddr { family: libc::AF_XDP as u16, flags: FLAG_SG, ifindex: 0, queue: 0, shared_fd: 0 };
     let bound = socket().and_then(|fd| nowhere.bind(fd.as_fd()));
@@ -474,7 +474,7 @@ impl Queue {
         (self.tx.taken(), self.completion.consumed())
     }
 
-    /// What `s` says of frames that were lost. A frame for which a socket that copies has no buffer counts twice in it: as dropped, and
+    /// Frames that were lost, by the kernel's count `s`. A frame for which a socket that copies has no buffer counts twice in it: as dropped, and
     /// as an empty ring.
     pub fn lost(&self, s: &Statistics) -> Lost {
         let (twice, no_buffer) = match self.zero_copy {
