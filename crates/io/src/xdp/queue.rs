@@ -474,8 +474,8 @@ impl Queue {
         (self.tx.taken(), self.completion.consumed())
     }
 
-    /// Frames that were lost, by the kernel's count `s`. A frame for which a socket that copies has no buffer counts twice in it: as dropped, and
-    /// as an empty ring.
+    /// Frames that were lost, by the kernel's count `s`. One for which a socket that copies has no buffer counts twice in it: as
+    /// dropped, and as an empty ring.
     pub fn lost(&self, s: &Statistics) -> Lost {
         let (twice, no_buffer) = match self.zero_copy {
             true => (0, s.rx_fill_empty),
