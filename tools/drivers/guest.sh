@@ -124,6 +124,24 @@ fetch() {
     A curl -g -s -m 200 "http://$1/big" | cmp -s - $R/www/big || { why="other bytes from $1"; return 1; }
 }
 
+# download DEVICE: three times a megabyte, to a client that has the interface. The kernel there merges segments where it may, and a
+# client that loses what is merged has not even one in that time.
+download() {
+    local text source _
+    ip netns exec a "$CORELANE" serve $R/www --kernel --port 8080 >$R/source 2>&1 &
+    source=$!
+    for _ in $(seq 1 300); do grep -q '^serving' $R/source && break; sleep 0.1; done
+    text=$(B timeout 200 "$CORELANE" load http://10.97.0.1:8080/big --dev "xdp:$1" -n 3 -c 1 --timeout 20 2>&1)
+    kill $source; wait $source 2>/dev/null
+    printf '%s\n' "--- the client" "$text" >>$R/log
+    case $text in
+    *"lost on the way in"*) why="frames are lost on the way to a client" ;;
+    *"no errors"*) return 0 ;;
+    *) why="a client does not have its bytes" ;;
+    esac
+    return 1
+}
+
 served() { echo "RESULT|$row|served|$*"; }
 refused() { echo "RESULT|$row|refused|$*"; }
 absent() { echo "RESULT|$row|absent|$*"; }
@@ -216,7 +234,12 @@ row_restart() {
     served "$how; three times"
 }
 
+# Features that are off while the server has the interface.
+features() { B ethtool -k eth1 | grep -E '^(generic-receive-offload|rx-vlan-offload|rx-gro-hw):'; }
+
 row_kill() {
+    local before how
+    before=$(features)
     serve --dev xdp:eth1 || { failed "it did not start: $(sentence)"; return; }
     ip netns exec a timeout 60 ab -q -c 50 -n 1000000 http://10.97.0.2/one >/dev/null 2>&1 &
     local load=$!
@@ -225,7 +248,11 @@ row_kill() {
     kill $load 2>/dev/null; wait $load 2>/dev/null
     reach 10.97.0.2 || { failed "the kernel's interface is not as it was"; return; }
     serve --dev xdp:eth1 || { failed "it did not start again: $(sentence)"; return; }
-    extra="again after kill -9 under load" must_serve eth1 $both
+    for host in $both; do fetch "$host" || { failed "$why"; return; }; done
+    how=$(mode eth1)
+    stop_server
+    [ "$(features)" = "$before" ] || { failed "features were $before, and are $(features)"; return; }
+    served "$how; again after kill -9 under load, and features as before"
 }
 
 row_flap() {
@@ -376,6 +403,22 @@ row_member() {
     B ip addr flush dev eth1; B ip link set eth1 master br7; B ip link set br7 up
     B ip addr add 10.97.0.2/24 dev br7
     must_refuse 'br7' --dev xdp:eth1
+}
+
+# Bytes to a client on the bare interface, and on a bridge that has it.
+row_bulk() {
+    B ethtool -K eth1 gro on 2>/dev/null
+    download eth1 || { failed "$why"; return; }
+    B ip link add br7 type bridge || { absent "no bridge"; return; }
+    B ip addr flush dev eth1; B ip link set eth1 master br7; B ip link set br7 up
+    B ip addr add 10.97.0.2/24 dev br7
+    reach 10.97.0.2
+    local before how
+    before=$(features)
+    download br7 || { failed "on a bridge: $why"; return; }
+    how=$(grep -c 'merging of segments is off' $R/log)
+    [ "$(features)" = "$before" ] || { failed "features were $before, and are $(features)"; return; }
+    served "to a client on eth1 and on a bridge; merging turned off $how times"
 }
 
 row_mac() {

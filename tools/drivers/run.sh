@@ -32,14 +32,14 @@ table='
 igb       new     zero-copy basic | restart kill flap reset rings channels mac vip gone numa first_syn key vlan=generic foreign_vlan bond=generic slave bridge=generic member jumbo=generic mtu3000 neighbors deliver=native
 igb       new     zero-copy | igbvf
 igb       stable  copy      basic | kill flap first_syn key vlan=generic foreign_vlan bond=generic slave mtu3000 deliver=native
-igb       old     native    basic | restart kill flap reset mac vip first_syn key vlan=generic foreign_vlan bond=generic slave bridge=generic member jumbo mtu3000 neighbors
-vmxnet3   new     copy      basic | restart kill flap mac foreign_vlan jumbo=generic
+igb       old     native    basic | restart kill flap reset mac bulk=- vip first_syn key vlan=generic foreign_vlan bond=generic slave bridge=generic member jumbo mtu3000 neighbors
+vmxnet3   new     copy      basic | restart kill flap mac bulk=- foreign_vlan jumbo=generic
 virtio    new     copy      basic | kill flap mac foreign_vlan jumbo
-virtio-mq new     copy      basic | restart kill flap channels mac foreign_vlan jumbo first_syn key deliver=native
+virtio-mq new     copy      basic | restart kill flap channels mac bulk=- foreign_vlan jumbo first_syn key deliver=native
 virtio-mq stable  copy      basic
-virtio-mq old     native    basic
+virtio-mq old     native    basic | bulk=-
 virtio-zc new     partly    basic | restart kill flap mac first_syn
-e1000e    new     generic   basic | restart kill flap reset mac foreign_vlan jumbo
+e1000e    new     generic   basic | restart kill flap reset mac bulk=- foreign_vlan jumbo
 e1000     new     generic   basic | kill mac foreign_vlan
 igb       new     -         | verdicts model sums lab
 igb       stable  -         | verdicts model sums lab

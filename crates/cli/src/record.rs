@@ -1,13 +1,14 @@
 //! Records of what was set, which outlive the process that set it: files that are locked while their process lives.
 
-use rustix::fs::{FlockOperation, OFlags, flock};
-use rustix::io::Errno;
+use ::io::record::{is_ours, lock};
+use rustix::fs::FlockOperation;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+pub use ::io::record::make_folder;
 
 /// A record's file, locked.
 #[derive(Debug)]
@@ -56,38 +57,11 @@ pub fn take_all<T: DeserializeOwned>(folder: &Path) -> io::Result<Vec<(T, Option
     Ok(all)
 }
 
-/// Makes the folder, where it is missing.
-pub fn make_folder(folder: &Path) -> io::Result<()> {
-    fs::DirBuilder::new().mode(0o700).recursive(true).create(folder)?;
-    is_ours(folder)
-}
-
-/// Lines of another user would be written to the kernel's files.
-fn is_ours(folder: &Path) -> io::Result<()> {
-    let metadata = fs::symlink_metadata(folder)?;
-    let ours =
-        metadata.is_dir() && metadata.uid() == rustix::process::geteuid().as_raw() && metadata.mode() & 0o022 == 0;
-    match ours {
-        true => Ok(()),
-        false => Err(io::Error::other("others may write to it")),
-    }
-}
-
 /// Takes a record, where `create` says so a new one.
 pub fn take<T: DeserializeOwned>(path: &Path, create: bool) -> io::Result<Taken<T>> {
-    let mut open = File::options();
-    open.read(true).write(true).create(create).mode(0o600).custom_flags(OFlags::NOFOLLOW.bits() as i32);
-    loop {
-        let mut file = open.open(path)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => return Ok(Taken::Held(read(&mut file)?)),
-            Err(errno) => return Err(errno.into()),
-        }
-        // Its last holder may have removed the file before we had the lock.
-        if fs::symlink_metadata(path).is_ok_and(|there| file.metadata().is_ok_and(|ours| ours.ino() == there.ino())) {
-            return Ok(Taken::Free(Locked { path: path.into(), file }));
-        }
+    match lock(path, create, FlockOperation::NonBlockingLockExclusive)? {
+        Ok(file) => Ok(Taken::Free(Locked { path: path.into(), file })),
+        Err(mut file) => Ok(Taken::Held(read(&mut file)?)),
     }
 }
 

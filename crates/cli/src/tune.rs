@@ -10,6 +10,7 @@ use crate::machine::Machine;
 use crate::say::say;
 use crate::zone;
 use ::io::bpf::Selected;
+use ::io::xdp::LeftOff;
 use clap::Args;
 use plan::{Choice, Cores};
 use scan::Group;
@@ -36,7 +37,7 @@ pub struct TuneArgs {
     /// Leave workers on the cores that the scheduler gives them
     #[arg(long, conflicts_with = "undo")]
     pub no_pin: bool,
-    /// Undo what was applied to these ports; without a port all of it, and what a killed `corelane run --dev` has left on interfaces
+    /// Undo what was applied to these ports; without a port all of it, and what killed processes have left on interfaces
     #[arg(long)]
     pub undo: bool,
 }
@@ -151,7 +152,11 @@ fn undo(machine: &Machine, ports: &[u16]) -> Result<(), Failure> {
         [] => zone::undo_left(machine).map_err(failed)?,
         _ => Vec::new(),
     };
-    if selections.is_empty() && interfaces.is_empty() {
+    let features = match ports {
+        [] => ::io::xdp::undo_left(),
+        _ => Vec::new(),
+    };
+    if selections.is_empty() && interfaces.is_empty() && features.is_empty() {
         say("nothing to undo")?;
     }
     let mut failures = Vec::new();
@@ -166,6 +171,9 @@ fn undo(machine: &Machine, ports: &[u16]) -> Result<(), Failure> {
         if let zone::End::Undone(undone) = found.end {
             failures.extend(undone.failed);
         }
+    }
+    for LeftOff { interface, features } in features {
+        say(format!("{interface}: {} on again, which a killed process left off", features.join(", ")))?;
     }
     failures.into_iter().next().map_or(Ok(()), |line| Err(Failure::told(line)))
 }

@@ -17,6 +17,7 @@ pub mod packet;
 pub mod pcap;
 pub mod perf;
 mod port;
+pub mod record;
 pub mod rss;
 mod sys;
 pub mod tap;

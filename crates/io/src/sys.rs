@@ -16,6 +16,15 @@ pub(crate) fn set_option<T: Copy>(fd: impl AsFd, level: i32, option: i32, value:
     check(unsafe { libc::setsockopt(fd, level, option, (&raw const *value).cast(), size_of::<T>() as u32) }).map(drop)
 }
 
+/// getsockopt, for options of 64 bits.
+pub(crate) fn option_of_64_bits(fd: impl AsFd, level: i32, option: i32) -> io::Result<u64> {
+    let (mut value, mut len) = (0u64, size_of::<u64>() as u32);
+    let fd = fd.as_fd().as_raw_fd();
+    // SAFETY: the value has room for what the length says, and both live through the call.
+    check(unsafe { libc::getsockopt(fd, level, option, (&raw mut value).cast(), &raw mut len) })?;
+    Ok(value)
+}
+
 /// Threads at most for what mostly waits for the kernel.
 const THREADS: usize = 16;
 

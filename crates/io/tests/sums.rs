@@ -9,11 +9,12 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use io::bpf::{OwnFlags, OwnKey};
 use io::packet::{self, PacketPort};
 use io::xdp::{XdpConfig, XdpDevice, XdpPort};
 use io::{Port, PortError};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use wire::burst::{PartialChecksum, RxBurst, RxChecksum, TxOffload, TxSink};
+use wire::burst::{Gso, PartialChecksum, RxBurst, RxChecksum, TxOffload, TxSink};
 use wire::tcp::{Flags, Header, Options};
 use wire::{Addr, MacAddr, SeqNum, ethernet, ipv4};
 
@@ -159,6 +160,51 @@ fn a_driver_that_takes_no_program_is_told_of() {
     assert!(tags.contains("tells in driver mode") && tags.contains("taken for untagged ones"), "{tags}");
     let mut to = packet::open("sb", 1, true).unwrap();
     cross(&mut from[0], &mut to[0], 1000);
+}
+
+/// In generic mode the program is given a sender's burst as long as nobody has cut it.
+#[test]
+fn a_burst_that_nobody_has_cut_comes_whole_in_generic_mode() {
+    if !veth_of(1500, 2) {
+        return;
+    }
+    const TEXT: usize = 60_000;
+    let config = XdpConfig { receive_ring: 64, send_ring: 64, ..XdpConfig::default() };
+    let (attached, mut to) = attach(&config);
+    let key = OwnKey { vlan: 0, addr: Addr::from_v4([10, 0, 0, 1]), port: 80 };
+    attached.own(key, OwnFlags::LISTENING).unwrap();
+    let mut from = packet::open("sb", 1, true).unwrap().remove(0);
+    let frame = from.reserve(54 + TEXT).unwrap();
+    frame[..54 + TEXT].fill(7);
+    ethernet::emit(frame, attached.link().mac, MacAddr([2; 6]), None, ethernet::IPV4);
+    let (src, dst) = (Addr::from_v4([10, 0, 0, 2]), key.addr);
+    ipv4::Header { src, dst, ..ipv4::Header::default() }.emit(&mut frame[14..], 20 + TEXT);
+    let (seq, ack, options) = (SeqNum(1), SeqNum(2), Options::default());
+    let header = Header { src_port: 99, dst_port: 80, seq, ack, flags: Flags::ACK, window: 3, urgent: 0, options };
+    header.emit(&mut frame[34..], false);
+    wire::tcp::fill_pseudo(src, dst, 20 + TEXT, &mut frame[34..54 + TEXT]);
+    let sent = frame[..54 + TEXT].to_vec();
+    let gso = Some(Gso { mss: 1460, header: 54, ipv6: false });
+    from.commit(54 + TEXT, TxOffload { checksum: Some(PartialChecksum { start: 34, offset: 16 }), gso });
+    from.flush().unwrap();
+    let end = Instant::now() + Duration::from_secs(10);
+    loop {
+        let n = to[0].receive(64);
+        let counters = to[0].counters();
+        if let Some(frame) = (0..n).map(|i| to[0].frame(i)).find(|frame| frame.data.len() > 1000) {
+            assert!(frame.data == sent, "{} bytes of {}", frame.data.len(), sent.len());
+            assert!(frame.mss > 0 && counters.rx_long == 0);
+            return;
+        }
+        to[0].release();
+        if counters.rx_long > 0 {
+            let warnings = attached.warnings();
+            assert!(warnings.iter().any(|w| w.contains("from Linux 6.6 on")), "lost: {warnings:?}");
+            return;
+        }
+        assert!(Instant::now() < end, "nothing came: {counters:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 #[test]

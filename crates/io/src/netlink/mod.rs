@@ -37,6 +37,10 @@ pub struct Link {
     pub loopback: bool,
     /// The bond, team or bridge that it belongs to, by number; 0 where there is none.
     pub master: u32,
+    /// The interface that it is on, as a VLAN or macvlan, by number; a veth's other end.
+    pub lower: Option<u32>,
+    /// That one is in another network namespace.
+    pub lower_is_elsewhere: bool,
     /// `veth`, `tun`, … ; empty for hardware.
     pub kind: String,
     /// Queues of each direction, as far as the kernel says.
@@ -378,15 +382,23 @@ fn link(b: &[u8]) -> Link {
             1 => l.mac = v.try_into().map(MacAddr).unwrap_or_default(),
             3 => l.name = text(v),
             4 => l.mtu = u32_at(v, 0),
+            // IFLA_LINK. Tunnels that are on no interface have 0.
+            5 => l.lower = Some(u32_at(v, 0)).filter(|lower| *lower != 0),
             10 => l.master = u32_at(v, 0),
             // IFLA_LINKINFO / IFLA_INFO_KIND
             18 => l.kind = attributes(v, 0).find(|(k, _)| *k == 1).map(|(_, v)| text(v)).unwrap_or_default(),
             32 => l.rx_queues = u32_at(v, 0),
             33 => l.carrier = v.first() != Some(&0),
+            // IFLA_LINK_NETNSID
+            37 => l.lower_is_elsewhere = true,
             // IFLA_XDP / IFLA_XDP_PROG_ID
             43 => l.xdp_program = attributes(v, 0).find(|(k, _)| *k == 4).map_or(0, |(_, v)| u32_at(v, 0)),
             _ => {}
         }
+    }
+    if l.lower_is_elsewhere {
+        // Of another table.
+        l.lower = None;
     }
     l
 }

@@ -9,13 +9,15 @@ use std::time::{Duration, Instant};
 use wire::burst::{RxChecksum, TxCaps};
 use wire::{Addr, MacAddr, Ports};
 
+use super::features::{self, Off};
 use super::holder;
 use super::kind::{check_kind, driver_of, is_handed_frames, queues_of};
 use super::large::Large;
+use super::merging::{self, Unmerged};
 use super::metadata;
 use super::port::XdpPort;
 use super::queue::{self, At, Opening, Queue};
-use super::tags::Tags;
+use super::tags;
 use super::umem::{LONGEST_IN_ONE, Rings, Umem, frame_size, longest_frame};
 use crate::bpf::{
     self, KernelFunction, MOST_KEPT, MOST_OWNED, Maps, OwnFlags, OwnFlow, OwnKey, Program, TAGS_BESIDE, Verdict,
@@ -82,6 +84,8 @@ pub(super) const LOOPBACK: u32 = 1;
 pub(super) struct Attached {
     /// Undone first: whoever takes the interface next does the same once it is free.
     tags: Vlans,
+    /// Merging of segments is off.
+    unmerged: Option<Unmerged>,
     maps: Maps,
     link: Mutex<Option<bpf::Link>>,
     program: Program,
@@ -90,7 +94,7 @@ pub(super) struct Attached {
 /// How the program knows frames of other VLANs.
 enum Vlans {
     /// Their tags stay in them as long as this lives.
-    Kept(Tags),
+    Kept(Off),
     /// The kernel tells it what is beside a frame.
     Told,
     /// What is beside a frame is not known.
@@ -136,8 +140,6 @@ pub struct XdpDevice {
     generic: Option<Generic>,
     /// Busy polling was asked for and is not to be had.
     unpolled: bool,
-    /// Frames that the kernel merges are longer than what its sockets take.
-    loses_merged: bool,
 }
 
 fn refuse(name: &str, what: &str, e: io::Error) -> PortError {
@@ -167,7 +169,9 @@ fn refuse_queue(link: &Link, queue: u16, (queues, rings): (u16, Rings), e: io::E
     let name = &link.name;
     match e.raw_os_error() {
         Some(libc::ENOBUFS) if capability::missing(&[Capability::IpcLock]) == [Capability::IpcLock] => {
-            let bytes = queues as u64 * (rings.receive + rings.send) as u64 * frame_size(link.mtu) as u64;
+            let bytes = queues as u64
+                * (rings.receive + rings.send) as u64
+                * frame_size(link.mtu) as u64;
             PortError::LockedMemory { dev: name.clone(), mib: bytes.div_ceil(1 << 20) }
         }
         Some(libc::EINVAL) if link.mtu > LONGEST_IN_ONE => PortError::Invalid(format!(
@@ -296,16 +300,20 @@ impl XdpDevice {
         let mut tags = match (link.kind.as_str(), told) {
             ("veth", true) => Vlans::Told,
             ("veth", false) => Vlans::Unknown,
-            _ => Vlans::Kept(Tags::keep(name).map_err(|e| refuse(name, "keeping VLAN tags in frames", e))?),
+            _ => Vlans::Kept(tags::keep(link.index).map_err(|e| refuse(name, "keeping VLAN tags in frames", e))?),
         };
         // Driver mode where the driver has it.
         let bond = link.kind == "bond";
+        // Before the program is attached in generic mode, for which the kernel turns LRO off and never on again.
+        let unmerge = || (!several).then(|| Unmerged::keep(&link, &all));
+        let mut unmerged = bond.then(unmerge).flatten();
         let (bpf_link, generic) = match program.attach(link.index, bond) {
             Ok(l) => (l, bond.then_some(Generic::Bond)),
             Err(e) if bond || e.raw_os_error() == Some(libc::EBUSY) => {
                 return Err(refuse(name, "attaching the XDP program", e));
             }
             Err(first) => {
+                unmerged = unmerge();
                 if let Vlans::Told = tags {
                     // The one that asks for tags is for driver mode alone.
                     program = load_plain(&maps, sg).map_err(loading)?;
@@ -337,8 +345,8 @@ impl XdpDevice {
         let now = queues_of(&link).min(link.rx_queues.max(queues.into()) as u16);
         let added = XdpConfig { zero_copy: ZeroCopy::Never, ..config.clone() };
         open_queues(queues..now, (&link, sg), &added, &maps, &mut by_lane, || Ok(()))?;
-        let loses_merged = generic.is_some() && !sg;
-        let attached = Arc::new(Attached { tags, maps, link: Mutex::new(Some(bpf_link)), program });
+        features::undo_left();
+        let attached = Arc::new(Attached { tags, unmerged, maps, link: Mutex::new(Some(bpf_link)), program });
         let zero_copy = by_lane[0][0].zero_copy;
         // What a program on this machine sends (through a veth, or to a bridge from one) has sums that hardware was to finish;
         // real hardware does not tell what it verified. The kernel verifies what it merges, and leaves such a sum, too.
@@ -373,7 +381,6 @@ impl XdpDevice {
                 attached,
                 generic,
                 unpolled: config.busy_poll_us > 0 && !zero_copy,
-                loses_merged,
             },
             ports,
         ))
@@ -417,8 +424,15 @@ impl XdpDevice {
             format!("busy_poll_us does nothing on {name}, where frames are copied: recent kernels poll for zero-copy drivers only")
         });
         let name = &self.link.name;
-        let tags = matches!(&self.attached.tags, Vlans::Kept(tags) if tags.was_on()).then(|| {
-            format!("rx-vlan-offload of {name} is off while it is served, so that frames of other VLANs are not taken for its own")
+        let kept = match &self.attached.tags {
+            Vlans::Kept(off) if !off.off().is_empty() => Some(off),
+            _ => None,
+        };
+        let tags = kept.into_iter().flat_map(|off| {
+            let note = format!(
+                "rx-vlan-offload of {name} is off while it is served, so that frames of other VLANs are not taken for its own"
+            );
+            std::iter::once(note).chain(merging::unrecorded(name, off))
         });
         let lost = self.loses_tags().then(|| {
             let of_any = match self.attached.tags {
@@ -437,19 +451,14 @@ impl XdpDevice {
             };
             format!("{name} {why}: {of_any} are taken for untagged ones")
         });
-        let merged = self.loses_merged.then(|| {
-            format!(
-                "segments that the kernel merges are lost on {name}, since AF_XDP takes packets of several buffers from Linux 6.6 on: \
-                 `ethtool -K IFACE gro off` on each interface by which its frames come"
-            )
-        });
-        self.generic_mode().into_iter().chain(merged).chain(unpolled).chain(tags).chain(lost).collect()
+        let merging = self.attached.unmerged.iter().flat_map(Unmerged::notes);
+        self.generic_mode().into_iter().chain(merging).chain(unpolled).chain(tags).chain(lost).collect()
     }
 
     /// Whether frames lose their VLAN tags before they come here, so that nobody knows which network they are of.
     pub fn loses_tags(&self) -> bool {
         match &self.attached.tags {
-            Vlans::Kept(tags) => tags.are_lost(),
+            Vlans::Kept(off) => !off.on().is_empty(),
             Vlans::Told => false,
             Vlans::Unknown | Vlans::TakenBelow => true,
         }

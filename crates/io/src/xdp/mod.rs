@@ -6,10 +6,12 @@
 mod burst;
 mod deliver;
 mod device;
+mod features;
 mod holder;
 mod kind;
 mod large;
 mod local;
+mod merging;
 mod metadata;
 mod port;
 mod queue;
@@ -22,6 +24,7 @@ mod veth;
 
 pub use deliver::Delivery;
 pub use device::{XdpConfig, XdpDevice, ZeroCopy};
+pub use features::{LeftOff, undo_left};
 pub use local::Local;
 pub use port::XdpPort;
 pub use sharing::{ActivePorts, Placeholder, Succession, warnings};

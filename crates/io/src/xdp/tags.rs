@@ -3,142 +3,15 @@
 //! while the program is attached, and on again afterwards.
 
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd};
 
-use crate::rss::ethtool;
-use crate::sys::check;
+use super::features::Off;
 
-const GSTRINGS: u32 = 0x1b;
-const GSSET_INFO: u32 = 0x37;
-const GFEATURES: u32 = 0x3a;
-const SFEATURES: u32 = 0x3b;
-/// ETH_SS_FEATURES.
-const FEATURES: u32 = 4;
-/// Features that are believed.
-const MOST: u32 = 1024;
 /// The kernel's names of what ethtool(8) calls rx-vlan-offload and rx-vlan-stag-hw-parse.
-const STRIPPING: [&[u8]; 2] = [b"rx-vlan-hw-parse", b"rx-vlan-stag-hw-parse"];
+const STRIPPING: [&str; 2] = ["rx-vlan-hw-parse", "rx-vlan-stag-hw-parse"];
 
-/// What was done about an interface's tags; undone when it is dropped.
-#[derive(Debug)]
-pub(super) struct Tags {
-    name: String,
-    /// Of the network namespace of the interface, whoever drops this.
-    socket: OwnedFd,
-    /// Features that were turned off, by number.
-    turned_off: Vec<usize>,
-    lost: bool,
-}
-
-/// A block of 32 features as ETHTOOL_GFEATURES tells it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Block {
-    available: u32,
-    active: u32,
-    never_changed: u32,
-}
-
-impl Block {
-    fn of(words: &[u32]) -> Option<Block> {
-        let [available, _requested, active, never_changed] = *words else { return None };
-        Some(Block { available, active, never_changed })
-    }
-}
-
-impl Tags {
-    /// Has `name` leave tags where they are.
-    pub fn keep(name: &str) -> io::Result<Tags> {
-        // SAFETY: a plain system call that gives a new descriptor.
-        let fd = check(unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) })?;
-        // SAFETY: new, and nobody else's.
-        let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-        let mut tags = Tags { name: name.into(), socket, turned_off: Vec::new(), lost: false };
-        tags.keep_again()?;
-        Ok(tags)
-    }
-
-    /// The same again: what has been turned on meanwhile is turned off.
-    pub fn keep_again(&mut self) -> io::Result<()> {
-        let (names, blocks) = (self.feature_names()?, self.features()?);
-        for (at, _) in names.iter().enumerate().filter(|(_, name)| STRIPPING.contains(&name.as_slice())) {
-            let Some(block) = blocks.get(at / 32) else { continue };
-            let bit = 1 << (at % 32);
-            if block.active & bit == 0 {
-                continue;
-            }
-            // What cannot be changed stays as it is, and is told.
-            let changes = block.available & !block.never_changed & bit != 0;
-            match changes.then(|| self.set(at, false)) {
-                Some(Ok(())) => self.turned_off.push(at),
-                Some(Err(e)) if e.raw_os_error() == Some(libc::EPERM) => return Err(e),
-                _ => {}
-            }
-        }
-        let after = self.features()?;
-        let is_on = |at: usize| after.get(at / 32).is_some_and(|b| b.active & 1 << (at % 32) != 0);
-        let stripping = |(at, name): (usize, &Vec<u8>)| STRIPPING.contains(&name.as_slice()) && is_on(at);
-        self.lost = names.iter().enumerate().any(stripping);
-        Ok(())
-    }
-
-    /// Whether frames lose their tags all the same.
-    pub fn are_lost(&self) -> bool {
-        self.lost
-    }
-
-    /// Whether anything was turned off.
-    pub fn was_on(&self) -> bool {
-        !self.turned_off.is_empty()
-    }
-
-    /// Names of the features, by number; none where there is no ethtool.
-    fn feature_names(&self) -> io::Result<Vec<Vec<u8>>> {
-        // struct ethtool_sset_info: cmd, reserved, sset_mask, data.
-        let mut info = [GSSET_INFO, 0, 0, 0, 0];
-        info[if cfg!(target_endian = "little") { 2 } else { 3 }] = 1 << FEATURES;
-        match ethtool(&self.socket, &self.name, &mut info) {
-            Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => return Ok(Vec::new()),
-            other => other?,
-        }
-        let n = info[4].min(MOST);
-        // struct ethtool_gstrings: cmd, string_set, len, and 32 bytes for each.
-        let mut words = vec![0; 3 + n as usize * 8];
-        words[..3].copy_from_slice(&[GSTRINGS, FEATURES, n]);
-        ethtool(&self.socket, &self.name, &mut words)?;
-        let bytes: Vec<u8> = words[3..].iter().flat_map(|w| w.to_ne_bytes()).collect();
-        Ok(bytes.chunks(32).map(|name| name.split(|b| *b == 0).next().unwrap_or_default().to_vec()).collect())
-    }
-
-    fn features(&self) -> io::Result<Vec<Block>> {
-        let n = MOST / 32;
-        // struct ethtool_gfeatures: cmd, size, and four words for each block; the kernel sets size to what there is.
-        let mut words = vec![0; 2 + n as usize * 4];
-        words[..2].copy_from_slice(&[GFEATURES, n]);
-        match ethtool(&self.socket, &self.name, &mut words) {
-            Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => return Ok(Vec::new()),
-            other => other?,
-        }
-        Ok(words[2..].chunks(4).take(words[1] as usize).filter_map(Block::of).collect())
-    }
-
-    fn set(&self, at: usize, on: bool) -> io::Result<()> {
-        let n = self.features()?.len();
-        // struct ethtool_sfeatures: cmd, size, and (valid, requested) for each block, all blocks.
-        let mut words = vec![0; 2 + n * 2];
-        words[..2].copy_from_slice(&[SFEATURES, n as u32]);
-        words[2 + at / 32 * 2] = 1 << (at % 32);
-        words[3 + at / 32 * 2] = (on as u32) << (at % 32);
-        ethtool(&self.socket, &self.name, &mut words)
-    }
-}
-
-impl Drop for Tags {
-    fn drop(&mut self) {
-        for at in &self.turned_off {
-            // The interface may be gone.
-            let _ = self.set(*at, true);
-        }
-    }
+/// Has interface number `index` leave tags where they are.
+pub(super) fn keep(index: u32) -> io::Result<Off> {
+    Off::keep(index, &STRIPPING)
 }
 
 #[cfg(test)]
@@ -148,32 +21,11 @@ mod tests {
     use wire::burst::{RxBurst, TxSink};
     use wire::{Addr, MacAddr};
 
-    use super::*;
     use crate::Port;
     use crate::bpf::{KernelFunction, Maps, OwnFlags, OwnKey, Program, TAGS_BESIDE, Verdict, steer};
     use crate::netlink::Netlink;
     use crate::xdp::veth::{NAME, PEER, beside_a_veth};
     use crate::xdp::{XdpConfig, XdpDevice};
-
-    #[test]
-    fn stripping_is_off_as_long_as_it_is_kept_off() {
-        beside_a_veth(1, || {
-            let tags = Tags::keep(NAME).unwrap();
-            assert!(tags.was_on() && !tags.are_lost());
-            assert!(!Tags::keep(NAME).unwrap().was_on(), "it is off already");
-            let mut next = Tags::keep(NAME).unwrap();
-            drop(tags);
-            // The last one undid it while the next was at it.
-            next.keep_again().unwrap();
-            assert!(next.was_on() && !next.are_lost());
-            assert!(!Tags::keep(NAME).unwrap().was_on(), "it is off again");
-            drop(next);
-            assert!(Tags::keep(NAME).unwrap().was_on(), "it is on again");
-            let lo = Tags::keep("lo").unwrap();
-            assert!(!lo.are_lost() && !lo.was_on());
-            assert!(Tags::keep("clveth-none").is_err());
-        });
-    }
 
     /// Bytes of a segment here.
     const TCP: usize = 77;
