@@ -29,7 +29,7 @@ only_device=${1:-} only_kernel=${2:-} only_rows=${3:-}
 #   native      by the driver's own XDP; 6.1 as Debian builds it cannot be asked for more
 #   generic     by the kernel, whatever the driver
 table='
-igb       new     zero-copy basic | restart kill flap reset rings channels mac vip gone numa first_syn key vlan=generic foreign_vlan bond=generic slave bridge=generic member jumbo=generic mtu3000 neighbors deliver=native
+igb       new     zero-copy basic | restart kill flap reset rings channels mac bulk=- vip gone numa first_syn key vlan=generic foreign_vlan bond=generic slave bridge=generic member jumbo=generic mtu3000 neighbors deliver=native
 igb       new     zero-copy | igbvf
 igb       stable  copy      basic | kill flap first_syn key vlan=generic foreign_vlan bond=generic slave mtu3000 deliver=native
 igb       old     native    basic | restart kill flap reset mac bulk=- vip first_syn key vlan=generic foreign_vlan bond=generic slave bridge=generic member jumbo mtu3000 neighbors

@@ -171,7 +171,7 @@ fn refuse_queue(link: &Link, queue: u16, (queues, rings): (u16, Rings), e: io::E
         Some(libc::ENOBUFS) if capability::missing(&[Capability::IpcLock]) == [Capability::IpcLock] => {
             let bytes = queues as u64
                 * (rings.receive + rings.send) as u64
-                * frame_size(link.mtu) as u64;
+                * frame_size(link.mtu, driver_of(name).as_deref()) as u64;
             PortError::LockedMemory { dev: name.clone(), mib: bytes.div_ceil(1 << 20) }
         }
         Some(libc::EINVAL) if link.mtu > LONGEST_IN_ONE => PortError::Invalid(format!(
@@ -198,7 +198,8 @@ fn open_queues<T: Send>(
     let shared = config.receive_ring / queues.end.div_ceil(config.lanes) as u32;
     let rings = Rings { receive: size(shared.max(config.receive_ring.min(2048))), send: size(config.send_ring) };
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    let copied_sums = metadata::copies_with_sums(driver_of(&link.name).as_deref(), &release);
+    let driver = driver_of(&link.name);
+    let copied_sums = metadata::copies_with_sums(driver.as_deref(), &release);
     let refused = |i: u16| move |e| refuse_queue(link, i, (queues.end, rings), e);
     let (opening, mut done) = (Opening::begin(), None);
     let mut opened: Vec<Option<io::Result<Queue>>> = queues.clone().map(|_| None).collect();
@@ -210,7 +211,7 @@ fn open_queues<T: Send>(
     }));
     for (i, queue) in queues.clone().zip(&mut opened) {
         // Now, since a process gets no new memory while some of it is being pinned.
-        let umem = Umem::new(link.mtu, rings).map_err(refused(i))?;
+        let umem = Umem::new(frame_size(link.mtu, driver.as_deref()), rings).map_err(refused(i))?;
         let (at, opening) = (At { ifindex: link.index, queue: i, mtu: link.mtu, sg }, &opening);
         let core = config.cores.get(usize::from(i % config.lanes)).copied();
         jobs.push(Box::new(move || {

@@ -11,7 +11,7 @@ use super::burst::Burst;
 use super::device::{XdpConfig, ZeroCopy};
 use super::metadata;
 use super::ring::{CONTINUED, Desc, Kind, Ring, option, set_option};
-use super::umem::{Rings, Umem, frame_size, longest_frame};
+use super::umem::{Rings, Umem, longest_frame};
 use crate::sys;
 
 const UMEM_REG: i32 = 4;
@@ -173,7 +173,7 @@ impl Queue {
         opening: &Opening,
     ) -> io::Result<Queue> {
         let fd = socket()?;
-        let frame_size = frame_size(mtu);
+        let frame_size = umem.frame_size();
         let Rings { receive, send } = rings;
         let (addr, len) = umem.region();
         let reg = UmemReg { addr, len, chunk_size: frame_size as u32, headroom: 0, flags: 0, tx_metadata_len: 0 };

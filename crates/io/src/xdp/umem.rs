@@ -7,9 +7,15 @@ const AROUND: u32 = 256 + 18;
 /// The largest MTU whose frames lie in one buffer each.
 pub(super) const LONGEST_IN_ONE: u32 = 4096 - AROUND;
 
-/// Bytes of one buffer.
-pub(super) fn frame_size(mtu: u32) -> usize {
-    if mtu + AROUND <= 2048 { 2048 } else { 4096 }
+/// Drivers that tell the hardware the length of its buffers in KiB, rounded down: of 2,048 bytes they see the 1,792 behind the kernel's
+/// headroom, and a frame of more than 1,024 would find no buffer (`igb_setup_srrctl`, `igc_configure_rx_ring`, and
+/// `ixgbe_configure_srrctl` for the 82599; seen with igb of Linux 7.3).
+const BUFFERS_IN_KIB: [&str; 3] = ["igb", "igc", "ixgbe"];
+
+/// Bytes of one buffer on a link of this MTU, for its driver.
+pub(super) fn frame_size(mtu: u32, driver: Option<&str>) -> usize {
+    let wide = driver.is_some_and(|driver| BUFFERS_IN_KIB.contains(&driver));
+    if mtu + AROUND <= 2048 && !wide { 2048 } else { 4096 }
 }
 
 /// Longest frame of a link, a VLAN tag included.
@@ -28,15 +34,16 @@ pub(super) struct Rings {
 pub(super) struct Umem {
     at: *mut u8,
     len: usize,
+    frame_size: usize,
 }
 
 // SAFETY: the mapping belongs to this value alone.
 unsafe impl Send for Umem {}
 
 impl Umem {
-    /// Memory for a queue with such rings on a link of this MTU.
-    pub fn new(mtu: u32, rings: Rings) -> io::Result<Umem> {
-        let len = (rings.receive + rings.send) as usize * frame_size(mtu);
+    /// Memory for a queue with such rings, of frames of so many bytes.
+    pub fn new(frame_size: usize, rings: Rings) -> io::Result<Umem> {
+        let len = (rings.receive + rings.send) as usize * frame_size;
         let map = |flags: i32| {
             // SAFETY: a new private mapping.
             let at = unsafe {
@@ -49,13 +56,22 @@ impl Umem {
                     0,
                 )
             };
-            if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(Umem { at: at.cast(), len }) }
+            if at == libc::MAP_FAILED {
+                Err(io::Error::last_os_error())
+            } else {
+                Ok(Umem { at: at.cast(), len, frame_size })
+            }
         };
         // Huge pages when there are some: reserved ones, or what the system puts together when asked.
         let reserved = if len.is_multiple_of(2 << 20) { map(libc::MAP_HUGETLB).ok() } else { None };
         let mut umem = reserved.map_or_else(|| map(0), Ok)?;
         mem::advise(umem.bytes_mut(0, len));
         Ok(umem)
+    }
+
+    /// Bytes of one frame.
+    pub fn frame_size(&self) -> usize {
+        self.frame_size
     }
 
     /// Where it begins, and its bytes, as the kernel is told.
@@ -88,5 +104,22 @@ impl Drop for Umem {
     fn drop(&mut self) {
         // SAFETY: the mapping was made with this length; the socket that used it is closed before (field order).
         unsafe { libc::munmap(self.at.cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_of_the_link_finds_room_in_whole_kib_where_the_driver_counts_so() {
+        for mtu in [576, 1500, 1774, 1775, 3000] {
+            assert_eq!(frame_size(mtu, None), if mtu <= 1774 { 2048 } else { 4096 });
+            for driver in BUFFERS_IN_KIB {
+                let seen = (frame_size(mtu, Some(driver)) - 256) / 1024 * 1024;
+                assert!(seen >= longest_frame(mtu), "{driver}, {mtu}: {seen}");
+            }
+            assert_eq!(frame_size(mtu, Some("i40e")), frame_size(mtu, None));
+        }
     }
 }

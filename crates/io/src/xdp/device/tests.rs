@@ -18,7 +18,7 @@ fn config() -> XdpConfig {
 
 /// Another program's socket on a queue.
 fn take(link: &Link, queue: u16) -> Queue {
-    let umem = Umem::new(link.mtu, RINGS).unwrap();
+    let umem = Umem::new(frame_size(link.mtu, None), RINGS).unwrap();
     Queue::open(At { ifindex: link.index, queue, mtu: link.mtu, sg: false }, umem, RINGS, &config(), &Opening::begin())
         .unwrap()
 }
@@ -36,7 +36,7 @@ fn a_missing_capability_is_told_before_queues_that_are_in_use() {
         let link = link();
         let _other = take(&link, 0);
         let limit = getrlimit(Resource::Memlock);
-        let few = 4 * (RINGS.receive + RINGS.send) as u64 * frame_size(link.mtu) as u64;
+        let few = 4 * (RINGS.receive + RINGS.send) as u64 * frame_size(link.mtu, None) as u64;
         setrlimit(Resource::Memlock, Rlimit { current: Some(few), ..limit }).unwrap();
         let without = || {
             keep(CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW | CapabilitySet::BPF);

@@ -7,6 +7,7 @@ use crate::bpf::{Maps, OwnFlags, OwnKey, Program, steer};
 use crate::netlink::{Link, Netlink};
 use crate::packet::{self, PacketPort};
 use crate::xdp::XdpDevice;
+use crate::xdp::umem::frame_size;
 use crate::xdp::veth::{NAME, PEER, beside_a_veth};
 
 const RINGS: Rings = Rings { receive: 64, send: 64 };
@@ -72,7 +73,7 @@ fn frames_that_nobody_has_cut_are_taken_whole_or_counted() {
         beside_a_veth(1, || {
             let (link, maps) = (link(), Maps::new(1).unwrap());
             let at = At { ifindex: link.index, queue: 0, mtu: link.mtu, sg };
-            let umem = Umem::new(link.mtu, RINGS).unwrap();
+            let umem = Umem::new(frame_size(link.mtu, None), RINGS).unwrap();
             let mut queue = Queue::open(at, umem, RINGS, &config(), &Opening::begin()).unwrap();
             maps.sockets.set(&0u32.to_ne_bytes(), &queue.as_fd().as_raw_fd().to_ne_bytes()).unwrap();
             maps.own(key(), OwnFlags::LISTENING).unwrap();
