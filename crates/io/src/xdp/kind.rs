@@ -2,6 +2,7 @@
 
 use crate::error::PortError;
 use crate::netlink::Link;
+use crate::rss;
 
 /// Kinds to which frames come from a wire or out of a packet, with what tags they have in them; hardware has no kind.
 const OF_A_WIRE: [&str; 9] = ["", "veth", "tun", "vlan", "vxlan", "geneve", "gretap", "ip6gretap", "dummy"];
@@ -21,10 +22,15 @@ pub(super) fn queues_of(link: &Link) -> u16 {
     if n > 0 { n as u16 } else { link.rx_queues.max(1) as u16 }
 }
 
-/// The name of an interface's driver; virtual ones and those that /sys does not show have none.
+/// Driver of an interface by ethtool's word, whatever /sys shows.
 pub(super) fn driver_of(name: &str) -> Option<String> {
-    let driver = std::fs::read_link(format!("/sys/class/net/{name}/device/driver")).ok()?;
-    Some(driver.file_name()?.to_string_lossy().into_owned())
+    const GDRVINFO: u32 = 0x3;
+    // struct ethtool_drvinfo: cmd, and first of all names the driver's, of 32 bytes.
+    let mut words = [0; 49];
+    words[0] = GDRVINFO;
+    rss::ethtool(&rss::socket().ok()?, name, &mut words).ok()?;
+    let driver: Vec<u8> = words[1..9].iter().flat_map(|word| word.to_ne_bytes()).take_while(|b| *b != 0).collect();
+    String::from_utf8(driver).ok().filter(|driver| !driver.is_empty())
 }
 
 /// Refuses interfaces on which nothing would ever come in, with the one to name instead.
@@ -46,4 +52,19 @@ pub(super) fn check_kind(link: &Link, all: &[Link]) -> Result<(), PortError> {
         _ => return Ok(()),
     };
     Err(PortError::Invalid(format!("{name} is {part} {0}, which has the addresses: use xdp:{0}", master.name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::xdp::veth::{NAME, beside_a_veth};
+
+    #[test]
+    fn a_driver_is_known_in_a_namespace_that_sys_does_not_show() {
+        beside_a_veth(1, || {
+            assert_eq!(driver_of(NAME).as_deref(), Some("veth"));
+            assert_eq!(driver_of("lo"), None);
+            assert_eq!(driver_of("none"), None);
+        });
+    }
 }
