@@ -1,20 +1,23 @@
-//! Any frames into a stack: raw bytes, and segments that are well-formed up to TCP so that they reach its states. Nothing
-//! panics; afterwards time passes and every chunk is back. The host has three interfaces, two of which have the same addresses,
+//! Any frames into a stack: raw bytes, segments that are well-formed up to TCP so that they reach its states, and frames into which a
+//! kernel has put several of them, with whatever it says of their sums and sizes. Nothing panics; afterwards time passes and every chunk is back. The host has three interfaces, two of which have the same addresses,
 //! and opens and closes connections meanwhile; the stack is checked (`Stack::check`) after its turns.
 #![no_main]
 
 use corelane_fuzz::{Ends, Input, Silence, fixed_up};
 use libfuzzer_sys::fuzz_target;
-use sim::{Echo, Host, HostConfig, LinkConfig};
+use sim::offload::Joined;
+use sim::{Echo, Frames, Host, HostConfig, LinkConfig};
 use stack::InterfaceId;
 use protocol::{CloseMode, ConnId, Endpoint, Event, Job, Token};
+use wire::burst::RxChecksum;
 use wire::tcp::{Flags, Header, Options, Timestamps};
 use wire::{Addr, Instant, MacAddr, SeqNum, ethernet, ipv4};
 
 /// Longer inputs are not taken to their end.
 const STEPS: usize = 300;
 
-fn segment(input: &mut Input, us: &HostConfig, seen: &mut [SeqNum; 2]) -> Vec<u8> {
+/// A segment whose text is `text`, or is read where there is none.
+fn segment(input: &mut Input, us: &HostConfig, seen: &mut [SeqNum; 2], text: Option<Vec<u8>>) -> Vec<u8> {
     let (dst, src) = (Addr::from(us.addresses[0].0), Addr::from_v4([10, 0, 0, 9]));
     let near = |input: &mut Input, base: SeqNum| match input.byte() {
         0..=127 => base,
@@ -35,15 +38,33 @@ fn segment(input: &mut Input, us: &HostConfig, seen: &mut [SeqNum; 2]) -> Vec<u8
         ack,
         flags,
         window: input.word() as u16,
-        urgent: 0,
+        // None in single segments: what is in the corpus is read as before.
+        urgent: text.as_ref().map_or(0, |_| input.word() as u16),
         options,
     };
-    let n = input.byte() as usize * 8;
-    let payload = input.take(n);
+    let payload = text.unwrap_or_else(|| {
+        let n = input.byte() as usize * 8;
+        input.take(n)
+    });
     let ends = Ends { src: (src, MacAddr([2, 0, 0, 0, 0, 9])), dst: (dst, us.mac) };
     let b = ends.segment(&header, flags.contains(Flags::SYN), &payload);
     seen[0] = seq + payload.len() as u32 + flags.contains(Flags::SYN) as u32 + flags.contains(Flags::FIN) as u32;
     b
+}
+
+/// A merged frame: up to 64 KiB of text, a sum that is right, unfinished or wrong, and any word on it.
+fn merged(input: &mut Input, us: &HostConfig, seen: &mut [SeqNum; 2]) -> Joined {
+    let text = vec![input.byte(); input.word() as u16 as usize % 65_000];
+    let mut data = segment(input, us, seen, Some(text));
+    let (sum, word) = (input.byte(), input.byte());
+    if sum & 3 == 1 {
+        let len = data.len() - 34;
+        wire::tcp::fill_pseudo([10, 0, 0, 9].into(), us.addresses[0].0.into(), len, &mut data[34..]);
+    } else if sum & 3 == 2 {
+        data[50] ^= 1;
+    }
+    let checksum = [RxChecksum::Verified, RxChecksum::MayBePartial, RxChecksum::Unknown][word as usize % 3];
+    Joined { data, checksum, mss: input.word() as u16 }
 }
 
 /// The events of the connections that were opened here; the others are the echo's.
@@ -120,7 +141,13 @@ fuzz_target!(|data: &[u8]| {
                 raw.extend(input.take(n));
                 if n & 1 == 0 { raw } else { fixed_up(raw) }
             }
-            _ => segment(&mut input, &us, &mut seen),
+            3 if kind & 8 != 0 => {
+                let frames = vec![merged(&mut input, &us, &mut seen)];
+                let interface = host.interface();
+                host.stack.receive(now, interface, &Frames { frames });
+                Vec::new()
+            }
+            _ => segment(&mut input, &us, &mut seen, None),
         };
         if kind & 0x10 != 0 {
             now = now.plus_micros(1 << (input.byte() % 28));
