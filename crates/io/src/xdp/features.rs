@@ -68,7 +68,8 @@ impl Off {
         if let Some(record) = &mut self.record
             && let Err(error) = record.add(&turn)
         {
-            self.unrecorded = Some(error);
+            // Undone by this one then, whoever else needs them off.
+            (self.record, self.unrecorded) = (None, Some(error));
         }
         for name in &turn {
             match self.interface.set(&table, name, false) {
@@ -325,7 +326,8 @@ impl Interface {
         };
         match self.features() {
             Err(e) => done(Err(e)),
-            Ok(table) => names.iter().fold(true, |all, name| done(self.set(&table, name, true)) && all),
+            // All of them, whatever becomes of the first.
+            Ok(table) => names.iter().filter(|name| !done(self.set(&table, name, true))).count() == 0,
         }
     }
 }

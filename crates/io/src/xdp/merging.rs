@@ -47,6 +47,8 @@ impl Unmerged {
         let links = by_which_frames_come(link, all);
         for link in &links {
             match Off::keep(link.index, &MERGING) {
+                // Hundreds of members of a bridge may merge nothing.
+                Ok(off) if off.off().is_empty() && off.on().is_empty() => {}
                 Ok(off) => kept.push((link.name.clone(), off)),
                 Err(error) => refused.push((link.name.clone(), error)),
             }

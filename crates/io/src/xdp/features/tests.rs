@@ -103,16 +103,20 @@ fn an_interface_without_the_features_needs_no_record() {
 
 #[test]
 fn where_nothing_can_be_written_down_it_is_told_and_undone_all_the_same() {
-    beside_a_veth(1, || {
-        // SAFETY: this thread's descriptors stay; it has its own view of the mounts from here on, and ends.
-        unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.unwrap();
-        let read_only = "mount --make-rprivate / && mkdir -p /run/corelane && mount -t tmpfs -o ro none /run/corelane";
-        assert!(Command::new("sh").args(["-c", read_only]).status().unwrap().success());
-        let veth = interface(NAME);
-        let off = Off::keep(veth.index, STRIPS).unwrap();
-        assert!(!is_on(&veth) && off.off().len() == 2);
-        assert_eq!(off.unrecorded().unwrap().raw_os_error(), Some(libc::EROFS));
-        drop(off);
-        assert!(is_on(&veth));
-    });
+    let full = "size=4k none /run/corelane && head -c 4096 /dev/zero >/run/corelane/full";
+    for (mount, error) in [("ro none /run/corelane", libc::EROFS), (full, libc::ENOSPC)] {
+        beside_a_veth(1, || {
+            // SAFETY: this thread's descriptors stay; it has its own view of the mounts from here on, and ends.
+            unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.unwrap();
+            let mount =
+                format!("mount --make-rprivate / && mkdir -p /run/corelane && mount -t tmpfs -o mode=700,{mount}");
+            assert!(Command::new("sh").args(["-c", &mount]).status().unwrap().success());
+            let veth = interface(NAME);
+            let off = Off::keep(veth.index, STRIPS).unwrap();
+            assert!(!is_on(&veth) && off.off().len() == 2);
+            assert_eq!(off.unrecorded().unwrap().raw_os_error(), Some(error));
+            drop(off);
+            assert!(is_on(&veth));
+        });
+    }
 }
