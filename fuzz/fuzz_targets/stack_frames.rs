@@ -59,7 +59,7 @@ fn merged(input: &mut Input, us: &HostConfig, seen: &mut [SeqNum; 2]) -> Joined 
     let (sum, word) = (input.byte(), input.byte());
     if sum & 3 == 1 {
         let len = data.len() - 34;
-        wire::tcp::fill_pseudo([10, 0, 0, 9].into(), us.addresses[0].0.into(), len, &mut data[34..]);
+        wire::tcp::fill_pseudo(Addr::from_v4([10, 0, 0, 9]), us.addresses[0].0.into(), len, &mut data[34..]);
     } else if sum & 3 == 2 {
         data[50] ^= 1;
     }

@@ -36,7 +36,7 @@ igb       old     native    basic | restart kill flap reset mac bulk=- vip first
 vmxnet3   new     copy      basic | restart kill flap mac bulk=- foreign_vlan jumbo=generic
 virtio    new     copy      basic | kill flap mac foreign_vlan jumbo
 virtio-mq new     copy      basic | restart kill flap channels mac bulk=- foreign_vlan jumbo first_syn key deliver=native
-virtio-mq stable  copy      basic
+virtio-mq stable  copy      basic | bulk=-
 virtio-mq old     native    basic | bulk=-
 virtio-zc new     partly    basic | restart kill flap mac first_syn
 e1000e    new     generic   basic | restart kill flap reset mac bulk=- foreign_vlan jumbo
@@ -47,13 +47,13 @@ igb       old     -         | verdicts model sums lab
 '
 # `ci`: each driver and each kernel.
 ci='
-igb       old     verdicts model
+igb       old     verdicts model bulk
 igb       stable  foreign_vlan first_syn
-igb       new     basic neighbors deliver
-vmxnet3   new     basic
-virtio-mq stable  basic
+igb       new     basic neighbors deliver bulk
+vmxnet3   new     basic bulk
+virtio-mq stable  basic bulk
 virtio-zc new     basic
-e1000e    new     basic
+e1000e    new     basic bulk
 e1000     new     basic
 '
 wrong() { printf 'run.sh: %s\n' "$1" >&2; exit 2; }
