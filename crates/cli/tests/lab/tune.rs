@@ -179,3 +179,27 @@ fn tune_says_why_listeners_stay_as_they_are() {
     assert!(code == Some(1) && said.contains("is under corelane run, which selects its listeners"), "{said}");
     run.finish(Signal::TERM);
 }
+
+/// Turns a feature of `va` off and leaves the record of a killed process: the network namespace (SO_NETNS_COOKIE), the interface's number,
+/// and a feature in a line.
+const LEFT_OFF: &str = "import os, socket, subprocess, sys
+folder = '/run/corelane/features'
+os.makedirs(folder, 0o700, exist_ok=True)
+cookie = int.from_bytes(socket.socket().getsockopt(socket.SOL_SOCKET, 71, 8), sys.byteorder)
+with open(f'{folder}/{cookie}-{socket.if_nametoindex(\"va\")}', 'w') as record:
+    record.write('rx-vlan-hw-parse\\n')
+subprocess.run(['ethtool', '-K', 'va', 'rxvlan', 'off'], check=True)
+";
+
+#[test]
+fn tune_turns_on_what_a_killed_process_left_off() {
+    let Some(lab) = Lab::new() else { return };
+    let left = Command::new("ip").args(["netns", "exec", &lab.a, "python3", "-c", LEFT_OFF]).output().unwrap();
+    assert!(left.status.success(), "{left:?}");
+    let is_on = || must(&format!("ip netns exec {} ethtool -k va", lab.a)).contains("rx-vlan-offload: on");
+    assert!(!is_on());
+    let (code, said) = tune(&lab, "--undo");
+    let on = "va: rx-vlan-hw-parse on again, which a killed process left off\n";
+    assert!(code == Some(0) && said.contains(on) && is_on(), "{said}");
+    assert!(!tune(&lab, "--undo").1.contains("va: rx-vlan"));
+}

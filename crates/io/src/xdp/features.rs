@@ -155,6 +155,7 @@ pub fn undo_left() -> Vec<LeftOff> {
         if namespace(&interface.socket) == Some(of)
             && let Ok(Some(record)) = Record::take(&interface, false)
             && let Some(features) = record.undo_if_last(&interface)
+            && !features.is_empty()
             && let Ok(interface) = interface.name()
         {
             undone.push(LeftOff { interface, features });
