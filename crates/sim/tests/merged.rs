@@ -55,7 +55,7 @@ fn a_merged_frame_counts_by_its_sum() {
         (MayBePartial, &unfinished, true),
         (MayBePartial, &damaged, false),
         (Unknown, &damaged, false),
-        // Of a wire nobody's word is taken.
+        // Frames of a wire have sums of their own.
         (Unknown, &unfinished, false),
     ];
     for (at, (checksum, change, taken)) in cases.into_iter().enumerate() {
@@ -112,13 +112,13 @@ fn an_old_timestamp_is_that_of_the_whole_frame() {
     assert!(b.bytes == text(TEXT));
 }
 
-/// Of a frame that is known but for one byte, one byte is kept.
+/// Keeps one byte of a frame that is known but for that.
 #[test]
 fn one_new_byte_of_a_merged_frame_takes_no_room_for_the_rest() {
     let mut b = Bench::listening(10, &[], |_| {});
     let p = b.establish(2, 4000, usual());
     let all = text(2 * TEXT);
-    // One byte is missing.
+    // Leaves a gap of one byte.
     let at = |n: usize| Peer { seq: p.seq + n as u32, ..p };
     send(&mut b, &at(1), &all[1..1 + 20_000]);
     let before = b.host.leaked();
@@ -134,7 +134,7 @@ fn one_new_byte_of_a_merged_frame_takes_no_room_for_the_rest() {
     assert!(b.bytes == all[..20_201] && b.host.leaked() == 0);
 }
 
-/// Who sends nothing but merged frames that wait for what comes before them fills no more memory than who sends single segments.
+/// Merged frames that wait for what comes before them fill no more memory than single segments do.
 #[test]
 fn merged_frames_out_of_order_are_bounded() {
     let chunks = 4096;

@@ -397,7 +397,7 @@ fn link(b: &[u8]) -> Link {
         }
     }
     if l.lower_is_elsewhere {
-        // Of another table.
+        // Its number is one of that namespace.
         l.lower = None;
     }
     l

@@ -74,7 +74,7 @@ impl Off {
         for name in &turn {
             match self.interface.set(&table, name, false) {
                 Err(e) if e.raw_os_error() == Some(libc::EPERM) => return Err(e),
-                // It stays on, which is told.
+                // A feature that stays on is told of.
                 _ => {}
             }
         }
@@ -98,7 +98,7 @@ impl Off {
         }
         match Record::take(&self.interface, create) {
             Ok(record) => self.record = record,
-            // One that cannot be read is told of once something is to stand there.
+            // Errors are told once there is something to write.
             Err(error) if create => self.unrecorded = Some(error),
             Err(_) => {}
         }

@@ -42,7 +42,7 @@ fn features_are_on_again_after_the_last_who_needed_them_off() {
         );
         let second = Off::keep(veth.index, STRIPS).unwrap();
         assert_eq!(second.off(), first.off(), "one needs them off whoever has turned them off");
-        // Others are nobody's business.
+        // Leaves other features alone.
         let mut third = Off::keep(veth.index, &["rx-gro"]).unwrap();
         drop(first);
         assert_eq!(undo_left(), []);
@@ -95,7 +95,7 @@ fn an_interface_without_the_features_needs_no_record() {
         let off = Off::keep(lo.index, STRIPS).unwrap();
         assert!(off.off().is_empty() && off.on().is_empty() && !has_record(&lo));
         assert!(Off::keep(9999, STRIPS).is_err());
-        // One that never changes there.
+        // `loopback` never changes there.
         let both = Off::keep(lo.index, &["rx-gro", "loopback"]).unwrap();
         assert_eq!((both.on(), both.off()), (&["loopback".to_owned()][..], &["rx-gro".to_owned()][..]));
     });
