@@ -15,6 +15,8 @@ use sha2::{Digest, Sha256};
 
 #[path = "bulk/merged.rs"]
 mod merged;
+#[path = "bulk/tap.rs"]
+mod tap;
 
 const BYTES: usize = 64 << 20;
 const PIECE: usize = 1 << 18;
@@ -81,6 +83,13 @@ fn receive(mut from: impl Read, bytes: usize) -> [u8; 32] {
         left -= n;
     }
     hash.finalize().into()
+}
+
+/// Brings `name` up and gives it addresses, of host `n`.
+fn address(name: &str, n: u8) {
+    sh(&format!("ip link set {name} up"));
+    sh(&format!("ip addr add 10.9.0.{n}/24 dev {name}"));
+    sh(&format!("ip addr add fd09::{n}/64 dev {name} nodad"));
 }
 
 fn addresses() -> Vec<Cidr> {

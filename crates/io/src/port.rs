@@ -47,7 +47,7 @@ pub struct PortCounters {
     pub tx_cut: u64,
     /// Frames that the device or kernel dropped before they reached us.
     pub rx_dropped: u64,
-    /// Of those, frames longer than a buffer: the kernel has merged them, or nobody has cut them.
+    /// Of those, frames longer than a buffer, or than IP allows: the kernel has merged them, or nobody has cut them.
     pub rx_long: u64,
     /// Times that a driver which does not copy found no buffer to receive into. Frames that are lost then, the device counts.
     pub rx_no_buffer: u64,

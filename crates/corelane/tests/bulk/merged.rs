@@ -66,13 +66,6 @@ fn veth(name: &str, peer: &str, far: &File) {
     sh(&format!("ip link set {name} up"));
 }
 
-/// Addresses for `name`, of host `n`.
-fn address(name: &str, n: u8) {
-    sh(&format!("ip link set {name} up"));
-    sh(&format!("ip addr add 10.9.0.{n}/24 dev {name}"));
-    sh(&format!("ip addr add fd09::{n}/64 dev {name} nodad"));
-}
-
 /// Two veths joined, as by a switch, that lose one in `one_in` of the frames each way: `va` here, and `vb` in the namespace `far`.
 /// Lives as long as what is given back.
 fn lossy(far: &File, name: String, one_in: u32) -> impl Sized + use<> {

@@ -11,6 +11,8 @@ use super::umem::longest_frame;
 
 /// Bytes that are copied together for one burst, before it ends.
 const MOST: usize = 256 << 10;
+/// Longest frame there can be: an IP packet behind an Ethernet header with a tag.
+const LONGEST: usize = 65_535 + 18;
 
 /// A packet of the burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,14 +31,16 @@ pub(super) struct Burst {
     longest: usize,
     packets: Vec<Packet>,
     joined: Vec<u8>,
-    /// Descriptors of the packets.
+    /// Descriptors of the packets, and of those that were left out.
     taken: u32,
+    /// Packets that were left out since the beginning: longer than IP allows, as no kernel gives them.
+    long: u64,
 }
 
 impl Burst {
     pub fn new(mtu: u32) -> Burst {
         let (mtu, longest) = (mtu as usize, longest_frame(mtu));
-        Burst { mtu, longest, packets: Vec::with_capacity(256), joined: Vec::new(), taken: 0 }
+        Burst { mtu, longest, packets: Vec::with_capacity(256), joined: Vec::new(), taken: 0, long: 0 }
     }
 
     pub fn clear(&mut self) {
@@ -67,18 +71,25 @@ impl Burst {
         self.packets.len()
     }
 
-    /// Copies the next packet together; `false` where not all of it is there yet.
+    /// Copies the next packet together, or leaves it out where it is longer than any; `false` where not all of it is there yet.
     #[cold]
     fn join<'a>(&mut self, n: u32, peek: impl Fn(u32) -> Desc, bytes: impl Fn(u64, usize) -> &'a [u8]) -> bool {
         let at = self.joined.len();
         for end in self.taken..n {
             let Desc { addr, len, options } = peek(end);
-            self.joined.extend_from_slice(bytes(addr, len as usize));
+            // One byte more than there can be tells, whatever follows.
+            let room = (LONGEST + 1).saturating_sub(self.joined.len() - at);
+            self.joined.extend_from_slice(bytes(addr, (len as usize).min(room)));
             if options & CONTINUED == 0 {
+                self.taken = end + 1;
+                if self.joined.len() - at > LONGEST {
+                    self.joined.truncate(at);
+                    self.long += 1;
+                    return true;
+                }
                 let frame = &self.joined[at..];
                 let mss = if frame.len() > self.longest { cut::estimated_mss(frame, self.mtu) } else { 0 };
                 self.packets.push(Packet::Joined { at, len: frame.len(), mss });
-                self.taken = end + 1;
                 return true;
             }
         }
@@ -86,7 +97,12 @@ impl Burst {
         false
     }
 
-    /// Descriptors of the packets.
+    /// Packets that were left out, since the beginning: longer than any can be.
+    pub fn long(&self) -> u64 {
+        self.long
+    }
+
+    /// Descriptors of the packets, and of those that were left out.
     pub fn taken(&self) -> u32 {
         self.taken
     }
@@ -187,6 +203,18 @@ mod tests {
         let mut burst = Burst::new(1500);
         assert_eq!((burst.fill(3, 64, |i| descs[i as usize], bytes), burst.taken()), (1, 1));
         assert_eq!((burst.fill(4, 64, |i| descs[i as usize], bytes), burst.taken()), (2, 4));
+    }
+
+    /// A packet of as many parts as a ring has costs no more memory than the longest, and those around it come.
+    #[test]
+    fn a_packet_longer_than_ip_allows_is_left_out_and_counted() {
+        let of = |len: usize| vec![7; len];
+        let frames = [of(154), of(LONGEST + 1), of(4054), of(LONGEST), of(4 << 20), of(254)];
+        let (memory, descs) = laid_out(&frames);
+        let mut burst = Burst::new(1500);
+        let lengths: Vec<usize> = taken(&mut burst, &memory, &descs, 64).iter().map(|(data, _)| data.len()).collect();
+        assert_eq!((lengths, burst.long()), (vec![154, 4054, LONGEST, 254], 2));
+        assert!(burst.joined.capacity() < 2 * (MOST + LONGEST));
     }
 
     #[test]

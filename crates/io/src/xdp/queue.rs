@@ -95,7 +95,7 @@ pub(super) struct At {
 /// Frames that came and were lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lost {
-    /// Longer than a buffer.
+    /// Longer than a buffer, or than IP allows.
     pub long: u64,
     /// For want of a buffer, or of room in the ring.
     pub full: u64,
@@ -262,7 +262,12 @@ impl Queue {
             n = self.rx.available(most);
         }
         let (rx, umem) = (&self.rx, &self.umem);
-        self.burst.fill(n, max, |at| rx.peek(at), |addr, len| umem.bytes(addr, len))
+        let taken = self.burst.fill(n, max, |at| rx.peek(at), |addr, len| umem.bytes(addr, len));
+        if taken == 0 {
+            // Nothing but packets that were left out: nobody would ask for their release.
+            self.release();
+        }
+        taken
     }
 
     /// Slots behind the burst in which frames were waiting when the ring was looked at last, of how many there are.
@@ -483,7 +488,8 @@ impl Queue {
         };
         // A socket that takes packets of several buffers takes any frame.
         let long = if self.sg { 0 } else { s.rx_dropped - twice };
-        Lost { long, full: s.rx_dropped - long + s.rx_ring_full, no_buffer }
+        let full = s.rx_dropped - long + s.rx_ring_full;
+        Lost { long: long + self.burst.long(), full, no_buffer }
     }
 
     pub fn statistics(&self) -> Statistics {
