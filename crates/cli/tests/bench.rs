@@ -224,3 +224,29 @@ fn an_interrupted_run_leaves_nothing_behind() {
     assert!(said.contains("interrupted"), "{said}");
     assert_eq!(namespaces(), 0);
 }
+
+/// A bridge is given what GRO has merged, the veth below it what crossed.
+#[test]
+fn bulk_arrives_in_the_frames_that_its_row_says() {
+    if !root() {
+        return;
+    }
+    let arguments = ["bulk", "--quick", "--seconds", "0.3", "--wire", "xdp", "--json"];
+    let systems = ["--system", "corelane", "--system", "linux-epoll"];
+    let object = object(&bench(&[arguments.as_slice(), &systems].concat()));
+    let rows: Vec<&Value> =
+        object["rows"].as_array().expect("rows").iter().filter(|row| row["arriving"].is_string()).collect();
+    assert_eq!(rows.len(), 8, "{object}");
+    for row in rows {
+        assert_eq!(row["errors"], serde_json::json!({}), "{row}");
+        for name in ["gbit_per_s", "server_cpu_s_per_gb"] {
+            assert!(row[name].as_f64() > Some(0.0), "{name}: {row}");
+        }
+        let each = row["bytes_per_frame"].as_f64();
+        match (row["system"].as_str(), row["arriving"].as_str()) {
+            (Some("corelane"), Some("bridge, GRO")) => assert!(each > Some(3000.0), "{row}"),
+            (Some("corelane"), _) => assert!(each > Some(1000.0) && each < Some(1500.0), "{row}"),
+            _ => assert_eq!(each, None, "{row}"),
+        }
+    }
+}

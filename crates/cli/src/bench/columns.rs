@@ -75,13 +75,15 @@ pub const TABLE2: [Column; 15] = [
 ];
 
 /// Of bulk transfers.
-pub const BULK: [Column; 8] = [
+pub const BULK: [Column; 10] = [
     column("system", "system", 0),
     column("wire", "wire", 0),
     column("sending", "sending", 0),
+    column("arriving", "arriving", 0),
     column("concurrent", "flows", 0),
     column("gbit_per_s", "Gbit/s", 2),
     column("server_cpu_s_per_gb", "server CPU s/GB", 3),
+    column("bytes_per_frame", "bytes/frame", 0),
     percent("server_busy", "server busy %"),
     percent("client_busy", "client busy %"),
 ];

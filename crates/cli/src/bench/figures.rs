@@ -7,7 +7,7 @@ use super::kv::{self, Keeper};
 use super::measure::{self, models};
 use super::report::{Column, Plot, Shape};
 use super::rounds::{Measure, Progress};
-use super::{Settings, connections, fastsocket, latency, nginx, profile};
+use super::{Settings, bulk, connections, fastsocket, latency, nginx, profile};
 use crate::args::{KernelServer, ModelArg};
 use crate::failure::Failure;
 use crate::sys::Stop;
@@ -241,7 +241,7 @@ pub const BENCHMARKS: [Benchmark; 18] = [
     Benchmark {
         name: "bulk",
         after: "mTCP section 5.3",
-        about: "large transfers from the server: throughput and CPU of a gigabyte, one flow and many",
+        about: "large transfers from the server, and to it by single and by merged frames: throughput and CPU of a gigabyte",
         main: "gbit_per_s",
         columns: &BULK,
         plots: || {
@@ -251,14 +251,8 @@ pub const BENCHMARKS: [Benchmark; 18] = [
             ]
         },
         closes_first: "nobody closes while it is measured",
-        cases: |settings, _, _, _| {
-            let warm_up = Some(settings.warm_up * 2.0);
-            let bulk = Work { message: 64 << 20, messages: 1_000_000, warm_up, ..Work::default() };
-            let work = |flows| Work { concurrent: flows, ..bulk.clone() };
-            let flows = [1, settings.concurrent.unwrap_or(64)];
-            Ok(flows.into_iter().flat_map(|n| bulk_of(settings, &work(n))).collect())
-        },
-        measure: measure::measure,
+        cases: |settings, _, notes, _| Ok(bulk::cases(settings, notes)),
+        measure: bulk::measure,
     },
     Benchmark {
         name: "connections",
@@ -437,8 +431,10 @@ fn megapipe(settings: &Settings) -> Vec<Case> {
     label(length, "length").chain(label(size, "size")).chain(label(cores.collect(), "cores")).collect()
 }
 
-const OURS: System = System::Corelane(ModelArg::Inline);
-const EPOLL: System = System::Kernel(KernelServer::Epoll);
+/// This stack, one thread a lane.
+pub const OURS: System = System::Corelane(ModelArg::Inline);
+/// The kernel's TCP, as an expert would use it.
+pub const EPOLL: System = System::Kernel(KernelServer::Epoll);
 const PLAIN: System = System::Kernel(KernelServer::Plain);
 const SINGLE: System = System::Kernel(KernelServer::Single);
 const URING: System = System::Kernel(KernelServer::Uring);
@@ -459,12 +455,10 @@ pub const KEEPERS: [System; 3] =
     [System::Keeper(Keeper::Lane), System::Keeper(Keeper::Uring), System::Keeper(Keeper::Memcached)];
 const CHANNELS: [System; 4] = [System::Channels, CHANNEL, EPOLL, SINGLE];
 const CHANNEL: System = System::Kernel(KernelServer::Channel);
-/// How bulk leaves: several segments at once that the kernel cuts before the device, or a frame for each.
-const CUT: &str = "cut by the kernel";
-const EACH: &str = "a frame each";
 const MAIN: [System; 5] = [System::Limit, OURS, EPOLL, URING, PLAIN];
 const TCP: [System; 4] = [OURS, EPOLL, URING, PLAIN];
-const BULKY: [System; 3] = [OURS, EPOLL, URING];
+/// Senders of bulk.
+pub const BULKY: [System; 3] = [OURS, EPOLL, URING];
 
 fn work(settings: &Settings) -> Work {
     Work { concurrent: settings.concurrent.unwrap_or(256), ..Work::default() }
@@ -489,21 +483,6 @@ pub fn systems(settings: &Settings, wanted: &[System]) -> Vec<(System, Wire)> {
             wanted.iter().filter(|s| asked(s) && runs(settings, **s, *wire)).map(|system| (*system, *wire))
         })
         .collect()
-}
-
-/// Each system at bulk, and this stack and the kernel's once more with a frame for each segment, where they could do otherwise.
-fn bulk_of(settings: &Settings, work: &Work) -> Vec<Case> {
-    let case = |system, wire| {
-        let at_once = Case::new(system, wire, work.clone()).label("sending", CUT);
-        let each = || Case { frame_each: true, ..Case::new(system, wire, work.clone()).label("sending", EACH) };
-        match (system, wire) {
-            // Nothing cuts there.
-            (_, Wire::Mem) => vec![each()],
-            (OURS | EPOLL, Wire::Xdp) => vec![at_once, each()],
-            _ => vec![at_once],
-        }
-    };
-    systems(settings, &BULKY).into_iter().flat_map(|(system, wire)| case(system, wire)).collect()
 }
 
 /// Every system at every value.
@@ -539,28 +518,6 @@ mod tests {
             assert!(!(bench.plots)().is_empty(), "{}", bench.name);
             assert!(bench.columns.iter().any(|column| column.name == bench.main), "{}", bench.name);
         }
-    }
-
-    #[test]
-    fn bulk_is_sent_both_ways_by_this_stack_and_the_kernels() {
-        let settings = Settings { wires: vec![Wire::Mem, Wire::Xdp], ..Settings::default() };
-        let rows: Vec<String> = bulk_of(&settings, &Work::default())
-            .iter()
-            .map(|case| {
-                let keys = case.keys();
-                assert_eq!(case.frame_each, keys["sending"] == EACH);
-                format!("{} {} {}", case.system.name(), case.wire.name(), keys["sending"].as_str().unwrap_or(""))
-            })
-            .collect();
-        let expected = [
-            "corelane mem a frame each",
-            "corelane xdp cut by the kernel",
-            "corelane xdp a frame each",
-            "linux-epoll xdp cut by the kernel",
-            "linux-epoll xdp a frame each",
-            "linux-uring xdp cut by the kernel",
-        ];
-        assert_eq!(rows, expected);
     }
 
     #[test]

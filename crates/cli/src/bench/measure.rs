@@ -6,7 +6,7 @@ use super::child::Child;
 use super::cpu::{self, Cores};
 use super::kv::Keeper;
 use super::numbers::{take_lanes, take_limit, take_report};
-use super::place::{self, Place, SERVER, Side};
+use super::place::{self, Frames, Place, SERVER, Side};
 use crate::args::{KernelServer, ModelArg};
 use crate::failure::{Failure, words};
 use clap::ValueEnum;
@@ -114,6 +114,11 @@ impl Watch {
         let ours = self.pids.iter().copied().chain(own).chain(cpu::named("ksoftirqd/"));
         let ours: Duration = ours.map(cpu::process_time).sum();
         Reading { at: Instant::now(), cores: Cores::now(), ours: ours + self.napi.time() }
+    }
+
+    /// CPU time of the server's NAPI threads, so far.
+    pub fn server_napi_time(&self) -> Duration {
+        self.napi.server_time()
     }
 
     /// The measurement begins.
@@ -360,21 +365,17 @@ fn on_veth(case: &Case, settings: &Settings, layout: Layout, begin: Begin<'_>) -
     begin(&watch.layout, &serving);
     let serving = || serving.iter().copied().map(cpu::process_time).sum::<Duration>();
     let served = serving();
-    let (frames, received) = (place.frames(), watch.napi.server_time());
+    let (frames, received) = (place.frames(), watch.server_napi_time());
     load.event("measured", settings.patience(&case.work))?;
     let busy = watch.end(&mut found);
     let served = serving().saturating_sub(served);
     found.set("server_process_share", served.as_secs_f64() / found.values["seconds"]);
-    let (after, napi_time) = (place.frames(), watch.napi.server_time().saturating_sub(received));
+    let (after, napi_time) = (place.frames(), watch.server_napi_time().saturating_sub(received));
     let report = load.finish(settings.patience(&case.work))?;
     take_report(&report, busy, &mut found);
     take_limit(case, &mut found);
-    found.set("server_napi_share", napi_time.as_secs_f64() / busy.max(1e-9));
+    take_wire(&place, (frames, after), (napi_time, busy), &mut found)?;
     let arrived = after.received - frames.received;
-    if napi_time.is_zero() && arrived > 50_000 {
-        // Else the work of receiving was done on the client's core, and all that follows is wrong.
-        return Err(Failure::told("the server's NAPI threads used no time though frames arrived: please report this"));
-    }
     let units = found.values.get("connections").copied().unwrap_or(0.0);
     if units > 0.0 {
         // Of the programs alone: what others did on the core is not in it, nor softirq work that interrupted them.
@@ -387,16 +388,6 @@ fn on_veth(case: &Case, settings: &Settings, layout: Layout, begin: Begin<'_>) -
         "frames_per_s",
         (after.received + after.sent - frames.received - frames.sent) as f64 / found.values["seconds"],
     );
-    let dropped = (after.dropped - frames.dropped) as f64;
-    found.set("frames_dropped", dropped);
-    if dropped > LOSSY * (arrived + after.sent - frames.sent) as f64 {
-        found.remarks.insert("more than one in a thousand frames was dropped by the veth".into());
-    }
-    if place.congestion != "cubic" {
-        found
-            .remarks
-            .insert(format!("the kernel's congestion control is {}: CUBIC could not be set", place.congestion));
-    }
     for server in servers {
         let last = server.stop();
         if let Ok(last) = &last {
@@ -408,6 +399,33 @@ fn on_veth(case: &Case, settings: &Settings, layout: Layout, begin: Begin<'_>) -
         }
     }
     Ok(found)
+}
+
+/// Looks at the wire over a measurement: at its frames before and after, and at the time of the server's NAPI threads beside its
+/// core's busy seconds.
+pub fn take_wire(
+    place: &Place,
+    (before, after): (Frames, Frames),
+    (napi, busy): (Duration, f64),
+    found: &mut Measurement,
+) -> Result<(), Failure> {
+    found.set("server_napi_share", napi.as_secs_f64() / busy.max(1e-9));
+    let (arrived, sent) = (after.received - before.received, after.sent - before.sent);
+    if napi.is_zero() && arrived > 50_000 {
+        // Else the work of receiving was done on the client's core, and all numbers are wrong.
+        return Err(Failure::told("the server's NAPI threads used no time though frames arrived: please report this"));
+    }
+    let dropped = (after.dropped - before.dropped) as f64;
+    found.set("frames_dropped", dropped);
+    if dropped > LOSSY * (arrived + sent) as f64 {
+        found.remarks.insert("more than one in a thousand frames was dropped by the veth".into());
+    }
+    if place.congestion != "cubic" {
+        found
+            .remarks
+            .insert(format!("the kernel's congestion control is {}: CUBIC could not be set", place.congestion));
+    }
+    Ok(())
 }
 
 /// The models there are.

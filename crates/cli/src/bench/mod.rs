@@ -8,11 +8,13 @@
 //! | `measure`, `numbers` | one measurement of one case, and what programs report of it |
 //! | `place`, `cpu`, `child` | namespaces and veth; time by core; programs that are started |
 //! | `part`, `limit`, `connections`, `nginx`, `kv` | those programs: both ends of a memory wire, frames without TCP, idle connections |
+//! | `bulk` | large transfers, both ways |
 //! | `fastsocket` | unmodified nginx and HAProxy, step by step, and what the kernel's descriptors cost |
 //! | `foreign`, `quota` | clients of key-value servers that are somebody else's; a limit to the server's CPU time |
 //! | `latency`, `profile` | search for the knee; where the CPU goes |
 //! | `statistics`, `report`, `plot`, `html` | medians and intervals; tables, JSON; a page |
 
+mod bulk;
 mod case;
 mod child;
 mod columns;

@@ -14,6 +14,7 @@ pub fn take_report(report: &Value, busy: f64, found: &mut Measurement) {
         "connections_per_s",
         "messages_per_s",
         "bytes_per_s",
+        "bytes_per_frame",
         "held",
         "jain",
         "frames_per_s",

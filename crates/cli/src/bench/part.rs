@@ -1,8 +1,8 @@
 //! Programs that rounds are made of and nobody types: both ends of a memory wire, echoes, blasters.
 
-use super::connections;
 use super::fastsocket::descriptors;
 use super::limit::{self, Ends, Mix, PORTS};
+use super::{bulk, connections};
 use crate::args::{CoreList, LoadArgs, core_list};
 use crate::failure::{Failure, words};
 use crate::load;
@@ -38,6 +38,9 @@ pub enum Part {
     Blast(BlastArgs),
     /// Many idle connections, a peer that remembers none
     Connections(connections::ConnectionsArgs),
+    /// An end of bulk to a server
+    #[command(subcommand)]
+    Bulk(bulk::Part),
     /// Sockets that are opened and closed
     Descriptors(descriptors::DescriptorsArgs),
 }
@@ -177,6 +180,7 @@ pub fn run(part: &Part, stop: &Stop) -> Result<(), Failure> {
         Part::Echo(args) => echo(args, stop),
         Part::Blast(args) => blast(args),
         Part::Connections(args) => connections::part(args, stop),
+        Part::Bulk(end) => bulk::part(end, stop),
         Part::Descriptors(args) => descriptors::part(args),
     }
 }

@@ -152,6 +152,29 @@ impl Place {
         tool("ip", &["-n", namespace, "link", "set", "dev", interface, "gso_max_segs", "1"]).map(drop)
     }
 
+    /// Limits what GRO makes of packets at a side's interface, in bytes.
+    pub fn set_gro_max_size(&self, side: Side, bytes: &str) -> Result<(), Failure> {
+        let End { namespace, interface, .. } = self.end(side);
+        tool("ip", &["-n", namespace, "link", "set", "dev", interface, "gro_max_size", bytes]).map(drop)
+    }
+
+    /// Puts a bridge above the server's end, which takes its address; the bridge's name.
+    pub fn bridge_server(&self) -> Result<String, Failure> {
+        const BRIDGE: &str = "br0";
+        let End { namespace, interface, .. } = &self.server;
+        let address = format!("{SERVER}/16");
+        for arguments in [
+            ["link", "add", BRIDGE, "type", "bridge"].as_slice(),
+            &["link", "set", "dev", interface, "master", BRIDGE],
+            &["addr", "del", &address, "dev", interface],
+            &["link", "set", "dev", BRIDGE, "up"],
+            &["addr", "add", &address, "dev", BRIDGE],
+        ] {
+            tool("ip", &[["-n", namespace].as_slice(), arguments].concat())?;
+        }
+        Ok(BRIDGE.to_owned())
+    }
+
     fn end(&self, side: Side) -> &End {
         match side {
             Side::Client => &self.client,
