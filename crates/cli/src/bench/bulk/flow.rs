@@ -79,13 +79,15 @@ pub fn part(part: &Part, stop: &Stop) -> Result<(), Failure> {
 struct Flows<N: Net> {
     net: N,
     streams: Vec<N::Stream>,
+    /// Flows that can go on, each once: a flag of each flow says that it is there.
     due: Vec<usize>,
+    is_due: Vec<bool>,
     ready: Vec<Ready>,
 }
 
 impl<N: Net> Flows<N> {
     fn new(net: N) -> Flows<N> {
-        Flows { net, streams: Vec::new(), due: Vec::new(), ready: Vec::new() }
+        Flows { net, streams: Vec::new(), due: Vec::new(), is_due: Vec::new(), ready: Vec::new() }
     }
 
     /// Waits until a flow can go on, `can` says by what; takes connections.
@@ -99,8 +101,12 @@ impl<N: Net> Flows<N> {
                     self.net.watch(&stream, self.streams.len() as u64)?;
                     self.streams.push(stream);
                 }
-            } else if can(ready) && !self.due.contains(&(ready.key as usize)) {
-                self.due.push(ready.key as usize);
+            } else if can(ready) {
+                let at = ready.key as usize;
+                self.is_due.resize(self.streams.len(), false);
+                if !std::mem::replace(&mut self.is_due[at], true) {
+                    self.due.push(at);
+                }
             }
         }
         Ok(())
@@ -108,14 +114,17 @@ impl<N: Net> Flows<N> {
 
     /// Reads or writes, by `step`, on each flow that can go on; bytes, or that one has ended.
     fn each(&mut self, mut step: impl FnMut(&mut N, &N::Stream) -> io::Result<usize>) -> io::Result<u64> {
-        let (mut bytes, net, streams) = (0, &mut self.net, &self.streams);
+        let (mut bytes, net, streams, is_due) = (0, &mut self.net, &self.streams, &mut self.is_due);
         let mut failed = None;
         self.due.retain(|at| {
             for _ in 0..TRIES {
                 match step(net, &streams[*at]) {
                     Ok(0) => failed = Some(io::ErrorKind::UnexpectedEof.into()),
                     Ok(n) => bytes += n as u64,
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        is_due[*at] = false;
+                        return false;
+                    }
                     Err(error) => failed = Some(error),
                 }
             }
