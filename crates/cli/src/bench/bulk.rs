@@ -12,7 +12,7 @@ use super::place::{self, Place, SERVER, Side};
 use crate::failure::Failure;
 pub use flow::{Part, part};
 
-/// How bulk leaves: several segments at once that the kernel cuts before the device, or a frame for each.
+/// Bulk leaves as several segments at once that the kernel cuts before the device, or as a frame for each.
 const CUT: &str = "cut by the kernel";
 const EACH: &str = "a frame each";
 /// The label of rows to the server.
