@@ -76,9 +76,10 @@ pub fn cases(settings: &Settings, notes: &mut Vec<String>) -> Vec<Case> {
     let to_server: Vec<Case> = flows.iter().flat_map(|n| to_server(settings, &work(*n))).collect();
     if !to_server.is_empty() {
         notes.push(
-            "arriving: bulk to the server, which the kernel's TCP sends in all rows, cut into frames of a segment; veth: XDP's driver mode, \
-             which comes before GRO; bridge: its generic mode, on a bridge above the veth, which comes after; single: GRO merges nothing \
-             (gro_max_size 1), which costs its tries; bytes/frame: read by the application, for each frame that corelane was given"
+            "arriving: bulk to the server, which the kernel's TCP sends in all rows, cut into frames of a segment; veth: XDP's driver \
+             mode, which comes before GRO; bridge: its generic mode, on a bridge above the veth, which comes after; single: GRO merges \
+             nothing (gro_max_size 1), which costs its tries; bytes/frame: read by the application, for each frame that corelane was \
+             given"
                 .into(),
         );
     }
