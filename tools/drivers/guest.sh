@@ -124,20 +124,16 @@ fetch() {
     A curl -g -s -m 200 "http://$1/big" | cmp -s - $R/www/big || { why="other bytes from $1"; return 1; }
 }
 
-# download DEVICE: three times a megabyte, to a client that has the interface. The kernel there merges segments where it may, and a
+# download DEVICE HOST: three times a megabyte, to a client that has the interface. The kernel there merges segments where it may, and a
 # client that loses what is merged has not even one in that time.
 download() {
-    local text source _
-    ip netns exec a "$CORELANE" serve $R/www --kernel --port 8080 >$R/source 2>&1 &
-    source=$!
-    for _ in $(seq 1 300); do grep -q '^serving' $R/source && break; sleep 0.1; done
-    text=$(B timeout 200 "$CORELANE" load http://10.97.0.1:8080/big --dev "xdp:$1" -n 3 -c 1 --timeout 20 2>&1)
-    kill $source; wait $source 2>/dev/null
-    printf '%s\n' "--- the client" "$text" >>$R/log
+    local text
+    text=$(B timeout 200 "$CORELANE" load "http://$2:8080/big" --dev "xdp:$1" -n 3 -c 1 --timeout 20 2>&1)
+    printf '%s\n' "--- $1 from $2" "$text" >>$R/log
     case $text in
-    *"lost on the way in"*) why="frames are lost on the way to a client" ;;
+    *"lost on the way in"*) why="$1: frames are lost on the way to a client" ;;
     *"no errors"*) return 0 ;;
-    *) why="a client does not have its bytes" ;;
+    *) why="$1: a client does not have its bytes" ;;
     esac
     return 1
 }
@@ -327,10 +323,25 @@ row_channels() {
     extra="a queue more is told, and served by the next start" must_serve eth1 $both
 }
 
+# Interfaces on eth1 of the server's side; a VLAN has its own addresses, and is on the client's side too.
+shape_bridge() {
+    B ip link add br7 type bridge || return
+    B ip addr flush dev eth1; B ip link set eth1 master br7; B ip link set br7 up
+    B ip addr add 10.97.0.2/24 dev br7; B ip addr add fd97::2/64 dev br7 nodad
+}
+shape_vlan() {
+    A ip link add link eth0 name v5 type vlan id 5 && B ip link add link eth1 name v5 type vlan id 5 || return
+    A ip addr add 10.95.0.1/24 dev v5; A ip addr add fd95::1/64 dev v5 nodad; A ip link set v5 up
+    B ip addr add 10.95.0.2/24 dev v5; B ip addr add fd95::2/64 dev v5 nodad; B ip link set v5 up
+}
+shape_bond() {
+    B ip link add bond7 type bond mode active-backup miimon 100 || return
+    B ip link set eth1 down; B ip addr flush dev eth1; B ip link set eth1 master bond7; B ip link set bond7 up
+    B ip addr add 10.97.0.2/24 dev bond7; B ip addr add fd97::2/64 dev bond7 nodad
+}
+
 row_vlan() {
-    A ip link add link eth0 name v5 type vlan id 5 && B ip link add link eth1 name v5 type vlan id 5 || { absent "no VLAN interface"; return; }
-    A ip addr add 10.95.0.1/24 dev v5; A ip link set v5 up
-    B ip addr add 10.95.0.2/24 dev v5; B ip link set v5 up
+    shape_vlan || { absent "no VLAN interface"; return; }
     reach 10.95.0.2
     serve --dev xdp:v5 || { failed "it did not start: $(sentence)"; return; }
     must_serve v5 10.95.0.2
@@ -370,9 +381,7 @@ row_foreign_vlan() {
 }
 
 row_bond() {
-    B ip link add bond7 type bond mode active-backup miimon 100 || { absent "no bonding"; return; }
-    B ip link set eth1 down; B ip addr flush dev eth1; B ip link set eth1 master bond7; B ip link set bond7 up
-    B ip addr add 10.97.0.2/24 dev bond7; B ip addr add fd97::2/64 dev bond7 nodad
+    shape_bond || { absent "no bonding"; return; }
     reach 10.97.0.2
     serve --dev xdp:bond7
     case $? in
@@ -383,42 +392,66 @@ row_bond() {
 }
 
 row_slave() {
-    B ip link add bond7 type bond mode active-backup miimon 100 || { absent "no bonding"; return; }
-    B ip link set eth1 down; B ip addr flush dev eth1; B ip link set eth1 master bond7; B ip link set bond7 up
-    B ip addr add 10.97.0.2/24 dev bond7
+    shape_bond || { absent "no bonding"; return; }
     must_refuse 'bond7' --dev xdp:eth1
 }
 
 row_bridge() {
-    B ip link add br7 type bridge || { absent "no bridge"; return; }
-    B ip addr flush dev eth1; B ip link set eth1 master br7; B ip link set br7 up
-    B ip addr add 10.97.0.2/24 dev br7; B ip addr add fd97::2/64 dev br7 nodad
+    shape_bridge || { absent "no bridge"; return; }
     reach 10.97.0.2
     serve --dev xdp:br7 || { failed "it did not start: $(sentence)"; return; }
     must_serve br7 $both
 }
 
 row_member() {
-    B ip link add br7 type bridge || { absent "no bridge"; return; }
-    B ip addr flush dev eth1; B ip link set eth1 master br7; B ip link set br7 up
-    B ip addr add 10.97.0.2/24 dev br7
+    shape_bridge || { absent "no bridge"; return; }
     must_refuse 'br7' --dev xdp:eth1
 }
 
-# Bytes to a client on the bare interface, and on a bridge that has it.
+# download, of a sender whose segments are lost one by one: bursts that it leaves to the NIC would be lost whole.
+lossy() {
+    local tso status
+    tso=$(A ethtool -k eth0 | sed -n 's/^tcp-segmentation-offload: \([a-z]*\).*/\1/p')
+    A ethtool -K eth0 tso off gso off >/dev/null 2>&1
+    A ethtool -K v5 tso off gso off >/dev/null 2>&1
+    A tc qdisc add dev eth0 root netem loss 3% || { why="no netem"; return 1; }
+    download "$@"
+    status=$?
+    lost=$((lost + $(A tc -s qdisc show dev eth0 root | sed -n 's/.*(dropped \([0-9]*\).*/\1/p')))
+    A tc qdisc del dev eth0 root
+    A ethtool -K eth0 gso on tso "$tso" >/dev/null 2>&1
+    return $status
+}
+
+# Bytes to a client on the bare interface, a bridge, a VLAN and a bond: both families, then with 3 % of the segments lost.
 row_bulk() {
-    B ethtool -K eth1 gro on 2>/dev/null
-    download eth1 || { failed "$why"; return; }
-    B ip link add br7 type bridge || { absent "no bridge"; return; }
-    B ip addr flush dev eth1; B ip link set eth1 master br7; B ip link set br7 up
-    B ip addr add 10.97.0.2/24 dev br7
-    reach 10.97.0.2
-    local before how
-    before=$(features)
-    download br7 || { failed "on a bridge: $why"; return; }
+    local source shape dev host hosts us before seen how lost=0
+    ip netns exec a "$CORELANE" serve $R/www --kernel --port 8080 >$R/source 2>&1 &
+    source=$!
+    for _ in $(seq 1 300); do grep -q '^serving' $R/source && break; sleep 0.1; done
+    for shape in bare bridge vlan bond; do
+        B ethtool -K eth1 gro on 2>/dev/null
+        hosts="10.97.0.1 [fd97::1]" us=10.97.0.2
+        case $shape in
+        bare) dev=eth1 ;;
+        bridge) dev=br7 ;;
+        vlan) dev=v5 hosts="10.95.0.1 [fd95::1]" us=10.95.0.2 ;;
+        bond) dev=bond7 ;;
+        esac
+        [ $shape = bare ] || shape_$shape || { absent "no $shape"; break; }
+        reach "$us"
+        before=$(features)
+        for host in $hosts; do download $dev "$host" || { failed "$why"; break 2; }; done
+        lossy $dev "${hosts%% *}" || { failed "with 3 % loss: $why"; break; }
+        [ "$(features)" = "$before" ] || { failed "$shape: features were $before, and are $(features)"; break; }
+        seen="${seen:+$seen, }$shape"
+        plain
+    done
+    kill $source; wait $source 2>/dev/null
+    [ "$shape" = bond ] && [ "${seen##* }" = bond ] || return
+    [ "$lost" -gt 0 ] || { failed "no segment was lost where 3 % were to be"; return; }
     how=$(grep -c 'merging of segments is off' $R/log)
-    [ "$(features)" = "$before" ] || { failed "features were $before, and are $(features)"; return; }
-    served "to a client on eth1 and on a bridge; merging turned off $how times"
+    served "to a client: $seen; both families, and with $lost segments lost; merging turned off $how times"
 }
 
 row_mac() {
