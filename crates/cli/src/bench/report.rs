@@ -415,8 +415,15 @@ impl Report {
     /// A row in a few words: its system, its wire, and what tells it from the other rows of both.
     fn name(&self, row: &Row) -> String {
         let alike = |other: &&Row| ["system", "wire"].iter().all(|key| other.key(key) == row.key(key));
+        // Zero: rows of the same table that have no such thing.
+        let there = |key: &&String| row.number(key) != Some(0.0);
         let differs = |key: &&String| self.rows.iter().filter(alike).any(|other| other.key(key) != row.key(key));
-        let more = row.keys.keys().filter(differs).map(|key| format!(", {} {}", key.replace('_', " "), row.key(key)));
+        let more = row
+            .keys
+            .keys()
+            .filter(there)
+            .filter(differs)
+            .map(|key| format!(", {} {}", key.replace('_', " "), row.key(key)));
         format!("{} on {}{}", row.key("system"), row.key("wire"), more.collect::<String>())
     }
 

@@ -205,6 +205,22 @@ fn the_bare_wire_is_compared_by_frames_and_told_when_it_was_not_filled() {
     assert!(text.contains("this is less than the bound: limit on xdp"), "{text}");
 }
 
+/// Rows without messages are named by what they have.
+#[test]
+fn a_name_has_no_keys_that_are_zero() {
+    let row = |system: &str, bytes: u64| {
+        let mut keys = Map::new();
+        keys.insert("system".into(), system.into());
+        keys.insert("wire".into(), "xdp".into());
+        keys.insert("message_bytes".into(), bytes.into());
+        Row::new(keys, vec![measurement(1000.0, 0.0)])
+    };
+    let rows = [64, 0].into_iter().flat_map(|bytes| [row("corelane", bytes), row("<linux>", bytes)]).collect();
+    let text = Report { rows, ..report() }.to_string();
+    assert!(text.contains("corelane on xdp, message bytes 64: 1.00 ×"), "{text}");
+    assert!(text.contains("corelane on xdp: 1.00 ×"), "{text}");
+}
+
 #[test]
 fn for_browsers() {
     let page = super::super::html::page(&[report()]);
