@@ -65,9 +65,10 @@ fn send(mut to: impl Write, bytes: usize) -> [u8; 32] {
     let mut hash = Sha256::new();
     let mut buf = vec![0; PIECE];
     for at in (0..bytes).step_by(PIECE) {
-        stretch(at, &mut buf);
-        hash.update(&buf);
-        to.write_all(&buf).unwrap();
+        let piece = &mut buf[..PIECE.min(bytes - at)];
+        stretch(at, piece);
+        hash.update(&*piece);
+        to.write_all(piece).unwrap();
     }
     hash.finalize().into()
 }
