@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+#[path = "lab/beside.rs"]
+mod beside;
 #[path = "lab/deliver.rs"]
 mod deliver;
 #[path = "lab/differential.rs"]

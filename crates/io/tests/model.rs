@@ -13,8 +13,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, Tc
 use std::time::{Duration, Instant};
 
 use common::{Action, Bench, QUEUES, Setting, Tag, in_a_namespace, ip, option, sequences, syn_cookies};
-use io::bpf::{OwnFlags, OwnFlow, OwnKey, Verdict};
-use wire::{Addr, MacAddr, Ports};
+use io::bpf::{OwnFlags, OwnFlow, OwnKey, Phase, Tuples, Verdict};
+use wire::{Addr, MacAddr};
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 /// What the program measures time in.
@@ -30,7 +30,8 @@ const SURELY: usize = REMEMBERED as usize / 4;
 #[derive(Default)]
 struct World {
     owned: HashMap<OwnKey, OwnFlags>,
-    active: HashMap<(u16, Addr), Ports>,
+    /// Connections that lanes have opened.
+    opened: HashMap<OwnFlow, Phase>,
     kept: HashSet<OwnFlow>,
     /// Connections that are known to send fragments.
     fragmenting: HashSet<OwnFlow>,
@@ -227,7 +228,8 @@ impl World {
         let About { flow, .. } = parse(f, beside)?.about?;
         let tuple = (flow.local.addr, flow.local.port, flow.remote, flow.remote_port);
         let (owned, kernel, cookie) = (self.owned.get(&flow.local), self.kernel.get(&tuple), self.cookies.get(&tuple));
-        Some(format!("{flow:?}, ours {owned:?}, the kernel's {kernel:?}, by cookie {cookie:?}"))
+        let opened = self.opened.get(&flow);
+        Some(format!("{flow:?}, ours {owned:?}, opened {opened:?}, the kernel's {kernel:?}, by cookie {cookie:?}"))
     }
 
     /// Whether a first fragment must be remembered, if its time is not over. Whom we do not know takes no place from whom we know.
@@ -251,19 +253,40 @@ impl World {
             _ => "other segments",
         };
         *self.met.entry(met).or_default() += 1;
-        let nobodys = match self.active.get(&(local.vlan, local.addr)) {
-            Some(ports) if ports.has(local.port) => Verdict::Active,
-            _ => Verdict::Pass,
-        };
         match self.owned.get(&local) {
-            None => nobodys,
+            None => self.opened(flow, *flags),
             Some(&OwnFlags::LISTENING) => Verdict::Listen,
             Some(&OwnFlags::DRAINING) if self.kept.contains(flow) => Verdict::Listen,
-            Some(&OwnFlags::DRAINING) => nobodys,
-            Some(&OwnFlags::CLOSING) if opens => nobodys,
+            Some(&OwnFlags::DRAINING) => self.opened(flow, *flags),
+            Some(&OwnFlags::CLOSING) if opens => self.opened(flow, *flags),
             Some(&OwnFlags::CLOSING) if kernel.is_some() || cookie => Verdict::KernelFlow,
             Some(_) if kernel == Some(&true) => Verdict::KernelFlow,
             Some(_) => Verdict::Listen,
+        }
+    }
+
+    /// On a port without a listener of ours.
+    fn opened(&mut self, flow: &OwnFlow, flags: u8) -> Verdict {
+        let Some(phase) = self.opened.get(flow).copied() else {
+            if self.opened.keys().any(|other| other.local == flow.local) {
+                *self.met.entry("others on a port of ours").or_default() += 1;
+            }
+            return Verdict::Pass;
+        };
+        *self.met.entry(["SYN-SENT", "synchronized", "TIME-WAIT"][phase as usize - 1]).or_default() += 1;
+        let has = |wanted| flags & wanted == wanted;
+        match phase {
+            Phase::SynSent if has(SYN) || has(RST | ACK) || flags == 0 => Verdict::Active,
+            Phase::SynSent => Verdict::Pass,
+            Phase::Synchronized => Verdict::Active,
+            Phase::TimeWait if has(SYN) => {
+                if has(ACK) {
+                    self.opened.remove(flow);
+                    *self.met.entry("TIME-WAIT that another takes").or_default() += 1;
+                }
+                Verdict::Pass
+            }
+            Phase::TimeWait => Verdict::Active,
         }
     }
 }
@@ -308,9 +331,8 @@ struct Names {
     peer_ports: Vec<u16>,
 }
 
-/// Ports of active opens: the first stretch, or the blocks of both.
-const FIRST: (u16, u16) = (20_000, 20_001);
-const SECOND: (u16, u16) = (30_000, 30_000);
+/// Ports from which lanes open connections, among others.
+const OPENED: [u16; 3] = [20_000, 20_001, 30_000];
 
 impl Names {
     fn new() -> Names {
@@ -320,7 +342,7 @@ impl Names {
         Names {
             us: [v4([1, 3]), v6([1, 3])],
             peers: [v4([2, 4]), v6([2, 4])],
-            ports: vec![80, 81, 22, FIRST.0 - 1, FIRST.0, FIRST.1, FIRST.1 + 1, SECOND.0 - 1, SECOND.0, SECOND.1 + 1],
+            ports: [&[80, 81, 22][..], &OPENED].concat(),
             peer_ports: vec![5000, 5001],
         }
     }
@@ -453,21 +475,17 @@ fn kernel_sockets(r: &mut Random, world: &mut World, names: &mut Names, likely: 
 }
 
 /// What is ours, in the maps and in the model.
-fn fill(r: &mut Random, b: &Bench, world: &mut World, names: &Names, likely: &mut Vec<Subject>) {
+fn fill(
+    r: &mut Random,
+    b: &Bench,
+    world: &mut World,
+    names: &Names,
+    [kernels, likely]: &mut [Vec<Subject>; 2],
+) -> Option<Tuples> {
     b.maps.set_mac(MacAddr(MAC)).unwrap();
     let flags = [OwnFlags::LISTENING, OwnFlags::BESIDE_KERNEL, OwnFlags::CLOSING, OwnFlags::DRAINING];
     for vlan in [0, 7] {
         for us in names.us.as_flattened().iter().copied() {
-            if r.one_in(2) {
-                let one = Ports::new(FIRST.0, FIRST.1);
-                let blocks = [FIRST.0, SECOND.0].map(|port| 1 << (port / 1024)).into_iter().fold(0, |a, b| a | b);
-                let ports = if r.one_in(2) { one } else { Ports::of_blocks(blocks).unwrap() };
-                b.maps.set_active(vlan, us.into(), ports).unwrap();
-                world.active.insert((vlan, us.into()), ports);
-                let peer = names.peers[us.is_ipv6() as usize][1];
-                let port = ports.nth(ports.count() - 1);
-                likely.extend([Subject { vlan, us, port, peer, peer_port: 5000, numbers: None }; 3]);
-            }
             for port in names.ports.iter().filter(|p| **p != 22) {
                 if r.one_in(3) {
                     continue;
@@ -492,6 +510,36 @@ fn fill(r: &mut Random, b: &Bench, world: &mut World, names: &Names, likely: &mu
             }
         }
     }
+    // Lanes open connections from whatever port, towards whom the kernel may have others from there; or nobody has opened any.
+    let table = (!r.one_in(8)).then(|| b.maps.open_tuples().unwrap())?;
+    for _ in 0..40 {
+        let mut subject = Subject::random(r, names, &[&*kernels, &*likely]);
+        if r.one_in(2) {
+            subject.port = r.of(&OPENED);
+        }
+        subject.numbers = None;
+        open(r, world, &table, &subject);
+        likely.extend([subject; 3]);
+    }
+    Some(table)
+}
+
+/// Changes what a lane has of a tuple.
+fn open(r: &mut Random, world: &mut World, table: &Tuples, about: &Subject) {
+    let local = OwnKey { vlan: about.vlan, addr: about.us.into(), port: about.port };
+    let flow = OwnFlow { local, remote: about.peer.into(), remote_port: about.peer_port };
+    match r.of(&[None, Some(Phase::SynSent), Some(Phase::Synchronized), Some(Phase::TimeWait)]) {
+        None => {
+            table.release(&flow);
+            world.opened.remove(&flow);
+        }
+        Some(phase) => {
+            assert!(table.claim(&flow));
+            table.enter(&flow, phase);
+            world.opened.insert(flow, phase);
+        }
+    }
+    assert_eq!(table.claimed(), world.opened.len());
 }
 
 fn octets(ip: IpAddr) -> Vec<u8> {
@@ -572,10 +620,10 @@ struct Subject {
 
 impl Subject {
     /// Anything, but mostly what the kernel has, or we.
-    fn random(r: &mut Random, names: &Names, likely: &[Vec<Subject>; 2]) -> Subject {
+    fn random(r: &mut Random, names: &Names, likely: &[&[Subject]; 2]) -> Subject {
         if !r.one_in(4) {
             let whose = r.below(2);
-            return r.of(&likely[whose]);
+            return r.of(likely[whose]);
         }
         let family = r.below(2);
         Subject {
@@ -724,7 +772,8 @@ fn round(seed: u64, said: &mut BTreeMap<String, usize>) -> Option<()> {
     let (mut world, mut names) = (World { life, ..World::default() }, Names::new());
     let mut likely = [Vec::new(), Vec::new()];
     let _alive = kernel_sockets(&mut r, &mut world, &mut names, &mut likely[0]);
-    fill(&mut r, &b, &mut world, &names, &mut likely[1]);
+    let table = fill(&mut r, &b, &mut world, &names, &mut likely);
+    let likely = likely.each_ref().map(Vec::as_slice);
     let mut check = |r: &mut Random, (f, tag): &(Vec<u8>, Option<Tag>), world: &mut World| {
         let queue = r.below(QUEUES as usize);
         let before = Instant::now();
@@ -753,7 +802,7 @@ fn round(seed: u64, said: &mut BTreeMap<String, usize>) -> Option<()> {
         // Now and then somebody sends fragments; and then, where no time passes, comes a flood.
         let fragments = r.one_in(4);
         let flood = fragments && life > Duration::from_secs(1) && !r.one_in(3);
-        let now = if fragments { r.of(&likely[1]) } else { Subject::random(&mut r, &names, &likely) };
+        let now = if fragments { r.of(likely[1]) } else { Subject::random(&mut r, &names, &likely) };
         for n in 0..if fragments { 60 } else { 20 } {
             let about = match r.below(10) {
                 0 | 1 => Subject::random(&mut r, &names, &likely),
@@ -762,6 +811,9 @@ fn round(seed: u64, said: &mut BTreeMap<String, usize>) -> Option<()> {
                 _ => now,
             };
             r.fragments = if fragments { !r.one_in(8) } else { r.one_in(2) };
+            if let Some(table) = table.as_ref().filter(|_| r.one_in(60)) {
+                open(&mut r, &mut world, table, &about);
+            }
             let made = frame(&mut r, about, beside);
             check(&mut r, &made, &mut world);
             if life < Duration::from_secs(1) && r.one_in(if fragments { 30 } else { 200 }) {
@@ -775,7 +827,7 @@ fn round(seed: u64, said: &mut BTreeMap<String, usize>) -> Option<()> {
         }
     }
     // One frame at every length.
-    let last = r.of(&likely[1]);
+    let last = r.of(likely[1]);
     let (f, tag) = frame(&mut r, last, beside);
     for n in 14..=f.len() {
         check(&mut r, &(f[..n].to_vec(), tag), &mut world);
@@ -829,6 +881,11 @@ fn rounds() {
         ("cookies while closing", rounds / 10),
         ("cookies while draining", rounds / 10),
         ("fragments of known senders after a flood", rounds / 10),
+        ("others on a port of ours", rounds),
+        ("SYN-SENT", rounds),
+        ("synchronized", rounds),
+        ("TIME-WAIT", rounds),
+        ("TIME-WAIT that another takes", rounds / 4),
         ("tags put back", rounds),
         ("tags left beside", rounds / 2),
     ];

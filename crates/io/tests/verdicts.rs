@@ -7,9 +7,9 @@ mod common;
 use std::time::Duration;
 
 use common::{Action, Bench, Setting, in_a_namespace, sequences, stay_on_this_core, syn_cookies};
-use io::bpf::{OwnFlags, OwnFlow, OwnKey, Verdict};
+use io::bpf::{OwnFlags, OwnFlow, OwnKey, Phase, Verdict};
 use wire::tcp::{Flags, Header, Options};
-use wire::{Addr, MacAddr, Ports, SeqNum, ethernet, icmpv4, icmpv6, ipv4, ipv6};
+use wire::{Addr, MacAddr, SeqNum, ethernet, icmpv4, icmpv6, ipv4, ipv6};
 
 fn addr(text: &str) -> Addr {
     text.parse::<std::net::IpAddr>().unwrap().into()
@@ -63,10 +63,13 @@ fn the_table() {
     let Some(b) = Bench::new() else { return };
     let none = OwnFlags::LISTENING;
     let families = [("10.0.0.1", "10.0.0.2", "10.0.0.9"), ("fd00::1", "fd00::2", "fd00::9")];
+    let table = b.maps.open_tuples().unwrap();
     for (us, peer, other) in families.map(|(a, b, c)| (addr(a), addr(b), addr(c))) {
         b.maps.own(OwnKey { vlan: 0, addr: us, port: 80 }, none).unwrap();
         b.maps.own(OwnKey { vlan: 7, addr: us, port: 81 }, none).unwrap();
-        b.maps.set_active(0, us, Ports::of_blocks(1 << 19 | 1 << 29).unwrap()).unwrap();
+        let opened = OwnFlow { local: OwnKey { vlan: 0, addr: us, port: 20_400 }, remote: peer, remote_port: 5000 };
+        assert!(table.claim(&opened));
+        table.enter(&opened, Phase::Synchronized);
         let tcp = |dst: Addr, vlan, port, flags| frame(vlan, &packet(peer, dst, 6, &segment(5000, port, flags)));
         let v = |f: &[u8]| b.verdict(f);
 
@@ -78,27 +81,27 @@ fn the_table() {
         assert_eq!(v(&tcp(us, Some(7), 80, Flags::SYN)), Verdict::Pass);
         assert_eq!(v(&tcp(us, Some(7), 81, Flags::SYN)), Verdict::Listen);
         assert_eq!(v(&tcp(us, None, 81, Flags::SYN)), Verdict::Pass);
-        // The ports of active opens and their edges.
-        for (port, verdict) in [
-            (19_455, Verdict::Pass),
-            (19_456, Verdict::Active),
-            (20_479, Verdict::Active),
-            (20_480, Verdict::Pass),
-            (29_695, Verdict::Pass),
-            (29_696, Verdict::Active),
-            (30_719, Verdict::Active),
-            (30_720, Verdict::Pass),
+        // Of what lanes have opened all parts of the tuple count.
+        let to = |from: Addr, dst: Addr, vlan, ports: [u16; 2]| {
+            v(&frame(vlan, &packet(from, dst, 6, &segment(ports[0], ports[1], Flags::ACK))))
+        };
+        assert_eq!(to(peer, us, None, [5000, 20_400]), Verdict::Active);
+        for (from, dst, vlan, ports) in [
+            (other, us, None, [5000, 20_400]),
+            (peer, other, None, [5000, 20_400]),
+            (peer, us, Some(7), [5000, 20_400]),
+            (peer, us, None, [5001, 20_400]),
+            (peer, us, None, [5000, 20_401]),
         ] {
-            assert_eq!(v(&tcp(us, None, port, Flags::SYN | Flags::ACK)), verdict, "{port}");
+            assert_eq!(to(from, dst, vlan, ports), Verdict::Pass, "{from} {dst} {vlan:?} {ports:?}");
         }
-        assert_eq!(v(&tcp(other, None, 20_400, Flags::ACK)), Verdict::Pass);
         // Other protocols, and frames cut short.
         assert_eq!(v(&frame(None, &packet(peer, us, 17, &segment(5000, 80, Flags::SYN)))), Verdict::Pass);
         let whole = tcp(us, None, 80, Flags::SYN);
         for n in 14..whole.len().min(14 + if us.is_v4() { 40 } else { 60 }) {
             assert_eq!(v(&whole[..n]), Verdict::Pass, "{n} bytes");
         }
-        // ICMP errors about what we sent from an owned port or the ports of active opens; not about others; not echo.
+        // ICMP errors about what we sent from an owned port or on a connection that we opened; not about others; not echo.
         for (sport, ours) in [(80, Verdict::Listen), (20_400, Verdict::Active), (22, Verdict::Pass)] {
             let quoted = packet(us, peer, 6, &segment(sport, 5000, Flags::ACK));
             let mut error = vec![0; 8 + quoted.len()];
@@ -228,10 +231,15 @@ fn the_kernel_keeps_the_connections_it_has() {
 #[test]
 fn a_port_that_drains_is_open_to_connections_from_it() {
     let Some(b) = Bench::new() else { return };
+    let table = b.maps.open_tuples().unwrap();
     for (us, peer) in [("10.0.0.1", "10.0.0.2"), ("fd00::1", "fd00::2")].map(|(us, peer)| (addr(us), addr(peer))) {
-        b.maps.set_active(0, us, Ports::new(20_000, 20_007)).unwrap();
         for (port, other) in [(20_003, Verdict::Active), (80, Verdict::Pass)] {
             let key = OwnKey { vlan: 0, addr: us, port };
+            if other == Verdict::Active {
+                let opened = OwnFlow { local: key, remote: peer, remote_port: 1 };
+                assert!(table.claim(&opened));
+                table.enter(&opened, Phase::Synchronized);
+            }
             let with = |remote, flags| b.verdict(&frame(None, &packet(peer, us, 6, &segment(remote, port, flags))));
             let error = |remote| {
                 let quoted = packet(us, peer, 6, &segment(port, remote, Flags::ACK));

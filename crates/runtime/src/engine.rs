@@ -21,7 +21,7 @@ use crate::fallback::{Directory, Fallback};
 use crate::guard::Guarded;
 use crate::handover;
 use crate::keeper::Keeper;
-use crate::kernel::{Kernel, LocalConnections, SharedPort, Way};
+use crate::kernel::{ActiveTuples, Kernel, LocalConnections, SharedPort, Way};
 use crate::lane::{Lane, Watched};
 use crate::links::LaneLink;
 use crate::mailbox::{Control, Mailbox};
@@ -209,7 +209,8 @@ impl Engine {
                 let largest = device.mtu.map_or(taken, |mtu| mtu.min(taken));
                 let vlan = device.vlan.unwrap_or(0);
                 let way = ways.next().unwrap_or(Way::Open);
-                shared.push(SharedPort { port, vlan, device: xdp, only, mtu, largest, mac, queues, way });
+                let tuples = ActiveTuples::of(vlan);
+                shared.push(SharedPort { port, vlan, device: xdp, tuples, only, mtu, largest, mac, queues, way });
                 let kind = (device.mode, device.vlan, 0, false, device.mtu);
                 devices.push((kind, Vec::new(), Vec::new(), Default::default()));
                 continue;
@@ -309,6 +310,9 @@ impl Engine {
                 for Neighbor { addr, mac } in neighbors {
                     stack.set_neighbor(config.clock.now(), interface, *addr, MacAddr(*mac));
                 }
+            }
+            for (port, tuples) in kernel.iter().flat_map(Kernel::active_tuples) {
+                stack.share(InterfaceId(port as u8), Box::new(tuples));
             }
             let mail = Arc::new(Mailbox::default());
             let stats = Arc::new(LaneStats::default());

@@ -8,6 +8,7 @@ pub(crate) mod cookies;
 pub(crate) mod flows;
 pub(crate) mod learning;
 pub(crate) mod listener;
+pub(crate) mod opened;
 pub(crate) mod ports;
 pub(crate) mod source;
 pub(crate) mod sources;
@@ -22,6 +23,7 @@ use crate::demux::cookies::Cookies;
 use crate::demux::flows::{FlowTable, Place};
 use crate::demux::learning::Learning;
 use crate::demux::listener::{Listener, Listeners};
+use crate::demux::opened::{OpenTuples, Shared};
 use crate::demux::ports::LocalPorts;
 use crate::demux::sources::Sources;
 use crate::demux::syn_cache::{Embryo, SynCache};
@@ -82,6 +84,7 @@ pub(crate) struct Demux {
     pub listeners: Listeners,
     pub cookies: Cookies,
     ports: LocalPorts,
+    shared: Shared,
     sources: Sources,
     /// Where answers to our SYNs arrive, if that is to be learnt.
     learning: Option<Box<Learning>>,
@@ -102,6 +105,7 @@ impl Demux {
             listeners: Listeners::new(config.max_listeners, secret),
             cookies: Cookies::new(secret),
             ports: LocalPorts::new(config.ports, secret, config.ports_start),
+            shared: Shared::default(),
             sources: Sources::default(),
             learning: (config.learn && config.steering.lanes() > 1).then(Box::default),
             steering: config.steering.clone(),
@@ -168,7 +172,16 @@ impl Demux {
     #[inline(always)]
     pub fn remove(&mut self, key: &FlowKey, hash: u32, id: u32) {
         self.flows.remove(hash, id);
+        self.freed(key);
+    }
+
+    /// Nobody has the four-tuple any more.
+    #[inline(always)]
+    fn freed(&mut self, key: &FlowKey) {
         self.sources.freed(key);
+        if let Some(tuples) = self.told_of(key) {
+            tuples.release(key);
+        }
     }
 
     /// RFC 6528 3: a clock of 4 µs ticks plus a keyed hash of the tuple; and the offset of the tuple's timestamp clock.
@@ -280,16 +293,29 @@ impl Demux {
         };
         counters.time_waits += 1;
         self.flows.replace(hash, id, Owner::TimeWait(t).value(), place);
+        if let Some(tuples) = self.told_of(&record.key) {
+            tuples.time_wait(&record.key);
+        }
         if let Some((old, gone)) = evicted {
             counters.time_wait_evicted += 1;
             self.flows.remove(gone.hash, Owner::TimeWait(old).value());
-            self.sources.freed(&gone.key);
+            self.freed(&gone.key);
         }
         Some(t)
     }
 
-    /// A TIME-WAIT record gives way to a connection of its tuple.
+    /// A TIME-WAIT record gives way to a connection that the peer opens, or ends early.
     pub fn forget(&mut self, id: u32, hash: u32, counters: &mut Counters) {
+        if let Some(gone) = self.time_waits.get(id)
+            && let Some(tuples) = self.told_of(&gone.key)
+        {
+            tuples.release(&gone.key);
+        }
+        self.reuse(id, hash, counters);
+    }
+
+    /// A TIME-WAIT record gives way to an active open of its tuple.
+    pub fn reuse(&mut self, id: u32, hash: u32, counters: &mut Counters) {
         self.time_waits.remove(id);
         self.flows.remove(hash, Owner::TimeWait(id).value());
         counters.time_wait_reused += 1;
@@ -298,14 +324,47 @@ impl Demux {
     /// TIME-WAIT is over for some.
     pub fn expire(&mut self, now: Instant) {
         self.flows.step();
-        let Demux { flows, sources, time_waits, .. } = self;
+        let Demux { flows, sources, time_waits, ports, shared, .. } = self;
         time_waits.expire(now, |t, record| {
             flows.remove(record.hash, Owner::TimeWait(t).value());
             sources.freed(&record.key);
+            if let Some(tuples) = shared.of(&record.key).filter(|_| ports.has(record.key.local_port)) {
+                tuples.release(&record.key);
+            }
         });
     }
 
     // Local ports.
+
+    /// Connections are opened by an interface beside the kernel, and `tuples` is told of them.
+    pub fn share(&mut self, interface: InterfaceId, tuples: Box<dyn OpenTuples>) {
+        self.shared.add(interface, tuples);
+    }
+
+    /// Who is told of the connections that are opened by the interface of `key`, where it may be one of them.
+    #[inline(always)]
+    fn told_of(&self, key: &FlowKey) -> Option<&dyn OpenTuples> {
+        self.shared.of(key).filter(|_| self.ports.has(key.local_port))
+    }
+
+    /// The tuple is that of an active open from now on. `false` where there is no room for it.
+    #[inline(always)]
+    pub fn open(&mut self, key: &FlowKey) -> bool {
+        self.told_of(key).is_none_or(|tuples| tuples.claim(key))
+    }
+
+    /// The peer's SYN has come, which answers an active open's.
+    #[inline(always)]
+    pub fn synchronized(&mut self, key: &FlowKey) {
+        if let Some(tuples) = self.told_of(key) {
+            tuples.synchronized(key);
+        }
+    }
+
+    /// An active open that came to nothing before there was a connection.
+    pub fn give_up(&mut self, key: &FlowKey) {
+        self.freed(key);
+    }
 
     /// How many there are.
     pub fn local_ports(&self) -> u32 {

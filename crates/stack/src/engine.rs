@@ -44,6 +44,7 @@ use crate::conns::Conns;
 use crate::conns::conn::Birth;
 use crate::counters::Counters;
 use crate::demux::flows::Place;
+use crate::demux::opened::OpenTuples;
 use crate::demux::{Demux, MOST};
 use crate::link::Link;
 use crate::link::autoconf::Conflict;
@@ -127,6 +128,11 @@ impl Stack {
             scratch: Default::default(),
             config,
         }
+    }
+
+    /// The kernel has what is not a connection's or a listener's of this interface: `tuples` is told of what is opened by it.
+    pub fn share(&mut self, interface: InterfaceId, tuples: Box<dyn OpenTuples>) {
+        self.demux.share(interface, tuples);
     }
 
     /// Adds an interface; its number names it from now on.

@@ -107,6 +107,11 @@ impl Asm {
         self.put(0x0f | op as u8, dst, src, 0, 0)
     }
 
+    /// dst = the low 32 bits of dst + imm.
+    pub fn add_word(&mut self, dst: u8, imm: i32) -> &mut Asm {
+        self.put(0x04 | Op::Add as u8, dst, 0, 0, imm)
+    }
+
     /// dst = imm.
     pub fn mov(&mut self, dst: u8, imm: i32) -> &mut Asm {
         self.op(Op::Mov, dst, imm)

@@ -1,10 +1,12 @@
 //! The maps through which the program of [`super::program`] hears what is ours, and their keys.
 
 use std::io;
+use std::os::fd::{AsFd, AsRawFd};
 
-use wire::{Addr, MacAddr, Ports};
+use wire::{Addr, MacAddr};
 
 use super::sys::{Map, MapKind};
+use super::tuples::{Keys, Tuples};
 
 /// What an owned port is to the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +72,7 @@ pub struct OwnFlow {
 
 impl OwnFlow {
     /// Addresses, ports in network order, VLAN in the machine's, zeros.
-    fn bytes(&self) -> [u8; 40] {
+    pub(super) fn bytes(&self) -> [u8; 40] {
         let mut b = [0; 40];
         b[..16].copy_from_slice(&self.local.addr.octets());
         b[16..32].copy_from_slice(&self.remote.octets());
@@ -87,7 +89,7 @@ impl OwnFlow {
 pub enum Verdict {
     /// A segment for an owned port.
     Listen = 0,
-    /// A segment for the ports of active opens.
+    /// A segment of a connection that a lane has opened.
     Active = 1,
     /// A fragment of a datagram that is ours.
     Fragment = 2,
@@ -117,8 +119,10 @@ pub struct Maps {
     pub(super) link: Map,
     /// Address and port to [`OwnFlags`].
     pub(super) owned: Map,
-    /// Address to the ports of active opens: the first, the last, and which blocks of 1024 of them.
-    pub(super) active: Map,
+    /// Zero to the table of the connections that lanes have opened, once there is one.
+    pub(super) tuples: Map,
+    /// Those of that table's hash.
+    pub(super) keys: Keys,
     /// Connections on ports that drain.
     pub(super) kept: Map,
     /// Datagrams to the time of their first fragment, which named a connection that is known to send fragments, …
@@ -144,7 +148,8 @@ impl Maps {
             sockets: Map::new(MapKind::Xsk, "cl_sockets", 4, 4, queues.max(1))?,
             link: Map::new(MapKind::Array, "cl_link", 4, 8, 1)?,
             owned: Map::new(MapKind::Hash, "cl_owned", 20, 4, MOST_OWNED)?,
-            active: Map::new(MapKind::Hash, "cl_active", 20, 16, 4096)?,
+            tuples: Map::of_maps("cl_opened", 1, &Tuples::template()?)?,
+            keys: Keys::random()?,
             kept: Map::new(MapKind::SparseHash, "cl_kept", 40, 4, MOST_KEPT)?,
             fragments: Map::new(MapKind::LruHash, "cl_fragments", 40, 8, fragments)?,
             first_seen: Map::new(MapKind::LruHash, "cl_first_seen", 40, 8, fragments)?,
@@ -187,19 +192,11 @@ impl Maps {
         self.fragmenting.set(&flow.bytes(), &1u32.to_ne_bytes())
     }
 
-    /// Takes ports of an address for active opens.
-    pub fn set_active(&self, vlan: u16, addr: Addr, ports: Ports) -> io::Result<()> {
-        let (first, last, blocks) = ports.parts();
-        let mut value = [0; 16];
-        value[..4].copy_from_slice(&u32::from(first).to_ne_bytes());
-        value[4..8].copy_from_slice(&u32::from(last).to_ne_bytes());
-        value[8..].copy_from_slice(&blocks.to_ne_bytes());
-        full(self.active.set(&OwnKey { vlan, addr, port: 0 }.bytes(), &value))
-    }
-
-    /// Gives them back.
-    pub fn clear_active(&self, vlan: u16, addr: Addr) -> io::Result<()> {
-        self.active.remove(&OwnKey { vlan, addr, port: 0 }.bytes())
+    /// A table of the connections that lanes open, which the program reads from now on in the place of any earlier one.
+    pub fn open_tuples(&self) -> io::Result<Tuples> {
+        let table = Tuples::new(self.keys)?;
+        self.tuples.set(&0u32.to_ne_bytes(), &table.map().as_fd().as_raw_fd().to_ne_bytes())?;
+        Ok(table)
     }
 
     /// How often a verdict was given.

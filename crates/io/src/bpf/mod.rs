@@ -9,6 +9,7 @@ mod locality;
 mod maps;
 mod program;
 mod sys;
+mod tuples;
 
 pub use asm::{Asm, If, Insn, Size, stand_in};
 pub use btf::KernelFunction;
@@ -18,3 +19,4 @@ pub use locality::{Locality, Read, Watched};
 pub use maps::{MOST_KEPT, MOST_OWNED, Maps, OwnFlags, OwnFlow, OwnKey, VERDICTS, Verdict};
 pub use program::{TAGS_BESIDE, steer, steer_for};
 pub use sys::{Link, Map, MapKind, Program, program_name};
+pub use tuples::{Phase, Tuples};

@@ -1,7 +1,8 @@
 //! The program that shares an interface with the kernel: what is ours goes to our sockets, everything else passes.
 //!
-//! Ours is, in frames to the interface's own hardware address: a TCP segment to an owned (VLAN, address, port); one to a port
-//! of the ports of active opens of an owned address; the fragments of such a datagram; an ICMP error that quotes a segment we sent.
+//! Ours is, in frames to the interface's own hardware address: a TCP segment to an owned (VLAN, address, port); one of a connection
+//! that a lane has opened ([`Tuples`](super::Tuples)), and of no other on its port, which may be that of a masqueraded container, of a
+//! NodePort, or of a service; the fragments of such a datagram; an ICMP error that quotes a segment we sent.
 //! While the kernel may hold connections on an owned port, segments are looked up, and those of the kernel's connections
 //! pass, unless all that is left of one is its TIME-WAIT. On a port that closes, an ACK with a valid SYN cookie of the kernel's next
 //! listener is the kernel's. On a port that drains the connections named in the map of kept ones are ours, and everything
@@ -21,6 +22,7 @@ use super::asm::{Asm, FP, If, Insn, Op, Size};
 use super::btf::KernelFunction;
 use super::maps::{CLOSING, DRAINING, MAY_HOLD, Maps, PLACE_LEN, Verdict};
 use super::sys::Map;
+use super::tuples::{BUCKETS_LOG2, PHASE, Phase, SLOTS, SPREAD, USED};
 
 /// The register with the place for what is read and made of a frame, one a core. The stack is none: without CAP_PERFMON some kernels
 /// (Linux 6.1) refuse stores to parts of what the verifier takes for a register there.
@@ -69,6 +71,9 @@ const XDP_PASS: i32 = 2;
 const TCP_ESTABLISHED: i32 = 1;
 const TCP_TIME_WAIT: i32 = 6;
 const TCP_LISTEN: i32 = 10;
+const SYN: i32 = 0x02;
+const RST: i32 = 0x04;
+const ACK: i32 = 0x10;
 
 /// How long what follows a first fragment is ours, as long as the stack waits for it.
 const FRAGMENT_LIFE: Duration = Duration::from_secs(30);
@@ -264,7 +269,7 @@ fn segment(a: &mut Asm) {
 
 /// Whose the tuple is.
 fn owner(a: &mut Asm, maps: &Maps) {
-    use Size::{Dw, H, W};
+    use Size::{Dw, W};
     a.label("own").map(1, maps.owned.as_fd()).lea(2, PLACE, KEY as i32).call(MAP_LOOKUP).jump_if(
         If::Eq,
         0,
@@ -276,7 +281,7 @@ fn owner(a: &mut Asm, maps: &Maps) {
     a.label("asked").jump_if(If::Set, 4, CLOSING as i32, "closing").jump_if(If::Set, 4, DRAINING as i32, "draining");
     a.jump("look_up");
     // SYN without ACK opens a connection, which is not ours any more, unless one that we open meets it.
-    a.label("closing").load(Dw, 3, PLACE, FLAGS).op(Op::And, 3, 0x12).jump_if(If::Eq, 3, 0x02, "active");
+    a.label("closing").load(Dw, 3, PLACE, FLAGS).op(Op::And, 3, SYN | ACK).jump_if(If::Eq, 3, SYN, "active");
     // One tuple has one owner, whatever the segment: the kernel has those of its connections that are alive, SYNs included
     // (RFC 5961 4: it answers with a challenge ACK, and the peer's next SYN is ours).
     a.label("look_up").mov_reg(1, 6).lea(2, PLACE, TUPLE as i32).mov(4, -1).mov(5, 0);
@@ -299,13 +304,45 @@ fn owner(a: &mut Asm, maps: &Maps) {
     flow_key(a, ["drain6", "drain"]);
     a.map(1, maps.kept.as_fd()).lea(2, PLACE, FLOW as i32).call(MAP_LOOKUP).jump_if(If::Ne, 0, 0, "ours");
 
-    a.label("active").store_imm(H, PLACE, KEY_PORT, 0).map(1, maps.active.as_fd()).lea(2, PLACE, KEY as i32);
-    a.call(MAP_LOOKUP).jump_if(If::Eq, 0, 0, "out");
-    a.load(Dw, 5, PLACE, PORT).load(W, 3, 0, 0).load(W, 4, 0, 4);
-    a.jump_if_reg(If::Lt, 5, 3, "out").jump_if_reg(If::Gt, 5, 4, "out");
-    // The bit of its block of 1024.
-    a.load(Dw, 3, 0, 8).op(Op::Rsh, 5, 10).op(Op::And, 5, 63).op_reg(Op::Rsh, 3, 5).op(Op::And, 3, 1);
-    a.jump_if(If::Eq, 3, 0, "out").store_imm(Dw, PLACE, VERDICT, Verdict::Active as i32);
+    opened(a, maps);
+}
+
+/// Whether a lane has opened the tuple's connection, and the segment is one of it ([`Phase`]).
+fn opened(a: &mut Asm, maps: &Maps) {
+    use Size::{Dw, W};
+    // Nobody has opened any: there is no table.
+    a.label("active").store_imm(W, PLACE, WORD, 0).map(1, maps.tuples.as_fd()).lea(2, PLACE, WORD as i32);
+    a.call(MAP_LOOKUP).jump_if(If::Eq, 0, 0, "out").mov_reg(8, 0);
+    flow_key(a, ["opened6", "opened"]);
+    // r8: the table, r9: the hash.
+    a.mov(9, 0);
+    for (i, keys) in maps.keys.0.chunks(2).enumerate() {
+        for (half, key) in keys.iter().enumerate() {
+            let (to, at) = (2 + half as u8, FLOW + 4 * (2 * i + half) as i16);
+            a.load(W, to, PLACE, at).add_word(to, *key as i32);
+        }
+        a.op_reg(Op::Mul, 2, 3).op_reg(Op::Add, 9, 2);
+    }
+    a.op(Op::Mul, 9, SPREAD).mov_reg(2, 9).op(Op::Rsh, 2, 32).op_reg(Op::Xor, 9, 2);
+    a.mov_reg(2, 9).op(Op::Rsh, 2, (u64::BITS - BUCKETS_LOG2) as i32).store(W, PLACE, WORD, 2);
+    a.op(Op::Or, 9, USED as i32).op(Op::And, 9, !(PHASE as i32));
+    a.mov_reg(1, 8).lea(2, PLACE, WORD as i32).call(MAP_LOOKUP).jump_if(If::Eq, 0, 0, "out");
+    for slot in 0..SLOTS {
+        if slot > 0 {
+            a.op(Op::Add, 0, 8);
+        }
+        a.load(Dw, 3, 0, 0).op_reg(Op::Xor, 3, 9).jump_if(If::Lt, 3, PHASE as i32 + 1, "has_opened");
+    }
+    a.jump("out");
+    a.label("has_opened").store_imm(Dw, PLACE, VERDICT, Verdict::Active as i32);
+    a.load(Dw, 4, PLACE, FLAGS).jump_if(If::Eq, 3, Phase::Synchronized as i32, "ours");
+    a.mov_reg(5, 4).op(Op::And, 5, SYN).jump_if(If::Eq, 3, Phase::SynSent as i32, "syn_sent");
+    a.jump_if(If::Eq, 5, 0, "ours").op(Op::And, 4, ACK).jump_if(If::Eq, 4, 0, "out");
+    // A lane that opens the tuple in the same moment sends its SYN again.
+    a.store_imm(Dw, 0, 0, 0).jump("out");
+    // An ICMP error has no flags.
+    a.label("syn_sent").jump_if(If::Ne, 5, 0, "ours").jump_if(If::Eq, 4, 0, "ours");
+    a.op(Op::And, 4, RST | ACK).jump_if(If::Ne, 4, RST | ACK, "out");
 }
 
 /// Whether the segment brings a valid SYN cookie to the kernel's listener, whose socket is in r9: then it begins a connection there,

@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use wire::MacAddr;
 use wire::burst::{RxChecksum, TxCaps};
-use wire::{Addr, MacAddr, Ports};
 
 use super::features::{self, Off};
 use super::holder;
@@ -20,7 +20,7 @@ use super::queue::{self, At, Opening, Queue};
 use super::tags;
 use super::umem::{LONGEST_IN_ONE, Rings, Umem, frame_size, longest_frame};
 use crate::bpf::{
-    self, KernelFunction, MOST_KEPT, MOST_OWNED, Maps, OwnFlags, OwnFlow, OwnKey, Program, TAGS_BESIDE, Verdict,
+    self, KernelFunction, MOST_KEPT, MOST_OWNED, Maps, OwnFlags, OwnFlow, OwnKey, Program, TAGS_BESIDE, Tuples, Verdict,
 };
 use crate::capability::{self, Capability};
 use crate::error::PortError;
@@ -545,20 +545,10 @@ impl XdpDevice {
         self.attached.maps.disown(key).map_err(|e| refuse(&self.link.name, "disowning a port", e))
     }
 
-    /// Takes the ports of active opens on an address.
-    pub fn set_active(&self, vlan: u16, addr: Addr, ports: Ports) -> Result<(), PortError> {
-        self.attached
-            .maps
-            .set_active(vlan, addr, ports)
-            .map_err(|e| refuse(&self.link.name, "owning the ports of active opens", e))
-    }
-
-    /// Gives the ports of active opens on an address back.
-    pub fn clear_active(&self, vlan: u16, addr: Addr) -> Result<(), PortError> {
-        self.attached
-            .maps
-            .clear_active(vlan, addr)
-            .map_err(|e| refuse(&self.link.name, "disowning the ports of active opens", e))
+    /// A table of the connections that lanes open on this interface: until there is one, none is ours. Called once.
+    pub fn open_tuples(&self) -> Result<Tuples, PortError> {
+        let table = self.attached.maps.open_tuples();
+        table.map_err(|e| refuse(&self.link.name, "making room for the tuples of connections", e))
     }
 
     /// How often the program gave a verdict.

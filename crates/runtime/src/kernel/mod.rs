@@ -6,6 +6,7 @@ mod follower;
 pub mod neighbors;
 mod port;
 mod state;
+mod tuples;
 
 use std::collections::HashMap;
 use std::io;
@@ -36,6 +37,7 @@ use follower::{Follower, Tables};
 use neighbors::Neighbors;
 pub(crate) use port::{SharedPort, Way};
 use state::{Listen, State, lock};
+pub(crate) use tuples::ActiveTuples;
 
 /// The control plane of an engine's shared interfaces.
 pub(crate) struct Kernel {
@@ -78,7 +80,6 @@ impl Kernel {
             draining: Draining::new(ledger.clone()),
             bell: bell.clone(),
             active,
-            opens: false,
             fixed,
             netlink,
             neighbors: Neighbors::default(),
@@ -99,6 +100,11 @@ impl Kernel {
     /// Ports for active opens.
     pub fn active_ports(&self) -> Ports {
         lock(&self.state).active.ports
+    }
+
+    /// For lanes: who is told of the connections that they open, by the place of the interface among the engine's ports.
+    pub fn active_tuples(&self) -> Vec<(usize, ActiveTuples)> {
+        lock(&self.state).ports.iter().map(|p| (p.port, p.tuples.clone())).collect()
     }
 
     /// For lanes: where to ask for next hops.

@@ -6,12 +6,16 @@ use ::io::netlink::{Address, Link};
 use ::io::xdp::XdpDevice;
 use wire::MacAddr;
 
+use super::tuples::ActiveTuples;
+
 /// An interface that the kernel keeps using.
 pub(crate) struct SharedPort {
     /// Its place among the engine's ports.
     pub port: usize,
     pub vlan: u16,
     pub device: XdpDevice,
+    /// Connections that lanes have opened by it.
+    pub tuples: ActiveTuples,
     /// Ours on it: all of the kernel's, or those configured.
     pub only: Option<Vec<IpAddr>>,
     /// The link's MTU, as it was heard of last.

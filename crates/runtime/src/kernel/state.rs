@@ -63,8 +63,6 @@ pub(super) struct State {
     /// Wakes the control thread.
     pub(super) bell: Arc<Bell>,
     pub(super) active: ActivePorts,
-    /// Connections are opened, so those ports are taken.
-    pub(super) opens: bool,
     /// Routes of dedicated ports, which no kernel change touches.
     pub(super) fixed: Vec<Route>,
     pub(super) netlink: Netlink,
@@ -113,9 +111,6 @@ impl State {
         if self.addresses.iter().any(|(port, a, _)| *port == p.port && *a == addr) {
             return Ok(false);
         }
-        if self.opens {
-            p.device.set_active(p.vlan, addr.into(), self.active.ports).map_err(io::Error::other)?;
-        }
         self.addresses.push((p.port, addr, prefix));
         let wild: Vec<Listen> = self.held.keys().copied().filter(|l| l.covers(addr)).collect();
         for listen in wild {
@@ -142,7 +137,6 @@ impl State {
         if self.addresses.len() == before {
             return false;
         }
-        let _ = p.device.clear_active(p.vlan, addr.into());
         let elsewhere = self.addresses.iter().any(|(_, a, _)| *a == addr);
         for (listen, held) in &mut self.held {
             let held_here = held.places.contains_key(&addr);
@@ -157,19 +151,9 @@ impl State {
         true
     }
 
-    /// Connections are opened from now on: their ports are ours on all addresses. Who only listens leaves them to the kernel, whose
-    /// programs may listen there.
-    pub(super) fn open(&mut self) -> io::Result<()> {
-        if self.opens {
-            return Ok(());
-        }
-        for (port, addr, _) in &self.addresses {
-            for p in self.ports.iter().filter(|p| p.port == *port) {
-                p.device.set_active(p.vlan, (*addr).into(), self.active.ports).map_err(io::Error::other)?;
-            }
-        }
-        self.opens = true;
-        Ok(())
+    /// Connections are opened from now on, and the XDP programs are told of each.
+    pub(super) fn open(&self) -> io::Result<()> {
+        self.ports.iter().try_for_each(|p| p.tuples.make(&p.device)).map_err(io::Error::other)
     }
 
     /// Takes `listen`'s port on one address from the kernel, or leaves all of it to the kernel.

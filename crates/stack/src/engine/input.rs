@@ -358,17 +358,21 @@ impl Stack {
         if source.ecn == CE {
             tcb.congestion_experienced();
         }
+        let syn_sent = tcb.state() == State::SynSent;
         if seg.flags.intersects(Flags::URG | Flags::SYN) {
             if seg.flags.contains(Flags::URG) {
                 tcb.note_urgent(seg);
             }
             if let Some(lane) = self.burst.came_by
-                && tcb.state() == State::SynSent
+                && syn_sent
             {
                 self.demux.answered(key, lane, &mut self.counters);
             }
         }
         let reply = tcb.on_segment(seg, &mut context!(self, now, *pool));
+        if syn_sent && tcb.state() != State::SynSent {
+            self.demux.synchronized(key);
+        }
         if let Some(reply) = reply {
             self.reply(source, seg, reply);
         }

@@ -13,6 +13,9 @@ use crate::names::SeatId;
 use crate::{FlowKey, InterfaceId};
 use protocol::{ConnId, Endpoint, Event, Failure, ListenerId, Token};
 
+/// Ports that are tried for one whose tuple there is room for ([`OpenTuples::claim`](crate::OpenTuples::claim)).
+const TRIES: usize = 16;
+
 impl Stack {
     pub(super) fn connect(
         &mut self,
@@ -44,21 +47,13 @@ impl Stack {
         }
         let key =
             FlowKey { interface, local: addr, remote: remote.addr, local_port: local.port, remote_port: remote.port };
-        let Stack { demux, conns, link, .. } = self;
-        let Chosen { key, hash, reuses } = match (local.port, local.addr.is_unspecified()) {
-            (0, true) => {
-                let others = || link[interface].sources_for(remote.addr);
-                demux.choose_source(now, conns, key, others).ok_or(Failure::AddressNotAvailable)?
-            }
-            (0, false) => demux.choose_port(now, conns, key).ok_or(Failure::AddressNotAvailable)?,
-            _ => demux.claim(now, conns, key)?,
-        };
+        let Chosen { key, hash, reuses } = self.source_of(now, local, key)?;
         let (mut iss, ts_offset) = self.demux.initial_sequence(now, &key);
         if let Some(t) = reuses {
             if let Some(old) = self.demux.time_wait(t) {
                 iss = beyond(iss, old.snd_nxt);
             }
-            self.demux.forget(t, hash, &mut self.counters);
+            self.demux.reuse(t, hash, &mut self.counters);
         }
         let (mss, headers) = self.link.offered_mss(&key);
         let (mss, receive_buffer) = options.limit(mss, receive_buffer, self.config.tcp.receive_buffer);
@@ -66,10 +61,12 @@ impl Stack {
         let open = Open { iss, ts_offset, mss, path_mss, receive_buffer, headers };
         let birth = Birth { key, hash, hop, came_from: None, listener: u32::MAX, pool, seat, stage: Stage::Owned };
         if !self.clients.take_connection(pool) {
+            self.demux.give_up(&key);
             return Err(Failure::NoBuffers);
         }
         let Some(id) = self.admit(now, birth, None, |tcb, cx| tcb.connect(&open, cx)) else {
             self.clients.end_connection(pool);
+            self.demux.give_up(&key);
             return Err(Failure::NoBuffers);
         };
         self.give_options(now, id, &options);
@@ -78,6 +75,29 @@ impl Stack {
         self.clients.answer(seat, Event::Opened { token, conn: ConnId(id), local });
         self.settle(now, id);
         Ok(())
+    }
+
+    /// The tuple of an active open from `local`, of which whoever sorts the interface's frames has been told.
+    #[inline(always)]
+    fn source_of(&mut self, now: Instant, local: Endpoint, key: FlowKey) -> Result<Chosen, Failure> {
+        let Stack { demux, conns, link, .. } = self;
+        for _ in 0..TRIES {
+            let chosen = match (local.port, local.addr.is_unspecified()) {
+                (0, true) => {
+                    let others = || link[key.interface].sources_for(key.remote);
+                    demux.choose_source(now, conns, key, others).ok_or(Failure::AddressNotAvailable)?
+                }
+                (0, false) => demux.choose_port(now, conns, key).ok_or(Failure::AddressNotAvailable)?,
+                _ => demux.claim(now, conns, key)?,
+            };
+            if demux.open(&chosen.key) {
+                return Ok(chosen);
+            }
+            if local.port != 0 {
+                break;
+            }
+        }
+        Err(Failure::NoBuffers)
     }
 
     /// The interface by which a connection from `local` to `remote` is opened, and its next hop as far as it is known. Answers

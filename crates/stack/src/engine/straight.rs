@@ -123,6 +123,7 @@ impl Stack {
         {
             return false;
         }
+        self.demux.synchronized(&c.key);
         self.counters.segments_in += 1;
         self.settle_straight(now, id, Place::UNKNOWN);
         true
