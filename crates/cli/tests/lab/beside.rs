@@ -10,17 +10,22 @@ fn the_ports_of_a_client_stay_the_machines() {
     lab.file("one", 1);
     let kernel = lab.serve(&lab.b, "--kernel --port 80");
     let mut load = Command::new("ip");
-    load.args(["netns", "exec", &lab.a, BIN, "load", "http://10.99.0.2/one", "--json", "--events"]);
+    load.args(["netns", "exec", &lab.a, BIN, "load", "http://10.99.0.2/one", "--json"]);
     load.args(["--dev", "xdp:va", "--rate", "1000", "-c", "64", "-d", "300"]);
     let mut load = Running(load.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
-    // It has started.
     let mut out = load.0.stdout.take().unwrap();
-    out.read_exact(&mut [0; 40]).unwrap();
+    while lab.within(&lab.b, || io::netlink::kernel_flows(80, |_| true).unwrap().time_wait) < 100 {
+        assert!(load.0.try_wait().unwrap().is_none(), "load has ended: {}", load.failure());
+        std::thread::sleep(Duration::from_millis(10));
+    }
     for (port, host) in [(9090, "10.99.0.1"), (27_017, "fd99::1"), (30_080, "10.99.0.1"), (61_500, "fd99::1")] {
         let at = SocketAddr::new(host.parse().unwrap(), port);
         let service = lab.within(&lab.a, || TcpListener::bind(at).unwrap());
         let mut client = lab.within(&lab.b, || TcpStream::connect_timeout(&at, Duration::from_secs(30)).unwrap());
         let (mut server, _) = service.accept().unwrap();
+        for end in [&client, &server] {
+            end.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        }
         client.write_all(b"hello").unwrap();
         let mut heard = [0; 5];
         server.read_exact(&mut heard).unwrap();
