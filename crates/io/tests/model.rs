@@ -265,7 +265,7 @@ impl World {
         }
     }
 
-    /// On a port without a listener of ours.
+    /// The rules for a port without a listener of ours.
     fn opened(&mut self, flow: &OwnFlow, flags: u8) -> Verdict {
         let Some(phase) = self.opened.get(flow).copied() else {
             if self.opened.keys().any(|other| other.local == flow.local) {

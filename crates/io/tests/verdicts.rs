@@ -81,7 +81,7 @@ fn the_table() {
         assert_eq!(v(&tcp(us, Some(7), 80, Flags::SYN)), Verdict::Pass);
         assert_eq!(v(&tcp(us, Some(7), 81, Flags::SYN)), Verdict::Listen);
         assert_eq!(v(&tcp(us, None, 81, Flags::SYN)), Verdict::Pass);
-        // Of what lanes have opened all parts of the tuple count.
+        // All parts of the tuple count for what lanes have opened.
         let to = |from: Addr, dst: Addr, vlan, ports: [u16; 2]| {
             v(&frame(vlan, &packet(from, dst, 6, &segment(ports[0], ports[1], Flags::ACK))))
         };

@@ -1,4 +1,4 @@
-//! What is told of active opens to whoever sorts the frames of an interface between the lanes and the kernel: in time, and to the end.
+//! Active opens by an interface shared with the kernel: whoever sorts its frames is told of them in time, and to the end.
 
 mod common;
 
@@ -21,7 +21,7 @@ enum Phase {
     TimeWait,
 }
 
-/// What is known by now, by our port; there is room for the ports of `room`.
+/// Phases by our port; there is room for the ports of `room`.
 struct Table {
     known: HashMap<u16, Phase>,
     room: fn(u16) -> bool,

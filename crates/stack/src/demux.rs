@@ -175,7 +175,7 @@ impl Demux {
         self.freed(key);
     }
 
-    /// Nobody has the four-tuple any more.
+    /// The four-tuple is free.
     #[inline(always)]
     fn freed(&mut self, key: &FlowKey) {
         self.sources.freed(key);
@@ -341,7 +341,7 @@ impl Demux {
         self.shared.add(interface, tuples);
     }
 
-    /// Who is told of the connections that are opened by the interface of `key`, where it may be one of them.
+    /// Sorter that is told of the connections opened by the interface of `key`, where it may be one of them.
     #[inline(always)]
     fn told_of(&self, key: &FlowKey) -> Option<&dyn OpenTuples> {
         self.shared.of(key).filter(|_| self.ports.has(key.local_port))
@@ -361,7 +361,7 @@ impl Demux {
         }
     }
 
-    /// An active open that came to nothing before there was a connection.
+    /// Gives back the tuple of an active open for which there is no connection.
     pub fn give_up(&mut self, key: &FlowKey) {
         self.freed(key);
     }

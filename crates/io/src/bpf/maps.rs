@@ -119,9 +119,9 @@ pub struct Maps {
     pub(super) link: Map,
     /// Address and port to [`OwnFlags`].
     pub(super) owned: Map,
-    /// Zero to the table of the connections that lanes have opened, once there is one.
+    /// Table of the connections that lanes have opened, under number 0; none until the first.
     pub(super) tuples: Map,
-    /// Those of that table's hash.
+    /// Keys of that table's hash.
     pub(super) keys: Keys,
     /// Connections on ports that drain.
     pub(super) kept: Map,

@@ -307,7 +307,7 @@ fn owner(a: &mut Asm, maps: &Maps) {
     opened(a, maps);
 }
 
-/// Whether a lane has opened the tuple's connection, and the segment is one of it ([`Phase`]).
+/// Looks the tuple up among those that lanes have opened: which of its segments are ours says [`Phase`].
 fn opened(a: &mut Asm, maps: &Maps) {
     use Size::{Dw, W};
     // Nobody has opened any: there is no table.

@@ -102,7 +102,7 @@ impl Kernel {
         lock(&self.state).active.ports
     }
 
-    /// For lanes: who is told of the connections that they open, by the place of the interface among the engine's ports.
+    /// For lanes: the tables of the connections that they open, by the place of the interface among the engine's ports.
     pub fn active_tuples(&self) -> Vec<(usize, ActiveTuples)> {
         lock(&self.state).ports.iter().map(|p| (p.port, p.tuples.clone())).collect()
     }

@@ -15,7 +15,7 @@ pub(crate) struct ActiveTuples {
 }
 
 impl ActiveTuples {
-    /// None, of an interface's VLAN.
+    /// No connection yet, of an interface's VLAN.
     pub fn of(vlan: u16) -> ActiveTuples {
         ActiveTuples { vlan, table: Arc::default() }
     }

@@ -3,7 +3,7 @@
 
 use crate::FlowKey;
 
-/// Who sorts an interface's frames between the lanes and the kernel. Each of these takes effect before it returns.
+/// Sorter of an interface's frames between the lanes and the kernel. Each call takes effect before it returns.
 pub trait OpenTuples: Send {
     /// A SYN is about to be sent: what can answer it is the lanes' ([`tcp::State::SynSent`]). `false` where there is no room for the
     /// tuple, and nothing was done. One in TIME-WAIT is claimed anew.
@@ -20,7 +20,7 @@ pub trait OpenTuples: Send {
     fn release(&self, key: &FlowKey);
 }
 
-/// Those of a stack's interfaces, by their numbers.
+/// Sorters of a stack's interfaces, by their numbers.
 #[derive(Default)]
 pub(crate) struct Shared(Vec<Option<Box<dyn OpenTuples>>>);
 
