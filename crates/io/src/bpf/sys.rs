@@ -94,7 +94,7 @@ pub struct Map {
 impl Map {
     /// A map of `entries` with keys and values of so many bytes.
     pub fn new(kind: MapKind, name: &str, key: usize, value: usize, entries: u32) -> io::Result<Map> {
-        // What is mostly empty has its memory entry by entry.
+        // Mostly empty maps have their memory entry by entry.
         const NO_PREALLOC: u32 = 1 << 0;
         const MMAPABLE: u32 = 1 << 10;
         // Its length is not that of the template in a map of maps.
