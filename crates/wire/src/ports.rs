@@ -35,11 +35,6 @@ impl Ports {
         Some(Ports { first, last, blocks, count: blocks.count_ones() * BLOCK })
     }
 
-    /// The first and the last, and the blocks of 1024 that are not left out, by bit.
-    pub const fn parts(&self) -> (u16, u16, u64) {
-        (self.first, self.last, self.blocks)
-    }
-
     /// Whether a port is one of them.
     pub const fn has(&self, port: u16) -> bool {
         self.first <= port && port <= self.last && self.blocks >> (port as u32 / BLOCK) & 1 != 0

@@ -8,7 +8,7 @@ use ::io::xdp::XdpDevice;
 use stack::{FlowKey, OpenTuples};
 
 /// An interface's table, which is made when the first connection is about to be opened.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct ActiveTuples {
     vlan: u16,
     table: Arc<OnceLock<Tuples>>,
