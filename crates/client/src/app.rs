@@ -46,7 +46,7 @@ pub struct Facts {
     pub core: Option<usize>,
     /// Its counters.
     pub stats: Arc<LaneStats>,
-    /// Local ports that lead to this lane, from one address towards one remote end, about.
+    /// Local ports that lead to this lane, from one address towards one remote end, about: at least, where its counters are not seen.
     pub ports: u32,
     /// Jobs that may be under way.
     pub jobs: u32,
@@ -65,8 +65,6 @@ pub struct App {
     patience: Patience,
     /// Never sleeps.
     busy: bool,
-    /// It has heard that connections are opened.
-    opens: bool,
     /// What else ends its waits.
     pub(crate) interrupts: Option<Box<dyn Interrupts>>,
     /// A socket that does not block and was written to, and not handed over: what else is written to it goes with that.
@@ -97,7 +95,6 @@ impl App {
             sockets,
             beside: wait.is_beside(),
             wait: Some(wait),
-            opens: facts.gate.is_none(),
             facts,
             patience: Patience::new(waiting.spin_us),
             busy: waiting.busy,
@@ -169,41 +166,30 @@ impl App {
         }
     }
 
-    /// Whether an active open may leave from this port: answers to another one would reach the kernel, which resets them.
+    /// A port for a listener that asks for any; `None` where the lane itself chooses.
+    pub(crate) fn free_port(&self) -> std::io::Result<Option<u16>> {
+        self.facts.gate.as_ref().map(|gate| gate.free_port()).transpose()
+    }
+
+    /// Whether an active open may leave from this port: beside the kernel others on the machine may have it.
     pub fn may_connect_from(&self, port: u16) -> std::io::Result<()> {
-        let Some(ours) = self.facts.gate.as_ref().map(|gate| gate.active()) else { return Ok(()) };
-        if port == 0 || ours.has(port) {
-            return Ok(());
+        match &self.facts.gate {
+            Some(gate) if port != 0 => gate.opens_from(port),
+            _ => Ok(()),
         }
-        Err(std::io::Error::new(
-            std::io::ErrorKind::AddrNotAvailable,
-            format!("connecting from port {port}: beside the kernel only {ours} are ours (local_ports)"),
-        ))
     }
 
     /// Begins to connect a socket, as [`Sockets::connect`] does. Where the lane may have no port left towards the remote end, its
     /// word is waited for, which comes with its next turn, so that this call fails (`EADDRNOTAVAIL`) as on Linux, and the socket is as it was.
     pub fn begin_connect(&mut self, sock: SockId, remote: Endpoint) -> Result<(), Errno> {
-        if !self.opens && !self.may_open() {
-            return Err(Errno::EADDRNOTAVAIL);
-        }
         let begun = self.sockets.connect(sock, remote);
         // What the lane has not seen yet is in the ring at most, or behind it.
         let most = self.facts.stats.tuples() + u64::from(self.facts.jobs);
-        if begun != Err(Errno::EINPROGRESS) || most < u64::from(self.facts.ports) && !self.sockets.backlogged() {
+        let ports = self.facts.stats.local_ports().max(self.facts.ports.into());
+        if begun != Err(Errno::EINPROGRESS) || most < ports && !self.sockets.backlogged() {
             return begun;
         }
         self.begun(sock, remote)
-    }
-
-    /// The first connection is about to be opened.
-    #[cold]
-    fn may_open(&mut self) -> bool {
-        match self.facts.gate.as_ref().map_or(Ok(()), |gate| gate.opens()) {
-            Ok(()) => self.opens = true,
-            Err(error) => tracing::warn!("taking ports for connections: {error}"),
-        }
-        self.opens
     }
 
     /// What the lane says of a connect that was asked for.

@@ -3,8 +3,6 @@
 use std::io;
 use std::net::SocketAddr;
 
-use wire::Ports;
-
 /// Held while a listener is open; dropping it gives the port back.
 pub struct Claim(#[allow(dead_code)] Box<dyn std::any::Any>);
 
@@ -20,9 +18,9 @@ pub trait Gate: Send + Sync {
     /// Takes a port from the kernel for a listener.
     fn listen(&self, addr: SocketAddr, v6_only: bool) -> io::Result<Claim>;
 
-    /// The ports that active opens may leave from.
-    fn active(&self) -> Ports;
+    /// A port for a listener that asks for any: nobody on the machine has it.
+    fn free_port(&self) -> io::Result<u16>;
 
-    /// Takes them from the kernel, before the first connection is opened.
-    fn opens(&self) -> io::Result<()>;
+    /// Whether a connection may be opened from this port, which is then kept from the kernel.
+    fn opens_from(&self, port: u16) -> io::Result<()>;
 }

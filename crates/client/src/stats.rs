@@ -63,6 +63,8 @@ stats! {
     connections,
     /// Four-tuples in use now: connections, and those in TIME-WAIT.
     tuples,
+    /// Local ports that lead to this lane, from one address towards one remote end, about.
+    local_ports,
     /// Wake-ups of the application.
     wakeups,
     /// Times that the guard took the turns over from an application that had not called in (`guarded`).

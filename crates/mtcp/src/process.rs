@@ -216,11 +216,14 @@ fn start(settings: &Settings, words: Words) -> Result<Running> {
         say(words.put(line));
     }
     if config.ports.iter().any(|port| matches!(port.device, Device::Xdp(_))) {
-        let ports = engine.local_ports();
-        let each = ports.count();
-        say(format_args!(
-            "connections leave from ports {ports} (local_ports): {each} from each address to one remote port"
-        ));
+        let (ports, range) = (engine.local_ports(), "net.ipv4.ip_local_port_range");
+        match ports.is_empty() {
+            true => say(format_args!("connections leave from free ports of {range} (local_ports names others)")),
+            false => say(format_args!(
+                "connections leave from ports {ports} (local_ports), {} from each address to one remote port, and then from free ones of {range}",
+                ports.count()
+            )),
+        }
     }
     let lanes = (0..engine.lanes()).map(|lane| engine.take_app(lane)).collect();
     Ok(Running { forks, engine, lanes, descriptors, model: config.model, sizes: *sizes, keepalive: *keepalive, words })

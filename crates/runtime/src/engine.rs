@@ -231,13 +231,8 @@ impl Engine {
         }
         let mut kernel =
             if shared.is_empty() { None } else { Some(Kernel::new(shared, fixed, config.local_ports, lanes)?) };
-        let local_ports = match &kernel {
-            Some(kernel) => kernel.active_ports(),
-            None => {
-                let (first, last) = config.local_ports.unwrap_or((16_384, 65_535));
-                Ports::new(first, last)
-            }
-        };
+        let (first, last) = config.local_ports.unwrap_or((16_384, 65_535));
+        let local_ports = Ports::new(first, last);
 
         // A pair of threads on one core: what one waits for the other is to do.
         let alone = config.model != Model::Paired || config.cores.is_empty();
@@ -251,7 +246,7 @@ impl Engine {
             devices: here.clone(),
             dedicated,
             kernel: None,
-            local_ports,
+            local_ports: local_ports.clone(),
             exit: None,
         };
         let directory = Directory::new(lanes);
@@ -274,7 +269,7 @@ impl Engine {
                 max_orphans: config.max_orphans,
                 syn_cookies: config.tcp.syn_cookies.map(Into::into).unwrap_or_default(),
                 abort_on_overflow: config.tcp.abort_on_overflow.unwrap_or(false),
-                ports: local_ports,
+                ports: local_ports.clone(),
                 secret,
                 ports_start,
                 steering: steering.clone(),
@@ -283,6 +278,7 @@ impl Engine {
                 ..StackConfig::default()
             };
             let mut stack = numa::near(core, || Stack::new(stack_config, stack_side, stack_jobs, stack_events));
+            let lane_ports = if kernel.is_some() { 0 } else { stack.lane_ports() };
             for (port, (kind, addresses, gateways, (routes, neighbors))) in ports.iter().zip(&devices) {
                 let (mode, vlan, dad, autoconf, mtu) = kind;
                 let caps = port.caps_of();
@@ -311,8 +307,11 @@ impl Engine {
                     stack.set_neighbor(config.clock.now(), interface, *addr, MacAddr(*mac));
                 }
             }
-            for (port, tuples) in kernel.iter().flat_map(Kernel::active_tuples) {
-                stack.share(InterfaceId(port as u8), Box::new(tuples));
+            if let Some(kernel) = &kernel {
+                stack.share_ports(Box::new(kernel.lane_ports()));
+                for (port, tuples) in kernel.active_tuples() {
+                    stack.share(InterfaceId(port as u8), Box::new(tuples));
+                }
             }
             let mail = Arc::new(Mailbox::default());
             let stats = Arc::new(LaneStats::default());
@@ -371,7 +370,7 @@ impl Engine {
                 index: index as u16,
                 core,
                 stats,
-                ports: local_ports.count() / u32::from(config.lanes),
+                ports: lane_ports,
                 jobs: JOBS as u32,
                 gate: kernel.as_ref().map(Kernel::gate),
             };
@@ -417,9 +416,10 @@ impl Engine {
         self.kernel.as_ref()?.local()
     }
 
-    /// Local ports of active opens: so many connections can there be from one of our addresses to one remote end.
+    /// Local ports from which connections are opened first: so many can there be from one of our addresses to one remote end. On an
+    /// interface shared with the kernel they are those that it does not choose for itself; some of its own follow where they are needed.
     pub fn local_ports(&self) -> Ports {
-        self.local_ports
+        self.kernel.as_ref().map_or_else(|| self.local_ports.clone(), Kernel::free_ports)
     }
 
     /// Whether something can be reached here: a device has an address and a carrier, or is one that looks for its own address.

@@ -273,6 +273,7 @@ impl Lane {
         add(&s.events, work.events as u64);
         s.connections.store(self.stack.connections() as u64, Ordering::Relaxed);
         s.tuples.store(self.stack.tuples() as u64, Ordering::Relaxed);
+        s.local_ports.store(self.stack.lane_ports().into(), Ordering::Relaxed);
         if self.end.is_some() {
             self.follow_end();
         }

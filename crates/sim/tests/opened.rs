@@ -8,11 +8,13 @@ use std::time::Duration;
 
 use common::{ACK, Bench, FIN, Peer, RST, SYN, Sent, ours, peer, usual};
 use protocol::{CloseMode, Endpoint, Failure, Job, Token};
-use stack::{FlowKey, OpenTuples};
+use stack::{FlowKey, OpenTuples, PortSource};
 use wire::tcp::Options;
 use wire::{Addr, Ports};
 
-const PORTS: Ports = Ports::new(40_000, 40_003);
+fn ports() -> Ports {
+    Ports::new(40_000, 40_003)
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -69,7 +71,7 @@ impl OpenTuples for Sorter {
 }
 
 fn shared(room: fn(u16) -> bool) -> (Bench, Sorter) {
-    let mut b = Bench::new(|c| c.stack.ports = PORTS);
+    let mut b = Bench::new(|c| c.stack.ports = ports());
     let sorter = Sorter(Arc::new(Mutex::new(Table { known: HashMap::new(), room })));
     let interface = b.host.interface();
     b.host.stack.share(interface, Box::new(sorter.clone()));
@@ -158,7 +160,7 @@ fn an_active_open_takes_a_tuple_out_of_time_wait() {
     let (mut b, sorter) = shared(|_| true);
     for _ in 0..3 {
         let mut known = Vec::new();
-        for port in PORTS.iter() {
+        for port in ports().iter() {
             let syn = connect(&mut b, port).expect("a SYN");
             known.push((port, Phase::TimeWait));
             let mut p = answer(&mut b, &syn, usual());
@@ -178,8 +180,6 @@ fn a_port_without_room_is_passed_over() {
     assert_eq!(sorter.known(), [(40_002, Phase::SynSent)]);
     let refused = |b: &mut Bench, port| (connect(b, port).map(|syn| syn.src_port), b.failed.take());
     assert_eq!(refused(&mut b, 40_001), (None, Some(Failure::NoBuffers)));
-    // Answers to other ports are the kernel's.
-    assert_eq!(refused(&mut b, 40_004), (None, Some(Failure::AddressNotAvailable)));
     let (mut b, sorter) = shared(|_| false);
     assert_eq!(refused(&mut b, 0), (None, Some(Failure::NoBuffers)));
     assert_eq!(sorter.known(), []);
@@ -199,4 +199,47 @@ fn an_open_for_which_there_is_no_connection_gives_its_tuple_back() {
     assert!(connect(&mut b, 0).is_some());
     assert!(connect(&mut b, 0).is_none());
     assert_eq!((sorter.known().len(), b.failed), (1, Some(Failure::NoBuffers)));
+}
+
+/// Ports that come by twos, as long as there are some.
+struct Source {
+    left: Vec<Ports>,
+    now: Option<Ports>,
+}
+
+impl PortSource for Source {
+    fn changed(&mut self) -> Option<Ports> {
+        self.now.take()
+    }
+
+    fn more(&mut self) -> bool {
+        self.now = self.left.pop();
+        self.now.is_some()
+    }
+}
+
+#[test]
+fn ports_are_asked_for_where_all_are_taken() {
+    let (mut b, sorter) = shared(|_| true);
+    let left = vec![Ports::new(40_000, 40_003), Ports::new(40_002, 40_003), Ports::default()];
+    b.host.stack.share_ports(Box::new(Source { left, now: None }));
+    let mut taken = Vec::new();
+    for count in [0, 2, 2, 4] {
+        assert_eq!(b.host.stack.active_ports(), count);
+        taken.push(connect(&mut b, 0).expect("a SYN").src_port);
+    }
+    taken.sort();
+    assert_eq!(taken, [40_000, 40_001, 40_002, 40_003]);
+    assert_eq!((connect(&mut b, 0).is_none(), b.failed.take()), (true, Some(Failure::AddressNotAvailable)));
+    // Another remote end has all of them; and who names a port has it whatever is chosen from.
+    sorter.0.lock().unwrap().known.clear();
+    let other = |b: &mut Bench, local: Endpoint| {
+        let remote = Endpoint { addr: peer(2), port: 81 };
+        b.job(Job::Connect { token: Token(7), local, remote, receive_buffer: 0 }).pop().map(|syn| syn.src_port)
+    };
+    let any = Endpoint { addr: ours(), port: 0 };
+    let four: Vec<_> = (0..5).filter_map(|_| other(&mut b, any)).collect();
+    assert_eq!(four.len(), 4);
+    assert_eq!(other(&mut b, Endpoint { port: 7, ..any }), Some(7));
+    assert!(sorter.known().contains(&(7, Phase::SynSent)));
 }

@@ -270,6 +270,18 @@ impl Sockets {
         Ok(())
     }
 
+    /// Gives a fresh socket that has no port, bound or not, one that was chosen for it.
+    pub fn choose_port(&mut self, id: SockId, port: u16) -> Result<(), Errno> {
+        let t = self.table.open_tcp(id)?;
+        let local = self.locals.of(t);
+        if t.phase != Phase::Fresh || local.port != 0 {
+            return Err(Errno::EINVAL);
+        }
+        self.locals.set(t, Endpoint { port, ..local });
+        t.set(flag::BOUND, true);
+        Ok(())
+    }
+
     /// connect: `EINPROGRESS` the first time, then `EALREADY`, `EISCONN` or the failure. Once it has told the failure, the
     /// socket can be connected again.
     #[inline]

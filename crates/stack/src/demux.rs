@@ -15,7 +15,7 @@ pub(crate) mod sources;
 pub(crate) mod syn_cache;
 pub(crate) mod time_wait;
 
-use wire::{Instant, SeqNum};
+use wire::{Instant, Ports, SeqNum};
 
 use crate::conns::Conns;
 use crate::counters::Counters;
@@ -23,7 +23,7 @@ use crate::demux::cookies::Cookies;
 use crate::demux::flows::{FlowTable, Place};
 use crate::demux::learning::Learning;
 use crate::demux::listener::{Listener, Listeners};
-use crate::demux::opened::{OpenTuples, Shared};
+use crate::demux::opened::{OpenTuples, PortSource, Shared};
 use crate::demux::ports::LocalPorts;
 use crate::demux::sources::Sources;
 use crate::demux::syn_cache::{Embryo, SynCache};
@@ -104,7 +104,7 @@ impl Demux {
             time_waits: TimeWaits::new(config.time_wait, config.max_time_wait.min(MOST_TIME_WAIT)),
             listeners: Listeners::new(config.max_listeners, secret),
             cookies: Cookies::new(secret),
-            ports: LocalPorts::new(config.ports, secret, config.ports_start),
+            ports: LocalPorts::new(config.ports.clone(), secret, config.ports_start),
             shared: Shared::default(),
             sources: Sources::default(),
             learning: (config.learn && config.steering.lanes() > 1).then(Box::default),
@@ -341,16 +341,42 @@ impl Demux {
         self.shared.add(interface, tuples);
     }
 
+    /// Connections leave from the ports that `source` gives, and no others.
+    pub fn share_ports(&mut self, source: Box<dyn PortSource>) {
+        self.ports.replace(Ports::default());
+        self.shared.ports = Some(source);
+    }
+
+    /// Takes note of the ports that there are by now.
+    #[inline(always)]
+    pub fn follow_ports(&mut self) {
+        if let Some(ports) = self.shared.ports.as_mut().and_then(|source| source.changed()) {
+            self.ports.replace(ports);
+            self.sources.forget_spent();
+        }
+    }
+
+    /// Whether there are more ports now than a moment ago, when all were taken.
+    #[cold]
+    pub fn more_ports(&mut self) -> bool {
+        let more = self.shared.ports.as_mut().is_some_and(|source| source.more());
+        self.follow_ports();
+        more
+    }
+
     /// Sorter that is told of the connections opened by the interface of `key`, where it may be one of them.
     #[inline(always)]
     fn told_of(&self, key: &FlowKey) -> Option<&dyn OpenTuples> {
-        self.shared.of(key).filter(|_| self.ports.has(key.local_port))
+        self.shared.of(key).filter(|_| self.shared.opened_from(key.local_port))
     }
 
     /// The tuple is that of an active open from now on. `false` where there is no room for it.
     #[inline(always)]
     pub fn open(&mut self, key: &FlowKey) -> bool {
-        self.told_of(key).is_none_or(|tuples| tuples.claim(key))
+        let Some(tuples) = self.shared.of(key) else { return true };
+        let room = tuples.claim(key);
+        self.shared.opens_from(key.local_port);
+        room
     }
 
     /// The peer's SYN has come, which answers an active open's.

@@ -44,7 +44,7 @@ use crate::conns::Conns;
 use crate::conns::conn::Birth;
 use crate::counters::Counters;
 use crate::demux::flows::Place;
-use crate::demux::opened::OpenTuples;
+use crate::demux::opened::{OpenTuples, PortSource};
 use crate::demux::{Demux, MOST};
 use crate::link::Link;
 use crate::link::autoconf::Conflict;
@@ -133,6 +133,11 @@ impl Stack {
     /// The kernel has what is not a connection's or a listener's of this interface: `tuples` is told of what is opened by it.
     pub fn share(&mut self, interface: InterfaceId, tuples: Box<dyn OpenTuples>) {
         self.demux.share(interface, tuples);
+    }
+
+    /// Local ports are not this stack's alone: connections leave from those that `source` gives.
+    pub fn share_ports(&mut self, source: Box<dyn PortSource>) {
+        self.demux.share_ports(source);
     }
 
     /// Adds an interface; its number names it from now on.

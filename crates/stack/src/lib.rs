@@ -21,7 +21,7 @@ mod steering;
 pub use clients::{Bounds, Ill};
 pub use config::{FragmentLimits, StackConfig, SynCookies};
 pub use counters::{Counters, DropReason};
-pub use demux::opened::OpenTuples;
+pub use demux::opened::{OpenTuples, PortSource};
 pub use engine::{Asked, Left, OtherLanes, Sought, Stack, Tuple, tuple_of};
 pub use link::autoconf::Conflict;
 pub use link::interface::{InterfaceConfig, Mode};

@@ -22,16 +22,18 @@ impl App {
     /// listen(2) where the socket is bound; what the kernel has granted for it comes back, and is to be held as long as it listens.
     pub fn listen(&mut self, sock: SockId, backlog: u32) -> io::Result<Option<Claim>> {
         let v6_only = matches!(self.sockets.option(sock, SockOption::V6Only(false)), Ok(SockOption::V6Only(true)));
-        let at = self.sockets.local(sock).map(address).map_err(system)?;
-        // Nobody can ask the kernel for a port that the lane has yet to choose.
-        let claim = if at.port() != 0 { self.claim(at, v6_only)? } else { None };
+        let mut at = self.sockets.local(sock).map(address).map_err(system)?;
+        if at.port() == 0
+            && let Some(port) = self.free_port()?
+        {
+            // Where others have ports the lane cannot tell which are free.
+            at.set_port(port);
+            self.sockets.choose_port(sock, port).map_err(system)?;
+        }
+        let claim = self.claim(at, v6_only)?;
         self.sockets.listen(sock, ListenOptions { backlog }).map_err(system)?;
         self.ask(|s| s.listen_result(sock)).map_err(system)?;
-        if at.port() != 0 {
-            return Ok(claim);
-        }
-        let chosen = self.sockets.local(sock).map(address).map_err(system)?;
-        self.claim(chosen, v6_only)
+        Ok(claim)
     }
 
     /// accept(2): the oldest connection, and its peer.

@@ -15,7 +15,6 @@ use neighbor::neighbor;
 pub use neighbor::{KernelNeighbor, Nud};
 pub use sock_diag::{
     Handshakes, KernelFlows, accept_queues, all_kernel_flows, forget_time_wait, kernel_flows, listeners_on,
-    listening_ports,
 };
 
 /// A network interface.

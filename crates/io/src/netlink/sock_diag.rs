@@ -95,20 +95,6 @@ fn each(socket: &mut Netlink, states: u32, port: u16, mut f: impl FnMut(DiagSock
     Ok(())
 }
 
-/// Ports on which the kernel's TCP listens.
-pub fn listening_ports() -> io::Result<Vec<u16>> {
-    let mut socket = Netlink::with_groups(libc::NETLINK_SOCK_DIAG, 0)?;
-    let mut ports = Vec::new();
-    for family in [libc::AF_INET, libc::AF_INET6] {
-        let mut body = diag_request(family as u8, LISTENING);
-        body.resize(8 + SOCKET_ID, 0);
-        socket.dump(SOCK_DIAG_BY_FAMILY, &body, |_, b| {
-            ports.extend(diag_socket(b).map(|s| s.port()));
-        })?;
-    }
-    Ok(ports)
-}
-
 /// Sockets that listen in this network namespace: connections that wait to be accepted, by the socket's cookie (SO_COOKIE).
 pub fn accept_queues() -> io::Result<HashMap<u64, u32>> {
     let mut queues = HashMap::new();

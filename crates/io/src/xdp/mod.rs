@@ -3,10 +3,12 @@
 //! An [`XdpDevice`] attaches the sharing program and holds its maps; an [`XdpPort`] is one lane's queues. When either the
 //! device or the process is gone, the kernel has the whole interface again.
 
+mod active;
 mod burst;
 mod deliver;
 mod device;
 mod features;
+mod held;
 mod holder;
 mod kind;
 mod large;
@@ -22,9 +24,11 @@ mod umem;
 #[cfg(test)]
 mod veth;
 
+pub use active::ActivePorts;
 pub use deliver::Delivery;
 pub use device::{XdpConfig, XdpDevice, ZeroCopy};
 pub use features::{LeftOff, undo_left};
+pub use held::free_port;
 pub use local::Local;
 pub use port::XdpPort;
-pub use sharing::{ActivePorts, Placeholder, Succession, warnings};
+pub use sharing::{Placeholder, Succession, warnings};

@@ -1,21 +1,17 @@
-//! Living beside the kernel: what keeps it quiet on our ports, which ports it will never choose, and what its users should
-//! know.
+//! Living beside the kernel: what keeps it quiet on our ports, and what its users should know.
 
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-
-use wire::Ports;
 
 use super::device::LOOPBACK;
 use super::local::Place;
 use crate::capability::Capability;
 use crate::error::PortError;
-use crate::netlink::{self, Netlink};
+use crate::netlink::Netlink;
 use crate::sys::{check, set_option};
 
 /// Connections from this machine that may wait to be accepted; the kernel bounds it (net.core.somaxconn).
@@ -177,134 +173,6 @@ fn bound(addr: SocketAddr, dev: Option<&str>, beside: bool) -> io::Result<OwnedF
     Ok(fd)
 }
 
-/// Local ports for active opens that neither the kernel nor another corelane on the same interface chooses.
-#[derive(Debug)]
-pub struct ActivePorts {
-    /// Below what the kernel chooses, and above it, without blocks in which somebody listens.
-    pub ports: Ports,
-    /// One name for each block of 1024 ports and interface, bound as long as they are ours; names die with the process.
-    _claims: Vec<Vec<UnixDatagram>>,
-}
-
-const BLOCK: u32 = 1024;
-/// Ports below are left to services, unless the configuration names them.
-const LEAST: u32 = 8192;
-
-impl ActivePorts {
-    /// Claims all blocks that hold a port from `first` to `last`, on these interfaces.
-    pub fn claim_all(devs: &[&str], first: u16, last: u16) -> Result<ActivePorts, PortError> {
-        let kernel = KernelPorts::read();
-        let (low, high) = kernel.range;
-        if !kernel.leaves(first.into(), last.into()) {
-            return Err(PortError::Invalid(format!(
-                "local ports {first} to {last}: the kernel uses {low} to {high} itself: choose others, or name them in \
-                 net.ipv4.ip_local_reserved_ports, or change net.ipv4.ip_local_port_range"
-            )));
-        }
-        if let Some(port) = listening_ports().into_iter().find(|p| (first..=last).contains(p)) {
-            return Err(PortError::Busy {
-                what: format!("local port {port} of {first} to {last}"),
-                hint: format!("`ss -ltnp 'sport = :{port}'` shows which; stop it or choose other local ports"),
-            });
-        }
-        let blocks = first as u32 / BLOCK..=last as u32 / BLOCK;
-        let claims = blocks.map(|block| claim_block(devs, block * BLOCK)).collect::<io::Result<Vec<_>>>();
-        let claims = claims.map_err(|source| match source.kind() {
-            io::ErrorKind::AddrInUse => PortError::Busy {
-                what: format!("a part of local ports {first} to {last}"),
-                hint: "another corelane has it; choose other local ports".into(),
-            },
-            _ => PortError::System { what: "claiming local ports".into(), source },
-        })?;
-        Ok(ActivePorts { ports: Ports::new(first, last), _claims: claims })
-    }
-
-    /// Claims all free blocks from 8,192 on, outside the kernel's own range (but for what is reserved there:
-    /// `ip_local_reserved_ports`) and away from its listeners.
-    pub fn claim(devs: &[&str]) -> Result<ActivePorts, PortError> {
-        let kernel = KernelPorts::read();
-        let listeners = listening_ports();
-        let (mut blocks, mut claims) = (0, Vec::new());
-        // Low numbers are where services live.
-        for block in LEAST / BLOCK..64u32 {
-            let (first, last) = (block * BLOCK, block * BLOCK + BLOCK - 1);
-            let taken = listeners.iter().any(|p| (first..=last).contains(&(*p as u32)));
-            if !taken
-                && kernel.leaves(first, last)
-                && let Ok(claim) = claim_block(devs, first)
-            {
-                blocks |= 1 << block;
-                claims.push(claim);
-            }
-        }
-        let ports = Ports::of_blocks(blocks).ok_or_else(|| PortError::Busy {
-            what: "every block of local ports outside net.ipv4.ip_local_port_range".into(),
-            hint: "narrow that range, or end another corelane on the interface".into(),
-        })?;
-        Ok(ActivePorts { ports, _claims: claims })
-    }
-}
-
-/// The ports that the kernel itself chooses for its sockets.
-struct KernelPorts {
-    /// First and last (`ip_local_port_range`).
-    range: (u32, u32),
-    /// Those of them that it never chooses (`ip_local_reserved_ports`), first and last of each stretch.
-    reserved: Vec<(u32, u32)>,
-}
-
-impl KernelPorts {
-    fn read() -> KernelPorts {
-        let text = |name| std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).unwrap_or_default();
-        KernelPorts::parse(&text("ip_local_port_range"), &text("ip_local_reserved_ports"))
-    }
-
-    fn parse(range: &str, reserved: &str) -> KernelPorts {
-        let mut numbers = range.split_whitespace().filter_map(|n| n.parse::<u32>().ok());
-        let range = (numbers.next().unwrap_or(32_768), numbers.next().unwrap_or(60_999));
-        let stretch = |text: &str| {
-            let (first, last) = text.split_once('-').unwrap_or((text, text));
-            Some((first.trim().parse().ok()?, last.trim().parse().ok()?))
-        };
-        KernelPorts { range, reserved: reserved.split(',').filter_map(stretch).collect() }
-    }
-
-    /// Whether the kernel chooses none from `first` to `last`.
-    fn leaves(&self, first: u32, last: u32) -> bool {
-        let (first, last) = (first.max(self.range.0), last.min(self.range.1));
-        // The kernel names stretches that touch as one.
-        first > last || self.reserved.iter().any(|(from, to)| *from <= first && last <= *to)
-    }
-}
-
-/// Claims a block of ports, on each of these interfaces, against other corelanes in this network namespace. A block counts for all
-/// addresses of an interface; another interface has other addresses, and so blocks of its own.
-fn claim_block(devs: &[&str], first: u32) -> io::Result<Vec<UnixDatagram>> {
-    use std::os::linux::net::SocketAddrExt;
-    let name = |dev: &&str| std::os::unix::net::SocketAddr::from_abstract_name(format!("corelane-ports-{dev}-{first}"));
-    devs.iter().map(|dev| UnixDatagram::bind_addr(&name(dev)?)).collect()
-}
-
-/// Ports on which the kernel listens.
-fn listening_ports() -> Vec<u16> {
-    netlink::listening_ports().unwrap_or_else(|_| listening_in_proc())
-}
-
-/// The same from the tables of all sockets, which are much to read, where the kernel cannot be asked (CONFIG_INET_DIAG).
-fn listening_in_proc() -> Vec<u16> {
-    let mut ports = Vec::new();
-    for file in ["/proc/net/tcp", "/proc/net/tcp6"] {
-        for line in std::fs::read_to_string(file).unwrap_or_default().lines().skip(1) {
-            let mut fields = line.split_whitespace().skip(1);
-            let (local, state) = (fields.next().unwrap_or(""), fields.nth(1).unwrap_or(""));
-            if state == "0A" {
-                ports.extend(local.rsplit(':').next().and_then(|p| u16::from_str_radix(p, 16).ok()));
-            }
-        }
-    }
-    ports
-}
-
 /// What will no longer see the traffic of owned ports on an interface: one line each.
 pub fn warnings(dev: &str, ifindex: u32) -> Vec<String> {
     let mut all = Vec::new();
@@ -373,69 +241,5 @@ sk               RefCnt Type Proto  Iface R Rmem   User   Inode
 0000000000000000 3      3    0003   8     1 0      0      104
 ";
         assert_eq!((sniffers(table, 7), sniffers(table, 8), sniffers(table, 9), sniffers("", 7)), (2, 2, 1, 0));
-    }
-
-    #[test]
-    fn who_listens_is_seen_either_way() {
-        let all = [listening_ports, listening_in_proc];
-        for at in ["127.0.0.1:0", "[::1]:0"] {
-            let Ok(listener) = std::net::TcpListener::bind(at) else {
-                testing::skip(format_args!("no {at} here"));
-                continue;
-            };
-            let port = listener.local_addr().unwrap().port();
-            let peer = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-            let other = peer.local_addr().unwrap().port();
-            assert_eq!(
-                all.map(|ports| (ports().contains(&port), ports().contains(&other))),
-                [(true, false); 2],
-                "{at}"
-            );
-        }
-        assert!(netlink::listening_ports().is_ok());
-    }
-
-    #[test]
-    fn a_range_is_claimed_once_and_never_from_the_kernel() {
-        let (low, high) = KernelPorts::read().range;
-        let dev = &format!("test-{}", std::process::id());
-        let refused = ActivePorts::claim_all(&[dev], low as u16, high as u16).unwrap_err();
-        assert!(refused.to_string().contains("the kernel uses"), "{refused}");
-        let free = ActivePorts::claim(&[dev]).unwrap();
-        let (first, last) = free.ports.stretches().next().unwrap();
-        let refused = ActivePorts::claim_all(&["another", dev], last, last).unwrap_err();
-        assert!(refused.to_string().contains("another corelane has it"), "{refused}");
-        // A listener takes its block, and no other.
-        let (block, end) = (first + 3 * 1024, first + 4 * 1024);
-        let listener = std::net::TcpListener::bind(("127.0.0.1", block + 7)).unwrap();
-        let less = ActivePorts::claim(&[&format!("{dev}-c")]).unwrap().ports;
-        assert!(!less.has(block) && less.has(block - 1) && less.has(end), "{less}");
-        drop(listener);
-        // Another interface has other addresses.
-        assert_eq!(ActivePorts::claim(&[&format!("{dev}-b")]).unwrap().ports, free.ports);
-        drop(free);
-        assert_eq!(
-            ActivePorts::claim_all(&[dev], first + 5, first + 6).unwrap().ports,
-            Ports::new(first + 5, first + 6)
-        );
-    }
-
-    #[test]
-    fn what_the_kernel_never_chooses_is_free() {
-        let kernel = KernelPorts::parse("32768\t60999\n", "8080,40000-49151\n");
-        for (first, last, free) in [
-            (8192, 32_767, true),
-            (8192, 32_768, false),
-            (61_000, 65_535, true),
-            (60_999, 65_535, false),
-            (40_000, 49_151, true),
-            (39_999, 40_000, false),
-            (49_000, 49_152, false),
-            (1024, 65_535, false),
-        ] {
-            assert_eq!(kernel.leaves(first, last), free, "{first} to {last}");
-        }
-        assert!(KernelPorts::parse("32768 60999", "32768-60999").leaves(1024, 65_535));
-        assert!(!KernelPorts::parse("", "").leaves(32_768, 32_768));
     }
 }

@@ -115,6 +115,7 @@ impl Follower {
             if let Err(error) = self.work(holding) {
                 tracing::warn!("following the kernel's tables: {error}");
             }
+            while lock(&self.state).take_ahead() {}
         }
     }
 

@@ -5,6 +5,7 @@ mod drain;
 mod follower;
 pub mod neighbors;
 mod port;
+mod ports;
 mod state;
 mod tuples;
 
@@ -35,6 +36,7 @@ use drain::Draining;
 pub(crate) use drain::{Ledger, Question};
 use follower::{Follower, Tables};
 use neighbors::Neighbors;
+use ports::LanePorts;
 pub(crate) use port::{SharedPort, Way};
 use state::{Listen, State, lock};
 pub(crate) use tuples::ActiveTuples;
@@ -55,7 +57,8 @@ fn system(what: &str) -> impl FnOnce(io::Error) -> Error {
 }
 
 impl Kernel {
-    /// Reads what there is; [`Kernel::follow`] starts to follow it. Active opens leave from `range`, or from what is free.
+    /// Reads what there is; [`Kernel::follow`] starts to follow it. Connections are opened from ports of
+    /// `range`, or from any.
     pub fn new(
         ports: Vec<SharedPort>,
         fixed: Vec<Route>,
@@ -63,11 +66,6 @@ impl Kernel {
         lanes: usize,
     ) -> Result<Kernel, Error> {
         let netlink = Netlink::open().map_err(system("netlink"))?;
-        let devs: Vec<&str> = ports.iter().map(|port| port.device.link().name.as_str()).collect();
-        let active = match range {
-            Some((first, last)) => ActivePorts::claim_all(&devs, first, last)?,
-            None => ActivePorts::claim(&devs)?,
-        };
         let local = Local::new().map_err(system("epoll"))?;
         let bell = Arc::new(Bell::new().map_err(system("eventfd"))?);
         let ledger = Ledger::new(lanes);
@@ -79,7 +77,9 @@ impl Kernel {
             local,
             draining: Draining::new(ledger.clone()),
             bell: bell.clone(),
-            active,
+            active: ActivePorts::new(range),
+            generation: Arc::default(),
+            ahead: 0,
             fixed,
             netlink,
             neighbors: Neighbors::default(),
@@ -97,9 +97,14 @@ impl Kernel {
         })
     }
 
-    /// Ports for active opens.
-    pub fn active_ports(&self) -> Ports {
-        lock(&self.state).active.ports
+    /// Ports from which connections are opened first.
+    pub fn free_ports(&self) -> Ports {
+        lock(&self.state).active.free()
+    }
+
+    /// For lanes: the ports from which they open connections.
+    pub fn lane_ports(&self) -> LanePorts {
+        LanePorts::of(&self.state)
     }
 
     /// For lanes: the tables of the connections that they open, by the place of the interface among the engine's ports.
@@ -220,25 +225,31 @@ impl Drop for Release {
     }
 }
 
+/// The error of a socket call.
+fn refusal(error: PortError) -> io::Error {
+    let kind = match error {
+        PortError::Busy { .. } => io::ErrorKind::AddrInUse,
+        PortError::Permission { .. } => io::ErrorKind::PermissionDenied,
+        PortError::Full { .. } => io::ErrorKind::AddrNotAvailable,
+        _ => io::ErrorKind::Other,
+    };
+    io::Error::new(kind, error.to_string())
+}
+
 impl Gate for PortGate {
     fn listen(&self, addr: SocketAddr, v6_only: bool) -> io::Result<Claim> {
         let listen = Listen { addr, v6_only };
         let mut state = lock(&self.0);
-        state.listen(listen).map_err(|error| match error {
-            PortError::Busy { .. } => io::Error::new(io::ErrorKind::AddrInUse, error.to_string()),
-            PortError::Permission { .. } => io::Error::new(io::ErrorKind::PermissionDenied, error.to_string()),
-            PortError::Full { .. } => io::Error::new(io::ErrorKind::AddrNotAvailable, error.to_string()),
-            other => io::Error::other(other.to_string()),
-        })?;
+        state.listen(listen).map_err(refusal)?;
         Ok(Claim::new(Release(self.0.clone(), listen)))
     }
 
-    fn active(&self) -> Ports {
-        lock(&self.0).active.ports
+    fn free_port(&self) -> io::Result<u16> {
+        ::io::xdp::free_port()
     }
 
-    fn opens(&self) -> io::Result<()> {
-        lock(&self.0).open()
+    fn opens_from(&self, port: u16) -> io::Result<()> {
+        lock(&self.0).active.hold(port).map_err(refusal)
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -50,6 +51,13 @@ pub(super) struct Held {
 /// What the kernel has on its addresses and ports, or why that is not known.
 type Kernels = Result<HashMap<(IpAddr, u16), KernelFlows>, String>;
 
+/// Ports of the kernel's that are held at once, by system calls of 15 µs in all: others wait for them.
+const AT_ONCE: usize = 128;
+/// Local ports to begin with, as far as there are so many: with a few hundred short connections wait for each other.
+const FIRST: usize = 4096;
+/// Ports that are held ahead where all are taken.
+const STEP: usize = 1024;
+
 pub(super) struct State {
     pub(super) ports: Vec<SharedPort>,
     /// (port index, address, prefix).
@@ -62,7 +70,12 @@ pub(super) struct State {
     pub(super) draining: Draining,
     /// Wakes the control thread.
     pub(super) bell: Arc<Bell>,
+    /// Ports from which connections are opened.
     pub(super) active: ActivePorts,
+    /// How often these have changed; 0 before the first connection.
+    pub(super) generation: Arc<AtomicU32>,
+    /// So many more are to be held before lanes need them.
+    pub(super) ahead: usize,
     /// Routes of dedicated ports, which no kernel change touches.
     pub(super) fixed: Vec<Route>,
     pub(super) netlink: Netlink,
@@ -152,8 +165,49 @@ impl State {
     }
 
     /// Connections are opened from now on, and the XDP programs are told of each.
-    pub(super) fn open(&self) -> io::Result<()> {
-        self.ports.iter().try_for_each(|p| p.tuples.make(&p.device)).map_err(io::Error::other)
+    pub(super) fn open(&mut self) {
+        match self.ports.iter().try_for_each(|p| p.tuples.make(&p.device)) {
+            Ok(()) => drop(self.more_ports()),
+            Err(error) => tracing::warn!("no connection can be opened: {error}"),
+        }
+    }
+
+    /// Takes more local ports, for a lane that waits; whether there were any.
+    pub(super) fn more_ports(&mut self) -> bool {
+        let more = self.take_ports(AT_ONCE);
+        if more > 0 {
+            self.generation.fetch_add(1, Ordering::Release);
+            let count = self.active.ports().count() as usize;
+            if more <= AT_ONCE || count < FIRST {
+                self.ahead = FIRST.saturating_sub(count).max(STEP);
+                self.bell.ring();
+            }
+        }
+        more > 0
+    }
+
+    /// Holds some of the ports that lanes are about to need; whether more of these are left.
+    pub(super) fn take_ahead(&mut self) -> bool {
+        if self.ahead == 0 {
+            return false;
+        }
+        let more = self.take_ports(self.ahead.min(AT_ONCE));
+        self.ahead = if more > 0 { self.ahead.saturating_sub(more) } else { 0 };
+        if self.ahead == 0 {
+            self.generation.fetch_add(1, Ordering::Release);
+        }
+        self.ahead > 0
+    }
+
+    fn take_ports(&mut self, most: usize) -> usize {
+        let more = self.active.more(most).unwrap_or_else(|error| {
+            tracing::warn!("local ports for connections: {error}");
+            0
+        });
+        if more > 0 {
+            tracing::debug!("connections leave from {} local ports", self.active.ports().count());
+        }
+        more
     }
 
     /// Takes `listen`'s port on one address from the kernel, or leaves all of it to the kernel.

@@ -1,7 +1,19 @@
 //! Interfaces shared with the kernel, which delivers of what nobody listens for only the segments of connections that lanes have opened:
-//! their four-tuples are told to whatever sorts the frames there.
+//! their four-tuples are told to whatever sorts the frames there, and their ports are those that the kernel leaves.
+
+use wire::Ports;
 
 use crate::FlowKey;
+
+/// Source of local ports where others on the machine have some. There are none before the first connection is opened.
+pub trait PortSource: Send {
+    /// The ports from which connections may be opened, where they are others than those of the last call. Asked before each open.
+    fn changed(&mut self) -> Option<Ports>;
+
+    /// All are taken between an address and a remote end: makes room, if it can. Whether there are more now, which
+    /// [`PortSource::changed`] then gives. Where there are not, it is soon back.
+    fn more(&mut self) -> bool;
+}
 
 /// Sorter of an interface's frames between the lanes and the kernel. Each call takes effect before it returns.
 pub trait OpenTuples: Send {
@@ -20,19 +32,38 @@ pub trait OpenTuples: Send {
     fn release(&self, key: &FlowKey);
 }
 
-/// Sorters of a stack's interfaces, by their numbers.
+/// A stack's sorters, and its source of ports.
 #[derive(Default)]
-pub(crate) struct Shared(Vec<Option<Box<dyn OpenTuples>>>);
+pub(crate) struct Shared {
+    /// By the numbers of the interfaces.
+    tuples: Vec<Option<Box<dyn OpenTuples>>>,
+    pub ports: Option<Box<dyn PortSource>>,
+    /// Ports from which connections have been opened, by bit: sorters know nothing of the others. Empty without a sorter.
+    opened: Vec<u64>,
+}
 
 impl Shared {
     pub fn add(&mut self, interface: crate::InterfaceId, tuples: Box<dyn OpenTuples>) {
         let at = interface.0 as usize;
-        self.0.resize_with(self.0.len().max(at + 1), || None);
-        self.0[at] = Some(tuples);
+        self.tuples.resize_with(self.tuples.len().max(at + 1), || None);
+        self.tuples[at] = Some(tuples);
+        self.opened.resize(65_536 / 64, 0);
     }
 
     #[inline(always)]
     pub fn of(&self, key: &FlowKey) -> Option<&dyn OpenTuples> {
-        self.0.get(key.interface.0 as usize)?.as_deref()
+        self.tuples.get(key.interface.0 as usize)?.as_deref()
+    }
+
+    #[inline(always)]
+    pub fn opens_from(&mut self, port: u16) {
+        if let Some(word) = self.opened.get_mut(port as usize / 64) {
+            *word |= 1 << (port % 64);
+        }
+    }
+
+    #[inline(always)]
+    pub fn opened_from(&self, port: u16) -> bool {
+        self.opened.get(port as usize / 64).is_some_and(|word| word >> (port % 64) & 1 != 0)
     }
 }

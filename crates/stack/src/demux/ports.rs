@@ -10,8 +10,6 @@ const COUNTERS: usize = 256;
 
 pub(crate) struct LocalPorts {
     ports: Ports,
-    /// How many they are.
-    count: u32,
     hasher: Keyed,
     counters: [u32; COUNTERS],
     /// The remote end that was looked for last, and its hash: whoever opens many connections opens them to few.
@@ -26,7 +24,7 @@ impl LocalPorts {
         key.rotate_left(7);
         let hasher = Keyed::of(key);
         let counters = core::array::from_fn(|i| hasher.sip([start, i as u64]) as u32);
-        LocalPorts { ports, count: ports.count(), hasher, counters, last: None }
+        LocalPorts { ports, hasher, counters, last: None }
     }
 
     /// Whether a port is one of these.
@@ -36,7 +34,12 @@ impl LocalPorts {
 
     /// How many there are.
     pub fn count(&self) -> u32 {
-        self.count
+        self.ports.count()
+    }
+
+    /// Connections leave from these ports from now on.
+    pub fn replace(&mut self, ports: Ports) {
+        self.ports = ports;
     }
 
     /// Begins to look for a port towards a remote end: [`LocalPorts::next`] gives each of them once.
@@ -48,8 +51,9 @@ impl LocalPorts {
             _ => self.hash(end),
         };
         let counter = (hash >> 32) as usize % COUNTERS;
-        let start = (hash as u32).wrapping_add(self.counters[counter]) % self.count;
-        Round { at: start, left: self.count, counter }
+        let count = self.ports.count();
+        let start = (hash as u32).wrapping_add(self.counters[counter]).checked_rem(count).unwrap_or(0);
+        Round { at: start, left: count, counter }
     }
 
     #[inline(never)]
@@ -64,8 +68,8 @@ impl LocalPorts {
     /// The next port of a round; `None` after the last.
     pub fn next(&mut self, round: &mut Round) -> Option<u16> {
         round.left = round.left.checked_sub(1)?;
-        let port = self.ports.nth(round.at);
-        round.at = if round.at + 1 == self.count { 0 } else { round.at + 1 };
+        let port = self.ports.nth(round.at)?;
+        round.at = if round.at + 1 == self.ports.count() { 0 } else { round.at + 1 };
         // The counter passes what is taken too, so that it is not tried again soon.
         self.counters[round.counter] = self.counters[round.counter].wrapping_add(1);
         Some(port)
@@ -159,7 +163,7 @@ mod tests {
     fn another_start_begins_elsewhere_for_each_peer_by_itself() {
         let (a, range) = (Addr::from_v4([10, 0, 0, 1]), Ports::new(16_384, 65_535));
         let first = |start, peer| {
-            LocalPorts::new(range, [3; 16], start).pick(a, Addr::from_v4([10, 0, 1, peer]), 80, |_| true).unwrap()
+            LocalPorts::new(range.clone(), [3; 16], start).pick(a, Addr::from_v4([10, 0, 1, peer]), 80, |_| true).unwrap()
         };
         let apart = |peer| first(7, peer).wrapping_sub(first(8, peer));
         let all: HashSet<u16> = (0..100).map(apart).collect();
@@ -183,12 +187,25 @@ mod tests {
     #[test]
     fn a_round_goes_through_all_stretches() {
         let a = Addr::from_v4([10, 0, 0, 1]);
-        let both = Ports::of_blocks(1 << 10 | 1 << 63).expect("two blocks");
-        let mut ports = LocalPorts::new(both, [5; 16], 0);
+        let both: Ports = (10_240..11_264).chain(64_512..=65_535).collect();
+        let mut ports = LocalPorts::new(both.clone(), [5; 16], 0);
         let mut seen = HashSet::new();
         assert_eq!(ports.pick(a, a, 80, |p| !seen.insert(p)), None);
         assert_eq!(seen, both.iter().collect());
         assert!(ports.has(65_535) && !ports.has(11_264));
+    }
+
+    #[test]
+    fn other_ports_are_taken_from_then_on() {
+        let a = Addr::from_v4([10, 0, 0, 1]);
+        let mut ports = LocalPorts::new(Ports::default(), [5; 16], 0);
+        assert_eq!(ports.pick(a, a, 80, |_| true), None);
+        ports.replace(Ports::new(7, 7));
+        assert_eq!((ports.pick(a, a, 80, |_| true), ports.count()), (Some(7), 1));
+        ports.replace(Ports::new(8, 9));
+        let mut seen = HashSet::new();
+        assert_eq!(ports.pick(a, a, 80, |p| !seen.insert(p)), None);
+        assert_eq!(seen, HashSet::from([8, 9]));
     }
 
     #[test]

@@ -151,10 +151,6 @@ impl Demux {
             // Another lane would have the answers.
             return Err(Failure::AddressNotAvailable);
         }
-        if self.shared.of(&key).is_some() && !self.ports.has(key.local_port) {
-            // The kernel would have them.
-            return Err(Failure::AddressNotAvailable);
-        }
         self.free(now, conns, key).ok_or(Failure::TupleInUse)
     }
 

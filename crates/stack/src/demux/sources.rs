@@ -74,6 +74,12 @@ impl Sources {
         self.spent.insert(Sources::of(key), Spent { freed: Vec::new(), until: now.plus_micros(AGE_US) });
     }
 
+    /// There are other ports now.
+    #[cold]
+    pub fn forget_spent(&mut self) {
+        self.spent.clear();
+    }
+
     /// A four-tuple is nobody's any more.
     #[inline]
     pub fn freed(&mut self, key: &FlowKey) {
@@ -131,5 +137,7 @@ mod tests {
         assert!(sources.spent.is_empty());
         (0..5000).for_each(|remote| sources.looked(at(0), &key(0, remote), false));
         assert!(sources.spent.len() <= REMEMBERED);
+        sources.forget_spent();
+        assert!(!sources.has_spent());
     }
 }

@@ -81,15 +81,24 @@ impl Stack {
     #[inline(always)]
     fn source_of(&mut self, now: Instant, local: Endpoint, key: FlowKey) -> Result<Chosen, Failure> {
         let Stack { demux, conns, link, .. } = self;
-        for _ in 0..TRIES {
+        demux.follow_ports();
+        let mut tries = 0;
+        while tries < TRIES {
             let chosen = match (local.port, local.addr.is_unspecified()) {
                 (0, true) => {
                     let others = || link[key.interface].sources_for(key.remote);
-                    demux.choose_source(now, conns, key, others).ok_or(Failure::AddressNotAvailable)?
+                    demux.choose_source(now, conns, key, others)
                 }
-                (0, false) => demux.choose_port(now, conns, key).ok_or(Failure::AddressNotAvailable)?,
-                _ => demux.claim(now, conns, key)?,
+                (0, false) => demux.choose_port(now, conns, key),
+                _ => Some(demux.claim(now, conns, key)?),
             };
+            let Some(chosen) = chosen else {
+                if demux.more_ports() {
+                    continue;
+                }
+                return Err(Failure::AddressNotAvailable);
+            };
+            tries += 1;
             if demux.open(&chosen.key) {
                 return Ok(chosen);
             }

@@ -51,6 +51,11 @@ impl Stack {
         self.demux.local_ports()
     }
 
+    /// The part of them that leads to this lane, about.
+    pub fn lane_ports(&self) -> u32 {
+        self.active_ports() / u32::from(self.config.steering.lanes())
+    }
+
     /// Connections that the application has closed, and that are not over.
     pub fn orphans(&self) -> usize {
         self.orphans as usize
