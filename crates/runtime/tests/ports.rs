@@ -102,3 +102,34 @@ fn an_address_that_has_no_room_is_left_to_the_kernel() {
         drop(held);
     });
 }
+
+/// A port that a program names for its connection is nobody else's, unless the kernel never chooses it; one that a listener asks for is free.
+#[test]
+fn named_ports_and_any_port() {
+    beside_the_kernel("named", |app| {
+        std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "20000 29999").unwrap();
+        let bind = |port: u16| TcpListener::bind(("10.98.0.1", port));
+        let taken = bind(25_000).unwrap();
+        let refused = app.may_connect_from(25_000).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::AddrInUse);
+        assert!(refused.to_string().starts_with("local port 25000 is in use by another program"), "{refused}");
+        drop(taken);
+        for port in [0, 25_000, 30_000, 25_000] {
+            app.may_connect_from(port).unwrap_or_else(|e| panic!("port {port}: {e}"));
+        }
+        let alone = |port: u16| {
+            let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None).unwrap();
+            rustix::net::bind(&socket, &SocketAddr::from(([10, 98, 0, 1], port)))
+        };
+        assert_eq!([25_000, 30_000].map(|port| alone(port).is_ok()), [false, true]);
+        let _listeners: Vec<_> = (0..100)
+            .map(|_| {
+                let sock = app.sockets.socket(false).unwrap();
+                let claim = app.listen(sock, 1).unwrap();
+                let port = app.sockets.local(sock).unwrap().port;
+                assert!((20_000..30_000).contains(&port) && port != 25_000 && bind(port).is_err(), "{port}");
+                claim
+            })
+            .collect();
+    });
+}

@@ -45,3 +45,89 @@ fn the_ports_of_a_client_stay_the_machines() {
     assert!(report.contains("\"errors\": {}"), "{report}");
     assert_eq!((load.stop_code(), kernel.stop()), (Some(130), Some(0)));
 }
+
+/// Sets a kernel parameter of IPv4 in a namespace.
+fn sysctl(lab: &Lab, ns: &str, name: &str, value: &str) {
+    lab.within(ns, || std::fs::write(format!("/proc/sys/net/ipv4/{name}"), value).unwrap());
+}
+
+/// Binds a socket that shares its port with nobody.
+fn bind_alone(port: u16) -> std::io::Result<()> {
+    use rustix::net::{AddressFamily, SocketType, bind, socket};
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None)?;
+    Ok(bind(&socket, &SocketAddr::from(([10, 99, 0, 1], port)))?)
+}
+
+/// Local ports of connections that wait at a listener, as many as are asked for.
+fn peers(lab: &Lab, listener: &TcpListener, count: usize) -> (Vec<TcpStream>, Vec<u16>) {
+    let accepted: Vec<_> = (0..count).map(|_| lab.within(&lab.b, || listener.accept().unwrap())).collect();
+    accepted.into_iter().map(|(stream, from)| (stream, from.port())).unzip()
+}
+
+/// The machine's range of local ports leaves none: a server needs none, and a client opens from ports of the range that it holds, which the
+/// kernel then does not choose.
+#[test]
+fn the_kernels_range_may_be_all_there_is() {
+    let Some(lab) = Lab::new() else { return };
+    lab.file("one", 1);
+    for ns in [&lab.a, &lab.b] {
+        sysctl(&lab, ns, "ip_local_port_range", "1024 65535");
+    }
+    let ours = lab.serve(&lab.b, "--dev xdp:vb --port 80");
+    assert!(lab.curl(&lab.a, "http://10.99.0.2/one").len() == 1);
+    let listener = lab.within(&lab.b, || TcpListener::bind("10.99.0.2:8000").unwrap());
+    let mut load = Command::new("ip");
+    load.args(["netns", "exec", &lab.a, BIN, "load", "http://10.99.0.2:8000/", "--dev", "xdp:va"]);
+    load.args(["-c", "100", "-d", "300", "--timeout", "300"]);
+    let load = Running(load.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+    let (held, ports) = peers(&lab, &listener, 100);
+    // Two of 32 stay the kernel's.
+    assert!(ports.iter().all(|port| *port >= 1024 && port % 32 < 30), "{ports:?}");
+    let bind = |port: u16| lab.within(&lab.a, || bind_alone(port));
+    assert!(ports.iter().all(|port| bind(*port).is_err()), "{ports:?}");
+    let to = listener.local_addr().unwrap();
+    for _ in 0..1000 {
+        let client = lab.within(&lab.a, || TcpStream::connect_timeout(&to, Duration::from_secs(30)).unwrap());
+        let port = client.local_addr().unwrap().port();
+        assert!(!ports.contains(&port), "{port}");
+        drop(lab.within(&lab.b, || listener.accept().unwrap()));
+    }
+    load.signal(rustix::process::Signal::INT);
+    assert!(load.stop_code().is_some());
+    drop(held);
+    assert!(ports.iter().all(|port| bind(*port).is_ok()), "{ports:?}");
+    assert_eq!(ours.stop(), Some(0));
+}
+
+/// Ranges that leave a client one way or another to ports, and one that leaves none, which is told.
+#[test]
+fn a_client_starts_where_any_port_can_be_had() {
+    let Some(lab) = Lab::new() else { return };
+    lab.file("one", 1);
+    let _kernel = lab.serve(&lab.b, "--kernel --port 80");
+    let load = |config: &str| {
+        let file = lab.dir.join("ports.toml");
+        std::fs::write(&file, format!("{config}\n[[ports]]\ndevice = \"xdp:va\"\n")).unwrap();
+        let mut load = Command::new("ip");
+        load.args(["netns", "exec", &lab.a, BIN, "load", "http://10.99.0.2/one", "-c", "4", "-n", "100"]);
+        load.arg("--config").arg(&file).output().unwrap()
+    };
+    let taken = lab.within(&lab.a, || TcpListener::bind("10.99.0.1:40000").unwrap());
+    for (range, reserved, config, fails) in [
+        ("1024 65535", "1-65535", "", ""),
+        ("40000 40000", "", "", ""),
+        ("1024 65535", "1-39999,40002-65535", "", ""),
+        ("1024 65535", "", "local_ports = [39000, 40999]", ""),
+        ("1024 65535", "", "local_ports = [40000, 40000]", "local port 40000 is in use by another program"),
+    ] {
+        sysctl(&lab, &lab.a, "ip_local_port_range", range);
+        sysctl(&lab, &lab.a, "ip_local_reserved_ports", reserved);
+        let done = load(config);
+        let said = String::from_utf8_lossy(&done.stderr);
+        let case = format!("{range}, reserved {reserved:?}, {config}: {said}");
+        assert_eq!(done.status.code(), Some(i32::from(!fails.is_empty())), "{case}");
+        assert_eq!(said.matches("local port ").count(), usize::from(!fails.is_empty()), "{case}");
+        assert!(said.contains(fails), "{case}");
+    }
+    drop(taken);
+}

@@ -94,8 +94,11 @@ impl ActivePorts {
             return match failed {
                 Some((port, source)) => Err(cannot_hold(port, source)),
                 None if self.ports.is_empty() => Err(PortError::Busy {
-                    what: format!("every local port from {first} to {last}"),
-                    hint: "`ss -tan` shows who has them; local_ports names those from which connections leave".into(),
+                    what: match first == last {
+                        true => format!("local port {first}"),
+                        false => format!("every local port from {first} to {last}"),
+                    },
+                    hint: "`ss -tan` shows who has it; local_ports names those from which connections leave".into(),
                 }),
                 None => Ok(0),
             };
@@ -227,7 +230,7 @@ mod tests {
         let Ok(server) = std::net::TcpListener::bind("127.0.0.1:22500") else { return testing::skip("no 127.0.0.1") };
         let mut none = ActivePorts::new(Some((22_500, 22_500)));
         let busy = none.take(&kernel, 1).unwrap_err().to_string();
-        assert!(busy.starts_with("every local port from 22500 to 22500 is in use by another program"), "{busy}");
+        assert!(busy.starts_with("local port 22500 is in use by another program"), "{busy}");
         assert!(none.more(1).unwrap() == 0 && none.ports().is_empty());
         drop(server);
         assert!(none.take(&kernel, 1).unwrap() == 1 && none.ports().iter().eq([22_500]));

@@ -80,6 +80,7 @@ impl Kernel {
             active: ActivePorts::new(range),
             generation: Arc::default(),
             ahead: 0,
+            refusal: None,
             fixed,
             netlink,
             neighbors: Neighbors::default(),

@@ -76,6 +76,8 @@ pub(super) struct State {
     pub(super) generation: Arc<AtomicU32>,
     /// So many more are to be held before lanes need them.
     pub(super) ahead: usize,
+    /// Why there were no more the last time.
+    pub(super) refusal: Option<String>,
     /// Routes of dedicated ports, which no kernel change touches.
     pub(super) fixed: Vec<Route>,
     pub(super) netlink: Netlink,
@@ -200,14 +202,23 @@ impl State {
     }
 
     fn take_ports(&mut self, most: usize) -> usize {
-        let more = self.active.more(most).unwrap_or_else(|error| {
-            tracing::warn!("local ports for connections: {error}");
-            0
-        });
-        if more > 0 {
-            tracing::debug!("connections leave from {} local ports", self.active.ports().count());
+        match self.active.more(most) {
+            Ok(0) => 0,
+            Ok(more) => {
+                tracing::debug!("connections leave from {} local ports", self.active.ports().count());
+                self.refusal = None;
+                more
+            }
+            Err(error) => {
+                // Each open that fails comes here: once is enough.
+                let refusal = error.to_string();
+                if self.refusal.as_ref() != Some(&refusal) {
+                    tracing::warn!("connections are opened from no port more: {refusal}");
+                    self.refusal = Some(refusal);
+                }
+                0
+            }
         }
-        more
     }
 
     /// Takes `listen`'s port on one address from the kernel, or leaves all of it to the kernel.
