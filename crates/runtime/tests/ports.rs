@@ -118,7 +118,8 @@ fn named_ports_and_any_port() {
             app.may_connect_from(port).unwrap_or_else(|e| panic!("port {port}: {e}"));
         }
         let alone = |port: u16| {
-            let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None).unwrap();
+            let socket =
+                rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None).unwrap();
             rustix::net::bind(&socket, &SocketAddr::from(([10, 98, 0, 1], port)))
         };
         assert_eq!([25_000, 30_000].map(|port| alone(port).is_ok()), [false, true]);

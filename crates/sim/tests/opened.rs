@@ -208,6 +208,10 @@ struct Source {
 }
 
 impl PortSource for Source {
+    fn most(&self) -> u32 {
+        4
+    }
+
     fn changed(&mut self) -> Option<Ports> {
         self.now.take()
     }
@@ -224,8 +228,8 @@ fn ports_are_asked_for_where_all_are_taken() {
     let left = vec![Ports::new(40_000, 40_003), Ports::new(40_002, 40_003), Ports::default()];
     b.host.stack.share_ports(Box::new(Source { left, now: None }));
     let mut taken = Vec::new();
-    for count in [0, 2, 2, 4] {
-        assert_eq!(b.host.stack.active_ports(), count);
+    assert_eq!(b.host.stack.active_ports(), 4);
+    for _ in 0..4 {
         taken.push(connect(&mut b, 0).expect("a SYN").src_port);
     }
     taken.sort();

@@ -392,9 +392,9 @@ impl Demux {
         self.freed(key);
     }
 
-    /// How many there are.
+    /// How many there are, or can be.
     pub fn local_ports(&self) -> u32 {
-        self.ports.count()
+        self.shared.ports.as_ref().map_or_else(|| self.ports.count(), |source| source.most())
     }
 
     /// Whether it is to be learnt by which lane's queues answers come.

@@ -34,18 +34,25 @@ pub struct ActivePorts {
     rest: Option<Instant>,
     /// Held since somebody named them; never chosen.
     asked: Ports,
+    /// The kernel's that may be had beside these.
+    possible: usize,
 }
 
 impl ActivePorts {
     /// No port yet; later ports from a first to a last one, where these are named.
     pub fn new(named: Option<(u16, u16)>) -> ActivePorts {
         let (ports, asked) = (Ports::default(), Ports::default());
-        ActivePorts { named, ports, held: Held::default(), next: u16::MAX, rest: None, asked }
+        ActivePorts { named, ports, held: Held::default(), next: u16::MAX, rest: None, asked, possible: 0 }
     }
 
     /// Those that there are.
     pub fn ports(&self) -> &Ports {
         &self.ports
+    }
+
+    /// How many there can be, if others have none of the kernel's.
+    pub fn most(&self) -> usize {
+        self.ports.count() as usize + self.possible
     }
 
     /// Those that there are without asking: none of the kernel's.
@@ -76,9 +83,10 @@ impl ActivePorts {
             new.extend((first..LEAST).filter(free));
         }
         let mut failed = None;
+        let left = |port: &u16| self.named.is_none() && port % 32 >= 30;
+        let kernels = |port: &u16| is_new(port) && kernel.chooses(*port) && !left(port);
+        let mut possible = (first..=last).filter(kernels).count();
         if new.len() < most {
-            let left = |port: &u16| self.named.is_none() && port % 32 >= 30;
-            let kernels = |port: &u16| is_new(port) && kernel.chooses(*port) && !left(port);
             let next = self.next.clamp(first, last);
             let all = (first..=next).rev().chain((next..=last).skip(1).rev()).filter(kernels);
             let mut tried = next;
@@ -87,9 +95,11 @@ impl ActivePorts {
             let (held, error) = self.held.hold(all, most - new.len(), TRIES, enough);
             self.next = tried;
             failed = error;
+            possible -= held.len();
             new.extend(held);
         }
         if new.is_empty() {
+            self.possible = 0;
             self.rest = Some(Instant::now() + REST);
             return match failed {
                 Some((port, source)) => Err(cannot_hold(port, source)),
@@ -104,6 +114,7 @@ impl ActivePorts {
             };
         }
         let count = new.len();
+        self.possible = possible;
         self.ports = self.ports.iter().chain(new).collect();
         Ok(count)
     }
@@ -201,11 +212,13 @@ mod tests {
     #[test]
     fn ports_are_taken_as_they_are_needed() {
         let mut active = ActivePorts::new(None);
-        assert!(active.ports().is_empty());
+        assert!(active.ports().is_empty() && active.most() == 0);
         let kernel = kernel("20000 22999", "20100-20199");
-        let steps: Vec<Ports> = core::iter::from_fn(|| (active.take(&kernel, STEP).unwrap() > 0).then(|| active.ports().clone()))
-            .inspect(|ports| assert!(ports.iter().all(|port| port >= PRIVILEGED)))
-            .collect();
+        let steps: Vec<Ports> =
+            core::iter::from_fn(|| (active.take(&kernel, STEP).unwrap() > 0).then(|| active.ports().clone()))
+                .inspect(|ports| assert!(ports.iter().all(|port| port >= PRIVILEGED)))
+                .collect();
+        assert_eq!(active.most(), active.ports().count() as usize);
         let chosen = |port: &u16| kernel.chooses(*port);
         let free: Vec<u16> = (8192..=65_535).filter(|port| !chosen(port)).collect();
         assert!(steps[0].iter().eq(free), "{}", steps[0]);
@@ -223,7 +236,8 @@ mod tests {
     fn a_named_range_is_taken_wherever_it_lies() {
         let kernel = kernel("22000 22999", "");
         let mut active = ActivePorts::new(Some((21_990, 22_100)));
-        assert_eq!(active.take(&kernel, 200).unwrap(), 111, "{}", active.ports());
+        assert_eq!((active.take(&kernel, 50).unwrap(), active.most()), (50, 111), "{}", active.ports());
+        assert_eq!((active.take(&kernel, 200).unwrap(), active.most()), (61, 111), "{}", active.ports());
         assert!(active.ports().iter().eq(21_990..=22_100), "{}", active.ports());
         assert_eq!((active.take(&kernel, 200).unwrap(), active.more(200).unwrap()), (0, 0));
         // A server has one of them, in the kernel's range.

@@ -36,8 +36,8 @@ use drain::Draining;
 pub(crate) use drain::{Ledger, Question};
 use follower::{Follower, Tables};
 use neighbors::Neighbors;
-use ports::LanePorts;
 pub(crate) use port::{SharedPort, Way};
+use ports::LanePorts;
 use state::{Listen, State, lock};
 pub(crate) use tuples::ActiveTuples;
 
@@ -78,7 +78,7 @@ impl Kernel {
             draining: Draining::new(ledger.clone()),
             bell: bell.clone(),
             active: ActivePorts::new(range),
-            generation: Arc::default(),
+            published: Arc::default(),
             ahead: 0,
             refusal: None,
             fixed,

@@ -8,24 +8,46 @@ use wire::Ports;
 
 use super::state::{State, lock};
 
+/// News of the ports, for the lanes.
+#[derive(Default)]
+pub(super) struct Published {
+    /// How often the ports have changed; 0 before the first connection.
+    generation: AtomicU32,
+    /// How many there can be.
+    most: AtomicU32,
+}
+
+impl Published {
+    /// There are more ports now, and can be so many.
+    pub fn publish(&self, most: usize) {
+        self.expect(most);
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    /// There can be so many.
+    pub fn expect(&self, most: usize) {
+        self.most.store(most as u32, Ordering::Relaxed);
+    }
+}
+
 /// A lane's view of the ports that the engine has, which all lanes share.
 pub(crate) struct LanePorts {
     state: Arc<Mutex<State>>,
-    /// How often the ports have changed.
-    generation: Arc<AtomicU32>,
+    published: Arc<Published>,
+    /// The generation that it has.
     seen: u32,
 }
 
 impl LanePorts {
     pub(super) fn of(state: &Arc<Mutex<State>>) -> LanePorts {
-        LanePorts { state: state.clone(), generation: lock(state).generation.clone(), seen: 0 }
+        LanePorts { state: state.clone(), published: lock(state).published.clone(), seen: 0 }
     }
 }
 
 impl PortSource for LanePorts {
     #[inline]
     fn changed(&mut self) -> Option<Ports> {
-        let generation = self.generation.load(Ordering::Acquire);
+        let generation = self.published.generation.load(Ordering::Acquire);
         if generation == self.seen && generation != 0 {
             return None;
         }
@@ -33,13 +55,17 @@ impl PortSource for LanePorts {
         if generation == 0 {
             state.open();
         }
-        self.seen = self.generation.load(Ordering::Acquire);
+        self.seen = self.published.generation.load(Ordering::Acquire);
         Some(state.active.ports().clone())
+    }
+
+    fn most(&self) -> u32 {
+        self.published.most.load(Ordering::Relaxed)
     }
 
     fn more(&mut self) -> bool {
         let mut state = lock(&self.state);
         // Another lane may have been here.
-        self.generation.load(Ordering::Acquire) != self.seen || state.more_ports()
+        self.published.generation.load(Ordering::Acquire) != self.seen || state.more_ports()
     }
 }

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -17,6 +16,7 @@ use stack::{FlowKey, InterfaceId, Route};
 use super::drain::Draining;
 use super::neighbors::{Neighbors, Word};
 use super::port::SharedPort;
+use super::ports::Published;
 use crate::links::LaneLink;
 use crate::mailbox::Control;
 
@@ -72,8 +72,8 @@ pub(super) struct State {
     pub(super) bell: Arc<Bell>,
     /// Ports from which connections are opened.
     pub(super) active: ActivePorts,
-    /// How often these have changed; 0 before the first connection.
-    pub(super) generation: Arc<AtomicU32>,
+    /// For lanes: what becomes of these.
+    pub(super) published: Arc<Published>,
     /// So many more are to be held before lanes need them.
     pub(super) ahead: usize,
     /// Why there were no more the last time.
@@ -177,15 +177,17 @@ impl State {
     /// Takes more local ports, for a lane that waits; whether there were any.
     pub(super) fn more_ports(&mut self) -> bool {
         let more = self.take_ports(AT_ONCE);
-        if more > 0 {
-            self.generation.fetch_add(1, Ordering::Release);
-            let count = self.active.ports().count() as usize;
-            if more <= AT_ONCE || count < FIRST {
-                self.ahead = FIRST.saturating_sub(count).max(STEP);
-                self.bell.ring();
-            }
+        if more == 0 {
+            self.published.expect(self.active.most());
+            return false;
         }
-        more > 0
+        self.published.publish(self.active.most());
+        let count = self.active.ports().count() as usize;
+        if more <= AT_ONCE || count < FIRST {
+            self.ahead = FIRST.saturating_sub(count).max(STEP);
+            self.bell.ring();
+        }
+        true
     }
 
     /// Holds some of the ports that lanes are about to need; whether more of these are left.
@@ -196,7 +198,7 @@ impl State {
         let more = self.take_ports(self.ahead.min(AT_ONCE));
         self.ahead = if more > 0 { self.ahead.saturating_sub(more) } else { 0 };
         if self.ahead == 0 {
-            self.generation.fetch_add(1, Ordering::Release);
+            self.published.publish(self.active.most());
         }
         self.ahead > 0
     }

@@ -163,7 +163,9 @@ mod tests {
     fn another_start_begins_elsewhere_for_each_peer_by_itself() {
         let (a, range) = (Addr::from_v4([10, 0, 0, 1]), Ports::new(16_384, 65_535));
         let first = |start, peer| {
-            LocalPorts::new(range.clone(), [3; 16], start).pick(a, Addr::from_v4([10, 0, 1, peer]), 80, |_| true).unwrap()
+            LocalPorts::new(range.clone(), [3; 16], start)
+                .pick(a, Addr::from_v4([10, 0, 1, peer]), 80, |_| true)
+                .unwrap()
         };
         let apart = |peer| first(7, peer).wrapping_sub(first(8, peer));
         let all: HashSet<u16> = (0..100).map(apart).collect();
