@@ -220,7 +220,8 @@ fn start(settings: &Settings, words: Words) -> Result<Running> {
         match ports.is_empty() {
             true => say(format_args!("connections leave from free ports of {range} (local_ports names others)")),
             false => say(format_args!(
-                "connections leave from ports {ports} (local_ports), {} from each address to one remote port, and then from free ones of {range}",
+                "connections leave from ports {ports} (local_ports), {} from each address to one remote port, and then from \
+                 free ones of {range}",
                 ports.count()
             )),
         }

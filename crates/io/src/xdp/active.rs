@@ -13,14 +13,14 @@ use crate::error::PortError;
 const LEAST: u16 = 8192;
 /// Ports below are privileged, and nobody's unless he names them.
 const PRIVILEGED: u16 = 1024;
-/// Ports that are tried at least before it gives up, where there are some already.
+/// Ports of others that are met before it gives up, where there are some already.
 const TRIES: usize = 256;
 /// Between two looks that find none.
 const REST: Duration = Duration::from_millis(100);
 
-/// Ports from which connections are opened beside the kernel. None at first; then, as they are needed, those that the kernel does not choose
-/// for its own sockets (outside `net.ipv4.ip_local_port_range`, or in `ip_local_reserved_ports`), and after these its own, which are held by
-/// bound sockets: all but two of 32, which stay the kernel's.
+/// Ports from which connections are opened beside the kernel. None at first; then, as they are needed, those that the kernel does not
+/// choose for its own sockets (outside `net.ipv4.ip_local_port_range`, or in `ip_local_reserved_ports`), and after these its own,
+/// which are held by bound sockets: all but two of 32, which stay the kernel's.
 ///
 /// A port in which others listen is no worse than another: of a port only the segments of our connections are taken.
 #[derive(Debug)]
@@ -227,7 +227,7 @@ mod tests {
         let held: Vec<u16> = all.iter().filter(chosen).collect();
         assert!(steps.len() > 4 && held.len() > 2500 && held.iter().all(|port| port % 32 < 30), "{}", steps.len());
         assert!(steps[2].iter().filter(chosen).count() == STEP);
-        // Another engine has none of those.
+        // Another engine, which has other addresses, can hold them too.
         assert_eq!(Held::default().hold(held, 1, usize::MAX, false).0.len(), 1);
     }
 
