@@ -51,7 +51,7 @@ pub(super) struct Held {
 /// What the kernel has on its addresses and ports, or why that is not known.
 type Kernels = Result<HashMap<(IpAddr, u16), KernelFlows>, String>;
 
-/// Ports of the kernel's that are held at once, by system calls of 15 µs in all: others wait for them.
+/// Ports of the kernel's that are held at once, 15 µs each: others wait for that.
 const AT_ONCE: usize = 128;
 /// Local ports to begin with, as far as there are so many: with a few hundred short connections wait for each other.
 const FIRST: usize = 4096;
@@ -72,7 +72,7 @@ pub(super) struct State {
     pub(super) bell: Arc<Bell>,
     /// Ports from which connections are opened.
     pub(super) active: ActivePorts,
-    /// For lanes: what becomes of these.
+    /// News of these, for the lanes.
     pub(super) published: Arc<Published>,
     /// So many more are to be held before lanes need them.
     pub(super) ahead: usize,
