@@ -171,7 +171,7 @@ impl App {
         self.facts.gate.as_ref().map(|gate| gate.free_port()).transpose()
     }
 
-    /// Whether an active open may leave from this port: beside the kernel others on the machine may have it.
+    /// Asks for a port that an active open names: beside the kernel others on the machine may have it.
     pub fn may_connect_from(&self, port: u16) -> std::io::Result<()> {
         match &self.facts.gate {
             Some(gate) if port != 0 => gate.opens_from(port),

@@ -21,6 +21,6 @@ pub trait Gate: Send + Sync {
     /// A port for a listener that asks for any: nobody on the machine has it.
     fn free_port(&self) -> io::Result<u16>;
 
-    /// Whether a connection may be opened from this port, which is then kept from the kernel.
+    /// Keeps a port from the kernel, for a connection that is to leave from it.
     fn opens_from(&self, port: u16) -> io::Result<()>;
 }

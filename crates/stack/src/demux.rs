@@ -356,7 +356,7 @@ impl Demux {
         }
     }
 
-    /// Whether there are more ports now than a moment ago, when all were taken.
+    /// Asks for more ports, when all are taken; true where there are some.
     #[cold]
     pub fn more_ports(&mut self) -> bool {
         let more = self.shared.ports.as_mut().is_some_and(|source| source.more());
@@ -392,7 +392,7 @@ impl Demux {
         self.freed(key);
     }
 
-    /// How many there are, or can be.
+    /// Number of ports that there are, or can be.
     pub fn local_ports(&self) -> u32 {
         self.shared.ports.as_ref().map_or_else(|| self.ports.count(), |source| source.most())
     }

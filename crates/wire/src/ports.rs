@@ -36,7 +36,7 @@ impl Ports {
         self.0.list.len() as u32
     }
 
-    /// Whether there is none.
+    /// True of no port at all.
     pub fn is_empty(&self) -> bool {
         self.0.list.is_empty()
     }
@@ -77,7 +77,7 @@ impl FromIterator<u16> for Ports {
     }
 }
 
-/// As `8192 to 19455, 20480 to 32767 and 61440`; `none`.
+/// Stretches, as `8192 to 19455, 20480 to 32767 and 61440`; `none`.
 impl fmt::Display for Ports {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let all = self.stretches().count();

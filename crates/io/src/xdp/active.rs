@@ -50,7 +50,7 @@ impl ActivePorts {
         &self.ports
     }
 
-    /// How many there can be, if others have none of the kernel's.
+    /// Number of ports that there can be, if others have none of the kernel's.
     pub fn most(&self) -> usize {
         self.ports.count() as usize + self.possible
     }

@@ -154,7 +154,7 @@ mod tests {
             assert_eq!(listener(addr, false).map(drop), Err(Errno::ADDRINUSE), "{addr}");
             assert!(listener(addr, true).is_ok(), "{addr}");
         }
-        // What others listen on is theirs.
+        // Ports on which others listen are theirs.
         let server = listener(SocketAddr::from(([127, 0, 0, 1], one)), true).unwrap();
         assert_eq!(Held::default().hold([one], 1, 1, true).0, []);
         drop(server);

@@ -11,9 +11,9 @@ use super::state::{State, lock};
 /// News of the ports, for the lanes.
 #[derive(Default)]
 pub(super) struct Published {
-    /// How often the ports have changed; 0 before the first connection.
+    /// Changes of the ports so far; 0 before the first connection.
     generation: AtomicU32,
-    /// How many there can be.
+    /// Number of ports that there can be.
     most: AtomicU32,
 }
 

@@ -10,7 +10,7 @@ pub trait PortSource: Send {
     /// The ports from which connections may be opened, where they are others than those of the last call. Asked before each open.
     fn changed(&mut self) -> Option<Ports>;
 
-    /// How many there can be, as far as is known.
+    /// Number of ports that there can be, as far as is known.
     fn most(&self) -> u32;
 
     /// All are taken between an address and a remote end: makes room, if it can. Whether there are more now, which
