@@ -204,7 +204,7 @@ fn an_open_for_which_there_is_no_connection_gives_its_tuple_back() {
 /// Ports that come by twos, as long as there are some.
 struct Source {
     left: Vec<Ports>,
-    now: Option<Ports>,
+    now: Arc<Mutex<Option<Ports>>>,
 }
 
 impl PortSource for Source {
@@ -213,12 +213,14 @@ impl PortSource for Source {
     }
 
     fn changed(&mut self) -> Option<Ports> {
-        self.now.take()
+        self.now.lock().unwrap().take()
     }
 
     fn more(&mut self) -> bool {
-        self.now = self.left.pop();
-        self.now.is_some()
+        let more = self.left.pop();
+        let any = more.is_some();
+        *self.now.lock().unwrap() = more;
+        any
     }
 }
 
@@ -226,7 +228,7 @@ impl PortSource for Source {
 fn ports_are_asked_for_where_all_are_taken() {
     let (mut b, sorter) = shared(|_| true);
     let left = vec![Ports::new(40_000, 40_003), Ports::new(40_002, 40_003), Ports::default()];
-    b.host.stack.share_ports(Box::new(Source { left, now: None }));
+    b.host.stack.share_ports(Box::new(Source { left, now: Arc::default() }));
     let mut taken = Vec::new();
     assert_eq!(b.host.stack.active_ports(), 4);
     for _ in 0..4 {
@@ -246,4 +248,28 @@ fn ports_are_asked_for_where_all_are_taken() {
     assert_eq!(four.len(), 4);
     assert_eq!(other(&mut b, Endpoint { port: 7, ..any }), Some(7));
     assert!(sorter.known().contains(&(7, Phase::SynSent)));
+}
+
+/// Connections that were opened from ports which are given up meanwhile, or which they named, are told of to their end.
+#[test]
+fn connections_outlive_the_ports_from_which_they_were_opened() {
+    let (mut b, sorter) = shared(|_| true);
+    let now = Arc::new(Mutex::new(Some(ports())));
+    b.host.stack.share_ports(Box::new(Source { left: vec![Ports::new(40_001, 40_001)], now: now.clone() }));
+    let open = |b: &mut Bench, port| {
+        let syn = connect(b, port).expect("a SYN");
+        let p = answer(b, &syn, usual());
+        (b.opened, p, syn.src_port)
+    };
+    let mut open_all = vec![open(&mut b, 7), open(&mut b, 0), open(&mut b, 0)];
+    *now.lock().unwrap() = Some(Ports::default());
+    open_all.push(open(&mut b, 0));
+    assert_eq!((open_all[3].2, sorter.known().len()), (40_001, 4));
+    for (conn, mut p, _) in open_all {
+        b.opened = conn;
+        end(&mut b, &mut p);
+    }
+    assert!(sorter.known().iter().map(|(_, phase)| phase).eq([&Phase::TimeWait; 4]), "{:?}", sorter.known());
+    b.wait(Duration::from_secs(61));
+    assert_eq!((sorter.known(), b.host.stack.time_waits()), (vec![], 0));
 }

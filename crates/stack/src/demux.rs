@@ -179,7 +179,7 @@ impl Demux {
     #[inline(always)]
     fn freed(&mut self, key: &FlowKey) {
         self.sources.freed(key);
-        if let Some(tuples) = self.told_of(key) {
+        if let Some(tuples) = self.shared.told_of(key) {
             tuples.release(key);
         }
     }
@@ -293,7 +293,7 @@ impl Demux {
         };
         counters.time_waits += 1;
         self.flows.replace(hash, id, Owner::TimeWait(t).value(), place);
-        if let Some(tuples) = self.told_of(&record.key) {
+        if let Some(tuples) = self.shared.told_of(&record.key) {
             tuples.time_wait(&record.key);
         }
         if let Some((old, gone)) = evicted {
@@ -307,7 +307,7 @@ impl Demux {
     /// A TIME-WAIT record gives way to a connection that the peer opens, or ends early.
     pub fn forget(&mut self, id: u32, hash: u32, counters: &mut Counters) {
         if let Some(gone) = self.time_waits.get(id)
-            && let Some(tuples) = self.told_of(&gone.key)
+            && let Some(tuples) = self.shared.told_of(&gone.key)
         {
             tuples.release(&gone.key);
         }
@@ -324,11 +324,11 @@ impl Demux {
     /// TIME-WAIT is over for some.
     pub fn expire(&mut self, now: Instant) {
         self.flows.step();
-        let Demux { flows, sources, time_waits, ports, shared, .. } = self;
+        let Demux { flows, sources, time_waits, shared, .. } = self;
         time_waits.expire(now, |t, record| {
             flows.remove(record.hash, Owner::TimeWait(t).value());
             sources.freed(&record.key);
-            if let Some(tuples) = shared.of(&record.key).filter(|_| ports.has(record.key.local_port)) {
+            if let Some(tuples) = shared.told_of(&record.key) {
                 tuples.release(&record.key);
             }
         });
@@ -364,12 +364,6 @@ impl Demux {
         more
     }
 
-    /// Sorter that is told of the connections opened by the interface of `key`, where it may be one of them.
-    #[inline(always)]
-    fn told_of(&self, key: &FlowKey) -> Option<&dyn OpenTuples> {
-        self.shared.of(key).filter(|_| self.shared.opened_from(key.local_port))
-    }
-
     /// The tuple is that of an active open from now on. `false` where there is no room for it.
     #[inline(always)]
     pub fn open(&mut self, key: &FlowKey) -> bool {
@@ -382,7 +376,7 @@ impl Demux {
     /// The peer's SYN has come, which answers an active open's.
     #[inline(always)]
     pub fn synchronized(&mut self, key: &FlowKey) {
-        if let Some(tuples) = self.told_of(key) {
+        if let Some(tuples) = self.shared.told_of(key) {
             tuples.synchronized(key);
         }
     }

@@ -65,8 +65,11 @@ impl Shared {
         }
     }
 
+    /// Sorter that is told of the connections opened by the interface of `key`, where it may be one of them.
     #[inline(always)]
-    pub fn opened_from(&self, port: u16) -> bool {
-        self.opened.get(port as usize / 64).is_some_and(|word| word >> (port % 64) & 1 != 0)
+    pub fn told_of(&self, key: &FlowKey) -> Option<&dyn OpenTuples> {
+        let port = key.local_port;
+        let opened = self.opened.get(port as usize / 64).is_some_and(|word| word >> (port % 64) & 1 != 0);
+        self.of(key).filter(|_| opened)
     }
 }
