@@ -4,7 +4,7 @@
 
 use std::net::IpAddr;
 
-use io::bpf::{Maps, OwnFlags, OwnFlow, OwnKey, Phase, Program, steer};
+use io::bpf::{Claim, Maps, OwnFlags, OwnFlow, OwnKey, Phase, Program, steer};
 use wire::tcp::{Flags, Header, Options};
 use wire::{Addr, MacAddr, SeqNum, ethernet, ipv4, ipv6};
 
@@ -67,7 +67,7 @@ fn main() -> std::io::Result<()> {
         for (us, remote) in families {
             let (port, remote_port) = (20_000 + (n % 20_000) as u16, 5000 + (n / 20_000) as u16);
             let tuple = OwnFlow { local: OwnKey { vlan: 0, addr: us, port }, remote, remote_port };
-            if table.claim(&tuple) {
+            if table.claim(&tuple) != Claim::Full {
                 table.enter(&tuple, Phase::Synchronized);
             }
         }

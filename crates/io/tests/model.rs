@@ -13,7 +13,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, Tc
 use std::time::{Duration, Instant};
 
 use common::{Action, Bench, QUEUES, Setting, Tag, in_a_namespace, ip, option, sequences, syn_cookies};
-use io::bpf::{OwnFlags, OwnFlow, OwnKey, Phase, Tuples, Verdict};
+use io::bpf::{Claim, OwnFlags, OwnFlow, OwnKey, Phase, Tuples, Verdict};
 use wire::{Addr, MacAddr};
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -273,15 +273,16 @@ impl World {
             }
             return Verdict::Pass;
         };
-        *self.met.entry(["SYN-SENT", "synchronized", "TIME-WAIT"][phase as usize - 1]).or_default() += 1;
+        *self.met.entry(["given away", "SYN-SENT", "synchronized", "TIME-WAIT"][phase as usize]).or_default() += 1;
         let has = |wanted| flags & wanted == wanted;
         match phase {
+            Phase::GivenAway => Verdict::Pass,
             Phase::SynSent if has(SYN) || has(RST | ACK) || flags == 0 => Verdict::Active,
             Phase::SynSent => Verdict::Pass,
             Phase::Synchronized => Verdict::Active,
             Phase::TimeWait if has(SYN) => {
                 if has(ACK) {
-                    self.opened.remove(flow);
+                    self.opened.insert(*flow, Phase::GivenAway);
                     *self.met.entry("TIME-WAIT that another takes").or_default() += 1;
                 }
                 Verdict::Pass
@@ -530,13 +531,12 @@ fn open(r: &mut Random, world: &mut World, table: &Tuples, about: &Subject) {
     let flow = OwnFlow { local, remote: about.peer.into(), remote_port: about.peer_port };
     match r.of(&[None, Some(Phase::SynSent), Some(Phase::Synchronized), Some(Phase::TimeWait)]) {
         None => {
-            table.release(&flow);
-            world.opened.remove(&flow);
+            assert_eq!(table.release(&flow), world.opened.remove(&flow).is_some());
         }
         Some(phase) => {
-            assert!(table.claim(&flow));
+            let before = world.opened.insert(flow, phase);
+            assert_eq!(table.claim(&flow), if before.is_some() { Claim::Again } else { Claim::New });
             table.enter(&flow, phase);
-            world.opened.insert(flow, phase);
         }
     }
     assert_eq!(table.claimed(), world.opened.len());
@@ -885,6 +885,7 @@ fn rounds() {
         ("SYN-SENT", rounds),
         ("synchronized", rounds),
         ("TIME-WAIT", rounds),
+        ("given away", rounds / 4),
         ("TIME-WAIT that another takes", rounds / 4),
         ("tags put back", rounds),
         ("tags left beside", rounds / 2),

@@ -7,7 +7,7 @@ mod common;
 use std::time::Duration;
 
 use common::{Action, Bench, Setting, in_a_namespace, sequences, stay_on_this_core, syn_cookies};
-use io::bpf::{OwnFlags, OwnFlow, OwnKey, Phase, Verdict};
+use io::bpf::{Claim, OwnFlags, OwnFlow, OwnKey, Phase, Verdict};
 use wire::tcp::{Flags, Header, Options};
 use wire::{Addr, MacAddr, SeqNum, ethernet, icmpv4, icmpv6, ipv4, ipv6};
 
@@ -68,7 +68,7 @@ fn the_table() {
         b.maps.own(OwnKey { vlan: 0, addr: us, port: 80 }, none).unwrap();
         b.maps.own(OwnKey { vlan: 7, addr: us, port: 81 }, none).unwrap();
         let opened = OwnFlow { local: OwnKey { vlan: 0, addr: us, port: 20_400 }, remote: peer, remote_port: 5000 };
-        assert!(table.claim(&opened));
+        assert_eq!(table.claim(&opened), Claim::New);
         table.enter(&opened, Phase::Synchronized);
         let tcp = |dst: Addr, vlan, port, flags| frame(vlan, &packet(peer, dst, 6, &segment(5000, port, flags)));
         let v = |f: &[u8]| b.verdict(f);
@@ -237,7 +237,7 @@ fn a_port_that_drains_is_open_to_connections_from_it() {
             let key = OwnKey { vlan: 0, addr: us, port };
             if other == Verdict::Active {
                 let opened = OwnFlow { local: key, remote: peer, remote_port: 1 };
-                assert!(table.claim(&opened));
+                assert_eq!(table.claim(&opened), Claim::New);
                 table.enter(&opened, Phase::Synchronized);
             }
             let with = |remote, flags| b.verdict(&frame(None, &packet(peer, us, 6, &segment(remote, port, flags))));

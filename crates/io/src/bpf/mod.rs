@@ -19,4 +19,4 @@ pub use locality::{Locality, Read, Watched};
 pub use maps::{MOST_KEPT, MOST_OWNED, Maps, OwnFlags, OwnFlow, OwnKey, VERDICTS, Verdict};
 pub use program::{TAGS_BESIDE, steer, steer_for};
 pub use sys::{Link, Map, MapKind, Program, program_name};
-pub use tuples::{Phase, Tuples};
+pub use tuples::{Claim, Phase, Tuples};

@@ -337,9 +337,10 @@ fn opened(a: &mut Asm, maps: &Maps) {
     a.label("has_opened").store_imm(Dw, PLACE, VERDICT, Verdict::Active as i32);
     a.load(Dw, 4, PLACE, FLAGS).jump_if(If::Eq, 3, Phase::Synchronized as i32, "ours");
     a.mov_reg(5, 4).op(Op::And, 5, SYN).jump_if(If::Eq, 3, Phase::SynSent as i32, "syn_sent");
+    a.jump_if(If::Eq, 3, Phase::GivenAway as i32, "out");
     a.jump_if(If::Eq, 5, 0, "ours").op(Op::And, 4, ACK).jump_if(If::Eq, 4, 0, "out");
-    // A lane that opens the tuple in the same moment sends its SYN again.
-    a.store_imm(Dw, 0, 0, 0).jump("out");
+    // The hash alone: given away.
+    a.store(Dw, 0, 0, 9).jump("out");
     // An ICMP error has no flags.
     a.label("syn_sent").jump_if(If::Ne, 5, 0, "ours").jump_if(If::Eq, 4, 0, "ours");
     a.op(Op::And, 4, RST | ACK).jump_if(If::Ne, 4, RST | ACK, "out");

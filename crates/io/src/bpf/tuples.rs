@@ -29,12 +29,14 @@ pub(super) const USED: u64 = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u64)]
 pub enum Phase {
+    /// None: somebody else has opened the tuple, of which a lane had TIME-WAIT and will yet say that it is over.
+    GivenAway = 0,
     /// SYN-SENT: those with a SYN, and RSTs with an ACK, which are all that can answer our SYN. An ACK without either is about another
     /// connection of the tuple (RFC 9293 3.10.7.3): a masqueraded container may have it, and where nobody does, the kernel resets it.
     SynSent = 1,
     /// All of them.
     Synchronized = 2,
-    /// TIME-WAIT: those without a SYN. A SYN/ACK says that somebody else has opened the tuple, whose it is from then on.
+    /// TIME-WAIT: those without a SYN. A SYN/ACK says that somebody else has opened the tuple, and gives it away.
     TimeWait = 3,
 }
 
@@ -67,6 +69,18 @@ fn words(bytes: &[u8; 4 * WORDS]) -> [u32; WORDS] {
 
 fn bucket(hash: u64) -> usize {
     (hash >> (u64::BITS - BUCKETS_LOG2)) as usize
+}
+
+/// Outcome of a claim.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// The tuple was not in the table.
+    New,
+    /// It was, in TIME-WAIT.
+    Again,
+    /// Its bucket is full: another port has another.
+    Full,
 }
 
 /// The table of an interface.
@@ -109,12 +123,15 @@ impl Tuples {
         &self.map
     }
 
-    fn bucket(&self, tuple: &OwnFlow) -> (&[AtomicU64; SLOTS], u64) {
-        let (bucket, hash) = self.keys.of(tuple);
+    fn slots(&self) -> &[[AtomicU64; SLOTS]] {
         // SAFETY: mapped until `self` is dropped, at an address that is a multiple of a page, and changed by atomic means alone: here,
         // and by whole words in the program.
-        let slots = unsafe { self.slots.as_ref() };
-        (&slots[bucket], hash)
+        unsafe { self.slots.as_ref() }
+    }
+
+    fn bucket(&self, tuple: &OwnFlow) -> (&[AtomicU64; SLOTS], u64) {
+        let (bucket, hash) = self.keys.of(tuple);
+        (&self.slots()[bucket], hash)
     }
 
     fn slot(&self, tuple: &OwnFlow) -> Option<&AtomicU64> {
@@ -122,41 +139,41 @@ impl Tuples {
         bucket.iter().find(|slot| slot.load(Ordering::Relaxed) & !PHASE == hash)
     }
 
-    /// Takes a tuple that no lane has but in TIME-WAIT, in [`Phase::SynSent`]. `false` where its bucket is full: another port has another.
-    #[must_use]
-    pub fn claim(&self, tuple: &OwnFlow) -> bool {
+    /// Takes a tuple that no lane has but in TIME-WAIT, in [`Phase::SynSent`].
+    pub fn claim(&self, tuple: &OwnFlow) -> Claim {
         let (bucket, hash) = self.bucket(tuple);
         let claimed = hash | Phase::SynSent as u64;
         if let Some(own) = bucket.iter().find(|slot| slot.load(Ordering::Relaxed) & !PHASE == hash) {
             own.store(claimed, Ordering::Release);
-            return true;
+            return Claim::Again;
         }
         // Another lane may be as quick.
-        bucket.iter().any(|slot| {
+        let take = |slot: &AtomicU64| {
             slot.load(Ordering::Relaxed) == 0
                 && slot.compare_exchange(0, claimed, Ordering::Release, Ordering::Relaxed).is_ok()
-        })
+        };
+        if bucket.iter().any(take) { Claim::New } else { Claim::Full }
     }
 
-    /// A claimed tuple is in another phase. Nothing where it is somebody else's by now.
+    /// A claimed tuple is in another phase. Nothing where it is not claimed.
     pub fn enter(&self, tuple: &OwnFlow, phase: Phase) {
         if let Some(slot) = self.slot(tuple) {
             slot.store(slot.load(Ordering::Relaxed) & !PHASE | phase as u64, Ordering::Release);
         }
     }
 
-    /// Gives a tuple back to the kernel.
-    pub fn release(&self, tuple: &OwnFlow) {
-        if let Some(slot) = self.slot(tuple) {
+    /// Gives a tuple back to the kernel; whether it was claimed.
+    pub fn release(&self, tuple: &OwnFlow) -> bool {
+        let slot = self.slot(tuple);
+        if let Some(slot) = slot {
             slot.store(0, Ordering::Release);
         }
+        slot.is_some()
     }
 
     /// Tuples that are claimed, by a look at the whole table.
     pub fn claimed(&self) -> usize {
-        // SAFETY: as in `bucket`.
-        let slots = unsafe { self.slots.as_ref() };
-        slots.iter().flatten().filter(|slot| slot.load(Ordering::Relaxed) != 0).count()
+        self.slots().iter().flatten().filter(|slot| slot.load(Ordering::Relaxed) != 0).count()
     }
 }
 

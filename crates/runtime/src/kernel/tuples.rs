@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use ::io::PortError;
-use ::io::bpf::{OwnFlow, OwnKey, Phase, Tuples};
+use ::io::bpf::{Claim, OwnFlow, OwnKey, Phase, Tuples};
 use ::io::xdp::XdpDevice;
 use stack::{FlowKey, OpenTuples};
 
@@ -37,7 +37,7 @@ impl ActiveTuples {
 
 impl OpenTuples for ActiveTuples {
     fn claim(&self, key: &FlowKey) -> bool {
-        self.table.get().is_some_and(|table| table.claim(&self.tuple(key)))
+        self.table.get().is_some_and(|table| table.claim(&self.tuple(key)) != Claim::Full)
     }
 
     fn synchronized(&self, key: &FlowKey) {
@@ -54,7 +54,7 @@ impl OpenTuples for ActiveTuples {
 
     fn release(&self, key: &FlowKey) {
         if let Some(table) = self.table.get() {
-            table.release(&self.tuple(key));
+            let _ = table.release(&self.tuple(key));
         }
     }
 }
