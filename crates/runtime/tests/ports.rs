@@ -68,6 +68,15 @@ fn as_many_ports_as_you_like_one_after_the_other() {
     });
 }
 
+/// Waits until something has happened, which is named.
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !done() {
+        assert!(std::time::Instant::now() < end, "{what}");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}
+
 /// 128 addresses and 127 listeners on all of them leave 128 of an interface's 16,384 places.
 #[test]
 fn an_address_that_has_no_room_is_left_to_the_kernel() {
@@ -79,23 +88,16 @@ fn an_address_that_has_no_room_is_left_to_the_kernel() {
         };
         let at = |addr: [u8; 4], port: u16| SocketAddr::from((addr, port));
         // Followed when all of them are taken; what is bound then is not free.
-        let until = |what: &str, done: &dyn Fn() -> bool| {
-            let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
-            while !done() {
-                assert!(std::time::Instant::now() < end, "{what}");
-                std::thread::sleep(std::time::Duration::from_millis(10));
-            }
-        };
         let taken = |addr: [u8; 4]| (1..=LISTENERS).filter(|n| TcpListener::bind(at(addr, 1000 + n)).is_err()).count();
         add(1, 1..128);
         let everywhere = |n: u16| app.claim(at([0; 4], 1000 + n), false);
         let held: Vec<_> = (1..=LISTENERS).map(|n| everywhere(n).unwrap()).collect();
-        until("addresses are followed", &|| taken([10, 98, 1, 127]) == LISTENERS as usize);
+        until("addresses are followed", || taken([10, 98, 1, 127]) == LISTENERS as usize);
         // One address more takes all but one of the places that are left, and the next one the last.
         add(2, 1..2);
-        until("one more", &|| taken([10, 98, 2, 1]) == LISTENERS as usize);
+        until("one more", || taken([10, 98, 2, 1]) == LISTENERS as usize);
         add(3, 1..2);
-        until("the last place", &|| taken([10, 98, 3, 1]) == 1);
+        until("the last place", || taken([10, 98, 3, 1]) == 1);
         let full = everywhere(LISTENERS + 1).err().expect("there is no place");
         assert_eq!(full.kind(), ErrorKind::AddrNotAvailable);
         TcpListener::bind(at([0; 4], 1001 + LISTENERS)).expect("it is free");
@@ -132,5 +134,14 @@ fn named_ports_and_any_port() {
                 claim
             })
             .collect();
+        // The kernel's range is followed, and ports that nobody uses are given back.
+        std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "20000 30999").unwrap();
+        until("the new range is followed", || {
+            app.may_connect_from(30_000).unwrap();
+            alone(30_000).is_err()
+        });
+        until("both ports are given back", || [25_000, 30_000].iter().all(|port| alone(*port).is_ok()));
+        app.may_connect_from(25_000).unwrap();
+        assert!(alone(25_000).is_err());
     });
 }

@@ -48,7 +48,8 @@ fn the_ports_of_a_client_stay_the_machines() {
 
 /// Sets a kernel parameter of IPv4 in a namespace.
 fn sysctl(lab: &Lab, ns: &str, name: &str, value: &str) {
-    lab.within(ns, || std::fs::write(format!("/proc/sys/net/ipv4/{name}"), value).unwrap());
+    // Of an empty write the kernel hears nothing.
+    lab.within(ns, || std::fs::write(format!("/proc/sys/net/ipv4/{name}"), format!("{value}\n")).unwrap());
 }
 
 /// Binds a socket that shares its port with nobody.
@@ -56,6 +57,14 @@ fn bind_alone(port: u16) -> std::io::Result<()> {
     use rustix::net::{AddressFamily, SocketType, bind, socket};
     let socket = socket(AddressFamily::INET, SocketType::STREAM, None)?;
     Ok(bind(&socket, &SocketAddr::from(([10, 99, 0, 1], port)))?)
+}
+
+/// Opens 100 connections to port 8000, where nobody answers them.
+fn load_that_waits(lab: &Lab) -> Running {
+    let mut load = Command::new("ip");
+    load.args(["netns", "exec", &lab.a, BIN, "load", "http://10.99.0.2:8000/", "--dev", "xdp:va"]);
+    load.args(["-c", "100", "-d", "300", "--timeout", "300"]);
+    Running(load.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
 }
 
 /// Local ports of connections that wait at a listener, as many as are asked for.
@@ -76,10 +85,7 @@ fn the_kernels_range_may_be_all_there_is() {
     let ours = lab.serve(&lab.b, "--dev xdp:vb --port 80");
     assert!(lab.curl(&lab.a, "http://10.99.0.2/one").len() == 1);
     let listener = lab.within(&lab.b, || TcpListener::bind("10.99.0.2:8000").unwrap());
-    let mut load = Command::new("ip");
-    load.args(["netns", "exec", &lab.a, BIN, "load", "http://10.99.0.2:8000/", "--dev", "xdp:va"]);
-    load.args(["-c", "100", "-d", "300", "--timeout", "300"]);
-    let load = Running(load.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+    let load = load_that_waits(&lab);
     let (held, ports) = peers(&lab, &listener, 100);
     // Two of 32 stay the kernel's.
     assert!(ports.iter().all(|port| *port >= 1024 && port % 32 < 30), "{ports:?}");
@@ -99,6 +105,37 @@ fn the_kernels_range_may_be_all_there_is() {
     assert_eq!(ours.stop(), Some(0));
 }
 
+/// The machine's range of local ports grows over those from which connections are open: they are held, and the others left.
+#[test]
+fn a_range_that_grows_over_the_ports_of_a_client_is_followed() {
+    let Some(lab) = Lab::new() else { return };
+    let listener = lab.within(&lab.b, || TcpListener::bind("10.99.0.2:8000").unwrap());
+    let load = load_that_waits(&lab);
+    let (held, ports) = peers(&lab, &listener, 100);
+    assert!(ports.iter().all(|port| (8192..32_768).contains(port) || *port >= 61_000), "{ports:?}");
+    sysctl(&lab, &lab.a, "ip_local_port_range", "1024 65535");
+    let end = Instant::now() + Duration::from_secs(60);
+    while ports.iter().any(|port| lab.within(&lab.a, || bind_alone(*port)).is_ok()) {
+        assert!(Instant::now() < end, "the range is not followed");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let to = listener.local_addr().unwrap();
+    for _ in 0..1000 {
+        let client = lab.within(&lab.a, || TcpStream::connect_timeout(&to, Duration::from_secs(30)).unwrap());
+        let port = client.local_addr().unwrap().port();
+        assert!(!ports.contains(&port), "{port}");
+        drop(lab.within(&lab.b, || listener.accept().unwrap()));
+    }
+    let others = (8192..9192).filter(|port| !ports.contains(port));
+    assert!(
+        others.filter(|port| lab.within(&lab.a, || bind_alone(*port)).is_ok()).count() > 900,
+        "more are held than are used"
+    );
+    load.signal(rustix::process::Signal::INT);
+    assert!(load.stop_code().is_some());
+    drop(held);
+}
+
 /// Ranges that leave a client one way or another to ports, and one that leaves none, which is told.
 #[test]
 fn a_client_starts_where_any_port_can_be_had() {
@@ -113,12 +150,22 @@ fn a_client_starts_where_any_port_can_be_had() {
         load.arg("--config").arg(&file).output().unwrap()
     };
     let taken = lab.within(&lab.a, || TcpListener::bind("10.99.0.1:40000").unwrap());
+    let listeners = || (41_000..42_000).map(|port| TcpListener::bind(("10.99.0.1", port)).unwrap()).collect::<Vec<_>>();
+    let thousand = lab.within(&lab.a, listeners);
     for (range, reserved, config, fails) in [
         ("1024 65535", "1-65535", "", ""),
         ("40000 40000", "", "", ""),
         ("1024 65535", "1-39999,40002-65535", "", ""),
         ("1024 65535", "", "local_ports = [39000, 40999]", ""),
         ("1024 65535", "", "local_ports = [40000, 40000]", "local port 40000 is in use by another program"),
+        (
+            "41000 41999",
+            "",
+            "local_ports = [41000, 41999]",
+            "every local port from 41000 to 41999 is in use by another program",
+        ),
+        ("41000 41999", "", "local_ports = [41000, 42200]", ""),
+        ("41000 41999", "1-40999,42001-65535", "", ""),
     ] {
         sysctl(&lab, &lab.a, "ip_local_port_range", range);
         sysctl(&lab, &lab.a, "ip_local_reserved_ports", reserved);
@@ -129,5 +176,5 @@ fn a_client_starts_where_any_port_can_be_had() {
         assert_eq!(said.matches("local port ").count(), usize::from(!fails.is_empty()), "{case}");
         assert!(said.contains(fails), "{case}");
     }
-    drop(taken);
+    drop((taken, thousand));
 }

@@ -20,7 +20,7 @@ const MOST: usize = 253;
 ///
 /// They are in flight between the ends of socket pairs (SCM_RIGHTS), where they take up no descriptors of the process.
 #[derive(Debug, Default)]
-pub(super) struct Held {
+pub struct Held {
     /// Full ones are whole no more: their other end has all messages.
     pairs: Vec<(Option<OwnedFd>, OwnedFd)>,
 }
@@ -28,7 +28,7 @@ pub(super) struct Held {
 impl Held {
     /// Holds ports of these in their order, `most` at most: those held. After `tries` that others have, it goes on only where there is none
     /// yet, nor `enough` without. An error is what kept it from more, and not that others have a port.
-    pub fn hold(
+    pub(super) fn hold(
         &mut self,
         ports: impl IntoIterator<Item = u16>,
         most: usize,

@@ -17,6 +17,7 @@ mod merging;
 mod metadata;
 mod port;
 mod queue;
+mod range;
 mod ring;
 mod sharing;
 mod tags;
@@ -24,11 +25,11 @@ mod umem;
 #[cfg(test)]
 mod veth;
 
-pub use active::ActivePorts;
+pub use active::{ActivePorts, PortNews};
 pub use deliver::Delivery;
 pub use device::{XdpConfig, XdpDevice, ZeroCopy};
 pub use features::{LeftOff, undo_left};
-pub use held::free_port;
+pub use held::{Held, free_port};
 pub use local::Local;
 pub use port::XdpPort;
 pub use sharing::{Placeholder, Succession, warnings};

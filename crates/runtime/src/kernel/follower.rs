@@ -91,7 +91,8 @@ impl Follower {
             let (holding, patience) = {
                 let state = lock(&self.state);
                 let tables = self.tables.patience(Instant::now());
-                (state.beside_kernel(), state.draining.patience().into_iter().chain(tables).min())
+                let patience = [state.draining.patience(), state.ports_patience(), tables];
+                (state.beside_kernel(), patience.into_iter().flatten().min())
             };
             {
                 let mut fds = [
@@ -116,6 +117,8 @@ impl Follower {
                 tracing::warn!("following the kernel's tables: {error}");
             }
             while lock(&self.state).take_ahead() {}
+            let over = lock(&self.state).look_at_ports();
+            drop(over);
         }
     }
 

@@ -40,6 +40,7 @@ pub(crate) use port::{SharedPort, Way};
 use ports::LanePorts;
 use state::{Listen, State, lock};
 pub(crate) use tuples::ActiveTuples;
+use tuples::{LaneTuples, PortUse};
 
 /// The control plane of an engine's shared interfaces.
 pub(crate) struct Kernel {
@@ -80,6 +81,8 @@ impl Kernel {
             active: ActivePorts::new(range),
             published: Arc::default(),
             ahead: 0,
+            look: None,
+            used: Vec::new(),
             refusal: None,
             fixed,
             netlink,
@@ -108,9 +111,12 @@ impl Kernel {
         LanePorts::of(&self.state)
     }
 
-    /// For lanes: the tables of the connections that they open, by the place of the interface among the engine's ports.
-    pub fn active_tuples(&self) -> Vec<(usize, ActiveTuples)> {
-        lock(&self.state).ports.iter().map(|p| (p.port, p.tuples.clone())).collect()
+    /// For a lane: the tables of the connections that it opens, by the place of the interface among the engine's ports.
+    pub fn lane_tuples(&self) -> Vec<(usize, LaneTuples)> {
+        let (mut state, used) = (lock(&self.state), PortUse::new());
+        state.used.push(used.clone());
+        let of = |p: &SharedPort| (p.port, LaneTuples::new(p.tuples.clone(), used.clone()));
+        state.ports.iter().map(of).collect()
     }
 
     /// For lanes: where to ask for next hops.
@@ -250,7 +256,7 @@ impl Gate for PortGate {
     }
 
     fn opens_from(&self, port: u16) -> io::Result<()> {
-        lock(&self.0).active.hold(port).map_err(refusal)
+        lock(&self.0).opens_from(port).map_err(refusal)
     }
 }
 

@@ -5,11 +5,11 @@ use std::collections::hash_map::Entry;
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ::io::bpf::{OwnFlags, OwnFlow, OwnKey};
 use ::io::netlink::{self, Address, KernelFlows, KernelNeighbor, KernelRoute, Link, Netlink};
-use ::io::xdp::{ActivePorts, Local, Placeholder};
+use ::io::xdp::{ActivePorts, Held as HeldPorts, Local, Placeholder};
 use ::io::{Bell, PortError};
 use stack::{FlowKey, InterfaceId, Route};
 
@@ -17,6 +17,7 @@ use super::drain::Draining;
 use super::neighbors::{Neighbors, Word};
 use super::port::SharedPort;
 use super::ports::Published;
+use super::tuples::{PortUse, is_used};
 use crate::links::LaneLink;
 use crate::mailbox::Control;
 
@@ -57,6 +58,8 @@ const AT_ONCE: usize = 128;
 const FIRST: usize = 4096;
 /// Ports that are held ahead where all are taken.
 const STEP: usize = 1024;
+/// Between two looks at local ports: whether the kernel chooses from them by now, and whether any is needed.
+const LOOK: Duration = Duration::from_secs(2);
 
 pub(super) struct State {
     pub(super) ports: Vec<SharedPort>,
@@ -76,6 +79,10 @@ pub(super) struct State {
     pub(super) published: Arc<Published>,
     /// So many more are to be held before lanes need them.
     pub(super) ahead: usize,
+    /// Next look at the ports, while there are some.
+    pub(super) look: Option<Instant>,
+    /// Connections by local port, for each lane.
+    pub(super) used: Vec<PortUse>,
     /// Why there were no more the last time.
     pub(super) refusal: Option<String>,
     /// Routes of dedicated ports, which no kernel change touches.
@@ -187,7 +194,47 @@ impl State {
             self.ahead = FIRST.saturating_sub(count).max(STEP);
             self.bell.ring();
         }
+        self.look_after_ports();
         true
+    }
+
+    /// A connection may leave from this port, which is named by who opens it.
+    pub(super) fn opens_from(&mut self, port: u16) -> Result<(), PortError> {
+        self.active.hold(port)?;
+        self.look_after_ports();
+        Ok(())
+    }
+
+    /// Ports are looked after from now on.
+    fn look_after_ports(&mut self) {
+        if self.look.is_none() {
+            self.look = Some(Instant::now() + LOOK);
+            self.bell.ring();
+        }
+    }
+
+    /// How long until the next look at the ports.
+    pub(super) fn ports_patience(&self) -> Option<Duration> {
+        self.look.map(|look| look.saturating_duration_since(Instant::now()))
+    }
+
+    /// Looks after the ports, if it is time. Those that are over are dropped best without the lock, since that takes a while.
+    pub(super) fn look_at_ports(&mut self) -> Option<HeldPorts> {
+        let State { active, used, .. } = self;
+        if !self.look.is_some_and(|look| Instant::now() >= look) {
+            return None;
+        }
+        let news = active.look(AT_ONCE, |port| is_used(used, port));
+        if let Some(error) = news.failed {
+            tracing::warn!("local ports that are the kernel's by now are not held: {error}");
+        }
+        if news.changed {
+            self.published.publish(active.most());
+            tracing::debug!("connections leave from {} local ports", active.ports().count());
+        }
+        let next = if news.rest { Duration::ZERO } else { LOOK };
+        self.look = active.are_used().then(|| Instant::now() + next);
+        news.over
     }
 
     /// Holds some of the ports that lanes are about to need; whether more of these are left.
