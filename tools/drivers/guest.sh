@@ -49,8 +49,12 @@ plain() {
     B ip addr add 10.97.0.2/24 dev eth1; B ip addr add fd97::2/64 dev eth1 nodad; B ip link set eth1 up
     A ip neigh flush all; B ip neigh flush all
     A tc qdisc del dev eth0 root 2>/dev/null
+    local_ports 32768 60999
     reach 10.97.0.2
 }
+
+# local_ports FIRST LAST: the range of the kernel beside the server.
+local_ports() { B sh -c "echo $1 $2 >/proc/sys/net/ipv4/ip_local_port_range"; }
 
 # serve ARGS…: starts the server in b and waits until it is ready or ends. Its words are in $R/log.
 serve() {
@@ -452,6 +456,36 @@ row_bulk() {
     [ "$lost" -gt 0 ] || { failed "no segment was lost where 3 % were to be"; return; }
     how=$(grep -c 'merging of segments is off' $R/log)
     served "to a client: $seen; both families, and with $lost segments lost; merging turned off $how times"
+}
+
+# A machine whose range of local ports leaves none to others: a server starts there, and so does a client, beside the kernel's own
+# connections to the same port; and a range that becomes so while a client has connections.
+row_range() {
+    local source load host text n kernels=0
+    local_ports 1024 65535
+    serve --dev xdp:eth1 || { failed "it did not start: $(sentence)"; return; }
+    for host in $both; do fetch "$host" || { failed "$why"; return; }; done
+    stop_server
+    ip netns exec a "$CORELANE" serve $R/www --kernel --port 8080 >$R/source 2>&1 &
+    source=$!
+    for _ in $(seq 1 300); do grep -q '^serving' $R/source && break; sleep 0.1; done
+    for n in 1024 32768; do
+        local_ports $n $((n == 1024 ? 65535 : 60999))
+        ip netns exec b timeout 200 "$CORELANE" load http://10.97.0.1:8080/one --dev xdp:eth1 -c 50 -d 15 >$R/load 2>&1 &
+        load=$!
+        sleep 5
+        local_ports 1024 65535
+        sleep 3
+        for _ in $(seq 1 20); do [ "$(B curl -s -m 20 http://10.97.0.1:8080/one)" = hello ] && kernels=$((kernels + 1)); done
+        wait $load
+        text=$(cat $R/load)
+        printf '%s\n' "--- from $n on" "$text" >>$R/log
+        case $text in *"no errors"*) ;; *) failed "a client whose range begins at $n: $(grep -v '^note:' $R/load | head -1)"; break ;; esac
+    done
+    kill $source; wait $source 2>/dev/null
+    case $text in *"no errors"*) ;; *) return ;; esac
+    [ $kernels = 40 ] || { failed "of 40 connections of the kernel's beside a client $kernels were answered"; return; }
+    served "a server with 1024 to 65535; clients with it, and with one that becomes it, beside 40 connections of the kernel's"
 }
 
 row_mac() {

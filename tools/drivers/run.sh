@@ -29,10 +29,10 @@ only_device=${1:-} only_kernel=${2:-} only_rows=${3:-}
 #   native      by the driver's own XDP; 6.1 as Debian builds it cannot be asked for more
 #   generic     by the kernel, whatever the driver
 table='
-igb       new     zero-copy basic | restart kill flap reset rings channels mac bulk=- vip gone numa first_syn key vlan=generic foreign_vlan bond=generic slave bridge=generic member jumbo=generic mtu3000 neighbors deliver=native
+igb       new     zero-copy basic | restart kill flap reset rings channels mac bulk=- range=- vip gone numa first_syn key vlan=generic foreign_vlan bond=generic slave bridge=generic member jumbo=generic mtu3000 neighbors deliver=native
 igb       new     zero-copy | igbvf
 igb       stable  copy      basic | kill flap first_syn key vlan=generic foreign_vlan bond=generic slave mtu3000 deliver=native
-igb       old     native    basic | restart kill flap reset mac bulk=- vip first_syn key vlan=generic foreign_vlan bond=generic slave bridge=generic member jumbo mtu3000 neighbors
+igb       old     native    basic | restart kill flap reset mac bulk=- range=- vip first_syn key vlan=generic foreign_vlan bond=generic slave bridge=generic member jumbo mtu3000 neighbors
 vmxnet3   new     copy      basic | restart kill flap mac bulk=- foreign_vlan jumbo=generic
 virtio    new     copy      basic | kill flap mac foreign_vlan jumbo
 virtio-mq new     copy      basic | restart kill flap channels mac bulk=- foreign_vlan jumbo first_syn key deliver=native
@@ -47,7 +47,7 @@ igb       old     -         | verdicts model sums lab
 '
 # `ci`: each driver and each kernel.
 ci='
-igb       old     verdicts model bulk
+igb       old     verdicts model bulk range
 igb       stable  foreign_vlan first_syn
 igb       new     basic neighbors deliver bulk
 vmxnet3   new     basic bulk

@@ -69,6 +69,24 @@ fn another_corelane_is_named_by_its_process() {
     assert!(text.contains(&holder), "{text}");
 }
 
+/// Two starts at the same moment: one serves, and the other one says which.
+#[test]
+fn of_two_starts_at_once_one_serves() {
+    let Some(lab) = Lab::new() else { return };
+    for n in 0..20 {
+        let mut both = Vec::from([(); 2].map(|()| lab.start(&lab.b, "--dev xdp:vb --port 80")));
+        let over = |server: &mut Running| !matches!(server.0.try_wait(), Ok(None));
+        until("neither is refused", || both.iter_mut().any(over));
+        let at = both.iter_mut().position(over).unwrap();
+        let text = both.remove(at).rest();
+        let mut server = both.remove(0);
+        assert!(text.contains(&format!("of another corelane (pid {})", server.0.id())), "{n}: {text}");
+        let mut said = [0; 7];
+        server.0.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
+        assert_eq!((&said, server.stop()), (b"serving", Some(0)), "{n}");
+    }
+}
+
 /// Raises a flag when it goes.
 struct Raise<'a>(&'a AtomicBool);
 

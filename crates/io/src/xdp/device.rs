@@ -17,6 +17,7 @@ use super::merging::{self, Unmerged};
 use super::metadata;
 use super::port::XdpPort;
 use super::queue::{self, At, Opening, Queue};
+use super::start::Start;
 use super::tags;
 use super::umem::{LONGEST_IN_ONE, Rings, Umem, frame_size, longest_frame};
 use crate::bpf::{
@@ -264,8 +265,13 @@ impl XdpDevice {
             let what = what.to_string();
             move |source| PortError::System { what, source }
         };
-        let all = Netlink::open().and_then(|mut n| n.links()).map_err(system("reading interfaces"))?;
-        let link = all.iter().find(|l| l.name == name).cloned().ok_or_else(|| PortError::NoInterface(name.into()))?;
+        let links = || Netlink::open().and_then(|mut n| n.links()).map_err(system("reading interfaces"));
+        let named = |all: &[Link]| {
+            all.iter().find(|l| l.name == name).cloned().ok_or_else(|| PortError::NoInterface(name.into()))
+        };
+        let _turn = Start::on(named(&links()?)?.index);
+        let all = links()?;
+        let link = named(&all)?;
         check_kind(&link, &all)?;
         if !link.up {
             return Err(PortError::Down(name.into()));

@@ -20,6 +20,7 @@ mod queue;
 mod range;
 mod ring;
 mod sharing;
+mod start;
 mod tags;
 mod umem;
 #[cfg(test)]
