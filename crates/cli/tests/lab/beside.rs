@@ -48,7 +48,7 @@ fn the_ports_of_a_client_stay_the_machines() {
 
 /// Sets a kernel parameter of IPv4 in a namespace.
 fn sysctl(lab: &Lab, ns: &str, name: &str, value: &str) {
-    // Of an empty write the kernel hears nothing.
+    // An empty write changes nothing.
     lab.within(ns, || std::fs::write(format!("/proc/sys/net/ipv4/{name}"), format!("{value}\n")).unwrap());
 }
 

@@ -102,7 +102,7 @@ impl ActivePorts {
         self.ports.count() as usize + self.possible
     }
 
-    /// Whether some are to be looked after: followed, and given back.
+    /// True while some are to be looked after: followed, and given back.
     pub fn are_used(&self) -> bool {
         !self.marks.is_empty()
     }
@@ -119,7 +119,7 @@ impl ActivePorts {
         self.named.unwrap_or((PRIVILEGED, u16::MAX))
     }
 
-    /// Whether a port of the kernel's stays with it.
+    /// True of a port of the kernel's that stays with it.
     fn leaves(&self, port: u16) -> bool {
         self.named.is_none() && port % 32 >= 30
     }
@@ -240,7 +240,7 @@ impl ActivePorts {
         let words = Words::read();
         // Where the range is not known for a moment, it is no other one.
         if !words.are_known() {
-            return self.rest(used);
+            return self.give_back(used);
         }
         let kernel = (self.looks > 0 || self.known.as_ref() != Some(&words)).then(|| KernelPorts::of(&words));
         if self.known.as_ref() != Some(&words) {
@@ -250,7 +250,7 @@ impl ActivePorts {
         if followed.rest {
             return followed;
         }
-        let PortNews { changed, over, .. } = self.rest(used);
+        let PortNews { changed, over, .. } = self.give_back(used);
         PortNews { changed: changed || followed.changed, over, ..followed }
     }
 
@@ -260,7 +260,7 @@ impl ActivePorts {
         let loose: Vec<u16> = self.marked(CHOSEN | NAMED | LOOSE).filter(loose).collect();
         loose.iter().for_each(|port| self.marks[*port as usize] = LOOSE);
         let mut needed: Vec<u16> = loose.into_iter().filter(|port| used(*port)).collect();
-        // Those that are left to it are held as long as it has as many without.
+        // Ports of the kernel's share are held as long as half of these stay free.
         let (first, last) = self.span();
         let (held, free) = (first..=last)
             .filter(|port| kernel.chooses(*port) && self.leaves(*port))
@@ -288,7 +288,7 @@ impl ActivePorts {
 
     /// Gives ports back some time after the last connection. Lanes may still be about to open one from a port that they were told of: so
     /// they are withdrawn first.
-    fn rest(&mut self, used: impl Fn(u16) -> bool) -> PortNews {
+    fn give_back(&mut self, used: impl Fn(u16) -> bool) -> PortNews {
         self.quiet = if self.marked(u8::MAX).any(used) { 0 } else { self.quiet + 1 };
         let mut news = PortNews::default();
         match (self.quiet >= QUIET, self.withdrawn) {
@@ -458,7 +458,7 @@ mod tests {
         active.take(&kernel, 50).unwrap();
         let one = *active.ports().iter().collect::<Vec<_>>().last().unwrap();
         let looks = |active: &mut ActivePorts, open: &[bool]| -> Vec<PortNews> {
-            open.iter().map(|open| active.rest(|port| *open && port == one)).collect()
+            open.iter().map(|open| active.give_back(|port| *open && port == one)).collect()
         };
         let open = [false, false, false, false, true, false, false, false, false];
         assert!(looks(&mut active, &open).iter().all(|news| !news.changed && news.over.is_none()));

@@ -17,7 +17,7 @@ impl Words {
         Words { range: text("ip_local_port_range"), reserved: text("ip_local_reserved_ports") }
     }
 
-    /// Whether they say which ports the kernel chooses.
+    /// True where they say which ports the kernel chooses.
     pub fn are_known(&self) -> bool {
         self.range.is_some() && self.reserved.is_some()
     }

@@ -58,7 +58,7 @@ const AT_ONCE: usize = 128;
 const FIRST: usize = 4096;
 /// Ports that are held ahead where all are taken.
 const STEP: usize = 1024;
-/// Between two looks at local ports: whether the kernel chooses from them by now, and whether any is needed.
+/// Between two looks at local ports: for those that the kernel chooses by now, and for those that nobody needs.
 const LOOK: Duration = Duration::from_secs(2);
 
 pub(super) struct State {
@@ -221,7 +221,7 @@ impl State {
     /// Looks after the ports, if it is time. Those that are over are dropped best without the lock, since that takes a while.
     pub(super) fn look_at_ports(&mut self) -> Option<HeldPorts> {
         let State { active, used, .. } = self;
-        if !self.look.is_some_and(|look| Instant::now() >= look) {
+        if self.look.is_none_or(|look| Instant::now() < look) {
             return None;
         }
         let news = active.look(AT_ONCE, |port| is_used(used, port));

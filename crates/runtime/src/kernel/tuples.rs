@@ -56,7 +56,7 @@ impl PortUse {
     }
 }
 
-/// Whether any of the lanes has a connection that was opened from a port, or TIME-WAIT of one.
+/// True where one of the lanes has a connection that was opened from a port, or TIME-WAIT of one.
 pub(super) fn is_used(lanes: &[PortUse], port: u16) -> bool {
     lanes.iter().fold(0u32, |sum, lane| sum.wrapping_add(lane.count(port))) != 0
 }
