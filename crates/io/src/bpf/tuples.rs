@@ -77,7 +77,7 @@ fn bucket(hash: u64) -> usize {
 pub enum Claim {
     /// The tuple was not in the table.
     New,
-    /// It was, in TIME-WAIT.
+    /// Taken out of TIME-WAIT, in which it was in the table.
     Again,
     /// Its bucket is full: another port has another.
     Full,

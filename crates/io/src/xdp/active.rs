@@ -190,7 +190,7 @@ impl ActivePorts {
         }
         let count = new.len() + held.len();
         self.possible = possible;
-        // Of these it may have been another range.
+        // The range may have been another one when they were taken.
         self.known = None;
         new.into_iter().for_each(|port| self.add_mark(port, CHOSEN));
         held.into_iter().for_each(|port| self.add_mark(port, CHOSEN | HELD));
@@ -433,7 +433,7 @@ mod tests {
         assert_eq!((active.mark(7000) & HELD, active.ports().has(40_005)), (HELD, false));
     }
 
-    /// Of ports that are the kernel's share, half stay free, however many are used.
+    /// Half of the ports that are the kernel's share stay free, however many are used.
     #[test]
     fn the_kernel_keeps_ports_where_all_are_used() {
         let mut active = ActivePorts::new(None);

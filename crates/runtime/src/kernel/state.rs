@@ -213,7 +213,7 @@ impl State {
         }
     }
 
-    /// How long until the next look at the ports.
+    /// Time until the next look at the ports.
     pub(super) fn ports_patience(&self) -> Option<Duration> {
         self.look.map(|look| look.saturating_duration_since(Instant::now()))
     }
