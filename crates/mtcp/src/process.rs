@@ -217,13 +217,13 @@ fn start(settings: &Settings, words: Words) -> Result<Running> {
     }
     if config.ports.iter().any(|port| matches!(port.device, Device::Xdp(_))) {
         let (ports, range) = (engine.local_ports(), "net.ipv4.ip_local_port_range");
-        match ports.is_empty() {
-            true => say(format_args!("connections leave from free ports of {range} (local_ports names others)")),
-            false => say(format_args!(
-                "connections leave from ports {ports} (local_ports), {} from each address to one remote port, and then from \
-                 free ones of {range}",
+        match (ports.nth(0), ports.iter().last()) {
+            (Some(first), Some(last)) => say(format_args!(
+                "connections leave from {} ports from {first} to {last} (local_ports names others), so many from each address to one \
+                 remote port, and then from free ones of {range}",
                 ports.count()
             )),
+            _ => say(format_args!("connections leave from free ports of {range} (local_ports names others)")),
         }
     }
     let lanes = (0..engine.lanes()).map(|lane| engine.take_app(lane)).collect();
