@@ -368,7 +368,7 @@ drivers() {
 
 # Every tool of the tests; the fuzzers' engine is C++.
 debian=(curl:curl wrk:wrk ab:apache2-utils ip:iproute2 ethtool:ethtool pgrep:procps c++:g++ clang:clang nginx:nginx haproxy:haproxy readelf:binutils
-    pkg-config:pkg-config make:make valgrind:valgrind memccapable:libmemcached-tools memcached:memcached)
+    pkg-config:pkg-config make:make valgrind:valgrind memccapable:libmemcached-tools memcached:memcached nft:nftables)
 
 # The gate: whatever a change breaks at once.
 gate() {

@@ -309,7 +309,7 @@ impl Engine {
             }
             if let Some(kernel) = &kernel {
                 stack.share_ports(Box::new(kernel.lane_ports()));
-                for (port, tuples) in kernel.lane_tuples() {
+                for (port, tuples) in kernel.lane_tuples()? {
                     stack.share(InterfaceId(port as u8), Box::new(tuples));
                 }
             }

@@ -59,6 +59,48 @@ fn bind_alone(port: u16) -> std::io::Result<()> {
     Ok(bind(&socket, &SocketAddr::from(([10, 99, 0, 1], port)))?)
 }
 
+/// NAT draws its ports from a range of which a client of ours has all but four: it takes these four, for both families.
+#[test]
+fn nat_draws_no_port_from_which_a_client_has_a_connection() {
+    if Command::new("nft").arg("--version").output().is_err() {
+        return testing::skip("no nft");
+    }
+    for (family, host) in [("ip", "10.99.0.2"), ("ip6", "[fd99::2]")] {
+        let Some(lab) = Lab::new() else { return };
+        let config = lab.dir.join("ports.toml");
+        std::fs::write(&config, "local_ports = [20000, 20059]\n[[ports]]\ndevice = \"xdp:va\"\n").unwrap();
+        let rules = format!(
+            "add table {family} t\n\
+             add chain {family} t c {{ type nat hook postrouting priority 100; }}\n\
+             add rule {family} t c tcp dport 8000 masquerade to :20000-20063 fully-random"
+        );
+        let status = Command::new("ip").args(["netns", "exec", &lab.a, "nft", &rules]).status();
+        assert!(status.is_ok_and(|status| status.success()), "{rules}");
+        let to: SocketAddr = format!("{host}:8000").parse().unwrap();
+        let listener = lab.within(&lab.b, || TcpListener::bind(to).unwrap());
+        let mut load = Command::new("ip");
+        load.args(["netns", "exec", &lab.a, BIN, "load", &format!("http://{to}/"), "-c", "60", "-d", "300"]);
+        load.args(["--timeout", "300", "--config"]).arg(&config);
+        let load = Running(load.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+        let (held, ports) = peers(&lab, &listener, 60);
+        assert!(ports.iter().all(|port| (20_000..20_060).contains(port)), "{ports:?}");
+        let end = Instant::now() + Duration::from_secs(60);
+        let tracked = || std::fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_count").unwrap();
+        while lab.within(&lab.a, tracked).trim().parse::<usize>().unwrap() < 60 {
+            assert!(Instant::now() < end, "connections are not entered into connection tracking");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let open = |_| lab.within(&lab.a, || TcpStream::connect_timeout(&to, Duration::from_secs(30)).unwrap());
+        let _clients: Vec<TcpStream> = (0..4).map(open).collect();
+        let (_servers, mut drawn) = peers(&lab, &listener, 4);
+        drawn.sort();
+        assert_eq!(drawn, [20_060, 20_061, 20_062, 20_063]);
+        load.signal(rustix::process::Signal::INT);
+        assert!(load.stop_code().is_some());
+        drop(held);
+    }
+}
+
 /// Opens 100 connections to port 8000, where nobody answers them.
 fn load_that_waits(lab: &Lab) -> Running {
     let mut load = Command::new("ip");

@@ -171,6 +171,11 @@ impl Tuples {
         slot.is_some()
     }
 
+    /// True of a tuple that is claimed, and was not given away since.
+    pub fn is_open(&self, tuple: &OwnFlow) -> bool {
+        self.slot(tuple).is_some_and(|slot| slot.load(Ordering::Relaxed) & PHASE != Phase::GivenAway as u64)
+    }
+
     /// Tuples that are claimed, by a look at the whole table.
     pub fn claimed(&self) -> usize {
         self.slots().iter().flatten().filter(|slot| slot.load(Ordering::Relaxed) != 0).count()

@@ -1,5 +1,6 @@
 //! What the kernel knows of links, addresses, routes and neighbours, read by rtnetlink and followed.
 
+mod conntrack;
 mod neighbor;
 mod sock_diag;
 
@@ -11,6 +12,8 @@ use wire::MacAddr;
 
 use crate::sys::set_option;
 
+pub(crate) use conntrack::nft_tables;
+pub use conntrack::{Conntrack, Ends, nat_is_used};
 use neighbor::neighbor;
 pub use neighbor::{KernelNeighbor, Nud};
 pub use sock_diag::{
@@ -112,7 +115,9 @@ const REQUEST: u16 = 1;
 const ACK: u16 = 4;
 const DUMP: u16 = 0x300;
 const DUMP_INTERRUPTED: u16 = 0x10;
+const EXCLUSIVE: u16 = 0x200;
 const CREATE: u16 = 0x400;
+const NESTED: u16 = 0x8000;
 
 /// A netlink socket.
 #[derive(Debug)]
@@ -189,14 +194,9 @@ impl Netlink {
     }
 
     fn send(&mut self, kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
-        self.sequence += 1;
+        self.sequence = self.sequence.wrapping_add(1);
         let mut b = Vec::with_capacity(HEADER + body.len());
-        b.extend(((HEADER + body.len()) as u32).to_ne_bytes());
-        b.extend(kind.to_ne_bytes());
-        b.extend((flags | REQUEST).to_ne_bytes());
-        b.extend(self.sequence.to_ne_bytes());
-        b.extend(0u32.to_ne_bytes());
-        b.extend(body);
+        write_message(&mut b, kind, flags, self.sequence, |b| b.extend(body));
         rustix::net::send(&self.fd, &b, rustix::net::SendFlags::empty())?;
         Ok(())
     }
@@ -348,6 +348,29 @@ impl AsFd for Netlink {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+/// Adds a request, whose body `fill` writes.
+fn write_message(b: &mut Vec<u8>, kind: u16, flags: u16, sequence: u32, fill: impl FnOnce(&mut Vec<u8>)) {
+    let at = b.len();
+    b.extend([0; 4]);
+    b.extend(kind.to_ne_bytes());
+    b.extend((flags | REQUEST).to_ne_bytes());
+    b.extend(sequence.to_ne_bytes());
+    b.extend([0; 4]);
+    fill(b);
+    let len = (b.len() - at) as u32;
+    b[at..at + 4].copy_from_slice(&len.to_ne_bytes());
+}
+
+/// Adds an attribute that consists of those that `fill` adds.
+fn nested(body: &mut Vec<u8>, kind: u16, fill: impl FnOnce(&mut Vec<u8>)) {
+    let at = body.len();
+    body.extend([0; 2]);
+    body.extend((kind | NESTED).to_ne_bytes());
+    fill(body);
+    let len = (body.len() - at) as u16;
+    body[at..at + 2].copy_from_slice(&len.to_ne_bytes());
 }
 
 fn attribute(body: &mut Vec<u8>, kind: u16, value: &[u8]) {

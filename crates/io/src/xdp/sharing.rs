@@ -11,7 +11,7 @@ use super::device::LOOPBACK;
 use super::local::Place;
 use crate::capability::Capability;
 use crate::error::PortError;
-use crate::netlink::Netlink;
+use crate::netlink::{Netlink, nft_tables};
 use crate::sys::{check, set_option};
 
 /// Connections from this machine that may wait to be accepted; the kernel bounds it (net.core.somaxconn).
@@ -203,27 +203,6 @@ fn sniffers(table: &str, ifindex: u32) -> usize {
         protocol.is_some_and(|p| p != 0) && interface.is_some_and(|i| i == ifindex || i == 0)
     };
     table.lines().skip(1).filter(receives).count()
-}
-
-fn nft_tables() -> io::Result<Vec<String>> {
-    const NFT_GETTABLE: u16 = 10 << 8 | 1;
-    let mut tables = Vec::new();
-    let mut n = Netlink::with_groups(libc::NETLINK_NETFILTER, 0)?;
-    n.dump(NFT_GETTABLE, &[0; 4], |_, b| {
-        // nfgenmsg is four bytes; attribute 1 is the name.
-        let mut rest = b.get(4..).unwrap_or(&[]);
-        while rest.len() >= 4 {
-            let len = u16::from_ne_bytes([rest[0], rest[1]]) as usize;
-            if len < 4 || len > rest.len() {
-                break;
-            }
-            if u16::from_ne_bytes([rest[2], rest[3]]) & 0x3fff == 1 {
-                tables.push(String::from_utf8_lossy(&rest[4..len]).trim_end_matches('\0').to_string());
-            }
-            rest = rest.get(len.next_multiple_of(4)..).unwrap_or(&[]);
-        }
-    })?;
-    Ok(tables)
 }
 
 #[cfg(test)]

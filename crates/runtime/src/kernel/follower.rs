@@ -7,11 +7,12 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use ::io::netlink::{Change, Link, Netlink};
+use ::io::netlink::{Change, Conntrack, Link, Netlink};
 use ::io::xdp::Local;
 use ::io::{Bell, Presence};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::nat::Mirror;
 use super::port::Way;
 use super::state::{State, lock};
 use crate::devices::Devices;
@@ -28,6 +29,7 @@ pub(super) struct Follower {
     pub(super) local: Arc<Local>,
     pub(super) inbox: Receiver<Wanted>,
     pub(super) tables: Tables,
+    pub(super) nat: Mirror<Conntrack>,
 }
 
 /// The kernel's tables that are read whole after a change. A routing daemon changes routes by the thousand: as long as that goes on,
@@ -90,8 +92,9 @@ impl Follower {
         while !stop.load(Ordering::Relaxed) {
             let (holding, patience) = {
                 let state = lock(&self.state);
-                let tables = self.tables.patience(Instant::now());
-                let patience = [state.draining.patience(), state.ports_patience(), tables];
+                let now = Instant::now();
+                let (tables, nat) = (self.tables.patience(now), self.nat.patience(now));
+                let patience = [state.draining.patience(), state.ports_patience(), tables, nat];
                 (state.beside_kernel(), patience.into_iter().flatten().min())
             };
             {
@@ -117,8 +120,15 @@ impl Follower {
                 tracing::warn!("following the kernel's tables: {error}");
             }
             while lock(&self.state).take_ahead() {}
-            let over = lock(&self.state).look_at_ports();
+            let (over, opens) = {
+                let mut state = lock(&self.state);
+                (state.look_at_ports(), state.look.is_some())
+            };
             drop(over);
+            if opens {
+                self.nat.look();
+            }
+            self.nat.work(Instant::now());
         }
     }
 

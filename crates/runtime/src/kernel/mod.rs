@@ -3,6 +3,7 @@
 
 mod drain;
 mod follower;
+mod nat;
 pub mod neighbors;
 mod port;
 mod ports;
@@ -19,9 +20,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use ::io::netlink::Netlink;
+use ::io::netlink::{Conntrack, Netlink};
 use ::io::xdp::{ActivePorts, Local};
 use ::io::{Bell, PortError};
+use mem::ArenaError;
 use stack::Route;
 use wire::Ports;
 
@@ -35,6 +37,7 @@ use client::Gate;
 use drain::Draining;
 pub(crate) use drain::{Ledger, Question};
 use follower::{Follower, Tables};
+use nat::Mirror;
 use neighbors::Neighbors;
 pub(crate) use port::{SharedPort, Way};
 use ports::LanePorts;
@@ -83,6 +86,8 @@ impl Kernel {
             ahead: 0,
             look: None,
             used: Vec::new(),
+            nat: Arc::default(),
+            opened: Vec::new(),
             refusal: None,
             fixed,
             netlink,
@@ -112,11 +117,17 @@ impl Kernel {
     }
 
     /// For a lane: the tables of the connections that it opens, by the place of the interface among the engine's ports.
-    pub fn lane_tuples(&self) -> Vec<(usize, LaneTuples)> {
+    pub fn lane_tuples(&self) -> Result<Vec<(usize, LaneTuples)>, ArenaError> {
         let (mut state, used) = (lock(&self.state), PortUse::new());
-        state.used.push(used.clone());
-        let of = |p: &SharedPort| (p.port, LaneTuples::new(p.tuples.clone(), used.clone()));
-        state.ports.iter().map(of).collect()
+        let State { ports, opened, nat, .. } = &mut *state;
+        let of = |p: &SharedPort| {
+            let (ours, source) = nat::ends(nat, &self.bell, &p.tuples)?;
+            opened.push(source);
+            Ok((p.port, LaneTuples::new(p.tuples.clone(), used.clone(), ours)))
+        };
+        let tuples = ports.iter().map(of).collect();
+        state.used.push(used);
+        tuples
     }
 
     /// For lanes: where to ask for next hops.
@@ -195,8 +206,13 @@ impl Kernel {
         // Listening before reading, so that nothing falls between.
         let monitor = Netlink::monitor().map_err(system("netlink"))?;
         lock(&self.state).tell_all(&lanes).map_err(system("reading routes and neighbours"))?;
-        let (state, bell, local) = (self.state.clone(), self.bell.clone(), lock(&self.state).local.clone());
-        let follower = Follower { state, lanes, devices, monitor, bell, local, inbox, tables: Tables::default() };
+        let (state, bell, tables) = (self.state.clone(), self.bell.clone(), Tables::default());
+        let (local, nat, opened) = {
+            let mut state = lock(&self.state);
+            (state.local.clone(), state.nat.clone(), std::mem::take(&mut state.opened))
+        };
+        let nat = Mirror::new(nat, bell.clone(), opened, Conntrack::open().ok());
+        let follower = Follower { state, lanes, devices, monitor, bell, local, inbox, tables, nat };
         let (stop, lanes) = (self.stop.clone(), follower.lanes.clone());
         let body = move || {
             if catch_unwind(AssertUnwindSafe(|| follower.run(&stop))).is_err() {

@@ -14,6 +14,7 @@ use ::io::{Bell, PortError};
 use stack::{FlowKey, InterfaceId, Route};
 
 use super::drain::Draining;
+use super::nat::{Nat, Source};
 use super::neighbors::{Neighbors, Word};
 use super::port::SharedPort;
 use super::ports::Published;
@@ -83,6 +84,10 @@ pub(super) struct State {
     pub(super) look: Option<Instant>,
     /// Connections by local port, for each lane.
     pub(super) used: Vec<PortUse>,
+    /// The machine's NAT.
+    pub(super) nat: Arc<Nat>,
+    /// Connections that lanes open, for who enters them into connection tracking.
+    pub(super) opened: Vec<Source>,
     /// Why there were no more the last time.
     pub(super) refusal: Option<String>,
     /// Routes of dedicated ports, which no kernel change touches.
@@ -175,6 +180,7 @@ impl State {
 
     /// Connections are opened from now on, and the XDP programs are told of each.
     pub(super) fn open(&mut self) {
+        self.nat.look();
         match self.ports.iter().try_for_each(|p| p.tuples.make(&p.device)) {
             Ok(()) => drop(self.more_ports()),
             Err(error) => tracing::warn!("no connection can be opened: {error}"),

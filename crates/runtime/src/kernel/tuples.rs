@@ -8,6 +8,8 @@ use ::io::bpf::{Claim, OwnFlow, OwnKey, Phase, Tuples};
 use ::io::xdp::XdpDevice;
 use stack::{FlowKey, OpenTuples};
 
+use super::nat::Opened;
+
 /// An interface's table, which is made when the first connection is about to be opened.
 #[derive(Clone)]
 pub(crate) struct ActiveTuples {
@@ -28,6 +30,17 @@ impl ActiveTuples {
             let _ = self.table.set(device.open_tuples()?);
         }
         Ok(())
+    }
+
+    /// Takes a table that is made, if there is none.
+    #[cfg(test)]
+    pub fn set(&self, table: Tuples) {
+        let _ = self.table.set(table);
+    }
+
+    /// True of a connection that a lane has, TIME-WAIT included.
+    pub fn is_open(&self, tuple: &OwnFlow) -> bool {
+        self.table.get().is_some_and(|table| table.is_open(tuple))
     }
 
     fn tuple(&self, key: &FlowKey) -> OwnFlow {
@@ -65,11 +78,12 @@ pub(super) fn is_used(lanes: &[PortUse], port: u16) -> bool {
 pub(crate) struct LaneTuples {
     tuples: ActiveTuples,
     used: PortUse,
+    opened: Opened,
 }
 
 impl LaneTuples {
-    pub fn new(tuples: ActiveTuples, used: PortUse) -> LaneTuples {
-        LaneTuples { tuples, used }
+    pub fn new(tuples: ActiveTuples, used: PortUse, opened: Opened) -> LaneTuples {
+        LaneTuples { tuples, used, opened }
     }
 
     fn enter(&self, key: &FlowKey, phase: Phase) {
@@ -82,11 +96,14 @@ impl LaneTuples {
 impl OpenTuples for LaneTuples {
     fn claim(&self, key: &FlowKey) -> bool {
         let Some(table) = self.tuples.table.get() else { return false };
-        let claim = table.claim(&self.tuples.tuple(key));
-        if claim == Claim::New {
-            self.used.change(key.local_port, 1);
+        let tuple = self.tuples.tuple(key);
+        match table.claim(&tuple) {
+            Claim::New => self.used.change(key.local_port, 1),
+            Claim::Again => {}
+            Claim::Full => return false,
         }
-        claim != Claim::Full
+        self.opened.tell(&tuple);
+        true
     }
 
     fn synchronized(&self, key: &FlowKey) {
@@ -112,15 +129,18 @@ mod tests {
     use stack::InterfaceId;
     use wire::Addr;
 
+    use super::super::nat;
     use super::*;
 
     #[test]
     fn connections_are_counted_by_their_local_port() {
         let Ok(table) = Maps::new(1).and_then(|maps| maps.open_tuples()) else { return testing::skip("no BPF maps") };
         let tuples = ActiveTuples::of(0);
-        assert!(tuples.table.set(table).is_ok());
+        tuples.set(table);
         let used = [PortUse::new(), PortUse::new()];
-        let lanes = used.clone().map(|used| LaneTuples::new(tuples.clone(), used));
+        let (nat, bell) = (Arc::default(), Arc::new(::io::Bell::new().unwrap()));
+        let opened = || nat::ends(&nat, &bell, &tuples).unwrap().0;
+        let lanes = used.clone().map(|used| LaneTuples::new(tuples.clone(), used, opened()));
         let key = |local_port, remote_port| FlowKey {
             interface: InterfaceId(0),
             local: Addr::from_v4([10, 0, 0, 1]),
