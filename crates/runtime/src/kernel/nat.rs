@@ -103,7 +103,7 @@ pub(super) trait Table {
     /// Entries that there is room for.
     fn room(&self) -> usize;
 
-    /// As [`Conntrack::enter`].
+    /// Enters connections as [`Conntrack::enter`] does.
     fn enter(&mut self, flows: &[Ends], again: bool, refused: &mut Vec<usize>) -> io::Result<()>;
 }
 
